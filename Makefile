@@ -1,0 +1,44 @@
+# Every target does its own set-up, from nothing, and may be run again at no cost.
+PYTHON ?= python3
+# The tests start hundreds of interpreters; without bytecode each compiles everything again.
+unexport PYTHONDONTWRITEBYTECODE
+
+VENV := .venv
+BIN := $(VENV)/bin
+SETUP := $(VENV)/.ready
+# The demo needs less than the tests: it installs its own set only where theirs is not there.
+DEMO_SETUP := $(if $(wildcard $(SETUP)),$(SETUP),$(VENV)/.ready-demo)
+
+.PHONY: test lint types unit demo bench clean
+
+test: lint types unit
+
+lint: $(SETUP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(SETUP)
+	$(BIN)/mypy
+
+unit: $(SETUP)
+	$(BIN)/python -m pytest
+
+demo: $(DEMO_SETUP)
+	$(BIN)/python examples/digits/demo.py
+
+bench: $(SETUP)
+	$(BIN)/python benchmarks/launch.py
+	$(BIN)/python benchmarks/recovery.py
+
+$(SETUP): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[test]'
+	touch $(SETUP)
+
+$(VENV)/.ready-demo: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[demo]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis .demo

@@ -1,0 +1,162 @@
+"""How long a launch takes, what a resting agent weighs, and how fast a job ends.
+
+benchmarks/launch.py [--quick] [-n TIMES]
+
+Prints Markdown. The floor is a bare `subprocess` spawn of the same workers.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from subprocess import Popen
+
+from measure import (
+    Stage,
+    bare,
+    free_port,
+    has_torchrun,
+    interleaved,
+    is_quick,
+    markdown,
+    prepare,
+    rallypoint,
+    spread,
+    stage,
+    torchrun,
+    verdict,
+    wait_exit,
+)
+
+WORKERS = (1, 4, 16, 64)
+QUICK_WORKERS = (2,)
+FIRST_LINE_S = 0.20
+RESTING_MB = 40
+CLEAN_END_S = 0.10
+NODES = 2
+
+
+def main() -> int:
+    """Measure everything and print three tables."""
+    times = prepare("Launch")
+    print(launch_table(times), flush=True)
+    print(memory_table(times), flush=True)
+    print(end_table(times), flush=True)
+    return 0
+
+
+def launch_table(times: int) -> str:
+    """From starting the launcher to the first line of the last worker."""
+    rows = []
+    for count in QUICK_WORKERS if is_quick() else WORKERS:
+        variants = {
+            "floor": partial(first_line, count, None),
+            "rallypoint": partial(first_line, count, rallypoint(f"--nproc-per-node={count}")),
+        }
+        if has_torchrun() and not is_quick():
+            command = torchrun(f"--nproc-per-node={count}")
+            variants["torchrun"] = partial(first_line, count, command)
+        found = interleaved(times, variants)
+        ours = verdict(found["rallypoint"], found["floor"], FIRST_LINE_S)
+        theirs = found.get("torchrun")
+        over = verdict(theirs, found["floor"], 0)[0] if theirs else "-"
+        cells = (spread(found["floor"]), spread(found["rallypoint"]), *ours)
+        rows.append((str(count), *cells, spread(theirs) if theirs else "-", over, str(times)))
+    head = ("workers", "floor", "rallypoint", "over it", "target", "torchrun", "over it", "n")
+    return markdown("Launch to the first line of the last worker (seconds)", head, rows)
+
+
+def first_line(count: int, command: list[str] | None) -> float:
+    """One launch; of bare workers where there is no command. Seconds."""
+    with stage() as at:
+        began_at = time.monotonic()
+        if command:
+            at.start([*command, *at.worker("stay")])
+        else:
+            bare(at, count, "stay")
+        return max(line.at for line in at.lines(count)) - began_at
+
+
+def memory_table(times: int) -> str:
+    """An agent with two workers that sleep."""
+    names = {"rallypoint": rallypoint("--nproc-per-node=2")}
+    if has_torchrun() and not is_quick():
+        names["torchrun"] = torchrun("--nproc-per-node=2")
+    rows = []
+    for name, command in names.items():
+        weights = [weigh(command) for _ in range(1 if is_quick() else times)]
+        resident, with_helpers = ([weight[i] for weight in weights] for i in (0, 1))
+        target = "-"
+        if name == "rallypoint":
+            target = f"{'met' if max(resident) <= RESTING_MB else 'missed'} ({RESTING_MB})"
+        cells = (spread(resident, digits=1), spread(with_helpers, digits=1))
+        rows.append((name, *cells, target, str(len(weights))))
+    head = ("agent", "RSS of the agent", "PSS with its helpers", "target (RSS)", "n")
+    return markdown("Memory of an agent at rest (MB)", head, rows)
+
+
+def weigh(command: list[str]) -> tuple[float, float]:
+    """RSS of an agent, and PSS of it and its helpers, in megabytes (10^6 bytes)."""
+    with stage() as at:
+        agent = at.start([*command, *at.worker("stay")])
+        workers = {line.pid for line in at.lines(2)}
+        time.sleep(1.5)  # At rest: after more than one heartbeat.
+        helpers = {pid for pid in children(agent.pid) if pid not in workers}
+        pss = sum(rollup(pid, "Pss") for pid in (agent.pid, *helpers))
+        return rollup(agent.pid, "Rss"), pss
+
+
+def children(pid: int) -> list[int]:
+    """Of all its threads."""
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(word) for task in tasks for word in task.read_text().split()]
+
+
+def rollup(pid: int, name: str) -> float:
+    """One line of /proc/PID/smaps_rollup in megabytes."""
+    text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    match = re.search(rf"^{name}:\s+(\d+) kB", text, re.MULTILINE)
+    assert match is not None
+    return int(match[1]) * 1024 / 1e6
+
+
+def end_table(times: int) -> str:
+    """From the last worker's last act to the last agent's exit, on two nodes."""
+    variants = {"floor": bare_end, "rallypoint": agents_end}
+    found = interleaved(times, variants)
+    over = max(0.0, sorted(found["rallypoint"])[times // 2])
+    told = f"{'met' if over <= CLEAN_END_S else 'missed'} ({CLEAN_END_S:.2f})"
+    cells = (spread(found["floor"]), spread(found["rallypoint"]), told, str(times))
+    head = ("nodes", "a bare worker's own exit", "rallypoint", "target", "n")
+    title = "Clean end: the last worker's last act to the last agent's exit (seconds)"
+    return markdown(title, head, [(str(NODES), *cells)])
+
+
+def bare_end() -> float:
+    """How long a process takes to be seen to exit. Seconds."""
+    with stage() as at:
+        return gated_end(at, bare(at, 2 * NODES, "last"))
+
+
+def agents_end() -> float:
+    """Two agents with two workers each. Seconds."""
+    where = f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--rdzv-id=end"
+    command = rallypoint(f"--nnodes={NODES}", "--nproc-per-node=2", *where)
+    with stage() as at:
+        return gated_end(at, [at.start([*command, *at.worker("last")]) for _ in range(NODES)])
+
+
+def gated_end(at: Stage, started: list[Popen[bytes]]) -> float:
+    """Let all workers go at once, when each has spoken."""
+    at.lines(2 * NODES)
+    time.sleep(0.2)  # Workers wait at the gate once they have spoken; agents are at rest.
+    at.open_gate()
+    ended_at = wait_exit(started)
+    return ended_at - max(line.at for line in at.lines(2 * NODES))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,212 @@
+"""What both benchmarks share: a job under some launcher, moments on one clock, and tables.
+
+Variants of one measurement are interleaved and paired: the floor (a bare `subprocess` spawn of the
+same workers), Rallypoint and, where it is installed, torchrun are measured in turn, as often, so
+that a change of the machine's mood changes all of them. Moments are `time.monotonic()`, which all
+processes of a Linux machine share.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.util
+import os
+import secrets
+import select
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+WORKER = Path(__file__).with_name("worker.py")
+LIMIT_S = 60.0
+
+
+class Line(NamedTuple):
+    """A worker's line: who wrote it, and its moment."""
+
+    pid: int
+    at: float
+
+
+class Stage:
+    """A folder with the named pipe that workers write to, and the launchers started from it."""
+
+    def __init__(self) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="rallypoint-bench-"))
+        self.pipe = self._folder / "lines"
+        os.mkfifo(self.pipe)
+        os.mkfifo(f"{self.pipe}.gate")
+        self._fd = os.open(self.pipe, os.O_RDWR | os.O_NONBLOCK)
+        self._gate = -1
+        self._unread = b""
+        self._started: list[subprocess.Popen[bytes]] = []
+
+    def start(self, command: Sequence[str | Path]) -> subprocess.Popen[bytes]:
+        """Start a launcher, or a worker, with its output thrown away."""
+        null = subprocess.DEVNULL
+        process = subprocess.Popen(command, stdin=null, stdout=null, stderr=null)
+        self._started.append(process)
+        return process
+
+    def worker(self, mode: str) -> list[str]:
+        """The script of the workers and its arguments."""
+        return [str(WORKER), str(self.pipe), mode]
+
+    def lines(self, count: int) -> list[Line]:
+        """Wait for so many lines."""
+        found: list[Line] = []
+        give_up_at = time.monotonic() + LIMIT_S
+        while len(found) < count:
+            ready, _, _ = select.select([self._fd], [], [], give_up_at - time.monotonic())
+            if not ready:
+                raise SystemExit(f"only {len(found)} of {count} workers spoke within {LIMIT_S} s")
+            *whole, self._unread = (self._unread + os.read(self._fd, 65536)).split(b"\n")
+            for line in whole:
+                pid, at = line.split()
+                found.append(Line(int(pid), float(at)))
+        return found
+
+    def open_gate(self) -> None:
+        """Let the workers go that wait to be told."""
+        self._gate = os.open(f"{self.pipe}.gate", os.O_RDWR)
+
+    def close(self) -> None:
+        """End all that was started, and forget it."""
+        for process in self._started:
+            if process.poll() is None:
+                process.terminate()
+        for process in self._started:
+            try:
+                process.wait(LIMIT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        os.close(self._fd)
+        if self._gate >= 0:
+            os.close(self._gate)
+        shutil.rmtree(self._folder)
+
+
+@contextlib.contextmanager
+def stage() -> Iterator[Stage]:
+    """A stage that is cleared whatever happens."""
+    opened = Stage()
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+def wait_exit(processes: Sequence[subprocess.Popen[bytes]]) -> float:
+    """Wait for all to exit; the moment of the last one."""
+    left = {os.pidfd_open(process.pid): process for process in processes}
+    waiting = select.poll()
+    for fd in left:
+        waiting.register(fd, select.POLLIN)
+    last = time.monotonic()
+    while left:
+        ready = waiting.poll(LIMIT_S * 1000)
+        last = time.monotonic()
+        if not ready:
+            raise SystemExit(f"an agent did not exit within {LIMIT_S} s")
+        for fd, _ in ready:
+            waiting.unregister(fd)
+            os.close(fd)
+            code = left.pop(fd).wait()
+            if code:
+                raise SystemExit(f"an agent exited with code {code}")
+    return last
+
+
+def rallypoint(*options: str) -> list[str]:
+    """The command line of an agent."""
+    return [str(Path(sys.executable).with_name("rallypoint")), "run", *options]
+
+
+def torchrun(*options: str) -> list[str]:
+    """The command line of torchrun's agent, in the same interpreter."""
+    return [sys.executable, "-m", "torch.distributed.run", *options]
+
+
+def has_torchrun() -> bool:
+    """Whether torch is installed."""
+    return importlib.util.find_spec("torch") is not None
+
+
+def bare(at: Stage, count: int, mode: str) -> list[subprocess.Popen[bytes]]:
+    """The floor: the same workers, started one after the other and by nothing else."""
+    return [at.start([sys.executable, "-u", *at.worker(mode)]) for _ in range(count)]
+
+
+def free_port() -> int:
+    """One that nobody uses now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def interleaved(
+    count: int, variants: Mapping[str, Callable[[], float]]
+) -> dict[str, tuple[float, ...]]:
+    """Measure every variant so often, in turn, each round beginning with another one."""
+    names = list(variants)
+    found: dict[str, list[float]] = {name: [] for name in names}
+    for turn in range(count):
+        start = turn % len(names)
+        for name in names[start:] + names[:start]:
+            found[name].append(variants[name]())
+    return {name: tuple(values) for name, values in found.items()}
+
+
+def spread(values: Sequence[float], scale: float = 1.0, digits: int = 3) -> str:
+    """`median [min .. max]`."""
+    low, middle, high = min(values), statistics.median(values), max(values)
+    return f"{middle * scale:.{digits}f} [{low * scale:.{digits}f} .. {high * scale:.{digits}f}]"
+
+
+def verdict(values: Sequence[float], floor: Sequence[float], target: float) -> tuple[str, str]:
+    """How far the medians are apart, and whether that is within the target."""
+    over = statistics.median(values) - statistics.median(floor)
+    return f"{over:+.3f}", f"{'met' if over <= target else 'missed'} (+{target:.2f})"
+
+
+def markdown(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table that a README can quote."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join([f"### {title}", "", *(f"| {' | '.join(line)} |" for line in lines), ""])
+
+
+def machine() -> str:
+    """What it was measured on."""
+    python = ".".join(map(str, sys.version_info[:3]))
+    return f"{os.cpu_count()} CPUs, Python {python}, load {os.getloadavg()[0]:.1f} at the start"
+
+
+def prepare(about: str) -> int:
+    """Read the command line; how often to measure. Makes a token, so that nothing is left."""
+    parser = argparse.ArgumentParser(description=about)
+    parser.add_argument("--quick", action="store_true", help="3 times, without torchrun")
+    parser.add_argument("-n", type=int, default=9, help="how often each is measured (9)")
+    options = parser.parse_args()
+    # An installed program has its bytecode; whether a checkout may keep it is not the question.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    os.environ |= {
+        "RALLYPOINT_TOKEN": secrets.token_hex(32),
+        "OMP_NUM_THREADS": "1",
+        "LOGLEVEL": "INFO",
+    }
+    print(f"{about}: {machine()}\n", flush=True)
+    return 3 if options.quick else int(options.n)
+
+
+def is_quick() -> bool:
+    """`--quick` was given."""
+    return "--quick" in sys.argv

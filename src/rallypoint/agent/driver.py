@@ -1,0 +1,368 @@
+"""The agent: does what the pure worker group says, and tells it what happened.
+
+Single-threaded, on one selector loop. Nothing here decides anything: `core.group` does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import assert_never
+
+from rallypoint.agent.progress import waiting_for
+from rallypoint.agent.round_workers import RoundWorkers, placement_maker
+from rallypoint.agent.store_access import StoreAccess
+from rallypoint.config import LaunchConfig
+from rallypoint.core import group
+from rallypoint.core.group_events import (
+    AbandonRound,
+    AnnounceCancel,
+    Announced,
+    AnnounceDrain,
+    EnrolmentDone,
+    EnrolWithStore,
+    Exit,
+    Finish,
+    GroupEffect,
+    GroupEvent,
+    JoinRound,
+    KillWorkers,
+    LeaseEnded,
+    NodeExpelled,
+    ReportEnrolment,
+    ReportFailures,
+    ReportFinishing,
+    ReportSuccess,
+    Say,
+    SessionGivenUp,
+    SessionOpened,
+    SignalCaught,
+    SignalWorkers,
+    SpawnWorkers,
+    StartOrdered,
+    StopOrdered,
+    VerdictGiven,
+    Wait,
+    WaitEnded,
+    WorkersExited,
+    WorkersGone,
+    WorldAssigned,
+)
+from rallypoint.core.model import Assignment, Candidate, JobStatus, Stamp, WorkerFailure
+from rallypoint.core.wording import signal_name
+from rallypoint.errors import RallypointError, UsageError
+from rallypoint.observe.observer import Observer, StatusView
+from rallypoint.observe.records import AgentEvent, FieldValue
+from rallypoint.process.guard import Guard
+from rallypoint.process.worker_output import WorkerOutputs
+from rallypoint.rendezvous.session import CoordinatorSession, Pushed
+from rallypoint.wire import messages as m
+
+SPAWN_FAILED = 127
+"""Exit code of a worker that could not be started, as a shell would say it."""
+
+
+class Agent:
+    """One node's part of a job. `finished` is set when it has ended."""
+
+    def __init__(
+        self,
+        config: LaunchConfig,
+        outputs: WorkerOutputs,
+        guard: Guard,
+        observer: Observer,
+        signals: tuple[int, ...],
+        store: StoreAccess,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._config, self._outputs, self._guard = config, outputs, guard
+        self._observer, self._store = observer, store
+        self._state = group.GroupState(
+            group.GroupSettings(
+                workers=config.workers.count,
+                shutdown_grace_s=config.stop.shutdown_grace_s,
+                restart_grace_s=config.stop.restart_grace_s,
+                signals=signals,
+            )
+        )
+        self._session: CoordinatorSession | None = None
+        self._candidate: Candidate | None = None
+        self._hosts = False
+        self._joins = 0
+        self._workers: RoundWorkers | None = None
+        self._enrolling: asyncio.Task[None] | None = None
+        self._status: JobStatus | None = None
+        self._waiting_since = ("", self._loop.time())
+        self._refusal: UsageError | None = None
+        self._spawn_failure: WorkerFailure | None = None
+        self._said = ""
+        self.finished: asyncio.Future[Finish] = self._loop.create_future()
+
+    def join(self, session: CoordinatorSession, candidate: Candidate, *, hosts: bool) -> None:
+        """Take part, from now on, by a session that is about to be opened."""
+        self._session, self._candidate, self._hosts = session, candidate, hosts
+
+    @property
+    def round(self) -> int:
+        """The last round that this node took part in, or 0."""
+        return self._state.stamp.round if self._state.stamp else 0
+
+    def owns(self, pid: int) -> bool:
+        """Whether this child is a worker, or was not reaped yet."""
+        return self._workers is not None and self._workers.owns(pid)
+
+    def use_guard(self, guard: Guard) -> None:
+        """The guard was killed and replaced."""
+        self._guard = guard
+        if self._workers is not None:
+            self._workers.use_guard(guard)
+
+    def caught(self, number: int) -> None:
+        """A signal arrived for this agent."""
+        self._step(SignalCaught(number))
+
+    def say(self, name: str, text: str, fields: tuple[tuple[str, FieldValue], ...] = ()) -> None:
+        """Tell the observer what happened."""
+        stamp = self._state.stamp
+        node = self._session.node_id if self._session else ""
+        round_ = stamp.round if stamp else None
+        self._observer.event(AgentEvent(name, text, time.time(), node, round_, fields))
+        self.show_status()
+
+    def say_once(self, name: str, text: str) -> None:
+        """Tell the observer what is being waited for, unless that is what was said last."""
+        if text != self._said:
+            self._said = text
+            self.say(name, text)
+
+    def show_status(self) -> None:
+        """Tell the observer where the job is."""
+        status, rendezvous = self._status, self._config.rendezvous
+        what = waiting_for(self._state.phase, status, rendezvous.min_nodes)
+        if what != self._waiting_since[0]:
+            self._waiting_since = (what, self._loop.time())
+            if what and self._state.phase is group.Phase.IDLE:
+                self._observer.event(
+                    AgentEvent("waiting", f"waiting for {what}", time.time(), self._node_id())
+                )
+        assignment = self._state.assignment
+        self._observer.status(
+            StatusView(
+                round=assignment.round if assignment else 0,
+                nodes=assignment.group_world_size if assignment else 0,
+                max_nodes=rendezvous.max_nodes,
+                workers=assignment.world_size if assignment else 0,
+                restarts=assignment.restart_count if assignment else 0,
+                max_restarts=self._config.restart.max_restarts,
+                waiting_for=what,
+                for_s=self._loop.time() - self._waiting_since[1],
+            )
+        )
+
+    # What the session says.
+
+    def session_opened(self, resumed: bool) -> None:
+        if resumed:
+            self.say("session_resumed", "the coordinator is back")
+        self._step(SessionOpened(resumed))
+
+    def session_suspended(self, why: str) -> None:
+        self._status = None
+        if not self.finished.done():
+            text = f"the connection to the coordinator broke ({why}): the workers run on meanwhile"
+            self.say("session_suspended", text)
+
+    def session_given_up(self, why: str) -> None:
+        self._step(SessionGivenUp(why))
+
+    def session_refused(self, error: UsageError) -> None:
+        self._refusal = error
+        self._step(SessionGivenUp(str(error)))
+
+    def lease_ended(self) -> None:
+        self._step(LeaseEnded())
+
+    def pushed(self, message: Pushed) -> None:
+        match message:
+            case m.HeartbeatAck(_, _, status):
+                self._status = status
+                self.show_status()
+            case m.Assigned(stamp, assignment):
+                self._step(WorldAssigned(stamp, assignment))
+            case m.StartNow(stamp):
+                self._step(StartOrdered(stamp))
+            case m.StopNow(stamp, reason):
+                if stamp == self._state.stamp:
+                    self.say("round_ended", f"round {stamp.round} ended: {reason.text}")
+                self._step(StopOrdered(stamp, reason))
+            case m.Ended(_, verdict):
+                self._step(VerdictGiven(verdict))
+            case m.Expelled(_, why, final):
+                self._step(NodeExpelled(why, final))
+            case _:
+                assert_never(message)
+
+    def acknowledged(self, report: m.Report) -> None:
+        if isinstance(report, m.Drain | m.Cancel):
+            self._step(Announced())
+
+    # What the group wants.
+
+    def _step(self, event: GroupEvent) -> None:
+        for effect in group.step(self._state, event):
+            self._perform(effect)
+
+    def _perform(self, effect: GroupEffect) -> None:
+        match effect:
+            case JoinRound():
+                self._join()
+            case EnrolWithStore(stamp, assignment):
+                self._say_assigned(assignment)
+                self._enrolling = self._loop.create_task(self._enrol(stamp, assignment))
+            case SpawnWorkers(stamp, assignment):
+                self._spawn(stamp, assignment)
+            case AbandonRound():
+                if self._enrolling is not None:
+                    self._enrolling.cancel()
+                self._store.close()
+            case SignalWorkers(number):
+                if self._workers is not None:
+                    self._workers.signal(number)
+            case KillWorkers():
+                if self._workers is not None:
+                    self._workers.kill()
+            case Wait(kind, number, length_s):
+                self._loop.call_later(length_s, self._step, WaitEnded(kind, number))
+            case ReportFailures(stamp, exits):
+                self._report_failures(stamp, exits)
+            case ReportFinishing(stamp):
+                self._report(m.Finishing(stamp))
+            case ReportSuccess(stamp):
+                self.say("succeeded", "all workers of this node exited with code 0")
+                self._report(m.Succeeded(stamp))
+            case ReportEnrolment(stamp, error):
+                self._report(m.NotEnrolled(stamp, error) if error else m.Enrolled(stamp))
+            case AnnounceDrain(number):
+                self._report(m.Drain(f"it got {signal_name(number)}", number, self._hosts))
+            case AnnounceCancel(number):
+                self._report(m.Cancel(f"got {signal_name(number)}", number))
+            case Finish():
+                self._finish(effect)
+            case Say(name, text):
+                self.say(name, text)
+            case _:
+                assert_never(effect)
+
+    def _join(self) -> None:
+        assert self._candidate is not None
+        self._joins += 1
+        self._report(m.Join(self._joins, self._candidate))
+        self.show_status()
+
+    def _report(self, report: m.Report) -> None:
+        if self._session is not None:
+            self._session.report(report)
+
+    async def _enrol(self, stamp: Stamp, assignment: Assignment) -> None:
+        if assignment.group_rank == 0:
+            self._store.open(stamp)
+        try:
+            await self._store.enrol(stamp, assignment, self._node_id())
+        except RallypointError as error:
+            self._step(EnrolmentDone(stamp, str(error)))
+        else:
+            self._step(EnrolmentDone(stamp))
+
+    def _spawn(self, stamp: Stamp, assignment: Assignment) -> None:
+        if not assignment.enrol:
+            self._say_assigned(assignment)
+            self._store.open(stamp)
+        self._workers = RoundWorkers(
+            stamp,
+            assignment,
+            self._config.workers,
+            self._outputs,
+            self._guard,
+            self._exited,
+            self._gone,
+        )
+        placement = placement_maker(
+            assignment,
+            stamp,
+            self._config.workers,
+            run_id=self._config.rendezvous.run_id,
+            node_id=self._node_id(),
+            max_restarts=self._config.restart.max_restarts,
+        )
+        began_at = self._loop.time()
+        try:
+            self._workers.start(placement)
+        except RallypointError as error:
+            self._workers = None
+            self._could_not_spawn(stamp, assignment, str(error))
+        else:
+            count = self._config.workers.count
+            text = f"started {count} worker{'s' if count > 1 else ''}"
+            took_s = round(self._loop.time() - began_at, 6)
+            self.say("workers_started", text, (("took_s", took_s),))
+
+    def _could_not_spawn(self, stamp: Stamp, assignment: Assignment, text: str) -> None:
+        self.say("spawn_failed", text)
+        self._spawn_failure = WorkerFailure(
+            local_rank=0,
+            rank=assignment.base_rank,
+            role=self._config.workers.role,
+            pid=0,
+            exit_code=SPAWN_FAILED,
+            signal=None,
+            age_s=0.0,
+            wall_time=time.time(),
+            message=text,
+        )
+        self._step(WorkersExited(stamp, (Exit(0, SPAWN_FAILED, None),)))
+
+    def _exited(self, stamp: Stamp, exits: tuple[Exit, ...]) -> None:
+        self._step(WorkersExited(stamp, exits))
+
+    def _report_failures(self, stamp: Stamp, exits: tuple[Exit, ...]) -> None:
+        if self._spawn_failure is not None:
+            failures: tuple[WorkerFailure, ...] = (self._spawn_failure,)
+            self._spawn_failure = None
+            self._loop.call_soon(self._step, WorkersGone(stamp))
+        else:
+            assert self._workers is not None
+            failures = self._workers.failures(exits)
+        self._report(m.Failed(stamp, failures))
+
+    def _gone(
+        self, stamp: Stamp, stuck: tuple[int, ...], failures: tuple[WorkerFailure, ...]
+    ) -> None:
+        self._store.close()
+        self._workers = None
+        if self._state.then is group.Then.JOIN and not stuck:
+            self.say("workers_stopped", f"the workers of round {stamp.round} have stopped")
+        if failures:
+            self._report(m.Detailed(stamp, failures))
+        self._step(WorkersGone(stamp, stuck))
+
+    def _finish(self, finish: Finish) -> None:
+        self._report(m.Leave())
+        self._store.close()
+        if self.finished.done():
+            return
+        if self._refusal is not None:
+            self.finished.set_exception(self._refusal)
+        else:
+            self.finished.set_result(finish)
+
+    def _say_assigned(self, assignment: Assignment) -> None:
+        first, last = assignment.base_rank, assignment.base_rank + self._config.workers.count - 1
+        ranks = f"rank {first}" if first == last else f"ranks {first}-{last}"
+        text = (
+            f"round {assignment.round}: node {assignment.group_rank} of "
+            f"{assignment.group_world_size}, {ranks} of {assignment.world_size} ({assignment.why})"
+        )
+        self.say("round_joined", text)
+
+    def _node_id(self) -> str:
+        return self._session.node_id if self._session else ""

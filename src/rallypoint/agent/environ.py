@@ -1,0 +1,88 @@
+"""What a worker is told: torchrun's variables under their own names, and ours. Pure."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+
+LOCAL_RANK_MACRO = "${local_rank}"
+TOKEN_VARIABLE = "RALLYPOINT_TOKEN"
+
+
+class WorkerPlacement(Struct, frozen=True, kw_only=True):
+    """One worker's place in one round.
+
+    Ranks count from 0. `master_addr:master_port` is the round store. `restart_count` is the
+    job-wide number of restarts charged so far; `incarnation` and `round` stamp the round.
+    """
+
+    local_rank: int
+    rank: int
+    role_rank: int
+    role: str
+    group_rank: int
+    local_world_size: int
+    world_size: int
+    group_world_size: int
+    role_world_size: int
+    master_addr: str
+    master_port: int
+    restart_count: int
+    max_restarts: int
+    run_id: str
+    incarnation: int
+    round: int
+    node_id: str
+    error_file: str
+    """Where the worker may leave its exception; empty: nowhere."""
+    omp_threads: int | None
+    """For a worker that would inherit no OMP_NUM_THREADS; None: leave it unset."""
+
+
+def worker_environ(
+    placement: WorkerPlacement, base: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """The whole environment of one worker: `base` (the agent's own), overlaid.
+
+    TORCHELASTIC_USE_AGENT_STORE is `True` because a store listens at MASTER_ADDR:MASTER_PORT before
+    any worker starts, so that every worker is a client of it, rank 0 too. The token is taken out:
+    a worker runs the user's code, and its environment ends up in logs.
+    """
+    environ = dict(os.environ if base is None else base)
+    environ.pop(TOKEN_VARIABLE, None)
+    environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
+    if placement.omp_threads is not None:
+        environ.setdefault("OMP_NUM_THREADS", str(placement.omp_threads))
+    environ |= {
+        "LOCAL_RANK": str(placement.local_rank),
+        "RANK": str(placement.rank),
+        "GROUP_RANK": str(placement.group_rank),
+        "ROLE_RANK": str(placement.role_rank),
+        "ROLE_NAME": placement.role,
+        "LOCAL_WORLD_SIZE": str(placement.local_world_size),
+        "WORLD_SIZE": str(placement.world_size),
+        "GROUP_WORLD_SIZE": str(placement.group_world_size),
+        "ROLE_WORLD_SIZE": str(placement.role_world_size),
+        "MASTER_ADDR": placement.master_addr,
+        "MASTER_PORT": str(placement.master_port),
+        "TORCHELASTIC_RESTART_COUNT": str(placement.restart_count),
+        "TORCHELASTIC_MAX_RESTARTS": str(placement.max_restarts),
+        "TORCHELASTIC_RUN_ID": placement.run_id,
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_ERROR_FILE": placement.error_file,
+        "RALLYPOINT_RUN_ID": placement.run_id,
+        "RALLYPOINT_INCARNATION": str(placement.incarnation),
+        "RALLYPOINT_ROUND": str(placement.round),
+        "RALLYPOINT_NODE_ID": placement.node_id,
+    }
+    return environ
+
+
+def worker_argv(template: Sequence[str], local_rank: int) -> list[str]:
+    """The command of one worker: every `${local_rank}` replaced, every other `$` left alone.
+
+    (torchrun also turns `$$` into `$` and replaces `$local_rank`, which mangles arguments.)
+    """
+    return [word.replace(LOCAL_RANK_MACRO, str(local_rank)) for word in template]

@@ -1,0 +1,248 @@
+"""One node's taking part in a job, from the first dial to the farewell."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import cast
+
+from msgspec import Struct
+
+from rallypoint.agent.driver import Agent
+from rallypoint.agent.sidecars import Sidecars
+from rallypoint.agent.store_access import StoreAccess
+from rallypoint.config import LaunchConfig
+from rallypoint.coordinator.listen import BindRefused, raise_open_files_limit, try_bind
+from rallypoint.coordinator.server import Coordinator
+from rallypoint.core.group_events import Finish
+from rallypoint.core.job_events import Record
+from rallypoint.core.model import Candidate, SharedSettings
+from rallypoint.errors import InfrastructureError, InvariantError, UsageError
+from rallypoint.observe.observer import Observer
+from rallypoint.process.dispositions import release_signals
+from rallypoint.process.forks import fork_process
+from rallypoint.process.guard import Guard
+from rallypoint.process.reaper import Reaper, needed
+from rallypoint.process.worker_output import WorkerOutputs
+from rallypoint.rendezvous.connection import dial
+from rallypoint.rendezvous.fence import WakeSelector
+from rallypoint.rendezvous.meeting import Met, meet
+from rallypoint.rendezvous.session import CoordinatorSession, Identity
+from rallypoint.store.round_store import RoundStore
+from rallypoint.wire.address import Address
+
+FAREWELL_S = 2.0
+"""How long the last reports may take to be acknowledged."""
+
+TOLD_BY_HOST = frozenset(
+    {
+        "node_joined",
+        "node_refused",
+        "node_draining",
+        "node_expelled",
+        "connection_closed",
+        "patience",
+        "spare_lost",
+        "restart",
+    }
+)
+"""What only the coordinator knows: its host tells it. The rest every node tells itself."""
+
+
+class JobEnd(Struct, frozen=True):
+    """How this agent ended, and how long it took in seconds."""
+
+    finish: Finish
+    run_id: str
+    round: int
+    elapsed_s: float
+
+
+class Participation:
+    """One agent's life, inside the loop: `main`, once."""
+
+    def __init__(
+        self,
+        config: LaunchConfig,
+        settings: SharedSettings,
+        signals: Sequence[int],
+        observer: Observer,
+        outputs: WorkerOutputs,
+        sidecars: Sidecars,
+        selector: WakeSelector,
+    ) -> None:
+        self._config, self._settings, self._signals = config, settings, tuple(signals)
+        self._sidecars, self._selector = sidecars, selector
+        self._store_access = StoreAccess(config.rendezvous.run_id, config.rendezvous.join_timeout_s)
+        self._store: RoundStore | None = None
+        self._coordinator: Coordinator | None = None
+        self._session: CoordinatorSession | None = None
+        self._reaper: Reaper | None = None
+        self.agent = Agent(
+            config, outputs, sidecars.guard, observer, self._signals, self._store_access
+        )
+
+    async def main(self, on_end: Callable[[JobEnd], None]) -> JobEnd:
+        """Take part to the end. `on_end` is called before the farewell, which may take a while
+        on the node that hosts the coordinator.
+
+        Raises RallypointError when this node could not take part.
+        """
+        began_at = time.monotonic()
+        agent = self.agent
+        self._install()
+        for notice in self._config.notices:
+            agent.say("notice", notice)
+        meeting = asyncio.get_running_loop().create_task(self._take_part())
+        try:
+            await asyncio.wait((meeting, agent.finished), return_when=asyncio.FIRST_COMPLETED)
+            if meeting.done():
+                meeting.result()
+            finish = await agent.finished
+            run_id = self._config.rendezvous.run_id
+            end = JobEnd(finish, run_id, agent.round, time.monotonic() - began_at)
+            on_end(end)
+            return end
+        finally:
+            meeting.cancel()
+            await asyncio.gather(meeting, return_exceptions=True)
+            await self._leave()
+            self._uninstall()
+
+    def _install(self) -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._crashed)
+        for number in self._signals:
+            loop.add_signal_handler(number, self.agent.caught, number)
+        for number in (signal.SIGUSR1, signal.SIGUSR2):
+            if number not in self._signals:
+                signal.signal(number, signal.SIG_IGN)
+        release_signals()
+        self._sidecars.watch_guard(self._guard_replaced)
+        self._sidecars.on_storage_error = partial(self.agent.say, "log_storage")
+        if needed():
+            self._reaper = Reaper.install(loop, self._is_ours)
+
+    def _uninstall(self) -> None:
+        self._sidecars.unwatch_guard()
+        if self._reaper is not None:
+            self._reaper.close()
+
+    def _crashed(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+        """A bug of ours: an agent that limps on is worse than one that ends, and says why."""
+        loop.default_exception_handler(context)
+        if not self.agent.finished.done():
+            error = InvariantError(f"the agent has a bug ({context['message']}): please report it")
+            error.__cause__ = cast(BaseException | None, context.get("exception"))
+            self.agent.finished.set_exception(error)
+
+    async def _take_part(self) -> None:
+        rendezvous = self._config.rendezvous
+        if rendezvous.static and rendezvous.node_rank == 0:
+            self._store = RoundStore(None, fork=fork_process, shared=True)
+        met = await meet(rendezvous, self._config.access, self._host, self._say_status)
+        self._coordinator = met.coordinator
+        try:
+            candidate = self._candidate(met)
+        except BaseException:
+            met.connection.abort()
+            raise
+        self._store_access.use(met.token, self._store, met.addresses if rendezvous.static else ())
+        self._session = self._make_session(met)
+        self._selector.on_wake = self._session.check_fence
+        self.agent.join(self._session, candidate, hosts=met.coordinator is not None)
+        self._session.open(met.connection)
+
+    def _host(
+        self, listeners: Sequence[socket.socket], lookup_token: Callable[[str], bytes | None]
+    ) -> Coordinator:
+        raise_open_files_limit()
+        return Coordinator(
+            listeners,
+            lookup_token=lookup_token,
+            insecure=self._config.access.insecure,
+            only=self._settings,
+            on_record=self._record,
+            adopt=self._store.adopt if self._store is not None else None,
+        )
+
+    def _candidate(self, met: Met) -> Candidate:
+        """What this node brings, and the listening socket of its round store."""
+        rendezvous = self._config.rendezvous
+        if rendezvous.static:
+            address, port = rendezvous.endpoint.host, rendezvous.endpoint.port
+        else:
+            listener = _listen(met.connection.local_host, rendezvous.store_port)
+            self._store = RoundStore(listener, fork=fork_process)
+            address = rendezvous.local_addr or met.connection.local_host
+            port = self._store.port
+        return Candidate(
+            workers=self._config.workers.count,
+            role=self._config.workers.role,
+            address=address,
+            store_port=port,
+            topology=rendezvous.topology,
+            node_rank=-1 if rendezvous.node_rank is None else rendezvous.node_rank,
+            stop_grace_s=self._config.stop.restart_grace_s,
+        )
+
+    def _make_session(self, met: Met) -> CoordinatorSession:
+        rendezvous = self._config.rendezvous
+        node_id = rendezvous.node_id or ""
+        if not node_id and rendezvous.static:
+            node_id = f"rank{rendezvous.node_rank}"
+        host_name = socket.gethostname().partition(".")[0] or "node"
+        return CoordinatorSession(
+            Identity(node_id, host_name, os.urandom(8).hex()),
+            self._settings,
+            rendezvous.reconnect_timeout_s or 0.0,
+            partial(dial, met.addresses, rendezvous.run_id, met.token),
+            self.agent,
+        )
+
+    async def _leave(self) -> None:
+        """Say farewell, let every node have the verdict, and leave nothing behind."""
+        if self._session is not None:
+            await self._session.close(FAREWELL_S)
+        if self._coordinator is not None:
+            # Nobody can hold the host for longer than it takes to be found lost, twice over.
+            limit_s = 2 * self._settings.lease_s + self._config.stop.shutdown_grace_s + FAREWELL_S
+            try:
+                async with asyncio.timeout(limit_s):
+                    await self._coordinator.wait_empty()
+            except TimeoutError:
+                pass
+            self._coordinator.close()
+        if self._store is not None:
+            self._store.shutdown()
+
+    def _record(self, run_id: str, record: Record) -> None:
+        alone = self._config.rendezvous.max_nodes == 1
+        if record.name in TOLD_BY_HOST and not (alone and record.name == "node_joined"):
+            self.agent.say(record.name, record.text)
+
+    def _say_status(self, text: str) -> None:
+        self.agent.say_once("meeting", text)
+
+    def _guard_replaced(self, guard: Guard) -> None:
+        self.agent.use_guard(guard)
+        self.agent.say("guard_replaced", "the guard process was killed: started another")
+
+    def _is_ours(self, pid: int) -> bool:
+        in_store = self._store is not None and self._store.owns(pid)
+        return in_store or self.agent.owns(pid) or self._sidecars.owns(pid)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """The listening socket of this node's round store."""
+    bound = try_bind((Address(host, port),), port)
+    if not isinstance(bound, BindRefused):
+        return bound[0]
+    if port:
+        raise UsageError(f"--master-port {port}: {bound.why}: choose another")
+    raise InfrastructureError(f"no port for the round store: {bound.why}")

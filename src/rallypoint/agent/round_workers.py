@@ -1,0 +1,244 @@
+"""This node's workers of one round, from spawn to the last of their processes.
+
+Exits that were noticed together are told together, so that the worker that was killed and the one
+that merely saw it go are judged side by side (behaviour A3).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from msgspec.structs import replace
+
+from rallypoint.agent.environ import WorkerPlacement, worker_argv, worker_environ
+from rallypoint.config import WorkerConfig
+from rallypoint.core.group_events import Exit
+from rallypoint.core.model import Assignment, Stamp, WorkerFailure
+from rallypoint.process import exits
+from rallypoint.process.exits import WorkerExit
+from rallypoint.process.guard import Guard
+from rallypoint.process.oom import OomWatch
+from rallypoint.process.spawn import Command
+from rallypoint.process.worker_output import WorkerOutput, WorkerOutputs
+from rallypoint.process.workers import WorkerSet
+
+KILL_TIMEOUT_S = 5.0
+"""A process that outlives SIGKILL so long is reported, and left to the kernel."""
+
+OnExits = Callable[[Stamp, tuple[Exit, ...]], None]
+OnGone = Callable[[Stamp, tuple[int, ...], tuple[WorkerFailure, ...]], None]
+"""Called with the pids that would not die and the failures, now with all that is known of them."""
+
+
+class RoundWorkers:
+    """A life: `start` once, signals, `clear`; then `on_gone` is called, once."""
+
+    def __init__(
+        self,
+        stamp: Stamp,
+        assignment: Assignment,
+        config: WorkerConfig,
+        outputs: WorkerOutputs,
+        guard: Guard | None,
+        on_exits: OnExits,
+        on_gone: OnGone,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stamp, self._assignment, self._config = stamp, assignment, config
+        self._outputs = outputs
+        self._on_exits, self._on_gone = on_exits, on_gone
+        self._workers = WorkerSet(guard)
+        self._opened: list[WorkerOutput] = []
+        self._untold: list[int] = []
+        self._told: set[int] = set()
+        self._noticed: dict[int, tuple[float, float]] = {}
+        self._outcomes: dict[int, WorkerExit] = {}
+        self._failed: tuple[Exit, ...] = ()
+        self._killed = asyncio.Event()
+        self._clearing: asyncio.Task[None] | None = None
+        self._oom = OomWatch()
+
+    def start(self, placement: Callable[[int, str], WorkerPlacement]) -> None:
+        """Spawn all workers; `placement(local_rank, error_file)` says what each is told.
+
+        Raises UsageError or InfrastructureError; then none runs.
+        """
+        commands: list[Command] = []
+        try:
+            for local_rank in range(self._config.count):
+                output = self._outputs.open(
+                    round_number=self._assignment.round,
+                    local_rank=local_rank,
+                    rank=self._assignment.base_rank + local_rank,
+                )
+                self._opened.append(output)
+                environ = worker_environ(placement(local_rank, output.error_file))
+                commands.append(self._command(local_rank, environ, output))
+            self._workers.start(commands, self._exited)
+        finally:
+            for output in self._opened:
+                output.close()
+
+    def owns(self, pid: int) -> bool:
+        """Nobody else may reap this process."""
+        return self._workers.owns(pid)
+
+    def use_guard(self, guard: Guard) -> None:
+        """The guard was replaced."""
+        self._workers.use_guard(guard)
+
+    def signal(self, number: int) -> None:
+        """To every process group; then wait until nothing is left."""
+        self._workers.signal_all(number)
+        self.clear()
+
+    def kill(self) -> None:
+        """SIGKILL to every process group; then wait until nothing is left, but not for ever."""
+        self._workers.kill_all()
+        self._killed.set()
+        self.clear()
+
+    def clear(self) -> None:
+        """Call `on_gone` when nothing is left. Safe to call again."""
+        if self._clearing is None:
+            self._clearing = self._loop.create_task(self._clear())
+
+    def failures(self, failed: tuple[Exit, ...]) -> tuple[WorkerFailure, ...]:
+        """What is known at once of these exits; the rest comes with `on_gone`."""
+        self._failed += failed
+        return tuple(self._failure(exit_) for exit_ in failed)
+
+    def _command(
+        self, local_rank: int, environ: Mapping[str, str], output: WorkerOutput
+    ) -> Command:
+        argv = worker_argv(self._config.argv, local_rank)
+        return Command(argv, environ, output.stdout_fd, output.stderr_fd)
+
+    def _exited(self, local_rank: int, outcome: WorkerExit) -> None:
+        self._note(local_rank, outcome)
+        if not self._untold:
+            self._loop.call_soon(self._tell)
+        self._untold.append(local_rank)
+
+    def _note(self, local_rank: int, outcome: WorkerExit) -> None:
+        self._noticed[local_rank] = (self._loop.time(), time.time())
+        self._outcomes[local_rank] = outcome
+
+    def _tell(self) -> None:
+        """Tell what was noticed together, and whoever is dead by now although nobody said so."""
+        together, self._untold = self._untold, []
+        if any(not self._outcomes[local_rank].succeeded for local_rank in together):
+            for local_rank, pid in enumerate(self._workers.pids):
+                if local_rank not in self._outcomes and (found := exits.peek(pid)):
+                    self._note(local_rank, found)
+                    together.append(local_rank)
+        fresh = [local_rank for local_rank in together if local_rank not in self._told]
+        self._told.update(fresh)
+        outcomes = ((local_rank, self._outcomes[local_rank]) for local_rank in fresh)
+        if fresh:
+            self._on_exits(
+                self._stamp, tuple(Exit(rank, out.code, out.signal) for rank, out in outcomes)
+            )
+
+    async def _clear(self) -> None:
+        gone = asyncio.ensure_future(self._workers.wait_gone())
+        killed = asyncio.ensure_future(self._killed.wait())
+        try:
+            await asyncio.wait((gone, killed), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            gone.cancel()
+            killed.cancel()
+        stuck = await self._workers.reap(KILL_TIMEOUT_S)
+        detailed = await asyncio.gather(*map(self._detailed, self._failed))
+        self._on_gone(self._stamp, tuple(stuck), tuple(detailed))
+
+    def _failure(self, exit_: Exit) -> WorkerFailure:
+        noticed_at, wall_time = self._noticed[exit_.local_rank]
+        return WorkerFailure(
+            local_rank=exit_.local_rank,
+            rank=self._assignment.base_rank + exit_.local_rank,
+            role=self._config.role,
+            pid=self._workers.pids[exit_.local_rank],
+            exit_code=exit_.code,
+            signal=exit_.signal,
+            age_s=self._loop.time() - noticed_at,
+            wall_time=wall_time,
+            log_file=self._opened[exit_.local_rank].log_file,
+        )
+
+    async def _detailed(self, exit_: Exit) -> WorkerFailure:
+        # Needed only when something fails: patterns take time to compile.
+        from rallypoint.process.failures import describe_failure, read_error_file
+
+        tail = await self._outputs.tail(self._assignment.round, exit_.local_rank)
+        known = describe_failure(
+            self._outcomes[exit_.local_rank],
+            error_file=read_error_file(self._opened[exit_.local_rank].error_file),
+            stderr_tail=os.fsencode("\n".join(tail)),
+            out_of_memory=self._oom.rose(),
+        )
+        return replace(
+            self._failure(exit_),
+            message=known.message,
+            detail=known.traceback,
+            tells_of_lost_peer=known.tells_of_lost_peer,
+        )
+
+
+def placement_maker(
+    assignment: Assignment,
+    stamp: Stamp,
+    config: WorkerConfig,
+    *,
+    run_id: str,
+    node_id: str,
+    max_restarts: int,
+) -> Callable[[int, str], WorkerPlacement]:
+    """What each local rank of this round is told."""
+    return partial(
+        _placement,
+        assignment=assignment,
+        stamp=stamp,
+        config=config,
+        run_id=run_id,
+        node_id=node_id,
+        max_restarts=max_restarts,
+    )
+
+
+def _placement(
+    local_rank: int,
+    error_file: str,
+    *,
+    assignment: Assignment,
+    stamp: Stamp,
+    config: WorkerConfig,
+    run_id: str,
+    node_id: str,
+    max_restarts: int,
+) -> WorkerPlacement:
+    return WorkerPlacement(
+        local_rank=local_rank,
+        rank=assignment.base_rank + local_rank,
+        role_rank=assignment.base_role_rank + local_rank,
+        role=config.role,
+        group_rank=assignment.group_rank,
+        local_world_size=config.count,
+        world_size=assignment.world_size,
+        group_world_size=assignment.group_world_size,
+        role_world_size=assignment.role_world_size,
+        master_addr=assignment.master_addr,
+        master_port=assignment.master_port,
+        restart_count=assignment.restart_count,
+        max_restarts=max_restarts,
+        run_id=run_id,
+        incarnation=stamp.incarnation,
+        round=stamp.round,
+        node_id=node_id,
+        error_file=error_file,
+        omp_threads=config.omp_threads,
+    )

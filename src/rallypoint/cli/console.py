@@ -1,0 +1,112 @@
+"""The console of `rallypoint run`: one plain line per event, a live status line in a terminal,
+and the last lines.
+
+A line is worth a person's look, so what goes as it should is not told twice, and a wait that is
+over before anybody could read of it is not told at all. A program, which reads JSON, gets all.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from rallypoint.cli.render import render_event, render_event_json, render_status
+from rallypoint.config import LaunchConfig, OutputMode
+from rallypoint.observe.observer import StatusView
+from rallypoint.observe.records import AgentEvent
+from rallypoint.process.relay_client import Relay
+from rallypoint.process.streams import resolve_mode
+
+_STDOUT, _STDERR = 1, 2
+LEVELS = {"DEBUG": 10, "INFO": 20, "WARNING": 30, "ERROR": 40, "CRITICAL": 50}
+ROUTINE = frozenset(
+    {
+        "meeting",
+        "wait",
+        "waiting",
+        "round_joined",
+        "workers_started",
+        "workers_stopped",
+        "succeeded",
+    }
+)
+"""Events that `--quiet` leaves out."""
+DETAIL = frozenset({"workers_started", "workers_stopped", "waiting"})
+"""Events that a person sees only with LOGLEVEL=DEBUG; others tell the same."""
+DETAIL_ALONE = DETAIL | {"round_joined", "succeeded"}
+"""The same for a job of one node."""
+WAIT_TOLD_S = 2.0
+"""A wait of this length is told of."""
+
+
+class Console:
+    """An observer that writes by way of the relay: it never blocks."""
+
+    def __init__(self, config: LaunchConfig, relay: Relay) -> None:
+        output, alone = config.output, config.rendezvous.max_nodes == 1
+        self._relay = relay
+        self._json = output.log_format == "json"
+        self._quiet = output.quiet
+        self._level = LEVELS[output.log_level]
+        self._detail = DETAIL_ALONE if alone else DETAIL
+        self._show_node = not alone
+        # Among lines that workers write past the relay, a status line would tear them.
+        tidy = not self._json and not self._quiet and _mode(config) is OutputMode.PREFIX
+        self._shows_status = tidy and os.isatty(_STDERR)
+        self._told_wait = ""
+
+    def event(self, event: AgentEvent) -> None:
+        if self._is_hidden(event):
+            return
+        if self._json:
+            self.line(render_event_json(event))
+        else:
+            self.line(render_event(event, show_node=self._show_node))
+
+    def status(self, view: StatusView) -> None:
+        if self._shows_status:
+            self._relay.status(render_status(view, _width()))
+        elif not self._json:
+            self._tell_wait(view)
+
+    def line(self, text: str) -> None:
+        """Write a line of our own, whole."""
+        self._relay.say(text)
+
+    def clear_status(self) -> None:
+        """No live line from now on."""
+        self._shows_status = False
+        self._relay.status("")
+
+    def _tell_wait(self, view: StatusView) -> None:
+        """Say once what is being waited for, where no status line says so."""
+        if not view.waiting_for:
+            self._told_wait = ""
+        elif view.for_s >= WAIT_TOLD_S and view.waiting_for != self._told_wait:
+            self._told_wait = view.waiting_for
+            self.event(AgentEvent("wait", f"waiting for {view.waiting_for}", time.time(), ""))
+
+    def _is_hidden(self, event: AgentEvent) -> bool:
+        return self._level_of(event.name) < self._level or (self._quiet and event.name in ROUTINE)
+
+    def _level_of(self, name: str) -> int:
+        if name in self._detail and not self._json:
+            return LEVELS["DEBUG"]
+        return LEVELS["INFO" if name in ROUTINE else "WARNING"]
+
+
+def _mode(config: LaunchConfig) -> OutputMode:
+    return resolve_mode(
+        config.output.mode,
+        stdout_is_terminal=os.isatty(_STDOUT),
+        stderr_is_terminal=os.isatty(_STDERR),
+        workers=config.workers.count * config.rendezvous.max_nodes,
+    )
+
+
+def _width() -> int:
+    try:
+        # Terminals that nobody has told their size (`docker run -t`) have none.
+        return os.get_terminal_size(_STDERR).columns or 80
+    except OSError:
+        return 80

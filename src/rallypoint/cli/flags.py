@@ -1,0 +1,139 @@
+"""Every option of `rallypoint run`: one table that the scanner and the help are both made from.
+
+Pure data. The first thirty are torchrun's, under their own names; a value may also come from the
+environment as `PET_<NAME>` (torchrun's options) or `RALLYPOINT_<NAME>` (new ones).
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class Flag(Struct, frozen=True):
+    """One option. `metavar` is empty for a switch.
+
+    `only` names the values that may be given while the feature itself is not built; None: built.
+    """
+
+    name: str
+    metavar: str
+    about: str
+    short: str = ""
+    twin: str = "PET"
+    repeatable: bool = False
+    only: tuple[str, ...] | None = None
+
+    @property
+    def env_name(self) -> str:
+        """The variable that gives a value when the command line does not; empty: none does."""
+        return f"{self.twin}_{self.name[2:].replace('-', '_').upper()}" if self.twin else ""
+
+
+def _new(name: str, metavar: str, about: str, *, repeatable: bool = False) -> Flag:
+    return Flag(name, metavar, about, twin="RALLYPOINT", repeatable=repeatable)
+
+
+NODES_AND_WORKERS = (
+    Flag("--nnodes", "N|MIN:MAX", "nodes of the job; MIN:MAX lets it shrink and grow (1)"),
+    Flag(
+        "--nproc-per-node",
+        "N|cpu|gpu|xpu|auto",
+        "workers on this node; auto: one per accelerator, else one per CPU (1)",
+    ),
+    Flag("--standalone", "", "this node alone: no other node can join"),
+    Flag("--role", "NAME", "name of this node's kind of worker (default)"),
+)
+
+MEETING = (
+    Flag("--rdzv-endpoint", "HOST[:PORT]", "where the nodes meet; one of them hosts it (:29400)"),
+    Flag("--rdzv-id", "ID", "name of the job, equal on all its nodes (none; random when alone)"),
+    Flag("--rdzv-backend", "NAME", "tcp, its old name c10d, or static (tcp)"),
+    Flag(
+        "--rdzv-conf",
+        "K=V,...",
+        "join_timeout (600 s), last_call_timeout (30 s), host_timeout (30 s), is_host (whoever can"
+        " bind the endpoint), and torchrun's other keys",
+    ),
+    Flag("--local-addr", "ADDR", "address by which the other nodes reach this one"),
+    _new("--join-settle", "SECONDS", "admit late nodes when none has come for so long (10)"),
+    _new("--min-growth-interval", "SECONDS", "let a younger round run on undisturbed (60)"),
+    _new("--on-join", "restart|hold", "late nodes: regrow at once, or at the next restart"),
+    _new("--max-node-losses", "N", "lost nodes in an hour that end the job (10)"),
+    _new("--node-id", "NAME", "name of this node (its host name and a number)"),
+    _new("--topology", "KEY", "rank nodes by this first, for example rack-07"),
+)
+
+FIXED_RANKS = (
+    Flag("--node-rank", "K", "this node's rank; node 0 is where the others meet (0)"),
+    Flag("--master-addr", "ADDR", "address of node 0 (127.0.0.1)"),
+    Flag("--master-port", "PORT", "port there (29500); else: the port of the workers' store"),
+)
+
+WHAT_RUNS = (
+    Flag("--module", "", "SCRIPT is a module, as in python -m", short="-m"),
+    Flag("--no-python", "", "SCRIPT is a program, not a Python script"),
+    Flag("--run-path", "", "run SCRIPT by runpy.run_path in the worker's interpreter"),
+    Flag("--start-method", "spawn", "accepted: commands are always spawned", only=("spawn",)),
+    Flag("--virtual-local-rank", "", "not yet", only=()),
+    Flag("--numa-binding", "POLICY", "not yet", twin="", only=()),
+)
+
+FAILURES = (
+    Flag("--max-restarts", "N", "worker failures that are healed, over the whole job (0)"),
+    _new("--restart-window", "SECONDS", "count only the failures of the last so many seconds"),
+    _new("--restart-backoff", "SECONDS", "pause before a restart, doubled each time (0)"),
+    _new("--no-restart-on", "CODE,...", "exit codes that end the job at once"),
+    _new("--lease", "SECONDS", "silence after which a node is lost (15)"),
+    _new("--reconnect-timeout", "SECONDS", "keep looking for a lost coordinator (the lease)"),
+)
+
+STOPPING = (
+    Flag("--shutdown-timeout", "SECONDS", "grace from SIGTERM to SIGKILL when the job stops (25)"),
+    _new("--restart-grace", "SECONDS", "the same when workers are restarted (5)"),
+    Flag("--signals-to-handle", "NAME,...", "that stop the job (SIGTERM,SIGINT,SIGHUP,SIGQUIT)"),
+    Flag("--monitor-interval", "SECONDS", "accepted: nothing polls"),
+    _new(
+        "--exit-code",
+        "CLASS=N",
+        "exit code for success, failed, usage or infrastructure (0, 1, 2, 75); repeatable",
+        repeatable=True,
+    ),
+)
+
+OUTPUT = (
+    _new("--output", "auto|inherit|prefix", "workers' output untouched, or line by line with rank"),
+    _new("--quiet", "", "say nothing unless something fails"),
+    _new("--log-format", "text|json", "form of the agent's own lines (text)"),
+    Flag("--log-dir", "DIR", "where redirected output and error files go (a temporary folder)"),
+    Flag("--redirects", "SPEC", "to files: 0 none, 1 stdout, 2 stderr, 3 both; or 0:1,1:3", "-r"),
+    Flag("--tee", "SPEC", "the same, to files and to the console", "-t"),
+    Flag("--event-log-handler", "null", "only null yet", only=("null",)),
+    Flag("--logs-specs", "default", "only default yet", twin="", only=("default",)),
+    Flag("--local-ranks-filter", "RANK,...", "not yet", only=()),
+    Flag("--duplicate-stdout-filters", "TEXT,...", "not yet", only=()),
+    Flag("--duplicate-stderr-filters", "TEXT,...", "not yet", only=()),
+)
+
+ACCESS = (
+    _new("--token-file", "FILE", "the secret that nodes share (~/.config/rallypoint/token)"),
+    _new("--insecure", "", "let anybody who reaches the port take part"),
+)
+
+GROUPS: tuple[tuple[str, tuple[Flag, ...]], ...] = (
+    ("Nodes and workers", NODES_AND_WORKERS),
+    ("Where nodes meet", MEETING),
+    ("Fixed node ranks (instead of --rdzv-endpoint)", FIXED_RANKS),
+    ("What runs", WHAT_RUNS),
+    ("Failures", FAILURES),
+    ("Stopping", STOPPING),
+    ("Output", OUTPUT),
+    ("Access", ACCESS),
+)
+
+FLAGS: dict[str, Flag] = {flag.name: flag for _, group in GROUPS for flag in group}
+SHORT: dict[str, Flag] = {flag.short: flag for flag in FLAGS.values() if flag.short}
+
+
+def is_torchrun(flag: Flag) -> bool:
+    """True for the thirty that torchrun has too."""
+    return flag.twin != "RALLYPOINT"

@@ -1,0 +1,82 @@
+"""The `rallypoint` command: picks the subcommand, and turns every error into one line.
+
+Each subcommand is imported only when it is asked for: `run` must reach its first worker in a
+fraction of the time that a person notices.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from rallypoint.cli.complain import complain
+from rallypoint.errors import ExitClass, RallypointError
+
+_COMMANDS = ("run", "serve", "token")
+_ENDED_BY_SIGINT = 130
+
+_HELP = """\
+usage: rallypoint COMMAND [options]
+
+  run      start, watch and heal a job's workers on this node
+  serve    host a coordinator for many jobs, outside any of them
+  token    make or show the secret that the nodes of a job share
+
+  rallypoint run --nproc-per-node 2 train.py     two workers on this machine
+  rallypoint COMMAND --help                      everything else
+  rallypoint --version
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command line (default: the process's own) and returns its exit code.
+
+    Never raises for what a person or a cluster did wrong: that is one line on stderr.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    command = words[0] if words else "--help"
+    try:
+        match command:
+            case "run":
+                from rallypoint.cli.run import run
+
+                return run(words[1:])
+            case "serve":
+                from rallypoint.cli.serve import run as serve
+
+                return serve(words[1:])
+            case "token":
+                from rallypoint.cli.options import environ_token
+                from rallypoint.cli.token import run as token
+
+                return token(words[1:], environ_token())
+            case "--help" | "-h" | "help":
+                sys.stdout.write(_HELP)
+                return 0
+            case "--version" | "-V":
+                from rallypoint import __version__
+
+                sys.stdout.write(f"rallypoint {__version__}\n")
+                return 0
+            case _:
+                complain("rallypoint", _unknown(command))
+                return ExitClass.USAGE.value
+    except RallypointError as error:
+        complain("rallypoint", str(error))
+        return error.exit_class.value
+    except KeyboardInterrupt:
+        return _ENDED_BY_SIGINT
+
+
+def _unknown(command: str) -> str:
+    import os.path
+
+    if command.startswith("-"):
+        return f"{command}: options come after the command; try rallypoint run {command} ..."
+    if command.endswith(".py") or os.path.exists(command):
+        return f"{command}: no such command; to start it: rallypoint run {command}"
+    from difflib import get_close_matches
+
+    close = get_close_matches(command, _COMMANDS, n=1)
+    hint = f"did you mean rallypoint {close[0]}?" if close else f"known: {', '.join(_COMMANDS)}"
+    return f"{command}: no such command; {hint}"

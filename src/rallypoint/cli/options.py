@@ -1,0 +1,309 @@
+"""A command line and an environment become a `LaunchConfig`.
+
+What was asked wins in this order: the command line, then `PET_*` or `RALLYPOINT_*`, then the
+default. Everything that can be known to be wrong before a worker starts is refused here, in one
+line that shows the value as it was written. Besides the default environment nothing of this
+machine is looked at directly: `Machine` has the questions.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, cast
+
+from msgspec import Struct
+
+from rallypoint.cli import values
+from rallypoint.cli.flags import FLAGS
+from rallypoint.cli.meeting import read_rendezvous
+from rallypoint.cli.scan import Scanned, Value, scan, truth
+from rallypoint.config import (
+    AccessConfig,
+    LaunchConfig,
+    OutputConfig,
+    OutputMode,
+    RestartConfig,
+    StopConfig,
+    WorkerConfig,
+)
+from rallypoint.errors import ExitClass, UsageError
+from rallypoint.process.streams import colour_wanted
+
+LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
+
+_LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+_DEVICE_WORDS = ("cpu", "gpu", "xpu", "auto")
+_RUN_PATH = (
+    "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+)
+"""Needs nothing but the standard library in the worker's interpreter, and hides itself."""
+
+
+class Machine(Struct, frozen=True):
+    """The questions that a command line asks of this machine; tests answer them themselves."""
+
+    count_workers: Callable[[str, str, Mapping[str, str]], int]
+    """(cpu | gpu | xpu | auto, interpreter, environment) -> workers; 0: no such device."""
+    find_program: Callable[[str], str | None]
+    script_exists: Callable[[str], bool]
+    """Whether Python could run it: a file, or a directory with a __main__.py."""
+    random_id: Callable[[], str]
+    interpreter: str
+    path_kind: Callable[[str], str] = lambda path: ""
+    """`file`, `directory` or nothing: for a better word on a mistake."""
+
+
+def this_machine() -> Machine:
+    """Asks the real one, each answer looked up only when it is needed."""
+    import sys
+
+    return Machine(
+        count_workers=_count_workers,
+        find_program=_find_program,
+        script_exists=_script_exists,
+        random_id=_random_id,
+        interpreter=sys.executable,
+        path_kind=_path_kind,
+    )
+
+
+def parse_run(
+    argv: Sequence[str],
+    environ: Mapping[str, str] | None = None,
+    machine: Machine | None = None,
+) -> LaunchConfig:
+    """Reads `rallypoint run`'s words (without the program's and the command's name).
+
+    Raises UsageError, or HelpRequested for --help. May ask the worker's interpreter how many
+    accelerators it sees (`--nproc-per-node auto`), which can take seconds.
+    """
+    environ = os.environ if environ is None else environ
+    machine = machine or this_machine()
+    scanned = scan(argv, environ)
+    _refuse_unbuilt(scanned)
+    notices: list[str] = []
+    rendezvous = read_rendezvous(scanned, machine.random_id, notices)
+    output = _output(scanned, environ)
+    _monitor_interval(scanned.get("--monitor-interval"))
+    return LaunchConfig(
+        rendezvous=rendezvous,
+        restart=_restart(scanned),
+        output=output,
+        stop=_stop(scanned, environ),
+        access=_access(scanned, environ),
+        workers=_workers(scanned, environ, machine, notices),
+        notices=tuple(notices),
+    )
+
+
+def _refuse_unbuilt(scanned: Scanned) -> None:
+    """An option that would be ignored is refused, unless it asks for what happens anyway."""
+    for name, flag in FLAGS.items():
+        value = scanned.get(name)
+        if flag.only is None or value is None or value.text in flag.only:
+            continue
+        if not flag.metavar and not truth(value):
+            continue
+        instead = f"; use {flag.only[0]} or leave it out" if flag.only else ""
+        raise value.wrong(f"not yet{instead}")
+
+
+def _restart(scanned: Scanned) -> RestartConfig:
+    budget, window = scanned.get("--max-restarts"), scanned.get("--restart-window")
+    backoff, final = scanned.get("--restart-backoff"), scanned.get("--no-restart-on")
+    if budget is not None and values.integer(budget) < 0:
+        raise budget.wrong("needs 0 or more")
+    return RestartConfig(
+        max_restarts=values.integer(budget) if budget else 0,
+        window_s=values.seconds(window, positive=True) if window else None,
+        backoff_s=values.seconds(backoff) if backoff else 0.0,
+        no_restart_exit_codes=values.exit_codes(final) if final else (),
+    )
+
+
+def _output(scanned: Scanned, environ: Mapping[str, str]) -> OutputConfig:
+    mode, form = scanned.get("--output"), scanned.get("--log-format")
+    log_dir = scanned.get("--log-dir")
+    redirects, tee = scanned.get("--redirects"), scanned.get("--tee")
+    chosen = values.choice(form, ("text", "json")) if form else "text"
+    return OutputConfig(
+        mode=OutputMode(values.choice(mode, [m.value for m in OutputMode]) if mode else "auto"),
+        quiet=scanned.on("--quiet"),
+        log_format=cast(Literal["text", "json"], chosen),
+        log_level=_log_level(environ),
+        log_dir=log_dir.text if log_dir else None,
+        redirects=values.output_map(redirects) if redirects else "0",
+        tee=values.output_map(tee) if tee else "0",
+        temp_dir=environ.get("TMPDIR") or "/tmp",
+        prefix_template=environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE") or None,
+        colour=colour_wanted(
+            is_terminal=True, no_color=environ.get("NO_COLOR"), term=environ.get("TERM")
+        ),
+    )
+
+
+def _log_level(environ: Mapping[str, str]) -> LogLevel:
+    given = environ.get("LOGLEVEL", "")
+    word = given.strip().upper() or "INFO"
+    if word not in _LOG_LEVELS:
+        raise UsageError(f"LOGLEVEL={given}: needs one of {', '.join(_LOG_LEVELS)}")
+    return cast(LogLevel, word)
+
+
+def _stop(scanned: Scanned, environ: Mapping[str, str]) -> StopConfig:
+    classes = [kind.name.lower() for kind in ExitClass]
+    grace, restart = scanned.get("--shutdown-timeout"), scanned.get("--restart-grace")
+    fallback = environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "")
+    if grace is None and fallback:
+        grace = Value(fallback, f"TORCH_ELASTIC_SHUTDOWN_TIMEOUT={fallback}")
+    default, signals = StopConfig(), scanned.get("--signals-to-handle")
+    return StopConfig(
+        shutdown_grace_s=values.seconds(grace) if grace else default.shutdown_grace_s,
+        restart_grace_s=values.seconds(restart) if restart else default.restart_grace_s,
+        signals=values.signal_names(signals) if signals else default.signals,
+        exit_codes=tuple(values.exit_override(v, classes) for v in scanned.all("--exit-code")),
+    )
+
+
+def _access(scanned: Scanned, environ: Mapping[str, str]) -> AccessConfig:
+    token_file, insecure = scanned.get("--token-file"), scanned.on("--insecure")
+    if token_file is not None and insecure:
+        raise token_file.wrong("has no effect with --insecure; give one of the two")
+    return AccessConfig(
+        token_file=token_file.text if token_file else None,
+        token_text=environ_token(environ),
+        insecure=insecure,
+    )
+
+
+def environ_token(environ: Mapping[str, str] | None = None) -> str | None:
+    """The value of RALLYPOINT_TOKEN, if it has one."""
+    environ = os.environ if environ is None else environ
+    return environ.get("RALLYPOINT_TOKEN", "").strip() or None
+
+
+def _monitor_interval(given: Value | None) -> None:
+    """Checked, so that a mistake shows; then unused, since nothing polls."""
+    if given is not None:
+        values.seconds(given)
+
+
+def _workers(
+    scanned: Scanned, environ: Mapping[str, str], machine: Machine, notices: list[str]
+) -> WorkerConfig:
+    role = scanned.get("--role")
+    argv = _worker_command(scanned, environ, machine)
+    count = _count(scanned.get("--nproc-per-node"), environ, machine)
+    omp_threads = None
+    if count > 1 and "OMP_NUM_THREADS" not in environ:
+        omp_threads = 1
+        notices.append(f"OMP_NUM_THREADS is not set: each of the {count} workers gets 1")
+    return WorkerConfig(
+        argv=argv,
+        count=count,
+        role=role.text if role else "default",
+        omp_threads=omp_threads,
+    )
+
+
+def _count(given: Value | None, environ: Mapping[str, str], machine: Machine) -> int:
+    if given is None:
+        return 1
+    word = given.text.strip()
+    if word.removeprefix("-").isdecimal():
+        count = values.integer(given)
+        if count < 1:
+            raise given.wrong("needs 1 or more workers")
+        return count
+    if word not in _DEVICE_WORDS:
+        raise given.wrong(f"needs a number, or one of {', '.join(_DEVICE_WORDS)}")
+    count = machine.count_workers(word, _interpreter(environ, machine), environ)
+    if count < 1:
+        raise given.wrong(f"no {word} is visible on this node; use cpu, or a number")
+    return count
+
+
+def _worker_command(
+    scanned: Scanned, environ: Mapping[str, str], machine: Machine
+) -> tuple[str, ...]:
+    """The worker's argv: torchrun's `python -u [-m] script args`, or the program itself."""
+    module, bare = scanned.on("--module"), scanned.on("--no-python")
+    by_path = scanned.on("--run-path")
+    if module and (bare or by_path):
+        other = "--no-python" if bare else "--run-path"
+        raise UsageError(f"--module with {other}: a module is run by Python's -m; give one of them")
+    if not scanned.command:
+        raise UsageError(
+            "the script is missing; for example: rallypoint run --nproc-per-node 2 train.py"
+        )
+    script, arguments = scanned.command[0], scanned.command[1:]
+    if bare and not by_path:
+        if machine.find_program(script) is None:
+            raise UsageError(f"{script}: {_why_no_program(script, machine)}")
+        return (script, *arguments)
+    if not module and not machine.script_exists(script):
+        raise UsageError(f"{script}: {_why_no_script(script, machine)}")
+    python = (_interpreter(environ, machine), "-u")
+    if module:
+        return (*python, "-m", script, *arguments)
+    if by_path:
+        return (*python, "-c", _RUN_PATH, script, *arguments)
+    return (*python, script, *arguments)
+
+
+def _why_no_program(program: str, machine: Machine) -> str:
+    kind = machine.path_kind(program)
+    if kind == "directory":
+        return "a directory, not a program"
+    if kind and "/" not in program:
+        return f"no such program in PATH; for the one in this directory: ./{program}"
+    if kind:
+        return "may not be executed: chmod +x it, or name its interpreter first"
+    return "no such program; check its path, or PATH"
+
+
+def _why_no_script(script: str, machine: Machine) -> str:
+    if machine.path_kind(script) == "directory":
+        return "a directory without a __main__.py; name the script in it"
+    return "no such file" + ("; it looks like a module: add -m" if _is_module_name(script) else "")
+
+
+def _is_module_name(script: str) -> bool:
+    return not script.endswith(".py") and all(word.isidentifier() for word in script.split("."))
+
+
+def _interpreter(environ: Mapping[str, str], machine: Machine) -> str:
+    chosen = environ.get("PYTHON_EXEC", "")
+    if chosen and machine.find_program(chosen) is None:
+        raise UsageError(f"PYTHON_EXEC={chosen}: no such program")
+    return chosen or machine.interpreter
+
+
+def _find_program(name: str) -> str | None:
+    from shutil import which
+
+    return which(name)
+
+
+def _script_exists(path: str) -> bool:
+    return os.path.exists(os.path.join(path, "__main__.py") if os.path.isdir(path) else path)
+
+
+def _path_kind(path: str) -> str:
+    if os.path.isdir(path):
+        return "directory"
+    return "file" if os.path.exists(path) else ""
+
+
+def _count_workers(word: str, interpreter: str, environ: Mapping[str, str]) -> int:
+    from rallypoint.cli.devices import count_workers
+
+    return count_workers(word, interpreter, environ)
+
+
+def _random_id() -> str:
+    """Short enough to read aloud: `job-` and 40 random bits in base 32."""
+    bits = int.from_bytes(os.urandom(5), "big")
+    letters = "abcdefghijkmnpqrstuvwxyz23456789"
+    return "job-" + "".join(letters[bits >> shift & 31] for shift in range(35, -1, -5))

@@ -1,0 +1,101 @@
+"""Events and states as text: pure functions from records to lines.
+
+An event is one plain line, `rallypoint 12:04:05: <message>`, in local time; with several nodes
+the node's name stands before the colon, because their outputs are often merged. `grep ^rallypoint`
+finds the agent's lines among the workers'. As JSON it is one object per line.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, tzinfo
+
+import msgspec
+
+from rallypoint.core.wording import count
+from rallypoint.observe.observer import StatusView
+from rallypoint.observe.records import AgentEvent, FieldValue
+
+PROGRAM = "rallypoint"
+
+# Control characters of foreign text must neither break a line nor reach a terminal.
+_VISIBLE = {n: f"\\x{n:02x}" for n in (*range(0x20), *range(0x7F, 0xA0))} | {
+    0x09: "    ",
+    0x0A: " | ",
+    0x0D: "",
+    0x2028: " | ",
+    0x2029: " | ",
+}
+
+
+def one_line(text: str) -> str:
+    """`text` without control characters; its line breaks become ` | `."""
+    return text.strip().translate(_VISIBLE)
+
+
+def clock_text(at: float, zone: tzinfo | None = None, *, precise: bool = False) -> str:
+    """`12:04:05`, with milliseconds if `precise`; in local time if `zone` is None."""
+    moment = datetime.fromtimestamp(at, UTC).astimezone(zone)
+    return moment.strftime("%H:%M:%S") + (f".{moment.microsecond // 1000:03}" if precise else "")
+
+
+def iso_text(at: float) -> str:
+    """ISO 8601 in UTC with milliseconds: `2026-03-01T12:04:05.123Z`."""
+    moment = datetime.fromtimestamp(at, UTC)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S") + f".{moment.microsecond // 1000:03}Z"
+
+
+def render_event(event: AgentEvent, *, show_node: bool = False, zone: tzinfo | None = None) -> str:
+    """One line without a line feed."""
+    node = f" {one_line(event.node)}" if show_node and event.node else ""
+    return f"{PROGRAM} {clock_text(event.at, zone)}{node}: {one_line(event.message)}"
+
+
+def render_event_json(event: AgentEvent) -> str:
+    """One JSON object; a field never replaces one of the record's own names."""
+    record: dict[str, FieldValue | None] = {
+        "time": iso_text(event.at),
+        "event": event.name,
+        "message": event.message,
+        "node": event.node,
+        "round": event.round,
+    }
+    for name, value in event.fields:
+        record.setdefault(name, value)
+    return msgspec.json.encode(record).decode()
+
+
+def render_status(view: StatusView, width: int) -> str:
+    """The status line, cut to `width` characters."""
+    parts = [f"round {view.round}"]
+    restarts = f"restarts {view.restarts}/{view.max_restarts}"
+    if view.waiting_for:
+        parts += [f"waiting for {one_line(view.waiting_for)}", duration_text(view.for_s)]
+        if view.restarts:
+            parts.append(restarts)
+    else:
+        if view.max_nodes > 1:
+            parts.append(f"{view.nodes}/{view.max_nodes} nodes")
+        parts.append(count(view.workers, "worker"))
+        if view.max_restarts:
+            parts.append(restarts)
+        parts.append(f"running {elapsed_text(view.for_s)}")
+    line = " · ".join(parts)
+    return line if len(line) <= width else line[: max(0, width - 1)] + "…"[: max(0, width)]
+
+
+def duration_text(seconds: float) -> str:
+    """`12 s`, `3 min 5 s`, `2 h 3 min`."""
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def elapsed_text(seconds: float) -> str:
+    """`00:42`, `1:02:03`."""
+    whole = int(seconds)
+    hours, minutes = divmod(whole // 60, 60)
+    clock = f"{minutes:02}:{whole % 60:02}"
+    return f"{hours}:{clock}" if hours else clock

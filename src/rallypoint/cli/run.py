@@ -1,0 +1,72 @@
+"""`rallypoint run`: start, watch and heal a job's workers on this node."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Sequence
+
+from rallypoint.cli.complain import complain
+from rallypoint.cli.exit_codes import of_class, of_finish
+from rallypoint.cli.options import parse_run
+from rallypoint.cli.scan import HelpRequested
+from rallypoint.config import LaunchConfig
+from rallypoint.errors import RallypointError
+from rallypoint.process.dispositions import hold_early_signals
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run the command and return its exit code. Never raises for a mistake or a failure."""
+    hold_early_signals()
+    try:
+        config = parse_run(argv)
+    except HelpRequested:
+        from rallypoint.cli.help import help_text
+
+        sys.stdout.write(help_text())
+        return 0
+    except RallypointError as error:
+        text = str(error)
+        hint = "\n(see rallypoint run --help)" if "\n" in text else " (see rallypoint run --help)"
+        complain("rallypoint run", text + hint)
+        return error.exit_class.value
+    try:
+        return _take_part(config)
+    except RallypointError as error:
+        complain("rallypoint", str(error))
+        return of_class(config, error.exit_class)
+
+
+def _take_part(config: LaunchConfig) -> int:
+    gc.disable()  # Nothing that starting makes is garbage: to look for some costs milliseconds.
+    from rallypoint.agent.participation import JobEnd
+    from rallypoint.cli.console import Console
+    from rallypoint.cli.verdict_text import verdict_json, verdict_lines
+    from rallypoint.cli.verdict_view import verdict_view
+    from rallypoint.launcher import launch
+    from rallypoint.process.relay_client import Relay
+
+    consoles: list[Console] = []
+
+    def make_console(relay: Relay) -> Console:
+        consoles.append(Console(config, relay))
+        return consoles[0]
+
+    def say_last(end: JobEnd) -> None:
+        console = consoles[0]
+        console.clear_status()
+        view = verdict_view(end)
+        if config.output.log_format == "json":
+            console.line(verdict_json(view))
+        else:
+            for line in verdict_lines(view, quiet=config.output.quiet):
+                console.line(line)
+
+    gc.freeze()
+    gc.enable()
+    try:
+        finish = launch(config, make_console, say_last).finish
+    finally:
+        # The interpreter looks once more as it ends, which would take longer than all the rest.
+        gc.freeze()
+    return of_finish(config, finish)

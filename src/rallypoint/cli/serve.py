@@ -1,0 +1,241 @@
+"""`rallypoint serve`: a coordinator of its own, for many jobs at once.
+
+A job whose coordinator lives in one of its agents ends with that node. This one outlives every
+node of every job that uses it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import queue
+import signal
+import sys
+import threading
+import time
+from socket import socket
+from typing import NoReturn
+
+from msgspec import Struct
+
+from rallypoint.cli import values
+from rallypoint.cli.options import environ_token
+from rallypoint.cli.render import render_event, render_event_json
+from rallypoint.cli.scan import Value
+from rallypoint.config import DEFAULT_COORDINATOR_PORT, Endpoint
+from rallypoint.coordinator.listen import BindRefused, Refusal, raise_open_files_limit, try_bind
+from rallypoint.coordinator.server import Coordinator
+from rallypoint.core.job_events import Record
+from rallypoint.core.wording import signal_name
+from rallypoint.errors import UsageError
+from rallypoint.observe.records import AgentEvent, FieldValue
+from rallypoint.rendezvous.endpoint import NotYet, resolve
+from rallypoint.rendezvous.token import Token, find_token, user_home
+
+SIGNALLED = 128
+_MAX_PORT = 65535
+_UNWRITTEN_MAX = 10_000
+_LAST_LINES_S = 2.0
+
+_DESCRIPTION = """\
+Host the coordinator of many jobs on this machine, outside any of them.
+
+Without it the first node of a job hosts the job's coordinator, and the job ends with that node.
+With it, any node may come and go:
+
+  rallypoint serve --host 10.0.0.5                                    on a machine that stays
+  rallypoint run --rdzv-endpoint 10.0.0.5 --rdzv-id digits train.py   on every node
+
+Jobs are told apart by --rdzv-id. Nodes need the token of the user who serves, or one that
+`rallypoint token --run-id ID` made from it.
+"""
+
+_EPILOG = """\
+Exit codes: 2 wrong usage (the port is in use, the address is not this machine's), 75 the system
+refused to listen, 130 and 143 ended by SIGINT and SIGTERM. Jobs that still run then lose their
+coordinator: their nodes stop the workers when the lease is over and exit with 75.
+"""
+
+
+class _Options(Struct, frozen=True):
+    host: str
+    port: int
+    token_file: str | None
+    insecure: bool
+    json: bool
+    quiet: bool
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"serve: {message} (see rallypoint serve --help)")
+
+
+def run(argv: list[str]) -> int:
+    """Serve until a signal ends it; returns 128 + its number. Blocks; for the main thread.
+
+    Raises UsageError or AccessError when it can't start, InfrastructureError when the system
+    refuses, and SystemExit for --help.
+    """
+    options = _parse(argv)
+    token = None
+    if not options.insecure:
+        token = find_token(options.token_file, environ_token(), user_home(), create=True)
+        assert token is not None, "find_token creates or raises"
+    lines = _Lines(options)
+    try:
+        return asyncio.run(_serve(options, token, lines))
+    finally:
+        lines.close()
+
+
+async def _serve(options: _Options, token: Token | None, lines: _Lines) -> int:
+    listeners = await _bind(options)
+    raise_open_files_limit()
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[int] = loop.create_future()
+
+    def end(number: int) -> None:
+        if not ended.done():
+            ended.set_result(number)
+
+    coordinator = Coordinator(
+        listeners,
+        lookup_token=lambda run_id: token.for_job(run_id) if token else None,
+        insecure=options.insecure,
+        only=None,
+        on_record=lines.record,
+    )
+    try:
+        for ending in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(ending, end, int(ending))
+        await coordinator.start()
+        lines.say("serving", _serving(listeners, token))
+        number = await ended
+        lines.say("signal", f"got {signal_name(number)}: not serving any more")
+    finally:
+        coordinator.close()
+    await asyncio.sleep(0)  # closed connections are told so in the next turn of the loop
+    return SIGNALLED + number
+
+
+async def _bind(options: _Options) -> list[socket]:
+    found = await resolve(Endpoint(options.host, options.port))
+    if isinstance(found, NotYet):
+        raise UsageError(f"--host {options.host}: {found.reason}; use an address of this machine")
+    bound = try_bind(found.addresses, options.port)
+    if not isinstance(bound, BindRefused):
+        return bound
+    if bound.refusal is Refusal.NOT_MINE:
+        raise UsageError(f"--host {options.host}: {bound.why}")
+    raise UsageError(f"--port {options.port}: {bound.why}: choose another, or stop what uses it")
+
+
+def _serving(listeners: list[socket], token: Token | None) -> str:
+    places = [Endpoint(*listener.getsockname()[:2]) for listener in listeners]
+    secret = "--insecure: anybody may take part" if token is None else f"token {token.source}"
+    return f"serving on {', '.join(map(str, places))} ({secret})"
+
+
+class _Lines:
+    """Writes lines to stderr from a thread: a terminal that was paused must not stop the jobs."""
+
+    def __init__(self, options: _Options) -> None:
+        self._json, self._quiet = options.json, options.quiet
+        self._unwritten: queue.Queue[str | None] = queue.Queue(_UNWRITTEN_MAX)
+        self._dropped = 0
+        self._writer = threading.Thread(target=self._write, name="rallypoint-lines", daemon=True)
+        self._writer.start()
+
+    def record(self, run_id: str, record: Record) -> None:
+        """Something happened to a job, or (without a run id) to a stranger's connection."""
+        text = f"job {run_id}: {record.text}" if run_id else record.text
+        self.say(record.name, text, run_id, record.node_id)
+
+    def say(self, name: str, text: str, run_id: str = "", node_id: str = "") -> None:
+        if self._quiet:
+            return
+        fields: tuple[tuple[str, FieldValue], ...] = (("job", run_id),) if run_id else ()
+        if self._dropped:
+            fields += (("dropped_lines", self._dropped),)
+        event = AgentEvent(name, text, time.time(), node_id, fields=fields)
+        line = render_event_json(event) if self._json else render_event(event)
+        try:
+            self._unwritten.put_nowait(line)
+            self._dropped = 0
+        except queue.Full:
+            self._dropped += 1
+
+    def close(self) -> None:
+        """Wait a little for what is unwritten."""
+        try:
+            self._unwritten.put(None, timeout=_LAST_LINES_S)
+        except queue.Full:
+            return
+        self._writer.join(_LAST_LINES_S)
+
+    def _write(self) -> None:
+        while (line := self._unwritten.get()) is not None:
+            try:
+                sys.stderr.write(line + "\n")
+                sys.stderr.flush()
+            except OSError:
+                continue  # nobody reads any more; the jobs go on
+
+
+def _parse(argv: list[str]) -> _Options:
+    given = _parser().parse_args(argv)
+    if not 0 <= given.port <= _MAX_PORT:
+        raise UsageError(f"--port {given.port}: must be 0..{_MAX_PORT}")
+    if given.insecure and given.token_file:
+        raise UsageError(
+            f"--token-file {given.token_file}: has no effect with --insecure; give one of the two"
+        )
+    return _Options(
+        host=values.host(Value(given.host, f"--host {given.host}")),
+        port=given.port,
+        token_file=given.token_file,
+        insecure=given.insecure,
+        json=given.log_format == "json",
+        quiet=given.quiet,
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="rallypoint serve",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--host",
+        required=True,
+        metavar="ADDR",
+        help="the address of this machine that the nodes reach; exactly this one is listened on "
+        "(0.0.0.0 and :: mean all of them)",
+    )
+    parser.add_argument(
+        "--port",
+        type=int,
+        default=DEFAULT_COORDINATOR_PORT,
+        metavar="PORT",
+        help=f"(default {DEFAULT_COORDINATOR_PORT}; 0: the system chooses)",
+    )
+    parser.add_argument(
+        "--token-file",
+        metavar="FILE",
+        help="use (or make) the token in FILE, else RALLYPOINT_TOKEN, else "
+        "~/.config/rallypoint/token",
+    )
+    parser.add_argument(
+        "--insecure", action="store_true", help="let anybody who reaches the port take part"
+    )
+    parser.add_argument(
+        "--log-format",
+        choices=("text", "json"),
+        default="text",
+        help="form of the lines on stderr, one for each event of a job (default text)",
+    )
+    parser.add_argument("--quiet", action="store_true", help="say nothing")
+    return parser

@@ -1,0 +1,53 @@
+"""`rallypoint token`: shows the user's token, or the one of a single job."""
+
+from __future__ import annotations
+
+import argparse
+
+from rallypoint.errors import UsageError
+from rallypoint.rendezvous.token import find_token, user_home
+
+_DESCRIPTION = """\
+Print the token that lets nodes into your jobs, and make one if you have none.
+
+Nodes that share your home directory find it by themselves. Give it to other nodes as
+~/.config/rallypoint/token (mode 0600), in RALLYPOINT_TOKEN, or by --token-file.
+Treat it like a password: whoever has it can take part in your jobs and run code on your nodes.
+"""
+
+
+def run(argv: list[str], env_token: str | None = None) -> int:
+    """Print a token to stdout. `env_token` is RALLYPOINT_TOKEN.
+
+    Raises AccessError when a token is unsafe, malformed or can't be made, UsageError, and
+    SystemExit as argparse does.
+    """
+    options = _parser().parse_args(argv)
+    token = find_token(options.token_file, env_token, user_home(), create=True)
+    assert token is not None, "find_token creates or raises"
+    if options.run_id is not None and token.opens_one_job:
+        raise UsageError(
+            f"--run-id {options.run_id!r}: the token in {token.source} is good for one job already"
+        )
+    print(token.text() if options.run_id is None else token.text_for_job(options.run_id))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="rallypoint token",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--run-id",
+        metavar="ID",
+        help="print a token that is good for the job with this id only, to hand to someone else; "
+        "it can't be turned back into yours",
+    )
+    parser.add_argument(
+        "--token-file",
+        metavar="FILE",
+        help="use (or make) the token in FILE instead of ~/.config/rallypoint/token",
+    )
+    return parser

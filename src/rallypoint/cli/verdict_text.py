@@ -1,0 +1,175 @@
+"""The last lines of a job (behaviour A7): how it ended, and the first cause. Pure.
+
+The first line says it all; what follows is indented: the cause's own words, where to read more,
+and what to do. What merely followed from the first cause is not told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import tzinfo
+
+import msgspec
+from msgspec import Struct
+
+from rallypoint.cli.render import PROGRAM, clock_text, duration_text, iso_text, one_line
+from rallypoint.core.model import Outcome
+from rallypoint.core.wording import count
+
+_INDENT = "    "
+
+
+class FirstCause(Struct, frozen=True):
+    """The worker whose failure came first. Exactly one of `exit_code` and `signal` says how.
+
+    `at` is seconds since the epoch. `message` is the error's one line, if known, `detail` the
+    traceback or else the last lines on stderr; `log_file` may be empty.
+    """
+
+    node: str
+    rank: int
+    local_rank: int
+    role: str
+    pid: int
+    at: float
+    exit_code: int | None = None
+    signal: str | None = None
+    message: str = ""
+    detail: tuple[str, ...] = ()
+    detail_is_traceback: bool = False
+    log_file: str = ""
+
+
+class VerdictView(Struct, frozen=True):
+    """All that the last lines show. `reason` tells of an end that no worker caused."""
+
+    outcome: Outcome
+    run_id: str
+    round: int
+    elapsed_s: float
+    restarts: int
+    max_restarts: int
+    reason: str = ""
+    cause: FirstCause | None = None
+    collateral: int = 0
+
+
+def verdict_lines(
+    view: VerdictView, *, quiet: bool = False, zone: tzinfo | None = None
+) -> tuple[str, ...]:
+    """The last lines, first the one that says it all. A success is one line, or none if quiet."""
+    job = f"{PROGRAM}: job {one_line(view.run_id)}"
+    if view.outcome is Outcome.SUCCEEDED:
+        if quiet:
+            return ()
+        after = f" after {count(view.restarts, 'restart')}" if view.restarts else ""
+        return (f"{job} succeeded in {_took_text(view.elapsed_s)}{after}",)
+    if view.outcome is Outcome.CANCELLED and view.reason.startswith("cancelled "):
+        return (f"{job} was {one_line(view.reason)}",)
+    if view.cause is None:
+        how = {
+            Outcome.FAILED: "failed",
+            Outcome.PREEMPTED: "was preempted",
+            Outcome.CANCELLED: "was cancelled",
+            Outcome.TIMED_OUT: "timed out",
+            Outcome.INFRASTRUCTURE: "could not go on",
+        }[view.outcome]
+        return (f"{job} {how} in round {view.round}: {one_line(view.reason)}",)
+    how = "failed" if view.outcome is Outcome.FAILED else view.outcome.value
+    first = f"{job} {how}: {_what_happened(view.cause, zone)} in round {view.round}"
+    return (first, *(_INDENT + line for line in _details(view, view.cause)))
+
+
+def _took_text(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < 9.95 else duration_text(seconds)
+
+
+def _what_happened(cause: FirstCause, zone: tzinfo | None) -> str:
+    role = "" if cause.role == "default" else f"role {one_line(cause.role)}, "
+    who = f"rank {cause.rank} ({role}node {one_line(cause.node)}, local rank {cause.local_rank}"
+    how = f"was killed by {cause.signal}" if cause.signal else f"exited with code {cause.exit_code}"
+    return f"{who}, pid {cause.pid}) {how} at {clock_text(cause.at, zone, precise=True)}"
+
+
+def _details(view: VerdictView, cause: FirstCause) -> Iterator[str]:
+    if cause.message and not _says_no_more(cause):
+        yield f"error: {one_line(cause.message)}"
+    if cause.detail:
+        yield "its traceback:" if cause.detail_is_traceback else "its last lines on stderr:"
+        for line in cause.detail:
+            yield f"  | {_harmless(line)}".rstrip()
+    if cause.log_file:
+        yield f"log: {cause.log_file} (on {one_line(cause.node)})"
+    if view.collateral:
+        yield f"{count(view.collateral, 'other worker')} failed because of it"
+    if view.restarts:
+        yield f"restarts: {view.restarts} of {view.max_restarts} used"
+    advice = _advice(view, cause)
+    if advice:
+        yield f"what to do: {advice}"
+
+
+def _says_no_more(cause: FirstCause) -> bool:
+    """The message is what the first line says, or ends with what the last lines show."""
+    if cause.signal:
+        return cause.message == f"killed by {cause.signal}"
+    return cause.message.startswith(f"exit code {cause.exit_code}")
+
+
+def _advice(view: VerdictView, cause: FirstCause) -> str:
+    """The next step that the evidence suggests; empty when it suggests none."""
+    if cause.signal == "SIGKILL":
+        return (
+            f"something outside the job killed it; most often it ran out of memory: "
+            f"look for its pid in the kernel log of {one_line(cause.node)} (dmesg -T)"
+        )
+    if cause.signal in ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT"):
+        if any("Fatal Python error" in line for line in cause.detail):
+            return ""
+        return "native code crashed: run with PYTHONFAULTHANDLER=1 to see where"
+    if cause.exit_code in (126, 127) and not cause.detail:
+        return "check that the program exists on that node and may be executed"
+    if not cause.detail and not cause.log_file and (not cause.message or _says_no_more(cause)):
+        return "run again with --log-dir DIR --tee 3 to keep what each worker writes"
+    if view.restarts == 0 and view.max_restarts == 0 and cause.signal:
+        return "allow restarts with --max-restarts N if this can happen by chance"
+    return ""
+
+
+def _harmless(line: str) -> str:
+    """A worker's line without what could move the cursor; its indentation kept."""
+    body = line.lstrip(" \t")
+    return line[: len(line) - len(body)].replace("\t", "    ") + one_line(body)
+
+
+def verdict_json(view: VerdictView) -> str:
+    """The same as one JSON object, with `event` = `verdict`."""
+    cause = view.cause
+    record: dict[str, object] = {
+        "event": "verdict",
+        "outcome": view.outcome.value,
+        "run_id": view.run_id,
+        "round": view.round,
+        "elapsed_s": round(view.elapsed_s, 3),
+        "restarts": view.restarts,
+        "max_restarts": view.max_restarts,
+        "reason": view.reason,
+        "collateral": view.collateral,
+        "cause": None
+        if cause is None
+        else {
+            "time": iso_text(cause.at),
+            "node": cause.node,
+            "rank": cause.rank,
+            "local_rank": cause.local_rank,
+            "role": cause.role,
+            "pid": cause.pid,
+            "exit_code": cause.exit_code,
+            "signal": cause.signal,
+            "message": cause.message,
+            "detail": list(cause.detail),
+            "detail_is_traceback": cause.detail_is_traceback,
+            "log_file": cause.log_file,
+        },
+    }
+    return msgspec.json.encode(record).decode()

@@ -1,0 +1,63 @@
+"""From how an agent ended to what its last lines show. Pure."""
+
+from __future__ import annotations
+
+from rallypoint.agent.participation import JobEnd
+from rallypoint.cli.verdict_text import FirstCause, VerdictView
+from rallypoint.core.cause import describe
+from rallypoint.core.group_events import FinishKind
+from rallypoint.core.model import Cause, Outcome
+from rallypoint.core.wording import signal_name
+
+
+def verdict_view(end: JobEnd) -> VerdictView:
+    """What to show of it."""
+    finish, verdict = end.finish, end.finish.verdict
+    if finish.kind is not FinishKind.VERDICT or verdict is None:
+        lost = finish.kind in (FinishKind.EXPELLED, FinishKind.COORDINATOR_LOST)
+        return VerdictView(
+            outcome=Outcome.INFRASTRUCTURE if lost else Outcome.PREEMPTED,
+            run_id=end.run_id,
+            round=end.round,
+            elapsed_s=end.elapsed_s,
+            restarts=0,
+            max_restarts=0,
+            reason=finish.text or f"this node left the job: it got {signal_name(finish.signal)}",
+        )
+    return VerdictView(
+        outcome=verdict.outcome,
+        run_id=end.run_id,
+        round=verdict.round,
+        elapsed_s=end.elapsed_s,
+        restarts=verdict.restarts_used,
+        max_restarts=verdict.max_restarts,
+        reason=_reason(verdict.text, verdict.cause),
+        cause=_first_cause(verdict.cause),
+        collateral=verdict.cause.collateral if verdict.cause else 0,
+    )
+
+
+def _reason(text: str, cause: Cause | None) -> str:
+    if cause is None or cause.failure is not None:
+        return text
+    return f"{text}; first {describe(cause)}"
+
+
+def _first_cause(cause: Cause | None) -> FirstCause | None:
+    if cause is None or cause.failure is None:
+        return None
+    failure = cause.failure
+    return FirstCause(
+        node=cause.node_id,
+        rank=failure.rank,
+        local_rank=failure.local_rank,
+        role=failure.role,
+        pid=failure.pid,
+        at=failure.wall_time,
+        exit_code=failure.exit_code,
+        signal=None if failure.signal is None else signal_name(failure.signal),
+        message=failure.message,
+        detail=tuple(failure.detail.splitlines()),
+        detail_is_traceback=failure.detail.lstrip().startswith("Traceback"),
+        log_file=failure.log_file,
+    )

@@ -1,0 +1,260 @@
+"""What a job is asked to be: frozen settings, each with its unit, default and trade-off.
+
+Nothing here reads a clock, a socket or a command line. `cli/options.py` builds a `LaunchConfig`
+from flags, a program builds one by hand; both get the same checks, made in `__post_init__` and
+raised as `UsageError` with the offending value and the fix.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Literal
+
+from msgspec import Struct
+
+from rallypoint.errors import UsageError
+
+DEFAULT_COORDINATOR_PORT = 29400
+"""Where agents meet when an endpoint names no port (torchrun's number, on purpose)."""
+
+DEFAULT_STATIC_PORT = 29500
+"""`--master-port` of a static command line that names none (torchrun's number)."""
+
+MAX_NODES = 100_000
+MAX_WORKERS_PER_NODE = 4096
+MAX_NAME_BYTES = 255
+
+
+def _name(flag: str, value: str, *, empty_ok: bool = False) -> None:
+    if not value and empty_ok:
+        return
+    if not value or len(value.encode()) > MAX_NAME_BYTES or not value.isprintable():
+        raise UsageError(
+            f"{flag} {value!r}: needs 1 to {MAX_NAME_BYTES} bytes of printable characters"
+        )
+
+
+def _positive(flag: str, value: float) -> None:
+    if not 0 < value < float("inf"):
+        raise UsageError(f"{flag} {value:g}: must be more than 0 seconds")
+
+
+def _not_negative(flag: str, value: float) -> None:
+    if not 0 <= value < float("inf"):
+        raise UsageError(f"{flag} {value:g}: must be 0 or more")
+
+
+class OutputMode(Enum):
+    """Who writes the workers' output to the console.
+
+    AUTO is PREFIX when stdout and stderr are terminals and the world has more than one worker,
+    else INHERIT.
+    """
+
+    AUTO = "auto"
+    INHERIT = "inherit"
+    PREFIX = "prefix"
+
+
+class OnJoin(Enum):
+    """What late nodes do to a running round: RESTART grows it, HOLD waits until it ends anyway."""
+
+    RESTART = "restart"
+    HOLD = "hold"
+
+
+class Endpoint(Struct, frozen=True):
+    """A host as the person wrote it (name, IPv4 or IPv6 without brackets) and a port, 0..65535."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class RendezvousConfig(Struct, frozen=True, kw_only=True):
+    """Where the nodes meet, and the rules of meeting.
+
+    The fields up to `max_node_losses_per_hour` must be equal on all nodes of a job (behaviour R7).
+    """
+
+    run_id: str
+    min_nodes: int = 1
+    max_nodes: int = 1
+    lease_s: float = 15.0
+    """How long silence is tolerated. Short: a dead node is noticed sooner. Long: a paused or
+    overloaded one is not expelled. A node that dies with its connection is noticed at once."""
+    heartbeat_s: float = 1.0
+    reconnect_grace_s: float = 1.0
+    """How long a broken connection may take to come back before its node is lost."""
+    join_timeout_s: float = 600.0
+    """How long a forming round may lack nodes before the job ends."""
+    last_call_s: float = 30.0
+    """How long the first round waits for more than the minimum."""
+    join_settle_s: float = 10.0
+    """Late nodes are admitted when none has come for so long."""
+    join_settle_max_s: float = 60.0
+    min_growth_interval_s: float = 60.0
+    """A round this young is not ended to admit late nodes."""
+    on_join: OnJoin = OnJoin.RESTART
+    max_node_losses_per_hour: int = 10
+
+    endpoint: Endpoint = Endpoint("localhost", 0)
+    """Port 0 only for a job of one node: the system chooses."""
+    static: bool = False
+    """Group ranks are given by `node_rank`, and the round store shares the endpoint's port."""
+    node_rank: int | None = None
+    is_host: bool | None = None
+    """None: whoever can bind the endpoint hosts the coordinator."""
+    host_timeout_s: float = 30.0
+    """How long nobody hosting is tolerated."""
+    reconnect_timeout_s: float | None = None
+    """How long to try to reach a lost coordinator before giving up; None: the lease."""
+    node_id: str | None = None
+    """None: the host name with an ordinal given by the coordinator."""
+    topology: str = ""
+    """Nodes are ranked by (topology, node id): for example rack, then host."""
+    local_addr: str | None = None
+    """The address that peers reach this node by; None: that of its session."""
+    store_port: int = 0
+    """Port of the round store on this node; 0: the system chooses."""
+
+    def __post_init__(self) -> None:
+        _name("--rdzv-id", self.run_id)
+        if not 0 < self.min_nodes <= self.max_nodes <= MAX_NODES:
+            raise UsageError(
+                f"--nnodes {self.min_nodes}:{self.max_nodes}: needs 1 <= MIN <= MAX <= {MAX_NODES}"
+            )
+        if self.static and self.min_nodes != self.max_nodes:
+            raise UsageError(
+                f"--nnodes {self.min_nodes}:{self.max_nodes} with --node-rank: fixed ranks need a "
+                "fixed number of nodes; use --rdzv-endpoint HOST:PORT for an elastic job"
+            )
+        if self.node_rank is not None and not 0 <= self.node_rank < self.max_nodes:
+            raise UsageError(
+                f"--node-rank {self.node_rank}: must be 0..{self.max_nodes - 1} "
+                f"as --nnodes is {self.max_nodes}"
+            )
+        for flag, value in (
+            ("--lease", self.lease_s),
+            ("--rdzv-conf join_timeout", self.join_timeout_s),
+            ("--rdzv-conf last_call_timeout", self.last_call_s),
+            ("heartbeat_s", self.heartbeat_s),
+        ):
+            _positive(flag, value)
+        for flag, value in (
+            ("--join-settle", self.join_settle_s),
+            ("--min-growth-interval", self.min_growth_interval_s),
+            ("--reconnect-timeout", self.reconnect_timeout_s or 0.0),
+            ("--max-node-losses", self.max_node_losses_per_hour),
+        ):
+            _not_negative(flag, value)
+        if self.heartbeat_s * 2 > self.lease_s:
+            raise UsageError(
+                f"--lease {self.lease_s:g}: must be at least two heartbeats ({self.heartbeat_s:g} s"
+                " each)"
+            )
+        if self.node_id is not None:
+            _name("--node-id", self.node_id)
+        _name("--topology", self.topology, empty_ok=True)
+
+
+class RestartConfig(Struct, frozen=True, kw_only=True):
+    """The job-wide restart budget (behaviour A2); equal on all nodes of a job."""
+
+    max_restarts: int = 0
+    """Worker failures that are healed. Membership changes never count."""
+    window_s: float | None = None
+    """None: `max_restarts` in the job's life; else within any so many seconds."""
+    backoff_s: float = 0.0
+    """Pause before the first restart, doubled for each further one, at most 60 s."""
+    no_restart_exit_codes: tuple[int, ...] = ()
+    """Exit codes that end the job whatever the budget."""
+
+    def __post_init__(self) -> None:
+        _not_negative("--max-restarts", self.max_restarts)
+        _not_negative("--restart-backoff", self.backoff_s)
+        if self.window_s is not None:
+            _positive("--restart-window", self.window_s)
+
+
+class WorkerConfig(Struct, frozen=True, kw_only=True):
+    """What runs on this node."""
+
+    argv: tuple[str, ...]
+    """The exact command; `${local_rank}` in an argument is replaced by the worker's local rank."""
+    count: int = 1
+    role: str = "default"
+    omp_threads: int | None = None
+    """Value of OMP_NUM_THREADS for workers that would inherit none; None: leave it unset."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.count <= MAX_WORKERS_PER_NODE:
+            raise UsageError(
+                f"--nproc-per-node {self.count}: must be 1..{MAX_WORKERS_PER_NODE} workers"
+            )
+        _name("--role", self.role)
+
+
+class OutputConfig(Struct, frozen=True, kw_only=True):
+    """Where output goes. `redirects` and `tee` keep the flag's grammar: `3` or `0:1,10:3`."""
+
+    mode: OutputMode = OutputMode.AUTO
+    quiet: bool = False
+    log_format: Literal["text", "json"] = "text"
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"] = "INFO"
+    """The least level of the agent's own lines that are shown (LOGLEVEL)."""
+    log_dir: str | None = None
+    redirects: str = "0"
+    tee: str = "0"
+    temp_dir: str = "/tmp"
+    """Where workers' error files live without a log directory (TMPDIR)."""
+    prefix_template: str | None = None
+    """Replaces the prefix of teed lines (TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE)."""
+    colour: bool = True
+    """Whether a terminal may be coloured (NO_COLOR, TERM)."""
+
+
+class StopConfig(Struct, frozen=True, kw_only=True):
+    """How workers are stopped: a signal to the group, a grace, then SIGKILL."""
+
+    shutdown_grace_s: float = 25.0
+    """For a drain or a cancelled job; under the 30 s after which schedulers kill."""
+    restart_grace_s: float = 5.0
+    """For a round that ends: workers stuck in a collective never answer SIGTERM."""
+    signals: tuple[str, ...] = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
+    exit_codes: tuple[tuple[str, int], ...] = ()
+    """Overrides of the exit code of a class: (`success|failed|usage|infrastructure`, code)."""
+
+    def __post_init__(self) -> None:
+        _not_negative("--shutdown-timeout", self.shutdown_grace_s)
+        _not_negative("--restart-grace", self.restart_grace_s)
+
+
+class AccessConfig(Struct, frozen=True, kw_only=True):
+    """Who may take part (behaviour F8)."""
+
+    token_file: str | None = None
+    token_text: str | None = None
+    """The value of RALLYPOINT_TOKEN, taken out of the environment that workers inherit."""
+    insecure: bool = False
+
+    def __repr__(self) -> str:
+        """Never shows the token."""
+        given = "given" if self.token_text else "none"
+        file, insecure = self.token_file, self.insecure
+        return f"AccessConfig(token_file={file!r}, token_text={given}, insecure={insecure})"
+
+
+class LaunchConfig(Struct, frozen=True, kw_only=True):
+    """One agent's whole task."""
+
+    rendezvous: RendezvousConfig
+    workers: WorkerConfig
+    restart: RestartConfig = RestartConfig()
+    output: OutputConfig = OutputConfig()
+    stop: StopConfig = StopConfig()
+    access: AccessConfig = AccessConfig()
+    notices: tuple[str, ...] = ()
+    """Remarks about the command line, one line each, to be shown as warnings at the start."""

@@ -1,0 +1,109 @@
+"""One accepted connection: handshake, frames, messages. What they mean is the coordinator's."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from rallypoint.errors import AccessError, ProtocolError
+from rallypoint.wire.frames import FrameDecoder, FrameEncoder
+from rallypoint.wire.handshake import Established, ServerHandshake
+from rallypoint.wire.messages import (
+    MAX_MESSAGE_BYTES,
+    ToAgent,
+    ToCoordinator,
+    decode_to_coordinator,
+    encode,
+)
+
+UNSENT_MAX_BYTES = 1024 * 1024
+"""A peer that reads so slowly is cut off; it comes back and is told the truth."""
+
+
+class Switchboard(Protocol):
+    """Who a connection reports to. All calls are synchronous and short."""
+
+    def new_handshake(self) -> ServerHandshake: ...
+
+    def opened(self, connection: Connection) -> None: ...
+
+    def established(self, connection: Connection, established: Established) -> None: ...
+
+    def received(self, connection: Connection, message: ToCoordinator) -> None: ...
+
+    def closed(self, connection: Connection) -> None: ...
+
+    def say(self, line: str) -> None: ...
+
+
+class Connection(asyncio.Protocol):
+    """No task and no timer of its own: every handler is synchronous."""
+
+    def __init__(self, switchboard: Switchboard) -> None:
+        self._switchboard = switchboard
+        self._handshake: ServerHandshake | None = switchboard.new_handshake()
+        self._transport: asyncio.Transport | None = None
+        self._encoder: FrameEncoder | None = None
+        self._decoder: FrameDecoder | None = None
+        self.peer = "?"
+        self.opened_at = 0.0
+        self.session: object | None = None
+        """Whatever the switchboard has tied to this connection."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.set_write_buffer_limits(high=UNSENT_MAX_BYTES)
+        peer = transport.get_extra_info("peername")
+        self.peer = f"{peer[0]}:{peer[1]}" if peer else "?"
+        self._switchboard.opened(self)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            if self._handshake is not None:
+                data = self._shake_hands(self._handshake, data)
+            if self._decoder is not None and data:
+                for payload in self._decoder.feed(data):
+                    self._switchboard.received(self, decode_to_coordinator(payload))
+        except (AccessError, ProtocolError) as error:
+            self._switchboard.say(f"closed the connection from {self.peer}: {error}")
+            self.close()
+
+    def _shake_hands(self, handshake: ServerHandshake, data: bytes) -> bytes:
+        """Returns what followed the handshake."""
+        assert self._transport is not None
+        try:
+            self._transport.write(handshake.feed(data))
+        except (AccessError, ProtocolError):
+            self._transport.write(handshake.last_words)
+            raise
+        established = handshake.result
+        if established is None:
+            return b""
+        keys = established.keys
+        self._handshake = None
+        self._encoder = FrameEncoder(keys.server_to_client if keys else None)
+        self._decoder = FrameDecoder(keys.client_to_server if keys else None, MAX_MESSAGE_BYTES)
+        self._switchboard.established(self, established)
+        return established.leftover
+
+    def send(self, message: ToAgent) -> None:
+        """Queue one message. Never blocks; nothing after `close`."""
+        if self._transport is not None and self._encoder is not None:
+            self._transport.write(self._encoder.encode(encode(message)))
+
+    def pause_writing(self) -> None:
+        self._switchboard.say(f"closed the connection from {self.peer}: it does not read")
+        self._encoder = None
+        if self._transport is not None:
+            self._transport.abort()
+
+    def close(self) -> None:
+        """Send what is queued, then close. Safe to call twice."""
+        self._encoder = None
+        if self._transport is not None:
+            self._transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._switchboard.closed(self)

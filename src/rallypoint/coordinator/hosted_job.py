@@ -1,0 +1,321 @@
+"""One job as the coordinator hosts it: the pure machine, its sessions, their liveness, its waits.
+
+A session belongs to one incarnation of an agent and outlives its connections: a connection that
+breaks leaves it in the reconnect grace, a new one with a higher generation takes it over, and the
+agent is then told the truth as it is. Effects for an agent without a connection are dropped for
+the same reason.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import assert_never
+
+from msgspec import Struct
+
+from rallypoint.coordinator.connection import Connection
+from rallypoint.coordinator.deadlines import Deadlines
+from rallypoint.core import job as jobs
+from rallypoint.core.events import (
+    ExpelNode,
+    NodeJoined,
+    NodeLeft,
+    NodeSucceeded,
+    RefuseNode,
+    Timer,
+    TimerEnded,
+    WorkersFinishing,
+)
+from rallypoint.core.job_events import (
+    Assign,
+    EnrolmentFailed,
+    FailuresDetailed,
+    GiveVerdict,
+    HostLeaving,
+    JobCancelled,
+    JobEffect,
+    JobEvent,
+    NodeDrains,
+    NodeEnrolled,
+    NodeFailed,
+    Record,
+    SessionLost,
+    StartWorkers,
+    StopWorkers,
+)
+from rallypoint.core.liveness import Liveness, Patience
+from rallypoint.core.model import NodeRef, SharedSettings, Stamp, Verdict
+from rallypoint.errors import SettingsConflictError
+from rallypoint.wire import messages as m
+
+LATE_S = 0.5
+"""A timer of our own that fires so late says that this process did not run."""
+
+
+class Session(Struct, eq=False):
+    """What is known of one incarnation of an agent."""
+
+    job: HostedJob
+    ref: NodeRef
+    settings: SharedSettings
+    generation: int
+    connection: Connection | None
+    opened: int
+    """The generation at which it was opened. An agent that names another does not know of it."""
+    applied: int = 0
+    """The last report that was applied."""
+
+
+class HostedJob:
+    """For the thread of the loop. Nothing here blocks."""
+
+    def __init__(
+        self,
+        settings: SharedSettings,
+        incarnation: int,
+        epoch: int,
+        on_record: Callable[[Record], None],
+        on_empty: Callable[[], None],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._job = jobs.new_job(settings)
+        self._incarnation, self._epoch = incarnation, epoch
+        self._on_record, self._on_empty = on_record, on_empty
+        self._sessions: dict[str, Session] = {}
+        self._node_ids: dict[str, str] = {}
+        """Node id -> the incarnation that holds it."""
+        self._liveness = Liveness(settings.lease_s, settings.reconnect_grace_s)
+        self._check: asyncio.TimerHandle | None = None
+        self._deadlines = Deadlines(self._loop, self._timer_ended)
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """How the job ended, once it has."""
+        return self._job.verdict
+
+    @property
+    def settings(self) -> SharedSettings:
+        """What all nodes of the job agree on."""
+        return self._job.round.settings
+
+    @property
+    def session_count(self) -> int:
+        """Agents that are here, or may still come back."""
+        return len(self._sessions)
+
+    def knows(self, incarnation: str) -> bool:
+        """This very agent takes part."""
+        return incarnation in self._sessions
+
+    def close(self) -> None:
+        """Drop every connection and every wait."""
+        if self._check is not None:
+            self._check.cancel()
+        self._deadlines.cancel()
+        for session in self._sessions.values():
+            self._hang_up(session)
+        self._sessions.clear()
+
+    def attach(self, connection: Connection, hello: m.Attach) -> None:
+        """An agent's first message on a connection: open its session, or resume it."""
+        difference = self.settings.first_difference(hello.settings)
+        if difference is not None:
+            name, ours, theirs = difference
+            conflict = SettingsConflictError(name, theirs, ours)
+            self._refuse(connection, str(conflict))
+            return
+        session = self._sessions.get(hello.incarnation)
+        resumed = session is not None and session.opened == hello.opened
+        if session is None:
+            ref = NodeRef(self._node_id(hello), hello.incarnation)
+            generation = hello.generation
+            session = Session(self, ref, hello.settings, generation, connection, generation)
+            self._sessions[hello.incarnation] = session
+            self._node_ids.setdefault(ref.node_id, hello.incarnation)
+        elif hello.generation <= session.generation:
+            connection.close()
+            return
+        else:
+            self._replace(session, connection, hello.generation)
+            if not resumed:
+                session.opened = hello.generation
+        connection.session = session
+        self._heard(session)
+        connection.send(m.Attached(session.ref.node_id, self._incarnation, self._epoch, resumed))
+        connection.send(m.Ack(session.applied))
+        for effect in jobs.truth(self._job, session.ref):
+            self._perform(effect)
+
+    def received(
+        self, connection: Connection, session: Session, message: m.Numbered | m.Heartbeat
+    ) -> None:
+        """A message of an attached agent."""
+        self._heard(session)
+        if isinstance(message, m.Heartbeat):
+            connection.send(m.HeartbeatAck(message.number, self._stamp(), jobs.status(self._job)))
+            return
+        if message.number > session.applied:
+            session.applied = message.number
+            self._apply(session, message.report)
+        connection.send(m.Ack(session.applied))
+        if isinstance(message.report, m.Leave):
+            connection.session = None
+            connection.close()
+
+    def connection_closed(self, session: Session, connection: Connection) -> None:
+        """A connection ended; the session lives on for the reconnect grace."""
+        if session.connection is connection:
+            session.connection = None
+            self._liveness.vanished(session.ref.incarnation, self._loop.time())
+            self._watch()
+
+    def _apply(self, session: Session, report: m.Report) -> None:
+        ref = session.ref
+        match report:
+            case m.Join(seq, candidate):
+                self._node_ids[ref.node_id] = ref.incarnation
+                self._step(NodeJoined(ref, seq, candidate, session.settings))
+            case m.Failed(stamp, failures) if self._is_ours(stamp):
+                self._step(NodeFailed(ref, stamp.round, failures))
+            case m.Detailed(stamp, failures) if self._is_ours(stamp):
+                self._step(FailuresDetailed(ref, stamp.round, failures))
+            case m.Finishing(stamp) if self._is_ours(stamp):
+                self._step(WorkersFinishing(stamp.round))
+            case m.Succeeded(stamp) if self._is_ours(stamp):
+                self._step(NodeSucceeded(ref, stamp.round))
+            case m.Enrolled(stamp) if self._is_ours(stamp):
+                self._step(NodeEnrolled(ref, stamp.round))
+            case m.NotEnrolled(stamp, text) if self._is_ours(stamp):
+                self._step(EnrolmentFailed(ref, stamp.round, text))
+            case m.Drain(why, signal, hosts):
+                self._step((HostLeaving if hosts else NodeDrains)(ref, why, signal))
+            case m.Cancel(why, signal):
+                self._step(JobCancelled(ref, why, signal))
+            case m.Leave():
+                self._step(NodeLeft(ref))
+                self._forget(session)
+            case _:
+                # About another coordinator's or incarnation's round: answer with the truth.
+                for effect in jobs.truth(self._job, ref):
+                    self._perform(effect)
+
+    def _step(self, event: JobEvent) -> None:
+        for effect in jobs.step(self._job, event, self._loop.time()):
+            self._perform(effect)
+        self._deadlines.want(jobs.timers_wanted(self._job))
+
+    def _perform(self, effect: JobEffect) -> None:
+        match effect:
+            case Assign(ref, assignment):
+                self._send(ref, m.Assigned(self._stamp(assignment.round), assignment))
+            case StartWorkers(ref, round_):
+                self._send(ref, m.StartNow(self._stamp(round_)))
+            case StopWorkers(ref, round_, reason):
+                self._send(ref, m.StopNow(self._stamp(round_), reason))
+            case GiveVerdict(ref, verdict):
+                self._send(ref, m.Ended(self._stamp(verdict.round), verdict))
+            case ExpelNode(ref, why, final):
+                self._send(ref, m.Expelled(self._stamp(), why, final))
+                session = self._sessions.get(ref.incarnation)
+                if session is not None:
+                    self._forget(session)
+                    self._hang_up(session)
+            case RefuseNode(ref, setting, job_value, node_value):
+                session = self._sessions.get(ref.incarnation)
+                if session is not None and session.connection is not None:
+                    conflict = SettingsConflictError(setting, node_value, job_value)
+                    self._refuse(session.connection, str(conflict))
+            case Record():
+                self._on_record(effect)
+            case _:
+                assert_never(effect)
+
+    def _send(self, ref: NodeRef, message: m.ToAgent) -> None:
+        session = self._sessions.get(ref.incarnation)
+        if session is not None and session.connection is not None:
+            session.connection.send(message)
+
+    def _refuse(self, connection: Connection, text: str) -> None:
+        self._on_record(Record("node_refused", f"refused {connection.peer}: {text}"))
+        connection.send(m.Refused(text))
+        connection.close()
+
+    def _hang_up(self, session: Session) -> None:
+        """An agent that is still there attaches anew, and learns what it missed."""
+        if session.connection is not None:
+            session.connection.session = None
+            session.connection.close()
+            session.connection = None
+
+    def _replace(self, session: Session, connection: Connection, generation: int) -> None:
+        self._hang_up(session)
+        session.connection, session.generation = connection, generation
+
+    def _node_id(self, hello: m.Attach) -> str:
+        """The given id, or the former one, or the host name with the smallest free ordinal."""
+        if hello.node_id:
+            return hello.node_id
+        if hello.former_id and hello.former_id not in self._node_ids:
+            return hello.former_id
+        ordinal = 0
+        while f"{hello.host_name}-{ordinal}" in self._node_ids:
+            ordinal += 1
+        return f"{hello.host_name}-{ordinal}"
+
+    def _forget(self, session: Session) -> None:
+        ref = session.ref
+        self._sessions.pop(ref.incarnation, None)
+        if self._node_ids.get(ref.node_id) == ref.incarnation:
+            del self._node_ids[ref.node_id]
+        self._liveness.forget(ref.incarnation)
+        if not self._sessions:
+            self._loop.call_soon(self._on_empty)
+
+    def _heard(self, session: Session) -> None:
+        self._liveness.heard(session.ref.incarnation, self._loop.time())
+        if self._check is None:
+            self._watch()
+
+    def _watch(self) -> None:
+        """Look again when somebody may be lost: one timer for all sessions."""
+        if self._check is not None:
+            self._check.cancel()
+            self._check = None
+        delay_s = self._liveness.next_check(self._loop.time())
+        if delay_s is not None:
+            due_at = self._loop.time() + delay_s
+            self._check = self._loop.call_at(due_at, self._check_liveness, due_at)
+
+    def _check_liveness(self, due_at: float) -> None:
+        self._check = None
+        now = self._loop.time()
+        late_s = now - due_at
+        patience = self._liveness.lagged(now, late_s) if late_s > LATE_S else None
+        if patience is not None:
+            self._be_patient(patience)
+        lost, patience = self._liveness.check(now)
+        if patience is not None:
+            self._be_patient(patience)
+        for item in lost:
+            session = self._sessions[item.member]
+            self._forget(session)
+            self._hang_up(session)
+            wall_time = time.time() - (now - item.last_heard_at)
+            self._step(SessionLost(session.ref, item.why, item.last_heard_at, wall_time))
+        self._watch()
+
+    def _be_patient(self, patience: Patience) -> None:
+        text = f"{patience.why}: waiting one more lease ({self.settings.lease_s:g} s)"
+        self._on_record(Record("patience", text))
+
+    def _timer_ended(self, timer: Timer) -> None:
+        self._step(TimerEnded(timer))
+
+    def _is_ours(self, stamp: Stamp) -> bool:
+        return (stamp.incarnation, stamp.epoch) == (self._incarnation, self._epoch)
+
+    def _stamp(self, round_: int | None = None) -> Stamp:
+        current = self._job.round.round if round_ is None else round_
+        return Stamp(self._incarnation, self._epoch, current)

@@ -1,0 +1,167 @@
+"""Who hosts? Whoever can bind the endpoint (behaviour F6).
+
+No host name is compared with another: the kernel knows best which addresses are this machine's.
+Exactly the addresses that the endpoint resolved to are bound, never a wildcard unless a person
+said that this node hosts and the address is not local (behind NAT, or a Kubernetes service).
+
+Afterwards the caller dials the endpoint and must meet its own server id; else it closes these
+sockets and is a client. Nothing here asks a name server.
+"""
+
+from __future__ import annotations
+
+import errno
+import resource
+import socket
+from collections.abc import Sequence
+from enum import Enum, auto
+
+from msgspec import Struct
+
+from rallypoint.errors import InfrastructureError, UsageError
+from rallypoint.wire.address import Address
+
+_FALLBACK_BACKLOG = 4096
+_OPEN_FILES_CAP = 1 << 20
+_TRIES_FOR_A_COMMON_PORT = 16
+
+
+class Refusal(Enum):
+    """Why this node can't host."""
+
+    NOT_MINE = auto()  # no address is local: another machine hosts
+    IN_USE = auto()  # somebody on this machine hosts already
+
+
+class BindRefused(Struct, frozen=True):
+    """This node is a client; `why` is half a line for a person."""
+
+    refusal: Refusal
+    why: str
+
+
+def try_bind(addresses: Sequence[Address], port: int) -> list[socket.socket] | BindRefused:
+    """Listen on those of `addresses` that are local, all on one port; the caller closes them.
+
+    `port` 0 lets the system choose one port for all. The sockets do not block. Safe to retry.
+
+    Raises UsageError when the port is not allowed to this user.
+    """
+    tries = 1 if port else _TRIES_FOR_A_COMMON_PORT
+    while True:
+        tries -= 1
+        bound = _bind_all(addresses, port)
+        if isinstance(bound, list) or bound.refusal is Refusal.NOT_MINE or not tries:
+            return bound
+
+
+def bind_wildcard(port: int) -> list[socket.socket] | BindRefused:
+    """Listen on every address, IPv4 and (where the machine has it) IPv6: only if a person said so.
+
+    Raises UsageError when the port is not allowed to this user.
+    """
+    return try_bind((Address("0.0.0.0", port), Address("::", port)), port)
+
+
+def refuse_loopback_name(host: str, addresses: Sequence[Address], max_nodes: int) -> None:
+    """A name of this machine that means loopback makes every node its own coordinator.
+
+    Debian writes such a line (127.0.1.1) to /etc/hosts. A literal address or `localhost` is meant
+    as written, and a job of one node can't be split. Raises UsageError.
+    """
+    literal = any(address.host == host for address in addresses)
+    if max_nodes < 2 or literal or host == "localhost" or host.endswith(".localhost"):
+        return
+    for address in addresses:
+        if address.is_loopback:
+            raise UsageError(
+                f"--rdzv-endpoint {host!r} is {address.host} here, which other nodes can't reach: "
+                f"remove {host} from the {address.host} line of /etc/hosts, or use this node's "
+                "IP address"
+            )
+
+
+def raise_open_files_limit() -> int:
+    """Allow as many open files as the hard limit permits (at most 2^20); the new soft limit.
+
+    Children inherit it: whoever spawns workers restores theirs.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _OPEN_FILES_CAP if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES_CAP)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return soft
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    except (OSError, ValueError):
+        return soft
+    return wanted
+
+
+def listen_backlog() -> int:
+    """The longest queue of unaccepted connections that the kernel grants."""
+    try:
+        with open("/proc/sys/net/core/somaxconn", "rb") as setting:
+            return int(setting.read())
+    except (OSError, ValueError):
+        return _FALLBACK_BACKLOG
+
+
+def _bind_all(addresses: Sequence[Address], port: int) -> list[socket.socket] | BindRefused:
+    sockets: list[socket.socket] = []
+    backlog = listen_backlog()
+    for address in addresses:
+        try:
+            sockets.append(_listen(address, port, backlog))
+        except OSError as error:
+            if error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                continue  # another address of the endpoint may still be this machine's
+            for opened in sockets:
+                opened.close()
+            if error.errno == errno.EADDRINUSE:
+                return BindRefused(Refusal.IN_USE, f"{_place(address, port)} is in use already")
+            raise _explained(address, port, error) from error
+        if port == 0:
+            port = sockets[0].getsockname()[1]
+    if sockets:
+        return sockets
+    where = ", ".join(address.host for address in addresses)
+    return BindRefused(Refusal.NOT_MINE, f"{where} is no address of this machine")
+
+
+def _listen(address: Address, port: int, backlog: int) -> socket.socket:
+    family = socket.AF_INET6 if address.is_ipv6 else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        # A coordinator that restarts must not wait for old connections to time out. Two listeners
+        # still exclude each other: the later one fails, at the latest in listen().
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Accepted connections inherit it, and asyncio only sets it on sockets that were made with
+        # an explicit protocol. Without it a push that follows a push waits 40 ms for Nagle.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if address.is_ipv6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listener.bind(Address(address.host, port, address.scope_id).sockaddr)
+        listener.listen(backlog)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _explained(address: Address, port: int, error: OSError) -> UsageError | InfrastructureError:
+    place = _place(address, port)
+    if error.errno == errno.EACCES:
+        return UsageError(
+            f"can't listen on {place}: this user may not use port {port}; choose a port above "
+            "1023, like --rdzv-endpoint HOST:29400"
+        )
+    if error.errno == errno.EINVAL and address.is_ipv6:
+        return UsageError(
+            f"can't listen on {place}: a link-local address needs its interface, like "
+            f"[{address.host}%eth0]:{port}"
+        )
+    return InfrastructureError(f"can't listen on {place}: {error.strerror}")
+
+
+def _place(address: Address, port: int) -> str:
+    return str(Address(address.host, port))

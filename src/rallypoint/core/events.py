@@ -1,0 +1,193 @@
+"""What can happen to a round, what the round machine asks for, and what it waits for.
+
+Events are past facts, effects are imperatives. Every event is safe to apply twice: it carries
+what it was about (an incarnation, a round, a sequence number) and does nothing when that has
+passed.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from msgspec import Struct
+
+from rallypoint.core.model import Candidate, EndReason, NodeRef, SharedSettings
+from rallypoint.core.ranks import Seat
+
+
+class NodeJoined(Struct, frozen=True):
+    """A node is ready for a round; no process of an earlier round lives on it.
+
+    `seq` counts the joins of this incarnation, from 1: an older join is void.
+    """
+
+    ref: NodeRef
+    seq: int
+    candidate: Candidate
+    settings: SharedSettings
+
+
+class NodeLost(Struct, frozen=True):
+    """A node's session ended without a farewell."""
+
+    ref: NodeRef
+    why: str
+
+
+class NodeLeft(Struct, frozen=True):
+    """A node said farewell: nothing of the job runs there, and it will not come back."""
+
+    ref: NodeRef
+
+
+class NodeDraining(Struct, frozen=True):
+    """A node will leave: it is stopping its workers and takes no part in further rounds."""
+
+    ref: NodeRef
+    why: str
+
+
+class RoundFailed(Struct, frozen=True):
+    """Workers of this round failed."""
+
+    round: int
+    text: str
+    node_id: str
+
+
+class RoundReleased(Struct, frozen=True):
+    """The end of the round before this one has been judged: this one may complete."""
+
+    round: int
+
+
+class WorkersFinishing(Struct, frozen=True):
+    """The first worker of this round ended well: arrivals trigger nothing from now on."""
+
+    round: int
+
+
+class NodeSucceeded(Struct, frozen=True):
+    """All workers of this node ended well."""
+
+    ref: NodeRef
+    round: int
+
+
+class JobClosed(Struct, frozen=True):
+    """The verdict has been given."""
+
+
+class TimerKind(Enum):
+    """What a wait is for; see `round.timers_wanted` for how long."""
+
+    LAST_CALL = "last call"
+    JOIN = "join"
+    STOP = "stop"
+    GROWTH_INTERVAL = "growth interval"
+    SETTLE = "settle"
+    SETTLE_MAX = "settle max"
+    QUARANTINE = "quarantine"
+    LOSS_RECENT = "loss recent"
+    LOSS_HOUR = "loss hour"
+    BACKOFF = "backoff"
+    CHARGE = "charge"
+
+
+class Timer(Struct, frozen=True):
+    """The identity of a wait. A host starts it when it first appears and drops it when gone."""
+
+    kind: TimerKind
+    round: int = 0
+    id: str = ""
+
+
+class TimerEnded(Struct, frozen=True):
+    """A wanted timer ran out. Void when it is not wanted any more."""
+
+    timer: Timer
+
+
+Event = (
+    NodeJoined
+    | NodeLost
+    | NodeLeft
+    | NodeDraining
+    | RoundFailed
+    | RoundReleased
+    | WorkersFinishing
+    | NodeSucceeded
+    | JobClosed
+    | TimerEnded
+)
+
+
+class StopRound(Struct, frozen=True):
+    """Every participant of `round` must stop its workers and join again."""
+
+    round: int
+    reason: EndReason
+
+
+class FormWorld(Struct, frozen=True):
+    """A round is complete: these nodes, in rank order."""
+
+    round: int
+    world: tuple[Seat, ...]
+
+
+class RoundSettled(Struct, frozen=True):
+    """Every participant of the ended round has stopped or is lost: judge it, then release."""
+
+    round: int
+    """The forming round, which waits for `RoundReleased`."""
+
+
+class WorldSucceeded(Struct, frozen=True):
+    """All workers of the round ended well."""
+
+    round: int
+
+
+class ExpelNode(Struct, frozen=True):
+    """This incarnation is no longer part of the job. `final`: and it must not come back."""
+
+    ref: NodeRef
+    why: str
+    final: bool
+
+
+class RefuseNode(Struct, frozen=True):
+    """This node's settings differ from the job's."""
+
+    ref: NodeRef
+    setting: str
+    job_value: object
+    node_value: object
+
+
+class JoinTimedOut(Struct, frozen=True):
+    """Too few nodes for too long."""
+
+    round: int
+    joined: tuple[str, ...]
+    missing: tuple[str, ...]
+    """Node ids of the last world that did not come back; empty for a first round."""
+
+
+class TooManyLosses(Struct, frozen=True):
+    """More nodes were lost within an hour than the job allows."""
+
+    count: int
+
+
+Effect = (
+    StopRound
+    | FormWorld
+    | RoundSettled
+    | WorldSucceeded
+    | ExpelNode
+    | RefuseNode
+    | JoinTimedOut
+    | TooManyLosses
+)

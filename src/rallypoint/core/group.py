@@ -1,0 +1,398 @@
+"""One node's workers: what is desired of them, and what is observed.
+
+    step(state, event) -> effects
+
+Observed is the phase, and it only moves forward within a round:
+
+    IDLE       nothing runs; the node has joined, or is about to
+    ENROLLING  assigned to a round of several nodes; reaching its round store
+    READY      enrolled; waiting until every node has
+    RUNNING    workers were started
+    FINISHED   all of them ended well; waiting for the others
+    STOPPING   told to end: SIGTERM, a grace, SIGKILL
+    DONE       the agent has said how it ended
+
+Desired is `then`: what is to be done once nothing runs. It only grows more final: JOIN again,
+LEAVE because of a signal, END with the verdict, or give up.
+
+A worker that fails while RUNNING stops the whole node at once, without waiting to be told. What
+workers do after they were told to stop is no failure and no success. (But a process that was
+killed closes its connections before its end shows, so peers may fail first: while a failure stops
+the round, a death by a SIGKILL that this agent did not send is reported too.) A worker that is
+ended by one of the signals that schedulers send to every process is a suspect first: if the agent
+gets that signal too, within two seconds, it was no failure (behaviour A5).
+"""
+
+from __future__ import annotations
+
+import signal
+from enum import IntEnum
+from typing import assert_never
+
+from msgspec import Struct, field
+
+from rallypoint.core.group_events import (
+    AbandonRound,
+    AnnounceCancel,
+    Announced,
+    AnnounceDrain,
+    EnrolmentDone,
+    EnrolWithStore,
+    Exit,
+    Finish,
+    FinishKind,
+    GroupEffect,
+    GroupEvent,
+    JoinRound,
+    KillWorkers,
+    LeaseEnded,
+    NodeExpelled,
+    ReportEnrolment,
+    ReportFailures,
+    ReportFinishing,
+    ReportSuccess,
+    Say,
+    SessionGivenUp,
+    SessionOpened,
+    SignalCaught,
+    SignalWorkers,
+    SpawnWorkers,
+    StartOrdered,
+    StopOrdered,
+    VerdictGiven,
+    Wait,
+    WaitEnded,
+    WaitKind,
+    WorkersExited,
+    WorkersGone,
+    WorldAssigned,
+)
+from rallypoint.core.model import Assignment, EndKind, EndReason, Outcome, Stamp, Verdict
+from rallypoint.core.wording import signal_name
+
+SUSPECT_S = 2.0
+ANNOUNCE_S = 1.0
+"""How long a drain waits for the coordinator to know of it."""
+
+
+class Phase(IntEnum):
+    """What is observed; see the module's essay."""
+
+    IDLE = 0
+    ENROLLING = 1
+    READY = 2
+    RUNNING = 3
+    FINISHED = 4
+    STOPPING = 5
+    DONE = 6
+
+
+class Then(IntEnum):
+    """What is desired once nothing runs; a higher one is never replaced by a lower."""
+
+    JOIN = 0
+    LEAVE = 1
+    END = 2
+    GIVE_UP = 3
+
+
+class GroupSettings(Struct, frozen=True):
+    """How this node stops its workers. Seconds."""
+
+    workers: int
+    shutdown_grace_s: float
+    restart_grace_s: float
+    signals: tuple[int, ...]
+
+
+class GroupState(Struct):
+    """All that the machine knows. Only `step` changes it."""
+
+    settings: GroupSettings
+    phase: Phase = Phase.IDLE
+    then: Then = Then.JOIN
+    stamp: Stamp | None = None
+    assignment: Assignment | None = None
+    ended: set[int] = field(default_factory=set)
+    """Local ranks of the workers that have exited by themselves."""
+    succeeded: int = 0
+    suspects: list[Exit] = field(default_factory=list)
+    seeks_culprit: bool = False
+    """The round ends by a failure, and this agent has killed nobody yet."""
+    signals_caught: int = 0
+    signal: int = 0
+    """The first signal that told this agent to go."""
+    announced: bool = False
+    verdict: Verdict | None = None
+    finish: Finish | None = None
+    waits: int = 0
+    """Numbers the waits."""
+    newest_wait: dict[WaitKind, int] = field(default_factory=dict)
+
+
+def step(state: GroupState, event: GroupEvent) -> list[GroupEffect]:
+    """Apply one event and return what must be done, in order. Safe to apply twice."""
+    if state.phase is Phase.DONE:
+        return []
+    match event:
+        case SessionOpened(resumed):
+            return [] if resumed else _forgotten(state)
+        case WorldAssigned():
+            return _assigned(state, event)
+        case StartOrdered(stamp):
+            if state.phase is not Phase.READY or stamp != state.stamp:
+                return []
+            return _spawn(state)
+        case StopOrdered(stamp, reason):
+            return _stop_ordered(state, stamp, reason)
+        case VerdictGiven(verdict):
+            return _verdict(state, verdict)
+        case NodeExpelled(why, final):
+            return _expelled(state, why, final)
+        case LeaseEnded():
+            return _lease_ended(state)
+        case SessionGivenUp(text):
+            finish = Finish(FinishKind.COORDINATOR_LOST, text=text)
+            return _abort(state, Then.GIVE_UP, finish)
+        case EnrolmentDone(stamp, error):
+            return _enrolled(state, stamp, error)
+        case WorkersExited(stamp, exits):
+            return _exited(state, stamp, exits)
+        case WorkersGone(stamp, stuck):
+            return _gone(state, stamp, stuck)
+        case SignalCaught(number):
+            return _signal(state, number)
+        case Announced():
+            return _announced(state)
+        case WaitEnded(kind, number):
+            return _wait_ended(state, kind, number)
+        case _:
+            assert_never(event)
+
+
+def _forgotten(state: GroupState) -> list[GroupEffect]:
+    """A coordinator that knows nothing of us: whatever runs here belongs to no world."""
+    if state.phase is Phase.IDLE:
+        return _next(state) if state.then is Then.JOIN else []
+    return _abort(state, Then.JOIN, None)
+
+
+def _assigned(state: GroupState, event: WorldAssigned) -> list[GroupEffect]:
+    if state.phase is not Phase.IDLE or state.then is not Then.JOIN or state.signals_caught:
+        return []
+    if state.stamp is not None and not _is_newer(event.stamp, state.stamp):
+        return []
+    state.stamp, state.assignment = event.stamp, event.assignment
+    state.succeeded = 0
+    state.ended.clear()
+    state.seeks_culprit = False
+    state.suspects.clear()
+    if event.assignment.enrol:
+        state.phase = Phase.ENROLLING
+        return [EnrolWithStore(event.stamp, event.assignment)]
+    return _spawn(state)
+
+
+def _spawn(state: GroupState) -> list[GroupEffect]:
+    assert state.stamp is not None
+    assert state.assignment is not None
+    state.phase = Phase.RUNNING
+    return [SpawnWorkers(state.stamp, state.assignment)]
+
+
+def _enrolled(state: GroupState, stamp: Stamp, error: str) -> list[GroupEffect]:
+    if state.phase is not Phase.ENROLLING or stamp != state.stamp:
+        return []
+    if not error:
+        state.phase = Phase.READY
+    return [ReportEnrolment(stamp, error)]
+
+
+def _stop_ordered(state: GroupState, stamp: Stamp, reason: EndReason) -> list[GroupEffect]:
+    if state.phase is Phase.IDLE and (state.stamp is None or _is_newer(stamp, state.stamp)):
+        # A round that ended before we heard of it: it took our last join with it.
+        state.stamp = stamp
+        return _next(state) if state.then is Then.JOIN else []
+    if stamp != state.stamp:
+        return []
+    state.seeks_culprit |= reason.kind is EndKind.FAILURE and state.phase is Phase.RUNNING
+    return _stop(state, Then.JOIN, signal.SIGTERM, state.settings.restart_grace_s)
+
+
+def _verdict(state: GroupState, verdict: Verdict) -> list[GroupEffect]:
+    if state.verdict is not None:
+        return []
+    state.verdict = verdict
+    asked_to_stop = verdict.outcome in (Outcome.CANCELLED, Outcome.PREEMPTED)
+    if state.finish is None or asked_to_stop:
+        state.finish = Finish(FinishKind.VERDICT, verdict=verdict, signal=verdict.signal)
+    number = verdict.signal if asked_to_stop and verdict.signal else signal.SIGTERM
+    settings = state.settings
+    grace_s = settings.shutdown_grace_s if asked_to_stop else settings.restart_grace_s
+    return _stop(state, Then.END, number, grace_s)
+
+
+def _expelled(state: GroupState, why: str, final: bool) -> list[GroupEffect]:
+    say = Say("expelled", f"this node was expelled from the job: {why}")
+    if final:
+        return [say, *_abort(state, Then.GIVE_UP, Finish(FinishKind.EXPELLED, text=why))]
+    return [say, *_abort(state, Then.JOIN, None)]
+
+
+def _lease_ended(state: GroupState) -> list[GroupEffect]:
+    if state.phase in (Phase.IDLE, Phase.FINISHED):
+        # Workers that have all ended can't disturb anybody, and their success may still count.
+        return []
+    text = "the lease ended without a word from the coordinator: killing the workers"
+    return [Say("fenced", text), *_abort(state, Then.JOIN, None)]
+
+
+def _exited(state: GroupState, stamp: Stamp, exits: tuple[Exit, ...]) -> list[GroupEffect]:
+    if stamp != state.stamp or state.signals_caught:
+        return []
+    exits = tuple(exit_ for exit_ in exits if exit_.local_rank not in state.ended)
+    state.ended.update(exit_.local_rank for exit_ in exits)
+    if state.phase is not Phase.RUNNING:
+        killed = tuple(exit_ for exit_ in exits if exit_.signal == signal.SIGKILL)
+        return [ReportFailures(stamp, killed)] if killed and state.seeks_culprit else []
+    bad = [exit_ for exit_ in exits if exit_.code != 0]
+    suspects = [exit_ for exit_ in bad if exit_.signal in state.settings.signals]
+    blamed = [exit_ for exit_ in bad if exit_.signal not in state.settings.signals]
+    first_success = not state.succeeded and len(exits) > len(bad)
+    state.succeeded += len(exits) - len(bad)
+    state.suspects += suspects
+    if blamed:
+        return _fail(state, blamed)
+    effects: list[GroupEffect] = []
+    if suspects:
+        effects.append(_wait(state, WaitKind.SUSPECT, SUSPECT_S))
+    if first_success:
+        effects.append(ReportFinishing(stamp))
+    if state.succeeded == state.settings.workers:
+        state.phase = Phase.FINISHED
+        effects.append(ReportSuccess(stamp))
+    return effects
+
+
+def _fail(state: GroupState, blamed: list[Exit]) -> list[GroupEffect]:
+    assert state.stamp is not None
+    report = ReportFailures(state.stamp, (*blamed, *state.suspects))
+    state.suspects.clear()
+    state.seeks_culprit = True
+    return [report, *_stop(state, Then.JOIN, signal.SIGTERM, state.settings.restart_grace_s)]
+
+
+def _gone(state: GroupState, stamp: Stamp, stuck: tuple[int, ...]) -> list[GroupEffect]:
+    if state.phase is not Phase.STOPPING or stamp != state.stamp:
+        return []
+    effects: list[GroupEffect] = []
+    if stuck:
+        pids = ", ".join(map(str, stuck))
+        effects.append(Say("stuck", f"these processes would not die, even of SIGKILL: {pids}"))
+    state.phase = Phase.IDLE
+    return effects + _next(state)
+
+
+def _next(state: GroupState) -> list[GroupEffect]:
+    """Nothing runs here: do what is desired."""
+    if state.then is Then.JOIN:
+        return [] if state.signals_caught and not state.announced else [JoinRound()]
+    assert state.finish is not None
+    state.phase = Phase.DONE
+    return [state.finish]
+
+
+def _signal(state: GroupState, number: int) -> list[GroupEffect]:
+    state.signals_caught += 1
+    if state.signals_caught > 1:
+        finish = Finish(FinishKind.SIGNAL, signal=state.signal)
+        say = Say("signal", f"got {signal_name(number)} again: killing the workers")
+        return [say, *_abort(state, Then.LEAVE, finish)]
+    state.signal = number
+    state.suspects.clear()
+    cancel = number == signal.SIGINT
+    what = "cancelling the job" if cancel else "leaving the job"
+    return [
+        Say("signal", f"got {signal_name(number)}: {what}"),
+        AnnounceCancel(number) if cancel else AnnounceDrain(number),
+        _wait(state, WaitKind.ANNOUNCE, ANNOUNCE_S),
+    ]
+
+
+def _announced(state: GroupState) -> list[GroupEffect]:
+    """The job knows that this node goes, or can't be told in time: stop its workers."""
+    if not state.signal or state.announced:
+        return []
+    state.announced = True
+    if state.finish is None:
+        state.finish = Finish(FinishKind.SIGNAL, signal=state.signal)
+    return _stop(state, Then.LEAVE, state.signal, state.settings.shutdown_grace_s)
+
+
+def _wait_ended(state: GroupState, kind: WaitKind, number: int) -> list[GroupEffect]:
+    if state.newest_wait.get(kind) != number:
+        return []
+    match kind:
+        case WaitKind.GRACE:
+            if state.phase is not Phase.STOPPING:
+                return []
+            state.seeks_culprit = False
+            text = "the workers did not stop in their grace: killing them"
+            return [Say("killing", text), KillWorkers()]
+        case WaitKind.SUSPECT:
+            return _fail(state, []) if state.phase is Phase.RUNNING and state.suspects else []
+        case WaitKind.ANNOUNCE:
+            return _announced(state)
+        case _:
+            assert_never(kind)
+
+
+def _stop(state: GroupState, then: Then, number: int, grace_s: float) -> list[GroupEffect]:
+    """Stop what runs, politely; a stop that is under way goes on as it is."""
+    state.then = max(state.then, then)
+    match state.phase:
+        case Phase.IDLE:
+            return _next(state) if state.then is not Then.JOIN else []
+        case Phase.ENROLLING | Phase.READY:
+            state.phase = Phase.IDLE
+            return [AbandonRound(), *_next(state)]
+        case Phase.RUNNING | Phase.FINISHED:
+            state.phase = Phase.STOPPING
+            return [SignalWorkers(number), _wait(state, WaitKind.GRACE, grace_s)]
+        case Phase.STOPPING | Phase.DONE:
+            return []
+        case _:
+            assert_never(state.phase)
+
+
+def _abort(state: GroupState, then: Then, finish: Finish | None) -> list[GroupEffect]:
+    """Stop what runs, at once."""
+    state.then = max(state.then, then)
+    state.finish = state.finish or finish
+    match state.phase:
+        case Phase.IDLE:
+            return _next(state) if state.then is not Then.JOIN else []
+        case Phase.ENROLLING | Phase.READY:
+            state.phase = Phase.IDLE
+            return [AbandonRound(), *_next(state)]
+        case Phase.RUNNING | Phase.FINISHED | Phase.STOPPING:
+            state.phase = Phase.STOPPING
+            state.seeks_culprit = False
+            return [KillWorkers()]
+        case Phase.DONE:
+            return []
+        case _:
+            assert_never(state.phase)
+
+
+def _wait(state: GroupState, kind: WaitKind, length_s: float) -> Wait:
+    state.waits += 1
+    state.newest_wait[kind] = state.waits
+    return Wait(kind, state.waits, length_s)
+
+
+def _is_newer(stamp: Stamp, than: Stamp) -> bool:
+    """Another coordinator's rounds can't be compared: the session has vouched for them."""
+    if (stamp.incarnation, stamp.epoch) != (than.incarnation, than.epoch):
+        return True
+    return stamp.round > than.round

@@ -1,0 +1,255 @@
+"""What happens to one node's workers, and what their agent must do about it."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from msgspec import Struct
+
+from rallypoint.core.model import Assignment, EndReason, Stamp, Verdict
+
+
+class Exit(Struct, frozen=True):
+    """How one worker ended: a code, or the signal that killed it."""
+
+    local_rank: int
+    code: int | None
+    signal: int | None
+
+
+class SessionOpened(Struct, frozen=True):
+    """The coordinator is reached. Not `resumed`: it knows of no round here."""
+
+    resumed: bool
+
+
+class WorldAssigned(Struct, frozen=True):
+    """This node takes part in a round."""
+
+    stamp: Stamp
+    assignment: Assignment
+
+
+class StartOrdered(Struct, frozen=True):
+    """Every node has enrolled."""
+
+    stamp: Stamp
+
+
+class StopOrdered(Struct, frozen=True):
+    """The round ended."""
+
+    stamp: Stamp
+    reason: EndReason
+
+
+class VerdictGiven(Struct, frozen=True):
+    """The job ended."""
+
+    verdict: Verdict
+
+
+class NodeExpelled(Struct, frozen=True):
+    """The others go on without this node. `final`: it may not come back."""
+
+    why: str
+    final: bool
+
+
+class LeaseEnded(Struct, frozen=True):
+    """The coordinator may have given this node's place away (behaviour F2)."""
+
+
+class SessionGivenUp(Struct, frozen=True):
+    """The coordinator could not be reached for too long."""
+
+    text: str
+
+
+class EnrolmentDone(Struct, frozen=True):
+    """The round store was reached, or not: then `error` says why."""
+
+    stamp: Stamp
+    error: str = ""
+
+
+class WorkersExited(Struct, frozen=True):
+    """These workers of the round ended, as noticed together."""
+
+    stamp: Stamp
+    exits: tuple[Exit, ...]
+
+
+class WorkersGone(Struct, frozen=True):
+    """No process of the round is left, and what is known of its failures has been reported.
+
+    `stuck` names processes that even SIGKILL did not end.
+    """
+
+    stamp: Stamp
+    stuck: tuple[int, ...] = ()
+
+
+class SignalCaught(Struct, frozen=True):
+    """A person or a scheduler told this agent to go."""
+
+    signal: int
+
+
+class Announced(Struct, frozen=True):
+    """The coordinator knows that this node goes."""
+
+
+class WaitKind(Enum):
+    """What the agent waits for."""
+
+    GRACE = "grace"
+    SUSPECT = "suspect"
+    ANNOUNCE = "announce"
+
+
+class WaitEnded(Struct, frozen=True):
+    """A wait ran out. Void when its number is not the newest of its kind."""
+
+    kind: WaitKind
+    number: int
+
+
+GroupEvent = (
+    SessionOpened
+    | WorldAssigned
+    | StartOrdered
+    | StopOrdered
+    | VerdictGiven
+    | NodeExpelled
+    | LeaseEnded
+    | SessionGivenUp
+    | EnrolmentDone
+    | WorkersExited
+    | WorkersGone
+    | SignalCaught
+    | Announced
+    | WaitEnded
+)
+
+
+class JoinRound(Struct, frozen=True):
+    """Tell the coordinator that this node is ready; nothing runs here."""
+
+
+class EnrolWithStore(Struct, frozen=True):
+    """Reach the round store, and answer with `EnrolmentDone`."""
+
+    stamp: Stamp
+    assignment: Assignment
+
+
+class SpawnWorkers(Struct, frozen=True):
+    """Start this node's workers."""
+
+    stamp: Stamp
+    assignment: Assignment
+
+
+class AbandonRound(Struct, frozen=True):
+    """The round ended before workers were started: drop what was prepared for it."""
+
+
+class SignalWorkers(Struct, frozen=True):
+    """Send a signal to every process group of the round; answer with `WorkersGone`."""
+
+    signal: int
+
+
+class KillWorkers(Struct, frozen=True):
+    """SIGKILL to every process group of the round; answer with `WorkersGone`."""
+
+
+class Wait(Struct, frozen=True):
+    """Answer with `WaitEnded` after so long."""
+
+    kind: WaitKind
+    number: int
+    length_s: float
+
+
+class ReportFailures(Struct, frozen=True):
+    """Tell the coordinator that these workers failed."""
+
+    stamp: Stamp
+    exits: tuple[Exit, ...]
+
+
+class ReportFinishing(Struct, frozen=True):
+    """Tell the coordinator that the first worker ended well."""
+
+    stamp: Stamp
+
+
+class ReportSuccess(Struct, frozen=True):
+    """Tell the coordinator that all workers ended well."""
+
+    stamp: Stamp
+
+
+class ReportEnrolment(Struct, frozen=True):
+    """Tell the coordinator how the enrolment went."""
+
+    stamp: Stamp
+    error: str
+
+
+class AnnounceDrain(Struct, frozen=True):
+    """Tell the coordinator that this node goes; answer with `Announced`."""
+
+    signal: int
+
+
+class AnnounceCancel(Struct, frozen=True):
+    """Tell the coordinator to end the job; answer with `Announced`."""
+
+    signal: int
+
+
+class FinishKind(Enum):
+    """Why an agent ends."""
+
+    VERDICT = "verdict"
+    SIGNAL = "signal"
+    EXPELLED = "expelled"
+    COORDINATOR_LOST = "coordinator lost"
+
+
+class Finish(Struct, frozen=True):
+    """Say farewell and end. What else is set depends on the kind."""
+
+    kind: FinishKind
+    verdict: Verdict | None = None
+    signal: int = 0
+    text: str = ""
+
+
+class Say(Struct, frozen=True):
+    """Something that a person should see."""
+
+    name: str
+    text: str
+
+
+GroupEffect = (
+    JoinRound
+    | EnrolWithStore
+    | SpawnWorkers
+    | AbandonRound
+    | SignalWorkers
+    | KillWorkers
+    | Wait
+    | ReportFailures
+    | ReportFinishing
+    | ReportSuccess
+    | ReportEnrolment
+    | AnnounceDrain
+    | AnnounceCancel
+    | Finish
+    | Say
+)

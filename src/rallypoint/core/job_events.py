@@ -1,0 +1,125 @@
+"""What a job machine is told beyond the round's events, and what it asks its host to do."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from rallypoint.core.events import Event, ExpelNode, RefuseNode
+from rallypoint.core.model import Assignment, EndReason, NodeRef, Verdict, WorkerFailure
+
+
+class SessionLost(Struct, frozen=True):
+    """A node went away without a farewell; it was last heard at `last_heard_at`."""
+
+    ref: NodeRef
+    why: str
+    last_heard_at: float
+    wall_time: float = 0.0
+
+
+class NodeFailed(Struct, frozen=True):
+    """Workers of this node ended badly, the first of them first."""
+
+    ref: NodeRef
+    round: int
+    failures: tuple[WorkerFailure, ...]
+
+
+class FailuresDetailed(Struct, frozen=True):
+    """The same failures, now with their messages and last lines."""
+
+    ref: NodeRef
+    round: int
+    failures: tuple[WorkerFailure, ...]
+
+
+class NodeEnrolled(Struct, frozen=True):
+    """This node has reached the round store (behaviour F9)."""
+
+    ref: NodeRef
+    round: int
+
+
+class EnrolmentFailed(Struct, frozen=True):
+    """This node can't reach the round store."""
+
+    ref: NodeRef
+    round: int
+    text: str
+
+
+class NodeDrains(Struct, frozen=True):
+    """A node has been told to go; its workers are being stopped."""
+
+    ref: NodeRef
+    why: str
+    signal: int
+
+
+class HostLeaving(Struct, frozen=True):
+    """The node that hosts the coordinator has been told to go."""
+
+    ref: NodeRef
+    why: str
+    signal: int
+
+
+class JobCancelled(Struct, frozen=True):
+    """A person interrupted the job."""
+
+    ref: NodeRef
+    why: str
+    signal: int
+
+
+JobEvent = (
+    Event
+    | SessionLost
+    | NodeFailed
+    | FailuresDetailed
+    | NodeEnrolled
+    | EnrolmentFailed
+    | NodeDrains
+    | HostLeaving
+    | JobCancelled
+)
+
+
+class Assign(Struct, frozen=True):
+    """Tell a node its part of the new world."""
+
+    ref: NodeRef
+    assignment: Assignment
+
+
+class StartWorkers(Struct, frozen=True):
+    """Every node of the round has enrolled: this one may start its workers."""
+
+    ref: NodeRef
+    round: int
+
+
+class StopWorkers(Struct, frozen=True):
+    """Tell a node to stop its workers of `round` and to join again."""
+
+    ref: NodeRef
+    round: int
+    reason: EndReason
+
+
+class GiveVerdict(Struct, frozen=True):
+    """Tell a node how the job ended."""
+
+    ref: NodeRef
+    verdict: Verdict
+
+
+class Record(Struct, frozen=True):
+    """Something that a person should see, once."""
+
+    name: str
+    text: str
+    node_id: str = ""
+
+
+JobEffect = Assign | StartWorkers | StopWorkers | GiveVerdict | ExpelNode | RefuseNode | Record

@@ -1,0 +1,44 @@
+"""Nodes that keep getting lost (behaviour R3).
+
+A node lost three times in ten minutes triggers nothing for a while when it comes back, twice as
+long with every further loss; a job that loses more nodes in an hour than it allows only burns
+its machines, and ends.
+"""
+
+from __future__ import annotations
+
+from rallypoint.core.events import Effect, TooManyLosses
+from rallypoint.core.round_state import Loss, RoundState
+
+FLAPPING = 3
+"""So many recent losses of one node put it in quarantine."""
+QUARANTINE_MAX_S = 600.0
+
+
+def count_loss(state: RoundState, node_id: str) -> list[Effect]:
+    """A participant was lost."""
+    state.loss_count += 1
+    loss = Loss(state.loss_count, node_id)
+    state.losses.append(loss)
+    state.recent_losses.append(loss)
+    if len(state.losses) > state.settings.max_node_losses_per_hour:
+        return [TooManyLosses(len(state.losses))]
+    return []
+
+
+def quarantine_s(state: RoundState, node_id: str) -> float:
+    """How long a node that comes back now must trigger nothing; 0: it is trusted."""
+    lost = sum(loss.node_id == node_id for loss in state.recent_losses)
+    if lost < FLAPPING:
+        return 0.0
+    return min(state.settings.lease_s * 2.0**lost, QUARANTINE_MAX_S)
+
+
+def forget_recent(state: RoundState, loss_id: str) -> None:
+    """Ten minutes have passed."""
+    state.recent_losses = [loss for loss in state.recent_losses if str(loss.id) != loss_id]
+
+
+def forget(state: RoundState, loss_id: str) -> None:
+    """An hour has passed."""
+    state.losses = [loss for loss in state.losses if str(loss.id) != loss_id]

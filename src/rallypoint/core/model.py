@@ -1,0 +1,209 @@
+"""The nouns that the pure machines share: who a node is, what ended, and why.
+
+Everything here is data: immutable, typed, and small enough to travel in one message. Times are
+seconds on the coordinator's monotonic clock unless a name says `wall`; a wall time is only ever
+shown to a person.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from msgspec import Struct
+
+
+class SharedSettings(Struct, frozen=True, array_like=True):
+    """What every node of a job must agree on (behaviour R7). Seconds throughout."""
+
+    run_id: str
+    min_nodes: int
+    max_nodes: int
+    static: bool = False
+    max_restarts: int = 0
+    restart_window_s: float = 0.0
+    """0: the budget is for the job's whole life."""
+    restart_backoff_s: float = 0.0
+    no_restart_exit_codes: tuple[int, ...] = ()
+    lease_s: float = 15.0
+    heartbeat_s: float = 1.0
+    reconnect_grace_s: float = 1.0
+    join_timeout_s: float = 600.0
+    last_call_s: float = 30.0
+    join_settle_s: float = 10.0
+    join_settle_max_s: float = 60.0
+    min_growth_interval_s: float = 60.0
+    grow: bool = True
+    """False: late nodes wait until the round ends for another reason."""
+    max_node_losses_per_hour: int = 10
+
+    def first_difference(self, other: SharedSettings) -> tuple[str, object, object] | None:
+        """The first setting that differs, as (name, self's value, other's value)."""
+        for name in self.__struct_fields__:
+            ours, theirs = getattr(self, name), getattr(other, name)
+            if ours != theirs:
+                return name, ours, theirs
+        return None
+
+
+class NodeRef(Struct, frozen=True, array_like=True):
+    """One life of one node: `incarnation` is random for each agent process."""
+
+    node_id: str
+    incarnation: str
+
+    def __str__(self) -> str:
+        return self.node_id
+
+
+class Candidate(Struct, frozen=True, array_like=True):
+    """What a node brings to a round."""
+
+    workers: int
+    role: str
+    address: str
+    """Where its peers reach it."""
+    store_port: int
+    """The round store's port, should this node become rank 0."""
+    topology: str = ""
+    node_rank: int = -1
+    """The group rank that a static command line gave; -1: none."""
+    stop_grace_s: float = 5.0
+    """How long its workers may take to stop when a round ends."""
+
+
+class Place(Struct, frozen=True, array_like=True):
+    """A seat in a world, in rank order: who sat there, and how large a node it was."""
+
+    node_id: str
+    incarnation: str
+    workers: int
+    role: str
+
+
+class EndKind(Enum):
+    """Why a round ended."""
+
+    FAILURE = "failure"
+    LOSS = "loss"
+    DRAIN = "drain"
+    GROWTH = "growth"
+
+
+class EndReason(Struct, frozen=True, array_like=True):
+    """Why a round ended, as data and as the one sentence that every node shows."""
+
+    kind: EndKind
+    text: str
+    node_id: str = ""
+
+
+class WorkerFailure(Struct, frozen=True, array_like=True):
+    """One worker that ended badly, as its agent saw it."""
+
+    local_rank: int
+    rank: int
+    role: str
+    pid: int
+    exit_code: int | None
+    """None: ended by `signal`."""
+    signal: int | None
+    age_s: float
+    """How long ago it happened when the report was sent."""
+    wall_time: float
+    """Unix seconds by the node's own clock: only shown, never compared."""
+    message: str = ""
+    """The exception, or what the signal means."""
+    detail: str = ""
+    """Its traceback, or the last lines of its stderr."""
+    log_file: str = ""
+    tells_of_lost_peer: bool = False
+    """The exception merely says that another worker went away."""
+
+
+class NodeLoss(Struct, frozen=True, array_like=True):
+    """A node that went away, dated by when it was last heard."""
+
+    node_id: str
+    last_heard_at: float
+    reason: str
+    wall_time: float = 0.0
+
+
+class Cause(Struct, frozen=True, array_like=True):
+    """The first cause of a round's end: exactly one of `failure` and `loss` is set."""
+
+    node_id: str
+    round: int
+    failure: WorkerFailure | None = None
+    loss: NodeLoss | None = None
+    collateral: int = 0
+    """How many other failures followed from it."""
+
+
+class Outcome(Enum):
+    """How a job ended."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    TIMED_OUT = "timed out"
+    """Nodes were missing for too long."""
+    INFRASTRUCTURE = "infrastructure"
+    """The machines failed, not the program: worth a requeue."""
+    CANCELLED = "cancelled"
+    PREEMPTED = "preempted"
+
+
+class Verdict(Struct, frozen=True, array_like=True):
+    """How a job ended, with the first cause. Given once, never changed."""
+
+    outcome: Outcome
+    text: str
+    """The reason, one sentence."""
+    round: int
+    restarts_used: int = 0
+    max_restarts: int = 0
+    cause: Cause | None = None
+    signal: int = 0
+    """What ended it, for CANCELLED and PREEMPTED."""
+
+
+class Stamp(Struct, frozen=True, array_like=True):
+    """Which round of which coordinator a message is about (behaviour F1)."""
+
+    incarnation: int
+    epoch: int
+    round: int
+
+
+class Assignment(Struct, frozen=True, array_like=True):
+    """A node's own part of a world: constant size, however large the world."""
+
+    round: int
+    group_rank: int
+    group_world_size: int
+    base_rank: int
+    """Global rank of this node's first worker; the others follow."""
+    world_size: int
+    base_role_rank: int
+    role_world_size: int
+    master_addr: str
+    master_port: int
+    restart_count: int
+    why: str
+    """Why there is a new round: the end of the one before it, or the first."""
+    enrol: bool
+    """Several nodes: enrol with the round store, report it, and wait for the start."""
+
+
+class JobStatus(Struct, frozen=True, array_like=True):
+    """What a person is told while waiting: constant size."""
+
+    phase: str
+    round: int
+    joined: int
+    stopping: int
+    waiting: int
+    standby: int
+    world_nodes: int
+    world_workers: int
+    restarts_used: int

@@ -1,0 +1,128 @@
+"""Who sits where: the order of a world's nodes, and every worker's ranks (behaviour R4).
+
+The first world is sorted by (topology, node id), numbers inside names compared as numbers, so
+that `node2` comes before `node10` whatever the order of arrival. A later world keeps its
+survivors in their order. A seat that became vacant goes to the node of the same id, then to one
+of the same shape, then to the next in sort order; the rest append; holes close up. Rank 0 is a
+survivor whenever there is one, because local checkpoints of rank 0 are on its disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct
+
+from rallypoint.core.model import Candidate, NodeRef, Place
+
+
+class Seat(Struct, frozen=True):
+    """A node that will take part."""
+
+    ref: NodeRef
+    candidate: Candidate
+
+    @property
+    def shape(self) -> tuple[int, str]:
+        """Nodes of one shape can stand in for each other."""
+        return self.candidate.workers, self.candidate.role
+
+
+class WorkerRanks(Struct, frozen=True):
+    """The first global and role rank of one node's workers, and the size of its role."""
+
+    base_rank: int
+    base_role_rank: int
+    role_world_size: int
+
+
+def natural_key(text: str) -> tuple[tuple[int, int, str, str], ...]:
+    """A sort key that compares runs of ASCII digits as numbers and everything else as text.
+
+    A number is compared by its length, then digit by digit: `int` refuses very long ones.
+    """
+    parts: list[tuple[int, int, str, str]] = []
+    start = 0
+    while start < len(text):
+        digit = _is_digit(text[start])
+        end = start
+        while end < len(text) and _is_digit(text[end]) == digit:
+            end += 1
+        run = text[start:end]
+        number = run.lstrip("0")
+        parts.append((0, len(number), number, run) if digit else (1, 0, run, ""))
+        start = end
+    return tuple(parts)
+
+
+def sort_key(seat: Seat) -> tuple[object, ...]:
+    """The order of nodes that have never sat in a world together."""
+    candidate = seat.candidate
+    return candidate.node_rank, natural_key(candidate.topology), natural_key(seat.ref.node_id)
+
+
+def order(previous: Sequence[Place], seats: Iterable[Seat]) -> list[Seat]:
+    """All of `seats` in rank order, given the world before. O(N log N).
+
+    Seats whose command line fixed their rank keep exactly that.
+    """
+    seats = list(seats)
+    if all(seat.candidate.node_rank >= 0 for seat in seats):
+        return sorted(seats, key=sort_key)
+    by_ref = {(seat.ref.node_id, seat.ref.incarnation): seat for seat in seats}
+    placed: list[Seat | None] = []
+    survivors: set[NodeRef] = set()
+    for place in previous:
+        seat = by_ref.pop((place.node_id, place.incarnation), None)
+        placed.append(seat)
+        if seat is not None:
+            survivors.add(seat.ref)
+    newcomers = {seat.ref.node_id: seat for seat in sorted(by_ref.values(), key=sort_key)}
+    _fill_same_id(previous, placed, newcomers)
+    _fill_same_shape(previous, placed, newcomers)
+    rest = iter(newcomers.values())
+    result = [seat or next(rest, None) for seat in placed]
+    world = [seat for seat in result if seat is not None]
+    world.extend(rest)
+    first = next((i for i, seat in enumerate(world) if seat.ref in survivors), 0)
+    return [*world[first : first + 1], *world[:first], *world[first + 1 :]]
+
+
+def worker_ranks(world: Sequence[Seat]) -> list[WorkerRanks]:
+    """Global and role ranks: workers of one node get consecutive ranks, in node order. O(N)."""
+    role_sizes: dict[str, int] = {}
+    for seat in world:
+        role = seat.candidate.role
+        role_sizes[role] = role_sizes.get(role, 0) + seat.candidate.workers
+    ranks: list[WorkerRanks] = []
+    base, base_of_role = 0, dict.fromkeys(role_sizes, 0)
+    for seat in world:
+        role, workers = seat.candidate.role, seat.candidate.workers
+        ranks.append(WorkerRanks(base, base_of_role[role], role_sizes[role]))
+        base += workers
+        base_of_role[role] += workers
+    return ranks
+
+
+def _is_digit(char: str) -> bool:
+    return "0" <= char <= "9"
+
+
+def _fill_same_id(
+    previous: Sequence[Place], placed: list[Seat | None], newcomers: dict[str, Seat]
+) -> None:
+    for index, place in enumerate(previous):
+        if placed[index] is None:
+            placed[index] = newcomers.pop(place.node_id, None)
+
+
+def _fill_same_shape(
+    previous: Sequence[Place], placed: list[Seat | None], newcomers: dict[str, Seat]
+) -> None:
+    by_shape: dict[tuple[int, str], list[Seat]] = {}
+    for seat in reversed(newcomers.values()):
+        by_shape.setdefault(seat.shape, []).append(seat)
+    for index, place in enumerate(previous):
+        if placed[index] is None and (same := by_shape.get((place.workers, place.role))):
+            seat = same.pop()
+            placed[index] = newcomers.pop(seat.ref.node_id)

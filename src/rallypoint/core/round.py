@@ -1,0 +1,395 @@
+"""The round machine: who takes part, when a round completes, and when it ends.
+
+    step(state, event) -> effects
+
+No clock, no I/O, no randomness. The state belongs to its host and is changed in place; every
+event costs O(1), except that completing or ending a round costs O(N log N) or O(N).
+
+    FORMING ----- minimum met -----> LAST_CALL
+       |  ^---- fell below it ---------'  |
+       | roster back, or maximum met      | last call ended, or maximum met
+       v                                  v
+    ACTIVE <------------------------------'
+       |
+       `-- a worker failed, a participant was lost or drains, or late nodes are admitted
+           -> FORMING, with the next round number
+
+    JobClosed leads from anywhere to CLOSED, and nothing leads out of it.
+
+A member's standing says what runs on its node:
+
+    JOINED    nothing; a candidate of the forming round
+    RUNNING   a participant of the active round
+    STOPPING  a participant of the ended round, told to stop, not back yet
+    LEAVING   draining: its workers may still be stopping, but it takes no part any more
+    WAITING   nothing; arrived during an active round, wants the next one
+    STANDBY   nothing; the world is at its maximum
+
+*The roster.* When a round ends, its live participants that are not draining, and all who wait,
+are the roster of the next. Losses shrink it; arrivals join but never extend it. While there is a
+roster, the round completes when all of it has joined and the minimum is met. Without one (the
+first round, or everyone was lost), it completes at the maximum, or after the last call.
+
+*The gate.* After a round ended, the next one stays `held` until its host has judged the end
+(`RoundSettled` -> `RoundReleased`): a verdict may come instead, and a backoff may be due.
+
+*Time* enters as `TimerEnded`. What to wait for is derived from the state (`round_timers.py`), so a
+host that merely loaded a state knows it too.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from rallypoint.core import losses, ranks
+from rallypoint.core.events import (
+    Effect,
+    Event,
+    ExpelNode,
+    FormWorld,
+    JobClosed,
+    JoinTimedOut,
+    NodeDraining,
+    NodeJoined,
+    NodeLeft,
+    NodeLost,
+    NodeSucceeded,
+    RefuseNode,
+    RoundFailed,
+    RoundReleased,
+    RoundSettled,
+    StopRound,
+    Timer,
+    TimerEnded,
+    TimerKind,
+    WorkersFinishing,
+    WorldSucceeded,
+)
+from rallypoint.core.model import EndKind, EndReason, NodeRef, Place
+from rallypoint.core.round_state import (
+    Member,
+    Phase,
+    RoundState,
+    Standing,
+    add,
+    is_active,
+    remove,
+    stand,
+    withdraw,
+)
+from rallypoint.core.round_timers import STOP_SLACK_S, timers_wanted
+
+NEVER_AGAIN = 2**63
+"""Sequence number of a superseded incarnation: none of its joins counts any more."""
+
+
+def step(state: RoundState, event: Event) -> list[Effect]:
+    """Apply one event and return what must be done, in order. Safe to apply twice."""
+    if state.phase is Phase.CLOSED:
+        return []
+    match event:
+        case NodeJoined():
+            return _joined(state, event)
+        case NodeLost(ref, why):
+            return _gone(state, ref, why, lost=True)
+        case NodeLeft(ref):
+            return _gone(state, ref, "left", lost=False)
+        case NodeDraining(ref, why):
+            return _draining(state, ref, why)
+        case RoundFailed(round_, text, node_id):
+            if not is_active(state, round_):
+                return []
+            reason = EndReason(EndKind.FAILURE, text, node_id)
+            return _end_round(state, reason) + _proceed(state)
+        case RoundReleased(round_):
+            if state.phase is Phase.ACTIVE or round_ != state.round:
+                return []
+            state.held = False
+            return _try_complete(state)
+        case WorkersFinishing(round_):
+            if is_active(state, round_):
+                state.finishing = True
+            return []
+        case NodeSucceeded(ref, round_):
+            return _succeeded(state, ref, round_)
+        case TimerEnded(timer):
+            return _timer_ended(state, timer)
+        case JobClosed():
+            state.phase = Phase.CLOSED
+            return []
+        case _:
+            assert_never(event)
+
+
+def _joined(state: RoundState, event: NodeJoined) -> list[Effect]:
+    ref = event.ref
+    difference = state.settings.first_difference(event.settings)
+    if difference is not None:
+        return [RefuseNode(ref, *difference)]
+    member = state.members.get(ref.node_id)
+    last_seq = state.departed.get(ref.incarnation, 0)
+    if last_seq == NEVER_AGAIN or (last_seq and member is not None and member.ref != ref):
+        return [ExpelNode(ref, _superseded(ref), final=True)]
+    if event.seq <= last_seq:
+        return []
+    effects: list[Effect] = []
+    if member is not None and member.ref != ref:
+        effects += _supersede(state, member)
+        member = None
+    if member is None:
+        member = _arrive(state, event)
+    elif event.seq <= member.seq:
+        return []
+    else:
+        effects += _come_back(state, member, event)
+    return effects + _proceed(state)
+
+
+def _arrive(state: RoundState, event: NodeJoined) -> Member:
+    """A node that was not a member: a candidate now, or a late one."""
+    quarantine_s = losses.quarantine_s(state, event.ref.node_id)
+    if quarantine_s:
+        state.quarantine[event.ref.node_id] = quarantine_s
+    late = state.phase is Phase.ACTIVE
+    standing = Standing.STANDBY if late else Standing.JOINED
+    member = Member(event.ref, event.seq, event.candidate, standing)
+    add(state, member)
+    if late and _free_places(state):
+        _wait_for_place(state, member)
+    return member
+
+
+def _free_places(state: RoundState) -> int:
+    """Places of the active world that nobody has and nobody waits for."""
+    return state.settings.max_nodes - len(state.places) - state.counts[Standing.WAITING]
+
+
+def _wait_for_place(state: RoundState, member: Member) -> None:
+    stand(state, member, Standing.WAITING)
+    if member.ref.node_id not in state.quarantine:
+        _arrived_late(state)
+
+
+def _no_longer_waits(state: RoundState) -> None:
+    """A place that somebody waited for is free: the first who stands by waits for it. O(N)."""
+    if not state.counts[Standing.STANDBY] or not _free_places(state):
+        return
+    first = next(m for m in state.members.values() if m.standing is Standing.STANDBY)
+    _wait_for_place(state, first)
+
+
+def _arrived_late(state: RoundState) -> None:
+    state.arrivals += 1
+    if not state.eager_waiting:
+        state.first_arrival = state.arrivals
+        state.overdue = False
+    state.settled = state.overdue
+    state.eager_waiting += 1
+
+
+def _come_back(state: RoundState, member: Member, event: NodeJoined) -> list[Effect]:
+    """A member joins again: it has stopped, or its workers ended without our asking."""
+    effects: list[Effect] = []
+    if member.standing is Standing.RUNNING:
+        text = f"node {member.ref} lost its workers"
+        effects = _end_round(state, EndReason(EndKind.LOSS, text, member.ref.node_id))
+    member.seq, member.candidate = event.seq, event.candidate
+    if member.standing is Standing.STOPPING:
+        stand(state, member, Standing.JOINED)
+    return effects
+
+
+def _supersede(state: RoundState, older: Member) -> list[Effect]:
+    why = _superseded(older.ref)
+    effects = _forget(state, older, why, lost=True)
+    state.departed[older.ref.incarnation] = NEVER_AGAIN
+    return [ExpelNode(older.ref, why, final=True), *effects]
+
+
+def _superseded(ref: NodeRef) -> str:
+    return f"another agent has joined as node {ref}"
+
+
+def _gone(state: RoundState, ref: NodeRef, why: str, *, lost: bool) -> list[Effect]:
+    member = state.members.get(ref.node_id)
+    if member is None or member.ref != ref:
+        return []
+    return _forget(state, member, why, lost=lost) + _proceed(state)
+
+
+def _forget(state: RoundState, member: Member, why: str, *, lost: bool) -> list[Effect]:
+    ref, standing = member.ref, member.standing
+    remove(state, member)
+    if standing is Standing.WAITING:
+        _no_longer_waits(state)
+    counts_as_loss = lost and not member.succeeded and standing is not Standing.LEAVING
+    effects: list[Effect] = []
+    if standing is Standing.RUNNING and not member.succeeded:
+        kind = EndKind.LOSS if lost else EndKind.DRAIN
+        text = f"node {ref} was lost: {why}" if lost else f"node {ref} left"
+        effects = _end_round(state, EndReason(kind, text, ref.node_id))
+    if counts_as_loss and standing in (Standing.RUNNING, Standing.STOPPING):
+        effects += losses.count_loss(state, ref.node_id)
+    return effects
+
+
+def _draining(state: RoundState, ref: NodeRef, why: str) -> list[Effect]:
+    member = state.members.get(ref.node_id)
+    if member is None or member.ref != ref or member.standing is Standing.LEAVING:
+        return []
+    standing = member.standing
+    was_running = standing is Standing.RUNNING and not member.succeeded
+    withdraw(state, member)
+    stand(state, member, Standing.LEAVING)
+    if standing is Standing.WAITING:
+        _no_longer_waits(state)
+    effects: list[Effect] = []
+    if was_running:
+        text = f"node {ref} is leaving: {why}"
+        effects = _end_round(state, EndReason(EndKind.DRAIN, text, ref.node_id))
+    return effects + _proceed(state)
+
+
+def _succeeded(state: RoundState, ref: NodeRef, round_: int) -> list[Effect]:
+    member = state.members.get(ref.node_id)
+    if not is_active(state, round_) or member is None or member.ref != ref:
+        return []
+    if member.standing is not Standing.RUNNING or member.succeeded:
+        return []
+    member.succeeded = True
+    state.finishing = True
+    state.succeeded += 1
+    return [WorldSucceeded(round_)] if state.succeeded == len(state.places) else []
+
+
+def _timer_ended(state: RoundState, timer: Timer) -> list[Effect]:
+    if timer not in timers_wanted(state):
+        return []
+    match timer.kind:
+        case TimerKind.LAST_CALL:
+            return _complete(state)
+        case TimerKind.JOIN:
+            here = {m.ref.node_id for m in state.members.values() if m.standing is Standing.JOINED}
+            missing = tuple(p.node_id for p in state.places if p.node_id not in here)
+            return [JoinTimedOut(state.round, tuple(sorted(here)), missing)]
+        case TimerKind.STOP:
+            return _give_up_on_stopping(state)
+        case TimerKind.GROWTH_INTERVAL:
+            state.growth_allowed = True
+            return _try_grow(state)
+        case TimerKind.SETTLE | TimerKind.SETTLE_MAX:
+            state.settled = True
+            state.overdue = timer.kind is TimerKind.SETTLE_MAX
+            return _try_grow(state)
+        case TimerKind.QUARANTINE:
+            del state.quarantine[timer.id]
+            if state.members[timer.id].standing is Standing.WAITING:
+                _arrived_late(state)
+            return _try_grow(state)
+        case TimerKind.LOSS_RECENT:
+            losses.forget_recent(state, timer.id)
+        case TimerKind.LOSS_HOUR:
+            losses.forget(state, timer.id)
+        case TimerKind.BACKOFF | TimerKind.CHARGE:
+            pass
+        case _:
+            assert_never(timer.kind)
+    return []
+
+
+def _give_up_on_stopping(state: RoundState) -> list[Effect]:
+    stuck = [m.ref for m in state.members.values() if m.standing is Standing.STOPPING]
+    why = f"would not stop within {state.stop_grace_s + STOP_SLACK_S:g} s"
+    effects: list[Effect] = []
+    for ref in stuck:
+        effects.append(ExpelNode(ref, why, final=False))
+        effects += _gone(state, ref, why, lost=True)
+    return effects
+
+
+def _end_round(state: RoundState, reason: EndReason) -> list[Effect]:
+    """The active round ends: freeze the roster of the next one. O(N)."""
+    ended = state.round
+    state.phase, state.round, state.held = Phase.FORMING, ended + 1, True
+    state.finishing, state.succeeded, state.eager_waiting = False, 0, 0
+    state.roster_size, state.stop_grace_s = 0, 0.0
+    for member in state.members.values():
+        member.succeeded = False
+        match member.standing:
+            case Standing.RUNNING:
+                stand(state, member, Standing.STOPPING)
+                state.stop_grace_s = max(state.stop_grace_s, member.candidate.stop_grace_s)
+            case Standing.WAITING:
+                stand(state, member, Standing.JOINED)
+            case Standing.STANDBY:
+                stand(state, member, Standing.JOINED)
+                continue
+            case _:
+                continue
+        member.in_roster = True
+        state.roster_size += 1
+    return [StopRound(ended, reason)]
+
+
+def _proceed(state: RoundState) -> list[Effect]:
+    """Whatever follows, now that the members have changed."""
+    return [*_settle(state), *_try_complete(state), *_try_grow(state)]
+
+
+def _settle(state: RoundState) -> list[Effect]:
+    """Nobody is stopping any more: ask for the judgement. Asked again on every later event, since
+    a host may have to wait (for a backoff), and judging twice is harmless."""
+    forming = state.phase in (Phase.FORMING, Phase.LAST_CALL)
+    if forming and state.held and not state.counts[Standing.STOPPING]:
+        return [RoundSettled(state.round)]
+    return []
+
+
+def _try_complete(state: RoundState) -> list[Effect]:
+    if state.phase not in (Phase.FORMING, Phase.LAST_CALL) or state.held:
+        return []
+    joined, settings = state.counts[Standing.JOINED], state.settings
+    enough = joined >= settings.min_nodes
+    if state.roster_size:
+        roster_is_back = not state.counts[Standing.STOPPING]
+        return _complete(state) if roster_is_back and enough else []
+    if joined >= settings.max_nodes:
+        return _complete(state)
+    state.phase = Phase.LAST_CALL if enough else Phase.FORMING
+    return []
+
+
+def _complete(state: RoundState) -> list[Effect]:
+    joined = [m for m in state.members.values() if m.standing is Standing.JOINED]
+    seats = {m.ref: ranks.Seat(m.ref, m.candidate) for m in joined}
+    first_served = sorted(joined, key=lambda m: (not m.in_roster, ranks.sort_key(seats[m.ref])))
+    chosen = [seats[m.ref] for m in first_served[: state.settings.max_nodes]]
+    world = ranks.order(state.places, chosen)
+    for member in first_served:
+        member.in_roster = False
+        stand(state, member, Standing.STANDBY)
+    for seat in world:
+        stand(state, state.members[seat.ref.node_id], Standing.RUNNING)
+    state.places = [
+        Place(s.ref.node_id, s.ref.incarnation, s.candidate.workers, s.candidate.role)
+        for s in world
+    ]
+    state.phase, state.roster_size = Phase.ACTIVE, 0
+    state.growth_allowed = state.settings.min_growth_interval_s == 0
+    state.largest_world = max(state.largest_world, len(world))
+    return [FormWorld(state.round, tuple(world))]
+
+
+def _try_grow(state: RoundState) -> list[Effect]:
+    """Admit those who wait, if it is time (behaviour R2)."""
+    if state.phase is not Phase.ACTIVE or state.finishing or not state.settings.grow:
+        return []
+    size, waiting = len(state.places), state.eager_waiting
+    if not waiting or not state.growth_allowed:
+        return []
+    vacant = state.largest_world - size
+    full = size + waiting >= state.settings.max_nodes
+    if not (vacant > 0 or full or state.settled or state.settings.join_settle_s == 0):
+        return []
+    text = f"{waiting} more node{'s' if waiting > 1 else ''} joined"
+    return _end_round(state, EndReason(EndKind.GROWTH, text)) + _settle(state)

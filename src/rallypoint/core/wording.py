@@ -1,0 +1,52 @@
+"""Numbers, signals and the ends of jobs, in words for a person."""
+
+from __future__ import annotations
+
+import signal
+
+from rallypoint.core.events import JoinTimedOut
+from rallypoint.core.model import NodeRef, SharedSettings
+
+NAMES_MAX = 8
+"""So many nodes are named; thousands would hide the sentence."""
+
+
+def count(number: int, noun: str) -> str:
+    """`1 node`, `4 nodes`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def signal_name(number: int) -> str:
+    """`SIGKILL` for 9; real-time and unknown ones as `signal 40`."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def nobody_came(settings: SharedSettings, timeout: JoinTimedOut) -> str:
+    """Who was missing, and how long was waited."""
+    waited = f"waited {settings.join_timeout_s:g} s for {count(settings.min_nodes, 'node')}"
+    here = f"only {len(timeout.joined)} joined: {_names(timeout.joined) or 'none'}"
+    missing = f"; missing: {_names(timeout.missing)}" if timeout.missing else ""
+    return f"{waited}, {here}{missing}"
+
+
+def too_many_lost(lost: int, settings: SharedSettings) -> str:
+    """The job only burns its nodes."""
+    were, limit = "was" if lost == 1 else "were", settings.max_node_losses_per_hour
+    return f"{count(lost, 'node')} {were} lost within an hour (--max-node-losses {limit})"
+
+
+def host_leaves(ref: NodeRef, why: str, *, alone: bool) -> str:
+    """The coordinator goes with its node, and what would have helped the others."""
+    if alone:
+        return why
+    return (
+        f"node {ref}, which hosts the coordinator, is leaving: {why} "
+        "(a coordinator of its own, `rallypoint serve`, lets the other nodes go on)"
+    )
+
+
+def _names(node_ids: tuple[str, ...]) -> str:
+    return ", ".join(node_ids[:NAMES_MAX])

@@ -1,0 +1,120 @@
+"""Every exception that Rallypoint raises on purpose, and who must act on it.
+
+    RallypointError                 base; `exit_class` says how the command line ends
+    +-- UsageError                  the person: a flag, a value, a file name (exit 2)
+    |   `-- SettingsConflictError   the person: two nodes were started with different settings
+    +-- InfrastructureError         the scheduler: worth a requeue (exit 75)
+    |   +-- RendezvousError
+    |   |   +-- RendezvousTimeoutError     who was missing, how long was waited
+    |   |   +-- RendezvousConnectionError  which peer, and what was being done
+    |   |   `-- RendezvousClosedError      the job has ended; carries its verdict
+    |   +-- AccessError             the person: the token is missing or wrong
+    |   +-- EnrolmentError          the person: no route to the round store
+    |   `-- LogStorageError         the person: the log directory is full or gone
+    +-- ProtocolError               the peer broke the rules of the wire
+    |   +-- ForeignPeerError        the person: the endpoint's port belongs to something else
+    |   `-- VersionMismatchError    the person: another version of Rallypoint on the other side
+    `-- InvariantError              us: please report it
+
+Errors carry data and build their message from it; a foreign exception is translated once, at the
+edge, and kept as the cause.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class ExitClass(Enum):
+    """How a command ends; the number is the default exit code of the class."""
+
+    SUCCESS = 0
+    FAILED = 1
+    USAGE = 2
+    INFRASTRUCTURE = 75
+
+
+class RallypointError(Exception):
+    """Base of all. `str(error)` is one line for a person: what was wrong, and the fix."""
+
+    exit_class = ExitClass.FAILED
+
+
+class UsageError(RallypointError):
+    """The command line, a file or a setting is wrong; nothing was started."""
+
+    exit_class = ExitClass.USAGE
+
+
+class SettingsConflictError(UsageError):
+    """Two nodes of one job were started with different settings (behaviour R7)."""
+
+    def __init__(self, name: str, ours: object, theirs: object) -> None:
+        self.name, self.ours, self.theirs = name, ours, theirs
+        super().__init__(
+            f"this node was started with {name}={ours} but the job runs with {name}={theirs}: "
+            f"start every node of a job with the same {name}"
+        )
+
+
+class InfrastructureError(RallypointError):
+    """Something around the job failed; the same command may work when run again."""
+
+    exit_class = ExitClass.INFRASTRUCTURE
+
+
+class RendezvousError(InfrastructureError):
+    """The nodes could not agree."""
+
+
+class RendezvousTimeoutError(RendezvousError):
+    """Nodes were missing for too long."""
+
+
+class RendezvousConnectionError(RendezvousError):
+    """The coordinator could not be reached, or was lost."""
+
+
+class RendezvousClosedError(RendezvousError):
+    """The job has ended already."""
+
+
+class AccessError(InfrastructureError):
+    """The token is missing or wrong (behaviour F8)."""
+
+    exit_class = ExitClass.USAGE
+
+
+class EnrolmentError(InfrastructureError):
+    """This node could not reach the round store (behaviour F9)."""
+
+
+class LogStorageError(InfrastructureError):
+    """The log directory can't be written: full, read-only or gone."""
+
+
+class ProtocolError(RallypointError):
+    """The peer sent what the protocol forbids; the connection must be closed."""
+
+
+class ForeignPeerError(ProtocolError):
+    """The other side is not Rallypoint at all."""
+
+    exit_class = ExitClass.USAGE
+
+
+class VersionMismatchError(ProtocolError):
+    """The other side speaks another version of the session protocol (behaviour R7)."""
+
+    exit_class = ExitClass.USAGE
+
+    def __init__(self, ours: int, theirs: int) -> None:
+        self.ours, self.theirs = ours, theirs
+        super().__init__(
+            f"this node speaks version {ours} of Rallypoint's protocol but its peer speaks version "
+            f"{theirs}: install the same version of rallypoint on every node of the job"
+        )
+
+
+class InvariantError(RallypointError):
+    """A bug of ours. All bets are off: stop, and report it."""

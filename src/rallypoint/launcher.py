@@ -1,0 +1,120 @@
+"""The composition root: from a `LaunchConfig` to a running agent, and how it ended."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable
+
+from rallypoint.agent.participation import JobEnd, Participation
+from rallypoint.agent.sidecars import Sidecars
+from rallypoint.config import LaunchConfig, OnJoin
+from rallypoint.core.model import SharedSettings
+from rallypoint.errors import UsageError
+from rallypoint.observe.observer import Observer
+from rallypoint.process.log_dir import LogDir
+from rallypoint.process.relay_client import Relay
+from rallypoint.process.streams import parse_std_map, resolve_mode
+from rallypoint.process.worker_output import OutputSettings, WorkerOutputs
+from rallypoint.rendezvous.fence import new_loop
+
+MakeObserver = Callable[[Relay], Observer]
+
+
+def launch(
+    config: LaunchConfig, make_observer: MakeObserver, on_end: Callable[[JobEnd], None]
+) -> JobEnd:
+    """Run this node's part of the job, to its end. Blocks; for the main thread.
+
+    `make_observer` gets the relay, which is how lines reach the console. `on_end` is called
+    while the console still stands, for the last lines.
+
+    Raises RallypointError when this node could not take part. Nothing is left behind in any case.
+    """
+    signals, settings = _signals(config), _output_settings(config)
+    output, run_id = config.output, config.rendezvous.run_id
+    log_dir = LogDir.open(output.log_dir, run_id, temp_dir=output.temp_dir)
+    keep_logs = False
+    try:
+        sidecars = Sidecars.start()
+        loop, selector = new_loop()
+        try:
+            observer = make_observer(sidecars.relay)
+            outputs = WorkerOutputs(settings, log_dir, sidecars.relay)
+
+            async def take_part() -> JobEnd:
+                shared = shared_settings(config)
+                part = Participation(config, shared, signals, observer, outputs, sidecars, selector)
+                return await part.main(on_end)
+
+            end = loop.run_until_complete(take_part())
+            keep_logs = settings.keeps_files
+        finally:
+            loop.run_until_complete(sidecars.stop())
+            loop.close()
+    finally:
+        log_dir.close(keep=keep_logs)
+    return end
+
+
+def shared_settings(config: LaunchConfig) -> SharedSettings:
+    """What all nodes of the job must agree on (behaviour R7)."""
+    rendezvous, restart = config.rendezvous, config.restart
+    return SharedSettings(
+        run_id=rendezvous.run_id,
+        min_nodes=rendezvous.min_nodes,
+        max_nodes=rendezvous.max_nodes,
+        static=rendezvous.static,
+        max_restarts=restart.max_restarts,
+        restart_window_s=restart.window_s or 0.0,
+        restart_backoff_s=restart.backoff_s,
+        no_restart_exit_codes=restart.no_restart_exit_codes,
+        lease_s=rendezvous.lease_s,
+        heartbeat_s=rendezvous.heartbeat_s,
+        reconnect_grace_s=rendezvous.reconnect_grace_s,
+        join_timeout_s=rendezvous.join_timeout_s,
+        last_call_s=rendezvous.last_call_s,
+        join_settle_s=rendezvous.join_settle_s,
+        join_settle_max_s=rendezvous.join_settle_max_s,
+        min_growth_interval_s=rendezvous.min_growth_interval_s,
+        grow=rendezvous.on_join is OnJoin.RESTART,
+        max_node_losses_per_hour=rendezvous.max_node_losses_per_hour,
+    )
+
+
+def _signals(config: LaunchConfig) -> tuple[int, ...]:
+    numbers = []
+    for name in config.stop.signals:
+        number = getattr(signal, name, None)
+        if not isinstance(number, signal.Signals):
+            raise UsageError(f"--signals-to-handle {name}: there is no such signal")
+        numbers.append(int(number))
+    return tuple(numbers)
+
+
+def _output_settings(config: LaunchConfig) -> OutputSettings:
+    output, workers = config.output, config.workers
+    stdout_tty, stderr_tty = _is_terminal(sys.stdout), _is_terminal(sys.stderr)
+    mode = resolve_mode(
+        output.mode,
+        stdout_is_terminal=stdout_tty,
+        stderr_is_terminal=stderr_tty,
+        workers=workers.count * config.rendezvous.max_nodes,
+    )
+    return OutputSettings(
+        mode=mode,
+        role=workers.role,
+        redirects=parse_std_map(output.redirects, workers.count, flag="--redirects"),
+        tee=parse_std_map(output.tee, workers.count, flag="--tee"),
+        stderr_is_terminal=stderr_tty,
+        colour=stdout_tty and stderr_tty and output.colour,
+        prefix_template=output.prefix_template,
+    )
+
+
+def _is_terminal(stream: object) -> bool:
+    """A closed or replaced stream is none."""
+    try:
+        return bool(stream.isatty())  # type: ignore[attr-defined]
+    except (AttributeError, ValueError):
+        return False

@@ -1,0 +1,89 @@
+"""Signal dispositions across a fork.
+
+Signals that the parent handles are blocked from before the fork until the child has put its own
+dispositions in place. Otherwise a signal in between would run the parent's handler in the child,
+and wake the parent's event loop through the shared wake-up descriptor. All others do in the child
+what they should already.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+# What Python itself ignores: its programs expect BrokenPipeError and OSError instead of death.
+IGNORED_BY_PYTHON = frozenset({signal.SIGPIPE, signal.SIGXFSZ})
+
+# What schedulers, shells and people send to every process of a job at once.
+SENT_TO_EVERYBODY = frozenset(
+    {
+        signal.SIGTERM,
+        signal.SIGINT,
+        signal.SIGHUP,
+        signal.SIGQUIT,
+        signal.SIGUSR1,
+        signal.SIGUSR2,
+        signal.SIGTSTP,
+        signal.SIGTTIN,
+        signal.SIGTTOU,
+        signal.SIGALRM,
+        signal.SIGXCPU,
+    }
+)
+
+
+def handled_signals() -> list[signal.Signals | int]:
+    """Signals that run a handler here: those to block across a fork. An ignored signal is left
+    alone, because blocking would keep it for the child, which may not ignore it."""
+    return [number for number in changed_signals() if signal.getsignal(number) != signal.SIG_IGN]
+
+
+@contextmanager
+def blocked(signals: Iterable[signal.Signals | int]) -> Iterator[None]:
+    """Block these signals in this thread; what arrives is delivered on leaving."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def changed_signals() -> list[signal.Signals | int]:
+    """Signals whose disposition is not the default, those set by foreign C code included."""
+    return [
+        number for number in signal.valid_signals() if signal.getsignal(number) != signal.SIG_DFL
+    ]
+
+
+def reset_in_child(
+    changed: Iterable[signal.Signals | int], ignored: frozenset[signal.Signals]
+) -> None:
+    """In a forked child: defaults for `changed`, SIG_IGN for `ignored`, and an empty mask."""
+    signal.set_wakeup_fd(-1)
+    for number in changed:
+        if number not in ignored:
+            signal.signal(number, signal.SIG_DFL)
+    for number in ignored:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def keep_exit_statuses() -> None:
+    """Undo an inherited SIG_IGN of SIGCHLD, under which the kernel throws exit statuses away."""
+    if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+
+
+def hold_early_signals() -> None:
+    """As PID 1 of a container, keep what schedulers send until `release_signals`: the kernel drops
+    a signal that a first process does not handle yet. Any other process ends by it, as it should.
+    """
+    if os.getpid() == 1:
+        signal.pthread_sigmask(signal.SIG_BLOCK, SENT_TO_EVERYBODY)
+
+
+def release_signals() -> None:
+    """The handlers are in place: deliver what was held. Safe to call again."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SENT_TO_EVERYBODY)

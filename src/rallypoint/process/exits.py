@@ -1,0 +1,149 @@
+"""Exits, noticed by the kernel's notification (behaviour A1).
+
+A pidfd in the event loop becomes readable when its process exits. Where there are none (a kernel
+before 5.3, a sandbox that forbids them, macOS), SIGCHLD is used instead: that needs a loop in the
+main thread, and costs a look at every watched child per signal.
+
+A child is only looked at, not reaped: the zombie keeps its pid, and so the number of its process
+group and session, until what is left of them has been dealt with. A signal to the group can then
+never reach a stranger (W15).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from rallypoint.core.wording import signal_name
+from rallypoint.process import sigchld, syscalls
+
+_POLL_WITHOUT_PIDFD_S = 0.02
+
+
+class WorkerExit(Struct, frozen=True):
+    """How a process ended: an exit code or a signal. Both None: the status was lost."""
+
+    code: int | None
+    signal: int | None
+    core_dumped: bool = False
+
+    @property
+    def succeeded(self) -> bool:
+        return self.code == 0
+
+    @property
+    def returncode(self) -> int:
+        """As torchrun and subprocess put it: the exit code, or minus the signal; 255 when lost."""
+        if self.code is not None:
+            return self.code
+        return -self.signal if self.signal is not None else 255
+
+    def describe(self) -> str:
+        """`exit code 3`, `SIGSEGV (core dumped)`."""
+        if self.code is not None:
+            return f"exit code {self.code}"
+        if self.signal is None:
+            return "unknown exit status"
+        return signal_name(self.signal) + (" (core dumped)" if self.core_dumped else "")
+
+
+def peek(pid: int) -> WorkerExit | None:
+    """How a child ended, or None while it runs. Does not reap."""
+    try:
+        result = syscalls.peek_exit(pid)
+    except ChildProcessError:
+        return WorkerExit(None, None)
+    if result is None:
+        return None
+    if result.si_code == os.CLD_EXITED:
+        return WorkerExit(result.si_status, None)
+    return WorkerExit(None, result.si_status, result.si_code == os.CLD_DUMPED)
+
+
+class ExitWatch:
+    """Calls back once per watched child, from the loop, when the child has exited."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        pidfd_open: syscalls.PidfdOpen = syscalls.pidfd_open,
+    ) -> None:
+        self._loop = loop
+        self._pidfd_open = pidfd_open
+        self._pidfds: dict[int, int] = {}
+        self._callbacks: dict[int, Callable[[WorkerExit], None]] = {}
+        self._unsubscribe: Callable[[], None] | None = None
+
+    def watch(self, pid: int, on_exit: Callable[[WorkerExit], None]) -> None:
+        """Watch a child of this process that is not reaped yet; it may have exited already.
+
+        Raises OSError when descriptors have run out, RuntimeError when neither way can be used.
+        """
+        self._callbacks[pid] = on_exit
+        try:
+            fd = self._pidfd_open(pid)
+        except OSError as error:
+            if not syscalls.lacks_pidfd(error):
+                del self._callbacks[pid]
+                raise
+            if self._unsubscribe is None:
+                self._unsubscribe = sigchld.subscribe(self._loop, self._look_at_all)
+            self._loop.call_soon(self._look, pid)
+        else:
+            self._pidfds[pid] = fd
+            self._loop.add_reader(fd, self._look, pid)
+
+    def unwatch(self, pid: int) -> None:
+        """Forget a child; its callback will not be called. Safe to repeat."""
+        self._callbacks.pop(pid, None)
+        fd = self._pidfds.pop(pid, None)
+        if fd is not None:
+            self._loop.remove_reader(fd)
+            os.close(fd)
+
+    def close(self) -> None:
+        """Forget all. Safe to repeat."""
+        for pid in list(self._callbacks):
+            self.unwatch(pid)
+        if self._unsubscribe is not None:
+            self._unsubscribe()
+            self._unsubscribe = None
+
+    def _look_at_all(self) -> None:
+        for pid in list(self._callbacks):
+            self._look(pid)
+
+    def _look(self, pid: int) -> None:
+        callback = self._callbacks.get(pid)
+        if callback is None:
+            return
+        outcome = peek(pid)
+        if outcome is not None:
+            self.unwatch(pid)
+            callback(outcome)
+
+
+async def wait_until_gone(
+    pid: int, *, pidfd_open: syscalls.PidfdOpen = syscalls.pidfd_open
+) -> None:
+    """Return when the process, which need be no child, has exited. Without pidfds: soon, for the
+    caller to look again."""
+    try:
+        fd = pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    except OSError:
+        await asyncio.sleep(_POLL_WITHOUT_PIDFD_S)
+        return
+    loop = asyncio.get_running_loop()
+    gone = asyncio.Event()
+    try:
+        loop.add_reader(fd, gone.set)
+        await gone.wait()
+    finally:
+        loop.remove_reader(fd)
+        os.close(fd)

@@ -1,0 +1,241 @@
+"""Why a worker failed, told in one line and a traceback: from its error file, its last words on
+stderr, and how the kernel saw it end.
+
+The error file is torch's (a worker under torch's `record` decorator writes it to
+TORCHELASTIC_ERROR_FILE): `{"message": {"message": ..., "extraInfo": {"py_callstack": ...,
+"timestamp": ...}}}` or `{"message": text, "timestamp": ...}`. A worker writes what it likes there,
+so nothing in it is trusted: anything malformed is as good as none.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import stat
+from typing import NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from rallypoint.core.wording import signal_name
+from rallypoint.process.exits import WorkerExit
+
+MESSAGE_LIMIT_BYTES = 2048
+TRACEBACK_LIMIT_BYTES = 8192
+_ERROR_FILE_LIMIT_BYTES = 1 << 20
+_SIGABRT, _SIGKILL = 6, 9
+
+
+class FailureDetail(Struct, frozen=True):
+    """What a person wants to know of one failed worker. Free of control characters, bounded.
+
+    `tells_of_lost_peer`: it died because another worker or its network was gone, so it is hardly
+    the first cause (A3). `raised_at`: unix seconds by the worker's clock, where it told.
+    """
+
+    message: str
+    traceback: str
+    tells_of_lost_peer: bool
+    raised_at: float | None
+
+
+class _Said(NamedTuple):
+    """What the worker itself said of its error; `text` is empty when it said nothing."""
+
+    text: str
+    traceback: str
+    raised_at: float | None
+
+
+class _ExtraInfo(msgspec.Struct):
+    py_callstack: str = ""
+    timestamp: str | int | float | None = None
+
+
+class _Body(msgspec.Struct):
+    message: str
+    extra_info: _ExtraInfo | None = msgspec.field(name="extraInfo", default=None)
+
+
+class _ErrorFile(msgspec.Struct):
+    message: _Body | str
+    timestamp: str | int | float | None = None
+
+
+def read_error_file(path: str) -> bytes | None:
+    """The content, or None when there is none, it is no regular file, or longer than 1 MiB.
+
+    Never blocks on a pipe that a worker put there.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError):
+        return None
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _ERROR_FILE_LIMIT_BYTES:
+            return None
+        return os.read(fd, _ERROR_FILE_LIMIT_BYTES)
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+
+
+def describe_failure(
+    outcome: WorkerExit,
+    *,
+    error_file: bytes | None = None,
+    stderr_tail: bytes = b"",
+    out_of_memory: bool = False,
+) -> FailureDetail:
+    """Put together what is known. Pure.
+
+    A fatal signal is the message, whatever the worker said before, except for SIGABRT, by which C++
+    programs end on an exception that they have printed. `out_of_memory`: the kernel has killed for
+    memory in this container (`oom.OomWatch`).
+    """
+    tail = _plain(_decode_tail(stderr_tail))
+    error = _parse_error_file(error_file) or _Said(_exception_block(tail), tail, None)
+    said = error.text.partition("\n")[0].strip()
+    match outcome.signal:
+        case None if said:
+            message = said
+        case None:
+            last = _last_line(tail)
+            message = f"{outcome.describe()}; last line: {last}" if last else outcome.describe()
+        case signum:
+            message = _describe_signal(signum, outcome.core_dumped, out_of_memory)
+            if signum == _SIGABRT and said:
+                message = f"{message}: {said}"
+    fatal = outcome.signal not in (None, _SIGABRT)
+    return FailureDetail(
+        _clip_end(message, MESSAGE_LIMIT_BYTES),
+        _clip_start(error.traceback or tail, TRACEBACK_LIMIT_BYTES),
+        not fatal and tells_of_lost_peer(error.text),
+        error.raised_at,
+    )
+
+
+# What gloo, NCCL, UCC, sockets and torch's store say when the other side has gone.
+_LOST_PEER = re.compile(
+    r"""
+      connection \s (reset|closed|aborted|refused) | ConnectionResetError | ConnectionRefusedError
+    | ConnectionAbortedError | BrokenPipeError | broken \s pipe | no \s route \s to \s host
+    | network \s is \s unreachable | socket \s timeout | timed \s out \s waiting
+    | wait \s timeout | client \s socket \s has \s timed \s out | timeout \s caused \s pair
+    | remote \s process \s exited | ncclRemoteError | ncclSystemError
+    | communicator \s was \s aborted | caught \s collective \s operation \s timeout
+    | watchdog \s thread \s terminated | failed \s to \s recv | recvValue \s failed
+    | sendBytes \s failed | recvBytes \s failed | DistNetworkError | DistBackendError
+    | DistStoreError | Barrier \s timed \s out | heartbeat \s timeout | MPI_ERR_PROC_FAILED
+    | peer \s (is \s)?(gone|lost|unreachable) | UCS_ERR_(ENDPOINT_TIMEOUT|CONNECTION_RESET)
+    | ucc .{0,60} (connection|remote)
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
+# The same exceptions when the fault is this worker's own.
+_OWN_FAULT = re.compile(
+    r"""
+      invalid \s (usage|argument) | ncclInvalid | ncclInternalError | unhandled \s cuda \s error
+    | duplicate \s gpu | out \s of \s memory | illegal \s memory \s access | address \s already
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
+
+
+def tells_of_lost_peer(text: str) -> bool:
+    """Whether an error reads like the consequence of another process's end."""
+    return bool(_LOST_PEER.search(text)) and not _OWN_FAULT.search(text)
+
+
+def _describe_signal(signum: int, core_dumped: bool, out_of_memory: bool) -> str:
+    text = f"killed by {signal_name(signum)}"
+    if core_dumped:
+        text += " (core dumped)"
+    if signum == _SIGKILL and out_of_memory:
+        text += " (out of memory? the kernel has just killed for memory here)"
+    return text
+
+
+def _parse_error_file(content: bytes | None) -> _Said | None:
+    if content is None:
+        return None
+    try:
+        record = msgspec.json.decode(content, type=_ErrorFile)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    if isinstance(record.message, str):
+        return _Said(_plain(record.message), "", _seconds(record.timestamp))
+    extra = record.message.extra_info or _ExtraInfo()
+    message, callstack = _plain(record.message.message), _plain(extra.py_callstack)
+    return _Said(message, callstack, _seconds(extra.timestamp))
+
+
+def _seconds(stamp: str | float | None) -> float | None:
+    try:
+        seconds = float(stamp) if stamp is not None else math.nan
+    except (ValueError, OverflowError):
+        return None
+    return seconds if math.isfinite(seconds) and seconds > 0 else None
+
+
+_TRACEBACK = re.compile(r"^(?P<prefix>.*?)(Exception Group )?Traceback \(most recent call last\):")
+_EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(Error|Exception|Exit|Interrupt|Group)\b(:.*)?$")
+_CPP_WHAT = re.compile(r"\bwhat\(\):\s+(?P<what>.*)$")
+
+
+def _exception_block(tail: str) -> str:
+    """The last exception and what it goes on to say; "" when the tail shows none.
+
+    Each line of a traceback may have a prefix (`[rank0]: `, or `  | ` in a group): as many
+    characters as stand before the header.
+    """
+    lines = tail.splitlines()
+    for index in range(len(lines) - 1, -1, -1):
+        header = _TRACEBACK.match(lines[index])
+        if header is not None:
+            width = len(header["prefix"])
+            body = [line[width:] for line in lines[index + 1 :]]
+            start = next((i for i, line in enumerate(body) if line[:1].strip()), len(body))
+            return "\n".join(body[start : start + 20])
+    for index in range(len(lines) - 1, -1, -1):
+        what = _CPP_WHAT.search(lines[index])
+        if what is not None:
+            return what["what"]
+        if _EXCEPTION.match(lines[index]):
+            return lines[index]
+    return ""
+
+
+def _last_line(tail: str) -> str:
+    return next((line.strip() for line in reversed(tail.splitlines()) if line.strip()), "")
+
+
+_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(\x07|\x1b\\)?")
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def _plain(text: str) -> str:
+    """Without colours and control characters; a carriage return (progress bars) ends a line."""
+    text = _ESCAPES.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
+    return _CONTROLS.sub("", text)
+
+
+def _decode_tail(tail: bytes) -> str:
+    start = 0
+    while start < min(3, len(tail)) and tail[start] & 0xC0 == 0x80:
+        start += 1  # The rest of a character that was cut off.
+    return tail[start:].decode("utf-8", "replace")
+
+
+def _clip_end(text: str, limit: int) -> str:
+    encoded = text.encode("utf-8", "replace")
+    if len(encoded) <= limit:
+        return encoded.decode("utf-8")
+    return encoded[: limit - 3].decode("utf-8", "ignore") + "..."
+
+
+def _clip_start(text: str, limit: int) -> str:
+    return text.encode("utf-8", "replace")[-limit:].decode("utf-8", "ignore")

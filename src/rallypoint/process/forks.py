@@ -1,0 +1,123 @@
+"""Helper processes of the agent: forked, never exec'd, so that they start in a millisecond.
+
+The guard, the output relay and the round store are such helpers: what they do must not share a
+process with the heartbeat. A helper holds no descriptor that it was not given.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterable
+from typing import NoReturn
+
+from rallypoint.process import dispositions, syscalls
+
+
+class ForkedProcess:
+    """A child of this process that runs one function. The owner must `wait` for it in the end."""
+
+    def __init__(self, pid: int, name: str) -> None:
+        self.pid, self.name = pid, name
+        self._exit_code: int | None = None
+
+    def alive(self) -> bool:
+        """Whether it still runs. Does not reap."""
+        if self._exit_code is not None:
+            return False
+        try:
+            return syscalls.peek_exit(self.pid) is None
+        except ChildProcessError:
+            return False
+
+    def kill(self) -> None:
+        """SIGKILL, now. Harmless when it has exited or was reaped."""
+        if self._exit_code is None:
+            syscalls.signal_process(self.pid, signal.SIGKILL)
+
+    def wait(self) -> int:
+        """Reap it and return its exit code (-n: by signal n). Blocks until it exits: kill first,
+        unless its end is near for another reason. Safe to call again."""
+        if self._exit_code is None:
+            try:
+                status = os.waitpid(self.pid, 0)[1]
+                self._exit_code = os.waitstatus_to_exitcode(status)
+            except ChildProcessError:
+                self._exit_code = 0  # Somebody else reaped it; all that matters is that it is gone.
+        return self._exit_code
+
+
+def fork_process(
+    body: Callable[[], None],
+    *,
+    name: str,
+    keep_fds: Iterable[int] = (),
+    ignored_signals: Iterable[signal.Signals] = (),
+    dies_with_parent: bool = True,
+) -> ForkedProcess:
+    """Run `body` in a forked child, which exits 0 when it returns and 1 when it raises.
+
+    The child leads its own session, dies (SIGKILL) with this process unless told otherwise, has
+    Python's default signal dispositions but for `ignored_signals`, and no descriptor above 2 but
+    `keep_fds`. Its name (at most 15 bytes count) shows in `ps -o comm`. Works within a callback of
+    a running event loop: the child never returns to it, and may run a loop of its own.
+
+    Raises OSError when the system can't fork.
+    """
+    prctl = syscalls.load_prctl()
+    keep = frozenset(keep_fds)
+    ignored = dispositions.IGNORED_BY_PYTHON.union(ignored_signals)
+    changed = dispositions.changed_signals()
+    parent_pid = os.getpid()
+    dispositions.keep_exit_statuses()
+
+    def begin() -> None:
+        os.setsid()
+        if dies_with_parent:
+            syscalls.die_with_parent(prctl, parent_pid)
+        dispositions.reset_in_child(changed, ignored)
+        syscalls.close_fds_except(keep)
+        _set_name(name)
+        body()
+
+    with dispositions.blocked(dispositions.handled_signals()):
+        pid = os.fork()
+        if pid == 0:
+            _run_and_exit(begin)
+    return ForkedProcess(pid, name)
+
+
+def _run_and_exit(begin: Callable[[], None]) -> NoReturn:
+    try:
+        # Sockets of the parent that are garbage must not be finalized here: they would close the
+        # numbers of their closed descriptors, which by then are descriptors of the child.
+        gc.freeze()
+        begin()
+        os._exit(0)
+    except BaseException:
+        _report_exception()
+    finally:
+        os._exit(1)
+
+
+def _report_exception() -> None:
+    import traceback
+
+    text = "".join(traceback.format_exception(*sys.exc_info()))
+    try:
+        os.write(2, text.encode("utf-8", "backslashreplace"))
+    except OSError:
+        pass  # The console is gone; the exit code tells enough.
+
+
+def _set_name(name: str) -> None:
+    try:
+        fd = os.open("/proc/self/comm", os.O_WRONLY)
+        try:
+            os.write(fd, name.encode()[:15])
+        finally:
+            os.close(fd)
+    except OSError:
+        pass  # Only for people who look at ps.

@@ -1,0 +1,280 @@
+"""The relay: one process per agent that stands between the workers' pipes and the consoles.
+
+It exists so that a slow terminal or disk slows the workers that write, through their full pipes,
+and never the agent: whoever's console or file is behind is not read from. Nothing that a worker
+writes is dropped while somebody is there to take it. It is also the one writer of the agent's own
+lines, so that lines never tear each other.
+
+The process is forked with the signals that end a job ignored, and goes when its agent does: at
+the end of the control channel it takes what is in the pipes at that moment, writes it out, and
+exits. A console that takes nothing for STALL_S then, or a pipe held open by a grandchild, does not
+keep it.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import time
+from collections import deque
+
+from msgspec import Struct, field
+
+from rallypoint.process.relay_console import Console, open_consoles
+from rallypoint.process.relay_lines import LineAssembler, Tail
+from rallypoint.process.relay_messages import (
+    MAX_PACKET,
+    AddStream,
+    AskDrain,
+    AskTail,
+    Drained,
+    Report,
+    Say,
+    ShowStatus,
+    TailIs,
+    WriteFailed,
+    decode_request,
+    encode,
+)
+
+STALL_S = 5.0
+_READ_BYTES = 64 * 1024
+_PIPE_BYTES = 1024 * 1024  # no pipe holds more, unless root made it so
+
+
+def run_relay(control: socket.socket) -> None:
+    """The body of the relay process; returns when the agent is gone and all is written."""
+    _RelayLoop(control).run()
+
+
+class _Stream(Struct, eq=False):
+    fd: int
+    worker: tuple[int, int]  # round, local rank
+    console: Console | None
+    lines: LineAssembler | None
+    file_path: bytes
+    file_fd: int  # -1 when there is none
+    tail: Tail | None
+
+
+class _DrainMark(Struct, eq=False):
+    """What every console must have written before `ask` is answered."""
+
+    ask: int
+    marks: list[tuple[Console, int]] = field(default_factory=list)
+
+
+class _RelayLoop:
+    def __init__(self, control: socket.socket) -> None:
+        control.setblocking(False)
+        self._control = control
+        self._consoles = open_consoles()
+        self._all_consoles = list({id(c): c for c in self._consoles.values()}.values())
+        self._streams: dict[int, _Stream] = {}
+        self._tails: dict[tuple[int, int], Tail] = {}
+        self._failed_paths: set[bytes] = set()
+        self._drains: list[_DrainMark] = []
+        self._reports: deque[bytes] = deque()
+        self._agent_lives = True
+
+    def run(self) -> None:
+        while self._agent_lives:
+            self._turn()
+        self._finish()
+
+    def _turn(self) -> None:
+        """Wait for one or more descriptors and serve each once."""
+        poll = select.poll()
+        control_events = select.POLLIN | (select.POLLOUT if self._reports else 0)
+        poll.register(self._control, control_events)
+        for stream in self._streams.values():
+            if stream.console is None or not stream.console.is_full:
+                poll.register(stream.fd, select.POLLIN)
+        for console in self._all_consoles:
+            if console.wants_write:
+                poll.register(console.fd, select.POLLOUT)
+        ready = dict(poll.poll())
+        # Streams before control: an answer about "until now" then has less to fetch.
+        for stream in list(self._streams.values()):
+            if stream.fd in ready:
+                self._read(stream, _READ_BYTES)
+        for console in self._all_consoles:
+            if console.fd in ready:
+                self._write(console)
+        events = ready.get(self._control.fileno(), 0)
+        if events & select.POLLOUT:
+            self._send_reports()
+        if events & ~select.POLLOUT:
+            self._receive()
+
+    # --- the agent's requests
+
+    def _receive(self) -> None:
+        while self._agent_lives:
+            try:
+                packet, fds, _, _ = socket.recv_fds(self._control, 2 * MAX_PACKET, 1)
+            except BlockingIOError:
+                return
+            except OSError:
+                packet, fds = b"", []
+            if not packet:
+                self._agent_lives = False
+                return
+            self._serve(packet, fds)
+
+    def _serve(self, packet: bytes, fds: list[int]) -> None:
+        match decode_request(packet):
+            case AddStream() as request:
+                self._add(request, fds[0])
+            case ShowStatus(text):
+                self._consoles[2].show_status(text)
+            case Say(lines):
+                self._consoles[2].write_lines(lines)
+            case AskTail(ask, round_number, local_rank):
+                worker = (round_number, local_rank)
+                for stream in list(self._streams.values()):
+                    if stream.worker == worker and stream.tail is not None:
+                        self._read(stream, _PIPE_BYTES)
+                tail = self._tails.get(worker)
+                self._report(TailIs(ask, tail.last() if tail else b""))
+            case AskDrain(ask):
+                self._read_all()
+                marks = [(console, console.accepted) for console in self._all_consoles]
+                self._drains.append(_DrainMark(ask, marks))
+                self._answer_drains()
+
+    def _add(self, request: AddStream, fd: int) -> None:
+        os.set_blocking(fd, False)
+        worker = (request.round_number, request.local_rank)
+        tail = None
+        if request.keep_tail:
+            # The round before may still be asked about; older ones are history.
+            self._tails = {k: t for k, t in self._tails.items() if k[0] >= worker[0] - 1}
+            tail = self._tails[worker] = Tail()
+        self._streams[fd] = _Stream(
+            fd=fd,
+            worker=worker,
+            console=self._consoles.get(request.fd),
+            lines=LineAssembler(request.prefix) if request.lines else None,
+            file_path=request.path,
+            file_fd=self._open(request.path) if request.path else -1,
+            tail=tail,
+        )
+
+    # --- the workers' bytes
+
+    def _read_all(self) -> None:
+        for stream in list(self._streams.values()):
+            self._read(stream, _PIPE_BYTES)
+
+    def _read(self, stream: _Stream, limit: int) -> None:
+        """Take what is in the pipe now, at most about `limit` bytes of it."""
+        while limit > 0:
+            try:
+                data = os.read(stream.fd, _READ_BYTES)
+            except BlockingIOError:
+                return
+            if not data:
+                self._end(stream)
+                return
+            self._pass_on(stream, data)
+            limit -= len(data)
+
+    def _pass_on(self, stream: _Stream, data: bytes) -> None:
+        if stream.tail is not None:
+            stream.tail.feed(data)
+        if stream.file_fd >= 0:
+            self._write_file(stream, data)
+        if stream.console is None:
+            return
+        if stream.lines is None:
+            stream.console.write_raw(data)
+        else:
+            stream.console.write_lines(stream.lines.feed(data))
+
+    def _end(self, stream: _Stream) -> None:
+        if stream.console is not None and stream.lines is not None:
+            stream.console.write_lines(stream.lines.finish())
+        del self._streams[stream.fd]
+        os.close(stream.fd)
+        if stream.file_fd >= 0:
+            os.close(stream.file_fd)
+
+    # --- what can fail: files and consoles
+
+    def _open(self, path: bytes) -> int:
+        try:
+            return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        except OSError as error:
+            self._report_failure(path, error.errno)
+            return -1
+
+    def _write_file(self, stream: _Stream, data: bytes) -> None:
+        try:
+            while data:
+                data = data[os.write(stream.file_fd, data) :]
+        except OSError as error:
+            self._report_failure(stream.file_path, error.errno)
+
+    def _write(self, console: Console) -> None:
+        console.write_some()
+        if console.failure is not None:
+            self._report_failure(console.name.encode(), console.failure)
+            console.failure = None
+        if self._drains:
+            self._answer_drains()
+
+    # --- reports to the agent
+
+    def _answer_drains(self) -> None:
+        waiting = []
+        for drain in self._drains:
+            if all(console.written >= mark for console, mark in drain.marks):
+                self._report(Drained(drain.ask))
+            else:
+                waiting.append(drain)
+        self._drains = waiting
+
+    def _report_failure(self, path: bytes, number: int | None) -> None:
+        if path not in self._failed_paths:
+            self._failed_paths.add(path)
+            self._report(WriteFailed(path, number or 0))
+
+    def _report(self, report: Report) -> None:
+        self._reports.append(encode(report))
+        self._send_reports()
+
+    def _send_reports(self) -> None:
+        while self._reports:
+            try:
+                self._control.send(self._reports[0])
+            except BlockingIOError:
+                return
+            except OSError:
+                self._reports.clear()  # the agent is gone; the next read says so too
+                return
+            self._reports.popleft()
+
+    # --- the end
+
+    def _finish(self) -> None:
+        """Take what is in the pipes now, write it out, take the status line away."""
+        self._read_all()
+        for stream in list(self._streams.values()):
+            self._end(stream)
+        for console in self._all_consoles:
+            console.show_status(b"")
+        stalled_at = time.monotonic() + STALL_S
+        while any(console.wants_write for console in self._all_consoles):
+            poll = select.poll()
+            for console in self._all_consoles:
+                if console.wants_write:
+                    poll.register(console.fd, select.POLLOUT)
+            ready = dict(poll.poll(max(0.0, stalled_at - time.monotonic()) * 1000))
+            if not ready:
+                return
+            for console in self._all_consoles:
+                if console.fd in ready:
+                    self._write(console)
+            stalled_at = time.monotonic() + STALL_S

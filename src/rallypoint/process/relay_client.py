@@ -1,0 +1,298 @@
+"""The agent's side of the relay. No method blocks the loop; nothing but a status line is lost.
+
+Sending never waits: what the control socket does not take at once stays in a queue that the loop
+empties, and a status line that was overtaken by a newer one is not sent at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+from collections import deque
+from collections.abc import Callable
+from typing import TypeAlias
+
+from msgspec import Struct, field
+
+from rallypoint.process import dispositions
+from rallypoint.process.forks import ForkedProcess, fork_process
+from rallypoint.process.relay import STALL_S, run_relay
+from rallypoint.process.relay_messages import (
+    MAX_PACKET,
+    AddStream,
+    AskDrain,
+    AskTail,
+    Drained,
+    Request,
+    Say,
+    ShowStatus,
+    TailIs,
+    WriteFailed,
+    decode_report,
+    encode,
+)
+from rallypoint.process.streams import Console, Std, ToRelay
+
+_SAY_BYTES = MAX_PACKET // 2
+
+StorageErrorHandler: TypeAlias = Callable[[str, int], None]
+"""Called in the loop with a path (or `stdout`, `stderr`) and the errno; once for each path."""
+
+
+class Relay(Struct, eq=False):
+    """The running relay process. Make one with `start`; end it with `stop`."""
+
+    process: ForkedProcess
+    _control: socket.socket
+    _on_storage_error: StorageErrorHandler | None
+    _queue: deque[tuple[bytes, int]] = field(default_factory=deque)  # packet, fd or -1
+    _status: bytes | None = None
+    _asks: dict[int, asyncio.Future[bytes]] = field(default_factory=dict)
+    _last_ask: int = 0
+    _loop: asyncio.AbstractEventLoop | None = None
+    _writer_armed: bool = False
+    _lost: bool = False
+    _ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @classmethod
+    def start(cls, *, on_storage_error: StorageErrorHandler | None = None) -> Relay:
+        """Fork the relay. May be called before the loop runs; do it while the agent is small.
+
+        Raises OSError when the system can't fork.
+        """
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        # Blocked, they can't end it before it ignores them. It outlives a killed agent by the
+        # moment that it takes to write out what it holds.
+        with dispositions.blocked(dispositions.SENT_TO_EVERYBODY):
+            process = fork_process(
+                lambda: run_relay(theirs),
+                name="relay",
+                keep_fds=(theirs.fileno(),),
+                ignored_signals=dispositions.SENT_TO_EVERYBODY,
+                dies_with_parent=False,
+            )
+        theirs.close()
+        ours.setblocking(False)
+        return cls(process, ours, on_storage_error)
+
+    def add(
+        self, *, round_number: int, local_rank: int, stream: Std, route: ToRelay, prefix: bytes
+    ) -> int:
+        """The write end of a new pipe, to become the worker's stdout or stderr.
+
+        The caller closes it once the worker has it: the stream ends with its last writer.
+        If the relay was lost, it is the agent's own stream instead: output beats decoration.
+        """
+        fd = 1 if stream is Std.OUT else 2
+        if self._lost:
+            return os.dup(fd)
+        reader, writer = os.pipe()
+        request = AddStream(
+            round_number=round_number,
+            local_rank=local_rank,
+            fd=0 if route.console is Console.NONE else fd,
+            lines=route.console in (Console.PREFIX, Console.TEE),
+            prefix=prefix,
+            path=os.fsencode(route.path),
+            keep_tail=route.keep_tail,
+        )
+        self._send(request, reader)
+        return writer
+
+    def status(self, text: str) -> None:
+        """Show this status line (a terminal only) until the next one; empty takes it away."""
+        self._status = text.encode(errors="backslashreplace")
+        self._pump()
+
+    def say(self, line: str) -> None:
+        """Write lines of the agent to stderr, on lines of their own. A final newline is optional.
+
+        Without a relay (it was lost) they are written directly.
+        """
+        text = line.removesuffix("\n").encode(errors="backslashreplace") + b"\n"
+        if self._lost:
+            _write_directly(text)
+            return
+        while text:
+            end = len(text) if len(text) <= _SAY_BYTES else text.rfind(b"\n", 0, _SAY_BYTES) + 1
+            end = end or _SAY_BYTES
+            self._send(Say(text[:end]))
+            text = text[end:]
+
+    async def tail(self, round_number: int, local_rank: int, *, timeout_s: float = 2.0) -> bytes:
+        """The last lines of a worker's stderr, with all that it wrote until now.
+
+        Call when the worker has ended. Empty when its stderr is not relayed, when the relay was
+        lost, and when a console that takes nothing holds the relay for `timeout_s`.
+        """
+        ask = self._next_ask()
+        return await self._ask(AskTail(ask, round_number, local_rank), ask, timeout_s) or b""
+
+    async def drain(self, timeout_s: float | None = None) -> bool:
+        """Wait until all that workers and agent wrote until now is out; whether it was in time.
+
+        None waits as long as the consoles do: a reader that pauses (`| less`) loses nothing.
+        """
+        ask = self._next_ask()
+        return await self._ask(AskDrain(ask), ask, timeout_s) is not None
+
+    async def stop(self, timeout_s: float | None = None) -> None:
+        """Let the relay write out what it has, and end it; its process is gone afterwards, also
+        when this is cancelled. `timeout_s` is as for `drain`; a console that is behind by then
+        gets STALL_S more. Safe to repeat."""
+        try:
+            await self.drain(timeout_s)
+            if not self._lost:
+                self._control.shutdown(socket.SHUT_WR)
+                await asyncio.wait_for(self._ended.wait(), STALL_S + 1.0)
+        except (OSError, TimeoutError):
+            pass
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        was_lost = self._lost
+        self._lose()
+        if not was_lost:
+            self.process.kill()
+        self.process.wait()
+
+    # --- sending
+
+    def _next_ask(self) -> int:
+        self._last_ask += 1
+        return self._last_ask
+
+    async def _ask(self, request: Request, ask: int, timeout_s: float | None) -> bytes | None:
+        """The answer to one request; None when there is none within `timeout_s`."""
+        if self._lost:
+            return None
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._asks[ask] = answer
+        self._send(request)
+        self._listen()
+        try:
+            return await asyncio.wait_for(answer, timeout_s)
+        except (TimeoutError, ConnectionError):
+            return None
+        finally:
+            self._asks.pop(ask, None)
+
+    def _send(self, request: Request, fd: int = -1) -> None:
+        self._queue.append((encode(request), fd))
+        self._pump()
+
+    def _pump(self) -> None:
+        """Send what the socket takes now; the loop does the rest later."""
+        if self._lost:
+            return
+        self._listen()
+        try:
+            while self._queue:
+                packet, fd = self._queue[0]
+                if fd < 0:
+                    self._control.send(packet)
+                else:
+                    socket.send_fds(self._control, [packet], [fd])
+                    os.close(fd)
+                self._queue.popleft()
+            if self._status is not None:
+                self._control.send(encode(ShowStatus(self._status)))
+                self._status = None
+        except BlockingIOError:
+            self._arm_writer()
+            return
+        except OSError:
+            self._lose()
+            return
+        self._disarm_writer()
+
+    def _arm_writer(self) -> None:
+        if self._loop is not None and not self._writer_armed:
+            self._loop.add_writer(self._control, self._pump)
+            self._writer_armed = True
+
+    def _disarm_writer(self) -> None:
+        if self._loop is not None and self._writer_armed:
+            self._loop.remove_writer(self._control)
+            self._writer_armed = False
+
+    # --- receiving
+
+    def _listen(self) -> None:
+        """Attach to the running loop, the first time that there is one."""
+        if self._loop is not None or self._lost:
+            return
+        try:
+            self._loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return
+        self._loop.add_reader(self._control, self._receive)
+        if self._queue:
+            self._arm_writer()
+
+    def _receive(self) -> None:
+        while not self._lost:
+            try:
+                packet = self._control.recv(2 * MAX_PACKET)
+            except BlockingIOError:
+                return
+            except OSError:
+                packet = b""
+            if not packet:
+                self._lose()
+                return
+            match decode_report(packet):
+                case TailIs(ask, tail):
+                    self._answer(ask, tail)
+                case Drained(ask):
+                    self._answer(ask, b"")
+                case WriteFailed(path, number):
+                    if self._on_storage_error is not None:
+                        self._on_storage_error(os.fsdecode(path), number)
+
+    def _answer(self, ask: int, answer: bytes) -> None:
+        future = self._asks.get(ask)
+        if future is not None and not future.done():
+            future.set_result(answer)
+
+    def _lose(self) -> None:
+        """The relay is gone, by our wish or not: what waits for it will not be served."""
+        if self._lost:
+            return
+        self._lost = True
+        if self._loop is not None:
+            self._disarm_writer()
+            self._loop.remove_reader(self._control)
+        self._control.close()
+        for packet, fd in self._queue:
+            _abandon(packet, fd)
+        self._queue.clear()
+        for future in self._asks.values():
+            if not future.done():
+                future.set_exception(ConnectionError("the relay has ended"))
+        self._ended.set()
+
+
+def _abandon(packet: bytes, fd: int) -> None:
+    if fd >= 0:
+        os.close(fd)
+        return
+    from rallypoint.process.relay_messages import decode_request
+
+    match decode_request(packet):
+        case Say(lines):
+            _write_directly(lines)
+        case _:
+            pass
+
+
+def _write_directly(text: bytes) -> None:
+    """The last resort: may block on a console that takes nothing."""
+    try:
+        sys.stderr.buffer.write(text)
+        sys.stderr.buffer.flush()
+    except (OSError, ValueError):
+        pass

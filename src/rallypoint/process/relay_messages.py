@@ -1,0 +1,94 @@
+"""What the agent and its relay process say to each other.
+
+One message is one packet of a SOCK_SEQPACKET pair between a process and its own fork, so there
+is no version, and no size prefix. The read end of a new stream's pipe travels with its AddStream.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+# Well below the default send buffer of a Unix socket (208 KiB), above which a packet is refused.
+MAX_PACKET = 64 * 1024
+
+
+class AddStream(msgspec.Struct, frozen=True, tag="add"):
+    """Empty this pipe. `fd` is the console (1 or 2), or 0 for none; `lines` says that the
+    console gets whole lines behind `prefix` instead of raw bytes; an empty `path` is no file."""
+
+    round_number: int
+    local_rank: int
+    fd: int
+    lines: bool
+    prefix: bytes
+    path: bytes
+    keep_tail: bool
+
+
+class ShowStatus(msgspec.Struct, frozen=True, tag="status"):
+    """Replace the status line of a terminal; empty takes it away."""
+
+    text: bytes
+
+
+class Say(msgspec.Struct, frozen=True, tag="say"):
+    """Write whole lines of the agent to stderr, torn by no worker."""
+
+    lines: bytes
+
+
+class AskTail(msgspec.Struct, frozen=True, tag="tail?"):
+    """The last lines of one worker's stderr, all included that it has written until now."""
+
+    ask: int
+    round_number: int
+    local_rank: int
+
+
+class AskDrain(msgspec.Struct, frozen=True, tag="drain?"):
+    """Answer when all that the workers have written until now has reached its destination."""
+
+    ask: int
+
+
+class TailIs(msgspec.Struct, frozen=True, tag="tail"):
+    """The answer to `AskTail`."""
+
+    ask: int
+    tail: bytes
+
+
+class Drained(msgspec.Struct, frozen=True, tag="drained"):
+    """The answer to `AskDrain`."""
+
+    ask: int
+
+
+class WriteFailed(msgspec.Struct, frozen=True, tag="failed"):
+    """A file or console took no more. Said once for each; `path` is `stdout` for a console."""
+
+    path: bytes
+    errno: int
+
+
+Request: TypeAlias = AddStream | ShowStatus | Say | AskTail | AskDrain
+Report: TypeAlias = TailIs | Drained | WriteFailed
+
+
+def encode(message: Request | Report) -> bytes:
+    """One packet."""
+    return msgspec.msgpack.encode(message)
+
+
+def decode_request(packet: bytes) -> Request:
+    """What the agent wants. Both ends are one program: a packet always parses."""
+    request: Request = msgspec.msgpack.decode(packet, type=Request)
+    return request
+
+
+def decode_report(packet: bytes) -> Report:
+    """What the relay says."""
+    report: Report = msgspec.msgpack.decode(packet, type=Report)
+    return report

@@ -1,0 +1,269 @@
+"""Start workers: exactly the given argv and environment, no wrapper between.
+
+fork(2) by hand instead of `subprocess`: a parent-death signal and the registration with the guard
+must happen between fork and exec. The children of one batch prepare themselves while the next is
+being forked, and share one pipe: each writes a record only if it fails, and the end of file says
+that all have exec'd or exited.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import signal
+import struct
+import time
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
+from typing import NoReturn
+
+from msgspec import Struct
+
+from rallypoint.errors import InfrastructureError, UsageError
+from rallypoint.process import dispositions, syscalls
+from rallypoint.process.guard import Guard, register_self
+
+_REPORT = struct.Struct("=iii")
+_ABANDON_TIMEOUT_S = 5.0
+_OPEN_FILES = resource.getrlimit(resource.RLIMIT_NOFILE)
+"""As this process was started. The node that hosts the coordinator raises its own limit later;
+workers get the one that their user chose (select(2) fails above 1024)."""
+
+
+class Stage(IntEnum):
+    """Where between fork and exec a worker failed."""
+
+    SESSION = 1
+    STREAMS = 2
+    DIRECTORY = 3
+    EXEC = 4
+
+
+class Command(Struct, frozen=True):
+    """One worker to start. Descriptors of None mean: inherit the agent's. stdin is inherited."""
+
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    stdout_fd: int | None = None
+    stderr_fd: int | None = None
+    cwd: str | None = None
+
+
+class WorkerProcess(Struct, frozen=True):
+    """A started worker; its pid is also its process group and its session.
+
+    Whoever holds it must have the session emptied, then reap it: see `workers.WorkerSet`.
+    """
+
+    pid: int
+
+
+class WorkerStartError(UsageError):
+    """A worker's program can't be run as given. No worker of its batch is left."""
+
+    def __init__(self, command: Command, stage: Stage, number: int, index: int = 0) -> None:
+        self.command, self.stage, self.errno, self.index = command, stage, number, index
+        super().__init__(_explain(command, stage, number))
+
+
+class WorkerForkError(InfrastructureError):
+    """The system has no process or memory left for a worker. No worker of its batch is left."""
+
+    def __init__(self, index: int, cause: OSError) -> None:
+        self.index, self.errno = index, cause.errno
+        super().__init__(
+            f"could not fork worker {index}: {cause.strerror}: "
+            "raise the limit on processes (ulimit -u, or pids.max of the container) or free memory"
+        )
+
+
+def spawn_worker(
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    *,
+    stdout_fd: int | None = None,
+    stderr_fd: int | None = None,
+    cwd: str | None = None,
+    guard: Guard | None = None,
+) -> WorkerProcess:
+    """Start one worker; see `spawn_workers`."""
+    return spawn_workers([Command(argv, env, stdout_fd, stderr_fd, cwd)], guard)[0]
+
+
+def spawn_workers(commands: Sequence[Command], guard: Guard | None) -> list[WorkerProcess]:
+    """Start all, and return when each has exec'd: all run, or none is left and an error is raised.
+
+    A worker leads a session of its own, dies with this thread (SIGKILL), is known to the guard, has
+    default signal dispositions, an empty signal mask, and no descriptor but 0, 1 and 2. A name
+    without a slash is looked up in the PATH of `env`. Blocks for some 1 ms per worker.
+
+    Raises WorkerStartError (stage and errno of the first that failed) or WorkerForkError.
+    """
+    for index, command in enumerate(commands):
+        if not command.argv or any("\0" in word for word in command.argv):
+            raise WorkerStartError(command, Stage.EXEC, errno.EINVAL, index)
+    dispositions.keep_exit_statuses()
+    report_read, report_write = syscalls.pipe_above_standard_fds()
+    child = _Child(guard.child_fd if guard is not None else None, report_write)
+    pids: list[int] = []
+    try:
+        failed_fork: OSError | None = None
+        try:
+            with dispositions.blocked(dispositions.handled_signals()):
+                for index, command in enumerate(commands):
+                    pids.append(child.fork(index, command, _candidates(command)))
+        except OSError as error:
+            failed_fork = error
+        finally:
+            os.close(report_write)
+        report = _read_to_end(report_read)
+    except BaseException:
+        abandon(pids, guard)
+        raise
+    finally:
+        os.close(report_read)
+    if failed_fork is None and not report:
+        return [WorkerProcess(pid) for pid in pids]
+    abandon(pids, guard)
+    if failed_fork is not None:
+        raise WorkerForkError(len(pids), failed_fork) from failed_fork
+    index, stage, number = min(_REPORT.iter_unpack(report))
+    raise WorkerStartError(commands[index], Stage(stage), number, index)
+
+
+def abandon(pids: Sequence[int], guard: Guard | None) -> None:
+    """Kill and reap workers that have just been started. Blocks for at most 5 s in all.
+
+    One that does not die by then (its program sits on a dead file server) stays with the guard.
+    """
+    for pid in pids:
+        # Before its setsid a child has no group of its own yet, so both are signalled.
+        syscalls.signal_process(pid, signal.SIGKILL)
+        syscalls.signal_group(pid, signal.SIGKILL)
+    deadline = time.monotonic() + _ABANDON_TIMEOUT_S
+    for pid in pids:
+        while not _has_exited(pid) and time.monotonic() < deadline:
+            time.sleep(0.001)
+        if _has_exited(pid):
+            if guard is not None:
+                guard.forget(pid)
+            syscalls.reap_if_exited(pid)
+
+
+class _Child:
+    """What a child needs between fork and exec, prepared before: it should compute little."""
+
+    def __init__(self, guard_fd: int | None, report_fd: int) -> None:
+        self._guard_fd, self._report_fd = guard_fd, report_fd
+        self._prctl = syscalls.load_prctl()
+        self._parent_pid = os.getpid()
+        self._changed_signals = dispositions.changed_signals()
+        self._leaks = syscalls.inheritable_fds()
+
+    def fork(self, index: int, command: Command, programs: Sequence[str]) -> int:
+        pid = os.fork()
+        if pid == 0:
+            self._become(index, command, programs)
+        return pid
+
+    def _become(self, index: int, command: Command, programs: Sequence[str]) -> NoReturn:
+        stage, number = Stage.SESSION, errno.EINVAL
+        try:
+            os.setsid()
+            syscalls.die_with_parent(self._prctl, self._parent_pid)
+            resource.setrlimit(resource.RLIMIT_NOFILE, _OPEN_FILES)
+            if self._guard_fd is not None:
+                # Before SIGPIPE gets its default back: a dead guard must not kill workers.
+                register_self(self._guard_fd)
+                os.close(self._guard_fd)
+            stage = Stage.STREAMS
+            self._place_streams(command)
+            stage = Stage.DIRECTORY
+            if command.cwd is not None:
+                os.chdir(command.cwd)
+            stage = Stage.EXEC
+            dispositions.reset_in_child(self._changed_signals, frozenset())
+            _exec_first(programs, command)
+        except (OSError, ValueError) as error:
+            number = getattr(error, "errno", None) or errno.EINVAL
+        finally:
+            os.write(self._report_fd, _REPORT.pack(index, stage, number))
+            os._exit(127)
+
+    def _place_streams(self, command: Command) -> None:
+        # Duplicated first, for one may be the number of the other's place.
+        given = [(command.stdout_fd, 1), (command.stderr_fd, 2)]
+        sources = [(os.dup(fd), place) for fd, place in given if fd is not None]
+        for source, place in sources:
+            os.dup2(source, place)
+        for fd in self._leaks:
+            os.close(fd)
+
+
+def _candidates(command: Command) -> list[str]:
+    program = command.argv[0]
+    if os.path.dirname(program):
+        return [program]
+    return [os.path.join(directory, program) for directory in os.get_exec_path(command.env)]
+
+
+def _exec_first(programs: Sequence[str], command: Command) -> NoReturn:
+    """As execvp(3): the first that runs; EACCES is remembered, absence is not."""
+    failure = OSError(errno.ENOENT, os.strerror(errno.ENOENT))
+    for program in programs:
+        try:
+            os.execve(program, list(command.argv), command.env)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except PermissionError as error:
+            failure = error
+    raise failure
+
+
+def _read_to_end(fd: int) -> bytes:
+    chunks = []
+    while chunk := os.read(fd, 65536):
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def _has_exited(pid: int) -> bool:
+    try:
+        return syscalls.peek_exit(pid) is not None
+    except ChildProcessError:
+        return True
+
+
+def _explain(command: Command, stage: Stage, number: int) -> str:
+    program = command.argv[0] if command.argv else ""
+    reason = os.strerror(number)
+    match stage:
+        case Stage.DIRECTORY:
+            return f"cannot enter the working directory {command.cwd!r}: {reason}: create it"
+        case Stage.SESSION | Stage.STREAMS:
+            return f"cannot set up a worker for {program!r} ({stage.name.lower()}): {reason}"
+        case Stage.EXEC:
+            return f"cannot run {program!r}: {reason}: {_exec_fix(command, program, number)}"
+
+
+def _exec_fix(command: Command, program: str, number: int) -> str:
+    match number:
+        case errno.ENOENT if not os.path.dirname(program):
+            return "no such program in PATH; give its path"
+        case errno.ENOENT if os.path.exists(os.path.join(command.cwd or "", program)):
+            return "its first line (#!) names an interpreter that does not exist"
+        case errno.ENOENT:
+            return "check the path"
+        case errno.EACCES if os.path.isdir(os.path.join(command.cwd or "", program)):
+            return "it is a directory"
+        case errno.EACCES:
+            return "make it executable (chmod +x), or run it with an interpreter"
+        case errno.ENOEXEC:
+            return "start it with a #! line, or build it for this machine"
+        case errno.E2BIG:
+            return "its arguments and environment are too long"
+        case errno.EINVAL:
+            return "an empty command, or a NUL character in an argument or in the environment"
+        case _:
+            return "see the file and its file system"

@@ -1,0 +1,160 @@
+"""The one seam to the kernel for processes: parent death, sub-reaping, pidfds, waiting, groups.
+
+Every function here is one system call and the meaning of its errors. Where a kernel lacks one, the
+docstring says what happens instead.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from collections.abc import Callable
+from functools import cache
+
+_PR_SET_PDEATHSIG = 1
+
+Prctl = Callable[[int, int], int]
+PidfdOpen = Callable[[int], int]
+
+
+@cache
+def load_prctl() -> Prctl:
+    """Resolve prctl(2). Call it before a fork: a child must not import nor look up symbols.
+
+    Where there is no prctl (macOS) the result does nothing: workers then outlive an agent that is
+    killed until the guard ends them.
+    """
+    import ctypes
+
+    try:
+        function = ctypes.CDLL(None).prctl
+    except AttributeError:
+        return lambda _option, _value: 0
+    function.restype = ctypes.c_int
+    function.argtypes = [ctypes.c_int] + [ctypes.c_ulong] * 4
+
+    def prctl(option: int, value: int) -> int:
+        return int(function(option, value, 0, 0, 0))
+
+    return prctl
+
+
+def die_with_parent(prctl: Prctl, parent_pid: int) -> None:
+    """In a forked child: get SIGKILL when the parent dies, also if it died a moment ago.
+
+    The kernel ties the signal to the *thread* that forked, so that thread must live as long as the
+    process. An exec keeps the setting, unless the program is set-user-id.
+    """
+    prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent_pid:
+        os._exit(1)
+
+
+def pidfd_open(pid: int) -> int:
+    """A descriptor (close-on-exec) that becomes readable when the process has exited.
+
+    Raises OSError: ENOSYS where the system has none (`lacks_pidfd` recognizes it), ESRCH when there
+    is no such process. The caller closes the descriptor.
+    """
+    if not hasattr(os, "pidfd_open"):
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    return os.pidfd_open(pid)
+
+
+def lacks_pidfd(error: OSError) -> bool:
+    """Whether pidfds are missing here (old kernel, or a sandbox that forbids the call)."""
+    return error.errno in (errno.ENOSYS, errno.EPERM)
+
+
+def peek_exit(pid: int) -> os.waitid_result | None:
+    """The exit of a child that has exited, else None. The zombie stays and keeps its pid reserved.
+
+    Raises ChildProcessError when it is no child of this process or was reaped already.
+    """
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+
+
+def reap_if_exited(pid: int) -> bool:
+    """Reap a child if it has exited; True also when there is no such child (any more)."""
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] == pid
+    except ChildProcessError:
+        return True
+
+
+def signal_group(pgid: int, signum: int) -> bool:
+    """Signal a process group; False when it is gone or belongs to another user.
+
+    The caller guarantees that the number can't have been reused: its leader is not reaped yet.
+    """
+    if pgid <= 1:
+        raise ValueError(f"{pgid} is no process group of a worker")
+    try:
+        os.killpg(pgid, signum)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
+
+
+def signal_process(pid: int, signum: int) -> bool:
+    """Signal a child that is not reaped yet; False when it is gone or may not be signalled."""
+    try:
+        os.kill(pid, signum)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
+
+
+def inheritable_fds() -> list[int]:
+    """Descriptors above 2 that an exec would leak: those that our own parent left open."""
+    leaking = []
+    for name in os.listdir("/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"):
+        fd = int(name)
+        try:
+            if fd > 2 and os.get_inheritable(fd):
+                leaking.append(fd)
+        except OSError:
+            continue
+    return leaking
+
+
+def close_fds_except(keep: frozenset[int]) -> None:
+    """Close every descriptor above 2 that is not in `keep`. For a forked child."""
+    try:
+        top = max(int(name) for name in os.listdir("/proc/self/fd"))
+    except OSError:
+        top = os.sysconf("SC_OPEN_MAX")
+    start = 3
+    for fd in sorted(fd for fd in keep if fd > 2):
+        os.closerange(start, fd)
+        start = fd + 1
+    os.closerange(start, top + 1)
+
+
+def open_standard_fds() -> None:
+    """Open each of 0, 1 and 2 that is closed on the null device.
+
+    Else the next pipe or socket gets that number and is taken for the console.
+    """
+    while True:
+        fd = os.open(os.devnull, os.O_RDWR)
+        if fd > 2:
+            os.close(fd)
+            return
+        os.set_inheritable(fd, True)
+
+
+def pipe_above_standard_fds() -> tuple[int, int]:
+    """A close-on-exec pipe (read end, write end) whose numbers are never 0, 1 or 2."""
+    import fcntl
+
+    ends = os.pipe()
+    raised = []
+    for fd in ends:
+        if fd > 2:
+            raised.append(fd)
+        else:
+            raised.append(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3))
+            os.close(fd)
+    return raised[0], raised[1]

@@ -1,0 +1,150 @@
+"""All workers of one round on this node: started together, signalled together, gone together.
+
+This layer does what it is told. When to signal and how long to wait is the policy of the worker
+group; here is only what must be true of the processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from rallypoint.errors import InvariantError
+from rallypoint.process import exits, sessions, syscalls
+from rallypoint.process.exits import ExitWatch, WorkerExit
+from rallypoint.process.guard import Guard
+from rallypoint.process.spawn import Command, abandon, spawn_workers
+
+
+class WorkerSet:
+    """Workers by local rank. A life: `start` once, signals, then `reap` until it returns nothing.
+
+    Needs a running loop (a selector loop). A leader that has exited stays a zombie until `reap`,
+    which keeps the numbers of its group and session its own.
+    """
+
+    def __init__(
+        self, guard: Guard | None, *, pidfd_open: syscalls.PidfdOpen = syscalls.pidfd_open
+    ) -> None:
+        self._guard = guard
+        self._pidfd_open = pidfd_open
+        self._watch = ExitWatch(asyncio.get_running_loop(), pidfd_open=pidfd_open)
+        self._pids: tuple[int, ...] = ()
+        self._exits: dict[int, WorkerExit] = {}
+        self._held: set[int] = set()  # Started and not reaped: running, or a zombie of ours.
+        self._all_exited = asyncio.Event()
+        self._all_exited.set()
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """By local rank; also after they are gone."""
+        return self._pids
+
+    def owns(self, pid: int) -> bool:
+        """Whether `pid` is a worker not reaped yet: nobody else may reap it."""
+        return pid in self._held
+
+    def start(
+        self, commands: Sequence[Command], on_exit: Callable[[int, WorkerExit], None]
+    ) -> None:
+        """Start one worker per command, in the order of local ranks.
+
+        `on_exit(local_rank, exit)` is called from the loop, once per worker, however it ends. If
+        one can't be started, none is left and the error of `spawn_workers` is raised.
+        """
+        if self._pids:
+            raise InvariantError("a set of workers was started twice")
+        pids = [process.pid for process in spawn_workers(commands, self._guard)]
+        try:
+            for local_rank, pid in enumerate(pids):
+                self._watch.watch(pid, partial(self._note_exit, on_exit, local_rank, pid))
+        except BaseException:
+            self._watch.close()
+            abandon(pids, self._guard)
+            raise
+        self._pids = tuple(pids)
+        self._held = set(pids)
+        if pids:
+            self._all_exited.clear()
+
+    def signal_all(self, signum: int) -> None:
+        """Send to the process group of every worker, also where the leader has exited."""
+        for pid in self._held:
+            syscalls.signal_group(pid, signum)
+
+    def kill_all(self) -> None:
+        """SIGKILL to everything these workers have started. Does not wait."""
+        self.signal_all(signal.SIGKILL)
+        for member in self._members():
+            sessions.kill_member(member, pidfd_open=self._pidfd_open)
+
+    def running(self) -> int:
+        """Workers that have not been noticed to exit. Costs nothing, unlike `remaining`."""
+        return len(self._pids) - len(self._exits)
+
+    def remaining(self) -> int:
+        """Live processes: workers and what they started. Zombies don't count. Reads /proc."""
+        return len(self._members())
+
+    async def wait_gone(self) -> None:
+        """Return when nothing of the workers is alive, grandchildren included; waits as long as
+        that takes. Safe to cancel."""
+        await self._all_exited.wait()
+        while members := self._members():
+            await exits.wait_until_gone(members[0].pid, pidfd_open=self._pidfd_open)
+
+    async def reap(self, timeout_s: float) -> list[int]:
+        """Kill what is left, reap the workers, have the guard forget them, close descriptors.
+
+        Returns the pids that did not die in time (uninterruptible sleep, another user's), normally
+        none: then nothing remains. Call again to try those again. Every exit is noticed first, so
+        all `on_exit` have been called for workers that died.
+        """
+        self.kill_all()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._all_exited.wait()
+                while members := self._members():
+                    for member in members:
+                        sessions.kill_member(member, pidfd_open=self._pidfd_open)
+                    await exits.wait_until_gone(members[0].pid, pidfd_open=self._pidfd_open)
+        except TimeoutError:
+            pass
+        return self._release()
+
+    def use_guard(self, guard: Guard) -> None:
+        """Have the living workers guarded by a new guard, after the old one was killed."""
+        self._guard = guard
+        for pid in self._held:
+            guard.register(pid)
+
+    def _members(self) -> list[sessions.Member]:
+        return sessions.live_members(self._held)
+
+    def _note_exit(
+        self,
+        on_exit: Callable[[int, WorkerExit], None],
+        local_rank: int,
+        pid: int,
+        outcome: WorkerExit,
+    ) -> None:
+        self._exits[pid] = outcome
+        if len(self._exits) == len(self._pids):
+            self._all_exited.set()
+        on_exit(local_rank, outcome)
+
+    def _release(self) -> list[int]:
+        """Reap every leader whose session is empty; the pids of all that still live."""
+        alive = self._members()
+        stubborn = {member.sid for member in alive} | (self._held - self._exits.keys())
+        for pid in self._held - stubborn:
+            # Forgotten first: once reaped, the number may be a stranger's.
+            if self._guard is not None:
+                self._guard.forget(pid)
+            syscalls.reap_if_exited(pid)
+        self._held = stubborn
+        if not stubborn:
+            self._watch.close()
+        return sorted({member.pid for member in alive} | (stubborn - self._exits.keys()))

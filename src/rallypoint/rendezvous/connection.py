@@ -1,0 +1,164 @@
+"""One connection from an agent to the coordinator: dial, handshake, frames, messages."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+
+from rallypoint.errors import (
+    AccessError,
+    ForeignPeerError,
+    ProtocolError,
+    RendezvousConnectionError,
+)
+from rallypoint.wire.address import Address
+from rallypoint.wire.frames import FrameDecoder, FrameEncoder
+from rallypoint.wire.handshake import NONCE_BYTES, ClientHandshake
+from rallypoint.wire.messages import (
+    MAX_MESSAGE_BYTES,
+    ToAgent,
+    ToCoordinator,
+    decode_to_agent,
+    encode,
+)
+
+DIAL_TIMEOUT_S = 5.0
+
+
+class ClientConnection(asyncio.Protocol):
+    """Use `dial`. Messages that arrive before `on_message` is set are kept for it."""
+
+    def __init__(self, run_id: str, token: bytes | None) -> None:
+        self._handshake: ClientHandshake | None = ClientHandshake(
+            run_id, token, os.urandom(NONCE_BYTES)
+        )
+        self._transport: asyncio.Transport | None = None
+        self._encoder: FrameEncoder | None = None
+        self._decoder: FrameDecoder | None = None
+        self._early: list[ToAgent] = []
+        self._on_message: Callable[[ToAgent], None] | None = None
+        loop = asyncio.get_running_loop()
+        self.established: asyncio.Future[None] = loop.create_future()
+        self.lost: asyncio.Future[str] = loop.create_future()
+        """Set when the connection has ended, with the reason."""
+        self.server_id = b""
+        self.local_host = ""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        assert self._handshake is not None
+        self._transport = transport
+        self.local_host = str(transport.get_extra_info("sockname")[0])
+        transport.write(self._handshake.hello())
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            if self._handshake is not None:
+                data = self._shake_hands(self._handshake, data)
+            if self._decoder is not None and data:
+                for payload in self._decoder.feed(data):
+                    self._deliver(decode_to_agent(payload))
+        except (AccessError, ProtocolError) as error:
+            if not self.established.done():
+                self.established.set_exception(error)
+            self._end(str(error))
+
+    def _shake_hands(self, handshake: ClientHandshake, data: bytes) -> bytes:
+        assert self._transport is not None
+        self._transport.write(handshake.feed(data))
+        result = handshake.result
+        if result is None:
+            return b""
+        keys = result.keys
+        self._handshake = None
+        self._encoder = FrameEncoder(keys.client_to_server if keys else None)
+        self._decoder = FrameDecoder(keys.server_to_client if keys else None, MAX_MESSAGE_BYTES)
+        self.server_id = result.server_id
+        if not self.established.done():
+            self.established.set_result(None)
+        return result.leftover
+
+    def _deliver(self, message: ToAgent) -> None:
+        if self._on_message is None:
+            self._early.append(message)
+        else:
+            self._on_message(message)
+
+    def listen(self, on_message: Callable[[ToAgent], None]) -> None:
+        """From now on messages go there, first those that have arrived already."""
+        self._on_message = on_message
+        early, self._early = self._early, []
+        for message in early:
+            on_message(message)
+
+    def send(self, message: ToCoordinator) -> None:
+        """Queue one message. Never blocks; nothing after the connection has ended."""
+        if self._transport is not None and self._encoder is not None:
+            self._transport.write(self._encoder.encode(encode(message)))
+
+    def close(self) -> None:
+        """Send what is queued, then close. Safe to call twice."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close now. Safe to call twice."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.established.done():
+            assert self._handshake is not None
+            self.established.set_exception(self._handshake.unfinished())
+        self._end(str(exc) if exc else "the coordinator closed the connection")
+        self._transport = None
+
+    def _end(self, why: str) -> None:
+        if not self.lost.done():
+            self.lost.set_result(why)
+        if self._transport is not None:
+            self._transport.abort()
+
+
+async def dial(
+    addresses: Sequence[Address],
+    run_id: str,
+    token: bytes | None,
+    timeout_s: float = DIAL_TIMEOUT_S,
+) -> ClientConnection:
+    """Reach the coordinator at the first of `addresses` that answers, and shake hands.
+
+    Safe to retry. Raises RendezvousConnectionError when nothing answers, AccessError or
+    ProtocolError when what answers won't have us.
+    """
+    failure: OSError | TimeoutError | None = None
+    for address in addresses:
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await _dial_one(address, run_id, token)
+        except OSError as error:  # TimeoutError is one
+            failure = error
+        except ForeignPeerError as error:
+            raise ForeignPeerError(f"{address}: {error}") from error
+    what = "it did not answer in time" if isinstance(failure, TimeoutError) else _reason(failure)
+    where = ", ".join(map(str, addresses))
+    raise RendezvousConnectionError(f"can't reach the coordinator at {where}: {what}") from failure
+
+
+async def _dial_one(address: Address, run_id: str, token: bytes | None) -> ClientConnection:
+    loop = asyncio.get_running_loop()
+    _, connection = await loop.create_connection(
+        lambda: ClientConnection(run_id, token), address.host, address.port
+    )
+    try:
+        await connection.established
+    except BaseException:
+        connection.established.cancel()
+        connection.abort()
+        raise
+    return connection
+
+
+def _reason(error: OSError | None) -> str:
+    return os.strerror(error.errno).lower() if error is not None and error.errno else str(error)

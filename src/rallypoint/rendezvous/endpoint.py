@@ -1,0 +1,121 @@
+"""Endpoints: from what a person wrote to addresses that can be dialled or bound.
+
+A name that does not resolve is, in a cluster, mostly a name that does not resolve *yet*: the pod
+or the machine that it means is still starting. That is data (`NotYet`), for a caller that retries
+until its own timeout. A name that never can resolve is a `UsageError` at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from rallypoint.config import Endpoint
+from rallypoint.errors import UsageError
+from rallypoint.wire.address import Address
+
+_Found = tuple[int, int, int, str, tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]]
+"""What getaddrinfo answers: family, kind, protocol, canonical name, place."""
+
+_MAY_RESOLVE_LATER = {
+    socket.EAI_AGAIN,
+    socket.EAI_NONAME,
+    socket.EAI_NODATA,
+    socket.EAI_FAIL,
+    socket.EAI_SYSTEM,
+    socket.EAI_MEMORY,
+}
+
+
+class Resolved(Struct, frozen=True):
+    """At least one address, in the resolver's order, none twice."""
+
+    addresses: tuple[Address, ...]
+
+
+class NotYet(Struct, frozen=True):
+    """Worth another try; `reason` is half a line for a person."""
+
+    reason: str
+
+
+def numeric_address(endpoint: Endpoint) -> Address | None:
+    """The address that `endpoint` spells out, or None if it has a name; asks nobody."""
+    try:
+        found = socket.getaddrinfo(
+            _plain(endpoint.host),
+            endpoint.port,
+            type=socket.SOCK_STREAM,
+            flags=socket.AI_NUMERICHOST,
+        )
+    except (OSError, UnicodeError):
+        return None
+    return _addresses(found)[0]
+
+
+async def resolve(endpoint: Endpoint) -> Resolved | NotYet:
+    """Look `endpoint` up once, without blocking the loop; safe to retry.
+
+    A name is looked up in a thread that has ended when this returns, because the caller forks.
+    Only if this is cancelled may the thread live on, until the system's resolver gives up.
+
+    Raises UsageError for a name that can never resolve.
+    """
+    numeric = numeric_address(endpoint)
+    if numeric is not None:
+        return Resolved((numeric,))
+    loop = asyncio.get_running_loop()
+    outcome: asyncio.Future[Resolved | NotYet | UsageError] = loop.create_future()
+
+    def deliver(found: Resolved | NotYet | UsageError) -> None:
+        if not outcome.done():
+            outcome.set_result(found)
+
+    def look_up() -> None:
+        found = _look_up(endpoint)
+        try:
+            loop.call_soon_threadsafe(deliver, found)
+        except RuntimeError:  # the loop was closed meanwhile: nobody waits any more
+            pass
+
+    thread = threading.Thread(target=look_up, name="rallypoint-resolve", daemon=True)
+    thread.start()
+    found = await outcome
+    thread.join()
+    if isinstance(found, UsageError):
+        raise found
+    return found
+
+
+def _look_up(endpoint: Endpoint) -> Resolved | NotYet | UsageError:
+    name = endpoint.host
+    try:
+        found = socket.getaddrinfo(_plain(name), endpoint.port, type=socket.SOCK_STREAM)
+    except socket.gaierror as error:
+        if error.errno in _MAY_RESOLVE_LATER:
+            return NotYet(f"{name!r} does not resolve yet ({error.strerror})")
+        return UsageError(f"{name!r} can't be resolved to an IP address: {error.strerror}")
+    except OSError as error:
+        return NotYet(f"{name!r} does not resolve yet ({error.strerror})")
+    except UnicodeError:
+        return UsageError(f"{name!r} is not a host name: check its spelling")
+    return Resolved(_addresses(found))
+
+
+def _plain(name: str) -> str | bytes:
+    """As bytes, a plain name does not load Python's codec for international names."""
+    return name.encode() if name.isascii() else name
+
+
+def _addresses(found: Sequence[_Found]) -> tuple[Address, ...]:
+    unique: dict[Address, None] = {}
+    for family, _, _, _, place in found:
+        host, port = str(place[0]), int(place[1])
+        scope_id = int(place[3]) if family == socket.AF_INET6 and len(place) == 4 else 0
+        # A scope is also appended to the text by some resolvers: keep it in one place.
+        unique[Address(host.partition("%")[0], port, scope_id)] = None
+    return tuple(unique)

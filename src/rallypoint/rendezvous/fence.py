@@ -1,0 +1,36 @@
+"""Looking at the clock before looking at the sockets (behaviour F2).
+
+An agent that was stopped for a while (SIGSTOP, a suspended machine, a long page fault) must notice
+that its lease is over before it acts on anything that arrived meanwhile. asyncio runs what became
+readable before what became due, so the check sits where every wake-up passes: in the selector.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+import time
+from collections.abc import Callable
+
+
+def boot_time() -> float:
+    """Seconds that also count while the machine is suspended; compared only on this machine."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class WakeSelector(selectors.DefaultSelector):
+    """A selector that calls `on_wake` after every wait, before any event is looked at."""
+
+    on_wake: Callable[[], None] | None = None
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        events: list[tuple[selectors.SelectorKey, int]] = super().select(timeout)
+        if self.on_wake is not None:
+            self.on_wake()
+        return events
+
+
+def new_loop() -> tuple[asyncio.SelectorEventLoop, WakeSelector]:
+    """An event loop for one agent, and its selector, whose `on_wake` may be set."""
+    selector = WakeSelector()
+    return asyncio.SelectorEventLoop(selector), selector

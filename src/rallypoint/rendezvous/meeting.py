@@ -1,0 +1,212 @@
+"""How an agent finds the coordinator, or becomes the node that hosts it (behaviours F6, F8).
+
+Whoever can bind the endpoint hosts, and proves it by dialling the endpoint and meeting its own
+coordinator there; else it closes what it bound and is a client. A name that does not resolve yet
+and a coordinator that is not up yet are waited for, with a word about it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from socket import socket
+
+from msgspec import Struct
+
+from rallypoint.config import AccessConfig, Endpoint, RendezvousConfig
+from rallypoint.coordinator.listen import (
+    BindRefused,
+    bind_wildcard,
+    refuse_loopback_name,
+    try_bind,
+)
+from rallypoint.coordinator.server import Coordinator
+from rallypoint.errors import (
+    AccessError,
+    ForeignPeerError,
+    RendezvousConnectionError,
+    RendezvousTimeoutError,
+    UsageError,
+)
+from rallypoint.rendezvous.connection import ClientConnection, dial
+from rallypoint.rendezvous.endpoint import NotYet, resolve
+from rallypoint.rendezvous.token import Token, find_token, no_token_error, user_home
+from rallypoint.wire.address import Address
+
+RETRY_S = 0.2
+RESOLVE_RETRY_S = 1.0
+STRANGE_MAX = 5
+"""So many answers that are not Rallypoint's are believed."""
+TOKEN_TIMEOUT_S = 10.0
+SELF_DIAL_TIMEOUT_S = 5.0
+
+HostCoordinator = Callable[[Sequence[socket], Callable[[str], bytes | None]], Coordinator]
+"""Makes the coordinator on sockets that were bound for it; given how to look tokens up."""
+OnStatus = Callable[[str], None]
+
+
+class Met(Struct, frozen=True):
+    """The first connection, and how to make the next ones."""
+
+    connection: ClientConnection
+    addresses: tuple[Address, ...]
+    token: bytes | None
+    coordinator: Coordinator | None
+    """The one that lives in this process."""
+
+
+async def meet(
+    config: RendezvousConfig,
+    access: AccessConfig,
+    host_coordinator: HostCoordinator,
+    on_status: OnStatus,
+) -> Met:
+    """Find the coordinator, or host it. May take as long as the join timeout.
+
+    Raises UsageError, AccessError, ProtocolError, RendezvousConnectionError or
+    RendezvousTimeoutError; then nothing is left open.
+    """
+    addresses = await _resolve(config, on_status)
+    listeners = _bind(config, addresses)
+    token = await _token(config, access, create=bool(listeners), on_status=on_status)
+    secret = None if token is None else token.for_job(config.run_id)
+    if not listeners:
+        connection = await _join(config, addresses, secret, on_status)
+        return Met(connection, addresses, secret, None)
+    coordinator = host_coordinator(
+        listeners, lambda run_id: token.for_job(run_id) if token else None
+    )
+    try:
+        await coordinator.start()
+        if config.endpoint.port == 0:
+            port = listeners[0].getsockname()[1]
+            addresses = tuple(Address(a.host, port, a.scope_id) for a in addresses)
+        connection, coordinator_is_ours = await _dial_own(
+            config, addresses, secret, coordinator, listeners
+        )
+    except BaseException:
+        coordinator.close()
+        raise
+    if coordinator_is_ours:
+        return Met(connection, addresses, secret, coordinator)
+    coordinator.close()
+    return Met(connection, addresses, secret, None)
+
+
+async def _resolve(config: RendezvousConfig, on_status: OnStatus) -> tuple[Address, ...]:
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + config.join_timeout_s
+    while True:
+        found = await resolve(config.endpoint)
+        if not isinstance(found, NotYet):
+            if config.is_host is None or config.is_host:
+                host = config.endpoint.host
+                refuse_loopback_name(host, found.addresses, config.max_nodes)
+            return found.addresses
+        if loop.time() > deadline:
+            raise RendezvousTimeoutError(
+                f"{found.reason}: gave up after {config.join_timeout_s:g} s; check the host name "
+                f"of the endpoint {config.endpoint}"
+            )
+        on_status(f"waiting for the name of the coordinator: {found.reason}")
+        await asyncio.sleep(RESOLVE_RETRY_S)
+
+
+def _bind(config: RendezvousConfig, addresses: tuple[Address, ...]) -> list[socket]:
+    """The listening sockets of a coordinator of our own; empty: another node hosts."""
+    if config.is_host is False:
+        return []
+    bound = try_bind(addresses, config.endpoint.port)
+    if not isinstance(bound, BindRefused):
+        return bound
+    if config.is_host is None:
+        return []
+    if bound.refusal.name == "NOT_MINE":
+        # A person said that this node hosts: its address may be a service's, or behind NAT.
+        bound = bind_wildcard(config.endpoint.port)
+        if not isinstance(bound, BindRefused):
+            return bound
+    raise UsageError(
+        f"this node must host the coordinator at {config.endpoint}, but {bound.why}: stop what "
+        "uses the port, or choose another"
+    )
+
+
+async def _token(
+    config: RendezvousConfig, access: AccessConfig, *, create: bool, on_status: OnStatus
+) -> Token | None:
+    if access.insecure:
+        return None
+    if config.max_nodes == 1 and config.endpoint.port == 0 and not _has_own_token(access):
+        return Token.fresh("this job alone")
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + min(TOKEN_TIMEOUT_S, config.host_timeout_s)
+    while True:
+        token = find_token(access.token_file, access.token_text, user_home(), create)
+        if token is not None:
+            return token
+        if loop.time() > deadline:
+            raise no_token_error(access.token_file)
+        on_status("waiting for the first node to create the token")
+        await asyncio.sleep(RETRY_S)
+
+
+def _has_own_token(access: AccessConfig) -> bool:
+    return access.token_file is not None or access.token_text is not None
+
+
+async def _join(
+    config: RendezvousConfig,
+    addresses: tuple[Address, ...],
+    secret: bytes | None,
+    on_status: OnStatus,
+) -> ClientConnection:
+    """Dial until somebody hosts."""
+    loop = asyncio.get_running_loop()
+    began_at = loop.time()
+    strange = 0
+    while True:
+        try:
+            return await dial(addresses, config.run_id, secret)
+        except ForeignPeerError:
+            # A coordinator that is just going down hangs up in the middle, too: look again.
+            strange += 1
+            if strange == STRANGE_MAX:
+                raise
+            await asyncio.sleep(RETRY_S)
+        except RendezvousConnectionError as error:
+            waited_s = loop.time() - began_at
+            if waited_s > config.host_timeout_s:
+                raise RendezvousTimeoutError(_nobody_hosts(config.endpoint, waited_s, error)) from (
+                    error
+                )
+            on_status(f"waiting for the coordinator at {config.endpoint}")
+            await asyncio.sleep(RETRY_S)
+
+
+async def _dial_own(
+    config: RendezvousConfig,
+    addresses: tuple[Address, ...],
+    secret: bytes | None,
+    coordinator: Coordinator,
+    listeners: Sequence[socket],
+) -> tuple[ClientConnection, bool]:
+    """Dial the endpoint as every node does: do we meet ourselves there?"""
+    try:
+        connection = await dial(addresses, config.run_id, secret, SELF_DIAL_TIMEOUT_S)
+    except (RendezvousConnectionError, AccessError):
+        if not config.is_host:
+            raise
+        # Behind NAT a node often can't reach its own public address.
+        own = [Address(*listener.getsockname()[:2]) for listener in listeners]
+        connection = await dial(own, config.run_id, secret, SELF_DIAL_TIMEOUT_S)
+    return connection, connection.server_id == coordinator.server_id
+
+
+def _nobody_hosts(endpoint: Endpoint, waited_s: float, error: Exception) -> str:
+    return (
+        f"nobody hosts the coordinator at {endpoint}: waited {waited_s:.0f} s ({error}). Usual "
+        "causes: the node of that name was not started; the name is that of a Kubernetes service "
+        "with a cluster IP, which no pod can bind (use a headless service, or --rdzv-conf "
+        "is_host=1 on one node); the name points to another machine; a firewall drops the port"
+    )

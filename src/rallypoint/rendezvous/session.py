@@ -1,0 +1,284 @@
+"""An agent's session with the coordinator: it outlives connections, and knows when it may not.
+
+* Reports are numbered, kept until acknowledged and sent again on a new connection.
+* A heartbeat that was acknowledged extends the lease, from when it was *sent*.
+* While there is no connection the agent is *suspended*: its workers run on, nothing new starts.
+  When the lease is over they must die (`lease_ended`), because their place may be given away.
+* What belongs to another coordinator, or to another life of the job, is dropped (behaviour F1).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from rallypoint.core.model import SharedSettings, Stamp
+from rallypoint.errors import (
+    AccessError,
+    ProtocolError,
+    RendezvousConnectionError,
+    UsageError,
+)
+from rallypoint.rendezvous.connection import ClientConnection
+from rallypoint.rendezvous.fence import boot_time
+from rallypoint.wire import messages as m
+
+FIRST_RETRY_S = 0.05
+LONGEST_RETRY_S = 1.0
+DEAF_SHARE = 0.5
+"""Of the lease: a connection on which a heartbeat has waited so long for its answer is given up
+(a router forgot it, a cable was pulled), while there is time for another."""
+
+Pushed = m.Assigned | m.StartNow | m.StopNow | m.Ended | m.Expelled | m.HeartbeatAck
+Dial = Callable[[], Awaitable[ClientConnection]]
+
+
+class SessionHandler(Protocol):
+    """Who a session reports to. All calls are synchronous and short."""
+
+    def session_opened(self, resumed: bool) -> None: ...
+
+    def session_suspended(self, why: str) -> None: ...
+
+    def session_given_up(self, why: str) -> None: ...
+
+    def session_refused(self, error: UsageError) -> None: ...
+
+    def lease_ended(self) -> None: ...
+
+    def pushed(self, message: Pushed) -> None: ...
+
+    def acknowledged(self, report: m.Report) -> None: ...
+
+
+class Identity(Struct, frozen=True):
+    """Who this agent is."""
+
+    node_id: str
+    """Empty: the coordinator makes one from the host name."""
+    host_name: str
+    incarnation: str
+
+
+class CoordinatorSession:
+    """For the thread of the loop. `open` with the first connection, `close` at the end."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        settings: SharedSettings,
+        reconnect_timeout_s: float,
+        dial: Dial,
+        handler: SessionHandler,
+        clock: Callable[[], float] = boot_time,
+    ) -> None:
+        """`clock`: seconds that also count while this machine or process is suspended."""
+        self._loop = asyncio.get_running_loop()
+        self._identity, self._settings = identity, settings
+        self._reconnect_timeout_s = reconnect_timeout_s
+        self._dial, self._handler, self._clock = dial, handler, clock
+        self._connection: ClientConnection | None = None
+        self._attached: m.Attached | None = None
+        self._is_attached = False
+        """The newest connection has been attached: reports may be sent, in their order."""
+        self._generation = self._opened = 0
+        self._numbers = 0
+        self._unacknowledged: deque[m.Numbered] = deque()
+        self._beats = 0
+        self._beats_sent: dict[int, float] = {}
+        self._attach_sent_at = 0.0
+        self._held_until: float | None = None
+        self._fenced = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._keeper: asyncio.Task[None] | None = None
+        self._all_heard: asyncio.Future[None] | None = None
+        self._closed = False
+
+    @property
+    def node_id(self) -> str:
+        """This node's id, once the session has been opened."""
+        return self._attached.node_id if self._attached else self._identity.node_id
+
+    @property
+    def incarnation(self) -> str:
+        """This agent's own."""
+        return self._identity.incarnation
+
+    def stamp(self, round_: int) -> Stamp:
+        """This round of the coordinator that we are attached to."""
+        assert self._attached is not None
+        return Stamp(self._attached.incarnation, self._attached.epoch, round_)
+
+    def open(self, connection: ClientConnection) -> None:
+        """Attach, and keep attached from now on."""
+        self._attach(connection)
+        self._keeper = self._loop.create_task(self._keep(connection))
+        self._keeper.add_done_callback(_raise_in_loop)
+        self._beat()
+
+    def report(self, report: m.Report) -> None:
+        """Say it until it is acknowledged."""
+        self._numbers += 1
+        numbered = m.Numbered(self._numbers, report)
+        self._unacknowledged.append(numbered)
+        if self._connection is not None and self._is_attached:
+            self._connection.send(numbered)
+
+    async def close(self, timeout_s: float) -> None:
+        """Wait until every report is acknowledged, at most so long, and hang up."""
+        if self._unacknowledged and self._connection is not None:
+            self._all_heard = self._loop.create_future()
+            ends: list[asyncio.Future[Any]] = [self._all_heard, self._connection.lost]
+            await asyncio.wait(ends, timeout=timeout_s)
+        self.abort()
+
+    def abort(self) -> None:
+        """Hang up. Safe to call twice."""
+        self._closed = True
+        for cancellable in (self._timer, self._keeper):
+            if cancellable is not None:
+                cancellable.cancel()
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def check_fence(self) -> None:
+        """To be called after every wake-up, before anything that arrived is looked at."""
+        if self._held_until is None or self._fenced or self._clock() <= self._held_until:
+            return
+        self._fenced = True
+        if not self._closed:
+            self._drop_connection()
+            self._handler.lease_ended()
+
+    def _drop_connection(self) -> None:
+        """Nothing comes back on it. A new one may get through, or tell that nobody is there."""
+        if self._connection is not None:
+            self._connection.abort()
+
+    def _attach(self, connection: ClientConnection) -> None:
+        self._generation += 1
+        self._connection, self._is_attached = connection, False
+        self._attach_sent_at = self._clock()
+        identity = self._identity
+        connection.send(
+            m.Attach(
+                identity.node_id,
+                identity.host_name,
+                identity.incarnation,
+                self._generation,
+                self._settings,
+                self._opened,
+                self._attached.node_id if self._attached else "",
+            )
+        )
+        connection.listen(self._received)
+
+    async def _keep(self, connection: ClientConnection) -> None:
+        while True:
+            why = await asyncio.shield(connection.lost)
+            if self._closed:
+                return
+            self._connection = None
+            self._beats_sent.clear()
+            self._handler.session_suspended(why)
+            found = await self._redial(why)
+            if found is None:
+                return
+            connection = found
+            self._attach(connection)
+
+    async def _redial(self, why: str) -> ClientConnection | None:
+        import random
+
+        broken_at, pause_s = self._clock(), FIRST_RETRY_S
+        while not self._closed:
+            try:
+                return await self._dial()
+            except (RendezvousConnectionError, AccessError, ProtocolError) as error:
+                why = str(error)
+            give_up_at = max(self._held_until or 0.0, broken_at + self._reconnect_timeout_s)
+            if self._clock() > give_up_at:
+                self._handler.session_given_up(f"the coordinator was lost: {why}")
+                return None
+            # Thousands of agents that lost one coordinator must not come back in step.
+            await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
+            pause_s = min(pause_s * 2, LONGEST_RETRY_S)
+        return None
+
+    def _received(self, message: m.ToAgent) -> None:
+        if self._closed:
+            return
+        match message:
+            case m.Attached():
+                self._was_attached(message)
+            case m.Refused(text):
+                self.abort()
+                self._handler.session_refused(UsageError(text))
+            case m.Ack(number):
+                while self._unacknowledged and self._unacknowledged[0].number <= number:
+                    self._handler.acknowledged(self._unacknowledged.popleft().report)
+                self._all_said()
+            case m.HeartbeatAck(number, stamp):
+                if self._is_current(stamp):
+                    self._renewed(self._beats_sent.pop(number, None))
+                    self._handler.pushed(message)
+            case _:
+                if self._is_current(message.stamp):
+                    self._handler.pushed(message)
+
+    def _all_said(self) -> None:
+        if self._all_heard is not None and not self._unacknowledged:
+            self._all_heard.cancel()
+
+    def _was_attached(self, message: m.Attached) -> None:
+        self._attached, self._is_attached = message, True
+        self._renewed(self._attach_sent_at)
+        assert self._connection is not None
+        if not message.resumed:
+            self._opened = self._generation
+            # A coordinator that knows nothing of us can't use what we said to another.
+            self._unacknowledged.clear()
+            self._all_said()
+        for numbered in self._unacknowledged:
+            self._connection.send(numbered)
+        self._handler.session_opened(message.resumed)
+
+    def _renewed(self, sent_at: float | None) -> None:
+        if sent_at is not None:
+            self._held_until = max(self._held_until or 0.0, sent_at + self._settings.lease_s)
+            self._fenced = self._fenced and self._clock() > self._held_until
+
+    def _beat(self) -> None:
+        """Send a heartbeat, or, without a connection, look at the lease."""
+        delay_s = self._settings.heartbeat_s
+        if self._connection is not None:
+            oldest = next(iter(self._beats_sent.values()), None)
+            if oldest is not None and self._clock() - oldest > self._settings.lease_s * DEAF_SHARE:
+                self._drop_connection()
+            self._beats += 1
+            self._beats_sent[self._beats] = self._clock()
+            self._connection.send(m.Heartbeat(self._beats))
+            if len(self._beats_sent) > 2 * self._settings.lease_s / delay_s:
+                del self._beats_sent[next(iter(self._beats_sent))]
+        if self._held_until is not None and not self._fenced:
+            # Wake up just after the fence, should nothing renew the lease until then.
+            delay_s = min(delay_s, max(0.0, self._held_until - self._clock()) + 0.001)
+        self._timer = self._loop.call_later(delay_s, self._beat)
+
+    def _is_current(self, stamp: Stamp) -> bool:
+        attached = self._attached
+        return attached is not None and (stamp.incarnation, stamp.epoch) == (
+            attached.incarnation,
+            attached.epoch,
+        )
+
+
+def _raise_in_loop(task: asyncio.Task[None]) -> None:
+    """A bug in a task must not pass in silence: the loop's exception handler gets it."""
+    if not task.cancelled():
+        task.result()

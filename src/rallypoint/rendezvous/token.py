@@ -1,0 +1,210 @@
+"""The token: what makes a person's nodes one another's, and strangers strangers (behaviour F8).
+
+It is looked for in `--token-file`, in RALLYPOINT_TOKEN, then in the user's own file. The first
+node creates that file, so on a cluster with shared home directories nobody has to do anything.
+
+A user's token opens all jobs of the user. Each job runs with a token derived from it, which may be
+handed out alone (`rallypoint token --run-id`): it is written `job-<hex>` and opens that job only.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from rallypoint.errors import AccessError
+from rallypoint.wire.handshake import HOW_TO_GET_A_TOKEN
+from rallypoint.wire.keys import job_token
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TOKEN_BYTES = 32
+MIN_TOKEN_BYTES = 16
+_MAX_FILE_BYTES = 1024
+_JOB_PREFIX = "job-"
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+_WAYS_OUT = "give RALLYPOINT_TOKEN or --token-file to every node, or --insecure"
+
+
+class Token(Struct, frozen=True):
+    """A secret of at least 128 bits. Printing it shows where it came from, never what it is."""
+
+    source: str
+    value: bytes
+    opens_one_job: bool = False
+
+    def __repr__(self) -> str:
+        """Never shows the token."""
+        return f"Token({self.source!r})"
+
+    @classmethod
+    def fresh(cls, source: str) -> Token:
+        """A new token that is kept nowhere."""
+        return cls(source, os.urandom(TOKEN_BYTES))
+
+    def for_job(self, run_id: str) -> bytes:
+        """The secret that both sides of a session of this job use.
+
+        A token of another job gives a secret that the coordinator will refuse.
+        """
+        return self.value if self.opens_one_job else job_token(self.value, run_id)
+
+    def text_for_job(self, run_id: str) -> str:
+        """The job's token in writing. To be shown only to a person who asked for it."""
+        return _JOB_PREFIX + self.for_job(run_id).hex()
+
+    def text(self) -> str:
+        """This token in writing. To be shown only to a person who asked for it."""
+        return (_JOB_PREFIX if self.opens_one_job else "") + self.value.hex()
+
+
+def find_token(
+    token_file: str | None,
+    env_value: str | None,
+    home: Path | None,
+    create: bool,
+) -> Token | None:
+    """The token of this user, or None while there is none: a joiner asks again for a while.
+
+    With `create` a missing file is made, for ever and for all:
+    nodes that race through a shared directory end up with the same token. Never sleeps; safe to
+    retry.
+
+    Raises AccessError, with the fix, when a token is unsafe, malformed or can't be made.
+    """
+    if token_file is not None:
+        from pathlib import Path
+
+        path = Path(token_file)
+        return _read_or_create(path, f"--token-file {path}", create)
+    if env_value:
+        return parse_token(env_value, "RALLYPOINT_TOKEN")
+    path = user_token_path(home)
+    if create:
+        _make_folder(path.parent)
+    return _read_or_create(path, str(path), create)
+
+
+def user_token_path(home: Path | None) -> Path:
+    """Where this user's token belongs. Raises AccessError when the user has no home directory."""
+    if home is None or not home.is_dir():
+        raise AccessError(
+            f"there is no home directory ({home or 'HOME is not set'}) to keep the token in: "
+            f"{_WAYS_OUT}"
+        )
+    return home / ".config" / "rallypoint" / "token"
+
+
+def user_home() -> Path | None:
+    """The user's home directory, or None for a user that has none (many containers)."""
+    from pathlib import Path
+
+    try:
+        return Path.home()
+    except RuntimeError:
+        return None
+
+
+def no_token_error(token_file: str | None) -> AccessError:
+    """What to tell a person when waiting for a token was in vain."""
+    where = f"--token-file {token_file}" if token_file else "RALLYPOINT_TOKEN or the user's file"
+    return AccessError(f"no token was found in {where}: {HOW_TO_GET_A_TOKEN}")
+
+
+def parse_token(text: str, source: str) -> Token:
+    """Raises AccessError, which never shows `text`, unless it is hexadecimal and long enough."""
+    digits = text.strip()
+    opens_one_job = digits.startswith(_JOB_PREFIX)
+    digits = digits.removeprefix(_JOB_PREFIX)
+    try:
+        value = bytes.fromhex(digits) if digits.isalnum() else b""
+    except ValueError:
+        value = b""
+    if not value:
+        raise AccessError(
+            f"the token in {source} is not hexadecimal: make a new one with `rallypoint token`"
+        )
+    if len(value) < MIN_TOKEN_BYTES:
+        raise AccessError(
+            f"the token in {source} has {8 * len(value)} bits, but at least "
+            f"{8 * MIN_TOKEN_BYTES} are needed: make a new one with `rallypoint token`"
+        )
+    return Token(source, value, opens_one_job)
+
+
+def _read_or_create(path: Path, source: str, create: bool) -> Token | None:
+    text = _read(path)
+    if text is None and create:
+        _create(path)
+        text = _read(path)
+        if text is None:
+            raise AccessError(f"the token {path} vanished as soon as it was made: {_WAYS_OUT}")
+    return None if text is None else parse_token(text, source)
+
+
+def _read(path: Path) -> str | None:
+    """What a token file says, or None without one. Judges the file that it opened, not a name."""
+    try:
+        # Without O_NONBLOCK, opening a pipe would wait for its writer.
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise AccessError(f"can't read the token {path}: {error.strerror}") from error
+    try:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
+            raise AccessError(f"the token {path} is not a regular file: {_WAYS_OUT}")
+        if status.st_uid != os.geteuid():
+            raise AccessError(
+                f"the token {path} belongs to user {status.st_uid}, not to you "
+                f"(user {os.geteuid()}): run `chown {os.geteuid()} {path}`"
+            )
+        if status.st_mode & _OTHERS:
+            raise AccessError(
+                f"the token {path} is open to other users (mode "
+                f"{stat.S_IMODE(status.st_mode):04o}): run `chmod 600 {path}`"
+            )
+        return os.read(handle, _MAX_FILE_BYTES).decode("ascii", errors="replace")
+    except OSError as error:
+        raise AccessError(f"can't read the token {path}: {error.strerror}") from error
+    finally:
+        os.close(handle)
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise AccessError(
+            f"can't create {folder} for the token: {error.strerror}: {_WAYS_OUT}"
+        ) from error
+
+
+def _create(path: Path) -> None:
+    """Make a token unless there is one by now; whoever links first wins, and nobody sees half.
+
+    A link, unlike an exclusive open, is atomic with its content, and also on NFS.
+    """
+    draft = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(8).hex()}")
+    try:
+        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            with open(handle, "wb") as file:
+                os.fchmod(handle, 0o600)
+                file.write(os.urandom(TOKEN_BYTES).hex().encode() + b"\n")
+                file.flush()
+                os.fsync(handle)
+            os.link(draft, path)
+        finally:
+            os.unlink(draft)
+    except OSError as error:
+        if error.errno != errno.EEXIST:
+            raise AccessError(
+                f"can't create the token {path}: {error.strerror}: {_WAYS_OUT}"
+            ) from error

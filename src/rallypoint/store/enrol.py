@@ -1,0 +1,80 @@
+"""How an agent enrols with the round store of its round (behaviour F9): the agent's I/O.
+
+It shows a bad route before any worker starts, and lets the store know this node's address.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+
+from rallypoint.errors import EnrolmentError, ProtocolError
+from rallypoint.wire.enrolment import NONCE_BYTES, AgentEnrolment
+
+_FIRST_PAUSE_S, _MAX_PAUSE_S = 0.02, 0.5
+_ATTEMPT_S = 10.0
+
+
+async def enrol(host: str, port: int, key: bytes, node: str, timeout_s: float) -> str:
+    """Enrols this node and returns the address that the store saw it come from.
+
+    Tries again, with a growing pause, while nobody answers there or who answers does not hold the
+    key yet: the store's node may learn of the round later than this one. Safe to call again.
+
+    Raises EnrolmentError after `timeout_s` seconds; it names both addresses and the fix.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout_s
+    pause_s = _FIRST_PAUSE_S
+    cause: Exception = TimeoutError("no answer")
+    while (left_s := deadline - loop.time()) > 0:
+        try:
+            async with asyncio.timeout(min(left_s, _ATTEMPT_S)):
+                return await _enrol_once(host, port, key, node)
+        except TimeoutError:
+            cause = TimeoutError("no answer")
+        except (OSError, ProtocolError) as error:
+            cause = error
+        await asyncio.sleep(max(0.0, min(pause_s, deadline - loop.time())))
+        pause_s = min(2 * pause_s, _MAX_PAUSE_S)
+    raise EnrolmentError(
+        f"node {node} at {_own_address(host, port)} could not reach the round store at "
+        f"{host}:{port} within {timeout_s:g} s: {_reason(cause)}: "
+        "open the port in the firewall between the two, or give the store's node an address "
+        "that the others reach with --local-addr"
+    ) from cause
+
+
+async def _enrol_once(host: str, port: int, key: bytes, node: str) -> str:
+    reader, writer = await asyncio.open_connection(host, port)
+    try:
+        conversation = AgentEnrolment(key, os.urandom(NONCE_BYTES), node)
+        writer.write(conversation.hello)
+        while conversation.result is None:
+            data = await reader.read(1024)
+            if not data:
+                raise ConnectionResetError("the connection was closed before an answer came")
+            writer.write(conversation.receive(data))
+        return conversation.result
+    finally:
+        writer.transport.abort()
+
+
+def _reason(cause: Exception) -> str:
+    if isinstance(cause, OSError) and cause.errno:
+        return os.strerror(cause.errno) if cause.errno > 0 else str(cause)
+    return str(cause)
+
+
+def _own_address(host: str, port: int) -> str:
+    """The address that this node would come from; nothing is sent to find out."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        socket.inet_pton(family, host)
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((host, port))
+            address: str = probe.getsockname()[0]
+            return address
+    except OSError:
+        return "an unknown address"

@@ -1,0 +1,230 @@
+"""The round store as its agent sees it: a listening socket for life, a process for each round.
+
+The socket is bound before the agent joins, so that its port is known to all before anybody needs
+it. When a round makes this node rank 0 the store is *opened*: the first connection forks a process
+that accepts from the same socket (or, where the coordinator owns the port, is handed connections
+over). Closing it kills that process. No key, client or half-open connection gets from one round
+into the next: between rounds whoever connects is closed at once, and so is whoever is still queued.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from rallypoint.errors import InvariantError
+
+_MAX_HANDED_OVER = 1024
+_ONE_BYTE = b"c"  # descriptors travel with at least one byte
+
+Say = Callable[[str], None]
+
+
+class StoreProcess(Protocol):
+    """The process that was forked for one round."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def kill(self) -> None: ...
+
+    def wait(self) -> object: ...
+
+
+class Fork(Protocol):
+    """Runs `body` in a forked child that keeps no descriptor but 0, 1, 2 and `keep_fds`."""
+
+    def __call__(
+        self, body: Callable[[], None], *, name: str, keep_fds: Iterable[int]
+    ) -> StoreProcess: ...
+
+
+def say_on_stderr(line: str) -> None:
+    """One write, so that lines of several processes never mix."""
+    try:
+        os.write(2, f"rallypoint: round store: {line}\n".encode(errors="backslashreplace"))
+    except OSError:
+        pass  # the console is gone
+
+
+class RoundStore:
+    """One per agent. All methods are for the thread of the agent's loop; none blocks for long.
+
+    `listener` is bound, listening and non-blocking, and is owned from here on. With `shared`
+    there is none: the coordinator accepts on the one port and hands connections over (`adopt`).
+    `say` gets one line for each peer that is turned away; it is called in the store's process.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket | None,
+        *,
+        fork: Fork,
+        shared: bool = False,
+        say: Say = say_on_stderr,
+    ) -> None:
+        if (listener is None) is not shared:
+            raise InvariantError("a round store has a listener of its own, or shares one")
+        self._listener = listener
+        self._fork, self._say = fork, say
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._round: int | None = None
+        self._key, self._open_access = b"", False
+        self._process: StoreProcess | None = None
+        self._channel: socket.socket | None = None
+        self._handing_over: deque[socket.socket] = deque()
+
+    @property
+    def address(self) -> str:
+        """The address that the listener is bound to; of no use with a shared port."""
+        return str(self._own_listener().getsockname()[0])
+
+    @property
+    def port(self) -> int:
+        """The port that workers connect to when this node is rank 0."""
+        return int(self._own_listener().getsockname()[1])
+
+    def owns(self, pid: int) -> bool:
+        """Whether this is the store's process: nobody else may reap it."""
+        return self._process is not None and self._process.pid == pid
+
+    def open(self, round_: int, key: bytes, *, open_access: bool) -> None:
+        """Makes the store of one round available; `key` is the round's enrolment key.
+
+        The process is started by the first connection. Needs the running loop.
+        """
+        self.close()
+        self._loop = asyncio.get_running_loop()
+        self._round, self._key, self._open_access = round_, key, open_access
+        self._watch_listener(self._start)
+
+    def adopt(self, connection: socket.socket) -> None:
+        """Takes over a connection that the coordinator accepted on the shared port.
+
+        None of its bytes may have been consumed. It is closed when no round is open here: torch's
+        clients and agents that enrol try again by themselves.
+        """
+        if self._round is None or len(self._handing_over) >= _MAX_HANDED_OVER:
+            connection.close()
+            return
+        if self._process is None:
+            self._start()
+        if self._channel is None:  # the process could not be started, or has died
+            connection.close()
+            return
+        self._handing_over.append(connection)
+        if len(self._handing_over) == 1:
+            self._hand_over()
+
+    def close(self) -> None:
+        """Ends the round's store and everything in it. Safe to call again, and without a round.
+
+        Whoever connects from now on is closed at once, until the next round is opened.
+        """
+        self._round = None
+        self._close_channel()
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+        self._turn_away()
+        self._watch_listener(self._turn_away)
+
+    def shutdown(self) -> None:
+        """Closes the store and its listener: nothing remains."""
+        self.close()
+        self._watch_listener(None)
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+
+    def _own_listener(self) -> socket.socket:
+        if self._listener is None:
+            raise InvariantError("this round store has no listener (any more)")
+        return self._listener
+
+    def _watch_listener(self, callback: Callable[[], None] | None) -> None:
+        if self._listener is None or self._loop is None or self._loop.is_closed():
+            return
+        if callback is None:
+            self._loop.remove_reader(self._listener)
+        else:
+            self._loop.add_reader(self._listener, callback)
+
+    def _turn_away(self) -> None:
+        """Closes whoever is queued on the listener: they came for a round that is over."""
+        while self._listener is not None:
+            try:
+                self._listener.accept()[0].close()
+            except ConnectionAbortedError:
+                continue
+            except OSError:
+                return
+
+    # The process of one round
+
+    def _start(self) -> None:
+        self._watch_listener(None)
+        assert self._loop is not None
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        listener, key, open_access, say = self._listener, self._key, self._open_access, self._say
+
+        def serve() -> None:
+            from rallypoint.store.round_process import serve_round
+
+            serve_round(listener, theirs, key, open_access=open_access, say=say)
+
+        keep_fds = [theirs.fileno()] + ([] if listener is None else [listener.fileno()])
+        try:
+            with theirs:
+                name = f"rally-store-{self._round}"
+                self._process = self._fork(serve, name=name, keep_fds=keep_fds)
+        except OSError as error:
+            ours.close()
+            self._say(f"can't start the process of round {self._round}: {error.strerror}")
+            self._watch_listener(self._turn_away)
+            return
+        self._channel = ours
+        self._loop.add_reader(ours, self._on_process_end)
+
+    def _on_process_end(self) -> None:
+        """The process is gone though nobody closed the store: its memory was, and can't be redone.
+
+        Clients are turned away from now on, since an empty store would leave them waiting.
+        """
+        self._close_channel()
+        self._say(
+            f"the process of round {self._round} died, and with it what its workers had stored"
+        )
+        self._watch_listener(self._turn_away)
+
+    def _hand_over(self) -> None:
+        """Sends connections to the process; goes on when it can take more."""
+        assert self._channel is not None
+        assert self._loop is not None
+        while self._handing_over:
+            connection = self._handing_over[0]
+            try:
+                socket.send_fds(self._channel, [_ONE_BYTE], [connection.fileno()])
+            except BlockingIOError:
+                self._loop.add_writer(self._channel, self._hand_over)
+                return
+            except OSError:
+                pass  # the process is dying, and its end will be noticed
+            self._handing_over.popleft().close()
+        self._loop.remove_writer(self._channel)
+
+    def _close_channel(self) -> None:
+        if self._channel is not None:
+            if self._loop is not None and not self._loop.is_closed():
+                self._loop.remove_reader(self._channel)
+                self._loop.remove_writer(self._channel)
+            self._channel.close()
+            self._channel = None
+        while self._handing_over:
+            self._handing_over.popleft().close()

@@ -1,0 +1,345 @@
+"""Transcripts of whole jobs: commands, each followed by all that every node is then told.
+
+A transcript is text. A block is one or more commands, a line `----`, and the trace that they cause
+up to the next empty line; lines that begin with `#` are comments:
+
+    job nodes=2 max_restarts=1
+    join a workers=2
+    join b
+    ----
+    * node a joined
+    * node b joined
+    ...
+
+Time is virtual and moves only with `tick`. Nodes obey at once: one that is told to stop has stopped
+and joins again in the same instant, unless it is slow. The commands:
+
+    job nodes=MIN[:MAX] [SETTING=VALUE ...]     the job's settings (`SharedSettings`); comes first
+    join NODE [workers=N] [role=R] [topology=T] [rank=K] [grace=S] [SETTING=VALUE ...]
+                                                a fresh agent; SETTING=VALUE where it disagrees
+    slow NODE                                   from now on it does not come back by itself
+    back NODE                                   the same agent joins again
+    fail NODE [rank=LOCAL] [code=N | signal=SIGNAME] [age=S]
+    finishing NODE | succeed NODE               its first worker, or all of them, ended well
+    lose NODE [silent=S]                        it went away, last heard S seconds ago
+    drain NODE | leave NODE | cancel NODE       it was told to go; says farewell; Ctrl-C there
+    tick S                                      so many seconds pass
+    status                                      what a person would be shown
+
+In a trace `*` is what a person sees, `NODE <-` what a node is told, `NODE ->` what it answers, and
+`@S` a timer that ran out. `python -m rallypoint.testing.scenario DIR` checks all `*.txt` there and
+exits 1 when one differs; with `--rewrite` it writes what really happens, to be read in a diff.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import signal
+import sys
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import assert_never
+
+import msgspec
+
+from rallypoint.core import job
+from rallypoint.core import job_events as j
+from rallypoint.core.events import (
+    ExpelNode,
+    NodeJoined,
+    NodeLeft,
+    NodeSucceeded,
+    RefuseNode,
+    TimerEnded,
+    WorkersFinishing,
+)
+from rallypoint.core.model import Assignment, Candidate, NodeRef, SharedSettings, WorkerFailure
+from rallypoint.testing.virtual_time import VirtualTimers
+
+Options = dict[str, str]
+
+
+class Scenario:
+    """One job and its nodes in virtual time. `run` executes one command and returns its trace."""
+
+    def __init__(self) -> None:
+        self._job: job.JobState | None = None
+        self._timers = VirtualTimers()
+        self._lives: dict[str, int] = {}
+        self._seqs: dict[NodeRef, int] = {}
+        self._candidates: dict[NodeRef, Candidate] = {}
+        self._assigned: dict[str, Assignment] = {}
+        self._slow: set[str] = set()
+        self._answers: deque[tuple[str, j.JobEvent]] = deque()
+        self._trace: list[str] = []
+
+    def run(self, command: str) -> list[str]:
+        """Execute one command.
+
+        Raises ValueError for a command that is unknown or malformed.
+        """
+        name, *words = command.split()
+        options: Options = {}
+        names: list[str] = []
+        for word in words:
+            key, equals, value = word.partition("=")
+            if equals:
+                options[key] = value
+            else:
+                names.append(key)
+        self._trace = []
+        match name, names:
+            case "job", []:
+                self._job = job.new_job(_settings(options))
+            case "status", []:
+                self._trace.append(_status(self._the_job))
+            case "tick", [seconds]:
+                self._tick(float(seconds))
+            case "slow", [node]:
+                self._slow.add(node)
+            case "join", [node]:
+                self._join(node, options)
+            case _, [node] if name in _REPORTS:
+                self._apply(self._report(name, node, options))
+            case _:
+                raise ValueError(f"not a command: {command!r}")
+        return self._trace
+
+    @property
+    def _the_job(self) -> job.JobState:
+        if self._job is None:
+            raise ValueError("the first command must be `job nodes=MIN[:MAX]`")
+        return self._job
+
+    def _ref(self, node: str) -> NodeRef:
+        if node not in self._lives:
+            raise ValueError(f"node {node!r} has never joined")
+        return NodeRef(node, f"{node}.{self._lives[node]}")
+
+    def _join(self, node: str, options: Options) -> None:
+        self._lives[node] = self._lives.get(node, 0) + 1
+        ref = self._ref(node)
+        self._candidates[ref] = Candidate(
+            workers=int(options.pop("workers", "1")),
+            role=options.pop("role", "worker"),
+            address=node,
+            store_port=29500,
+            topology=options.pop("topology", ""),
+            node_rank=int(options.pop("rank", "-1")),
+            stop_grace_s=float(options.pop("grace", "5")),
+        )
+        self._apply(self._joined(ref, _changed(self._the_job.round.settings, options)))
+
+    def _joined(self, ref: NodeRef, settings: SharedSettings | None = None) -> NodeJoined:
+        self._seqs[ref] = self._seqs.get(ref, 0) + 1
+        settings = settings or self._the_job.round.settings
+        return NodeJoined(ref, self._seqs[ref], self._candidates[ref], settings)
+
+    def _report(self, name: str, node: str, options: Options) -> j.JobEvent:
+        ref, at = self._ref(node), self._timers.now_s
+        assigned = self._assigned.get(node)
+        round_ = assigned.round if assigned else 0
+        unknown = sorted(options.keys() - set(_REPORTS[name]))
+        if unknown:
+            raise ValueError(f"`{name}` has no option {unknown[0]!r}")
+        match name:
+            case "back":
+                return self._joined(ref)
+            case "fail":
+                base = assigned.base_rank if assigned else 0
+                role = self._candidates[ref].role
+                return j.NodeFailed(ref, round_, (_failure(options, base, role),))
+            case "finishing":
+                return WorkersFinishing(round_)
+            case "succeed":
+                return NodeSucceeded(ref, round_)
+            case "lose":
+                silent_s = float(options.get("silent", "0"))
+                why = f"silent for {silent_s:g} s" if silent_s else "its session ended"
+                return j.SessionLost(ref, why, at - silent_s)
+            case "drain":
+                return j.NodeDrains(ref, "SIGTERM", int(signal.SIGTERM))
+            case "cancel":
+                return j.JobCancelled(ref, "SIGINT", int(signal.SIGINT))
+            case _:
+                return NodeLeft(ref)
+
+    def _tick(self, seconds: float) -> None:
+        end_s = self._timers.now_s + seconds
+        while (timer := self._timers.next_until(end_s)) is not None:
+            whose = f" of {timer.id}" if timer.id in self._lives else ""
+            self._trace.append(f"@{self._timers.now_s:g} timer ended: {timer.kind.value}{whose}")
+            self._apply(TimerEnded(timer))
+
+    def _apply(self, event: j.JobEvent) -> None:
+        """One event and all that follows from it, in order."""
+        self._answers.append(("", event))
+        while self._answers:
+            text, answer = self._answers.popleft()
+            if text:
+                self._trace.append(text)
+            for effect in job.step(self._the_job, answer, self._timers.now_s):
+                self._perform(effect)
+            self._timers.keep(job.timers_wanted(self._the_job))
+
+    def _perform(self, effect: j.JobEffect) -> None:
+        match effect:
+            case j.Record(_, text):
+                self._trace.append(f"* {text}")
+            case j.Assign(ref, assignment):
+                self._assigned[ref.node_id] = assignment
+                self._tell(ref, _assignment(assignment, self._candidates[ref].workers))
+                if assignment.enrol:
+                    enrolled = j.NodeEnrolled(ref, assignment.round)
+                    self._answers.append((f"{ref} -> enrolled", enrolled))
+            case j.StartWorkers(ref, round_):
+                self._tell(ref, f"start the workers of round {round_}")
+            case j.StopWorkers(ref, round_, reason):
+                self._tell(ref, f"stop the workers of round {round_}: {reason.text}")
+                if ref.node_id not in self._slow:
+                    self._answers.append((f"{ref} -> stopped, joins again", self._joined(ref)))
+            case j.GiveVerdict(ref, verdict):
+                self._tell(ref, f"the job {verdict.outcome.value}: {verdict.text}")
+            case ExpelNode(ref, why, final):
+                self._tell(ref, f"expelled{' for good' if final else ''}: {why}")
+            case RefuseNode(ref, setting, ours, theirs):
+                self._tell(ref, f"refused: {setting} is {ours} in the job, {theirs} here")
+            case _:
+                assert_never(effect)
+
+    def _tell(self, ref: NodeRef, text: str) -> None:
+        older = "" if ref == self._ref(ref.node_id) else " (the older agent)"
+        self._trace.append(f"{ref}{older} <- {text}")
+
+
+_REPORTS: Mapping[str, tuple[str, ...]] = {
+    "back": (),
+    "fail": ("rank", "code", "signal", "age"),
+    "finishing": (),
+    "succeed": (),
+    "lose": ("silent",),
+    "drain": (),
+    "leave": (),
+    "cancel": (),
+}
+"""What a node can report, and with which options."""
+
+
+def render(text: str) -> str:
+    """The same transcript with the traces that its commands really cause.
+
+    Raises ValueError that names the line of a bad command.
+    """
+    scenario = Scenario()
+    out: list[str] = []
+    commands: list[tuple[int, str]] = []
+    in_trace = False
+
+    def execute() -> None:
+        out.append("----")
+        for number, command in commands:
+            try:
+                out.extend(scenario.run(command))
+            except (ValueError, KeyError) as error:
+                raise ValueError(f"line {number}: {error}") from error
+        commands.clear()
+
+    for number, line in enumerate([*text.splitlines(), ""], 1):
+        if line == "----" and commands:
+            execute()
+            in_trace = True
+        elif not line.strip():
+            if commands:
+                execute()
+            in_trace = False
+            out.append("")
+        elif not in_trace:
+            out.append(line)
+            if not line.startswith("#"):
+                commands.append((number, line))
+    return "\n".join(out).rstrip("\n") + "\n"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Check, or rewrite, every transcript of a folder; 1 when one differs."""
+    parser = argparse.ArgumentParser(prog="python -m rallypoint.testing.scenario")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--rewrite", action="store_true", help="write what really happens")
+    options = parser.parse_args(arguments)
+    differing = 0
+    for path in sorted(options.folder.glob("*.txt")):
+        expected = path.read_text()
+        actual = render(expected)
+        if actual == expected:
+            continue
+        differing += 1
+        lines = difflib.unified_diff(
+            expected.splitlines(), actual.splitlines(), f"{path}", "what happens", lineterm=""
+        )
+        print(*lines, sep="\n")
+        if options.rewrite:
+            path.write_text(actual)
+    return 1 if differing and not options.rewrite else 0
+
+
+def _settings(options: Options) -> SharedSettings:
+    low, _, high = options.pop("nodes").partition(":")
+    return _changed(SharedSettings("job", int(low), int(high or low)), options)
+
+
+def _changed(settings: SharedSettings, options: Options) -> SharedSettings:
+    """The settings with some values replaced, each read as its field's type."""
+    unknown = sorted(options.keys() - set(settings.__struct_fields__))
+    if unknown:
+        raise ValueError(f"no such setting: {unknown[0]!r}")
+    parse: dict[type, Callable[[str], object]] = {bool: lambda text: text == "true"}
+    changes = {}
+    for key, text in options.items():
+        kind = type(getattr(settings, key))
+        if kind is tuple:
+            changes[key] = tuple(int(code) for code in text.split(","))
+        else:
+            changes[key] = parse.get(kind, kind)(text)
+    return msgspec.structs.replace(settings, **changes)
+
+
+def _failure(options: Options, base_rank: int, role: str) -> WorkerFailure:
+    local_rank = int(options.get("rank", "0"))
+    killed_by = signal.Signals[options["signal"]].value if "signal" in options else None
+    return WorkerFailure(
+        local_rank=local_rank,
+        rank=base_rank + local_rank,
+        role=role,
+        pid=1000 + local_rank,
+        exit_code=int(options.get("code", "1")) if killed_by is None else None,
+        signal=killed_by,
+        age_s=float(options.get("age", "0")),
+        wall_time=0.0,
+    )
+
+
+def _assignment(part: Assignment, workers: int) -> str:
+    last = part.base_rank + workers - 1
+    ranks = f"ranks {part.base_rank}-{last}" if workers > 1 else f"rank {last}"
+    return (
+        f"round {part.round}: node {part.group_rank} of {part.group_world_size}, "
+        f"{ranks} of {part.world_size}, role rank {part.base_role_rank} of "
+        f"{part.role_world_size}, store {part.master_addr}:{part.master_port}, "
+        f"restarts {part.restart_count}"
+    )
+
+
+def _status(state: job.JobState) -> str:
+    status = job.status(state)
+    return (
+        f"{status.phase}, round {status.round}: {status.world_nodes} nodes with "
+        f"{status.world_workers} workers; {status.joined} joined, {status.stopping} stopping, "
+        f"{status.waiting} waiting, {status.standby} standing by; "
+        f"{status.restarts_used} restarts used"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,162 @@
+"""The preamble by which an agent enrols its address with a round store (behaviour F9). Pure.
+
+    agent -> store   "RLYE", version u8, agent nonce (16 B)
+    store -> agent   store nonce (16 B)
+    agent -> store   proof (32 B), node length u8, node (UTF-8)
+    store -> agent   verdict u8 (0 enrolled, 1 refused), then if enrolled: proof (32 B),
+                     address length u8, the source address that the store saw (ASCII)
+
+A proof is HMAC-SHA256 under the key of the round over a role label, the version, both nonces and
+what the sender says. The store's nonce makes a recorded preamble worthless, the labels keep a proof
+from being sent back as the other side's own, and the agent proves first, so that a stranger learns
+nothing from asking. The first byte differs from a c10d client's, the fourth from a session's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+
+from rallypoint.errors import ProtocolError
+from rallypoint.wire.preamble import ENROLMENT_MAGIC
+
+MAGIC = ENROLMENT_MAGIC
+VERSION = 1
+NONCE_BYTES = 16
+MAX_TEXT_BYTES = 255
+
+_ENROLLED, _REFUSED = b"\x00", b"\x01"
+_PROOF_BYTES = hashlib.sha256().digest_size
+_AGENT, _STORE = b"rallypoint round store: agent", b"rallypoint round store: store"
+
+
+class EnrolmentRefusedError(ProtocolError):
+    """The store holds another key than ours: another round, or another job."""
+
+
+class _Side:
+    """Bytes in, bytes out: the part that both sides share."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._wanted = 0
+        self._result: str | None = None
+
+    @property
+    def result(self) -> str | None:
+        """The text that the peer proved, once the conversation is over."""
+        return self._result
+
+    def receive(self, data: bytes) -> bytes:
+        """Takes bytes in any segmentation and returns those to send, if any.
+
+        Raises ProtocolError when the peer is no peer of ours. Bytes after the end are an error.
+        """
+        self._buffer += data
+        output = bytearray()
+        while self._result is None and len(self._buffer) >= self._wanted:
+            piece = bytes(self._buffer[: self._wanted])
+            del self._buffer[: self._wanted]
+            output += self._advance(piece)
+        if self._result is not None and self._buffer:
+            raise ProtocolError("bytes follow the end of the enrolment")
+        return bytes(output)
+
+    def _advance(self, piece: bytes) -> bytes:
+        raise NotImplementedError
+
+
+class StoreEnrolment(_Side):
+    """The store's side. `nonce` is 16 fresh random bytes; `address` is the peer's, numeric.
+
+    When `result` is the node's name, the address has been proven to be that of a node of this
+    round: send what `receive` returned and close. After a refusal, send `refusal` and close.
+    """
+
+    refusal = _REFUSED
+
+    def __init__(self, key: bytes, nonce: bytes, address: str) -> None:
+        super().__init__()
+        self._key, self._nonce, self._address = key, nonce, address
+        self._step = 0
+        self._agent_nonce = self._proof = b""
+        self._wanted = len(MAGIC) + 1 + NONCE_BYTES
+
+    def _advance(self, piece: bytes) -> bytes:
+        self._step += 1
+        match self._step:
+            case 1:
+                _check_hello(piece)
+                self._agent_nonce = piece[len(MAGIC) + 1 :]
+                self._wanted = _PROOF_BYTES + 1
+                return self._nonce
+            case 2:
+                self._proof, self._wanted = piece[:-1], piece[-1]
+                return b""
+            case _:
+                return self._judge(piece)
+
+    def _judge(self, node: bytes) -> bytes:
+        nonces = self._agent_nonce + self._nonce
+        if not hmac.compare_digest(self._proof, _prove(self._key, _AGENT, nonces, node)):
+            raise EnrolmentRefusedError("the node does not hold the key of this round")
+        self._result = node.decode(errors="replace")
+        address = self._address.encode()
+        proof = _prove(self._key, _STORE, nonces, address)
+        return _ENROLLED + proof + bytes((len(address),)) + address
+
+
+class AgentEnrolment(_Side):
+    """The agent's side. Send `hello` first; `result` is the address that the store saw."""
+
+    def __init__(self, key: bytes, nonce: bytes, node: str) -> None:
+        super().__init__()
+        self._key, self._nonce = key, nonce
+        self._node = node.encode()[:MAX_TEXT_BYTES]
+        self._step = 0
+        self._store_nonce = self._proof = b""
+        self._wanted = NONCE_BYTES
+
+    @property
+    def hello(self) -> bytes:
+        return MAGIC + bytes((VERSION,)) + self._nonce
+
+    def _advance(self, piece: bytes) -> bytes:
+        self._step += 1
+        match self._step:
+            case 1:
+                self._store_nonce, self._wanted = piece, 1
+                proof = _prove(self._key, _AGENT, self._nonce + piece, self._node)
+                return proof + bytes((len(self._node),)) + self._node
+            case 2:
+                if piece != _ENROLLED:
+                    raise EnrolmentRefusedError("the store holds the key of another round or job")
+                self._wanted = _PROOF_BYTES + 1
+            case 3:
+                self._proof, self._wanted = piece[:-1], piece[-1]
+            case _:
+                nonces = self._nonce + self._store_nonce
+                if not hmac.compare_digest(self._proof, _prove(self._key, _STORE, nonces, piece)):
+                    raise ProtocolError("what answers there does not hold the key of this round")
+                self._result = piece.decode(errors="replace")
+        return b""
+
+
+def is_enrolment_preamble(first_bytes: bytes) -> bool:
+    """Whether a connection that begins so is an agent that enrols; 4 bytes decide."""
+    return first_bytes[: len(MAGIC)] == MAGIC
+
+
+def _check_hello(piece: bytes) -> None:
+    if not is_enrolment_preamble(piece):
+        raise ProtocolError(f"{piece[:4]!r} begins neither a c10d client nor an enrolment")
+    if piece[len(MAGIC)] != VERSION:
+        raise ProtocolError(
+            f"the node speaks version {piece[len(MAGIC)]} of the enrolment, this one {VERSION}: "
+            "install the same version of rallypoint everywhere"
+        )
+
+
+def _prove(key: bytes, role: bytes, nonces: bytes, said: bytes) -> bytes:
+    # All parts before the last have a fixed length: no two inputs can be read as the same message.
+    return hmac.digest(key, role + bytes((VERSION,)) + nonces + said, "sha256")

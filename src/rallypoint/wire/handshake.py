@@ -1,0 +1,382 @@
+"""The handshake: both sides prove that they know the job's token, the client first (behaviour F8).
+
+    client                                              server
+    hello      RLYP version flags run_id nonce CRLF CRLF  ---->
+               <----  RLYP version CHALLENGE flags nonce server_id
+    proof      HMAC(token, "rallypoint client" | context)  ---->
+               <----  RLYP version WELCOME HMAC(token, "rallypoint server" | context)
+
+where context = version, run id, both nonces, server id. The labels differ, so no proof can be
+reflected; both nonces are fresh, so none can be replayed. With `--insecure` the challenge says so
+and the handshake ends there. Nobody is talked down to that: whoever has a token refuses a server
+that does not ask for it, and a server that asks accepts nothing else.
+
+Before the proof nothing is parsed but these few fixed fields. Instead of an answer the server may
+send a REFUSED with one line for a person; the layout of its header and of that frame must never
+change, so that versions which can't talk can still say why.
+
+Both classes are sans-I/O: bytes in, bytes out. A caller limits the time that it waits, sends
+`last_words` when `feed` raised, then closes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum, IntEnum, auto
+from hmac import compare_digest
+from struct import Struct
+from typing import assert_never
+
+import msgspec
+
+from rallypoint.errors import (
+    AccessError,
+    ForeignPeerError,
+    ProtocolError,
+    UsageError,
+    VersionMismatchError,
+)
+from rallypoint.wire.keys import SessionKeys
+from rallypoint.wire.preamble import SESSION_MAGIC, describe_foreign
+from rallypoint.wire.proof import PROOF_BYTES, Context
+
+PROTOCOL_VERSION = 1
+NONCE_BYTES = 32
+SERVER_ID_BYTES = 16
+MAX_RUN_ID_BYTES = 255
+MAX_REFUSAL_BYTES = 512
+MAX_HANDSHAKE_BYTES = 4096
+
+HOW_TO_GET_A_TOKEN = (
+    "make one with `rallypoint token` on one node and give it to every node of the job, as "
+    "~/.config/rallypoint/token (mode 0600), in RALLYPOINT_TOKEN or by --token-file"
+)
+
+_PREFIX = Struct(">4sH")
+_HELLO = Struct(">4sHBB")
+_REPLY = Struct(">4sHB")
+_CHALLENGE = Struct(f">B{NONCE_BYTES}s{SERVER_ID_BYTES}s")
+_REFUSAL = Struct(">H")
+_LINE_END = b"\r\n\r\n"  # ends the hello: a server of lines (HTTP) answers, and so shows itself
+_HAS_TOKEN = 1
+_WANTS_TOKEN = 1
+
+
+class _Reply(IntEnum):
+    CHALLENGE = 1
+    WELCOME = 2
+    REFUSED = 3
+
+
+class _Stage(Enum):
+    OPENING = auto()  # the server awaits the hello, the client the challenge
+    PROVING = auto()  # the server awaits the client's proof, the client the server's
+    OVER = auto()
+
+
+class Established(msgspec.Struct, frozen=True):
+    """Both sides are who they claim; `keys` is None only with `--insecure`.
+
+    `leftover` are bytes that followed the handshake: feed them to the frame decoder first.
+    """
+
+    run_id: str
+    keys: SessionKeys | None
+    server_id: bytes
+    leftover: bytes
+
+
+class _Handshake:
+    """What both sides share: a small inbox, the opening magic, and how it ends."""
+
+    def __init__(self, nonce: bytes, version: int) -> None:
+        if len(nonce) != NONCE_BYTES:
+            raise ValueError(f"a nonce has {NONCE_BYTES} bytes, not {len(nonce)}")
+        self._nonce = nonce
+        self._version = version
+        self._inbox = bytearray()
+        self._stage = _Stage.OPENING
+        self._error: AccessError | ProtocolError | None = None
+        self.result: Established | None = None
+        self.last_words = b""
+
+    @property
+    def buffered_bytes(self) -> int:
+        return len(self._inbox)
+
+    def feed(self, data: bytes) -> bytes:
+        """Take what the peer sent, return what to send. Not to be called once `result` is set.
+
+        Raises AccessError or ProtocolError, and again on every later call: send `last_words`,
+        then close.
+        """
+        if self._error is not None:
+            raise self._error
+        self._inbox += data
+        answer = b""
+        try:
+            while self._stage is not _Stage.OVER:
+                part = self._advance()
+                if part is None:
+                    break
+                answer += part
+            if self._stage is not _Stage.OVER and len(self._inbox) > MAX_HANDSHAKE_BYTES:
+                raise ProtocolError(f"the handshake is longer than {MAX_HANDSHAKE_BYTES} bytes")
+        except (AccessError, ProtocolError) as error:
+            self._error = error
+            self._inbox.clear()
+            raise
+        return answer
+
+    def unfinished(self) -> ProtocolError:
+        """The error of a peer that hung up, or fell silent, in the middle of the handshake."""
+        return ForeignPeerError(
+            "the peer did not finish Rallypoint's handshake: it may be something else, or it was "
+            "stopped; check the host and the port of the endpoint"
+        )
+
+    def _advance(self) -> bytes | None:
+        """Take one message out of the inbox and answer it, or None while it is incomplete."""
+        raise NotImplementedError
+
+    def _take(self, size: int) -> bytes | None:
+        if len(self._inbox) < size:
+            return None
+        taken = bytes(self._inbox[:size])
+        del self._inbox[:size]
+        return taken
+
+    def _check_magic(self) -> None:
+        """Judge by as few bytes as there are: an SSH banner of three bytes must not hang us."""
+        seen = bytes(self._inbox[: len(SESSION_MAGIC)])
+        if not SESSION_MAGIC.startswith(seen):
+            raise ForeignPeerError(
+                "the port speaks something else than Rallypoint "
+                f"({describe_foreign(bytes(self._inbox[:32]))}): check the host and the port of "
+                "the endpoint"
+            )
+
+    def _their_version(self) -> int | None:
+        if len(self._inbox) < _PREFIX.size:
+            return None
+        return int.from_bytes(self._inbox[len(SESSION_MAGIC) : _PREFIX.size], "big")
+
+    def _finish(self, context: Context, token: bytes | None) -> None:
+        self.result = Established(
+            run_id=context.run_id,
+            keys=None if token is None else context.keys(token),
+            server_id=context.server_id,
+            leftover=bytes(self._inbox),
+        )
+        self._inbox.clear()
+        self._stage = _Stage.OVER
+
+
+class ClientHandshake(_Handshake):
+    """The side that dials. Send `hello()` first; done when `result` is set."""
+
+    def __init__(
+        self, run_id: str, token: bytes | None, nonce: bytes, version: int = PROTOCOL_VERSION
+    ) -> None:
+        """`token` is the job's token (never empty), or None with `--insecure`.
+
+        Raises UsageError when the run id does not fit.
+        """
+        super().__init__(nonce, version)
+        size = len(run_id.encode())
+        if not 0 < size <= MAX_RUN_ID_BYTES:
+            raise UsageError(
+                f"--rdzv-id has {size} bytes: it must have 1 to {MAX_RUN_ID_BYTES} bytes of UTF-8"
+            )
+        if token is not None and not token:
+            raise ValueError("an empty token proves nothing")
+        self._run_id = run_id
+        self._token = token
+        self._context: Context | None = None
+
+    def hello(self) -> bytes:
+        """The first bytes of the connection."""
+        run_id = self._run_id.encode()
+        flags = 0 if self._token is None else _HAS_TOKEN
+        head = _HELLO.pack(SESSION_MAGIC, self._version, flags, len(run_id))
+        return head + run_id + self._nonce + _LINE_END
+
+    def _advance(self) -> bytes | None:
+        self._check_magic()
+        version = self._their_version()
+        if version is not None and version != self._version:
+            raise VersionMismatchError(self._version, version)
+        if len(self._inbox) < _REPLY.size:
+            return None
+        kind = self._inbox[_REPLY.size - 1]
+        match kind, self._context:
+            case _Reply.REFUSED, _:
+                self._raise_refusal()
+                return None
+            case _Reply.CHALLENGE, None:
+                return self._on_challenge()
+            case _Reply.WELCOME, Context() as context:
+                return self._on_welcome(context)
+        raise ProtocolError(f"the coordinator sent message {kind} out of turn in the handshake")
+
+    def _raise_refusal(self) -> None:
+        """Raise what the server says, once all of it is here."""
+        start = _REPLY.size + _REFUSAL.size
+        if len(self._inbox) < start:
+            return
+        (size,) = _REFUSAL.unpack_from(self._inbox, _REPLY.size)
+        if size > MAX_REFUSAL_BYTES:
+            raise ProtocolError(
+                f"the coordinator refuses in {size} bytes, but at most {MAX_REFUSAL_BYTES} are "
+                "allowed"
+            )
+        if len(self._inbox) >= start + size:
+            line = printable(bytes(self._inbox[start : start + size]))
+            raise AccessError(f"the coordinator refused this node: {line}")
+
+    def _on_challenge(self) -> bytes | None:
+        message = self._take(_REPLY.size + _CHALLENGE.size)
+        if message is None:
+            return None
+        flags, nonce, server_id = _CHALLENGE.unpack_from(message, _REPLY.size)
+        context = Context(self._version, self._run_id, self._nonce, nonce, server_id)
+        wants_token = bool(flags & _WANTS_TOKEN)
+        if self._token is None:
+            if wants_token:
+                raise AccessError(
+                    f"the coordinator requires a token and this node has none: {HOW_TO_GET_A_TOKEN}"
+                )
+            self._finish(context, None)
+            return b""
+        if not wants_token:
+            raise AccessError(
+                "the coordinator is running with --insecure and this node has a token: start "
+                "every node of the job with --insecure, or none"
+            )
+        self._context = context
+        self._stage = _Stage.PROVING
+        return context.client_proof(self._token)
+
+    def _on_welcome(self, context: Context) -> bytes | None:
+        message = self._take(_REPLY.size + PROOF_BYTES)
+        if message is None:
+            return None
+        assert self._token is not None, "only a client with a token has a context"
+        if not compare_digest(message[_REPLY.size :], context.server_proof(self._token)):
+            raise AccessError(
+                "the coordinator could not prove that it knows this job's token: something else "
+                "answers at the endpoint"
+            )
+        self._finish(context, self._token)
+        return b""
+
+
+class ServerHandshake(_Handshake):
+    """The side that was dialled; done when `result` is set."""
+
+    def __init__(
+        self,
+        server_id: bytes,
+        lookup_token: Callable[[str], bytes | None],
+        nonce: bytes,
+        insecure: bool,
+        version: int = PROTOCOL_VERSION,
+    ) -> None:
+        """`lookup_token` gives the token of a run id; None is answered like a wrong token.
+
+        It is called with what a stranger sent, at most once, and not at all when `insecure`.
+        """
+        super().__init__(nonce, version)
+        if len(server_id) != SERVER_ID_BYTES:
+            raise ValueError(f"a server id has {SERVER_ID_BYTES} bytes, not {len(server_id)}")
+        self._server_id = server_id
+        self._lookup_token = lookup_token
+        self._insecure = insecure
+        self._context: Context | None = None
+
+    def _advance(self) -> bytes | None:
+        match self._stage:
+            case _Stage.OPENING:
+                return self._on_hello()
+            case _Stage.PROVING:
+                return self._on_proof()
+            case _Stage.OVER:
+                return None
+            case never:
+                assert_never(never)
+
+    def _on_hello(self) -> bytes | None:
+        self._check_magic()
+        version = self._their_version()
+        if version is not None and version != self._version:
+            error = VersionMismatchError(self._version, version)
+            # In the other's words: the line is printed on the node that is refused.
+            self.last_words = self._refusal(str(VersionMismatchError(version, self._version)))
+            raise error
+        if len(self._inbox) < _HELLO.size:
+            return None
+        _, _, flags, size = _HELLO.unpack_from(self._inbox)
+        if size == 0:
+            raise ProtocolError("a node asked to join a job without a run id")
+        message = self._take(_HELLO.size + size + NONCE_BYTES + len(_LINE_END))
+        if message is None:
+            return None
+        try:
+            run_id = message[_HELLO.size : _HELLO.size + size].decode()
+        except UnicodeDecodeError as error:
+            raise ProtocolError("a node asked to join a job whose run id is not UTF-8") from error
+        client_nonce = message[_HELLO.size + size : -len(_LINE_END)]
+        context = Context(self._version, run_id, client_nonce, self._nonce, self._server_id)
+        return self._challenge(context, has_token=bool(flags & _HAS_TOKEN))
+
+    def _challenge(self, context: Context, has_token: bool) -> bytes:
+        """Where one side has a token and the other has none, each says so in its own words."""
+        flags = 0 if self._insecure else _WANTS_TOKEN
+        challenge = self._head(_Reply.CHALLENGE) + _CHALLENGE.pack(
+            flags, self._nonce, self._server_id
+        )
+        if has_token == self._insecure:
+            self.last_words = challenge
+            job = printable(context.run_id.encode())
+            raise AccessError(
+                f"refused a node of job '{job}': it has a token, but this coordinator runs with "
+                "--insecure: start every node of the job with --insecure, or none"
+                if has_token
+                else f"refused a node of job '{job}': it has no token: {HOW_TO_GET_A_TOKEN}"
+            )
+        if self._insecure:
+            self._finish(context, None)
+        else:
+            self._context = context
+            self._stage = _Stage.PROVING
+        return challenge
+
+    def _on_proof(self) -> bytes | None:
+        proof = self._take(PROOF_BYTES)
+        if proof is None:
+            return None
+        context = self._context
+        assert context is not None, "a challenge was sent before"
+        token = self._lookup_token(context.run_id)
+        # An unknown job costs the same work and gets the same line: strangers learn no run ids.
+        expected = context.client_proof(token or self._nonce + self._server_id)
+        if not compare_digest(proof, expected) or not token:
+            job = printable(context.run_id.encode())
+            why = f"wrong token for job '{job}': {HOW_TO_GET_A_TOKEN}"
+            self.last_words = self._refusal(why)
+            raise AccessError(f"refused a node: {why}")
+        self._finish(context, token)
+        return self._head(_Reply.WELCOME) + context.server_proof(token)
+
+    def _head(self, kind: _Reply) -> bytes:
+        return _REPLY.pack(SESSION_MAGIC, self._version, kind)
+
+    def _refusal(self, line: str) -> bytes:
+        text = line.encode()[:MAX_REFUSAL_BYTES]
+        return self._head(_Reply.REFUSED) + _REFUSAL.pack(len(text)) + text
+
+
+def printable(raw: bytes) -> str:
+    """A stranger's text made safe for a terminal: one line, no control or unknown characters."""
+    text = raw[:MAX_REFUSAL_BYTES].decode(errors="replace")
+    return "".join(letter if letter.isprintable() else "?" for letter in text)

@@ -1,0 +1,71 @@
+"""Every key is derived from a token, each for one purpose only (behaviours F8, F9).
+
+Derivation is HKDF-SHA256 (RFC 5869). The purpose is in `info`, whose parts carry their lengths, so
+that no two different inputs are the same bytes.
+"""
+
+from __future__ import annotations
+
+from hmac import digest
+from struct import pack
+
+from msgspec import Struct
+
+KEY_BYTES = 32
+_HASH_BYTES = 32
+
+
+class SessionKeys(Struct, frozen=True):
+    """One key per direction, so that no frame can be played back to its sender."""
+
+    client_to_server: bytes
+    server_to_client: bytes
+
+    def __repr__(self) -> str:
+        """Never shows a key."""
+        return "SessionKeys()"
+
+
+def hkdf_extract(salt: bytes, key_material: bytes) -> bytes:
+    """RFC 5869, section 2.2. An empty salt stands for zeros."""
+    return digest(salt or bytes(_HASH_BYTES), key_material, "sha256")
+
+
+def hkdf_expand(pseudo_random_key: bytes, info: bytes, length: int) -> bytes:
+    """RFC 5869, section 2.3; at most 255 * 32 bytes, else ValueError."""
+    if not 0 < length <= 255 * _HASH_BYTES:
+        raise ValueError(f"HKDF-SHA256 gives 1 to {255 * _HASH_BYTES} bytes, not {length}")
+    output = block = b""
+    counter = 1
+    while len(output) < length:
+        block = digest(pseudo_random_key, block + info + bytes((counter,)), "sha256")
+        output += block
+        counter += 1
+    return output[:length]
+
+
+def session_keys(
+    token: bytes, client_nonce: bytes, server_nonce: bytes, version: int, run_id: str
+) -> SessionKeys:
+    """The keys of one connection: both nonces are fresh, so they are never used twice."""
+    info = b"rallypoint session" + pack(">H", version) + _counted(run_id.encode())
+    secret = hkdf_extract(client_nonce + server_nonce, token)
+    keys = hkdf_expand(secret, info, 2 * KEY_BYTES)
+    return SessionKeys(client_to_server=keys[:KEY_BYTES], server_to_client=keys[KEY_BYTES:])
+
+
+def job_token(master: bytes, run_id: str) -> bytes:
+    """The token of one job, which tells nothing about `master` or the tokens of other jobs."""
+    info = b"rallypoint job token" + _counted(run_id.encode())
+    return hkdf_expand(hkdf_extract(b"", master), info, KEY_BYTES)
+
+
+def round_store_key(token: bytes, run_id: str, incarnation: int, epoch: int, round_: int) -> bytes:
+    """What a node shows to be let into the store of one round (behaviour F9)."""
+    stamp = f"{incarnation}/{epoch}/{round_}".encode()
+    info = b"rallypoint round store" + _counted(run_id.encode()) + _counted(stamp)
+    return hkdf_expand(hkdf_extract(b"", token), info, KEY_BYTES)
+
+
+def _counted(part: bytes) -> bytes:
+    return pack(">I", len(part)) + part

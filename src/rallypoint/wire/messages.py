@@ -1,0 +1,240 @@
+"""What an agent and the coordinator say to each other, and how it becomes bytes.
+
+After the handshake every frame is one message: a MessagePack array that begins with the message's
+tag. Fields are only ever appended, with defaults, so that a newer peer may say more than an older
+one understands; anything else raises `PROTOCOL_VERSION`, which the handshake compares.
+
+An agent numbers what must not get lost (`Numbered`), keeps it until it is acknowledged, and sends
+it again on a new connection; the coordinator applies each number once. Heartbeats are not
+numbered: a lost one is replaced by the next. What the coordinator pushes is not numbered either:
+on a new connection it tells the truth as it is then.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from rallypoint.core.model import (
+    Assignment,
+    Candidate,
+    EndReason,
+    JobStatus,
+    SharedSettings,
+    Stamp,
+    Verdict,
+    WorkerFailure,
+)
+from rallypoint.errors import ProtocolError
+
+MAX_MESSAGE_BYTES = 256 * 1024
+
+
+class Attach(Struct, frozen=True, array_like=True, tag=1):
+    """The first message of a connection: who speaks, and under which rules."""
+
+    node_id: str
+    """Empty: the coordinator makes one from the host name."""
+    host_name: str
+    incarnation: str
+    generation: int
+    """Counts this incarnation's connections; frames of older ones are dropped."""
+    settings: SharedSettings
+    opened: int = 0
+    """The generation at which the session was opened, as far as this agent was told; 0: never."""
+    former_id: str = ""
+    """The id that the coordinator made before: kept if no other node has it by now."""
+
+
+class Join(Struct, frozen=True, array_like=True, tag=2):
+    """Ready for a round; no process of an earlier round lives on this node."""
+
+    seq: int
+    candidate: Candidate
+
+
+class Failed(Struct, frozen=True, array_like=True, tag=3):
+    """Workers ended badly; the node is stopping the others."""
+
+    stamp: Stamp
+    failures: tuple[WorkerFailure, ...]
+
+
+class Detailed(Struct, frozen=True, array_like=True, tag=4):
+    """The failures again, with messages and last lines. Sent before the next `Join`."""
+
+    stamp: Stamp
+    failures: tuple[WorkerFailure, ...]
+
+
+class Finishing(Struct, frozen=True, array_like=True, tag=5):
+    """The first worker here ended well."""
+
+    stamp: Stamp
+
+
+class Succeeded(Struct, frozen=True, array_like=True, tag=6):
+    """All workers here ended well."""
+
+    stamp: Stamp
+
+
+class Enrolled(Struct, frozen=True, array_like=True, tag=7):
+    """The round store was reached."""
+
+    stamp: Stamp
+
+
+class NotEnrolled(Struct, frozen=True, array_like=True, tag=8):
+    """The round store could not be reached."""
+
+    stamp: Stamp
+    text: str
+
+
+class Drain(Struct, frozen=True, array_like=True, tag=9):
+    """This node has been told to go."""
+
+    why: str
+    signal: int
+    hosts: bool
+    """The coordinator lives in this very agent."""
+
+
+class Cancel(Struct, frozen=True, array_like=True, tag=10):
+    """A person interrupted the job."""
+
+    why: str
+    signal: int
+
+
+class Leave(Struct, frozen=True, array_like=True, tag=11):
+    """Farewell: nothing of the job runs here, and a verdict that was given has been read."""
+
+
+Report = (
+    Join
+    | Failed
+    | Detailed
+    | Finishing
+    | Succeeded
+    | Enrolled
+    | NotEnrolled
+    | Drain
+    | Cancel
+    | Leave
+)
+
+
+class Numbered(Struct, frozen=True, array_like=True, tag=20):
+    """A report that is kept until it is acknowledged."""
+
+    number: int
+    report: Report
+
+
+class Heartbeat(Struct, frozen=True, array_like=True, tag=21):
+    """A sign of life."""
+
+    number: int
+
+
+ToCoordinator = Attach | Numbered | Heartbeat
+
+
+class Attached(Struct, frozen=True, array_like=True, tag=1):
+    """The session stands."""
+
+    node_id: str
+    incarnation: int
+    epoch: int
+    resumed: bool
+    """False: the coordinator knows nothing of an earlier round here, so none may run."""
+
+
+class Refused(Struct, frozen=True, array_like=True, tag=2):
+    """The session can't be, and the command line is to blame: one sentence for a person."""
+
+    text: str
+
+
+class Ack(Struct, frozen=True, array_like=True, tag=3):
+    """All reports up to this number have been applied."""
+
+    number: int
+
+
+class HeartbeatAck(Struct, frozen=True, array_like=True, tag=4):
+    """The heartbeat arrived; and where the job is."""
+
+    number: int
+    stamp: Stamp
+    status: JobStatus
+
+
+class Assigned(Struct, frozen=True, array_like=True, tag=5):
+    """This node's part of a new world."""
+
+    stamp: Stamp
+    assignment: Assignment
+
+
+class StartNow(Struct, frozen=True, array_like=True, tag=6):
+    """Every node of the round has enrolled."""
+
+    stamp: Stamp
+
+
+class StopNow(Struct, frozen=True, array_like=True, tag=7):
+    """The round ended: stop its workers and join again."""
+
+    stamp: Stamp
+    reason: EndReason
+
+
+class Ended(Struct, frozen=True, array_like=True, tag=8):
+    """How the job ended: stop, read, leave."""
+
+    stamp: Stamp
+    verdict: Verdict
+
+
+class Expelled(Struct, frozen=True, array_like=True, tag=9):
+    """This node is no longer part of the job. `final`: and must not come back."""
+
+    stamp: Stamp
+    why: str
+    final: bool
+
+
+ToAgent = Attached | Refused | Ack | HeartbeatAck | Assigned | StartNow | StopNow | Ended | Expelled
+
+_encoder = msgspec.msgpack.Encoder()
+_to_coordinator: msgspec.msgpack.Decoder[ToCoordinator] = msgspec.msgpack.Decoder(ToCoordinator)
+_to_agent: msgspec.msgpack.Decoder[ToAgent] = msgspec.msgpack.Decoder(ToAgent)
+
+_M = TypeVar("_M")
+
+
+def encode(message: ToCoordinator | ToAgent) -> bytes:
+    """The bytes of one message, for one frame."""
+    return _encoder.encode(message)
+
+
+def decode_to_coordinator(payload: bytes) -> ToCoordinator:
+    """Raises ProtocolError."""
+    return _decode(_to_coordinator, payload)
+
+
+def decode_to_agent(payload: bytes) -> ToAgent:
+    """Raises ProtocolError."""
+    return _decode(_to_agent, payload)
+
+
+def _decode(decoder: msgspec.msgpack.Decoder[_M], payload: bytes) -> _M:
+    try:
+        return decoder.decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ProtocolError(f"the peer sent a message that does not parse: {error}") from error

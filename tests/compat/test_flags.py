@@ -1,0 +1,152 @@
+"""Every option of the real torchrun is understood, or refused by name with "not yet"."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+
+import pytest
+
+from rallypoint.cli.flags import FLAGS, is_torchrun
+from rallypoint.cli.options import parse_run
+from rallypoint.errors import UsageError
+
+TORCH_VERSION = "2.13.0"
+
+_PROGRAM = """
+import json, torch
+from torch.distributed.run import get_args_parser
+options = [
+    {"spellings": a.option_strings, "default": a.default, "takes_value": a.nargs != 0}
+    for a in get_args_parser()._actions if a.option_strings and a.dest != "help"
+]
+print(json.dumps({"version": torch.__version__, "options": options}))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class TorchrunOption:
+    """One option of the real parser."""
+
+    spellings: tuple[str, ...]
+    default: object
+    takes_value: bool
+
+
+def torchrun_options() -> list[TorchrunOption]:
+    """Every option of the real torchrun, with no PET_* variable set."""
+    done = subprocess.run(
+        [sys.executable, "-c", _PROGRAM],
+        env={"PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert said["version"].split("+")[0] == TORCH_VERSION
+    return [
+        TorchrunOption(tuple(o["spellings"]), o["default"], o["takes_value"])
+        for o in said["options"]
+    ]
+
+
+SAMPLES = {
+    "--nnodes": "1:1",
+    "--nproc-per-node": "2",
+    "--rdzv-backend": "c10d",
+    "--rdzv-endpoint": "localhost:29400",
+    "--rdzv-id": "job",
+    "--rdzv-conf": "join_timeout=60",
+    "--max-restarts": "3",
+    "--monitor-interval": "0.1",
+    "--start-method": "fork",
+    "--event-log-handler": "console",
+    "--role": "trainer",
+    "--log-dir": "logs",
+    "--redirects": "0:1",
+    "--tee": "3",
+    "--local-ranks-filter": "0",
+    "--duplicate-stdout-filters": "loss",
+    "--duplicate-stderr-filters": "loss",
+    "--node-rank": "0",
+    "--master-addr": "localhost",
+    "--master-port": "29501",
+    "--local-addr": "127.0.0.1",
+    "--logs-specs": "mine",
+    "--numa-binding": "node",
+    "--signals-to-handle": "SIGTERM",
+    "--shutdown-timeout": "3",
+}
+NOT_YET = {
+    "--start-method",
+    "--event-log-handler",
+    "--local-ranks-filter",
+    "--duplicate-stdout-filters",
+    "--duplicate-stderr-filters",
+    "--logs-specs",
+    "--numa-binding",
+    "--virtual-local-rank",
+}
+OTHER_DEFAULTS = {
+    # torchrun's default -> what the same command line means here, and why
+    "--rdzv-backend": "tcp: static only where ranks are given",
+    "--node-rank": "0 when ranks are given",
+    "--master-addr": "127.0.0.1 when ranks are given",
+    "--rdzv-id": "none with other nodes; a random one alone, as torchrun's standalone",
+}
+
+
+@pytest.fixture(scope="module")
+def options() -> list[TorchrunOption]:
+    return torchrun_options()
+
+
+def long_name(option: TorchrunOption) -> str:
+    return next(s for s in option.spellings if s.startswith("--") and "_" not in s)
+
+
+def test_they_are_the_same_thirty(options: list[TorchrunOption]) -> None:
+    assert len(options) == 30
+    assert {long_name(o) for o in options} == {f.name for f in FLAGS.values() if is_torchrun(f)}
+    for option in options:
+        assert bool(FLAGS[long_name(option)].metavar) == option.takes_value
+
+
+def refusal(argv: list[str]) -> str | None:
+    """Why `argv` is refused; None: it is understood."""
+    try:
+        parse_run(argv, {})
+    except UsageError as error:
+        return str(error)
+    return None
+
+
+def test_every_spelling_is_understood_or_not_yet(options: list[TorchrunOption]) -> None:
+    for option in options:
+        name = long_name(option)
+        value = [SAMPLES[name]] if option.takes_value else []
+        script = {"--module": "json.tool", "--no-python": sys.executable}.get(name, __file__)
+        for spelling in option.spellings:
+            why = refusal([spelling, *value, script])
+            if name in NOT_YET:
+                assert why is not None, f"{spelling} is ignored"
+                assert why.startswith(f"{' '.join([name, *value])}: not yet")
+            else:
+                assert why is None, f"{spelling}: {why}"
+
+
+def test_every_default_of_torchrun_may_be_spelled_out(options: list[TorchrunOption]) -> None:
+    spelled = []
+    for option in options:
+        if option.takes_value and option.default not in (None, "", []):
+            spelled += [long_name(option), str(option.default)]
+    plain, explicit = parse_run([__file__], {}), parse_run([*spelled, __file__], {})
+    assert explicit.workers == plain.workers
+    assert explicit.restart == plain.restart
+    assert explicit.output == plain.output
+    assert explicit.stop == plain.stop
+    assert explicit.rendezvous.max_nodes == 1
+    assert set(OTHER_DEFAULTS) <= set(spelled)

@@ -1,0 +1,127 @@
+"""A7: the exit code says what kind of end it was, the last lines name the first cause."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+from pathlib import Path
+
+import pytest
+from tests.integration.one_agent import OneAgent, agent, free_port
+
+FAILS = """
+import os, sys, time
+if os.environ["RANK"] == "1":
+    tell("pid", os.getpid())
+    print("an early word", file=sys.stderr)
+    raise ValueError("the batch is empty")
+time.sleep(600)
+"""
+ERROR_FILE = """
+import json, os, sys
+said = "OSError: no such shard"
+stack = "Traceback (most recent call last):\\n  deep inside\\n" + said
+more = {"py_callstack": stack, "timestamp": "1"}
+with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w") as file:
+    json.dump({"message": {"message": said, "extraInfo": more}}, file)
+sys.exit(17)
+"""
+
+
+def verdict(run: OneAgent) -> str:
+    """From the line that says it all to the end."""
+    found = run.err.rfind("rallypoint: job")
+    assert found >= 0, run.err
+    return run.err[found:]
+
+
+def test_A7_success_is_0_and_one_last_line(tmp_path: Path) -> None:
+    with agent(tmp_path, program="print('done')") as run:
+        assert run.wait() == 0
+    assert re.fullmatch(r"rallypoint: job job-\w+ succeeded in [\d.]+ s\n", run.err), run.err
+    assert run.out == "done\n"
+
+
+def test_A7_failure_is_1_and_names_the_worker_without_a_decorator(tmp_path: Path) -> None:
+    with agent(tmp_path, "--nproc-per-node=2", program=FAILS) as run:
+        assert run.wait() == 1
+    first, *rest = verdict(run).splitlines()
+    assert re.search(
+        rf"failed: rank 1 \(node {socket.gethostname().partition('.')[0]}-0, local rank 1, "
+        rf"pid {run.told('pid')[0]}\) exited with code 1 at \d\d:\d\d:\d\d\.\d\d\d",
+        first,
+    ), first
+    text = "\n".join(rest)
+    assert "error: ValueError: the batch is empty" in text
+    assert "Traceback (most recent call last):" in text
+    assert 'raise ValueError("the batch is empty")' in text
+
+
+def test_A7_the_words_of_a_program_that_is_no_python(tmp_path: Path) -> None:
+    command = ("--no-python", "sh", "-c", "echo 'cannot read the disk' >&2; exit 33")
+    with agent(tmp_path, *command) as run:
+        assert run.wait() == 1
+    assert "exited with code 33" in verdict(run)
+    assert "cannot read the disk" in verdict(run)
+
+
+def test_A7_a_signal_is_named(tmp_path: Path) -> None:
+    program = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
+    with agent(tmp_path, program=program) as run:
+        assert run.wait() == 1
+    assert "was killed by SIGSEGV" in verdict(run)
+
+
+def test_A7_the_error_file_of_torch_tells_the_traceback(tmp_path: Path) -> None:
+    with agent(tmp_path, program=ERROR_FILE) as run:
+        assert run.wait() == 1
+    assert "exited with code 17" in verdict(run)
+    assert "error: OSError: no such shard" in verdict(run)
+    assert "deep inside" in verdict(run)
+
+
+@pytest.mark.parametrize("how", ["--redirects=3", "--tee=3"])
+def test_A7_the_log_file_is_named_and_stays(tmp_path: Path, how: str) -> None:
+    with agent(tmp_path, "--nproc-per-node=2", "--log-dir=logs", how, program=FAILS) as run:
+        assert run.wait() == 1
+    found = re.search(r"log: (\S+)", verdict(run))
+    assert found, run.err
+    assert "the batch is empty" in Path(found[1]).read_text()
+    assert Path(found[1]).is_relative_to(tmp_path / "logs")
+    assert "error: ValueError: the batch is empty" in verdict(run)
+
+
+def test_A7_no_node_within_the_join_timeout_is_75(tmp_path: Path) -> None:
+    endpoint = f"--rdzv-endpoint=127.0.0.1:{free_port()}"
+    options = ("--nnodes=2", endpoint, "--rdzv-id=lonely", "--rdzv-conf=join_timeout=1")
+    with agent(tmp_path, *options, program="") as run:
+        assert run.wait() == 75
+    assert "timed out" in verdict(run)
+    assert "1 joined" in verdict(run)
+
+
+@pytest.mark.parametrize(
+    ("option", "program", "code"),
+    [
+        ("--exit-code=failed=17", "raise SystemExit(3)", 17),
+        ("--exit-code=success=40", "", 40),
+    ],
+)
+def test_A7_exit_codes_may_be_overridden(
+    tmp_path: Path, option: str, program: str, code: int
+) -> None:
+    with agent(tmp_path, option, program=program) as run:
+        assert run.wait() == code
+
+
+def test_A7_as_json_the_verdict_is_the_last_line(tmp_path: Path) -> None:
+    options = ("--nproc-per-node=2", "--log-format=json")
+    with agent(tmp_path, *options, program=FAILS) as run:
+        assert run.wait() == 1
+    last = json.loads(run.err.splitlines()[-1])
+    assert (last["event"], last["outcome"]) == ("verdict", "failed")
+    cause = last["cause"]
+    assert (cause["rank"], cause["local_rank"], cause["exit_code"]) == (1, 1, 1)
+    assert cause["pid"] == int(run.told("pid")[0])
+    assert cause["message"] == "ValueError: the batch is empty"

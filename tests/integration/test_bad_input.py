@@ -1,0 +1,196 @@
+"""Mistakes of a person and of a machine: one line that says the fix, an exit code, nothing left."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+from tests.integration.one_agent import agent, environment, eventually, marked
+
+WORKER = "tell('ran')"
+TWO = ("--nnodes=2", "--rdzv-id=x")
+
+# words of the command line, what the line must contain, exit code
+COMMANDS: list[tuple[list[str], list[str], int]] = [
+    (["--nproc-per-node=two", "w.py"], ["two", "number"], 2),
+    (["--nproc-per-node=0", "w.py"], ["--nproc-per-node 0", "1 or more"], 2),
+    (["--nproc-per-node=99999", "w.py"], ["99999", "4096"], 2),
+    (["--no-such-flag", "w.py"], ["--no-such-flag"], 2),
+    (["--max-restart=2", "--max-restarts=-1", "w.py"], ["-1"], 2),
+    (["--nnodes=0", "w.py"], ["--nnodes"], 2),
+    (["--nnodes=3:2", "--rdzv-endpoint=127.0.0.1:1", "w.py"], ["3:2"], 2),
+    (["--nnodes=2:4:8", "w.py"], ["2:4:8"], 2),
+    (["--nnodes=1000000", "--rdzv-endpoint=127.0.0.1:1", "w.py"], ["100000"], 2),
+    (["--nnodes=2", "--node-rank=2", "--master-addr=127.0.0.1", "w.py"], ["--node-rank"], 2),
+    ([], ["script is missing"], 2),
+    (["missing.py"], ["missing.py", "no such file"], 2),
+    (["some.module"], ["add -m"], 2),
+    (["folder"], ["folder", "directory"], 2),
+    (["--no-python", "folder"], ["folder", "directory"], 2),
+    (["--no-python", "./plain"], ["./plain", "chmod +x"], 2),
+    (["--no-python", "no-such-program"], ["no-such-program", "PATH"], 2),
+    ([*TWO, "--rdzv-endpoint=127.0.0.1:99999", "w.py"], ["99999"], 2),
+    ([*TWO, "--rdzv-endpoint=127.0.0.1:x", "w.py"], ["127.0.0.1:x"], 2),
+    (
+        [*TWO, "--rdzv-endpoint=127.0.0.1:1", "--rdzv-conf=joint_timeout=3", "w.py"],
+        ["joint_timeout", "join_timeout"],
+        2,
+    ),
+    ([*TWO, "--rdzv-endpoint=127.0.0.1:1", "--rdzv-backend=zookeeper", "w.py"], ["zookeeper"], 2),
+    (["--signals-to-handle=SIGNOPE", "w.py"], ["SIGNOPE"], 2),
+    (["--exit-code=odd=3", "w.py"], ["odd"], 2),
+    (["--log-dir=plain", "w.py"], ["plain"], 2),
+    (["--no-python", "plain"], ["./plain"], 2),
+    (["--lease=0", "w.py"], ["--lease"], 2),
+    (["--redirects=7", "w.py"], ["7"], 2),
+    (["--token-file=plain", *TWO, "--rdzv-endpoint=127.0.0.1:1", "w.py"], ["plain", "chmod"], 2),
+]
+
+
+def is_one_line_with(text: str, *words: str) -> bool:
+    lines = text.splitlines()
+    assert len(lines) == 1, text
+    assert lines[0].startswith("rallypoint"), text
+    assert "Traceback" not in text
+    for word in words:
+        assert word in text, f"{word!r} is not in {text!r}"
+    return True
+
+
+@pytest.mark.parametrize(
+    ("words", "parts", "code"), COMMANDS, ids=[" ".join(words) for words, _, _ in COMMANDS]
+)
+def test_a_mistake_is_one_line(
+    tmp_path: Path, words: list[str], parts: list[str], code: int
+) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "plain").write_text("echo no\n")
+    (tmp_path / "w.py").write_text("print('ran')")
+    with agent(tmp_path, *words) as run:
+        assert run.wait() == code, run.err
+    assert is_one_line_with(run.err, *parts)
+    assert run.out == ""
+
+
+def test_an_endpoint_that_is_in_use(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        where = (f"--master-port={port}", "--master-addr=127.0.0.1")
+        with agent(tmp_path, "--nnodes=2", "--node-rank=0", *where, program=WORKER) as run:
+            assert run.wait() == 2
+    assert is_one_line_with(run.err, f"127.0.0.1:{port}", "in use")
+    assert not run.told("ran")
+
+
+def test_a_name_that_does_not_resolve(tmp_path: Path) -> None:
+    """It is waited for, since names of pods appear late; then it is one more line, and 75."""
+    where = "--rdzv-endpoint=no-such-host.invalid:29400"
+    with agent(tmp_path, *TWO, where, "--rdzv-conf=join_timeout=1", program=WORKER) as run:
+        assert run.wait() == 75
+    assert "Traceback" not in run.err
+    *before, last = run.err.splitlines()
+    assert "no-such-host.invalid" in last
+    assert len(before) <= 1
+    assert not run.told("ran")
+
+
+def test_several_nodes_need_a_place_to_meet(tmp_path: Path) -> None:
+    """Here the fix is a choice of two command lines, each on a line that can be copied."""
+    with agent(tmp_path, "--nnodes=2", program=WORKER) as run:
+        assert run.wait() == 2
+    assert "\n  rallypoint run --nnodes 2 --rdzv-endpoint HOST:29400 ...\n" in run.err
+    assert not run.told("ran")
+
+
+def fill(path: Path) -> None:
+    """Write until the disk is full."""
+    number = 0
+    with path.open("wb", 0) as file:
+        while not number:
+            try:
+                file.write(bytes(4096))
+            except OSError as error:
+                number = error.errno or 0
+    assert number == errno.ENOSPC
+
+
+def test_a_full_disk_under_the_log_directory(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "full", str(disk)], capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip("mounting a file system needs root")
+    try:
+        fill(disk / "filler")
+        with agent(tmp_path, f"--log-dir={disk}/logs", "--tee=3", program=WORKER) as run:
+            assert run.wait() == 75
+        assert is_one_line_with(run.err, str(disk), "No space left", "free space")
+        assert not run.told("ran")
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_read_only_log_directory(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "ro", "none", str(disk)], capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip("mounting a file system needs root")
+    try:
+        with agent(tmp_path, f"--log-dir={disk}", program=WORKER) as run:
+            assert run.wait() == 75
+        assert is_one_line_with(run.err, str(disk), "Read-only", "--log-dir")
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+@pytest.mark.parametrize("home", ["/proc/no/home", ""])
+def test_a_home_that_can_not_be_written_is_no_harm_to_a_job_of_one_node(
+    tmp_path: Path, home: str
+) -> None:
+    with agent(tmp_path, program=WORKER, env={"HOME": home}) as run:
+        assert run.wait() == 0
+    assert run.out == "ran\n"
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_streams(tmp_path: Path, closed: str) -> None:
+    """A worker finds the null device in their place, and the job runs."""
+    program = "import os\nfor fd in (0, 1, 2): os.fstat(fd)\nopen('ran', 'w').write('yes')"
+    under = ("sh", "-c", f'exec "$@" {closed}', "sh")
+    with agent(tmp_path, program=program, under=under) as run:
+        assert run.wait() == 0, run.err
+    assert (tmp_path / "ran").read_text() == "yes"
+
+
+def test_a_reader_that_goes_away_ends_nothing_but_its_pipe(tmp_path: Path) -> None:
+    """As in `rallypoint run ... 2>&1 | head -1`."""
+    mark = uuid.uuid4().hex
+    program = tmp_path / "worker.py"
+    program.write_text("import os, time; os.write(1, b'x'); time.sleep(0.3); print('y')")
+    reader, writer = os.pipe()
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "rallypoint", "run", str(program)],
+            env=environment(tmp_path, mark),
+            stdout=writer,
+            stderr=writer,
+        )
+    finally:
+        os.close(writer)
+    try:
+        assert os.read(reader, 100) == b"x"
+    finally:
+        os.close(reader)
+        assert process.wait(30) == 1  # The worker's own end: a broken pipe.
+    eventually(lambda: not marked(mark), "nothing left")

@@ -1,0 +1,32 @@
+"""The benchmarks run and fill their tables. What they measure is judged elsewhere: by a person."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+MEASURED = re.compile(r"-?\d+\.\d+ \[-?\d+\.\d+ \.\. -?\d+\.\d+\]")
+
+
+@pytest.mark.parametrize(("name", "rows"), [("launch", 3), ("recovery", 3)])
+def test_a_quick_benchmark_fills_its_tables(name: str, rows: int, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, BENCHMARKS / f"{name}.py", "--quick"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={"TMPDIR": str(tmp_path), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = [line for line in done.stdout.splitlines() if line.startswith("|")]
+    measured = [line for line in lines if len(MEASURED.findall(line)) >= 2]
+    assert len(measured) == rows, done.stdout
+    assert all("met" in line or "missed" in line for line in measured)
+    # An agent that was killed can't remove its own folder; the benchmark's must be gone.
+    assert list(tmp_path.glob("rallypoint-bench-*")) == []

@@ -1,0 +1,52 @@
+"""The examples do what their first lines and the documents say of them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from tests.integration.one_agent import agent
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+def test_hello_says_who_every_worker_is(tmp_path: Path) -> None:
+    script = str(EXAMPLES / "hello" / "hello.py")
+    with agent(tmp_path, "--nproc-per-node=2", script, "0") as run:
+        assert run.wait() == 0, run.err
+    said = sorted(line.partition(", pid")[0] for line in run.out.splitlines())
+    assert said == ["rank 0 of 2: round 0", "rank 1 of 2: round 0"]
+
+
+def test_digits_resumes_from_its_checkpoint(tmp_path: Path) -> None:
+    """Two epochs, then the third alone; and a checkpoint is never seen half written."""
+    pytest.importorskip("torch")
+    pytest.importorskip("sklearn")
+    train = ("--nproc-per-node=2", str(EXAMPLES / "digits" / "train.py"), "--epochs")
+    # An empty folder that torch would leave in the temporary directory, where ours may not be.
+    env = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
+
+    with agent(tmp_path, *train, "2", env=env) as run:
+        assert run.wait() == 0, run.err
+    assert "resumed" not in run.out
+    assert epochs(run.out) == ["1/2", "2/2"]
+    assert accuracy(run.out) > 0.5  # Guessing is right once in ten.
+
+    with agent(tmp_path, *train, "3", env=env) as run:
+        assert run.wait() == 0, run.err
+    assert "resumed after epoch 2" in run.out.splitlines()
+    assert epochs(run.out) == ["3/3"]
+    assert accuracy(run.out) > 0.5
+    assert [path.name for path in tmp_path.glob("digits*")] == ["digits.pt"]
+
+
+def epochs(out: str) -> list[str]:
+    """Which epochs were trained, in order."""
+    return re.findall(r"^epoch (\S+):", out, re.MULTILINE)
+
+
+def accuracy(out: str) -> float:
+    """What the last line says."""
+    (found,) = [line for line in out.splitlines() if line.startswith("accuracy ")]
+    return float(found.split()[1])

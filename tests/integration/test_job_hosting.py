@@ -1,0 +1,139 @@
+"""Where nodes meet, and who hosts (F6): real agents, and ports that are not what they seem."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tests.integration.cluster import AgentProcess, Cluster, free_port
+
+
+def hosts(agent: AgentProcess) -> bool:
+    """Only the host tells who joined."""
+    return any(event.name == "node_joined" for event in agent.events)
+
+
+def test_F6_of_two_that_start_at_once_exactly_one_hosts(cluster: Cluster) -> None:
+    """Ten times; each pair has a port of its own."""
+    cluster.options |= {"nnodes": 2, "no_python": True}
+    pairs = []
+    for number in range(10):
+        cluster.options["rdzv_endpoint"] = f"127.0.0.1:{free_port()}"
+        pairs.append([cluster.agent(f"{name}{number}", script=["true"]) for name in "ab"])
+    for pair in pairs:
+        assert [agent.wait_exit() for agent in pair] == [0, 0]
+        assert sum(hosts(agent) for agent in pair) == 1
+        for agent in pair:
+            agent.wait_event("round_joined", "of 2", round=0)
+
+
+def test_F6_is_host_decides_and_the_others_wait_for_it(cluster: Cluster) -> None:
+    cluster.options |= {"nnodes": 2}
+    cluster.make_token()
+    b = cluster.agent("b", hosts=False)
+    b.wait_event("meeting", f"waiting for the coordinator at 127.0.0.1:{cluster.port}")
+    a = cluster.agent("a", hosts=True)
+    cluster.wait_workers(2)
+    assert hosts(a)
+    assert not hosts(b)
+    cluster.end_well(a, b)
+
+
+def test_F6_when_nobody_hosts_the_usual_causes_are_named(cluster: Cluster) -> None:
+    cluster.make_token()
+    a = cluster.agent("a", rdzv_conf="is_host=0,host_timeout=0.5")
+    assert a.wait_exit() == 75
+    (line,) = a.lines
+    assert line.startswith(f"rallypoint: nobody hosts the coordinator at 127.0.0.1:{cluster.port}")
+    for cause in ("was not started", "cluster IP", "another machine", "firewall"):
+        assert cause in line
+    assert a.workers() == []
+
+
+def test_F6_who_must_host_says_why_it_can_not(cluster: Cluster) -> None:
+    with socket.create_server(("127.0.0.1", cluster.port)):
+        a = cluster.agent("a", hosts=True)
+        assert a.wait_exit() == 2
+    (line,) = a.lines
+    assert f"must host the coordinator at 127.0.0.1:{cluster.port}" in line
+    assert "is in use already" in line
+
+
+def test_F6_nodes_meet_over_ipv6(cluster: Cluster) -> None:
+    cluster.options |= {"nnodes": 2, "rdzv_endpoint": f"[::1]:{cluster.port}"}
+    a, b = cluster.agent("a"), cluster.agent("b")
+    workers = cluster.wait_workers(2)
+    assert {worker.env["MASTER_ADDR"] for worker in workers} == {"::1"}
+    cluster.end_well(a, b)
+
+
+def test_F6_a_name_that_does_not_resolve_yet_is_waited_for(cluster: Cluster) -> None:
+    """Until the join timeout; then it is named."""
+    a = cluster.agent(
+        "a", rdzv_endpoint=f"not-yet.invalid:{cluster.port}", rdzv_conf="join_timeout=1"
+    )
+    a.wait_event("meeting", "'not-yet.invalid' does not resolve yet")
+    assert a.wait_exit() == 75
+    (line,) = a.lines
+    assert "'not-yet.invalid' does not resolve yet" in line
+    assert "gave up after 1 s; check the host name" in line
+
+
+def test_R5_an_embedded_coordinator_serves_its_own_job_only(cluster: Cluster) -> None:
+    a = cluster.agent("a")
+    cluster.wait_workers(1)
+    stranger = cluster.agent("stranger", rdzv_id="another")
+    assert stranger.wait_exit() == 2
+    line = "this port is used by job 'job', not 'another': choose another port"
+    assert stranger.lines == [f"rallypoint: {line}"]
+    assert line in a.wait_event("node_refused").message
+    assert stranger.workers() == []
+    cluster.end_well(a)
+
+
+def test_F6_a_port_that_speaks_something_else_is_named(cluster: Cluster) -> None:
+    cluster.make_token()
+    with web_server(cluster.port):
+        a = cluster.agent("a")
+        assert a.wait_exit() == 2
+    (line,) = a.lines
+    assert line.startswith(f"rallypoint: 127.0.0.1:{cluster.port}: the port speaks something else")
+    assert "it looks like HTTP" in line
+    assert a.workers() == []
+
+
+def test_F6_a_coordinator_drops_strangers_and_serves_on(cluster: Cluster) -> None:
+    a = cluster.agent("a")
+    cluster.wait_workers(1)
+    with socket.create_connection(("127.0.0.1", cluster.port)) as stranger:
+        stranger.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        while stranger.recv(4096):
+            pass
+    b = cluster.agent("b")
+    cluster.wait_workers(2, round=1)
+    a.wait_event("connection_closed")
+    cluster.end_well(a, b)
+
+
+@contextmanager
+def web_server(port: int) -> Iterator[None]:
+    """Answers whatever it is sent as a web server would."""
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            with connection:
+                connection.recv(4096)
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")
+
+    with socket.create_server(("127.0.0.1", port)) as listener:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()

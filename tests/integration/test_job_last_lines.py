@@ -1,0 +1,38 @@
+"""The last lines on a node where nothing went wrong (A7): what happened, and on which other."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from tests.integration.cluster import Cluster
+
+# Text has no events to wait for; only workers tell how far the job is.
+AS_TEXT = {"log_format": "text"}
+
+
+@pytest.mark.parametrize(
+    ("order", "how"),
+    [
+        ("raise ValueError('the batch is empty')", "exited with code 1"),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", "was killed by SIGSEGV"),
+    ],
+    ids=["exception", "signal"],
+)
+def test_A7_a_healthy_node_names_the_worker_of_another(
+    cluster: Cluster, order: str, how: str
+) -> None:
+    cluster.options |= AS_TEXT
+    a, b = cluster.agents("a", "b", nproc=2)
+    culprit = cluster.wait_workers(4)[3]
+    cluster.order(order, rank=3)
+    assert [a.wait_exit(), b.wait_exit()] == [1, 1]
+    found = [n for n, line in enumerate(a.lines) if line.startswith("rallypoint: job job failed")]
+    assert len(found) == 1, a.lines
+    first, *rest = a.lines[found[0] :]
+    who = f"rank 3 (node b, local rank 1, pid {culprit.pid})"
+    assert re.search(rf"failed: {re.escape(who)} {how} at \d\d:\d\d:\d\d\.\d\d\d", first), first
+    if "code" in how:
+        text = "\n".join(rest)
+        assert "error: ValueError: the batch is empty" in text
+        assert "Traceback (most recent call last):" in text

@@ -1,0 +1,134 @@
+"""Nodes that vanish from real jobs, and come back (R3, F1, F2, F3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from tests.integration.cluster import AgentProcess, Cluster, wait_until
+from tests.integration.proxy import Proxy
+
+
+@pytest.fixture
+def proxy(cluster: Cluster) -> Iterator[Proxy]:
+    with Proxy(cluster.port) as made:
+        yield made
+
+
+def test_R3_D14_survivors_learn_who_was_lost_while_their_workers_sleep(cluster: Cluster) -> None:
+    a, b = cluster.agents("a", "b", nproc=2)
+    first = cluster.wait_workers(4, round=0)
+    b.kill()
+    ended = a.wait_event("round_ended", "node b was lost: its connection broke", round=0)
+    assert ended.node == "a"
+    workers = cluster.wait_workers(2, round=1)
+    assert {worker.env["WORLD_SIZE"] for worker in workers} == {"2"}
+    assert {worker.env["TORCHELASTIC_RESTART_COUNT"] for worker in workers} == {"0"}
+    assert not any(worker.is_alive for worker in first)
+    cluster.end_well(a)
+
+
+def test_R3_a_killed_node_is_replaced_while_rank_0_survives(cluster: Cluster) -> None:
+    """Below the minimum the survivor waits; the newcomer has another name, and sorts first."""
+    cluster.options |= {"nnodes": 2}
+    b, c = cluster.agents("b", "c")
+    cluster.wait_workers(2, round=0)
+    c.kill()
+    b.wait_event("waiting", "1 more node (1 of 2 joined)")
+    a = cluster.agent("a")
+    workers = cluster.wait_workers(2, round=1)
+    assert [worker.node for worker in workers] == ["b", "a"]
+    cluster.end_well(a, b)
+
+
+def test_R3_a_replacement_that_does_not_come_is_named(cluster: Cluster) -> None:
+    cluster.options |= {"nnodes": 2, "rdzv_conf": "join_timeout=3"}
+    a, b = cluster.agents("a", "b")
+    cluster.wait_workers(2)
+    b.kill()
+    assert a.wait_exit() == 75
+    assert a.verdict["outcome"] == "timed out"
+    assert "waited 3 s for 2 nodes, only 1 joined: a; missing: b" in a.verdict["reason"]
+
+
+def test_R3_a_job_that_only_loses_nodes_ends(cluster: Cluster) -> None:
+    cluster.options |= {"max_node_losses": 0}
+    a, b = cluster.agents("a", "b")
+    cluster.wait_workers(2)
+    b.kill()
+    assert a.wait_exit() == 75
+    assert "1 node was lost within an hour (--max-node-losses 0)" in a.verdict["reason"]
+    assert "node b was lost" in a.verdict["reason"]
+
+
+def test_F2_W4_a_node_paused_past_its_lease_kills_its_workers_and_rejoins(
+    cluster: Cluster,
+) -> None:
+    cluster.options |= {"lease": 1.5, "restart_grace": 30}
+    cluster.order("signal.signal(signal.SIGTERM, signal.SIG_IGN)", node="b")
+    a, b = cluster.agents("a", "b")
+    stale = cluster.wait_workers(2, round=0)[1]
+    b.pause()
+    a.wait_event("round_ended", "node b was lost: it was silent for 1.5 s", round=0)
+    cluster.wait_workers(1, round=1)
+    assert stale.is_alive
+    b.resume()
+    b.wait_event("fenced", "the lease ended")
+    workers = cluster.wait_workers(2, round=2)
+    assert [worker.node for worker in workers] == ["a", "b"]
+    assert not stale.is_alive
+    assert b.workers(1) == []
+    cluster.end_well(a, b)
+
+
+def test_F2_without_a_coordinator_workers_run_until_the_fence(cluster: Cluster) -> None:
+    cluster.options |= {"lease": 2}
+    a, b = cluster.agents("a", "b")
+    worker = cluster.wait_workers(2)[1]
+    a.kill()
+    b.wait_event("session_suspended", "the workers run on meanwhile")
+    assert worker.is_alive
+    assert b.wait_exit() == 75
+    b.wait_event("fenced")
+    assert "the coordinator was lost" in b.verdict["reason"]
+    assert not worker.is_alive
+
+
+def test_F1_a_cut_connection_is_resumed_and_nothing_restarts(
+    cluster: Cluster, proxy: Proxy
+) -> None:
+    cluster.options |= {"nnodes": 2}
+    a = cluster.agent("a", hosts=True)
+    b = cluster.agent("b", hosts=False, rdzv_endpoint=f"127.0.0.1:{proxy.port}")
+    first = cluster.wait_workers(2, round=0)
+    for number in range(3):
+        proxy.cut()
+        proxy.mend()
+        wait_until(lambda: _count(b, "session_resumed") > number, "the session to resume")  # noqa: B023
+    assert all(worker.is_alive for worker in first)
+    cluster.end_well(a, b)
+    assert cluster.workers() == first
+
+
+def test_F3_when_many_vanish_at_once_patience_is_said_and_nobody_is_lost(
+    cluster: Cluster, proxy: Proxy
+) -> None:
+    cluster.options |= {"nnodes": 4, "lease": 10}
+    a = cluster.agent("a", hosts=True)
+    others = [
+        cluster.agent(name, hosts=False, rdzv_endpoint=f"127.0.0.1:{proxy.port}") for name in "bcd"
+    ]
+    first = cluster.wait_workers(4, round=0)
+    proxy.cut()
+    patience = a.wait_event("patience", "of 4 nodes went silent at once")
+    assert "waiting one more lease (10 s)" in patience.message
+    proxy.mend()
+    for agent in others:
+        agent.wait_event("session_resumed")
+    cluster.end_well(a, *others)
+    assert cluster.workers() == first
+    assert "was lost" not in a.said
+
+
+def _count(agent: AgentProcess, name: str) -> int:
+    return sum(event.name == name for event in agent.events)

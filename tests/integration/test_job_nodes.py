@@ -1,0 +1,100 @@
+"""Who a node is, how it goes, and what all must agree on, in real jobs (R4, R5, R7, F7)."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import Any
+
+import pytest
+from tests.integration.cluster import Cluster
+
+
+def test_R4_names_are_sorted_naturally_whatever_the_order_of_arrival(cluster: Cluster) -> None:
+    """Nodes may differ in workers and roles."""
+    cluster.options |= {"nnodes": 3}
+    n10 = cluster.agent("n10", 2, role="trainer", hosts=True)
+    n10.wait_event("waiting", "2 more nodes")
+    n2 = cluster.agent("n2", 1, role="reader", local_addr="localhost")
+    n1 = cluster.agent("n1", 1, role="trainer")
+    workers = cluster.wait_workers(4, round=0)
+    names = ("RANK", "GROUP_RANK", "ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE", "LOCAL_RANK")
+    told = [(worker.node, *(worker.env[name] for name in names)) for worker in workers]
+    assert told == [
+        ("n1", "0", "0", "trainer", "0", "3", "0"),
+        ("n2", "1", "1", "reader", "0", "1", "0"),
+        ("n10", "2", "2", "trainer", "1", "3", "0"),
+        ("n10", "3", "2", "trainer", "2", "3", "1"),
+    ]
+    cluster.end_well(n1, n2, n10)
+
+
+def test_R4_a_duplicate_of_an_explicit_name_supersedes_the_older(cluster: Cluster) -> None:
+    cluster.options |= {"nnodes": 2}
+    a, older = cluster.agents("a", "b")
+    stale = cluster.wait_workers(2, round=0)[1]
+    newer = cluster.agent("b")
+    workers = cluster.wait_workers(2, round=1)
+    assert older.wait_exit() == 75
+    assert "expelled" in older.said
+    assert older.verdict["reason"] == "another agent has joined as node b"
+    assert not stale.is_alive
+    cluster.end_well(a, newer)
+    assert newer.workers(1) == workers[1:]
+
+
+def test_R4_nodes_without_names_get_the_host_name_and_a_number(cluster: Cluster) -> None:
+    cluster.options |= {"nnodes": 2, "node_id": None}
+    a, b = cluster.agent("a", node_id=None), cluster.agent("b", node_id=None)
+    names = [worker.node for worker in cluster.wait_workers(2)]
+    stems = {name.rpartition("-")[0] for name in names}
+    assert len(stems) == 1
+    assert [name.rpartition("-")[2] for name in names] == ["0", "1"]
+    cluster.end_well(a, b)
+
+
+def test_R5_the_host_lingers_until_every_member_has_the_verdict(cluster: Cluster) -> None:
+    """Also one that merely stands by, and does not answer for a while."""
+    cluster.options |= {"lease": 20, "nnodes": 1}
+    a = cluster.agent("a")
+    cluster.wait_workers(1)
+    b = cluster.agent("b")
+    b.wait_event("waiting", "a place (standing by)")
+    b.pause()
+    cluster.order("sys.exit(0)")
+    assert a.wait_event("verdict").fields["outcome"] == "succeeded"
+    with pytest.raises(subprocess.TimeoutExpired):
+        a.process.wait(1.0)
+    b.resume()
+    assert [a.wait_exit(), b.wait_exit()] == [0, 0]
+
+
+def test_R7_settings_that_differ_are_refused_with_both_sides(cluster: Cluster) -> None:
+    cluster.options |= {"nnodes": "1:2", "max_restarts": 2}
+    a = cluster.agent("a")
+    first = cluster.wait_workers(1)
+    conflicts: list[tuple[dict[str, Any], str, str, str]] = [
+        ({"nnodes": "2"}, "min_nodes", "2", "1"),
+        ({"nnodes": "1:3"}, "max_nodes", "3", "2"),
+        ({"max_restarts": 3}, "max_restarts", "3", "2"),
+        ({"lease": 4}, "lease_s", "4.0", "5.0"),
+    ]
+    for number, (options, name, theirs, ours) in enumerate(conflicts):
+        b = cluster.agent(f"b{number}", **options)
+        assert b.wait_exit() == 2
+        line = (
+            f"this node was started with {name}={theirs} but the job runs with {name}={ours}: "
+            f"start every node of a job with the same {name}"
+        )
+        assert b.lines == [f"rallypoint: {line}"]
+        assert line in a.wait_event("node_refused", f"{name}=").message
+        assert b.workers() == []
+    cluster.end_well(a)
+    assert cluster.workers() == first
+
+
+def test_F7_a_local_addr_wins_over_the_address_of_the_session(cluster: Cluster) -> None:
+    cluster.options |= {"nnodes": 2}
+    a = cluster.agent("a", hosts=True, local_addr="localhost")
+    b = cluster.agent("b", hosts=False)
+    assert {w.env["MASTER_ADDR"] for w in cluster.wait_workers(2)} == {"localhost"}
+    cluster.end_well(a, b)

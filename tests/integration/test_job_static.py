@@ -1,0 +1,75 @@
+"""Fixed ranks (`--node-rank --master-addr --master-port`), and the way to the round store (F9)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.integration.cluster import AgentProcess, Cluster
+
+SUM_OF_RANKS = """\
+import json, os, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+total = torch.tensor([float(dist.get_rank())])
+dist.all_reduce(total)
+store = [os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]]
+line = json.dumps({"sum": total.item(), "of": dist.get_world_size(), "store": store})
+dist.destroy_process_group()
+os.write(1, (line + "\\n").encode())
+"""
+
+
+def static(cluster: Cluster, rank: int, nproc: int = 1, **options: Any) -> AgentProcess:
+    place: dict[str, Any] = {
+        "master_addr": "127.0.0.1",
+        "master_port": cluster.port,
+        "node_rank": rank,
+    }
+    alone = {"rdzv_endpoint": None, "node_id": None, "nnodes": 2}
+    return cluster.agent(f"rank{rank}", nproc, **(place | alone | options))
+
+
+def test_static_ranks_are_those_of_the_command_line(cluster: Cluster) -> None:
+    """Whatever the start order; a failure on one node restarts both (W13)."""
+    cluster.options |= {"max_restarts": 1}
+    cluster.make_token()
+    one = static(cluster, 1, 2)
+    one.wait_event("meeting", "waiting for the coordinator")
+    zero = static(cluster, 0)
+    workers = cluster.wait_workers(3, round=0)
+    assert [worker.env["GROUP_RANK"] for worker in workers] == ["0", "1", "1"]
+    assert [worker.node for worker in workers] == ["rank0", "rank1", "rank1"]
+    assert {worker.store for worker in workers} == {f"127.0.0.1:{cluster.port}"}
+    cluster.order("sys.exit(7)", round=0, rank=2)
+    again = cluster.wait_workers(3, round=1)
+    assert [worker.env["GROUP_RANK"] for worker in again] == ["0", "1", "1"]
+    assert {worker.env["TORCHELASTIC_RESTART_COUNT"] for worker in again} == {"1"}
+    assert not any(worker.is_alive for worker in workers)
+    assert "rank 2 (node rank1, local rank 1) exited with code 7" in zero.said
+    cluster.end_well(zero, one)
+
+
+def test_static_a_real_all_reduce_over_one_shared_port(cluster: Cluster, tmp_path: Path) -> None:
+    script = tmp_path / "sum_of_ranks.py"
+    script.write_text(SUM_OF_RANKS)
+    nodes = [static(cluster, rank, 2, script=[str(script)]) for rank in (1, 0)]
+    assert [node.wait_exit() for node in nodes] == [0, 0]
+    told = [json.loads(line) for node in nodes for line in node.stdout_lines]
+    store = ["127.0.0.1", str(cluster.port)]
+    assert told == [{"sum": 6.0, "of": 4, "store": store}] * 4
+
+
+def test_F9_a_store_that_can_not_be_reached_shows_before_any_worker_starts(
+    cluster: Cluster,
+) -> None:
+    """Node a says that it is reached by an address that it does not listen on."""
+    cluster.options |= {"nnodes": 2, "rdzv_conf": "join_timeout=2"}
+    a = cluster.agent("a", hosts=True, local_addr="127.0.0.9")
+    b = cluster.agent("b", hosts=False)
+    assert [a.wait_exit(), b.wait_exit()] == [75, 75]
+    for agent in (a, b):
+        reason = agent.verdict["reason"]
+        assert "at 127.0.0.1 could not reach the round store at 127.0.0.9:" in reason
+        assert "--local-addr" in reason
+    assert cluster.workers() == []

@@ -1,0 +1,575 @@
+"""The relay with real pipes and processes: nothing dropped, nothing torn, nothing left."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from rallypoint.config import OutputMode
+from rallypoint.errors import UsageError
+from rallypoint.process.log_dir import LogDir
+from rallypoint.process.relay_client import Relay
+from rallypoint.process.streams import Console, Std, ToRelay, parse_std_map
+from rallypoint.process.worker_output import OutputSettings, WorkerOutputs
+
+LIMIT_S = 30.0
+RAW = ToRelay(Console.RAW, "", keep_tail=True)
+LINES = ToRelay(Console.PREFIX, "", keep_tail=True)
+
+
+@contextlib.contextmanager
+def consoles(out: int, err: int) -> Iterator[None]:
+    """Let descriptors 1 and 2 be these while a relay is forked."""
+    saved = os.dup(1), os.dup(2)
+    os.dup2(out, 1)
+    os.dup2(err, 2)
+    try:
+        yield
+    finally:
+        for fd, old in zip((1, 2), saved, strict=True):
+            os.dup2(old, fd)
+            os.close(old)
+
+
+@contextlib.asynccontextmanager
+async def running(
+    out: int, err: int, on_storage_error: Callable[[str, int], None] | None = None
+) -> AsyncIterator[Relay]:
+    """A relay that is stopped in the end; nothing of it may remain."""
+    before = open_fds()
+    with consoles(out, err):
+        relay = Relay.start(on_storage_error=on_storage_error)
+    try:
+        yield relay
+    finally:
+        await relay.stop(LIMIT_S)
+    assert not Path(f"/proc/{relay.process.pid}").exists()
+    assert open_fds() == before
+
+
+def open_fds() -> set[str]:
+    with os.scandir("/proc/self/fd") as entries:
+        return {entry.name for entry in entries if os.path.exists(f"/proc/self/fd/{entry.name}")}
+
+
+@contextlib.contextmanager
+def file_console(path: Path) -> Iterator[int]:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def add(relay: Relay, stream: Std, route: ToRelay, *, rank: int = 0, prefix: bytes = b"") -> int:
+    return relay.add(round_number=1, local_rank=rank, stream=stream, route=route, prefix=prefix)
+
+
+def spawn(
+    program: str, *args: str, stdout: int | None = None, stderr: int | None = None
+) -> subprocess.Popen[bytes]:
+    """A worker that gets these descriptors; ours are closed."""
+    command = [sys.executable, "-S", "-c", program, *args]
+    process = subprocess.Popen(command, stdout=stdout, stderr=stderr)
+    for fd in (stdout, stderr):
+        if fd is not None:
+            os.close(fd)
+    return process
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come true"
+        await asyncio.sleep(0.005)
+
+
+async def end_of(*processes: subprocess.Popen[bytes]) -> None:
+    for process in processes:
+        await until(lambda process=process: process.poll() is not None)  # type: ignore[misc]
+        assert process.returncode == 0
+
+
+COPY = """
+import os, sys
+data = open(sys.argv[1], "rb").read()
+while data:
+    data = data[os.write(2, data):]
+"""
+
+
+def test_raw_bytes_arrive_unchanged_and_the_tail_is_their_end(tmp_path: Path) -> None:
+    data = os.urandom(5_000_000) + b"\nlast words\n"
+    (tmp_path / "in").write_bytes(data)
+
+    async def main(console: int) -> bytes:
+        async with running(console, console) as relay:
+            await end_of(spawn(COPY, str(tmp_path / "in"), stderr=add(relay, Std.ERR, RAW)))
+            return await relay.tail(1, 0, timeout_s=LIMIT_S)
+
+    with file_console(tmp_path / "console") as console:
+        tail = asyncio.run(main(console))
+    assert (tmp_path / "console").read_bytes() == data
+    assert data.endswith(tail)
+    assert tail.endswith(b"\nlast words\n")
+
+
+SIXTEENTH = """
+import os, sys
+me = sys.argv[1]
+for n in range(500):
+    body = "long " * 2000 if n % 100 == 7 else "\\N{ROCKET}\\N{SNOWMAN} "
+    data = f"{me} {n} {body}end\\n".encode()
+    while data:  # in pieces that cut lines and characters
+        data = data[os.write(1 + n % 2, data[:4099]):]
+os.write(1, f"{me} out open".encode())
+os.write(2, f"{me} err open".encode())
+"""
+
+
+def test_lines_of_sixteen_writers_are_never_torn(tmp_path: Path) -> None:
+    async def main(console: int) -> None:
+        async with running(console, console) as relay:
+            workers = []
+            for rank in range(16):
+                prefix = f"[w {rank}] ".encode()
+                out = add(relay, Std.OUT, LINES, rank=rank, prefix=prefix)
+                err = add(relay, Std.ERR, LINES, rank=rank, prefix=prefix)
+                workers.append(spawn(SIXTEENTH, str(rank), stdout=out, stderr=err))
+                relay.say(f"rallypoint: worker {rank} started")
+                relay.status("no terminal, so never seen")
+            await end_of(*workers)
+            tail = await relay.tail(1, 3, timeout_s=LIMIT_S)
+            assert tail.endswith(b"\n3 err open")
+
+    with file_console(tmp_path / "console") as console:
+        asyncio.run(main(console))
+    lines = (tmp_path / "console").read_text().splitlines()
+    assert len(lines) == 16 * 503
+    seen: dict[str, list[str]] = {}
+    for line in lines:
+        if line.startswith("rallypoint: worker "):
+            continue
+        prefix, rest = line.split("] ", 1)
+        me, n = rest.split(" ")[:2]
+        assert prefix == f"[w {me}"
+        assert rest.endswith("end") or rest in (f"{me} out open", f"{me} err open")
+        seen.setdefault(me, []).append(n)
+    assert len(seen) == 16
+    for order in seen.values():
+        assert sorted(order) == sorted([*map(str, range(500)), "out", "err"])
+        for parity in (0, 1):  # within one stream the order is kept
+            stream = [int(n) for n in order if n.isdigit() and int(n) % 2 == parity]
+            assert stream == sorted(stream)
+
+
+def takes_nothing(writer: int) -> bool:
+    """Whether a write to this pipe would wait."""
+    poll = select.poll()
+    poll.register(writer, select.POLLOUT)
+    return not poll.poll(0)
+
+
+@contextlib.contextmanager
+def pipe_console() -> Iterator[tuple[int, int]]:
+    """A console that is read only when the test wants to: reading end, writing end."""
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    try:
+        yield reader, writer
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
+async def receive(reader: int, received: bytearray, enough: Callable[[], bool]) -> None:
+    """Read the console until there is enough."""
+    deadline = time.monotonic() + LIMIT_S
+    while not enough():
+        assert time.monotonic() < deadline, f"only {len(received)} bytes came"
+        try:
+            received += os.read(reader, 1 << 16)
+        except BlockingIOError:
+            await asyncio.sleep(0.001)
+
+
+def test_a_slow_console_slows_the_worker_and_drops_nothing(tmp_path: Path) -> None:
+    data = b"".join(b"line %d %s\n" % (n, b"x" * 100) for n in range(60_000))
+    events = [b"rallypoint: event %d\n" % n for n in range(2000)]
+    (tmp_path / "in").write_bytes(data)
+    received = bytearray()
+
+    async def main(reader: int, console: int) -> None:
+        async with running(console, console) as relay:
+            worker = spawn(COPY, str(tmp_path / "in"), stderr=add(relay, Std.ERR, LINES))
+            await until(lambda: takes_nothing(console))
+            # The console takes nothing; the relay answers all the same, and the agent can talk.
+            other = "import os; os.write(2, b'last words\\n')"
+            await end_of(spawn(other, stderr=add(relay, Std.ERR, LINES, rank=1)))
+            assert await relay.tail(1, 1, timeout_s=LIMIT_S) == b"last words\n"
+            for event in events:
+                relay.say(event.decode())
+                relay.status("no terminal")
+            assert not await relay.drain(0.1)
+            assert worker.poll() is None, "nothing held the worker back"
+            drained = asyncio.create_task(relay.drain())
+            expected = len(data) + len(b"".join(events)) + len(b"last words\n")
+            await receive(reader, received, lambda: len(received) >= expected)
+            await end_of(worker)
+            assert await drained
+
+    with pipe_console() as (reader, console):
+        asyncio.run(main(reader, console))
+    lines = bytes(received).splitlines(keepends=True)
+    assert [line for line in lines if line.startswith(b"rallypoint: ")] == events
+    assert lines.count(b"last words\n") == 1
+    assert b"".join([line for line in lines if line.startswith(b"line ")]) == data
+
+
+def test_a_line_without_end_does_not_grow_the_relay(tmp_path: Path) -> None:
+    program = "import os\nfor _ in range(3200): os.write(1, b'x' * 65536)"  # 200 MB
+
+    async def main(console: int) -> None:
+        async with running(console, console) as relay:
+            route = ToRelay(Console.PREFIX, "", keep_tail=False)
+            worker = spawn(program, stdout=add(relay, Std.OUT, route, prefix=b"> "))
+            before = resident_bytes(relay.process.pid)
+            most = 0
+            while worker.poll() is None:
+                most = max(most, resident_bytes(relay.process.pid))
+                await asyncio.sleep(0.01)
+            assert worker.returncode == 0
+            assert most - before < 20_000_000
+
+    with open("/dev/null", "wb") as null:
+        asyncio.run(main(null.fileno()))
+
+
+def resident_bytes(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_a_grandchild_that_holds_the_pipe_delays_neither_tail_nor_end(tmp_path: Path) -> None:
+    async def main(console: int, hold: int, release: int) -> None:
+        async with running(console, console) as relay:
+            writer = add(relay, Std.ERR, LINES, prefix=b"[r 0] ")
+            worker = subprocess.Popen(  # noqa: ASYNC220
+                ["/bin/sh", "-c", "exec 4<&0; cat <&4 & printf 'Traceback\\nValueError: 7' >&2"],
+                stdin=hold,
+                stdout=writer,
+                stderr=writer,
+            )
+            os.close(writer)
+            await end_of(worker)
+            assert await relay.tail(1, 0, timeout_s=LIMIT_S) == b"Traceback\nValueError: 7"
+            assert await relay.drain(LIMIT_S)
+            relay.say("rallypoint: done")
+        os.close(release)
+
+    hold, release = os.pipe()
+    with file_console(tmp_path / "console") as console:
+        asyncio.run(main(console, hold, release))
+    os.close(hold)
+    text = (tmp_path / "console").read_text()
+    assert text == "[r 0] Traceback\nrallypoint: done\n[r 0] ValueError: 7\n"
+
+
+def test_a_full_disk_is_reported_once_and_the_console_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "full.log").symlink_to("/dev/full")
+    (tmp_path / "gone").mkdir()
+    failures: list[tuple[str, int]] = []
+
+    async def main(console: int) -> None:
+        async with running(console, console, lambda *failure: failures.append(failure)) as relay:
+            full = ToRelay(Console.TEE, str(tmp_path / "full.log"), keep_tail=True)
+            absent = ToRelay(Console.TEE, str(tmp_path / "gone/x/err.log"), keep_tail=True)
+            for n in range(2):
+                for rank, route in enumerate((full, absent)):
+                    program = f"import os; os.write(2, b'hello {n}'); os.write(2, b' you')"
+                    prefix = f"[default{rank}]:".encode()
+                    await end_of(spawn(program, stderr=add(relay, Std.ERR, route, prefix=prefix)))
+                    await relay.drain(LIMIT_S)
+
+    with file_console(tmp_path / "console") as console:
+        asyncio.run(main(console))
+    assert (tmp_path / "console").read_text().splitlines() == [
+        "[default0]:hello 0 you",
+        "[default1]:hello 0 you",
+        "[default0]:hello 1 you",
+        "[default1]:hello 1 you",
+    ]
+    assert failures == [
+        (str(tmp_path / "full.log"), errno.ENOSPC),
+        (str(tmp_path / "gone/x/err.log"), errno.ENOENT),
+    ]
+
+
+def test_a_full_console_is_reported_and_a_broken_one_is_not(tmp_path: Path) -> None:
+    failures: list[tuple[str, int]] = []
+    log = tmp_path / "out.log"
+
+    async def main(out: int, err: int) -> None:
+        async with running(out, err, lambda *failure: failures.append(failure)) as relay:
+            (tmp_path / "in").write_bytes(b"x" * 1_000_000)
+            route = ToRelay(Console.RAW, str(log), keep_tail=True)
+            out_fd = add(relay, Std.OUT, route)
+            err_fd = add(relay, Std.ERR, RAW)
+            program = COPY + "os.write(1, open(sys.argv[1], 'rb').read()[:300_000])"
+            # A reader that went away, as `| head` does, kills no worker.
+            await end_of(spawn(program, str(tmp_path / "in"), stdout=out_fd, stderr=err_fd))
+            await relay.drain(LIMIT_S)
+
+    reader, broken = os.pipe()
+    os.close(reader)
+    with open("/dev/full", "wb") as full:
+        asyncio.run(main(broken, full.fileno()))
+    os.close(broken)
+    assert failures == [("stderr", errno.ENOSPC)]
+    assert log.stat().st_size == 300_000
+
+
+def test_a_line_of_the_agent_starts_where_a_line_starts(tmp_path: Path) -> None:
+    async def main(console: int) -> None:
+        async with running(console, console) as relay:
+            await end_of(spawn("import os; os.write(2, b'50%')", stderr=add(relay, Std.ERR, RAW)))
+            await relay.drain(LIMIT_S)
+            relay.say("rallypoint: one")
+            relay.say("rallypoint: two\n")
+
+    with file_console(tmp_path / "console") as console:
+        asyncio.run(main(console))
+    assert (tmp_path / "console").read_text() == "50%\nrallypoint: one\nrallypoint: two\n"
+
+
+def test_signals_to_everybody_do_not_end_the_output(tmp_path: Path) -> None:
+    async def main(console: int) -> None:
+        async with running(console, console) as relay:
+            writer = add(relay, Std.ERR, RAW)
+            # Also in the first moment of its life.
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+                os.kill(relay.process.pid, number)
+            assert await relay.drain(LIMIT_S)
+            assert os.getsid(relay.process.pid) == relay.process.pid
+            await end_of(spawn("import os; os.write(2, b'last words')", stderr=writer))
+
+    with file_console(tmp_path / "console") as console:
+        asyncio.run(main(console))
+    assert (tmp_path / "console").read_text() == "last words"
+
+
+AGENT = """
+import os, subprocess, sys, time
+from rallypoint.process.relay_client import Relay
+from rallypoint.process.streams import Console, Std, ToRelay
+relay = Relay.start()
+route = ToRelay(Console.RAW, "", keep_tail=True)
+fd = relay.add(round_number=1, local_rank=0, stream=Std.ERR, route=route, prefix=b"")
+program = "import os; os.write(2, b'last words')"
+subprocess.run([sys.executable, "-S", "-c", program], stderr=fd)
+os.write(1, b"%d\\n" % relay.process.pid)
+time.sleep(1000)
+"""
+
+
+def test_the_relay_goes_with_a_killed_agent_and_its_last_words_are_out() -> None:
+    agent = subprocess.Popen(
+        [sys.executable, "-c", AGENT], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert agent.stdout is not None
+    relay_pid = int(agent.stdout.readline())
+    agent.kill()
+    # Standard error ends when its last holder, the relay, has gone.
+    _, err = agent.communicate(timeout=LIMIT_S)
+    assert err == b"last words"
+    asyncio.run(until(lambda: not is_running(relay_pid)))
+
+
+def is_running(pid: int) -> bool:
+    """Whether the process runs; one that has ended and was not reaped by its parent does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_lost_relay_costs_decoration_not_output(tmp_path: Path) -> None:
+    async def main(console: int) -> None:
+        with consoles(console, console):
+            relay = Relay.start()
+            relay.process.kill()
+            assert not await relay.drain(LIMIT_S)
+            assert await relay.tail(1, 0) == b""
+            writer = add(relay, Std.OUT, LINES, prefix=b"[never] ")
+            await end_of(spawn("import os; os.write(1, b'hello\\n')", stdout=writer))
+            relay.status("nowhere to show it")
+            await relay.stop()
+            await relay.stop()
+
+    before = open_fds()
+    with file_console(tmp_path / "console") as console:
+        asyncio.run(main(console))
+    assert (tmp_path / "console").read_text() == "hello\n"
+    assert open_fds() == before
+
+
+def test_status_line_stays_below_the_lines_and_goes_in_the_end() -> None:
+    master, terminal = pty.openpty()
+    os.set_blocking(master, False)
+    seen = bytearray()
+
+    async def main() -> None:
+        async with running(terminal, terminal) as relay:
+            writer = add(relay, Std.OUT, LINES, prefix=b"[w 0] ")
+            relay.status("round 1 · waiting")
+            await receive(master, seen, lambda: b"waiting\x1b[?7h" in seen)
+            program = "import os; os.write(1, b'one\\ntwo\\n')"
+            await end_of(spawn(program, stdout=writer))
+            await relay.drain(LIMIT_S)
+            await receive(master, seen, lambda: seen.count(b"waiting\x1b[?7h") == 2)
+            relay.status("round 1 · running")
+            await receive(master, seen, lambda: b"running\x1b[?7h" in seen)
+            relay.say("rallypoint: done")
+            await receive(master, seen, lambda: seen.count(b"running\x1b[?7h") == 2)
+        await receive(master, seen, lambda: seen.endswith(b"\r\x1b[2K"))
+
+    asyncio.run(main())
+    os.close(terminal)
+    os.close(master)
+    text = seen.decode()
+    assert screen(text) == ["[w 0] one", "[w 0] two", "rallypoint: done", ""]
+    # The first lines came while a status was shown: it was taken away before them.
+    assert "waiting\x1b[?7h\r\x1b[2K[w 0] one" in text
+
+
+def screen(text: str) -> list[str]:
+    """What a terminal shows after these bytes: enough of one for a status line."""
+    rows = [""]
+    for part in re.findall(r"\x1b\[\??[0-9]*[A-Za-z]|\r|\n|[^\x1b\r\n]+", text):
+        if part == "\n":
+            rows.append("")
+        elif part == "\x1b[2K":
+            rows[-1] = ""
+        elif not part.startswith("\x1b") and part != "\r":
+            rows[-1] += part
+    return rows
+
+
+def settings(redirects: str, tee: str) -> OutputSettings:
+    return OutputSettings(
+        mode=OutputMode.INHERIT,
+        role="default",
+        redirects=parse_std_map(redirects, 3),
+        tee=parse_std_map(tee, 3, flag="--tee"),
+        stderr_is_terminal=False,
+    )
+
+
+def test_redirects_and_tee_end_to_end_and_no_round_erases_another(tmp_path: Path) -> None:
+    program = "import os,sys; os.write(1, b'hello'); os.write(2, sys.argv[1].encode() + b' oops')"
+    log_dir = LogDir.open(str(tmp_path / "logs"), "../my job")
+
+    async def main(console: int) -> None:
+        async with running(console, console) as relay:
+            outputs = WorkerOutputs(settings("0:3", "2:3"), log_dir, relay)
+            for round_number in (1, 2):
+                for rank in (0, 1, 2):
+                    output = outputs.open(round_number=round_number, local_rank=rank, rank=rank)
+                    inherited = output.stdout_fd is None
+                    out = os.dup(console) if output.stdout_fd is None else output.stdout_fd
+                    words = f"r{round_number}w{rank}"
+                    await end_of(spawn(program, words, stdout=out, stderr=output.stderr_fd))
+                    assert inherited == (rank == 1)
+                    assert await outputs.tail(round_number, rank) == (f"{words} oops",)
+                    assert (output.log_file == "") == (rank == 1)
+                    await relay.drain(LIMIT_S)
+
+    with file_console(tmp_path / "console") as console:
+        asyncio.run(main(console))
+    shown = (tmp_path / "console").read_text()
+    assert shown.count("hello") == 4
+    assert shown.count("[default2]:hello\n") == 2
+    assert shown.count("[default2]:r1w2 oops\n") == 1
+    assert "w0" not in shown
+    assert os.path.basename(log_dir.root).startswith("_my_job_")
+    root = Path(log_dir.root)
+    for round_number in (1, 2):
+        for rank in (0, 2):
+            worker = root / f"attempt_{round_number}" / str(rank)
+            assert (worker / "stdout.log").read_text() == "hello"
+            assert (worker / "stderr.log").read_text() == f"r{round_number}w{rank} oops"
+    log_dir.close(keep=False)  # it was asked for: never removed
+    assert root.exists()
+
+
+def test_a_temporary_log_dir_is_private_and_removed(tmp_path: Path) -> None:
+    log_dir = LogDir.open(None, "job", temp_dir=str(tmp_path))
+    files = log_dir.attempt(1, 0)
+    Path(files.error).write_text("{}")
+    assert os.stat(log_dir.root).st_mode & 0o777 == 0o700
+    assert files.error.endswith("/attempt_1/0/error.json")
+    log_dir.close(keep=True)
+    assert os.path.exists(files.error)
+    log_dir.close(keep=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_null_device_as_log_dir_means_no_files() -> None:
+    log_dir = LogDir.open("/dev/null", "job")
+    output = WorkerOutputs(settings("3", "0"), log_dir, None).open(
+        round_number=1, local_rank=0, rank=0
+    )
+    assert (output.error_file, output.log_file) == ("", "/dev/null")
+    output.close()
+    log_dir.close(keep=False)
+
+
+def test_a_log_dir_that_is_none_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError) as caught:
+        LogDir.open(str(tmp_path / "file" / "logs"), "job")
+    assert str(caught.value) == (
+        f"can't write logs under {tmp_path}/file/logs: Not a directory: choose another --log-dir"
+    )
+
+
+FULL = """
+import sys
+from rallypoint.errors import LogStorageError
+from rallypoint.process.log_dir import LogDir
+try:
+    LogDir.open(sys.argv[1], "job")
+except LogStorageError as error:
+    print(error)
+"""
+
+
+def test_a_full_log_dir_is_noticed_before_any_worker_starts(tmp_path: Path) -> None:
+    command = (
+        'mount -t tmpfs -o size=4k none "$1" || exit 77; '
+        'echo full > "$1/file"; "$2" -c "$3" "$1"; ls "$1"'
+    )
+    arguments = [str(tmp_path), sys.executable, FULL]
+    done = subprocess.run(
+        ["unshare", "-rm", "sh", "-c", command, "sh", *arguments], capture_output=True, text=True
+    )
+    if done.returncode == 77 or "unshare" in done.stderr:
+        pytest.skip("no mount namespace may be made here")
+    line, *files = done.stdout.splitlines()
+    assert line == (
+        f"can't write logs under {tmp_path}: No space left on device: "
+        "free space there or choose another --log-dir"
+    )
+    assert files == ["file"]

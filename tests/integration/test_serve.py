@@ -1,0 +1,217 @@
+"""`rallypoint serve`: one coordinator outside of any job, with real agents."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+import pytest
+from tests.integration.cluster import AgentProcess, Cluster, Option, wait_until
+
+SERVE = (sys.executable, "-m", "rallypoint", "serve")
+
+
+class Serve:
+    """A coordinator at the cluster's endpoint, ended with SIGTERM."""
+
+    def __init__(self, cluster: Cluster, *options: str) -> None:
+        argv = [*SERVE, "--host", "127.0.0.1", "--port", str(cluster.port), *options]
+        self.process = AgentProcess("serve", argv, cluster.environ(), cluster.folder)
+        self.said("serving on")
+
+    def said(self, text: str) -> str:
+        """The first line with this text, which may have been said already."""
+
+        def find() -> str | None:
+            lines = self.process.stderr_lines
+            return next((line for line in lines if text in line), None)
+
+        line = wait_until(find, f"{text!r} in what serve says")
+        assert line is not None
+        return line
+
+    def __enter__(self) -> Serve:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        print("--- serve", *self.process.stderr_lines, sep="\n")
+        if self.process.process.poll() is None:
+            self.process.signal(signal.SIGTERM)
+            assert self.process.wait_exit() == 128 + signal.SIGTERM
+
+
+def wait_started(agent: AgentProcess, round_: int) -> None:
+    wait_until(lambda: agent.workers(round_), f"a worker of {agent.name} in round {round_}")
+
+
+def test_two_jobs_side_by_side_and_a_drain_disturbs_only_its_own(tmp_path: Path) -> None:
+    together = "last_call_timeout=60"  # the maximum completes the round, however late b comes
+    with Cluster(tmp_path, rdzv_conf=together) as cluster, Serve(cluster) as serve:
+        a, b = (cluster.agent(name, hosts=False, rdzv_id="one") for name in "ab")
+        c = cluster.agent("c", hosts=False, rdzv_id="two", nnodes="1")
+        for agent in (a, b, c):
+            wait_started(agent, 0)
+        [worker] = c.workers()
+        assert worker.env["WORLD_SIZE"] == "1"
+        a.signal(signal.SIGTERM)
+        assert a.wait_exit() == 128 + signal.SIGTERM
+        wait_started(b, 1)
+        assert b.workers(1)[0].env["TORCHELASTIC_RESTART_COUNT"] == "0"
+        serve.said("job one: node a is leaving")
+        assert worker.is_alive
+        cluster.order("sys.exit(0)")
+        assert b.wait_exit() == 0
+        assert c.wait_exit() == 0
+        assert [w.pid for w in c.workers()] == [worker.pid]
+        serve.said("job two: job succeeded")
+
+
+def test_A5_draining_the_first_node_of_a_served_job_promotes_one_that_stands_by(
+    tmp_path: Path,
+) -> None:
+    with Cluster(tmp_path, nnodes="1") as cluster, Serve(cluster):
+        a = cluster.agent("a", hosts=False)
+        wait_started(a, 0)
+        b = cluster.agent("b", hosts=False)
+        b.wait_event("waiting")
+        a.signal(signal.SIGTERM)
+        assert a.wait_exit() == 128 + signal.SIGTERM
+        wait_started(b, 1)
+        cluster.order("sys.exit(0)")
+        assert b.wait_exit() == 0
+
+
+def test_R5_a_failed_job_begins_anew_and_one_that_succeeded_does_not(tmp_path: Path) -> None:
+    with Cluster(tmp_path, nnodes="1") as cluster, Serve(cluster) as serve:
+        first = cluster.agent("a", hosts=False)
+        wait_started(first, 0)
+        [worker] = first.workers()
+        cluster.order(f"if os.getpid() == {worker.pid}: sys.exit(3)")
+        assert first.wait_exit() == 1
+        second = cluster.agent("a", hosts=False)
+        wait_started(second, 0)
+        cluster.order("sys.exit(0)")
+        assert second.wait_exit() == 0
+        late = cluster.agent("late", hosts=False)
+        assert late.wait_exit() == 0
+        assert late.workers() == []
+        assert late.verdict["outcome"] == "succeeded"
+        serve.said("job job: job failed")
+
+
+def test_F2_without_their_coordinator_agents_stop_their_workers(tmp_path: Path) -> None:
+    with Cluster(tmp_path, nnodes="2", lease=2) as cluster, Serve(cluster) as serve:
+        agents = [cluster.agent(name, hosts=False) for name in "ab"]
+        workers = cluster.wait_workers(2)
+        serve.process.kill()
+        for agent in agents:
+            assert agent.wait_exit() == 75
+            agent.wait_event("fenced")
+        assert not any(worker.is_alive for worker in workers)
+
+
+def test_F2_agents_that_outlive_their_coordinator_begin_anew_with_the_next(tmp_path: Path) -> None:
+    """With `--reconnect-timeout` they look for it when the lease, and their workers, are gone."""
+    options: dict[str, Option] = {"nnodes": "2", "lease": 2, "reconnect_timeout": 600}
+    with Cluster(tmp_path, **options) as cluster:
+        with Serve(cluster) as lost:
+            agents = [cluster.agent(name, hosts=False) for name in "ab"]
+            first = cluster.wait_workers(2)
+            lost.process.kill()
+        for agent in agents:
+            agent.wait_event("fenced")
+        wait_until(lambda: not any(worker.is_alive for worker in first), "the workers to die")
+        with Serve(cluster) as serve:
+            wait_until(lambda: len(cluster.workers()) == 4, "two more workers")
+            [one, other] = cluster.workers()[2:]
+            assert one.env["WORLD_SIZE"] == other.env["WORLD_SIZE"] == "2"
+            cluster.end_well(*agents)
+            serve.said("job job: job succeeded")
+
+
+def test_lines_as_json(tmp_path: Path) -> None:
+    with Cluster(tmp_path, nnodes="1") as cluster:
+        with Serve(cluster, "--log-format", "json", "--insecure") as serve:
+            a = cluster.agent("a", hosts=False, insecure=True)
+            wait_started(a, 0)
+            cluster.order("sys.exit(0)")
+            assert a.wait_exit() == 0
+        told = [json.loads(line) for line in serve.process.stderr_lines]
+        assert told[0]["event"] == "serving"
+        assert "--insecure" in told[0]["message"]
+        [joined] = [line for line in told if line["event"] == "node_joined"]
+        assert (joined["job"], joined["node"]) == ("job", "a")
+        assert "verdict" in [line["event"] for line in told]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_and_its_number_is_the_exit_code(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    with Cluster(tmp_path) as cluster, Serve(cluster) as serve:
+        line = serve.said("serving on")
+        assert f"127.0.0.1:{cluster.port} (token {cluster.home}" in line
+        serve.process.signal(number)
+        assert serve.process.wait_exit() == 128 + number
+        serve.said(f"got {number.name}")
+
+
+def test_quiet_says_nothing(tmp_path: Path) -> None:
+    with Cluster(tmp_path, nnodes="1", lease=2) as cluster:
+        argv = [*SERVE, "--host", "127.0.0.1", "--port", str(cluster.port), "--quiet"]
+        serve = AgentProcess("serve", argv, cluster.environ(), cluster.folder)
+        try:
+            a = cluster.agent("a", hosts=False)
+            wait_started(a, 0)
+            cluster.order("sys.exit(0)")
+            assert a.wait_exit() == 0
+        finally:
+            serve.signal(signal.SIGTERM)
+            assert serve.wait_exit() == 128 + signal.SIGTERM
+        assert serve.stderr_lines == []
+
+
+def refused(tmp_path: Path, words: Sequence[str]) -> str:
+    """The one line with which a command line is refused."""
+    done = subprocess.run(
+        [*SERVE, "--token-file", str(tmp_path / "token"), *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2, done
+    assert done.stdout == ""
+    [line] = done.stderr.splitlines()
+    return line
+
+
+def test_bad_command_lines_are_refused_in_one_line(tmp_path: Path) -> None:
+    assert "--host" in refused(tmp_path, [])
+    assert "192.0.2.1 is no address of this machine" in refused(tmp_path, ["--host", "192.0.2.1"])
+    assert "0..65535" in refused(tmp_path, ["--host", "::1", "--port", "65536"])
+    assert "'much'" in refused(tmp_path, ["--host", "::1", "--port", "much"])
+    assert "without a port" in refused(tmp_path, ["--host", "10.0.0.1:29400"])
+    assert "--insecure" in refused(tmp_path, ["--host", "::1", "--insecure"])
+    assert "unrecognized" in refused(tmp_path, ["--host", "::1", "--standalone"])
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        line = refused(tmp_path, ["--host", "127.0.0.1", "--port", port])
+    assert f"127.0.0.1:{port} is in use already" in line
+
+
+def test_help_is_for_people() -> None:
+    done = subprocess.run([*SERVE, "--help"], capture_output=True, text=True, check=True)
+    for word in ("--host ADDR", "--port PORT", "--token-file FILE", "--rdzv-endpoint", "143"):
+        assert word in done.stdout

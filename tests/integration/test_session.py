@@ -1,0 +1,297 @@
+"""An agent's session with a real coordinator, over a wire that is cut and mended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from msgspec.structs import replace
+from tests.integration.proxy import Proxy
+from tests.integration.sessions import CANDIDATE, LIMIT_S, TOKEN, Rally, rally
+
+from rallypoint.core.model import Outcome, SharedSettings, WorkerFailure
+from rallypoint.errors import UsageError
+from rallypoint.rendezvous.connection import ClientConnection, dial
+from rallypoint.rendezvous.fence import new_loop
+from rallypoint.rendezvous.session import CoordinatorSession, Identity, Pushed
+from rallypoint.wire import messages as m
+from rallypoint.wire.address import Address
+
+RULES = SharedSettings("job", 1, 1, heartbeat_s=0.05, reconnect_grace_s=30.0, max_restarts=9)
+
+
+class Agent:
+    """Keeps what its session says, and a clock that jumps when told to."""
+
+    def __init__(self, rules: SharedSettings, port: int, give_up_s: float) -> None:
+        self.said: list[object] = []
+        self.behind_s = 0.0
+        self._port, self._rules = port, rules
+        loop = asyncio.get_running_loop()
+        self._loop = loop
+        self.session = CoordinatorSession(
+            Identity("", "host", "life"), rules, give_up_s, self.dial, self, self.clock
+        )
+
+    def clock(self) -> float:
+        return self._loop.time() + self.behind_s
+
+    async def dial(self) -> ClientConnection:
+        return await dial([Address("127.0.0.1", self._port)], self._rules.run_id, TOKEN)
+
+    def session_opened(self, resumed: bool) -> None:
+        self.said.append(("opened", resumed))
+
+    def session_suspended(self, why: str) -> None:
+        self.said.append("suspended")
+
+    def session_given_up(self, why: str) -> None:
+        self.said.append(("given up", why))
+
+    def session_refused(self, error: UsageError) -> None:
+        self.said.append(error)
+
+    def lease_ended(self) -> None:
+        self.said.append("fenced")
+
+    def pushed(self, message: Pushed) -> None:
+        if not isinstance(message, m.HeartbeatAck):
+            self.said.append(message)
+        elif "beat" not in self.said[-1:]:
+            self.said.append("beat")
+
+    def acknowledged(self, report: m.Report) -> None:
+        self.said.append(("acknowledged", report))
+
+    def said_of(self, kind: type) -> list[object]:
+        return [one for one in self.said if isinstance(one, kind)]
+
+    async def wait(self, condition: Callable[[], object]) -> None:
+        async with asyncio.timeout(LIMIT_S):
+            while not condition():  # noqa: ASYNC110
+                await asyncio.sleep(0.002)
+
+    async def wait_said(self, what: object, count: int = 1) -> None:
+        await self.wait(lambda: self.said.count(what) >= count)
+
+
+@asynccontextmanager
+async def agent_of(
+    place: Rally, port: int, rules: SharedSettings = RULES, give_up_s: float = 0.0
+) -> AsyncIterator[Agent]:
+    agent = Agent(rules, port, give_up_s)
+    agent.session.open(await agent.dial())
+    try:
+        yield agent
+    finally:
+        agent.session.abort()
+        await asyncio.sleep(0.01)
+
+
+def test_reports_survive_a_cut_connection_in_their_order() -> None:
+    async def body() -> None:
+        async with rally(RULES) as place:
+            with Proxy(place.port) as proxy:
+                async with agent_of(place, proxy.port) as agent:
+                    await agent.wait_said(("opened", False))
+                    join = m.Join(1, CANDIDATE)
+                    agent.session.report(join)
+                    await agent.wait_said(("acknowledged", join))
+                    await asyncio.to_thread(proxy.cut)
+                    await agent.wait_said("suspended")
+                    [assigned] = agent.said_of(m.Assigned)
+                    assert isinstance(assigned, m.Assigned)
+                    reports: list[m.Report] = [
+                        m.Finishing(assigned.stamp),
+                        m.Succeeded(assigned.stamp),
+                    ]
+                    for report in reports:
+                        agent.session.report(report)
+                    proxy.mend()
+                    await agent.wait_said(("acknowledged", reports[-1]))
+                    assert ("opened", True) in agent.said
+                    acknowledged = [s for s in agent.said if ("acknowledged", reports[0]) == s]
+                    assert len(acknowledged) == 1
+                    [ended] = agent.said_of(m.Ended)
+                    assert isinstance(ended, m.Ended)
+                    assert ended.verdict.outcome is Outcome.SUCCEEDED
+                    agent.session.report(m.Leave())
+                    await agent.session.close(LIMIT_S)
+                    await place.coordinator.wait_empty()
+
+    asyncio.run(body())
+
+
+def test_F1_a_report_made_while_attaching_waits_for_those_before_it() -> None:
+    async def body() -> None:
+        async with rally(RULES) as place:
+            agent = Agent(RULES, place.port, 0.0)
+            wires: list[ClientConnection] = []
+            last: list[m.Report] = []
+
+            async def watched() -> ClientConnection:
+                wires.append(await agent.dial())
+                if len(wires) == 2:  # runs when the session has attached and awaits the answer
+                    asyncio.get_running_loop().call_soon(agent.session.report, last[0])
+                return wires[-1]
+
+            agent.session._dial = watched
+            agent.session.open(await watched())
+            await agent.wait_said(("opened", False))
+            agent.session.report(m.Join(1, CANDIDATE))
+            await agent.wait(lambda: agent.said_of(m.Assigned))
+            [assigned] = agent.said_of(m.Assigned)
+            assert isinstance(assigned, m.Assigned)
+            failure = WorkerFailure(0, 0, "default", 1, 1, None, 0.0, 0.0)
+            last.append(m.Join(2, CANDIDATE))
+            wires[0].abort()
+            agent.session.report(m.Failed(assigned.stamp, (failure,)))
+            await agent.wait_said(("acknowledged", last[0]))
+            await agent.wait(lambda: agent.said_of(m.Assigned)[-1] != assigned)
+            again = agent.said_of(m.Assigned)[-1]
+            assert isinstance(again, m.Assigned)
+            assert again.assignment.restart_count == 1, "the failure was heard before the join"
+            agent.session.abort()
+            await asyncio.sleep(0.01)
+
+    asyncio.run(body())
+
+
+def test_F1_a_coordinator_that_knows_nothing_is_told_nothing_of_the_past() -> None:
+    async def body() -> None:
+        rules = replace(RULES, reconnect_grace_s=0.01)
+        async with rally(rules) as place:
+            with Proxy(place.port) as proxy:
+                async with agent_of(place, proxy.port, rules) as agent:
+                    await agent.wait_said(("opened", False))
+                    agent.session.report(m.Join(1, CANDIDATE))
+                    await agent.wait(lambda: agent.said_of(m.Assigned))
+                    [assigned] = agent.said_of(m.Assigned)
+                    assert isinstance(assigned, m.Assigned)
+                    await asyncio.to_thread(proxy.cut)
+                    await agent.wait_said("suspended")
+                    await place.wait_record("was lost")
+                    agent.session.report(m.Succeeded(assigned.stamp))
+                    proxy.mend()
+                    await agent.wait_said(("opened", False), 2)
+                    join = m.Join(2, CANDIDATE)
+                    agent.session.report(join)
+                    await agent.wait_said(("acknowledged", join))
+                    assert agent.said_of(m.Ended) == []
+                    assert agent.session.node_id == "host-0"
+
+    asyncio.run(body())
+
+
+def test_F2_the_fence_is_seen_before_what_arrived_meanwhile() -> None:
+    loop, selector = new_loop()
+
+    async def body() -> None:
+        async with rally(RULES) as place, agent_of(place, place.port) as agent:
+            selector.on_wake = agent.session.check_fence
+            await agent.wait_said("beat")
+            assert "fenced" not in agent.said
+            agent.behind_s = RULES.lease_s + 1.0  # asleep for so long, with a full inbox
+            await agent.wait_said("fenced")
+            at = agent.said.index("fenced")
+            assert agent.said[at - 1] == "beat"
+            agent.said.clear()
+            await agent.wait_said("beat")
+            assert "fenced" not in agent.said, "a renewed lease is no longer over"
+            agent.behind_s *= 2
+            await agent.wait_said("fenced")
+            selector.on_wake = None
+
+    try:
+        loop.run_until_complete(body())
+    finally:
+        loop.close()
+
+
+def test_F2_without_a_word_the_lease_ends_and_the_agent_gives_up() -> None:
+    loop, selector = new_loop()
+
+    async def body() -> None:
+        async with rally(RULES) as place:
+            with Proxy(place.port) as proxy:
+                async with agent_of(place, proxy.port, give_up_s=0.0) as agent:
+                    selector.on_wake = agent.session.check_fence
+                    await agent.wait_said("beat")
+                    await asyncio.to_thread(proxy.cut)
+                    await agent.wait_said("suspended")
+                    assert "fenced" not in agent.said
+                    agent.behind_s = RULES.lease_s + 1.0
+                    await agent.wait(lambda: any("given up" in str(one) for one in agent.said))
+                    assert agent.said.count("fenced") == 1
+                    assert agent.said.index("fenced") < len(agent.said) - 1
+                    selector.on_wake = None
+
+    try:
+        loop.run_until_complete(body())
+    finally:
+        loop.close()
+
+
+def test_F1_what_another_coordinator_says_is_dropped() -> None:
+    async def body() -> None:
+        async with rally(RULES) as place, agent_of(place, place.port) as agent:
+            await agent.wait_said("beat")
+            ours = agent.session.stamp(0)
+            connection = agent.session._connection
+            assert connection is not None
+            for stamp in (replace(ours, epoch=ours.epoch + 1), replace(ours, incarnation=9)):
+                connection._deliver(m.Expelled(stamp, "not for you", True))
+                connection._deliver(m.StartNow(stamp))
+            assert agent.said_of(m.Expelled) == agent.said_of(m.StartNow) == []
+            connection._deliver(m.StartNow(ours))
+            assert agent.said_of(m.StartNow) == [m.StartNow(ours)]
+
+    asyncio.run(body())
+
+
+def test_R7_a_refusal_ends_the_session() -> None:
+    async def body() -> None:
+        other = replace(RULES, max_restarts=1)
+        async with rally(RULES) as place, agent_of(place, place.port, other) as agent:
+            await agent.wait(lambda: agent.said_of(UsageError))
+            assert "max_restarts=1" in str(agent.said_of(UsageError)[0])
+            assert "suspended" not in agent.said
+
+    asyncio.run(body())
+
+
+def test_F2_a_connection_that_went_deaf_is_replaced_while_the_lease_lasts() -> None:
+    async def body() -> None:
+        async with rally(RULES) as place:
+            with Proxy(place.port) as proxy:
+                async with agent_of(place, proxy.port) as agent:
+                    await agent.wait_said("beat")
+                    proxy.deafen()
+                    agent.behind_s += RULES.lease_s * 0.4
+                    await agent.wait(lambda: len(agent.session._beats_sent) > 1)
+                    agent.behind_s += RULES.lease_s * 0.4
+                    await agent.wait_said(("opened", True))
+                    agent.said.append("again")
+                    await agent.wait_said("beat", 2)
+                    agent.behind_s += RULES.lease_s * 0.4
+                    agent.said.append("later")
+                    await agent.wait_said("beat", 3)
+                    assert "fenced" not in agent.said
+                    agent.session.report(m.Leave())
+                    await agent.session.close(LIMIT_S)
+
+    asyncio.run(body())
+
+
+def test_F2_a_coordinator_that_is_silent_for_ever_is_given_up() -> None:
+    async def body() -> None:
+        async with rally(RULES) as place:
+            with Proxy(place.port) as proxy:
+                async with agent_of(place, proxy.port) as agent:
+                    await agent.wait_said("beat")
+                    await asyncio.to_thread(proxy.cut_off)
+                    agent.behind_s += RULES.lease_s + 1
+                    await agent.wait(lambda: "given up" in str(agent.said))
+
+    asyncio.run(body())

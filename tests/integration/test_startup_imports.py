@@ -1,0 +1,83 @@
+"""Import time is a feature: what `rallypoint run` may have imported when it forks its workers.
+
+An import that shows up here as new is best moved into the function that needs it. Asyncio and
+msgspec are used throughout, so what these import is not listed.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.integration.one_agent import environment
+
+STANDARD = {
+    "_blake2",
+    "_ctypes",
+    "_hashlib",
+    "copy",  # for dataclasses
+    "ctypes",  # for prctl, which ends workers with their agent
+    "dataclasses",
+    "fnmatch",  # for pathlib, like the next ones
+    "gc",
+    "glob",
+    "hashlib",
+    "hmac",
+    "ipaddress",
+    "ntpath",
+    "pathlib",
+    "rallypoint",
+    "resource",
+    "urllib",
+}
+"""By top-level name; what a version of Python imports in place of another's is listed too."""
+LATE = {
+    "rallypoint.cli.devices",
+    "rallypoint.cli.help",
+    "rallypoint.cli.serve",
+    "rallypoint.cli.token",
+    "rallypoint.store.keyvalue",
+    "rallypoint.store.round_process",
+    "rallypoint.store.server",
+    "rallypoint.testing",
+    "rallypoint.wire.c10d",
+}
+"""Ours that a start of workers has no use for."""
+SCRIPT = """
+import sys, threading
+forks = []
+def look(event, arguments):
+    if event == "os.fork":
+        forks.append((sorted(sys.modules), threading.active_count()))
+sys.addaudithook(look)
+from rallypoint.cli.main import main
+code = main(["run", "--quiet", "worker.py"])
+import json
+print(json.dumps([code, forks]))
+"""
+
+
+def python(script: str, home: Path) -> str:
+    return subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=home,
+        env=environment(home, "imports"),
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+
+
+def test_what_is_imported_when_the_workers_are_forked(tmp_path: Path) -> None:
+    (tmp_path / "worker.py").touch()
+    code, forks = json.loads(python(SCRIPT, tmp_path))
+    known = set(python("import asyncio, msgspec, sys; print(*sys.modules)", tmp_path).split())
+    assert code == 0
+    assert len(forks) == 3, "the guard, the relay, the worker"
+    assert {threads for _, threads in forks} == {1}, "a process with threads must not fork"
+    names = set(forks[-1][0]) - known
+    assert "rallypoint.agent.driver" in names, "the wrong fork was looked at"
+    assert {name.partition(".")[0] for name in names} <= STANDARD
+    assert not names & LATE

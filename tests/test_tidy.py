@@ -1,0 +1,354 @@
+"""The rules of the house, held by reading the source (see ARCHITECTURE.md).
+
+Every rule is a function `(path, source) -> complaints`; `path` is relative to the package or, for
+tracked files, to the repository. Each has a self-test below that shows it one thing to catch and
+one to let pass. An exception is an entry with its reason, never a loosened rule.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "src" / "rallypoint"
+
+Rule = Callable[[str, str], list[str]]
+
+PURE = ("core/", "wire/")
+PURE_MODULES = (
+    "cli/flags.py",
+    "cli/help.py",
+    "cli/meeting.py",
+    "cli/rdzv_conf.py",
+    "cli/render.py",
+    "cli/scan.py",
+    "cli/values.py",
+    "cli/verdict_text.py",
+)
+IMPURE_IMPORTS = frozenset(
+    {"time", "random", "secrets", "uuid", "os", "socket", "threading", "asyncio", "logging"}
+    | {"subprocess", "selectors", "multiprocessing"}
+)
+CLOCKS = frozenset({"datetime.now", "datetime.today", "datetime.utcnow", "date.today"})
+THIRD_PARTY = frozenset({"msgspec", "rallypoint"})
+LAYERS = (
+    {"__main__"},
+    {"cli", "dashboard", "integrations"},
+    {"launcher"},
+    {"agent"},
+    {"coordinator", "rendezvous", "process"},
+    {"store"},
+    {"observe"},
+    {"wire"},
+    {"core"},
+)
+ANYWHERE = frozenset({"errors", "config", ""})
+SPAWNING_MODULES = frozenset({"subprocess", "multiprocessing", "pty", "concurrent"})
+SPAWNING_CALLS = re.compile(
+    r"os\.(kill|killpg|fork|forkpty|system|popen|startfile|posix_spawnp?|(exec|spawn)[vlpe]+)"
+    r"|signal\.(pidfd_send_signal|raise_signal|pthread_kill)"
+    r"|asyncio\.(create_subprocess_(exec|shell)|subprocess)"
+)
+ENVIRON = re.compile(r"os\.(environb?|getenvb?|putenv|unsetenv)")
+ENVIRON_READERS = ("cli/options.py", "config.py", "agent/environ.py", "process/bootstrap.py")
+WALL_CLOCK = re.compile(
+    r"time\.(time|time_ns|localtime|gmtime)|datetime\.(now|utcnow|today)|date\.today"
+)
+UNSAFE_MODULES = frozenset({"pickle", "marshal", "shelve", "dill", "cloudpickle", "_pickle"})
+VAGUE_NAMES = frozenset({"utils", "util", "helpers", "helper", "manager", "common", "api", "misc"})
+MODULE_LINES, FUNCTION_LINES, FILE_BYTES = 400, 60, 1_000_000
+
+# (path, what) -> why the rule does not apply there
+LONG_MODULES: dict[str, str] = {}
+LONG_FUNCTIONS: dict[tuple[str, str], str] = {}
+SIDEWAYS: dict[tuple[str, str], str] = {
+    ("rendezvous/meeting.py", "coordinator"): "finding the coordinator may mean becoming its host",
+}
+OPTIONAL_CLIENTS: dict[tuple[str, str], str] = {}
+WALL_CLOCK_READERS: dict[str, str] = {
+    "agent/driver.py": "dates events and failures for people",
+    "agent/round_workers.py": "dates failures for people",
+    "cli/console.py": "dates a line",
+    "cli/serve.py": "dates a line",
+    "coordinator/hosted_job.py": "dates a lost node for people",
+}
+UNSAFE_USES: dict[tuple[str, str], str] = {}
+
+
+def imports(source: str) -> Iterator[str]:
+    """Every imported module, wherever it stands; `from a import b` gives both `a` and `a.b`."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def dotted(source: str) -> Iterator[str]:
+    """Every `a.b` that the module says, by attribute or by `from a import b`."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            yield f"{node.value.id}.{node.attr}"
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def top(name: str) -> str:
+    return name.partition(".")[0]
+
+
+def pure_modules_import_no_world(path: str, source: str) -> list[str]:
+    if not path.startswith(PURE) and path not in PURE_MODULES:
+        return []
+    found = [f"imports {name}" for name in imports(source) if top(name) in IMPURE_IMPORTS]
+    return found + [f"uses {name}" for name in dotted(source) if name in CLOCKS]
+
+
+def only_msgspec_comes_from_outside(path: str, source: str) -> list[str]:
+    if path.startswith("integrations/"):
+        return []
+    return [
+        f"imports {top(name)}"
+        for name in imports(source)
+        if top(name) not in sys.stdlib_module_names | THIRD_PARTY
+        and (path, top(name)) not in OPTIONAL_CLIENTS
+    ]
+
+
+def spawning_and_signalling_live_in_process(path: str, source: str) -> list[str]:
+    if path.startswith("process/"):
+        return []
+    modules = [f"imports {n}" for n in imports(source) if top(n) in SPAWNING_MODULES]
+    return modules + [f"uses {n}" for n in dotted(source) if SPAWNING_CALLS.fullmatch(n)]
+
+
+def environment_is_read_at_the_edge(path: str, source: str) -> list[str]:
+    if path in ENVIRON_READERS or path.startswith("integrations/"):
+        return []
+    return [f"uses {name}" for name in dotted(source) if ENVIRON.fullmatch(name)]
+
+
+def the_wall_clock_is_only_shown(path: str, source: str) -> list[str]:
+    """Behaviour R6: where it is read at all, it dates something for a person."""
+    if path in WALL_CLOCK_READERS:
+        return []
+    return [f"uses {name}" for name in dotted(source) if WALL_CLOCK.fullmatch(name)]
+
+
+def nothing_is_unpickled_or_evaluated(path: str, source: str) -> list[str]:
+    found = [f"imports {n}" for n in imports(source) if top(n) in UNSAFE_MODULES]
+    found += [
+        f"calls {node.func.id}"
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in ("eval", "exec", "compile", "__import__")
+    ]
+    return [what for what in found if (path, what) not in UNSAFE_USES]
+
+
+def a_module_is_short(path: str, source: str) -> list[str]:
+    lines = len(source.splitlines())
+    limit = 600 if path in LONG_MODULES else MODULE_LINES
+    return [f"has {lines} lines, more than {limit}"] if lines > limit else []
+
+
+def a_function_is_short(path: str, source: str) -> list[str]:
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            limit = 80 if (path, node.name) in LONG_FUNCTIONS else FUNCTION_LINES
+            if lines > limit:
+                found.append(f"{node.name} has {lines} lines, more than {limit}")
+    return found
+
+
+def imports_point_down(path: str, source: str) -> list[str]:
+    own = path.removesuffix(".py").partition("/")[0]
+    height = {name: depth for depth, names in enumerate(LAYERS) for name in names}
+    found = []
+    for name in sorted({n for n in imports(source) if top(n) == "rallypoint"}):
+        parts = [*name.split("."), ""]
+        other = parts[1]
+        if other == "testing" and own != "testing":
+            found.append("imports rallypoint.testing, which is for tests")
+        if own not in height or other not in height or other in ANYWHERE:
+            continue
+        sideways = height[other] == height[own] and other != own
+        if height[other] < height[own] or (sideways and (path, other) not in SIDEWAYS):
+            found.append(f"{own} imports {name}")
+    if own in ANYWHERE - {"config"}:
+        found += [f"{own} imports {n}" for n in imports(source) if top(n) == "rallypoint"]
+    return found
+
+
+def a_file_name_is_an_idea(path: str, source: str) -> list[str]:
+    names = path.removesuffix(".py").split("/")
+    return [f"{name} says nothing" for name in names if name in VAGUE_NAMES]
+
+
+def what_is_public_has_a_docstring(path: str, source: str) -> list[str]:
+    tree = ast.parse(source)
+    module = ["the module"] if tree.body and ast.get_docstring(tree) is None else []
+    bare = [
+        node.name
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        and not node.name.startswith("_")
+        and ast.get_docstring(node) is None
+    ]
+    return [f"{name} has no docstring" for name in module + bare]
+
+
+# Each word is broken by a class of one letter, so that this file does not say what it forbids.
+LATER_MARKS = re.compile(r"\b(T[O]DO|F[I]XME|X[X]X)\b")
+ELSEWHERE = re.compile(
+    r"p[y]pi\.org|p[y]thonhosted\.org|a[r]tifactory|i[n]dex-url|registry\.n[p]mjs"
+    r"|(?<![\w.~])/(w[o]rk|h[o]me|r[o]ot|U[s]ers)/\w"
+)
+
+
+def nothing_is_put_off_in_a_comment(path: str, source: str) -> list[str]:
+    return [f"says {mark.group()}" for mark in LATER_MARKS.finditer(source)]
+
+
+def no_host_or_path_of_one_machine(path: str, source: str) -> list[str]:
+    return [f"names {place.group()}" for place in ELSEWHERE.finditer(source)]
+
+
+PACKAGE_RULES: tuple[Rule, ...] = (
+    pure_modules_import_no_world,
+    only_msgspec_comes_from_outside,
+    spawning_and_signalling_live_in_process,
+    environment_is_read_at_the_edge,
+    the_wall_clock_is_only_shown,
+    nothing_is_unpickled_or_evaluated,
+    a_module_is_short,
+    a_function_is_short,
+    imports_point_down,
+    a_file_name_is_an_idea,
+    what_is_public_has_a_docstring,
+)
+TEXT_RULES: tuple[Rule, ...] = (nothing_is_put_off_in_a_comment, no_host_or_path_of_one_machine)
+
+
+def complaints(rule: Rule, base: Path, files: list[Path]) -> list[str]:
+    found = []
+    for file in files:
+        path = file.relative_to(base).as_posix()
+        found += [f"{path}: {what}" for what in rule(path, file.read_text("utf-8", "replace"))]
+    return found
+
+
+def tracked() -> list[Path]:
+    """What a clone would hold; in an unpacked archive without git, every file of the sources."""
+    listing = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if listing.returncode == 0:
+        return [p for name in listing.stdout.split("\0") if name and (p := ROOT / name).is_file()]
+    return [p for part in ("src", "tests") for p in (ROOT / part).rglob("*") if p.is_file()]
+
+
+@pytest.mark.parametrize("rule", PACKAGE_RULES, ids=lambda rule: rule.__name__)
+def test_the_package_keeps(rule: Rule) -> None:
+    files = sorted(PACKAGE.rglob("*.py"))
+    assert files
+    assert complaints(rule, PACKAGE, files) == []
+
+
+@pytest.mark.parametrize("rule", TEXT_RULES, ids=lambda rule: rule.__name__)
+def test_tracked_files_keep(rule: Rule) -> None:
+    files = [file for file in tracked() if b"\0" not in file.read_bytes()[:4096]]
+    assert complaints(rule, ROOT, files) == []
+
+
+@pytest.mark.parametrize("folder", ["examples", "benchmarks"])
+def test_programs_are_short_too(folder: str) -> None:
+    files = sorted((ROOT / folder).rglob("*.py"))
+    assert complaints(a_module_is_short, ROOT, files) == []
+    assert complaints(a_function_is_short, ROOT, files) == []
+
+
+def test_no_large_file_is_tracked() -> None:
+    assert [file.name for file in tracked() if file.stat().st_size > FILE_BYTES] == []
+
+
+def test_every_exception_has_a_reason_and_a_file() -> None:
+    keyed = LONG_FUNCTIONS | SIDEWAYS | OPTIONAL_CLIENTS | UNSAFE_USES
+    listed = [(path, why) for (path, _), why in keyed.items()]
+    listed += [*LONG_MODULES.items(), *WALL_CLOCK_READERS.items()]
+    for path, reason in listed:
+        assert reason.strip(), f"{path} is excepted without a reason"
+        assert (PACKAGE / path).is_file(), f"{path} is excepted but does not exist"
+
+
+LONG_BODY = "def f() -> None:\n" + "    x = 1\n" * FUNCTION_LINES
+SELF_TESTS: tuple[tuple[Rule, str, str, str], ...] = (
+    # rule, path, what it must catch, what it must let pass
+    (pure_modules_import_no_world, "core/a.py", "import time", "import enum"),
+    (pure_modules_import_no_world, "wire/a.py", "def f():\n from os import path", "import hmac"),
+    (pure_modules_import_no_world, "core/a.py", "datetime.now()", "from datetime import timezone"),
+    (pure_modules_import_no_world, "cli/scan.py", "import asyncio.events", "import re"),
+    (only_msgspec_comes_from_outside, "agent/a.py", "import torch.distributed", "import msgspec"),
+    (only_msgspec_comes_from_outside, "core/a.py", "def f():\n import psutil", "import json"),
+    (spawning_and_signalling_live_in_process, "agent/a.py", "import subprocess", "import signal"),
+    (spawning_and_signalling_live_in_process, "cli/a.py", "os.killpg(1, 2)", "os.getpid()"),
+    (spawning_and_signalling_live_in_process, "cli/a.py", "from os import kill", "os.open"),
+    (spawning_and_signalling_live_in_process, "a.py", "asyncio.create_subprocess_exec()", "a.b"),
+    (environment_is_read_at_the_edge, "cli/main.py", "os.environ['A']", "os.sep"),
+    (environment_is_read_at_the_edge, "agent/a.py", "from os import getenv", "environ = {}"),
+    (the_wall_clock_is_only_shown, "coordinator/a.py", "time.time()", "time.monotonic()"),
+    (the_wall_clock_is_only_shown, "agent/a.py", "from time import time", "loop.time()"),
+    (nothing_is_unpickled_or_evaluated, "store/a.py", "import pickle", "import json"),
+    (nothing_is_unpickled_or_evaluated, "store/a.py", "eval('1')", "model.eval()"),
+    (a_module_is_short, "core/a.py", "x = 1\n" * 401, "x = 1\n" * 400),
+    (
+        a_function_is_short,
+        "core/a.py",
+        LONG_BODY,
+        LONG_BODY.replace("    x = 1\n", "", 1),
+    ),
+    (imports_point_down, "core/a.py", "from rallypoint.wire import b", "import rallypoint.core.b"),
+    (imports_point_down, "store/a.py", "import rallypoint.process.b", "import rallypoint.wire"),
+    (
+        imports_point_down,
+        "process/a.py",
+        "import rallypoint.coordinator",
+        "import rallypoint.errors",
+    ),
+    (imports_point_down, "agent/a.py", "import rallypoint.testing", "import rallypoint.core"),
+    (imports_point_down, "errors.py", "import rallypoint.core.b", "import enum"),
+    (a_file_name_is_an_idea, "agent/utils.py", "", ""),
+    (a_file_name_is_an_idea, "common/a.py", "", ""),
+    (what_is_public_has_a_docstring, "core/a.py", "x = 1", '"""It says."""'),
+    (
+        what_is_public_has_a_docstring,
+        "core/a.py",
+        '"""M."""\nclass A: pass',
+        '"""M."""\nclass _A: 0',
+    ),
+    (nothing_is_put_off_in_a_comment, "README.md", "# TO" + "DO: later", "TODOS"),
+    (no_host_or_path_of_one_machine, "a.lock", "https://py" + "pi.org/simple", "PyPI"),
+    (no_host_or_path_of_one_machine, "a.md", "cd /wo" + "rk/tree", "docs/work/a"),
+)
+
+
+@pytest.mark.parametrize(("rule", "path", "bad", "good"), SELF_TESTS)
+def test_each_rule_catches_what_it_forbids(rule: Rule, path: str, bad: str, good: str) -> None:
+    assert rule(path, bad) != []
+    right_place = "agent/liveness.py" if rule is a_file_name_is_an_idea else path
+    assert rule(right_place, good) == []
+
+
+def test_every_rule_has_a_self_test() -> None:
+    assert {case[0] for case in SELF_TESTS} == {*PACKAGE_RULES, *TEXT_RULES}

@@ -1,0 +1,91 @@
+"""A3: who is blamed, whatever the order in which reports arrive."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import pytest
+
+from rallypoint.core.cause import Report, describe, first_cause, how_it_ended
+from rallypoint.core.model import Cause, NodeLoss, WorkerFailure
+
+
+def failure(
+    *, age_s: float = 0.0, signal: int | None = None, tells: bool = False, local_rank: int = 0
+) -> WorkerFailure:
+    code = None if signal else 1
+    return WorkerFailure(
+        local_rank, 4, "default", 99, code, signal, age_s, 0.0, tells_of_lost_peer=tells
+    )
+
+
+def report(node_id: str, received_at: float, **more: float | bool | None) -> Report:
+    return Report(node_id, failure(**more), received_at)  # type: ignore[arg-type]
+
+
+def loss(node_id: str, last_heard_at: float) -> NodeLoss:
+    return NodeLoss(node_id, last_heard_at, "its connection broke")
+
+
+TABLE = {
+    "nothing was reported": ([], [], None),
+    "the only failure": ([report("a", 10)], [], "a"),
+    "the only loss": ([], [loss("a", 10)], "a"),
+    "the earlier of two failures": ([report("a", 10), report("b", 9)], [], "b"),
+    "event time is receipt less age": ([report("a", 10), report("b", 12, age_s=5)], [], "b"),
+    "who tells of a lost peer is a victim": (
+        [report("a", 9, tells=True), report("b", 10)],
+        [],
+        "b",
+    ),
+    "a fatal signal outranks who tells of a lost peer": (
+        [report("a", 9, tells=True), report("b", 10, signal=9)],
+        [],
+        "b",
+    ),
+    "only victims: the first of them": (
+        [report("a", 11, tells=True), report("b", 10, tells=True)],
+        [],
+        "b",
+    ),
+    "a loss outranks failures received after it was last heard": (
+        [report("a", 10.1)],
+        [loss("b", 10)],
+        "b",
+    ),
+    "even one that claims to be older": ([report("a", 10.1, age_s=3)], [loss("b", 10)], "b"),
+    "a failure received before outranks a later loss": (
+        [report("a", 9.9)],
+        [loss("b", 10)],
+        "a",
+    ),
+    "the earliest of several losses": ([], [loss("a", 10), loss("b", 9)], "b"),
+}
+
+
+@pytest.mark.parametrize("case", TABLE.values(), ids=list(TABLE))
+def test_A3_the_first_cause(
+    case: tuple[list[Report], list[NodeLoss], str | None],
+) -> None:
+    reports, losses, blamed = case
+    for some in permutations(reports):
+        for other in permutations(losses):
+            cause = first_cause(3, some, other)
+            assert (cause.node_id if cause else None) == blamed
+            if cause is not None:
+                assert cause.round == 3
+                assert cause.collateral == len(reports) + len(losses) - 1
+                assert (cause.failure is None) != (cause.loss is None)
+
+
+def test_a_cause_names_node_rank_and_how_it_ended() -> None:
+    killed = Cause("b", 0, failure=failure(signal=9, local_rank=2))
+    assert describe(killed) == "rank 4 (node b, local rank 2) was killed by SIGKILL"
+    lost = Cause("b", 0, loss=loss("b", 1))
+    assert describe(lost) == "node b was lost (its connection broke)"
+
+
+def test_how_it_ended_knows_every_number() -> None:
+    assert how_it_ended(failure()) == "exited with code 1"
+    assert how_it_ended(failure(signal=11)) == "was killed by SIGSEGV"
+    assert how_it_ended(failure(signal=200)) == "was killed by signal 200"

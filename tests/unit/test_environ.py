@@ -1,0 +1,80 @@
+"""What a worker is told, and what it is never told."""
+
+from __future__ import annotations
+
+from rallypoint.agent.environ import WorkerPlacement, worker_argv, worker_environ
+
+PLACEMENT = WorkerPlacement(
+    local_rank=1,
+    rank=5,
+    role_rank=3,
+    role="trainer",
+    group_rank=2,
+    local_world_size=4,
+    world_size=8,
+    group_world_size=3,
+    role_world_size=6,
+    master_addr="10.0.0.1",
+    master_port=4321,
+    restart_count=1,
+    max_restarts=7,
+    run_id="job-x",
+    incarnation=2,
+    round=9,
+    node_id="host-a/0",
+    error_file="/logs/1/error.json",
+    omp_threads=1,
+)
+
+TOLD = {
+    "LOCAL_RANK": "1",
+    "RANK": "5",
+    "ROLE_RANK": "3",
+    "ROLE_NAME": "trainer",
+    "GROUP_RANK": "2",
+    "LOCAL_WORLD_SIZE": "4",
+    "WORLD_SIZE": "8",
+    "GROUP_WORLD_SIZE": "3",
+    "ROLE_WORLD_SIZE": "6",
+    "MASTER_ADDR": "10.0.0.1",
+    "MASTER_PORT": "4321",
+    "TORCHELASTIC_RESTART_COUNT": "1",
+    "TORCHELASTIC_MAX_RESTARTS": "7",
+    "TORCHELASTIC_RUN_ID": "job-x",
+    "TORCHELASTIC_USE_AGENT_STORE": "True",
+    "TORCHELASTIC_ERROR_FILE": "/logs/1/error.json",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+    "OMP_NUM_THREADS": "1",
+    "RALLYPOINT_RUN_ID": "job-x",
+    "RALLYPOINT_INCARNATION": "2",
+    "RALLYPOINT_ROUND": "9",
+    "RALLYPOINT_NODE_ID": "host-a/0",
+}
+
+
+def test_exactly_this_is_added() -> None:
+    assert worker_environ(PLACEMENT, {}) == TOLD
+
+
+def test_the_rest_is_inherited_and_the_outer_job_is_overwritten() -> None:
+    base = {"PATH": "/bin", "PET_NNODES": "2", "RANK": "77", "TORCHELASTIC_RUN_ID": "outer"}
+    assert worker_environ(PLACEMENT, base) == {"PATH": "/bin", "PET_NNODES": "2"} | TOLD
+    assert base["RANK"] == "77"
+
+
+def test_what_the_person_set_is_kept() -> None:
+    base = {"OMP_NUM_THREADS": "8", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3"}
+    assert base.items() <= worker_environ(PLACEMENT, base).items()
+
+
+def test_the_token_is_never_passed_on() -> None:
+    told = worker_environ(PLACEMENT, {"RALLYPOINT_TOKEN": "secret"})
+    assert "RALLYPOINT_TOKEN" not in told
+    assert "secret" not in told.values()
+
+
+def test_only_the_macro_is_replaced() -> None:
+    template = ("python", "-u", "s.py", "--dev=${local_rank}", "a$$b", "$local_rank", "${rank}")
+    assert worker_argv(template, 3) == [
+        *("python", "-u", "s.py", "--dev=3", "a$$b", "$local_rank", "${rank}")
+    ]

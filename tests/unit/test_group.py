@@ -1,0 +1,524 @@
+"""One node's workers: what every event means in every phase (A4, A5, F1, F2)."""
+
+from __future__ import annotations
+
+import copy
+import signal
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
+
+from rallypoint.core import group
+from rallypoint.core.group import GroupSettings, GroupState, Phase, Then
+from rallypoint.core.group_events import (
+    AbandonRound,
+    AnnounceCancel,
+    Announced,
+    AnnounceDrain,
+    EnrolmentDone,
+    EnrolWithStore,
+    Exit,
+    Finish,
+    FinishKind,
+    GroupEffect,
+    GroupEvent,
+    JoinRound,
+    KillWorkers,
+    LeaseEnded,
+    NodeExpelled,
+    ReportEnrolment,
+    ReportFailures,
+    ReportFinishing,
+    ReportSuccess,
+    Say,
+    SessionGivenUp,
+    SessionOpened,
+    SignalCaught,
+    SignalWorkers,
+    SpawnWorkers,
+    StartOrdered,
+    StopOrdered,
+    VerdictGiven,
+    Wait,
+    WaitEnded,
+    WaitKind,
+    WorkersExited,
+    WorkersGone,
+    WorldAssigned,
+)
+from rallypoint.core.model import Assignment, EndKind, EndReason, Outcome, Stamp, Verdict
+
+TERM, INT, KILL = signal.SIGTERM, signal.SIGINT, signal.SIGKILL
+RULES = GroupSettings(2, 25.0, 5.0, (TERM, INT, signal.SIGHUP, signal.SIGQUIT))
+REASON = EndReason(EndKind.LOSS, "node b was lost")
+PHASES = list(Phase)
+
+
+def stamp(round_: int = 0, *, epoch: int = 7) -> Stamp:
+    return Stamp(1, epoch, round_)
+
+
+def assigned(round_: int = 0, *, epoch: int = 7, enrol: bool = True) -> WorldAssigned:
+    assignment = Assignment(round_, 0, 2, 0, 4, 0, 4, "a", 1, 0, "the first round", enrol)
+    return WorldAssigned(stamp(round_, epoch=epoch), assignment)
+
+
+def verdict(outcome: Outcome, number: int = 0) -> VerdictGiven:
+    return VerdictGiven(Verdict(outcome, "why", 0, signal=number))
+
+
+def exited(*codes: int | None, round_: int = 0) -> WorkersExited:
+    """Codes by local rank; None: still there. A negative code is a signal."""
+    exits = [
+        Exit(rank, None if code < 0 else code, -code if code < 0 else None)
+        for rank, code in enumerate(codes)
+        if code is not None
+    ]
+    return WorkersExited(stamp(round_), tuple(exits))
+
+
+class Node:
+    """The machine, and its effects without what it merely says."""
+
+    def __init__(self, phase: Phase = Phase.IDLE) -> None:
+        self.state = GroupState(RULES)
+        self.said: list[str] = []
+        way: list[GroupEvent] = [SessionOpened(resumed=False)]
+        if phase >= Phase.ENROLLING:
+            way.append(assigned())
+        if phase >= Phase.READY:
+            way.append(EnrolmentDone(stamp()))
+        if phase >= Phase.RUNNING:
+            way.append(StartOrdered(stamp()))
+        if phase is Phase.FINISHED:
+            way.append(exited(0, 0))
+        if phase >= Phase.STOPPING:
+            way.append(StopOrdered(stamp(), REASON))
+        if phase is Phase.DONE:
+            way += [verdict(Outcome.SUCCEEDED), WorkersGone(stamp())]
+        for event in way:
+            self.step(event)
+        assert self.state.phase is phase
+
+    def step(self, event: GroupEvent) -> list[GroupEffect]:
+        effects = group.step(self.state, event)
+        self.said += [effect.name for effect in effects if isinstance(effect, Say)]
+        return [effect for effect in effects if not isinstance(effect, Say)]
+
+    def steps(self, *events: GroupEvent) -> list[GroupEffect]:
+        """The effects of the last one."""
+        effects: list[GroupEffect] = []
+        for event in events:
+            effects = self.step(event)
+        return effects
+
+
+STALE: list[GroupEvent] = [
+    StartOrdered(stamp(5)),
+    StartOrdered(stamp(epoch=8)),
+    EnrolmentDone(stamp(5)),
+    exited(1, round_=5),
+    WorkersGone(stamp(5)),
+    WaitEnded(WaitKind.GRACE, 99),
+    WaitEnded(WaitKind.SUSPECT, 99),
+    WaitEnded(WaitKind.ANNOUNCE, 99),
+    SessionOpened(resumed=True),
+    Announced(),
+]
+
+
+@pytest.mark.parametrize("phase", PHASES, ids=lambda phase: phase.name)
+@pytest.mark.parametrize("event", STALE, ids=lambda event: type(event).__name__)
+def test_F1_what_is_about_another_round_changes_nothing(phase: Phase, event: GroupEvent) -> None:
+    node = Node(phase)
+    before = copy.deepcopy(node.state)
+    assert node.step(event) == []
+    assert node.state == before
+
+
+@pytest.mark.parametrize("phase", PHASES[1:], ids=lambda phase: phase.name)
+def test_F1_an_order_to_stop_another_round_is_not_ours(phase: Phase) -> None:
+    node = Node(phase)
+    assert node.step(StopOrdered(stamp(5), REASON)) == []
+    assert node.state.phase is phase
+
+
+@pytest.mark.parametrize("phase", PHASES[1:], ids=lambda phase: phase.name)
+def test_F1_a_world_is_taken_only_when_nothing_runs(phase: Phase) -> None:
+    assert Node(phase).step(assigned(1)) == []
+
+
+def test_F1_an_older_world_is_not_taken() -> None:
+    node = Node(Phase.STOPPING)
+    assert node.step(WorkersGone(stamp())) == [JoinRound()]
+    assert node.step(assigned(0)) == []
+    assert node.step(assigned(1)) == [EnrolWithStore(stamp(1), assigned(1).assignment)]
+
+
+def test_F1_another_coordinator_may_count_anew() -> None:
+    node = Node(Phase.STOPPING)
+    node.steps(WorkersGone(stamp()), SessionOpened(resumed=False))
+    assert isinstance(node.step(assigned(0, epoch=8))[0], EnrolWithStore)
+
+
+def test_a_round_that_ended_before_it_was_heard_of_needs_a_new_join() -> None:
+    node = Node(Phase.IDLE)
+    assert node.step(StopOrdered(stamp(3), REASON)) == [JoinRound()]
+    assert node.step(StopOrdered(stamp(3), REASON)) == []
+    assert node.step(assigned(3)) == [], "it has ended"
+    assert isinstance(node.step(assigned(4))[0], EnrolWithStore)
+
+
+def test_F9_workers_are_spawned_when_all_have_enrolled() -> None:
+    node = Node(Phase.ENROLLING)
+    assert node.step(StartOrdered(stamp())) == [], "not enrolled itself"
+    assert node.step(EnrolmentDone(stamp())) == [ReportEnrolment(stamp(), "")]
+    assert node.step(EnrolmentDone(stamp())) == []
+    assert node.step(StartOrdered(stamp())) == [SpawnWorkers(stamp(), assigned().assignment)]
+    assert node.step(StartOrdered(stamp())) == []
+
+
+def test_F9_a_node_alone_spawns_at_once() -> None:
+    node = Node(Phase.IDLE)
+    assert isinstance(node.step(assigned(enrol=False))[0], SpawnWorkers)
+
+
+def test_F9_a_failed_enrolment_is_reported_and_starts_nothing() -> None:
+    node = Node(Phase.ENROLLING)
+    assert node.step(EnrolmentDone(stamp(), "no route")) == [ReportEnrolment(stamp(), "no route")]
+    assert node.step(StartOrdered(stamp())) == []
+
+
+@pytest.mark.parametrize("phase", [Phase.ENROLLING, Phase.READY])
+def test_a_round_that_ends_before_workers_run_is_abandoned(phase: Phase) -> None:
+    assert Node(phase).step(StopOrdered(stamp(), REASON)) == [AbandonRound(), JoinRound()]
+    assert Node(phase).step(LeaseEnded()) == [AbandonRound(), JoinRound()]
+
+
+def test_A4_success_is_reported_when_all_ended_well() -> None:
+    node = Node(Phase.RUNNING)
+    assert node.step(exited(0)) == [ReportFinishing(stamp())]
+    assert node.step(exited(0)) == [], "the same exit again"
+    assert node.step(exited(None, 0)) == [ReportSuccess(stamp())]
+    assert node.state.phase is Phase.FINISHED
+    assert node.step(verdict(Outcome.SUCCEEDED))[0] == SignalWorkers(TERM)
+    [finish] = node.step(WorkersGone(stamp()))
+    assert finish == Finish(FinishKind.VERDICT, verdict(Outcome.SUCCEEDED).verdict)
+    assert node.state.phase.name == "DONE"
+
+
+def test_A4_an_early_finisher_runs_again_when_the_round_ends() -> None:
+    node = Node(Phase.FINISHED)
+    assert node.step(StopOrdered(stamp(), REASON))[0] == SignalWorkers(TERM)
+    assert node.steps(WorkersGone(stamp())) == [JoinRound()]
+
+
+def test_a_failure_stops_the_node_without_being_told() -> None:
+    node = Node(Phase.RUNNING)
+    report, stop, wait = node.step(exited(3))
+    assert report == ReportFailures(stamp(), (Exit(0, 3, None),))
+    assert stop == SignalWorkers(TERM)
+    assert wait == Wait(WaitKind.GRACE, 1, 5.0)
+    assert node.step(exited(None, -TERM)) == [], "exits after one's own stop are no failures"
+    assert node.step(StopOrdered(stamp(), REASON)) == []
+    assert node.step(WorkersGone(stamp())) == [JoinRound()]
+    assert node.step(WorkersGone(stamp())) == []
+
+
+def test_an_order_to_stop_counts_once() -> None:
+    node = Node(Phase.RUNNING)
+    assert node.step(StopOrdered(stamp(), REASON)) == [
+        SignalWorkers(TERM),
+        Wait(WaitKind.GRACE, 1, 5.0),
+    ]
+    assert node.step(StopOrdered(stamp(), REASON)) == []
+
+
+def test_workers_that_ignore_the_signal_are_killed_after_the_grace() -> None:
+    node = Node(Phase.STOPPING)
+    assert node.step(WaitEnded(WaitKind.GRACE, 1)) == [KillWorkers()]
+    assert node.step(WorkersGone(stamp(), (71, 72))) == [JoinRound()]
+    assert node.said == ["killing", "stuck"]
+    assert node.step(WaitEnded(WaitKind.GRACE, 1)) == []
+
+
+def test_A5_a_worker_ended_by_a_scheduler_s_signal_is_a_suspect_first() -> None:
+    node = Node(Phase.RUNNING)
+    assert node.step(exited(-TERM)) == [Wait(WaitKind.SUSPECT, 1, group.SUSPECT_S)]
+    report, *_ = node.step(WaitEnded(WaitKind.SUSPECT, 1))
+    assert report == ReportFailures(stamp(), (Exit(0, None, TERM),))
+
+
+def test_A5_a_suspect_is_innocent_when_the_agent_gets_the_signal_too() -> None:
+    node = Node(Phase.RUNNING)
+    node.step(exited(-TERM))
+    drain, wait = node.step(SignalCaught(TERM))
+    assert drain == AnnounceDrain(TERM)
+    assert wait == Wait(WaitKind.ANNOUNCE, 2, group.ANNOUNCE_S)
+    assert node.step(exited(None, -TERM)) == []
+    assert node.step(WaitEnded(WaitKind.SUSPECT, 1)) == []
+    assert node.step(Announced())[0] == SignalWorkers(TERM)
+    assert node.step(WorkersGone(stamp())) == [Finish(FinishKind.SIGNAL, signal=TERM)]
+
+
+def test_A5_a_suspect_is_named_after_the_one_to_blame() -> None:
+    node = Node(Phase.RUNNING)
+    node.step(exited(-TERM))
+    report, *_ = node.step(exited(None, -KILL))
+    assert report == ReportFailures(stamp(), (Exit(1, None, KILL), Exit(0, None, TERM)))
+
+
+def test_A5_a_drain_is_announced_before_workers_are_signalled() -> None:
+    for word in (Announced(), WaitEnded(WaitKind.ANNOUNCE, 1)):
+        node = Node(Phase.RUNNING)
+        assert node.step(SignalCaught(TERM)) == [
+            AnnounceDrain(TERM),
+            Wait(WaitKind.ANNOUNCE, 1, group.ANNOUNCE_S),
+        ]
+        assert node.step(word) == [SignalWorkers(TERM), Wait(WaitKind.GRACE, 2, 25.0)]
+        assert node.step(word) == []
+        assert node.step(WorkersGone(stamp())) == [Finish(FinishKind.SIGNAL, signal=TERM)]
+
+
+@pytest.mark.parametrize("first", [WorkersGone(stamp()), Announced()])
+def test_A5_a_drain_during_a_stop_never_joins_again(first: GroupEvent) -> None:
+    node = Node(Phase.STOPPING)
+    node.step(SignalCaught(TERM))
+    last = Announced() if isinstance(first, WorkersGone) else WorkersGone(stamp())
+    assert node.step(first) == []
+    assert node.step(last) == [Finish(FinishKind.SIGNAL, signal=TERM)]
+
+
+@pytest.mark.parametrize("phase", [Phase.IDLE, Phase.ENROLLING, Phase.READY])
+def test_A5_a_node_without_workers_leaves_at_once(phase: Phase) -> None:
+    node = Node(phase)
+    node.step(SignalCaught(TERM))
+    assert node.step(assigned(1)) == [], "it takes no part any more"
+    assert node.step(SessionOpened(resumed=False))[:1] == (
+        [] if phase is Phase.IDLE else [AbandonRound()]
+    )
+    assert node.step(Announced()) == [Finish(FinishKind.SIGNAL, signal=TERM)]
+
+
+def test_A5_sigint_cancels_the_job() -> None:
+    node = Node(Phase.RUNNING)
+    assert node.step(SignalCaught(INT))[0] == AnnounceCancel(INT)
+    stop, wait = node.step(verdict(Outcome.CANCELLED, INT))
+    assert stop == SignalWorkers(INT)
+    assert wait == Wait(WaitKind.GRACE, 2, 25.0)
+    assert node.step(Announced()) == []
+    [finish] = node.step(WorkersGone(stamp()))
+    assert isinstance(finish, Finish)
+    assert (finish.kind, finish.signal) == (FinishKind.VERDICT, INT)
+
+
+@pytest.mark.parametrize("phase", PHASES[:-1], ids=lambda phase: phase.name)
+def test_A5_a_second_signal_skips_the_grace(phase: Phase) -> None:
+    node = Node(phase)
+    node.step(SignalCaught(TERM))
+    effects = node.step(SignalCaught(INT))
+    if phase >= Phase.RUNNING:
+        assert effects == [KillWorkers()]
+        effects = node.step(WorkersGone(stamp()))
+    assert effects[-1] == Finish(FinishKind.SIGNAL, signal=TERM)
+
+
+@pytest.mark.parametrize("phase", PHASES[:-1], ids=lambda phase: phase.name)
+@pytest.mark.parametrize("outcome", list(Outcome), ids=lambda outcome: outcome.name)
+def test_a_verdict_ends_the_agent_from_every_phase(phase: Phase, outcome: Outcome) -> None:
+    node = Node(phase)
+    given = verdict(outcome, TERM if outcome in (Outcome.CANCELLED, Outcome.PREEMPTED) else 0)
+    effects = node.step(given)
+    assert node.step(verdict(Outcome.FAILED)) == [], "given once"
+    if phase >= Phase.RUNNING:
+        assert not any(isinstance(effect, Finish) for effect in effects)
+        effects = node.step(WorkersGone(stamp()))
+    [finish] = [effect for effect in effects if isinstance(effect, Finish)]
+    assert finish.verdict == given.verdict
+    assert not any(isinstance(effect, JoinRound) for effect in effects)
+
+
+def test_a_verdict_during_a_drain_keeps_the_signal_as_the_reason() -> None:
+    node = Node(Phase.RUNNING)
+    node.steps(SignalCaught(TERM), Announced(), verdict(Outcome.FAILED))
+    assert node.step(WorkersGone(stamp())) == [Finish(FinishKind.SIGNAL, signal=TERM)]
+
+
+@pytest.mark.parametrize("phase", PHASES[:-1], ids=lambda phase: phase.name)
+def test_F2_at_the_fence_workers_are_killed_at_once(phase: Phase) -> None:
+    node = Node(phase)
+    effects = node.step(LeaseEnded())
+    if phase in (Phase.IDLE, Phase.FINISHED):
+        assert effects == [], "no worker lives; a success may still count"
+        assert node.state.phase is phase
+    elif phase in (Phase.RUNNING, Phase.STOPPING):
+        assert effects == [KillWorkers()]
+        assert node.step(WorkersGone(stamp())) == [JoinRound()]
+        assert node.said[0] == "fenced"
+    else:
+        assert effects == [AbandonRound(), JoinRound()]
+
+
+@pytest.mark.parametrize("phase", PHASES[:-1], ids=lambda phase: phase.name)
+def test_F2_a_coordinator_that_does_not_know_us_gets_a_fresh_join(phase: Phase) -> None:
+    node = Node(phase)
+    effects = node.step(SessionOpened(resumed=False))
+    if phase >= Phase.RUNNING:
+        assert effects == [KillWorkers()]
+        effects = node.step(WorkersGone(stamp()))
+    assert effects[-1] == JoinRound()
+
+
+@pytest.mark.parametrize("phase", PHASES[:-1], ids=lambda phase: phase.name)
+@pytest.mark.parametrize("final", [True, False])
+def test_F2_an_expelled_node_kills_its_workers(phase: Phase, final: bool) -> None:
+    node = Node(phase)
+    effects = node.step(NodeExpelled("another agent has joined as node a", final))
+    if phase >= Phase.RUNNING:
+        assert effects == [KillWorkers()]
+        effects = node.step(WorkersGone(stamp()))
+    if final:
+        why = "another agent has joined as node a"
+        assert effects[-1] == Finish(FinishKind.EXPELLED, text=why)
+    elif phase is Phase.IDLE:
+        assert effects == [], "the next session says when to join"
+    else:
+        assert effects[-1] == JoinRound()
+
+
+@pytest.mark.parametrize("phase", PHASES[:-1], ids=lambda phase: phase.name)
+def test_F2_without_a_coordinator_the_agent_gives_up(phase: Phase) -> None:
+    node = Node(phase)
+    effects = node.step(SessionGivenUp("no answer"))
+    if phase >= Phase.RUNNING:
+        assert effects == [KillWorkers()]
+        effects = node.step(WorkersGone(stamp()))
+    assert effects[-1] == Finish(FinishKind.COORDINATOR_LOST, text="no answer")
+
+
+ROUNDS = st.integers(0, 3)
+STAMPS = st.builds(stamp, ROUNDS, epoch=st.sampled_from([7, 7, 7, 8]))
+EXITS = st.lists(
+    st.builds(
+        lambda rank, code: Exit(rank, code, None if code is not None else KILL),
+        st.integers(0, 1),
+        st.sampled_from([0, 0, 1, None]),
+    ),
+    max_size=2,
+    unique_by=lambda exit_: exit_.local_rank,
+).map(tuple)
+EVENTS: st.SearchStrategy[GroupEvent] = st.one_of(
+    st.builds(SessionOpened, st.booleans()),
+    st.builds(assigned, ROUNDS, enrol=st.booleans()),
+    st.builds(StartOrdered, STAMPS),
+    st.builds(StopOrdered, STAMPS, st.just(REASON)),
+    st.builds(verdict, st.sampled_from(Outcome), st.sampled_from([0, 2, 15])),
+    st.builds(NodeExpelled, st.just("why"), st.booleans()),
+    st.just(LeaseEnded()),
+    st.just(SessionGivenUp("no answer")),
+    st.builds(EnrolmentDone, STAMPS, st.sampled_from(["", "", "no route"])),
+    st.builds(WorkersExited, STAMPS, EXITS),
+    st.builds(SignalCaught, st.sampled_from([2, 15])),
+    st.just(Announced()),
+    st.builds(WaitEnded, st.sampled_from(WaitKind), st.integers(1, 6)),
+)
+ONCE = (JoinRound, SpawnWorkers, EnrolWithStore, ReportSuccess, ReportFailures, Finish)
+"""Effects that applying an event twice must not repeat, except where an event is new each time."""
+
+
+class Hammer(RuleBasedStateMachine):
+    """Any event at any time; processes obey whenever they like."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.state = GroupState(RULES)
+        self.running: Stamp | None = None
+        self.told_to_stop = False
+        self.finishes = 0
+        self.must_end = False
+
+    @rule(event=EVENTS)
+    def happens(self, event: GroupEvent) -> None:
+        self.apply(event)
+        if not isinstance(event, SignalCaught | SessionOpened):
+            again = self.apply(event)
+            assert not [effect for effect in again if isinstance(effect, ONCE)]
+
+    @rule(event=st.sampled_from(["enrol", "start", "well", "gone", "gone"]))
+    def goes_on(self, event: str) -> None:
+        """What is likely, so that rounds get somewhere."""
+        current = self.state.stamp or stamp()
+        match event:
+            case "enrol":
+                self.apply(EnrolmentDone(current))
+            case "start":
+                self.apply(StartOrdered(current))
+            case "well":
+                self.apply(WorkersExited(current, (Exit(0, 0, None), Exit(1, 0, None))))
+            case "gone" if self.told_to_stop and self.running is not None:
+                gone, self.running, self.told_to_stop = self.running, None, False
+                self.apply(WorkersGone(gone))
+                assert self.apply(WorkersGone(gone)) == []
+
+    def apply(self, event: GroupEvent) -> list[GroupEffect]:
+        effects = group.step(self.state, event)
+        for effect in effects:
+            match effect:
+                case SpawnWorkers(new):
+                    assert self.running is None, "two rounds at once"
+                    assert not self.must_end, "workers after a verdict"
+                    self.running = new
+                case SignalWorkers() | KillWorkers():
+                    assert self.running is not None
+                    self.told_to_stop = True
+                case JoinRound():
+                    assert self.running is None, "joined with workers alive"
+                    assert not self.must_end
+                case Finish():
+                    assert self.running is None, "ended with workers alive"
+                    self.finishes += 1
+        final = isinstance(event, VerdictGiven | SessionGivenUp)
+        if final or (isinstance(event, NodeExpelled) and event.final):
+            self.must_end = True
+        if isinstance(event, LeaseEnded) and self.state.phase is not Phase.FINISHED:
+            assert self.running is None or self.told_to_stop
+        return effects
+
+    @invariant()
+    def hold(self) -> None:
+        if not hasattr(self, "state"):
+            return
+        assert self.finishes == (self.state.phase is Phase.DONE)
+        if self.must_end and self.state.phase is not Phase.DONE:
+            assert self.state.phase is Phase.STOPPING
+            assert self.state.then > Then.JOIN
+        stopping = self.state.phase is Phase.STOPPING
+        assert (self.running is not None and self.told_to_stop) == stopping
+
+    def teardown(self) -> None:
+        """Whatever happened, one verdict and obedient processes end it."""
+        if hasattr(self, "state"):
+            self.apply(verdict(Outcome.FAILED))
+            self.goes_on("gone")
+            assert self.state.phase is Phase.DONE
+            assert self.finishes == 1
+
+
+def test_the_group_under_hammer() -> None:
+    run_state_machine_as_test(
+        Hammer,
+        settings=settings(
+            max_examples=200,
+            stateful_step_count=40,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )

@@ -1,0 +1,98 @@
+"""F9: who may use a round store. Time is an argument."""
+
+from __future__ import annotations
+
+import pytest
+
+from rallypoint.store.access import HOLD_S, MAX_HELD, AccessGate, Admission, Peer, Reach
+
+
+def remote(address: str = "10.0.0.7", port: int = 40000) -> Peer:
+    return Peer(address, port, Reach.REMOTE)
+
+
+SAME_USER = Peer("127.0.0.1", 1, Reach.SAME_USER, 1000)
+OTHER_USER = Peer("127.0.0.1", 2, Reach.OTHER_USER, 1001)
+NOBODY_KNOWS = Peer("127.0.0.1", 3, Reach.LOCAL_UNKNOWN)
+
+
+def test_F9_a_process_of_the_same_user_is_allowed() -> None:
+    assert AccessGate().arrive(1, SAME_USER, 0.0) == (Admission.ALLOWED, None)
+
+
+@pytest.mark.parametrize(
+    ("peer", "reason"),
+    [(OTHER_USER, "belongs to user 1001"), (NOBODY_KNOWS, "does not say which user")],
+)
+def test_F9_another_user_of_this_machine_is_refused_whatever_has_enrolled(
+    peer: Peer, reason: str
+) -> None:
+    gate = AccessGate()
+    gate.enrol(peer.address)
+    admission, refusal = gate.arrive(1, peer, 0.0)
+    assert admission is Admission.REFUSED
+    assert reason in str(refusal)
+    assert "127.0.0.1:" in str(refusal)
+    assert "--insecure" in str(refusal)
+    assert gate.next_deadline_s() is None
+
+
+def test_F9_an_enrolled_address_is_allowed() -> None:
+    gate = AccessGate()
+    assert gate.enrol("10.0.0.7") == []
+    assert gate.arrive(1, remote(), 0.0) == (Admission.ALLOWED, None)
+    assert gate.arrive(2, remote("10.0.0.8"), 0.0) == (Admission.HELD, None)
+
+
+def test_F9_an_unknown_address_is_held_and_let_in_when_it_enrols() -> None:
+    gate = AccessGate()
+    assert gate.arrive(1, remote(), 100.0) == (Admission.HELD, None)
+    assert gate.arrive(2, remote("10.0.0.8"), 101.0) == (Admission.HELD, None)
+    assert gate.arrive(3, remote(port=2), 102.0) == (Admission.HELD, None)
+    assert gate.enrol("10.0.0.7") == [1, 3]
+    assert gate.enrol("10.0.0.7") == []
+    assert gate.next_deadline_s() == 101.0 + HOLD_S
+    assert [dropped for dropped, _ in gate.expire(1000.0)] == [2]
+
+
+def test_F9_an_unknown_address_is_dropped_after_five_seconds_and_told_how_to_get_in() -> None:
+    gate = AccessGate()
+    gate.arrive(1, remote(), 100.0)
+    gate.arrive(2, remote("fe80::1", 9), 101.0)
+    assert gate.next_deadline_s() == 105.0
+    assert gate.expire(104.999) == []
+    [(connection, refusal)] = gate.expire(105.0)
+    assert connection == 1
+    assert "10.0.0.7:40000" in str(refusal)
+    assert "--local-addr" in str(refusal)
+    assert "--insecure" in str(refusal)
+    assert gate.next_deadline_s() == 106.0
+    [(_, refusal)] = gate.expire(106.0)
+    assert "[fe80::1]:9" in str(refusal)
+    assert gate.next_deadline_s() is None
+    assert gate.expire(1000.0) == []
+    assert gate.enrol("10.0.0.7") == []
+
+
+def test_F9_one_who_leaves_while_held_is_forgotten() -> None:
+    gate = AccessGate()
+    gate.arrive(1, remote(), 0.0)
+    gate.leave(1)
+    assert gate.next_deadline_s() is None
+    assert gate.expire(1000.0) == []
+    assert gate.enrol("10.0.0.7") == []
+    gate.leave(1)
+
+
+def test_F9_so_many_are_held_and_no_more() -> None:
+    gate = AccessGate()
+    for connection in range(MAX_HELD):
+        assert gate.arrive(connection, remote(), 0.0) == (Admission.HELD, None)
+    admission, refusal = gate.arrive(MAX_HELD, remote(), 0.0)
+    assert admission is Admission.REFUSED
+    assert str(MAX_HELD) in str(refusal)
+
+
+@pytest.mark.parametrize("peer", [remote(), OTHER_USER, NOBODY_KNOWS, SAME_USER])
+def test_F9_insecure_admits_everybody(peer: Peer) -> None:
+    assert AccessGate(open_access=True).arrive(1, peer, 0.0) == (Admission.ALLOWED, None)

@@ -1,0 +1,152 @@
+"""The last lines of a job (A7), as a person reads them."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC
+
+from msgspec.structs import replace
+
+from rallypoint.cli.verdict_text import FirstCause, VerdictView, verdict_json, verdict_lines
+from rallypoint.core.model import Outcome
+
+KILLED = FirstCause(
+    node="gpu4",
+    rank=3,
+    local_rank=1,
+    role="default",
+    pid=4711,
+    at=1772366645.1239,
+    signal="SIGKILL",
+    detail=("step 118 loss 0.31", "\tstep 119 loss 0.30\x1b[0m"),
+    log_file="/logs/train-7_1f2e3d4c/attempt_2/1/stderr.log",
+)
+FAILED = VerdictView(
+    outcome=Outcome.FAILED,
+    run_id="train-7",
+    round=2,
+    elapsed_s=754.2,
+    restarts=3,
+    max_restarts=3,
+    cause=KILLED,
+    collateral=2,
+)
+RAISED = replace(
+    KILLED,
+    signal=None,
+    exit_code=1,
+    role="trainer",
+    message="ValueError: loss is nan",
+    detail=(
+        "Traceback (most recent call last):",
+        '  File "train.py", line 7, in <module>',
+        "ValueError: loss is nan",
+    ),
+    detail_is_traceback=True,
+    log_file="",
+)
+
+
+def lines(view: VerdictView, *, quiet: bool = False) -> list[str]:
+    return list(verdict_lines(view, quiet=quiet, zone=UTC))
+
+
+def test_A7_last_lines_name_the_first_cause_of_a_killed_worker() -> None:
+    assert lines(FAILED) == [
+        (
+            "rallypoint: job train-7 failed: rank 3 (node gpu4, local rank 1, pid 4711) "
+            "was killed by SIGKILL at 12:04:05.123 in round 2"
+        ),
+        "    its last lines on stderr:",
+        "      | step 118 loss 0.31",
+        "      |     step 119 loss 0.30\\x1b[0m",
+        "    log: /logs/train-7_1f2e3d4c/attempt_2/1/stderr.log (on gpu4)",
+        "    2 other workers failed because of it",
+        "    restarts: 3 of 3 used",
+        (
+            "    what to do: something outside the job killed it; most often it ran out of memory: "
+            "look for its pid in the kernel log of gpu4 (dmesg -T)"
+        ),
+    ]
+
+
+def test_A7_last_lines_show_the_traceback() -> None:
+    view = replace(FAILED, cause=RAISED, collateral=0, restarts=0, max_restarts=0)
+    assert lines(view) == [
+        (
+            "rallypoint: job train-7 failed: rank 3 (role trainer, node gpu4, local rank 1, "
+            "pid 4711) exited with code 1 at 12:04:05.123 in round 2"
+        ),
+        "    error: ValueError: loss is nan",
+        "    its traceback:",
+        "      | Traceback (most recent call last):",
+        '      |   File "train.py", line 7, in <module>',
+        "      | ValueError: loss is nan",
+    ]
+
+
+def test_A7_without_any_trace_the_advice_is_to_keep_one() -> None:
+    silent = replace(RAISED, message="", detail=())
+    assert lines(replace(FAILED, cause=silent, collateral=1))[1:] == [
+        "    1 other worker failed because of it",
+        "    restarts: 3 of 3 used",
+        "    what to do: run again with --log-dir DIR --tee 3 to keep what each worker writes",
+    ]
+    crashed = replace(KILLED, signal="SIGSEGV")
+    assert "PYTHONFAULTHANDLER=1" in lines(replace(FAILED, cause=crashed))[-1]
+
+
+def test_A7_an_end_that_no_worker_caused_is_one_line() -> None:
+    view = replace(
+        FAILED,
+        outcome=Outcome.INFRASTRUCTURE,
+        cause=None,
+        reason="1 of 2 nodes did not join in 600 s:\ngpu4 is missing",
+    )
+    assert lines(view) == [
+        (
+            "rallypoint: job train-7 could not go on in round 2: "
+            "1 of 2 nodes did not join in 600 s: | gpu4 is missing"
+        )
+    ]
+    assert lines(replace(view, outcome=Outcome.PREEMPTED, reason="SIGTERM to gpu1")) == [
+        "rallypoint: job train-7 was preempted in round 2: SIGTERM to gpu1"
+    ]
+
+
+def test_an_end_that_a_person_asked_for_is_not_told_twice() -> None:
+    view = replace(
+        FAILED, outcome=Outcome.CANCELLED, cause=None, reason="cancelled on gpu1: SIGINT"
+    )
+    assert lines(view) == ["rallypoint: job train-7 was cancelled on gpu1: SIGINT"]
+
+
+def test_A7_a_message_that_says_no_more_than_the_rest_is_left_out() -> None:
+    for cause in (
+        replace(KILLED, message="killed by SIGKILL"),
+        replace(RAISED, message="exit code 1; last line: ValueError: loss is nan"),
+    ):
+        assert not [x for x in lines(replace(FAILED, cause=cause)) if "error:" in x.lower()[:12]]
+    told = replace(KILLED, message="killed by SIGKILL (out of memory?)")
+    assert "    error: killed by SIGKILL (out of memory?)" in lines(replace(FAILED, cause=told))
+
+
+def test_success_is_one_line_unless_quiet() -> None:
+    view = replace(FAILED, outcome=Outcome.SUCCEEDED, cause=None, restarts=1)
+    assert lines(view) == ["rallypoint: job train-7 succeeded in 12 min 34 s after 1 restart"]
+    assert lines(replace(view, elapsed_s=0.44, restarts=0)) == [
+        "rallypoint: job train-7 succeeded in 0.4 s"
+    ]
+    assert lines(view, quiet=True) == []
+    assert lines(FAILED, quiet=True) == lines(FAILED)
+
+
+def test_verdict_as_json() -> None:
+    record = json.loads(verdict_json(FAILED))
+    assert record["event"] == "verdict"
+    assert (record["outcome"], record["collateral"], record["elapsed_s"]) == ("failed", 2, 754.2)
+    assert record["cause"]["time"] == "2026-03-01T12:04:05.123Z"
+    assert (record["cause"]["signal"], record["cause"]["exit_code"]) == ("SIGKILL", None)
+    assert record["cause"]["detail"] == list(KILLED.detail)
+    done = replace(FAILED, outcome=Outcome.SUCCEEDED, cause=None)
+    assert json.loads(verdict_json(done))["cause"] is None
