@@ -74,7 +74,9 @@ def host(value: Value, text: str | None = None) -> str:
     name = value.text if text is None else text
     if name.startswith("[") and name.endswith("]"):
         name = name[1:-1]
-    if not (_is_ipv6(name) if ":" in name else _is_host_name(name)):
+    if ":" in name and not _is_ipv6(name):
+        raise value.wrong("needs a host name or an address, without a port")
+    if ":" not in name and not _is_host_name(name):
         raise value.wrong("needs a host name or an address")
     return name
 
