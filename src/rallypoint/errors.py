@@ -10,6 +10,11 @@
     |   |   `-- RendezvousClosedError      the job has ended; carries its verdict
     |   +-- AccessError             the person: the token is missing or wrong
     |   +-- EnrolmentError          the person: no route to the round store
+    |   +-- StoreError              the program that uses a store
+    |   |   +-- StoreTimeoutError        which keys were missing, how long was waited
+    |   |   +-- StoreConnectionError     which peer, and what was being done
+    |   |   +-- StoreQueueEmptyError     a pop that should not wait found nothing
+    |   |   `-- StoreCorruptError        a file that holds something else, or is damaged
     |   `-- LogStorageError         the person: the log directory is full or gone
     +-- ProtocolError               the peer broke the rules of the wire
     |   +-- ForeignPeerError        the person: the endpoint's port belongs to something else
@@ -22,7 +27,10 @@ edge, and kept as the cause.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
+
+_MAX_SHOWN = 5
 
 
 class ExitClass(Enum):
@@ -87,6 +95,46 @@ class AccessError(InfrastructureError):
 
 class EnrolmentError(InfrastructureError):
     """This node could not reach the round store (behaviour F9)."""
+
+
+class StoreError(InfrastructureError):
+    """A key-value store could not do what it was asked to."""
+
+
+class StoreTimeoutError(StoreError, TimeoutError):
+    """Keys that nobody wrote, or ranks that did not come; the store can be used further."""
+
+    def __init__(self, doing: str, missing: Sequence[str], waited_s: float) -> None:
+        self.doing, self.missing, self.waited_s = doing, tuple(missing), waited_s
+        shown = ", ".join(map(repr, self.missing[:_MAX_SHOWN]))
+        more = len(self.missing) - _MAX_SHOWN
+        super().__init__(
+            f"{doing}: waited {waited_s:.3f} s for {shown}"
+            + (f" and {more} more" if more > 0 else "")
+        )
+
+
+class StoreConnectionError(StoreError, ConnectionError):
+    """The store's server can't be reached, went away, or is silent; the object is of no more use.
+
+    Whether the operation was carried out is not known.
+    """
+
+    def __init__(self, peer: str, doing: str, reason: str) -> None:
+        self.peer, self.doing, self.reason = peer, doing, reason
+        super().__init__(f"{doing} on the store at {peer}: {reason}")
+
+
+class StoreQueueEmptyError(StoreError):
+    """A pop that was told not to wait found no item."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        super().__init__(f"the queue {key!r} is empty")
+
+
+class StoreCorruptError(StoreError):
+    """A store's file is no such file, or was damaged; nothing was changed."""
 
 
 class LogStorageError(InfrastructureError):

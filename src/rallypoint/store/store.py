@@ -1,0 +1,142 @@
+"""The vocabulary of `torch.distributed.Store`: what every store of ours can do.
+
+Keys are text, values bytes (text is encoded as UTF-8), counters 64-bit integers kept as decimal
+text. A timeout is a `timedelta` or a number of seconds; zero means "do not wait". Every method may
+raise StoreConnectionError where the store is not in this process, and is safe to call from several
+threads.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Self
+
+Value = str | bytes
+Timeout = timedelta | float
+
+DEFAULT_TIMEOUT = timedelta(seconds=300)
+
+
+def to_bytes(value: Value) -> bytes:
+    """A value as it is stored. Raises TypeError for anything but text and bytes."""
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    raise TypeError(f"a store's value is str or bytes, not {type(value).__name__}: {value!r}")
+
+
+def to_seconds(timeout: Timeout) -> float:
+    """Seconds, not negative. Raises ValueError for less than 0, TypeError for no number at all."""
+    if isinstance(timeout, timedelta):
+        seconds = timeout.total_seconds()
+    elif isinstance(timeout, int | float) and not isinstance(timeout, bool):
+        seconds = float(timeout)
+    else:
+        raise TypeError(f"a timeout is a timedelta or seconds, not {timeout!r}")
+    if not seconds >= 0:
+        raise ValueError(f"a timeout must be 0 or more, not {timeout!r}")
+    return seconds
+
+
+class Store(ABC):
+    """A key-value store that processes of a job meet in."""
+
+    def __init__(self, timeout: Timeout = DEFAULT_TIMEOUT) -> None:
+        self._timeout_s = to_seconds(timeout)
+
+    @property
+    def timeout(self) -> timedelta:
+        """How long `get`, `multi_get`, `wait`, `queue_pop` and `barrier` wait if not told."""
+        return timedelta(seconds=self._timeout_s)
+
+    def set_timeout(self, timeout: Timeout) -> None:
+        """Changes `timeout` for this object, not for clones that exist already."""
+        self._timeout_s = to_seconds(timeout)
+
+    @abstractmethod
+    def set(self, key: str, value: Value) -> None:
+        """Stores a value, whatever was there. May be retried."""
+
+    @abstractmethod
+    def get(self, key: str) -> bytes:
+        """The value, once there is one. Raises StoreTimeoutError. Blocks; may be retried."""
+
+    @abstractmethod
+    def add(self, key: str, amount: int) -> int:
+        """Adds to a counter, 0 if missing, and returns the sum. Not to be retried blindly."""
+
+    @abstractmethod
+    def compare_set(self, key: str, expected_value: Value, desired_value: Value) -> bytes:
+        """Stores `desired_value` if the key has `expected_value`; returns what is there then.
+
+        A missing key matches an empty `expected_value`; with another one nothing is stored, and
+        `expected_value` is returned.
+        """
+
+    @abstractmethod
+    def check(self, keys: Sequence[str]) -> bool:
+        """Whether all of the keys are there, as values or as queues that are not empty."""
+
+    @abstractmethod
+    def wait(self, keys: Sequence[str], timeout: Timeout | None = None) -> None:
+        """Returns when all of the keys have been written. Raises StoreTimeoutError. Blocks."""
+
+    @abstractmethod
+    def delete_key(self, key: str) -> bool:
+        """Deletes a value, not a queue; whether there was one."""
+
+    @abstractmethod
+    def num_keys(self) -> int:
+        """How many values the whole store has, those of other prefixes included."""
+
+    @abstractmethod
+    def list_keys(self) -> list[str]:
+        """The keys of the values, in no order; through a prefix, its own keys only."""
+
+    @abstractmethod
+    def append(self, key: str, value: Value) -> None:
+        """Lengthens a value; a missing one counts as empty. Not to be retried blindly."""
+
+    @abstractmethod
+    def multi_get(self, keys: Sequence[str]) -> list[bytes]:
+        """The values, in order, once all are there. Raises StoreTimeoutError. Blocks."""
+
+    @abstractmethod
+    def multi_set(self, keys: Sequence[str], values: Sequence[Value]) -> None:
+        """Stores all values at once. Raises ValueError if the lengths differ."""
+
+    @abstractmethod
+    def queue_push(self, key: str, value: Value) -> None:
+        """Puts an item at the end of a queue. Not to be retried blindly."""
+
+    @abstractmethod
+    def queue_pop(self, key: str, block: bool = True) -> bytes:
+        """Takes the first item, once there is one.
+
+        Raises StoreQueueEmptyError at once if not `block`, else StoreTimeoutError.
+        """
+
+    @abstractmethod
+    def queue_len(self, key: str) -> int:
+        """How many items wait in a queue."""
+
+    @abstractmethod
+    def barrier(self, key: str, world_size: int, timeout: Timeout | None = None) -> None:
+        """Returns when `world_size` callers have come. Raises StoreTimeoutError. Blocks.
+
+        A caller that timed out stays counted, and the key serves for one barrier only.
+        """
+
+    @abstractmethod
+    def clone(self) -> Self:
+        """Another object for the same store, with the same timeout; a connection of its own."""
+
+    def has_extended_api(self) -> bool:
+        """Whether `append`, `multi_get` and `multi_set` are one operation each."""
+        return True
+
+    def _wait_s(self, timeout: Timeout | None) -> float:
+        return self._timeout_s if timeout is None else to_seconds(timeout)
