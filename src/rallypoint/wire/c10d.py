@@ -6,58 +6,34 @@ themselves. It is a generator that stops where the bytes stop: a request of n by
 however many pieces it arrives, and one that never arrives completely is never seen at all.
 
 Replies carry neither opcode nor status: the only error a server can tell is to close the
-connection. Numbers 0 to 18 are those of torch 2.12 to 2.15; none was reused since 2.5.
+connection.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Generator
-from enum import IntEnum
 from typing import NoReturn, TypeVar
 
 from msgspec import Struct
 
 from rallypoint.errors import ProtocolError
-
-VALIDATE_MAGIC = 0x3C85F7CE
-MAX_KEY_BYTES = 8192
-MAX_VALUE_BYTES = 8 << 20
-MAX_KEYS_PER_REQUEST = 131_072
-MAX_REQUEST_BYTES = 1 << 30
-
-STOP_WAITING = b"\x00"
-WAIT_CANCELED = b"\x01"
-READY = b"\x00"
-NOT_READY = b"\x01"
-
-_U32 = struct.Struct("<I")
-_U64 = struct.Struct("<Q")
-_I64 = struct.Struct("<q")
-
-
-class Opcode(IntEnum):
-    """The first byte of a request."""
-
-    VALIDATE = 0
-    SET = 1
-    COMPARE_SET = 2
-    GET = 3
-    ADD = 4
-    CHECK = 5
-    WAIT = 6
-    GETNUMKEYS = 7
-    DELETE_KEY = 8
-    APPEND = 9
-    MULTI_GET = 10
-    MULTI_SET = 11
-    CANCEL_WAIT = 12
-    PING = 13
-    QUEUE_PUSH = 14
-    QUEUE_POP = 15
-    QUEUE_LEN = 16
-    LIST_KEYS = 17
-    BARRIER = 18
+from rallypoint.wire.c10d_fields import (
+    I64,
+    MAX_KEY_BYTES as MAX_KEY_BYTES,
+    MAX_KEYS_PER_REQUEST as MAX_KEYS_PER_REQUEST,
+    MAX_REQUEST_BYTES as MAX_REQUEST_BYTES,
+    MAX_VALUE_BYTES as MAX_VALUE_BYTES,
+    NOT_READY as NOT_READY,
+    READY as READY,
+    STOP_WAITING as STOP_WAITING,
+    U32,
+    U64,
+    VALIDATE_MAGIC as VALIDATE_MAGIC,
+    WAIT_CANCELED as WAIT_CANCELED,
+    Opcode as Opcode,
+    encode_i64 as encode_i64,
+    encode_string as encode_string,
+)
 
 
 class Set(Struct, frozen=True):
@@ -248,7 +224,7 @@ class ServerSession:
             yield (yield from self._request(number))
 
     def _validate(self) -> _Parse[None]:
-        (magic,) = _U32.unpack((yield from self._take(4)))
+        (magic,) = U32.unpack((yield from self._take(4)))
         if magic != VALIDATE_MAGIC:
             raise ProtocolError(
                 f"the c10d VALIDATE magic is 0x{magic:08x}, expected 0x{VALIDATE_MAGIC:08x}"
@@ -282,7 +258,7 @@ class ServerSession:
             case Opcode.CANCEL_WAIT:
                 return CancelWait()
             case Opcode.PING:
-                return Ping(_U32.unpack((yield from self._take(4)))[0])
+                return Ping(U32.unpack((yield from self._take(4)))[0])
             case Opcode.QUEUE_PUSH:
                 return QueuePush((yield from self._key()), (yield from self._value()))
             case Opcode.QUEUE_POP:
@@ -304,7 +280,7 @@ class ServerSession:
             return bytes(view[start : self._position])
 
     def _i64(self) -> _Parse[int]:
-        value: int = _I64.unpack((yield from self._take(8)))[0]
+        value: int = I64.unpack((yield from self._take(8)))[0]
         return value
 
     def _key(self) -> _Parse[bytes]:
@@ -314,7 +290,7 @@ class ServerSession:
         return (yield from self._string(MAX_VALUE_BYTES, "value"))
 
     def _string(self, limit: int, what: str) -> _Parse[bytes]:
-        (size,) = _U64.unpack((yield from self._take(8)))
+        (size,) = U64.unpack((yield from self._take(8)))
         if size > limit:
             raise ProtocolError(f"a c10d {what} of {size} bytes is over the limit of {limit}")
         # What this request has used so far: the cursor moves back when the buffer is compacted,
@@ -327,7 +303,7 @@ class ServerSession:
         return (yield from self._take(size))
 
     def _count(self) -> _Parse[int]:
-        count: int = _U64.unpack((yield from self._take(8)))[0]
+        count: int = U64.unpack((yield from self._take(8)))[0]
         if count > MAX_KEYS_PER_REQUEST:
             raise ProtocolError(
                 f"a c10d request of {count} keys is over the limit of {MAX_KEYS_PER_REQUEST}"
@@ -347,16 +323,6 @@ class ServerSession:
         return tuple(pairs)
 
 
-def encode_string(value: bytes | bytearray) -> bytes:
-    """A reply field, and a request field too."""
-    return b"".join((_U64.pack(len(value)), value))
-
-
-def encode_i64(number: int) -> bytes:
-    """A counter or a result; the number is within 64 bits, signed."""
-    return _I64.pack(number)
-
-
 def encode_ping(nonce: int) -> bytes:
     """The reply to a `Ping`."""
-    return _U32.pack(nonce)
+    return U32.pack(nonce)

@@ -1,0 +1,59 @@
+"""What both sides of the c10d `TCPStore` protocol share: opcodes, limits and fields.
+
+All integers are little-endian; a string is a u64 length and that many bytes. Numbers 0 to 18 are
+those of torch 2.12 to 2.15; none was reused since 2.5.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+
+VALIDATE_MAGIC = 0x3C85F7CE
+MAX_KEY_BYTES = 8192
+MAX_VALUE_BYTES = 8 << 20
+MAX_KEYS_PER_REQUEST = 131_072
+MAX_REQUEST_BYTES = 1 << 30
+
+STOP_WAITING = b"\x00"
+WAIT_CANCELED = b"\x01"
+READY = b"\x00"
+NOT_READY = b"\x01"
+
+U32 = struct.Struct("<I")
+U64 = struct.Struct("<Q")
+I64 = struct.Struct("<q")
+
+
+class Opcode(IntEnum):
+    """The first byte of a request."""
+
+    VALIDATE = 0
+    SET = 1
+    COMPARE_SET = 2
+    GET = 3
+    ADD = 4
+    CHECK = 5
+    WAIT = 6
+    GETNUMKEYS = 7
+    DELETE_KEY = 8
+    APPEND = 9
+    MULTI_GET = 10
+    MULTI_SET = 11
+    CANCEL_WAIT = 12
+    PING = 13
+    QUEUE_PUSH = 14
+    QUEUE_POP = 15
+    QUEUE_LEN = 16
+    LIST_KEYS = 17
+    BARRIER = 18
+
+
+def encode_string(value: bytes | bytearray) -> bytes:
+    """A reply field, and a request field too."""
+    return b"".join((U64.pack(len(value)), value))
+
+
+def encode_i64(number: int) -> bytes:
+    """A counter or a result; the number is within 64 bits, signed."""
+    return I64.pack(number)
