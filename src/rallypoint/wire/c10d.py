@@ -19,21 +19,37 @@ from msgspec import Struct
 from rallypoint.errors import ProtocolError
 from rallypoint.wire.c10d_fields import (
     I64,
-    MAX_KEY_BYTES as MAX_KEY_BYTES,
-    MAX_KEYS_PER_REQUEST as MAX_KEYS_PER_REQUEST,
-    MAX_REQUEST_BYTES as MAX_REQUEST_BYTES,
-    MAX_VALUE_BYTES as MAX_VALUE_BYTES,
-    NOT_READY as NOT_READY,
-    READY as READY,
-    STOP_WAITING as STOP_WAITING,
+    MAX_KEY_BYTES,
+    MAX_KEYS_PER_REQUEST,
+    MAX_REQUEST_BYTES,
+    MAX_VALUE_BYTES,
+    NOT_READY,
+    READY,
+    STOP_WAITING,
     U32,
     U64,
-    VALIDATE_MAGIC as VALIDATE_MAGIC,
-    WAIT_CANCELED as WAIT_CANCELED,
-    Opcode as Opcode,
-    encode_i64 as encode_i64,
-    encode_string as encode_string,
+    VALIDATE_MAGIC,
+    WAIT_CANCELED,
+    Opcode,
+    encode_i64,
+    encode_string,
 )
+
+# What a server needs of the shared fields, it finds here too.
+__all__ = [
+    "MAX_KEY_BYTES",
+    "MAX_KEYS_PER_REQUEST",
+    "MAX_REQUEST_BYTES",
+    "MAX_VALUE_BYTES",
+    "NOT_READY",
+    "READY",
+    "STOP_WAITING",
+    "VALIDATE_MAGIC",
+    "WAIT_CANCELED",
+    "Opcode",
+    "encode_i64",
+    "encode_string",
+]
 
 
 class Set(Struct, frozen=True):
