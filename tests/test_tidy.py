@@ -25,12 +25,12 @@ PURE = ("core/", "wire/")
 PURE_MODULES = (
     "cli/flags.py",
     "cli/help.py",
-    "cli/meeting.py",
     "cli/rdzv_conf.py",
     "cli/render.py",
     "cli/scan.py",
     "cli/values.py",
     "cli/verdict_text.py",
+    "cli/where_to_meet.py",
 )
 IMPURE_IMPORTS = frozenset(
     {"time", "random", "secrets", "uuid", "os", "socket", "threading", "asyncio", "logging"}

@@ -276,8 +276,12 @@ def test_node_rank_of_an_elastic_job_says_only_who_hosts() -> None:
     line = "--nnodes 2 --rdzv-backend c10d --rdzv-endpoint a --node-rank {} train.py"
     host, other = parse(line.format(0)), parse(line.format(1))
     assert (host.rendezvous.is_host, host.rendezvous.node_rank) == (True, None)
-    assert (other.rendezvous.is_host, other.rendezvous.node_rank) == (None, None)
-    assert other.notices == ("--node-rank 1 has no effect here: the coordinator gives the ranks",)
+    assert (other.rendezvous.is_host, other.rendezvous.node_rank) == (False, None)
+    assert other.notices == (
+        "--node-rank 1 only says that another node hosts: the coordinator gives the ranks",
+    )
+    asked = parse(f"--rdzv-conf is_host=1 {line.format(1)}")
+    assert asked.rendezvous.is_host is True
 
 
 def test_rdzv_conf() -> None:

@@ -16,8 +16,8 @@ from msgspec import Struct
 
 from rallypoint.cli import values
 from rallypoint.cli.flags import FLAGS
-from rallypoint.cli.meeting import read_rendezvous
 from rallypoint.cli.scan import Scanned, Value, scan, truth
+from rallypoint.cli.where_to_meet import read_rendezvous
 from rallypoint.config import (
     AccessConfig,
     LaunchConfig,
@@ -238,6 +238,8 @@ def _worker_command(
             "the script is missing; for example: rallypoint run --nproc-per-node 2 train.py"
         )
     script, arguments = scanned.command[0], scanned.command[1:]
+    if not script:
+        raise UsageError("'': the script's name is empty; for example: rallypoint run train.py")
     if bare and not by_path:
         if machine.find_program(script) is None:
             raise UsageError(f"{script}: {_why_no_program(script, machine)}")

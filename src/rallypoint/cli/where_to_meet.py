@@ -130,7 +130,8 @@ def _node_rank(scanned: Scanned, *, static: bool, notices: list[str]) -> int | N
     if not 0 <= rank < most:
         raise given.wrong(f"must be 0..{most - 1}, as --nnodes is {most}")
     if not static and rank > 0:
-        notices.append(f"{given.origin} has no effect here: the coordinator gives the ranks")
+        why = "the coordinator gives the ranks"
+        notices.append(f"{given.origin} only says that another node hosts: {why}")
     return rank
 
 
@@ -146,14 +147,12 @@ def _endpoint(scanned: Scanned) -> Endpoint:
 
 
 def _is_host(conf: RdzvConf, rank: int | None, *, alone: bool, static: bool) -> bool | None:
-    """Node 0 hosts when ranks are fixed; elsewhere `--node-rank 0` says the same, on purpose."""
+    """Node 0 hosts, also where its number gives no rank: whoever else could bind must not race."""
     if alone:
         return True
-    if static:
-        return rank == 0
-    if conf.is_host is not None:
+    if not static and conf.is_host is not None:
         return conf.is_host
-    return True if rank == 0 else None
+    return None if rank is None else rank == 0
 
 
 def _on_join(given: Value | None) -> OnJoin:
