@@ -8,8 +8,10 @@ Prints Markdown. The floor is a bare `subprocess` spawn of the same workers.
 from __future__ import annotations
 
 import re
+import statistics
 import sys
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from subprocess import Popen
@@ -17,19 +19,17 @@ from subprocess import Popen
 from measure import (
     Stage,
     bare,
-    free_port,
+    first_line,
     has_torchrun,
-    interleaved,
     is_quick,
-    markdown,
+    loopback,
     prepare,
     rallypoint,
-    spread,
     stage,
     torchrun,
-    verdict,
     wait_exit,
 )
+from tables import COMPARED, compare, interleaved, markdown, spread
 
 WORKERS = (1, 4, 16, 64)
 QUICK_WORKERS = (2,)
@@ -52,38 +52,22 @@ def launch_table(times: int) -> str:
     """From starting the launcher to the first line of the last worker."""
     rows = []
     for count in QUICK_WORKERS if is_quick() else WORKERS:
+        each = f"--nproc-per-node={count}"
         variants = {
             "floor": partial(first_line, count, None),
-            "rallypoint": partial(first_line, count, rallypoint(f"--nproc-per-node={count}")),
+            "rallypoint": partial(first_line, count, rallypoint(each)),
         }
-        if has_torchrun() and not is_quick():
-            command = torchrun(f"--nproc-per-node={count}")
-            variants["torchrun"] = partial(first_line, count, command)
-        found = interleaved(times, variants)
-        ours = verdict(found["rallypoint"], found["floor"], FIRST_LINE_S)
-        theirs = found.get("torchrun")
-        over = verdict(theirs, found["floor"], 0)[0] if theirs else "-"
-        cells = (spread(found["floor"]), spread(found["rallypoint"]), *ours)
-        rows.append((str(count), *cells, spread(theirs) if theirs else "-", over, str(times)))
-    head = ("workers", "floor", "rallypoint", "over it", "target", "torchrun", "over it", "n")
-    return markdown("Launch to the first line of the last worker (seconds)", head, rows)
-
-
-def first_line(count: int, command: list[str] | None) -> float:
-    """One launch; of bare workers where there is no command. Seconds."""
-    with stage() as at:
-        began_at = time.monotonic()
-        if command:
-            at.start([*command, *at.worker("stay")])
-        else:
-            bare(at, count, "stay")
-        return max(line.at for line in at.lines(count)) - began_at
+        if has_torchrun():
+            variants["torchrun"] = partial(first_line, count, torchrun(each))
+        rows.append([str(count), *compare(times, variants, FIRST_LINE_S)])
+    title = "Launch to the first line of the last worker (seconds)"
+    return markdown(title, ("workers", *COMPARED), rows)
 
 
 def memory_table(times: int) -> str:
     """An agent with two workers that sleep."""
     names = {"rallypoint": rallypoint("--nproc-per-node=2")}
-    if has_torchrun() and not is_quick():
+    if has_torchrun():
         names["torchrun"] = torchrun("--nproc-per-node=2")
     rows = []
     for name, command in names.items():
@@ -125,14 +109,20 @@ def rollup(pid: int, name: str) -> float:
 
 def end_table(times: int) -> str:
     """From the last worker's last act to the last agent's exit, on two nodes."""
-    variants = {"floor": bare_end, "rallypoint": agents_end}
+    options = f"--nnodes={NODES}", "--nproc-per-node=2"
+    variants: dict[str, Callable[[], float]] = {"floor": bare_end}
+    variants["rallypoint"] = partial(agents_end, rallypoint(*options))
+    if has_torchrun():
+        command = torchrun(*options, "--rdzv-backend=c10d")
+        variants["torchrun"] = partial(agents_end, command)
     found = interleaved(times, variants)
-    over = max(0.0, sorted(found["rallypoint"])[times // 2])
-    told = f"{'met' if over <= CLEAN_END_S else 'missed'} ({CLEAN_END_S:.2f})"
-    cells = (spread(found["floor"]), spread(found["rallypoint"]), told, str(times))
-    head = ("nodes", "a bare worker's own exit", "rallypoint", "target", "n")
+    met = statistics.median(found["rallypoint"]) <= CLEAN_END_S
+    target = f"{'met' if met else 'missed'} ({CLEAN_END_S:.2f})"
+    theirs = spread(found["torchrun"]) if "torchrun" in found else "-"
+    cells = spread(found["floor"]), spread(found["rallypoint"]), target, theirs
+    head = ("nodes", "a bare worker's own exit", "rallypoint", "target", "torchrun", "n")
     title = "Clean end: the last worker's last act to the last agent's exit (seconds)"
-    return markdown(title, head, [(str(NODES), *cells)])
+    return markdown(title, head, [(str(NODES), *cells, str(times))])
 
 
 def bare_end() -> float:
@@ -141,12 +131,11 @@ def bare_end() -> float:
         return gated_end(at, bare(at, 2 * NODES, "last"))
 
 
-def agents_end() -> float:
-    """Two agents with two workers each. Seconds."""
-    where = f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--rdzv-id=end"
-    command = rallypoint(f"--nnodes={NODES}", "--nproc-per-node=2", *where)
+def agents_end(command: list[str]) -> float:
+    """As many agents as nodes, with two workers each. Seconds."""
+    whole = [*command, *loopback("end")]
     with stage() as at:
-        return gated_end(at, [at.start([*command, *at.worker("last")]) for _ in range(NODES)])
+        return gated_end(at, [at.start([*whole, *at.worker("last")]) for _ in range(NODES)])
 
 
 def gated_end(at: Stage, started: list[Popen[bytes]]) -> float:

@@ -1,9 +1,7 @@
-"""What both benchmarks share: a job under some launcher, moments on one clock, and tables.
+"""Jobs under some launcher, and moments on one clock.
 
-Variants of one measurement are interleaved and paired: the floor (a bare `subprocess` spawn of the
-same workers), Rallypoint and, where it is installed, torchrun are measured in turn, as often, so
-that a change of the machine's mood changes all of them. Moments are `time.monotonic()`, which all
-processes of a Linux machine share.
+The floor is a bare `subprocess` spawn of the same workers. Moments are `time.monotonic()`, which
+all processes of a Linux machine share.
 """
 
 from __future__ import annotations
@@ -15,13 +13,13 @@ import os
 import secrets
 import select
 import shutil
+import signal
 import socket
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,6 +34,10 @@ class Line(NamedTuple):
     at: float
 
 
+class Silence(SystemExit):
+    """Fewer workers spoke than were waited for; uncaught, it ends the benchmark and says so."""
+
+
 class Stage:
     """A folder with the named pipe that workers write to, and the launchers started from it."""
 
@@ -48,11 +50,12 @@ class Stage:
         self._gate = -1
         self._unread = b""
         self._started: list[subprocess.Popen[bytes]] = []
+        self._workers: set[int] = set()
 
     def start(self, command: Sequence[str | Path]) -> subprocess.Popen[bytes]:
-        """Start a launcher, or a worker, with its output thrown away."""
-        null = subprocess.DEVNULL
-        process = subprocess.Popen(command, stdin=null, stdout=null, stderr=null)
+        """Start a launcher, or a worker; its output is thrown away, its files are kept here."""
+        null, env = subprocess.DEVNULL, os.environ | {"TMPDIR": str(self._folder)}
+        process = subprocess.Popen(command, stdin=null, stdout=null, stderr=null, env=env)
         self._started.append(process)
         return process
 
@@ -60,18 +63,20 @@ class Stage:
         """The script of the workers and its arguments."""
         return [str(WORKER), str(self.pipe), mode]
 
-    def lines(self, count: int) -> list[Line]:
-        """Wait for so many lines."""
+    def lines(self, count: int, limit_s: float = LIMIT_S) -> list[Line]:
+        """Wait for so many lines. Raises: Silence."""
         found: list[Line] = []
-        give_up_at = time.monotonic() + LIMIT_S
+        give_up_at = time.monotonic() + limit_s
         while len(found) < count:
-            ready, _, _ = select.select([self._fd], [], [], give_up_at - time.monotonic())
+            left_s = max(0.0, give_up_at - time.monotonic())
+            ready, _, _ = select.select([self._fd], [], [], left_s)
             if not ready:
-                raise SystemExit(f"only {len(found)} of {count} workers spoke within {LIMIT_S} s")
+                raise Silence(f"only {len(found)} of {count} workers spoke within {limit_s:g} s")
             *whole, self._unread = (self._unread + os.read(self._fd, 65536)).split(b"\n")
             for line in whole:
                 pid, at = line.split()
                 found.append(Line(int(pid), float(at)))
+                self._workers.add(int(pid))
         return found
 
     def open_gate(self) -> None:
@@ -89,10 +94,19 @@ class Stage:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+        for pid in self._workers:  # Those of an agent that was killed may live on.
+            if self._is_ours(pid):
+                os.kill(pid, signal.SIGKILL)
         os.close(self._fd)
         if self._gate >= 0:
             os.close(self._gate)
         shutil.rmtree(self._folder)
+
+    def _is_ours(self, pid: int) -> bool:
+        try:
+            return os.fsencode(self.pipe) in Path(f"/proc/{pid}/cmdline").read_bytes()
+        except OSError:
+            return False
 
 
 @contextlib.contextmanager
@@ -137,8 +151,8 @@ def torchrun(*options: str) -> list[str]:
 
 
 def has_torchrun() -> bool:
-    """Whether torch is installed."""
-    return importlib.util.find_spec("torch") is not None
+    """Whether torchrun is measured too: torch is installed, and time doesn't matter."""
+    return not is_quick() and importlib.util.find_spec("torch") is not None
 
 
 def bare(at: Stage, count: int, mode: str) -> list[subprocess.Popen[bytes]]:
@@ -146,42 +160,30 @@ def bare(at: Stage, count: int, mode: str) -> list[subprocess.Popen[bytes]]:
     return [at.start([sys.executable, "-u", *at.worker(mode)]) for _ in range(count)]
 
 
+def first_line(count: int, command: list[str] | None) -> float:
+    """From starting so many workers to the first line of the last one. Seconds.
+
+    Without a command they are started by nothing else.
+    """
+    with stage() as at:
+        began_at = time.monotonic()
+        if command:
+            at.start([*command, *at.worker("stay")])
+        else:
+            bare(at, count, "stay")
+        return max(line.at for line in at.lines(count)) - began_at
+
+
+def loopback(run_id: str) -> tuple[str, ...]:
+    """Options of agents that meet on this machine."""
+    return f"--rdzv-endpoint=127.0.0.1:{free_port()}", f"--rdzv-id={run_id}"
+
+
 def free_port() -> int:
     """One that nobody uses now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def interleaved(
-    count: int, variants: Mapping[str, Callable[[], float]]
-) -> dict[str, tuple[float, ...]]:
-    """Measure every variant so often, in turn, each round beginning with another one."""
-    names = list(variants)
-    found: dict[str, list[float]] = {name: [] for name in names}
-    for turn in range(count):
-        start = turn % len(names)
-        for name in names[start:] + names[:start]:
-            found[name].append(variants[name]())
-    return {name: tuple(values) for name, values in found.items()}
-
-
-def spread(values: Sequence[float], scale: float = 1.0, digits: int = 3) -> str:
-    """`median [min .. max]`."""
-    low, middle, high = min(values), statistics.median(values), max(values)
-    return f"{middle * scale:.{digits}f} [{low * scale:.{digits}f} .. {high * scale:.{digits}f}]"
-
-
-def verdict(values: Sequence[float], floor: Sequence[float], target: float) -> tuple[str, str]:
-    """How far the medians are apart, and whether that is within the target."""
-    over = statistics.median(values) - statistics.median(floor)
-    return f"{over:+.3f}", f"{'met' if over <= target else 'missed'} (+{target:.2f})"
-
-
-def markdown(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table that a README can quote."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join([f"### {title}", "", *(f"| {' | '.join(line)} |" for line in lines), ""])
 
 
 def machine() -> str:

@@ -14,19 +14,17 @@ import time
 from functools import partial
 
 from measure import (
-    bare,
-    free_port,
+    Silence,
+    first_line,
     has_torchrun,
-    interleaved,
     is_quick,
-    markdown,
+    loopback,
     prepare,
     rallypoint,
-    spread,
     stage,
     torchrun,
-    verdict,
 )
+from tables import COMPARED, compare, markdown
 
 WORKERS = (1, 4, 16)
 QUICK_WORKERS = (2,)
@@ -34,6 +32,7 @@ WORKER_S = 0.15
 RECONNECT_GRACE_S = 1.0
 RESTART_GRACE_S = 1.0
 AGENT_S = 0.30
+AGENT_LIMIT_S = 30.0
 
 
 def main() -> int:
@@ -50,55 +49,46 @@ def worker_table(times: int) -> str:
     for count in QUICK_WORKERS if is_quick() else WORKERS:
         options = f"--nproc-per-node={count}", "--max-restarts=1"
         variants = {
-            "floor": partial(spawn, count),
+            "floor": partial(first_line, count, None),
             "rallypoint": partial(worker_killed, count, rallypoint(*options)),
         }
-        if has_torchrun() and not is_quick():
+        if has_torchrun():
             variants["torchrun"] = partial(worker_killed, count, torchrun(*options))
-        found = interleaved(times, variants)
-        ours = verdict(found["rallypoint"], found["floor"], WORKER_S)
-        theirs = found.get("torchrun")
-        over = verdict(theirs, found["floor"], 0)[0] if theirs else "-"
-        cells = (spread(found["floor"]), spread(found["rallypoint"]), *ours)
-        rows.append((str(count), *cells, spread(theirs) if theirs else "-", over, str(times)))
-    head = ("workers", "floor", "rallypoint", "over it", "target", "torchrun", "over it", "n")
+        rows.append([str(count), *compare(times, variants, WORKER_S)])
     title = "A worker is killed: SIGKILL to the first line of the last replacement (seconds)"
-    return markdown(title, head, rows)
+    return markdown(title, ("workers", *COMPARED), rows)
 
 
 def agent_table(times: int) -> str:
     """Two nodes with two workers each: the survivor's start anew."""
-    found = interleaved(
-        times,
-        {
-            "floor": partial(spawn, 2),
-            "stay": partial(agent_killed, "stay"),
-            "deaf": partial(agent_killed, "deaf"),
-        },
-    )
     rows = []
     for mode, name, grace_s in (
         ("stay", "end on SIGTERM", RECONNECT_GRACE_S),
         ("deaf", "ignore SIGTERM", RECONNECT_GRACE_S + RESTART_GRACE_S),
     ):
-        told = verdict(found[mode], found["floor"], grace_s + AGENT_S)
-        rows.append((name, spread(found["floor"]), spread(found[mode]), *told, str(times)))
-    head = ("workers that", "floor", "rallypoint", "over it", "target", "n")
+        grace = f"--restart-grace={RESTART_GRACE_S:g}"
+        variants = {
+            "floor": partial(first_line, 2, None),
+            "rallypoint": partial(agent_killed, mode, rallypoint(grace)),
+        }
+        cells = compare(times, variants, grace_s + AGENT_S)
+        cells[-3:-1] = [torchrun_agent_killed(mode) if has_torchrun() else "-"]
+        rows.append([name, *cells])
+    head = ("workers that", *COMPARED[:-3], "torchrun, once", "n")
     title = "An agent is killed: SIGKILL to the first line of the survivor's last worker (seconds)"
     graces = (
         f"Within are {RECONNECT_GRACE_S:g} s in which a broken connection may come back and, for "
-        f"workers that ignore SIGTERM, --restart-grace {RESTART_GRACE_S:g}. torchrun is "
-        "not measured here."
+        f"workers that ignore SIGTERM, --restart-grace {RESTART_GRACE_S:g}."
     )
     return f"{markdown(title, head, rows)}\n{graces}\n"
 
 
-def spawn(count: int) -> float:
-    """The floor. Seconds."""
-    with stage() as at:
-        began_at = time.monotonic()
-        bare(at, count, "stay")
-        return max(line.at for line in at.lines(count)) - began_at
+def torchrun_agent_killed(mode: str) -> str:
+    """What to write into its cell. It is tried once, as it may take all of its time."""
+    try:
+        return f"{agent_killed(mode, torchrun('--rdzv-backend=c10d')):.3f}"
+    except Silence:
+        return f"not within {AGENT_LIMIT_S:g} s"
 
 
 def worker_killed(count: int, command: list[str]) -> float:
@@ -112,19 +102,18 @@ def worker_killed(count: int, command: list[str]) -> float:
         return max(line.at for line in at.lines(count)) - killed_at
 
 
-def agent_killed(mode: str) -> float:
-    """Kill the agent that does not host the coordinator. Seconds."""
-    where = f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--rdzv-id=recovery"
-    options = "--nnodes=1:2", "--nproc-per-node=2", f"--restart-grace={RESTART_GRACE_S:g}"
-    command = rallypoint(*options, *where, "--shutdown-timeout=1")
+def agent_killed(mode: str, command: list[str]) -> float:
+    """Kill the agent that is not the host of the rendezvous. Seconds. Raises: Silence."""
+    options = "--nnodes=1:2", "--nproc-per-node=2", "--shutdown-timeout=1"
+    whole = [*command, *options, *loopback("recovery")]
     with stage() as at:
-        at.start([*command, "--rdzv-conf=is_host=1", *at.worker(mode)])
-        other = at.start([*command, "--rdzv-conf=is_host=0", *at.worker(mode)])
+        at.start([*whole, "--rdzv-conf=is_host=1", *at.worker(mode)])
+        other = at.start([*whole, "--rdzv-conf=is_host=0", *at.worker(mode)])
         at.lines(4)
         time.sleep(0.3)  # Agents are at rest.
         killed_at = time.monotonic()
         other.kill()
-        return max(line.at for line in at.lines(2)) - killed_at
+        return max(line.at for line in at.lines(2, AGENT_LIMIT_S)) - killed_at
 
 
 if __name__ == "__main__":
