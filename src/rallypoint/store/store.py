@@ -28,6 +28,28 @@ def to_bytes(value: Value) -> bytes:
     raise TypeError(f"a store's value is str or bytes, not {type(value).__name__}: {value!r}")
 
 
+def to_key(key: str) -> bytes:
+    """A key as it is stored. Raises TypeError for anything but text."""
+    if not isinstance(key, str):
+        raise TypeError(f"a store's key is str, not {type(key).__name__}: {key!r}")
+    return key.encode()
+
+
+def to_keys(keys: Sequence[str]) -> tuple[bytes, ...]:
+    """Keys as they are stored. Raises TypeError for one text, which would be a key per letter."""
+    if isinstance(keys, str):
+        raise TypeError(f"the keys must be a list of str, not one str: [{keys!r}]?")
+    return tuple(map(to_key, keys))
+
+
+def to_pairs(keys: Sequence[str], values: Sequence[Value]) -> tuple[tuple[bytes, bytes], ...]:
+    """Keys and values as they are stored. Raises ValueError if the lengths differ."""
+    names = to_keys(keys)
+    if len(names) != len(values):
+        raise ValueError(f"there are {len(names)} keys but {len(values)} values")
+    return tuple(zip(names, map(to_bytes, values), strict=True))
+
+
 def to_seconds(timeout: Timeout) -> float:
     """Seconds, not negative. Raises ValueError for less than 0, TypeError for no number at all."""
     if isinstance(timeout, timedelta):
