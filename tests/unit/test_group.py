@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import copy
-import signal
 
 import pytest
-from hypothesis import HealthCheck, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    rule,
-    run_state_machine_as_test,
+from tests.unit.groups import (
+    INT,
+    KILL,
+    PHASES,
+    REASON,
+    TERM,
+    Node,
+    assigned,
+    exited,
+    stamp,
+    verdict,
 )
 
 from rallypoint.core import group
-from rallypoint.core.group import GroupSettings, GroupState, Phase, Then
+from rallypoint.core.group import Phase
 from rallypoint.core.group_events import (
     AbandonRound,
     AnnounceCancel,
@@ -28,7 +30,6 @@ from rallypoint.core.group_events import (
     Exit,
     Finish,
     FinishKind,
-    GroupEffect,
     GroupEvent,
     JoinRound,
     KillWorkers,
@@ -38,7 +39,6 @@ from rallypoint.core.group_events import (
     ReportFailures,
     ReportFinishing,
     ReportSuccess,
-    Say,
     SessionGivenUp,
     SessionOpened,
     SignalCaught,
@@ -46,80 +46,12 @@ from rallypoint.core.group_events import (
     SpawnWorkers,
     StartOrdered,
     StopOrdered,
-    VerdictGiven,
     Wait,
     WaitEnded,
     WaitKind,
-    WorkersExited,
     WorkersGone,
-    WorldAssigned,
 )
-from rallypoint.core.model import Assignment, EndKind, EndReason, Outcome, Stamp, Verdict
-
-TERM, INT, KILL = signal.SIGTERM, signal.SIGINT, signal.SIGKILL
-RULES = GroupSettings(2, 25.0, 5.0, (TERM, INT, signal.SIGHUP, signal.SIGQUIT))
-REASON = EndReason(EndKind.LOSS, "node b was lost")
-PHASES = list(Phase)
-
-
-def stamp(round_: int = 0, *, epoch: int = 7) -> Stamp:
-    return Stamp(1, epoch, round_)
-
-
-def assigned(round_: int = 0, *, epoch: int = 7, enrol: bool = True) -> WorldAssigned:
-    assignment = Assignment(round_, 0, 2, 0, 4, 0, 4, "a", 1, 0, "the first round", enrol)
-    return WorldAssigned(stamp(round_, epoch=epoch), assignment)
-
-
-def verdict(outcome: Outcome, number: int = 0) -> VerdictGiven:
-    return VerdictGiven(Verdict(outcome, "why", 0, signal=number))
-
-
-def exited(*codes: int | None, round_: int = 0) -> WorkersExited:
-    """Codes by local rank; None: still there. A negative code is a signal."""
-    exits = [
-        Exit(rank, None if code < 0 else code, -code if code < 0 else None)
-        for rank, code in enumerate(codes)
-        if code is not None
-    ]
-    return WorkersExited(stamp(round_), tuple(exits))
-
-
-class Node:
-    """The machine, and its effects without what it merely says."""
-
-    def __init__(self, phase: Phase = Phase.IDLE) -> None:
-        self.state = GroupState(RULES)
-        self.said: list[str] = []
-        way: list[GroupEvent] = [SessionOpened(resumed=False)]
-        if phase >= Phase.ENROLLING:
-            way.append(assigned())
-        if phase >= Phase.READY:
-            way.append(EnrolmentDone(stamp()))
-        if phase >= Phase.RUNNING:
-            way.append(StartOrdered(stamp()))
-        if phase is Phase.FINISHED:
-            way.append(exited(0, 0))
-        if phase >= Phase.STOPPING:
-            way.append(StopOrdered(stamp(), REASON))
-        if phase is Phase.DONE:
-            way += [verdict(Outcome.SUCCEEDED), WorkersGone(stamp())]
-        for event in way:
-            self.step(event)
-        assert self.state.phase is phase
-
-    def step(self, event: GroupEvent) -> list[GroupEffect]:
-        effects = group.step(self.state, event)
-        self.said += [effect.name for effect in effects if isinstance(effect, Say)]
-        return [effect for effect in effects if not isinstance(effect, Say)]
-
-    def steps(self, *events: GroupEvent) -> list[GroupEffect]:
-        """The effects of the last one."""
-        effects: list[GroupEffect] = []
-        for event in events:
-            effects = self.step(event)
-        return effects
-
+from rallypoint.core.model import Outcome
 
 STALE: list[GroupEvent] = [
     StartOrdered(stamp(5)),
@@ -402,123 +334,3 @@ def test_F2_without_a_coordinator_the_agent_gives_up(phase: Phase) -> None:
         assert effects == [KillWorkers()]
         effects = node.step(WorkersGone(stamp()))
     assert effects[-1] == Finish(FinishKind.COORDINATOR_LOST, text="no answer")
-
-
-ROUNDS = st.integers(0, 3)
-STAMPS = st.builds(stamp, ROUNDS, epoch=st.sampled_from([7, 7, 7, 8]))
-EXITS = st.lists(
-    st.builds(
-        lambda rank, code: Exit(rank, code, None if code is not None else KILL),
-        st.integers(0, 1),
-        st.sampled_from([0, 0, 1, None]),
-    ),
-    max_size=2,
-    unique_by=lambda exit_: exit_.local_rank,
-).map(tuple)
-EVENTS: st.SearchStrategy[GroupEvent] = st.one_of(
-    st.builds(SessionOpened, st.booleans()),
-    st.builds(assigned, ROUNDS, enrol=st.booleans()),
-    st.builds(StartOrdered, STAMPS),
-    st.builds(StopOrdered, STAMPS, st.just(REASON)),
-    st.builds(verdict, st.sampled_from(Outcome), st.sampled_from([0, 2, 15])),
-    st.builds(NodeExpelled, st.just("why"), st.booleans()),
-    st.just(LeaseEnded()),
-    st.just(SessionGivenUp("no answer")),
-    st.builds(EnrolmentDone, STAMPS, st.sampled_from(["", "", "no route"])),
-    st.builds(WorkersExited, STAMPS, EXITS),
-    st.builds(SignalCaught, st.sampled_from([2, 15])),
-    st.just(Announced()),
-    st.builds(WaitEnded, st.sampled_from(WaitKind), st.integers(1, 6)),
-)
-ONCE = (JoinRound, SpawnWorkers, EnrolWithStore, ReportSuccess, ReportFailures, Finish)
-"""Effects that applying an event twice must not repeat, except where an event is new each time."""
-
-
-class Hammer(RuleBasedStateMachine):
-    """Any event at any time; processes obey whenever they like."""
-
-    @initialize()
-    def begin(self) -> None:
-        self.state = GroupState(RULES)
-        self.running: Stamp | None = None
-        self.told_to_stop = False
-        self.finishes = 0
-        self.must_end = False
-
-    @rule(event=EVENTS)
-    def happens(self, event: GroupEvent) -> None:
-        self.apply(event)
-        if not isinstance(event, SignalCaught | SessionOpened):
-            again = self.apply(event)
-            assert not [effect for effect in again if isinstance(effect, ONCE)]
-
-    @rule(event=st.sampled_from(["enrol", "start", "well", "gone", "gone"]))
-    def goes_on(self, event: str) -> None:
-        """What is likely, so that rounds get somewhere."""
-        current = self.state.stamp or stamp()
-        match event:
-            case "enrol":
-                self.apply(EnrolmentDone(current))
-            case "start":
-                self.apply(StartOrdered(current))
-            case "well":
-                self.apply(WorkersExited(current, (Exit(0, 0, None), Exit(1, 0, None))))
-            case "gone" if self.told_to_stop and self.running is not None:
-                gone, self.running, self.told_to_stop = self.running, None, False
-                self.apply(WorkersGone(gone))
-                assert self.apply(WorkersGone(gone)) == []
-
-    def apply(self, event: GroupEvent) -> list[GroupEffect]:
-        effects = group.step(self.state, event)
-        for effect in effects:
-            match effect:
-                case SpawnWorkers(new):
-                    assert self.running is None, "two rounds at once"
-                    assert not self.must_end, "workers after a verdict"
-                    self.running = new
-                case SignalWorkers() | KillWorkers():
-                    assert self.running is not None
-                    self.told_to_stop = True
-                case JoinRound():
-                    assert self.running is None, "joined with workers alive"
-                    assert not self.must_end
-                case Finish():
-                    assert self.running is None, "ended with workers alive"
-                    self.finishes += 1
-        final = isinstance(event, VerdictGiven | SessionGivenUp)
-        if final or (isinstance(event, NodeExpelled) and event.final):
-            self.must_end = True
-        if isinstance(event, LeaseEnded) and self.state.phase is not Phase.FINISHED:
-            assert self.running is None or self.told_to_stop
-        return effects
-
-    @invariant()
-    def hold(self) -> None:
-        if not hasattr(self, "state"):
-            return
-        assert self.finishes == (self.state.phase is Phase.DONE)
-        if self.must_end and self.state.phase is not Phase.DONE:
-            assert self.state.phase is Phase.STOPPING
-            assert self.state.then > Then.JOIN
-        stopping = self.state.phase is Phase.STOPPING
-        assert (self.running is not None and self.told_to_stop) == stopping
-
-    def teardown(self) -> None:
-        """Whatever happened, one verdict and obedient processes end it."""
-        if hasattr(self, "state"):
-            self.apply(verdict(Outcome.FAILED))
-            self.goes_on("gone")
-            assert self.state.phase is Phase.DONE
-            assert self.finishes == 1
-
-
-def test_the_group_under_hammer() -> None:
-    run_state_machine_as_test(
-        Hammer,
-        settings=settings(
-            max_examples=200,
-            stateful_step_count=40,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )

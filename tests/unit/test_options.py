@@ -1,45 +1,15 @@
-"""The command line: what it means, and the one line that each mistake gets."""
+"""The command line: what it means."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import pytest
+from tests.unit.command_line import MACHINE, PYTHON, parse
 
 from rallypoint.cli.flags import FLAGS
 from rallypoint.cli.help import help_text
-from rallypoint.cli.options import Machine, parse_run
+from rallypoint.cli.options import parse_run
 from rallypoint.cli.scan import HelpRequested
-from rallypoint.config import Endpoint, LaunchConfig, OnJoin, OutputMode
-from rallypoint.errors import UsageError
-
-PYTHON = "/usr/bin/python3"
-PROGRAMS = {"/usr/bin/python3", "/opt/py/bin/python", "echo"}
-DEVICES = {"cpu": 6, "gpu": 0, "xpu": 2, "auto": 4}
-
-
-def count_workers(word: str, interpreter: str, environ: Mapping[str, str]) -> int:
-    assert interpreter in PROGRAMS
-    return DEVICES[word]
-
-
-MACHINE = Machine(
-    count_workers=count_workers,
-    find_program=lambda name: name if name in PROGRAMS else None,
-    script_exists=lambda path: path in ("train.py", "./dir"),
-    random_id=lambda: "job-abc",
-    interpreter=PYTHON,
-)
-
-
-def parse(line: str, **environ: str) -> LaunchConfig:
-    return parse_run(line.split(), environ, MACHINE)
-
-
-def refusal(line: str, **environ: str) -> str:
-    with pytest.raises(UsageError) as caught:
-        parse(line, **environ)
-    return str(caught.value)
+from rallypoint.config import Endpoint, OnJoin, OutputMode
 
 
 def test_no_option_at_all_is_this_node_alone() -> None:
@@ -331,178 +301,6 @@ def test_signals_and_log_level() -> None:
 def test_what_happens_anyway_may_be_asked_for() -> None:
     parse("--start-method spawn --event-log-handler null --logs-specs default train.py")
     parse("--monitor-interval 0.5 train.py", PET_VIRTUAL_LOCAL_RANK="0", PET_START_METHOD="spawn")
-
-
-BAD: tuple[tuple[str, str], ...] = (
-    ("--nnodes 4:2 train.py", "--nnodes 4:2: needs 1 <= MIN <= MAX <= 100000"),
-    ("--nnodes 0 train.py", "--nnodes 0: needs 1 <= MIN <= MAX <= 100000"),
-    ("--nnodes x train.py", "--nnodes x: needs N or MIN:MAX, for example 4 or 2:4"),
-    ("--nnodes 1:2:3 train.py", "--nnodes 1:2:3: needs N or MIN:MAX, for example 4 or 2:4"),
-    ("--nnodes= train.py", "--nnodes: needs N or MIN:MAX, for example 4 or 2:4"),
-    ("--nnodes", "--nnodes: needs a value: --nnodes N|MIN:MAX"),
-    ("--role --nnodes 2 train.py", "--role: needs a value: --role NAME"),
-    ("--nproc-per-node 0 train.py", "--nproc-per-node 0: needs 1 or more workers"),
-    ("--nproc-per-node -1 train.py", "--nproc-per-node -1: needs 1 or more workers"),
-    ("--nproc-per-node 9999 train.py", "--nproc-per-node 9999: must be 1..4096 workers"),
-    (
-        "--nproc-per-node all train.py",
-        "--nproc-per-node all: needs a number, or one of cpu, gpu, xpu, auto",
-    ),
-    (
-        "--nproc-per-node gpu train.py",
-        "--nproc-per-node gpu: no gpu is visible on this node; use cpu, or a number",
-    ),
-    ("--max-restarts -1 train.py", "--max-restarts -1: needs 0 or more"),
-    ("--max-restarts 1.5 train.py", "--max-restarts 1.5: needs a whole number"),
-    ("--lease 0 train.py", "--lease 0: needs a number of seconds, more than 0"),
-    ("--lease nan train.py", "--lease nan: needs a number of seconds, more than 0"),
-    ("--lease 5s train.py", "--lease 5s: needs a number of seconds"),
-    ("--monitor-interval no train.py", "--monitor-interval no: needs a number of seconds"),
-    ("--nnode5 2 train.py", "--nnode5: unknown option; did you mean --nnodes?"),
-    ("--zzz train.py", "--zzz: unknown option"),
-    ("-x train.py", "-x: unknown option"),
-    ("--standalone=1 train.py", "--standalone=1: --standalone is a switch, it takes no value"),
-    (
-        "--rd tcp train.py",
-        "--rd: could be any of --rdzv-endpoint, --rdzv-id, --rdzv-backend, --rdzv-conf",
-    ),
-    ("--standalone --nnodes 2 train.py", "--nnodes 2: --standalone is one node only"),
-    (
-        "--rdzv-backend tpc --rdzv-endpoint a train.py",
-        "--rdzv-backend tpc: known are tcp, c10d, static; did you mean tcp?",
-    ),
-    (
-        "--rdzv-backend etcd-v2 train.py",
-        "--rdzv-backend etcd-v2: not yet; tcp needs no server, and is the default",
-    ),
-    ("--rdzv-endpoint a:b train.py", "--rdzv-endpoint a:b: b is no port, 1 to 65535"),
-    ("--rdzv-endpoint a:0 train.py", "--rdzv-endpoint a:0: 0 is no port, 1 to 65535"),
-    ("--rdzv-endpoint a: train.py", "--rdzv-endpoint a:: nothing is no port, 1 to 65535"),
-    ("--rdzv-endpoint :5 train.py", "--rdzv-endpoint :5: needs a host name or an address"),
-    (
-        "--rdzv-endpoint tcp://a:5 train.py",
-        "--rdzv-endpoint tcp://a:5: needs one HOST:PORT, without a scheme",
-    ),
-    (
-        "--rdzv-endpoint ::1:29400 train.py",
-        "--rdzv-endpoint ::1:29400: an IPv6 address with a port needs brackets: [::1]:29400",
-    ),
-    ("--rdzv-endpoint [::1 train.py", "--rdzv-endpoint [::1: needs [ADDRESS]:PORT"),
-    ("--master-port 70000 train.py", "--master-port 70000: 70000 is no port, 1 to 65535"),
-    (
-        "--nnodes 2 --node-rank 2 train.py",
-        "--node-rank 2: must be 0..1, as --nnodes is 2",
-    ),
-    (
-        "--nnodes 1:2 --node-rank 0 train.py",
-        (
-            "--nnodes 1:2 with --node-rank: fixed ranks need a fixed number of nodes; "
-            "use --rdzv-endpoint HOST:PORT for an elastic job"
-        ),
-    ),
-    (
-        "--rdzv-conf join_timout=3 train.py",
-        "--rdzv-conf join_timout=3: unknown key join_timout; did you mean join_timeout?",
-    ),
-    ("--rdzv-conf is_host train.py", "--rdzv-conf is_host: 'is_host' is not KEY=VALUE"),
-    (
-        "--rdzv-conf is_host=maybe train.py",
-        "--rdzv-conf is_host=maybe: needs 1 or 0, true or false",
-    ),
-    (
-        "--rdzv-conf join_timeout=0 train.py",
-        "--rdzv-conf join_timeout=0: needs a number of seconds, more than 0",
-    ),
-    (
-        "--rdzv-conf store_type=file train.py",
-        "--rdzv-conf store_type=file: not yet; leave it out to meet over TCP",
-    ),
-    ("--rdzv-conf rank=1 train.py", "--rdzv-conf rank=1: rank is given by --node-rank"),
-    (
-        "--redirects 4 train.py",
-        "--redirects 4: needs 0 to 3, or LOCAL_RANK:0-3 with commas, for example 0:1,1:3",
-    ),
-    ("-t 1,2 train.py", "--tee 1,2: needs LOCAL_RANK:0-3 in each part, for example 0:1,1:3"),
-    (
-        "--signals-to-handle SIGTREM train.py",
-        (
-            "--signals-to-handle SIGTREM: SIGTREM is no signal that can be handled; "
-            "did you mean SIGTERM?"
-        ),
-    ),
-    ("--output loud train.py", "--output loud: needs one of auto, inherit, prefix"),
-    ("--log-format yaml train.py", "--log-format yaml: needs one of text, json"),
-    (
-        "--exit-code failed=256 train.py",
-        (
-            "--exit-code failed=256: needs CLASS=N: one of success, failed, usage, infrastructure, "
-            "and 0 to 255"
-        ),
-    ),
-    (
-        "--no-restart-on 0 train.py",
-        "--no-restart-on 0: needs exit codes from 1 to 255, for example 3 or 3,77",
-    ),
-    ("--on-join at-checkpoint train.py", "--on-join at-checkpoint: not yet; use restart or hold"),
-    ("--on-join never train.py", "--on-join never: needs one of restart, hold"),
-    ("--virtual-local-rank train.py", "--virtual-local-rank: not yet"),
-    ("--numa-binding node train.py", "--numa-binding node: not yet"),
-    ("--local-ranks-filter 0 train.py", "--local-ranks-filter 0: not yet"),
-    ("--duplicate-stdout-filters a train.py", "--duplicate-stdout-filters a: not yet"),
-    ("--duplicate_stderr_filters a train.py", "--duplicate-stderr-filters a: not yet"),
-    (
-        "--start-method fork train.py",
-        "--start-method fork: not yet; use spawn or leave it out",
-    ),
-    (
-        "--event-log-handler x train.py",
-        "--event-log-handler x: not yet; use null or leave it out",
-    ),
-    ("--logs-specs x train.py", "--logs-specs x: not yet; use default or leave it out"),
-    (
-        "--token-file f --insecure train.py",
-        "--token-file f: has no effect with --insecure; give one of the two",
-    ),
-    ("", "the script is missing; for example: rallypoint run --nproc-per-node 2 train.py"),
-    ("nosuch.py", "nosuch.py: no such file"),
-    ("pkg.mod", "pkg.mod: no such file; it looks like a module: add -m"),
-    ("--no-python nosuch", "nosuch: no such program; check its path, or PATH"),
-    (
-        "-m --no-python echo",
-        "--module with --no-python: a module is run by Python's -m; give one of them",
-    ),
-)
-
-
-@pytest.mark.parametrize(("line", "message"), BAD)
-def test_each_mistake_gets_one_line(line: str, message: str) -> None:
-    assert refusal(line) == message
-
-
-BAD_ENVIRONMENT: tuple[tuple[str, str, str], ...] = (
-    ("PET_NNODES", "4:2", "needs 1 <= MIN <= MAX <= 100000"),
-    ("PET_STANDALONE", "maybe", "needs 1 or 0, true or false"),
-    ("PET_VIRTUAL_LOCAL_RANK", "1", "not yet"),
-    ("PET_START_METHOD", "forkserver", "not yet; use spawn or leave it out"),
-    ("RALLYPOINT_LEASE", "soon", "needs a number of seconds"),
-    ("LOGLEVEL", "loud", "needs one of DEBUG, INFO, WARNING, ERROR, CRITICAL"),
-    ("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "-1", "needs a number of seconds, 0 or more"),
-    ("PYTHON_EXEC", "pyhton", "no such program"),
-)
-
-
-@pytest.mark.parametrize(("name", "text", "why"), BAD_ENVIRONMENT)
-def test_a_mistake_in_the_environment_names_the_variable(name: str, text: str, why: str) -> None:
-    assert refusal("train.py", **{name: text}) == f"{name}={text}: {why}"
-
-
-def test_several_nodes_without_a_place_to_meet_are_shown_both_ways() -> None:
-    assert refusal("--nnodes 2:4 --master-port 5 train.py") == (
-        "--nnodes 2:4: the nodes need a place to meet; start each one with\n"
-        "  rallypoint run --nnodes 2:4 --rdzv-endpoint HOST:29400 ...\n"
-        "or, with ranks of your own (K is 0 on the node ADDRESS, then 1, 2, ...),\n"
-        "  rallypoint run --nnodes 4 --node-rank K --master-addr ADDRESS ..."
-    )
 
 
 @pytest.mark.parametrize("line", ["--help", "-h", "--nnodes 2 --help train.py", "-mh"])

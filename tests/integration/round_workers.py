@@ -1,0 +1,79 @@
+"""Commands to run as workers, and how to wait for their ends."""
+
+# ruff: noqa: ASYNC110
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from rallypoint.process import syscalls
+from rallypoint.process.exits import WorkerExit
+from rallypoint.process.spawn import Command
+
+LIMIT_S = 30.0
+ENVIRONMENT = dict(os.environ)
+
+
+def no_pidfds(_pid: int) -> int:
+    raise OSError(errno.ENOSYS, "Function not implemented")
+
+
+either_way = pytest.mark.parametrize("pidfd_open", [syscalls.pidfd_open, no_pidfds])
+
+
+def python(code: str) -> Command:
+    return Command([sys.executable, "-S", "-E", "-c", code], ENVIRONMENT)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def sleeping(seconds: str) -> list[int]:
+    """Processes `sleep <seconds>`."""
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            command = Path(f"/proc/{name}/cmdline").read_bytes()
+        except OSError:
+            continue
+        if command == f"sleep\0{seconds}\0".encode():
+            found.append(int(name))
+    return found
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(LIMIT_S):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def run(body: Callable[[], Awaitable[None]]) -> None:
+    """Run, and assert that no child and no descriptor is left."""
+    before = sorted(os.listdir("/proc/self/fd"))
+
+    async def main() -> None:
+        await body()
+
+    asyncio.run(main())
+    assert sorted(os.listdir("/proc/self/fd")) == before
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+class Outcomes(dict[int, WorkerExit]):
+    """Collects exits by local rank; each may come once."""
+
+    def note(self, local_rank: int, outcome: WorkerExit) -> None:
+        assert local_rank not in self
+        self[local_rank] = outcome

@@ -1,0 +1,87 @@
+"""A node's group of workers, in any phase."""
+
+from __future__ import annotations
+
+import signal
+
+from rallypoint.core import group
+from rallypoint.core.group import GroupSettings, GroupState, Phase
+from rallypoint.core.group_events import (
+    EnrolmentDone,
+    Exit,
+    GroupEffect,
+    GroupEvent,
+    Say,
+    SessionOpened,
+    StartOrdered,
+    StopOrdered,
+    VerdictGiven,
+    WorkersExited,
+    WorkersGone,
+    WorldAssigned,
+)
+from rallypoint.core.model import Assignment, EndKind, EndReason, Outcome, Stamp, Verdict
+
+TERM, INT, KILL = signal.SIGTERM, signal.SIGINT, signal.SIGKILL
+RULES = GroupSettings(2, 25.0, 5.0, (TERM, INT, signal.SIGHUP, signal.SIGQUIT))
+REASON = EndReason(EndKind.LOSS, "node b was lost")
+PHASES = list(Phase)
+
+
+def stamp(round_: int = 0, *, epoch: int = 7) -> Stamp:
+    return Stamp(1, epoch, round_)
+
+
+def assigned(round_: int = 0, *, epoch: int = 7, enrol: bool = True) -> WorldAssigned:
+    assignment = Assignment(round_, 0, 2, 0, 4, 0, 4, "a", 1, 0, "the first round", enrol)
+    return WorldAssigned(stamp(round_, epoch=epoch), assignment)
+
+
+def verdict(outcome: Outcome, number: int = 0) -> VerdictGiven:
+    return VerdictGiven(Verdict(outcome, "why", 0, signal=number))
+
+
+def exited(*codes: int | None, round_: int = 0) -> WorkersExited:
+    """Codes by local rank; None: still there. A negative code is a signal."""
+    exits = [
+        Exit(rank, None if code < 0 else code, -code if code < 0 else None)
+        for rank, code in enumerate(codes)
+        if code is not None
+    ]
+    return WorkersExited(stamp(round_), tuple(exits))
+
+
+class Node:
+    """The machine, and its effects without what it merely says."""
+
+    def __init__(self, phase: Phase = Phase.IDLE) -> None:
+        self.state = GroupState(RULES)
+        self.said: list[str] = []
+        way: list[GroupEvent] = [SessionOpened(resumed=False)]
+        if phase >= Phase.ENROLLING:
+            way.append(assigned())
+        if phase >= Phase.READY:
+            way.append(EnrolmentDone(stamp()))
+        if phase >= Phase.RUNNING:
+            way.append(StartOrdered(stamp()))
+        if phase is Phase.FINISHED:
+            way.append(exited(0, 0))
+        if phase >= Phase.STOPPING:
+            way.append(StopOrdered(stamp(), REASON))
+        if phase is Phase.DONE:
+            way += [verdict(Outcome.SUCCEEDED), WorkersGone(stamp())]
+        for event in way:
+            self.step(event)
+        assert self.state.phase is phase
+
+    def step(self, event: GroupEvent) -> list[GroupEffect]:
+        effects = group.step(self.state, event)
+        self.said += [effect.name for effect in effects if isinstance(effect, Say)]
+        return [effect for effect in effects if not isinstance(effect, Say)]
+
+    def steps(self, *events: GroupEvent) -> list[GroupEffect]:
+        """The effects of the last one."""
+        effects: list[GroupEffect] = []
+        for event in events:
+            effects = self.step(event)
+        return effects

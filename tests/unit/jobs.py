@@ -1,0 +1,84 @@
+"""A job machine and the time it is told."""
+
+from __future__ import annotations
+
+from rallypoint.core import job
+from rallypoint.core.events import NodeJoined
+from rallypoint.core.job_events import (
+    GiveVerdict,
+    JobEffect,
+    JobEvent,
+    NodeEnrolled,
+    NodeFailed,
+    Record,
+    SessionLost,
+)
+from rallypoint.core.model import Candidate, NodeRef, SharedSettings, Verdict, WorkerFailure
+
+A, B, C = (NodeRef(name, f"life-{name}") for name in "abc")
+RULES = SharedSettings("job", 2, 2, max_restarts=3)
+CANDIDATE = Candidate(2, "default", "10.0.0.1", 29500)
+
+
+class Host:
+    """Keeps the time and what was asked for."""
+
+    def __init__(self, settings: SharedSettings = RULES) -> None:
+        self.job = job.new_job(settings)
+        self.at = 0.0
+        self.seqs: dict[NodeRef, int] = {}
+        self.records: list[Record] = []
+
+    def step(self, event: JobEvent, at: float | None = None) -> list[JobEffect]:
+        self.at = self.at if at is None else at
+        effects = job.step(self.job, event, self.at)
+        self.records += [effect for effect in effects if isinstance(effect, Record)]
+        return [effect for effect in effects if not isinstance(effect, Record)]
+
+    def join(self, *refs: NodeRef) -> list[JobEffect]:
+        effects: list[JobEffect] = []
+        for ref in refs:
+            self.seqs[ref] = self.seqs.get(ref, 0) + 1
+            effects += self.step(
+                NodeJoined(ref, self.seqs[ref], CANDIDATE, self.job.round.settings)
+            )
+        return effects
+
+    def lose(self, ref: NodeRef, *, heard_at: float) -> list[JobEffect]:
+        return self.step(SessionLost(ref, "its connection broke", heard_at))
+
+    def fail(self, ref: NodeRef, failure: WorkerFailure, at: float) -> list[JobEffect]:
+        round_ = self.job.round.round
+        return self.step(NodeFailed(ref, round_, (failure,)), at)
+
+    @property
+    def verdict(self) -> Verdict:
+        assert self.job.verdict is not None
+        return self.job.verdict
+
+    @property
+    def blamed(self) -> str:
+        """Who the last restart or verdict was for."""
+        cause = self.job.verdict.cause if self.job.verdict else None
+        if cause is not None:
+            return cause.node_id
+        return next(r.node_id for r in reversed(self.records) if r.name == "restart")
+
+
+def failed(age_s: float = 0.0, code: int = 1, local_rank: int = 0) -> WorkerFailure:
+    return WorkerFailure(local_rank, local_rank, "default", 9, code, None, age_s, 0.0)
+
+
+def running(settings: SharedSettings = RULES, *refs: NodeRef) -> Host:
+    """A job whose first round runs on `refs`."""
+    host = Host(settings)
+    refs = refs or (A, B)
+    host.join(*refs)
+    for ref in refs:
+        host.step(NodeEnrolled(ref, 0))
+    assert host.job.started
+    return host
+
+
+def verdicts(effects: list[JobEffect]) -> list[NodeRef]:
+    return [effect.ref for effect in effects if isinstance(effect, GiveVerdict)]

@@ -1,0 +1,171 @@
+"""One node's workers, whatever events come in whatever order (A4, A5, F1, F2)."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
+from tests.unit.groups import KILL, REASON, RULES, assigned, stamp, verdict
+
+from rallypoint.core import group
+from rallypoint.core.group import GroupState, Phase, Then
+from rallypoint.core.group_events import (
+    Announced,
+    EnrolmentDone,
+    EnrolWithStore,
+    Exit,
+    Finish,
+    GroupEffect,
+    GroupEvent,
+    JoinRound,
+    KillWorkers,
+    LeaseEnded,
+    NodeExpelled,
+    ReportFailures,
+    ReportSuccess,
+    SessionGivenUp,
+    SessionOpened,
+    SignalCaught,
+    SignalWorkers,
+    SpawnWorkers,
+    StartOrdered,
+    StopOrdered,
+    VerdictGiven,
+    WaitEnded,
+    WaitKind,
+    WorkersExited,
+    WorkersGone,
+)
+from rallypoint.core.model import Outcome, Stamp
+
+ROUNDS = st.integers(0, 3)
+
+STAMPS = st.builds(stamp, ROUNDS, epoch=st.sampled_from([7, 7, 7, 8]))
+
+
+EXITS = st.lists(
+    st.builds(
+        lambda rank, code: Exit(rank, code, None if code is not None else KILL),
+        st.integers(0, 1),
+        st.sampled_from([0, 0, 1, None]),
+    ),
+    max_size=2,
+    unique_by=lambda exit_: exit_.local_rank,
+).map(tuple)
+
+
+EVENTS: st.SearchStrategy[GroupEvent] = st.one_of(
+    st.builds(SessionOpened, st.booleans()),
+    st.builds(assigned, ROUNDS, enrol=st.booleans()),
+    st.builds(StartOrdered, STAMPS),
+    st.builds(StopOrdered, STAMPS, st.just(REASON)),
+    st.builds(verdict, st.sampled_from(Outcome), st.sampled_from([0, 2, 15])),
+    st.builds(NodeExpelled, st.just("why"), st.booleans()),
+    st.just(LeaseEnded()),
+    st.just(SessionGivenUp("no answer")),
+    st.builds(EnrolmentDone, STAMPS, st.sampled_from(["", "", "no route"])),
+    st.builds(WorkersExited, STAMPS, EXITS),
+    st.builds(SignalCaught, st.sampled_from([2, 15])),
+    st.just(Announced()),
+    st.builds(WaitEnded, st.sampled_from(WaitKind), st.integers(1, 6)),
+)
+
+
+ONCE = (JoinRound, SpawnWorkers, EnrolWithStore, ReportSuccess, ReportFailures, Finish)
+"""Effects that applying an event twice must not repeat, except where an event is new each time."""
+
+
+class Hammer(RuleBasedStateMachine):
+    """Any event at any time; processes obey whenever they like."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.state = GroupState(RULES)
+        self.running: Stamp | None = None
+        self.told_to_stop = False
+        self.finishes = 0
+        self.must_end = False
+
+    @rule(event=EVENTS)
+    def happens(self, event: GroupEvent) -> None:
+        self.apply(event)
+        if not isinstance(event, SignalCaught | SessionOpened):
+            again = self.apply(event)
+            assert not [effect for effect in again if isinstance(effect, ONCE)]
+
+    @rule(event=st.sampled_from(["enrol", "start", "well", "gone", "gone"]))
+    def goes_on(self, event: str) -> None:
+        """What is likely, so that rounds get somewhere."""
+        current = self.state.stamp or stamp()
+        match event:
+            case "enrol":
+                self.apply(EnrolmentDone(current))
+            case "start":
+                self.apply(StartOrdered(current))
+            case "well":
+                self.apply(WorkersExited(current, (Exit(0, 0, None), Exit(1, 0, None))))
+            case "gone" if self.told_to_stop and self.running is not None:
+                gone, self.running, self.told_to_stop = self.running, None, False
+                self.apply(WorkersGone(gone))
+                assert self.apply(WorkersGone(gone)) == []
+
+    def apply(self, event: GroupEvent) -> list[GroupEffect]:
+        effects = group.step(self.state, event)
+        for effect in effects:
+            match effect:
+                case SpawnWorkers(new):
+                    assert self.running is None, "two rounds at once"
+                    assert not self.must_end, "workers after a verdict"
+                    self.running = new
+                case SignalWorkers() | KillWorkers():
+                    assert self.running is not None
+                    self.told_to_stop = True
+                case JoinRound():
+                    assert self.running is None, "joined with workers alive"
+                    assert not self.must_end
+                case Finish():
+                    assert self.running is None, "ended with workers alive"
+                    self.finishes += 1
+        final = isinstance(event, VerdictGiven | SessionGivenUp)
+        if final or (isinstance(event, NodeExpelled) and event.final):
+            self.must_end = True
+        if isinstance(event, LeaseEnded) and self.state.phase is not Phase.FINISHED:
+            assert self.running is None or self.told_to_stop
+        return effects
+
+    @invariant()
+    def hold(self) -> None:
+        if not hasattr(self, "state"):
+            return
+        assert self.finishes == (self.state.phase is Phase.DONE)
+        if self.must_end and self.state.phase is not Phase.DONE:
+            assert self.state.phase is Phase.STOPPING
+            assert self.state.then > Then.JOIN
+        stopping = self.state.phase is Phase.STOPPING
+        assert (self.running is not None and self.told_to_stop) == stopping
+
+    def teardown(self) -> None:
+        """Whatever happened, one verdict and obedient processes end it."""
+        if hasattr(self, "state"):
+            self.apply(verdict(Outcome.FAILED))
+            self.goes_on("gone")
+            assert self.state.phase is Phase.DONE
+            assert self.finishes == 1
+
+
+def test_the_group_under_hammer() -> None:
+    run_state_machine_as_test(
+        Hammer,
+        settings=settings(
+            max_examples=200,
+            stateful_step_count=40,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )

@@ -1,0 +1,160 @@
+"""Who is blamed, what it costs, and when the job is over (A2, A3, A4)."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+from tests.unit.jobs import RULES, A, B, C, Host, failed, running, verdicts
+
+from rallypoint.core import job
+from rallypoint.core.events import NodeSucceeded, Timer, TimerEnded, TimerKind
+from rallypoint.core.job_events import (
+    Assign,
+    FailuresDetailed,
+    NodeDrains,
+    NodeEnrolled,
+    NodeFailed,
+    StopWorkers,
+)
+from rallypoint.core.model import EndKind, Outcome
+from rallypoint.core.round_state import Phase
+
+
+def test_A3_nobody_is_blamed_before_every_participant_has_stopped() -> None:
+    host = running(replace(RULES, max_restarts=0))
+    effects = host.fail(A, failed(), at=10.0)
+    assert [e.ref for e in effects if isinstance(e, StopWorkers)] == [A, B], "stopped at once"
+    assert host.join(A) == []
+    assert host.job.verdict is None
+    assert verdicts(host.join(B)) == [A, B]
+    assert host.verdict.outcome is Outcome.FAILED
+    assert host.blamed == "a"
+    assert "rank 0 (node a, local rank 0) exited with code 1" in host.verdict.text
+    assert "--max-restarts 0" in host.verdict.text
+
+
+def test_A3_a_participant_that_is_lost_is_not_waited_for() -> None:
+    host = running(replace(RULES, max_restarts=0))
+    host.fail(A, failed(), at=10.0)
+    host.join(A)
+    host.at = 12.0
+    assert verdicts(host.lose(B, heard_at=11.0)) == [A]
+    assert host.blamed == "a", "the failure was received while b was still heard"
+
+
+def test_A3_a_lost_node_is_the_cause_of_what_its_peers_tell() -> None:
+    host = running(replace(RULES, min_nodes=1, max_restarts=0))
+    host.fail(A, failed(), at=10.1)
+    host.join(A)
+    host.at = 11.0
+    host.lose(B, heard_at=10.0)
+    assert host.job.verdict is None
+    assert host.job.ledger.total == 0, "losses cost nothing"
+    assert host.job.round.phase is Phase.ACTIVE
+
+
+def test_A3_a_failure_that_is_detailed_late_keeps_when_it_was_received() -> None:
+    host = running(replace(RULES, max_restarts=0))
+    host.fail(A, failed(age_s=0.1), at=10.0)
+    host.step(FailuresDetailed(A, 0, (replace(failed(age_s=5.0), message="boom"),)), at=15.0)
+    host.join(A)
+    host.lose(B, heard_at=12.0)
+    assert host.blamed == "a"
+    cause = host.verdict.cause
+    assert cause is not None
+    assert cause.failure is not None
+    assert cause.failure.message == "boom"
+
+
+def test_A3_a_report_that_comes_while_others_stop_may_be_the_first_cause() -> None:
+    host = running(replace(RULES, max_restarts=0))
+    host.fail(A, failed(), at=10.0)
+    host.step(NodeFailed(B, 0, (failed(age_s=1.0, code=7),)), at=10.2)
+    host.step(NodeFailed(B, 0, (failed(age_s=1.0, code=7),)), at=10.3)
+    host.join(A, B)
+    assert host.blamed == "b"
+    assert host.verdict.cause is not None
+    assert host.verdict.cause.collateral == 1, "a report told twice counts once"
+
+
+@pytest.mark.parametrize("how", ["drain", "growth"])
+def test_A3_what_fails_because_others_were_stopped_costs_nothing(how: str) -> None:
+    rules = replace(RULES, min_nodes=1, max_nodes=3, max_restarts=0, min_growth_interval_s=0.0)
+    host = Host(rules)
+    host.join(A, B)
+    host.step(TimerEnded(Timer(TimerKind.LAST_CALL, 0)))
+    for ref in (A, B):
+        host.step(NodeEnrolled(ref, 0))
+    host.at = 10.0
+    if how == "drain":
+        host.step(NodeDrains(A, "it got SIGTERM", 15))
+    else:
+        host.join(C)
+    assert host.job.end_reason is not None
+    assert host.job.end_reason.kind is (EndKind.DRAIN if how == "drain" else EndKind.GROWTH)
+    host.step(NodeFailed(B, 0, (failed(),)), at=10.1)
+    host.join(B)
+    if how == "growth":
+        host.join(A)
+    assert host.job.verdict is None
+    assert host.job.round.phase is Phase.ACTIVE
+
+
+def test_A3_what_failed_before_others_were_stopped_counts() -> None:
+    host = running(replace(RULES, min_nodes=1, max_restarts=0))
+    host.step(NodeDrains(A, "it got SIGTERM", 15), at=10.0)
+    host.step(NodeFailed(B, 0, (failed(age_s=2.0),)), at=10.1)
+    host.join(B)
+    assert host.verdict.outcome is Outcome.FAILED
+
+
+def test_A4_all_succeed_and_the_job_is_over() -> None:
+    host = running()
+    assert host.step(NodeSucceeded(A, 0)) == []
+    assert host.step(NodeSucceeded(A, 0)) == []
+    assert verdicts(host.step(NodeSucceeded(B, 0))) == [A, B]
+    assert host.verdict.outcome is Outcome.SUCCEEDED
+
+
+def test_A4_a_node_lost_after_its_success_counts_as_succeeded() -> None:
+    host = running()
+    host.step(NodeSucceeded(A, 0))
+    assert host.lose(A, heard_at=5.0) == []
+    assert verdicts(host.step(NodeSucceeded(B, 0))) == [B]
+    assert host.verdict.outcome is Outcome.SUCCEEDED
+
+
+def test_A4_a_failure_elsewhere_runs_an_early_finisher_again() -> None:
+    host = running()
+    host.step(NodeSucceeded(A, 0))
+    host.fail(B, failed(), at=1.0)
+    effects = host.join(A, B)
+    assert {e.ref for e in effects if isinstance(e, Assign)} == {A, B}
+    assert host.step(NodeSucceeded(A, 0)) == [], "of the round before"
+    assert host.job.verdict is None
+
+
+def test_A2_the_pause_before_a_restart_holds_the_round() -> None:
+    host = running(replace(RULES, restart_backoff_s=5.0))
+    host.fail(A, failed(), at=1.0)
+    assert host.join(A, B) == []
+    timer = Timer(TimerKind.BACKOFF, 1)
+    assert job.timers_wanted(host.job)[timer] == 5.0
+    effects = host.step(TimerEnded(timer))
+    assert len([e for e in effects if isinstance(e, Assign)]) == 2
+    assert host.step(TimerEnded(timer)) == []
+    assert host.job.ledger.total == 1
+
+
+def test_A2_restarts_are_counted_for_the_job_and_told_to_workers() -> None:
+    host = running()
+    for count in (1, 2, 3):
+        host.fail(A if count % 2 else B, failed(), at=float(count))
+        effects = host.join(A, B)
+        assert {e.assignment.restart_count for e in effects if isinstance(e, Assign)} == {count}
+        for ref in (A, B):
+            host.step(NodeEnrolled(ref, host.job.round.round))
+    host.fail(A, failed(), at=4.0)
+    host.join(A, B)
+    assert host.verdict.outcome is Outcome.FAILED
+    assert host.verdict.restarts_used == 3

@@ -1,0 +1,136 @@
+"""Nodes that are lost, and those that keep getting lost (R3)."""
+
+from __future__ import annotations
+
+from tests.unit.rounds import job, running
+
+from rallypoint.core.events import JoinTimedOut, StopRound, Timer, TimerKind, TooManyLosses
+from rallypoint.core.model import EndKind
+from rallypoint.core.round_state import Standing
+from rallypoint.core.round_timers import timers_wanted
+from rallypoint.testing.virtual_time import RoundHost
+
+
+def test_R3_survivors_are_told_who_and_why_and_re_form() -> None:
+    host = running(1, 3, "a b c")
+    effects = host.lose("b", "its lease expired")
+    assert isinstance(effects[0], StopRound)
+    assert effects[0].round == 0
+    assert effects[0].reason.kind is EndKind.LOSS
+    assert effects[0].reason.node_id == "b"
+    assert effects[0].reason.text == "node b was lost: its lease expired"
+    assert host.world == ["a", "c"]
+
+
+def test_R3_a_drain_ends_the_round_and_is_no_loss() -> None:
+    host = running(1, 3, "a b")
+    host.drain("b")
+    assert host.stops[0].reason.kind is EndKind.DRAIN
+    host.lose("b")
+    assert host.state.losses == []
+    assert host.standing("b") is None
+    assert len(host.stops) == 1
+
+
+def test_R3_a_node_that_joins_again_unasked_has_lost_its_workers() -> None:
+    host = running(2, 2, "a b")
+    host.join("b")
+    assert [stop.reason.kind for stop in host.stops] == [EndKind.LOSS]
+    assert host.world == ["a", "b"]
+    assert host.state.round == 1
+
+
+def test_R3_below_the_minimum_the_job_waits_for_a_replacement() -> None:
+    host = running(2, 2, "a b", join_timeout_s=100.0)
+    host.lose("a")
+    host.pass_time(99.0)
+    assert not any(isinstance(e, JoinTimedOut) for e in host.seen)
+    host.join("c")
+    assert host.world == ["b", "c"]
+    host.pass_time(86_400.0)
+    assert not any(isinstance(e, JoinTimedOut) for e in host.seen)
+
+
+def test_R3_the_timeout_names_who_was_missing() -> None:
+    host = running(3, 3, "a b c", join_timeout_s=100.0)
+    host.lose("b")
+    host.lose("c")
+    host.pass_time(100.0)
+    assert host.seen[-1] == JoinTimedOut(1, ("a",), ("b", "c"))
+
+
+def test_R3_a_first_round_times_out_too() -> None:
+    host = job(2, 2, join_timeout_s=100.0)
+    host.join("a")
+    host.pass_time(100.0)
+    assert host.seen == [JoinTimedOut(0, ("a",), ())]
+
+
+def flap(host: RoundHost, node: str, times: int) -> None:
+    """The node is lost so often, and takes part again each time."""
+    for number in range(times):
+        host.lose(node)
+        host.join(node, incarnation=f"again{number}")
+        if number < times - 1:
+            host.pass_time(1.0)
+            assert host.standing(node) is Standing.RUNNING
+
+
+def test_R3_a_node_lost_three_times_triggers_nothing_for_a_while() -> None:
+    host = running(1, 2, "a b", min_growth_interval_s=1.0, lease_s=15.0)
+    flap(host, "b", 3)
+    assert host.standing("b") is Standing.WAITING
+    host.pass_time(119.9)
+    assert host.standing("b") is Standing.WAITING
+    host.pass_time(0.1)
+    assert host.standing("b") is Standing.RUNNING
+
+
+def test_R3_quarantine_doubles_with_each_further_loss_up_to_ten_minutes() -> None:
+    lengths = []
+    for losses in range(1, 8):
+        host = running(1, 2, "a b", lease_s=15.0, max_node_losses_per_hour=99)
+        for number in range(losses):
+            host.lose("b")
+            host.join("b", incarnation=str(number))
+            host.fail("a")
+            assert host.standing("b") is Standing.RUNNING, "a round that ends anyway admits it"
+        wanted = timers_wanted(host.state)
+        lengths.append(wanted.get(Timer(TimerKind.QUARANTINE, id="b")))
+    assert lengths == [None, None, 120.0, 240.0, 480.0, 600.0, 600.0]
+
+
+def test_R3_losses_ten_minutes_ago_do_not_count_for_quarantine() -> None:
+    host = running(1, 2, "a b", min_growth_interval_s=1.0)
+    flap(host, "b", 2)
+    host.pass_time(600.0)
+    flap(host, "b", 1)
+    host.pass_time(1.0)
+    assert host.standing("b") is Standing.RUNNING
+
+
+def test_R3_too_many_losses_within_an_hour() -> None:
+    host = running(1, 20, "a b c d", max_node_losses_per_hour=2)
+    host.lose("b")
+    host.lose("c")
+    assert not any(isinstance(e, TooManyLosses) for e in host.seen)
+    assert TooManyLosses(3) in host.lose("d")
+
+
+def test_R3_losses_are_forgotten_after_an_hour() -> None:
+    host = running(1, 20, "a b c d", max_node_losses_per_hour=2)
+    host.lose("b")
+    host.lose("c")
+    host.pass_time(3600.0)
+    host.lose("d")
+    assert not any(isinstance(e, TooManyLosses) for e in host.seen)
+
+
+def test_R3_losing_a_node_that_ran_nothing_is_not_counted() -> None:
+    host = running(1, 2, "a", max_node_losses_per_hour=0)
+    host.join("b")
+    host.join("c")
+    host.lose("b")
+    host.lose("c")
+    host.leave("a")
+    assert host.state.losses == []
