@@ -9,7 +9,7 @@ SETUP := $(VENV)/.ready
 # The demo needs less than the tests: it installs its own set only where theirs is not there.
 DEMO_SETUP := $(if $(wildcard $(SETUP)),$(SETUP),$(VENV)/.ready-demo)
 
-.PHONY: test lint types unit demo bench clean
+.PHONY: test lint types unit demo bench fuzz clean
 
 test: lint types unit
 
@@ -30,6 +30,10 @@ bench: $(SETUP)
 	$(BIN)/python benchmarks/launch.py
 	$(BIN)/python benchmarks/recovery.py
 
+# Until something is found, FUZZ_SECONDS have passed, or it is stopped.
+fuzz: $(VENV)/.ready-fuzz
+	$(BIN)/python -m tests.fuzz.fuzz_c10d
+
 $(SETUP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[test]'
@@ -40,5 +44,9 @@ $(VENV)/.ready-demo: pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[demo]'
 	touch $@
 
+$(VENV)/.ready-fuzz: $(SETUP)
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[fuzz]'
+	touch $@
+
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis .demo
+	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis .demo .fuzz
