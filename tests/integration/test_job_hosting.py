@@ -81,7 +81,7 @@ def test_F6_a_name_that_does_not_resolve_yet_is_waited_for(cluster: Cluster) -> 
     assert "gave up after 1 s; check the host name" in line
 
 
-def test_R5_an_embedded_coordinator_serves_its_own_job_only(cluster: Cluster) -> None:
+def test_an_embedded_coordinator_serves_its_own_job_only(cluster: Cluster) -> None:
     a = cluster.agent("a")
     cluster.wait_workers(1)
     stranger = cluster.agent("stranger", rdzv_id="another")

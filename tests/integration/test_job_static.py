@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.integration.cluster import AgentProcess, Cluster
 
 SUM_OF_RANKS = """\
@@ -58,6 +59,61 @@ def test_static_a_real_all_reduce_over_one_shared_port(cluster: Cluster, tmp_pat
     told = [json.loads(line) for node in nodes for line in node.stdout_lines]
     store = ["127.0.0.1", str(cluster.port)]
     assert told == [{"sum": 6.0, "of": 4, "store": store}] * 4
+
+
+def test_a_rank_that_a_live_node_has_is_refused(cluster: Cluster) -> None:
+    zero, one = static(cluster, 0), static(cluster, 1)
+    workers = cluster.wait_workers(2)
+    for node_id in (None, "elsewhere"):
+        twin = static(cluster, 1, node_id=node_id)
+        assert twin.wait_exit() == 2
+        (line,) = twin.lines
+        taken = "node rank 1 is taken by node rank1 (127.0.0.1): give each node its own --node-rank"
+        assert line == f"rallypoint: {taken}"
+        assert twin.workers() == []
+        zero.wait_event("node_refused", taken)
+    assert all(worker.is_alive for worker in workers)
+    cluster.end_well(zero, one)
+    assert cluster.workers() == workers
+
+
+@pytest.mark.parametrize("node_id", [None, "spare"])
+def test_a_rank_whose_node_was_killed_is_taken_by_its_replacement(
+    cluster: Cluster, node_id: str | None
+) -> None:
+    """Also while the coordinator still waits for the killed node to come back."""
+    cluster.options |= {"lease": 30}
+    zero, one = static(cluster, 0), static(cluster, 1)
+    cluster.wait_workers(2, round=0)
+    one.kill()
+    two = static(cluster, 1, node_id=node_id)
+    again = cluster.wait_workers(2, round=1)
+    assert [worker.env["GROUP_RANK"] for worker in again] == ["0", "1"]
+    assert [worker.node for worker in again] == ["rank0", node_id or "rank1"]
+    cluster.end_well(zero, two)
+
+
+def test_a_rank_whose_node_is_silent_is_taken_by_its_replacement(cluster: Cluster) -> None:
+    cluster.options |= {"lease": 6}
+    zero, one = static(cluster, 0), static(cluster, 1)
+    cluster.wait_workers(2, round=0)
+    one.pause()
+    zero.wait_event("round_ended", "node rank1 was lost")
+    two = static(cluster, 1)
+    cluster.wait_workers(2, round=1)
+    one.resume()
+    assert one.wait_exit() == 75
+    cluster.end_well(zero, two)
+
+
+def test_R4_an_id_that_was_given_is_taken_over_with_its_rank(cluster: Cluster) -> None:
+    zero, one = static(cluster, 0), static(cluster, 1, node_id="named")
+    cluster.wait_workers(2, round=0)
+    two = static(cluster, 1, node_id="named")
+    assert one.wait_exit() == 75
+    again = cluster.wait_workers(2, round=1)
+    assert [worker.node for worker in again] == ["rank0", "named"]
+    cluster.end_well(zero, two)
 
 
 def test_F9_a_store_that_can_not_be_reached_shows_before_any_worker_starts(

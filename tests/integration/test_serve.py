@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -107,7 +108,48 @@ def test_R5_a_failed_job_begins_anew_and_one_that_succeeded_does_not(tmp_path: P
         assert late.wait_exit() == 0
         assert late.workers() == []
         assert late.verdict["outcome"] == "succeeded"
+        assert late.verdict["ended_s_ago"] >= 0
+        assert second.verdict["ended_s_ago"] is None
         serve.said("job job: job failed")
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_R5_who_comes_after_the_success_says_that_nothing_was_started(
+    tmp_path: Path, quiet: bool
+) -> None:
+    options: dict[str, Option] = {"nnodes": "1", "log_format": "text", "quiet": quiet}
+    with Cluster(tmp_path, **options) as cluster, Serve(cluster):
+        first = cluster.agent("a", hosts=False)
+        wait_started(first, 0)
+        cluster.order("sys.exit(0)")
+        assert first.wait_exit() == 0
+        again = cluster.agent("a", hosts=False)
+        assert again.wait_exit() == 0
+        assert again.workers() == []
+        line = again.stderr_lines[-1]
+        assert re.fullmatch(
+            r"rallypoint: job job finished \d+ s ago on this coordinator and nothing was started: "
+            r"give another --rdzv-id to run it again",
+            line,
+        ), line
+        assert not any("nothing was started" in line for line in first.stderr_lines)
+
+
+@pytest.mark.parametrize("nnodes", ["1", "2"])
+def test_a_job_that_nobody_named_is_refused(tmp_path: Path, nnodes: str) -> None:
+    """One that had the same default name would be taken for it."""
+    with Cluster(tmp_path, nnodes=nnodes, rdzv_id=None) as cluster, Serve(cluster) as serve:
+        a = cluster.agent("a", hosts=False)
+        assert a.wait_exit() == 2
+        (line,) = a.lines
+        assert "tells apart by their run ids" in line
+        assert "--rdzv-id" in line
+        assert a.workers() == []
+        serve.said("tells apart by their run ids")
+        named = cluster.agent("a", hosts=False, rdzv_id="job", nnodes="1")
+        wait_started(named, 0)
+        cluster.order("sys.exit(0)")
+        assert named.wait_exit() == 0
 
 
 def test_F2_without_their_coordinator_agents_stop_their_workers(tmp_path: Path) -> None:

@@ -139,3 +139,14 @@ def test_F3_silence_proves_nothing_while_this_process_did_not_run() -> None:
 
 def test_F3_a_short_lag_is_nothing() -> None:
     assert watched("a").lagged(30.0, 0.9) is None
+
+
+def test_who_is_here_is_connected_and_not_silent_for_two_thirds_of_the_lease() -> None:
+    liveness = watched("a")
+    assert liveness.is_here("a", LEASE_S * 0.66)
+    assert not liveness.is_here("a", LEASE_S * 0.67)
+    assert not liveness.is_here("stranger", 0.0)
+    liveness.vanished("a", 1.0)
+    assert not liveness.is_here("a", 1.0)
+    liveness.heard("a", 1.5)
+    assert liveness.is_here("a", 1.5)

@@ -22,6 +22,7 @@ from rallypoint.coordinator.server import Coordinator
 from rallypoint.core.group_events import Finish
 from rallypoint.core.job_events import Record
 from rallypoint.core.model import Candidate, SharedSettings
+from rallypoint.core.ranks import id_of_rank
 from rallypoint.errors import InfrastructureError, InvariantError, UsageError
 from rallypoint.observe.observer import Observer
 from rallypoint.process.dispositions import release_signals
@@ -195,7 +196,7 @@ class Participation:
         rendezvous = self._config.rendezvous
         node_id = rendezvous.node_id or ""
         if not node_id and rendezvous.static:
-            node_id = f"rank{rendezvous.node_rank}"
+            node_id = id_of_rank(rendezvous.node_rank or 0)
         host_name = socket.gethostname().partition(".")[0] or "node"
         return CoordinatorSession(
             Identity(node_id, host_name, os.urandom(8).hex()),

@@ -41,7 +41,8 @@ class FirstCause(Struct, frozen=True):
 
 
 class VerdictView(Struct, frozen=True):
-    """All that the last lines show. `reason` tells of an end that no worker caused."""
+    """All that the last lines show. `reason` tells of an end that no worker caused;
+    `ended_s_ago` is set where this node came after the end and started nothing."""
 
     outcome: Outcome
     run_id: str
@@ -52,13 +53,18 @@ class VerdictView(Struct, frozen=True):
     reason: str = ""
     cause: FirstCause | None = None
     collateral: int = 0
+    ended_s_ago: float | None = None
 
 
 def verdict_lines(
     view: VerdictView, *, quiet: bool = False, zone: tzinfo | None = None
 ) -> tuple[str, ...]:
-    """The last lines, first the one that says it all. A success is one line, or none if quiet."""
+    """The last lines, first the one that says it all. A success is one line, or none if quiet:
+    but who starts nothing always says so."""
     job = f"{PROGRAM}: job {one_line(view.run_id)}"
+    if view.outcome is Outcome.SUCCEEDED and view.ended_s_ago is not None:
+        when = f"finished {duration_text(view.ended_s_ago)} ago on this coordinator"
+        return (f"{job} {when} and nothing was started: give another --rdzv-id to run it again",)
     if view.outcome is Outcome.SUCCEEDED:
         if quiet:
             return ()
@@ -155,6 +161,7 @@ def verdict_json(view: VerdictView) -> str:
         "max_restarts": view.max_restarts,
         "reason": view.reason,
         "collateral": view.collateral,
+        "ended_s_ago": view.ended_s_ago,
         "cause": None
         if cause is None
         else {

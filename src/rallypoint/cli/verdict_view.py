@@ -34,6 +34,7 @@ def verdict_view(end: JobEnd) -> VerdictView:
         reason=_reason(verdict.text, verdict.cause),
         cause=_first_cause(verdict.cause),
         collateral=verdict.cause.collateral if verdict.cause else 0,
+        ended_s_ago=verdict.ended_s_ago,
     )
 
 

@@ -18,12 +18,11 @@ from rallypoint.cli.rdzv_conf import RdzvConf, read_rdzv_conf
 from rallypoint.cli.scan import Scanned, Value
 from rallypoint.cli.values import choice, endpoint, host, integer, nearest, nodes, port, seconds
 from rallypoint.config import DEFAULT_STATIC_PORT, Endpoint, OnJoin, RendezvousConfig
+from rallypoint.core.model import UNNAMED_RUN_ID
 from rallypoint.errors import UsageError
 
 _BACKENDS = ("tcp", "c10d", "static")
 _NOT_YET = ("file", "etcd", "etcd-v2")
-_SHARED_RUN_ID = "none"
-"""What torchrun calls a job without a name; several nodes must agree on one."""
 
 _TWO_WAYS = """\
 --nnodes {nnodes}: the nodes need a place to meet; start each one with
@@ -53,7 +52,7 @@ def read_rendezvous(
     run_id = scanned.get("--rdzv-id")
     local_addr = scanned.get("--local-addr")
     node_id, topology = scanned.get("--node-id"), scanned.get("--topology")
-    fallback_id = random_id() if alone and run_id is None else _SHARED_RUN_ID
+    fallback_id = random_id() if alone and run_id is None else UNNAMED_RUN_ID
     lease_s = _seconds(scanned, "--lease", conf.lease_s, 15.0)
     return RendezvousConfig(
         run_id=run_id.text if run_id else fallback_id,

@@ -14,10 +14,12 @@ from collections.abc import Callable
 from typing import assert_never
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from rallypoint.coordinator.connection import Connection
 from rallypoint.coordinator.deadlines import Deadlines
 from rallypoint.core import job as jobs
+from rallypoint.core import wording
 from rallypoint.core.events import (
     ExpelNode,
     NodeJoined,
@@ -47,6 +49,7 @@ from rallypoint.core.job_events import (
 )
 from rallypoint.core.liveness import Liveness, Patience
 from rallypoint.core.model import NodeRef, SharedSettings, Stamp, Verdict
+from rallypoint.core.ranks import id_of_rank
 from rallypoint.errors import SettingsConflictError
 from rallypoint.wire import messages as m
 
@@ -66,6 +69,14 @@ class Session(Struct, eq=False):
     """The generation at which it was opened. An agent that names another does not know of it."""
     applied: int = 0
     """The last report that was applied."""
+    is_first: bool = True
+    """The agent's first session, as far as it knows: it has never been told of a round."""
+    came_late: bool = False
+    """The agent's first session, opened after the job's end."""
+    host: str = ""
+    """Where it was dialled from, for people."""
+    node_rank: int = -1
+    """The fixed rank that it has joined with; -1: none."""
 
 
 class HostedJob:
@@ -86,6 +97,9 @@ class HostedJob:
         self._sessions: dict[str, Session] = {}
         self._node_ids: dict[str, str] = {}
         """Node id -> the incarnation that holds it."""
+        self._by_rank: dict[int, Session] = {}
+        """Fixed rank -> who holds it."""
+        self._ended_at: float | None = None
         self._liveness = Liveness(settings.lease_s, settings.reconnect_grace_s)
         self._check: asyncio.TimerHandle | None = None
         self._deadlines = Deadlines(self._loop, self._timer_ended)
@@ -132,6 +146,8 @@ class HostedJob:
             ref = NodeRef(self._node_id(hello), hello.incarnation)
             generation = hello.generation
             session = Session(self, ref, hello.settings, generation, connection, generation)
+            session.is_first = not hello.opened
+            session.came_late = session.is_first and self.verdict is not None
             self._sessions[hello.incarnation] = session
             self._node_ids.setdefault(ref.node_id, hello.incarnation)
         elif hello.generation <= session.generation:
@@ -142,6 +158,7 @@ class HostedJob:
             if not resumed:
                 session.opened = hello.generation
         connection.session = session
+        session.host = connection.peer.rpartition(":")[0]
         self._heard(session)
         connection.send(m.Attached(session.ref.node_id, self._incarnation, self._epoch, resumed))
         connection.send(m.Ack(session.applied))
@@ -175,8 +192,9 @@ class HostedJob:
         ref = session.ref
         match report:
             case m.Join(seq, candidate):
-                self._node_ids[ref.node_id] = ref.incarnation
-                self._step(NodeJoined(ref, seq, candidate, session.settings))
+                if self._claims_rank(session, candidate.node_rank):
+                    self._node_ids[ref.node_id] = ref.incarnation
+                    self._step(NodeJoined(ref, seq, candidate, session.settings))
             case m.Failed(stamp, failures) if self._is_ours(stamp):
                 self._step(NodeFailed(ref, stamp.round, failures))
             case m.Detailed(stamp, failures) if self._is_ours(stamp):
@@ -190,6 +208,7 @@ class HostedJob:
             case m.NotEnrolled(stamp, text) if self._is_ours(stamp):
                 self._step(EnrolmentFailed(ref, stamp.round, text))
             case m.Drain(why, signal, hosts):
+                self._yield_rank(session)
                 self._step((HostLeaving if hosts else NodeDrains)(ref, why, signal))
             case m.Cancel(why, signal):
                 self._step(JobCancelled(ref, why, signal))
@@ -201,9 +220,50 @@ class HostedJob:
                 for effect in jobs.truth(self._job, ref):
                     self._perform(effect)
 
+    def _claims_rank(self, session: Session, node_rank: int) -> bool:
+        """Whether it may join with this fixed rank; else it has been refused.
+
+        A mistyped rank must not evict a healthy node. An id that a person gave is meant, though:
+        the later one has it (behaviour R4), as whoever takes the place of a node that is gone.
+        """
+        holder = self._by_rank.get(node_rank)
+        if node_rank < 0 or holder is session or self.verdict is not None:
+            return True
+        if holder is not None:
+            ours, now = session.ref, self._loop.time()
+            same_id = ours.node_id == holder.ref.node_id
+            id_was_given = ours.node_id != id_of_rank(node_rank)
+            if self._liveness.is_here(holder.ref.incarnation, now):
+                if same_id and not session.is_first:
+                    return True  # the round machine knows which of the two was superseded
+                if not (same_id and id_was_given):
+                    self._turn_away(session, wording.rank_taken(node_rank, holder.ref, holder.host))
+                    return False
+            self._yield_rank(holder)
+            if not same_id:
+                self._lose(holder, f"node {ours} has taken its rank {node_rank}", now)
+        session.node_rank = node_rank
+        self._by_rank[node_rank] = session
+        return True
+
+    def _yield_rank(self, session: Session) -> None:
+        if self._by_rank.get(session.node_rank) is session:
+            del self._by_rank[session.node_rank]
+        session.node_rank = -1
+
+    def _turn_away(self, session: Session, text: str) -> None:
+        connection = session.connection
+        self._forget(session)
+        self._hang_up(session, m.Refused(text))
+        if connection is not None:
+            self._on_record(Record("node_refused", f"refused {connection.peer}: {text}"))
+
     def _step(self, event: JobEvent) -> None:
-        for effect in jobs.step(self._job, event, self._loop.time()):
+        now = self._loop.time()
+        for effect in jobs.step(self._job, event, now):
             self._perform(effect)
+        if self._ended_at is None and self.verdict is not None:
+            self._ended_at = now
         self._deadlines.want(jobs.timers_wanted(self._job))
 
     def _perform(self, effect: JobEffect) -> None:
@@ -215,7 +275,7 @@ class HostedJob:
             case StopWorkers(ref, round_, reason):
                 self._send(ref, m.StopNow(self._stamp(round_), reason))
             case GiveVerdict(ref, verdict):
-                self._send(ref, m.Ended(self._stamp(verdict.round), verdict))
+                self._send(ref, m.Ended(self._stamp(verdict.round), self._dated(ref, verdict)))
             case ExpelNode(ref, why, final):
                 self._send(ref, m.Expelled(self._stamp(), why, final))
                 session = self._sessions.get(ref.incarnation)
@@ -242,9 +302,18 @@ class HostedJob:
         connection.send(m.Refused(text))
         connection.close()
 
-    def _hang_up(self, session: Session) -> None:
+    def _dated(self, ref: NodeRef, verdict: Verdict) -> Verdict:
+        """Who came after the end is told how long ago that was."""
+        session = self._sessions.get(ref.incarnation)
+        if session is None or not session.came_late or self._ended_at is None:
+            return verdict
+        return replace(verdict, ended_s_ago=self._loop.time() - self._ended_at)
+
+    def _hang_up(self, session: Session, last_word: m.Refused | None = None) -> None:
         """An agent that is still there attaches anew, and learns what it missed."""
         if session.connection is not None:
+            if last_word is not None:
+                session.connection.send(last_word)
             session.connection.session = None
             session.connection.close()
             session.connection = None
@@ -267,6 +336,7 @@ class HostedJob:
     def _forget(self, session: Session) -> None:
         ref = session.ref
         self._sessions.pop(ref.incarnation, None)
+        self._yield_rank(session)
         if self._node_ids.get(ref.node_id) == ref.incarnation:
             del self._node_ids[ref.node_id]
         self._liveness.forget(ref.incarnation)
@@ -299,12 +369,14 @@ class HostedJob:
         if patience is not None:
             self._be_patient(patience)
         for item in lost:
-            session = self._sessions[item.member]
-            self._forget(session)
-            self._hang_up(session)
-            wall_time = time.time() - (now - item.last_heard_at)
-            self._step(SessionLost(session.ref, item.why, item.last_heard_at, wall_time))
+            self._lose(self._sessions[item.member], item.why, item.last_heard_at)
         self._watch()
+
+    def _lose(self, session: Session, why: str, last_heard_at: float) -> None:
+        self._forget(session)
+        self._hang_up(session)
+        wall_time = time.time() - (self._loop.time() - last_heard_at)
+        self._step(SessionLost(session.ref, why, last_heard_at, wall_time))
 
     def _be_patient(self, patience: Patience) -> None:
         text = f"{patience.why}: waiting one more lease ({self.settings.lease_s:g} s)"

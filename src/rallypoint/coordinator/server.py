@@ -17,7 +17,7 @@ from rallypoint.coordinator.hosted_job import HostedJob, Session
 from rallypoint.coordinator.listen import listen_backlog
 from rallypoint.coordinator.shared_port import SharedPort
 from rallypoint.core.job_events import Record
-from rallypoint.core.model import Outcome, SharedSettings
+from rallypoint.core.model import UNNAMED_RUN_ID, Outcome, SharedSettings
 from rallypoint.errors import ProtocolError
 from rallypoint.wire import messages as m
 from rallypoint.wire.handshake import NONCE_BYTES, SERVER_ID_BYTES, Established, ServerHandshake
@@ -149,14 +149,27 @@ class Coordinator:
         self._opening.pop(connection, None)
         if hello.settings.run_id != run_id:
             raise ProtocolError(f"a node of job {run_id!r} attached to {hello.settings.run_id!r}")
-        if self._only is not None and run_id != self._only.run_id:
-            other = self._only.run_id
-            text = f"this port is used by job {other!r}, not {run_id!r}: choose another port"
+        text = self._refusal(run_id)
+        if text is not None:
             self._on_record(run_id, Record("node_refused", f"refused {connection.peer}: {text}"))
             connection.send(m.Refused(text))
             connection.close()
             return
         self._job_of(hello).attach(connection, hello)
+
+    def _refusal(self, run_id: str) -> str | None:
+        """Why a job of this name can't meet here."""
+        if self._only is not None:
+            other = self._only.run_id
+            if run_id == other:
+                return None
+            return f"this port is used by job {other!r}, not {run_id!r}: choose another port"
+        if run_id != UNNAMED_RUN_ID:
+            return None
+        return (
+            "this coordinator (rallypoint serve) serves many jobs, which it tells apart by their "
+            "run ids: give every node of this job the same --rdzv-id, like --rdzv-id my-job-1"
+        )
 
     def _job_of(self, hello: m.Attach) -> HostedJob:
         """Who took part in a job gets its verdict; after a failure others begin it again."""

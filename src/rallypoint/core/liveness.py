@@ -74,6 +74,13 @@ class Liveness:
         self._vanished.pop(member, None)
         self._overdue.discard(member)
 
+    def is_here(self, member: str, now: float) -> bool:
+        """Connected, and heard so lately that nobody may take it for missing."""
+        heard_at = self._heard.get(member)
+        if heard_at is None or member in self._vanished:
+            return False
+        return now - heard_at <= self._lease_s * SILENT_SHARE
+
     def lagged(self, now: float, lag_s: float) -> Patience | None:
         """The caller did not run for `lag_s`: silence in that time proves nothing."""
         if lag_s < min(self._lease_s / 2, self._grace_s):

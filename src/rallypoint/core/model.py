@@ -11,6 +11,9 @@ from enum import Enum
 
 from msgspec import Struct
 
+UNNAMED_RUN_ID = "none"
+"""What a job is called that nobody named, as by torchrun: several nodes must agree on one."""
+
 
 class SharedSettings(Struct, frozen=True, array_like=True):
     """What every node of a job must agree on (behaviour R7). Seconds throughout."""
@@ -165,6 +168,8 @@ class Verdict(Struct, frozen=True, array_like=True):
     cause: Cause | None = None
     signal: int = 0
     """What ended it, for CANCELLED and PREEMPTED."""
+    ended_s_ago: float | None = None
+    """For a node that comes after the end, and for which nothing was started."""
 
 
 class Stamp(Struct, frozen=True, array_like=True):

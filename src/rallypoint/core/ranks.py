@@ -36,6 +36,11 @@ class WorkerRanks(Struct, frozen=True):
     role_world_size: int
 
 
+def id_of_rank(node_rank: int) -> str:
+    """The id of a node of which a person said only the rank."""
+    return f"rank{node_rank}"
+
+
 def natural_key(text: str) -> tuple[tuple[int, int, str, str], ...]:
     """A sort key that compares runs of ASCII digits as numbers and everything else as text.
 

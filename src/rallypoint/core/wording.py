@@ -38,6 +38,14 @@ def too_many_lost(lost: int, settings: SharedSettings) -> str:
     return f"{count(lost, 'node')} {were} lost within an hour (--max-node-losses {limit})"
 
 
+def rank_taken(node_rank: int, holder: NodeRef, host: str) -> str:
+    """Two nodes were given the same fixed rank."""
+    return (
+        f"node rank {node_rank} is taken by node {holder} ({host}): give each node its own "
+        "--node-rank"
+    )
+
+
 def host_leaves(ref: NodeRef, why: str, *, alone: bool) -> str:
     """The coordinator goes with its node, and what would have helped the others."""
     if alone:
