@@ -28,7 +28,8 @@ MAX_NAME_BYTES = 255
 def _name(flag: str, value: str, *, empty_ok: bool = False) -> None:
     if not value and empty_ok:
         return
-    if not value or len(value.encode()) > MAX_NAME_BYTES or not value.isprintable():
+    # Bytes that are no UTF-8 come as surrogates, which are not printable and can't be encoded.
+    if not value or not value.isprintable() or len(value.encode()) > MAX_NAME_BYTES:
         raise UsageError(
             f"{flag} {value!r}: needs 1 to {MAX_NAME_BYTES} bytes of printable characters"
         )

@@ -8,10 +8,11 @@ from collections.abc import Callable
 
 from rallypoint.agent.participation import JobEnd, Participation
 from rallypoint.agent.sidecars import Sidecars
-from rallypoint.config import LaunchConfig, OnJoin
+from rallypoint.config import LaunchConfig, OnJoin, StopConfig
 from rallypoint.core.model import SharedSettings
 from rallypoint.errors import UsageError
 from rallypoint.observe.observer import Observer
+from rallypoint.process.limits import have_descriptors_for, out_of_files
 from rallypoint.process.log_dir import LogDir
 from rallypoint.process.relay_client import Relay
 from rallypoint.process.streams import parse_std_map, resolve_mode
@@ -32,12 +33,19 @@ def launch(
     Raises RallypointError when this node could not take part. Nothing is left behind in any case.
     """
     signals, settings = _signals(config), _output_settings(config)
+    have_descriptors_for(config.workers.count)
     output, run_id = config.output, config.rendezvous.run_id
     log_dir = LogDir.open(output.log_dir, run_id, temp_dir=output.temp_dir)
     keep_logs = False
     try:
-        sidecars = Sidecars.start()
-        loop, selector = new_loop()
+        # What stays when a job ends well also stays when its agent is killed.
+        passing = log_dir.root if log_dir.is_temporary and not settings.keeps_files else ""
+        sidecars = Sidecars.start(passing)
+        try:
+            loop, selector = new_loop()
+        except BaseException:
+            sidecars.kill()
+            raise
         try:
             observer = make_observer(sidecars.relay)
             outputs = WorkerOutputs(settings, log_dir, sidecars.relay)
@@ -49,6 +57,10 @@ def launch(
 
             end = loop.run_until_complete(take_part())
             keep_logs = settings.keeps_files
+        except OSError as error:
+            if (short := out_of_files(error)) is None:
+                raise
+            raise short from error
         finally:
             loop.run_until_complete(sidecars.stop())
             loop.close()
@@ -83,12 +95,16 @@ def shared_settings(config: LaunchConfig) -> SharedSettings:
 
 
 def _signals(config: LaunchConfig) -> tuple[int, ...]:
+    """What ends this agent. Of the usual signals those that it was started to ignore stay ignored
+    (`nohup`, a background job of a shell); those that a person chose are handled anyway."""
+    usual = config.stop.signals == StopConfig().signals
     numbers = []
     for name in config.stop.signals:
         number = getattr(signal, name, None)
         if not isinstance(number, signal.Signals):
             raise UsageError(f"--signals-to-handle {name}: there is no such signal")
-        numbers.append(int(number))
+        if not (usual and signal.getsignal(number) == signal.SIG_IGN):
+            numbers.append(int(number))
     return tuple(numbers)
 
 

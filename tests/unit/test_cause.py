@@ -6,7 +6,7 @@ from itertools import permutations
 
 import pytest
 
-from rallypoint.core.cause import Report, describe, first_cause, how_it_ended
+from rallypoint.core.cause import Report, describe, describe_losses, first_cause, how_it_ended
 from rallypoint.core.model import Cause, NodeLoss, WorkerFailure
 
 
@@ -89,3 +89,12 @@ def test_how_it_ended_knows_every_number() -> None:
     assert how_it_ended(failure()) == "exited with code 1"
     assert how_it_ended(failure(signal=11)) == "was killed by SIGSEGV"
     assert how_it_ended(failure(signal=200)) == "was killed by signal 200"
+
+
+def test_nodes_that_were_lost_together_are_all_named() -> None:
+    assert describe_losses([loss("b", 1)]) == "node b was lost (its connection broke)"
+    two = [loss("c", 2), loss("b", 1)]
+    assert describe_losses(two) == "node b was lost (its connection broke), and with it c"
+    many = describe_losses([loss(f"n{n}", n) for n in range(12)])
+    assert many.startswith("node n0 was lost")
+    assert many.endswith("and with it n1, n2, n3, n4, n5, n6, n7, n8 and 3 more")

@@ -50,7 +50,7 @@ from rallypoint.core.group_events import (
 )
 from rallypoint.core.model import Assignment, Candidate, JobStatus, Stamp, WorkerFailure
 from rallypoint.core.wording import signal_name
-from rallypoint.errors import RallypointError, UsageError
+from rallypoint.errors import InfrastructureError, RallypointError, UsageError
 from rallypoint.observe.observer import Observer, StatusView
 from rallypoint.observe.records import AgentEvent, FieldValue
 from rallypoint.process.guard import Guard
@@ -169,7 +169,9 @@ class Agent:
     def session_suspended(self, why: str) -> None:
         self._status = None
         if not self.finished.done():
-            text = f"the connection to the coordinator broke ({why}): the workers run on meanwhile"
+            text = f"the connection to the coordinator broke ({why})"
+            if self._state.phase is group.Phase.RUNNING:
+                text += ": the workers run on meanwhile"
             self.say("session_suspended", text)
 
     def session_given_up(self, why: str) -> None:
@@ -299,12 +301,25 @@ class Agent:
             self._workers.start(placement)
         except RallypointError as error:
             self._workers = None
-            self._could_not_spawn(stamp, assignment, str(error))
+            if isinstance(error, InfrastructureError) and self._is_alone:
+                self._give_up(error)
+            else:
+                self._could_not_spawn(stamp, assignment, str(error))
         else:
             count = self._config.workers.count
             text = f"started {count} worker{'s' if count > 1 else ''}"
             took_s = round(self._loop.time() - began_at, 6)
             self.say("workers_started", text, (("took_s", took_s),))
+
+    @property
+    def _is_alone(self) -> bool:
+        return self._config.rendezvous.max_nodes == 1
+
+    def _give_up(self, error: InfrastructureError) -> None:
+        """No worker of this job of one node is to blame, and the same will happen again."""
+        self._store.close()
+        if not self.finished.done():
+            self.finished.set_exception(error)
 
     def _could_not_spawn(self, stamp: Stamp, assignment: Assignment, text: str) -> None:
         self.say("spawn_failed", text)

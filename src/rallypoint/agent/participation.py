@@ -28,6 +28,7 @@ from rallypoint.observe.observer import Observer
 from rallypoint.process.dispositions import release_signals
 from rallypoint.process.forks import fork_process
 from rallypoint.process.guard import Guard
+from rallypoint.process.limits import out_of_files
 from rallypoint.process.reaper import Reaper, needed
 from rallypoint.process.worker_output import WorkerOutputs
 from rallypoint.rendezvous.connection import dial
@@ -48,7 +49,7 @@ TOLD_BY_HOST = frozenset(
         "node_expelled",
         "connection_closed",
         "patience",
-        "spare_lost",
+        "other_node_lost",
         "restart",
     }
 )
@@ -135,11 +136,17 @@ class Participation:
             self._reaper.close()
 
     def _crashed(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
-        """A bug of ours: an agent that limps on is worse than one that ends, and says why."""
-        loop.default_exception_handler(context)
+        """An agent that limps on is worse than one that ends, and says why: what the system has
+        refused, or else a bug of ours."""
+        cause = cast(BaseException | None, context.get("exception"))
+        refused = cause if isinstance(cause, InfrastructureError) else out_of_files(cause)
+        error: Exception = refused or InvariantError(
+            f"the agent has a bug ({context['message']}): please report it"
+        )
+        if refused is None:
+            loop.default_exception_handler(context)
         if not self.agent.finished.done():
-            error = InvariantError(f"the agent has a bug ({context['message']}): please report it")
-            error.__cause__ = cast(BaseException | None, context.get("exception"))
+            error.__cause__ = cause
             self.agent.finished.set_exception(error)
 
     async def _take_part(self) -> None:

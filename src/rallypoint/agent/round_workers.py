@@ -21,6 +21,7 @@ from rallypoint.core.model import Assignment, Stamp, WorkerFailure
 from rallypoint.process import exits
 from rallypoint.process.exits import WorkerExit
 from rallypoint.process.guard import Guard
+from rallypoint.process.limits import out_of_files
 from rallypoint.process.oom import OomWatch
 from rallypoint.process.spawn import Command
 from rallypoint.process.worker_output import WorkerOutput, WorkerOutputs
@@ -79,6 +80,10 @@ class RoundWorkers:
                 environ = worker_environ(placement(local_rank, output.error_file))
                 commands.append(self._command(local_rank, environ, output))
             self._workers.start(commands, self._exited)
+        except OSError as error:
+            if (short := out_of_files(error)) is None:
+                raise
+            raise short from error
         finally:
             for output in self._opened:
                 output.close()

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable
 
 from rallypoint.process.guard import Guard
+from rallypoint.process.limits import cant_start_process
 from rallypoint.process.log_dir import storage_error
 from rallypoint.process.relay_client import Relay
 
@@ -18,21 +19,23 @@ CONSOLE_S = 10.0
 class Sidecars:
     """Made by `start`, ended by `stop`, which leaves neither process behind."""
 
-    def __init__(self) -> None:
+    def __init__(self, temporary_dir: str) -> None:
         self._on_guard_replaced: Callable[[Guard], None] | None = None
         self.on_storage_error: Callable[[str], None] | None = None
-        """Gets one line for each log file that can't be written any more."""
-        self.guard = Guard.start()
+        """Gets one line for stdout, and for each log file, that can't be written any more."""
+        self._temporary_dir = temporary_dir
+        self.guard = self._start_guard()
         try:
             self.relay = Relay.start(on_storage_error=self._storage_error)
-        except BaseException:
+        except OSError as error:
             self.guard.stop()
-            raise
+            raise cant_start_process(error) from error
 
     @classmethod
-    def start(cls) -> Sidecars:
-        """Fork both. Before the loop runs. Raises OSError when the system can't fork."""
-        return cls()
+    def start(cls, temporary_dir: str = "") -> Sidecars:
+        """Fork both. Before the loop runs. `temporary_dir`, if any, is removed when the agent is
+        killed. Raises InfrastructureError when the system has no process left."""
+        return cls(temporary_dir)
 
     def owns(self, pid: int) -> bool:
         """Nobody else may reap these."""
@@ -52,15 +55,31 @@ class Sidecars:
         await self.relay.stop(CONSOLE_S)
         self.guard.stop()
 
+    def kill(self) -> None:
+        """End both at once, where no loop can run."""
+        self.relay.kill()
+        self.guard.stop()
+
+    def _start_guard(self) -> Guard:
+        try:
+            return Guard.start(self._temporary_dir)
+        except OSError as error:
+            raise cant_start_process(error) from error
+
     def _replace_guard(self) -> None:
         self.unwatch_guard()
         self.guard.stop()
-        self.guard = Guard.start()
+        self.guard = self._start_guard()
         assert self._on_guard_replaced is not None
         self._on_guard_replaced(self.guard)
         self.watch_guard(self._on_guard_replaced)
 
     def _storage_error(self, path: str, number: int) -> None:
-        # A console that has gone is no storage, and there is nobody to tell.
-        if path not in ("stdout", "stderr") and self.on_storage_error is not None:
+        # Where stderr takes nothing there is nobody to tell.
+        if self.on_storage_error is None or path == "stderr":
+            return
+        if path == "stdout":
+            text = f"worker output can't be written to stdout: {os.strerror(number)}: "
+            self.on_storage_error(text + "what is lost is not repeated")
+        else:
             self.on_storage_error(str(storage_error(path, OSError(number, os.strerror(number)))))

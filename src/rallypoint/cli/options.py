@@ -28,7 +28,7 @@ from rallypoint.config import (
     WorkerConfig,
 )
 from rallypoint.errors import ExitClass, UsageError
-from rallypoint.process.streams import colour_wanted
+from rallypoint.process.streams import colour_wanted, parse_std_map
 
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
 
@@ -86,13 +86,16 @@ def parse_run(
     rendezvous = read_rendezvous(scanned, machine.random_id, notices)
     output = _output(scanned, environ)
     _monitor_interval(scanned.get("--monitor-interval"))
+    workers = _workers(scanned, environ, machine, notices)
+    parse_std_map(output.redirects, workers.count, flag="--redirects")
+    parse_std_map(output.tee, workers.count, flag="--tee")
     return LaunchConfig(
         rendezvous=rendezvous,
         restart=_restart(scanned),
         output=output,
         stop=_stop(scanned, environ),
         access=_access(scanned, environ),
-        workers=_workers(scanned, environ, machine, notices),
+        workers=workers,
         notices=tuple(notices),
     )
 

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from rallypoint.core.model import Cause, NodeLoss, WorkerFailure
-from rallypoint.core.wording import signal_name
+from rallypoint.core.wording import names, signal_name
 
 
 class Report(Struct):
@@ -57,6 +57,14 @@ def describe_failure(node_id: str, failure: WorkerFailure) -> str:
     """One clause that names the culprit: `rank 3 (node b, local rank 1) exited with code 1`."""
     who = f"rank {failure.rank} (node {node_id}, local rank {failure.local_rank})"
     return f"{who} {how_it_ended(failure)}"
+
+
+def describe_losses(losses: Sequence[NodeLoss]) -> str:
+    """One clause that names all nodes lost from a round, the first one first; at least one."""
+    first, *others = sorted(losses, key=lambda loss: loss.last_heard_at)
+    text = f"node {first.node_id} was lost ({first.reason})"
+    more = names(tuple(loss.node_id for loss in others))
+    return f"{text}, and with it {more}" if others else text
 
 
 def describe(cause: Cause) -> str:

@@ -271,6 +271,10 @@ def _judge(job: JobState, round_: int, at: float) -> list[JobEffect]:
     if cause is None or cause.failure is None:
         if cause is not None and job.end_reason.kind is EndKind.FAILURE:
             job.end_reason = EndReason(EndKind.LOSS, causes.describe(cause), cause.node_id)
+        if len(job.losses) > 1 and job.end_reason.kind is EndKind.LOSS:
+            # Those that were lost with the first, which alone was known when the round ended.
+            text = causes.describe_losses(job.losses)
+            job.end_reason = EndReason(EndKind.LOSS, text, job.end_reason.node_id)
         return _round(job, RoundReleased(round_), at)
     decision = restart.charge(job.ledger, job.round.settings, cause.failure)
     blame = causes.describe(cause)
@@ -294,8 +298,9 @@ def _lost(job: JobState, ref: NodeRef, loss: NodeLoss, at: float) -> list[JobEff
     takes_part = member.standing in (Standing.RUNNING, Standing.STOPPING)
     if takes_part and not member.succeeded:
         job.losses.append(loss)
-    # What a round loses ends it, which every node tells; a spare goes quietly.
-    name = "node_lost" if takes_part else "spare_lost"
+    # What a round loses first ends it, which every node tells; the rest only the host can tell.
+    ends_round = member.standing is Standing.RUNNING and not member.succeeded
+    name = "node_lost" if ends_round else "other_node_lost"
     record = Record(name, f"node {ref} was lost: {loss.reason}", ref.node_id)
     return [record, *_round(job, NodeLost(ref, loss.reason), at)]
 

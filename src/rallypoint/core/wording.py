@@ -27,8 +27,8 @@ def signal_name(number: int) -> str:
 def nobody_came(settings: SharedSettings, timeout: JoinTimedOut) -> str:
     """Who was missing, and how long was waited."""
     waited = f"waited {settings.join_timeout_s:g} s for {count(settings.min_nodes, 'node')}"
-    here = f"only {len(timeout.joined)} joined: {_names(timeout.joined) or 'none'}"
-    missing = f"; missing: {_names(timeout.missing)}" if timeout.missing else ""
+    here = f"only {len(timeout.joined)} joined: {names(timeout.joined) or 'none'}"
+    missing = f"; missing: {names(timeout.missing)}" if timeout.missing else ""
     return f"{waited}, {here}{missing}"
 
 
@@ -56,5 +56,7 @@ def host_leaves(ref: NodeRef, why: str, *, alone: bool) -> str:
     )
 
 
-def _names(node_ids: tuple[str, ...]) -> str:
-    return ", ".join(node_ids[:NAMES_MAX])
+def names(node_ids: tuple[str, ...]) -> str:
+    """`a, b`, or `a, b and 5 more` when there are very many; empty for none."""
+    more = len(node_ids) - NAMES_MAX
+    return ", ".join(node_ids[:NAMES_MAX]) + (f" and {more} more" if more > 0 else "")

@@ -3,9 +3,10 @@
 Parent-death signals reach the workers only; the guard reaches their children too. Each worker
 registers itself between fork and exec, so that there is no moment in which it could be missed, and
 the agent has it forgotten before it reaps the worker, so that the number can't be a stranger's.
+It also removes the temporary directory that the agent then leaves.
 
-The channel is one pipe of 4-byte records: +pid registers, -pid forgets. Its end of file is the
-death of the agent, for nobody else keeps the write end.
+The channel is one pipe of 4-byte records: +pid registers, -pid forgets, 0 says that the agent ends
+by itself. Its end of file is the death of the agent, for nobody else keeps the write end.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ _RECORD = struct.Struct("=i")
 _STOP_TIMEOUT_MS = 2000
 _KILL_PASSES = 20
 _BURST_MS = 100
+_FAREWELL = 0
 
 
 def register_self(child_fd: int) -> None:
@@ -43,8 +45,10 @@ class Guard:
         self._lifeline = lifeline
 
     @classmethod
-    def start(cls) -> Guard:
+    def start(cls, temporary_dir: str = "") -> Guard:
         """Fork the guard. Also makes sure that descriptors 0 to 2 are open (see syscalls).
+
+        `temporary_dir`, an absolute path, is removed with all in it when the agent was killed.
 
         May be called again while a loop runs, to replace a guard that was killed; the workers that
         live must then be registered again.
@@ -55,7 +59,7 @@ class Guard:
         agent_pid = os.getpid()
         try:
             process = fork_process(
-                lambda: _watch(channel_read, agent_pid),
+                lambda: _watch(channel_read, agent_pid, temporary_dir),
                 name="rallypoint-grd",
                 keep_fds=(channel_read, lifeline_write),
                 ignored_signals=SENT_TO_EVERYBODY,
@@ -103,6 +107,7 @@ class Guard:
         """
         if self._channel < 0:
             return
+        _write(self._channel, _FAREWELL)
         os.close(self._channel)
         self._channel = -1
         waiting = select.poll()
@@ -121,7 +126,7 @@ def _write(fd: int, record: int) -> None:
         pass  # The guard is dead or stopped; see `register_self`.
 
 
-def _watch(channel: int, agent_pid: int) -> None:
+def _watch(channel: int, agent_pid: int, temporary_dir: str) -> None:
     """The guard's life: read records until the agent is gone, then kill what is registered."""
     _let_go()
     registered: set[int] = set()
@@ -144,7 +149,11 @@ def _watch(channel: int, agent_pid: int) -> None:
             # Records come in bursts, at the moment when the machine has better to do: take the
             # rest of a burst at once, but the end of the agent or of its pipe at any time.
             bursting.poll(_BURST_MS)
-    _kill(registered)
+    _kill(registered - {_FAREWELL})
+    if temporary_dir and _FAREWELL not in registered:
+        from shutil import rmtree
+
+        rmtree(temporary_dir, ignore_errors=True)
 
 
 def _read_records(channel: int, registered: set[int]) -> bool:
@@ -157,7 +166,7 @@ def _read_records(channel: int, registered: set[int]) -> bool:
         if not data:
             return False
         for (record,) in _RECORD.iter_unpack(data):
-            if record > 0:
+            if record >= 0:
                 registered.add(record)
             else:
                 registered.discard(-record)

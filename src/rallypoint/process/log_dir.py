@@ -24,6 +24,7 @@ from rallypoint.process.streams import NULL_DEVICE, WorkerFiles
 _PROBE_BYTES = 4096
 _STORAGE_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE})
 _NO_FILES = WorkerFiles("", "", "")
+_TEMPORARY_PLACES = ("/tmp", "/var/tmp")
 
 
 class LogDir(Struct, frozen=True):
@@ -34,7 +35,8 @@ class LogDir(Struct, frozen=True):
 
     @classmethod
     def open(cls, log_dir: str | None, run_id: str, *, temp_dir: str = "/tmp") -> LogDir:
-        """Make this agent's directory. `temp_dir` is used when `log_dir` is None.
+        """Make this agent's directory. When `log_dir` is None it is made under `temp_dir`, or as
+        Python's tempfile does, under /tmp or /var/tmp when that can't be written.
 
         A directory that was asked for is proved writable with 4 KiB that reach the disk, so that
         a full disk is noticed before any worker starts. Blocks on the file system.
@@ -42,24 +44,23 @@ class LogDir(Struct, frozen=True):
         Raises LogStorageError (no space, read-only, I/O error) or UsageError (not a directory,
         no permission), each one line with the path and the fix.
         """
-        if log_dir is not None and is_null_device(log_dir):
-            return cls("", False)
         name = f"{_file_name(run_id)}_"
-        parent = os.path.abspath(temp_dir if log_dir is None else log_dir)
         if log_dir is None:
-            name = f"rallypoint-{name}"
+            return cls(_make_temporary(temp_dir, f"rallypoint-{name}"), True)
+        if is_null_device(log_dir):
+            return cls("", False)
+        parent = os.path.abspath(log_dir)
         try:
             os.makedirs(parent, exist_ok=True)
             root = _make_fresh(os.path.join(parent, name))
         except OSError as error:
             raise storage_error(parent, error) from error
-        if log_dir is not None:
-            try:
-                _probe(os.path.join(root, ".probe"))
-            except OSError as error:
-                os.rmdir(root)
-                raise storage_error(parent, error) from error
-        return cls(root, log_dir is None)
+        try:
+            _probe(os.path.join(root, ".probe"))
+        except OSError as error:
+            os.rmdir(root)
+            raise storage_error(parent, error) from error
+        return cls(root, False)
 
     def attempt(self, round_number: int, local_rank: int) -> WorkerFiles:
         """Make the directory of one worker in one round and name its files; blocks on the disk.
@@ -133,6 +134,19 @@ def storage_error(path: str, error: OSError) -> RallypointError:
         fix = "choose another --log-dir"
     line = f"can't write logs under {path}: {reason}: {fix}"
     return LogStorageError(line) if error.errno in _STORAGE_ERRNOS else UsageError(line)
+
+
+def _make_temporary(temp_dir: str, name: str) -> str:
+    """Never makes the parent: a mistake in TMPDIR must not fill a disk somewhere else."""
+    parent = os.path.abspath(temp_dir)
+    failure: OSError | None = None
+    for place in (parent, *_TEMPORARY_PLACES):
+        try:
+            return _make_fresh(os.path.join(place, name))
+        except OSError as error:
+            failure = failure or error
+    assert failure is not None
+    raise storage_error(parent, failure) from failure
 
 
 def _make_fresh(stem: str) -> str:

@@ -152,6 +152,11 @@ class Relay(Struct, eq=False):
         finally:
             self._end()
 
+    def kill(self) -> None:
+        """End it at once; what it holds is lost. Safe to repeat."""
+        self.process.kill()
+        self._end()
+
     def _end(self) -> None:
         was_lost = self._lost
         self._lose()

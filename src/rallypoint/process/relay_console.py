@@ -141,7 +141,7 @@ class Console:
         self._head = self.backlog = 0
         self._status = self._status_shown = b""
         self._gone = number in _GONE
-        if not self._gone and not self._reported:
+        if not self._reported:
             self.failure, self._reported = number, True
 
 

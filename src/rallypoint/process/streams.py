@@ -24,6 +24,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from rallypoint.config import OutputMode
+from rallypoint.core.wording import count
 from rallypoint.errors import UsageError
 
 NULL_DEVICE = "/dev/null"
@@ -146,7 +147,7 @@ def parse_std_map(text: str, nproc: int, *, flag: str = "--redirects") -> tuple[
         if rank >= nproc:
             raise UsageError(
                 f"{flag} {text}: there is no local rank {rank}: "
-                f"this node runs {nproc} workers, with local ranks 0 to {nproc - 1}"
+                f"this node runs {count(nproc, 'worker')}, local ranks count from 0"
             )
         if rank in chosen:
             raise UsageError(f"{flag} {text}: local rank {rank} is named twice")

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from rallypoint.config import Endpoint
-from rallypoint.errors import UsageError
+from rallypoint.errors import InfrastructureError, UsageError
 from rallypoint.wire.address import Address
 
 _Found = tuple[int, int, int, str, tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]]
@@ -63,7 +63,8 @@ async def resolve(endpoint: Endpoint) -> Resolved | NotYet:
     A name is looked up in a thread that has ended when this returns, because the caller forks.
     Only if this is cancelled may the thread live on, until the system's resolver gives up.
 
-    Raises UsageError for a name that can never resolve.
+    Raises UsageError for a name that can never resolve, InfrastructureError when the system has no
+    thread left.
     """
     numeric = numeric_address(endpoint)
     if numeric is not None:
@@ -83,7 +84,12 @@ async def resolve(endpoint: Endpoint) -> Resolved | NotYet:
             pass
 
     thread = threading.Thread(target=look_up, name="rallypoint-resolve", daemon=True)
-    thread.start()
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise InfrastructureError(
+            "can't start a thread: raise ulimit -u (or pids.max of the container)"
+        ) from error
     found = await outcome
     thread.join()
     if isinstance(found, UsageError):
