@@ -1,0 +1,94 @@
+"""`--nproc-per-node gpu|auto` asks NVIDIA's library: here one made for the test, of four GPUs."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from tests.integration.one_agent import agent
+
+from rallypoint.cli.devices import cpu_count
+
+# Five places, one of whose GPUs has fallen off the bus (error 15). As in NVIDIA's own, nothing
+# works before the start (1), nor with too little room (7); without a driver the start fails (9).
+LIBRARY = """
+#include <stdio.h>
+#include <stdlib.h>
+#define PLACES 5
+#define LOST 2
+static int started, devices[PLACES];
+int nvmlInit_v2(void) {
+    if (getenv("NVML_TEST_NO_DRIVER")) return 9;
+    return started = 1, 0;
+}
+int nvmlShutdown(void) { return started ? (started = 0) : 1; }
+int nvmlDeviceGetCount_v2(unsigned *count) { return started ? (*count = PLACES, 0) : 1; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) {
+    if (!started || index >= PLACES) return 1;
+    return index == LOST ? 15 : (*device = &devices[index], 0);
+}
+int nvmlDeviceGetUUID(void *device, char *text, unsigned length) {
+    unsigned place = (int *) device - devices;
+    if (!started || place >= PLACES) return 1;
+    if (length < 41) return 7;
+    return snprintf(text, length, "GPU-%08x-0000-4000-8000-0123456789ab", 0xaaa1 + place) < 0;
+}
+"""
+WORKER = """
+import os
+tell("world", os.environ["WORLD_SIZE"])
+"""
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment of a machine that has this library."""
+    compiler = shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("gcc is not installed: there is nothing to make a libnvidia-ml with")
+    folder = tmp_path_factory.mktemp("driver")
+    source = folder / "nvml.c"
+    source.write_text(LIBRARY)
+    library = folder / "libnvidia-ml.so.1"
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source], check=True)
+    return {"LD_LIBRARY_PATH": str(folder)}
+
+
+@pytest.mark.parametrize("word", ["gpu", "auto"])
+@pytest.mark.parametrize(
+    ("visible", "workers"),
+    [
+        (None, 4),
+        ("3,0", 2),
+        ("0,4,1", 1),
+        ("GPU-0000aaa4", 1),
+        ("GPU-0000aaa5-0000-4000-8000-0123456789ab,0,GPU-0000aaa2", 3),
+        ("GPU-0000aaa3,0", 0),
+        ("-1", 0),
+    ],
+)
+def test_there_is_a_worker_for_every_gpu_that_cuda_would_show(
+    driver: dict[str, str], tmp_path: Path, word: str, visible: str | None, workers: int
+) -> None:
+    env = driver if visible is None else driver | {"CUDA_VISIBLE_DEVICES": visible}
+    with agent(tmp_path, f"--nproc-per-node={word}", program=WORKER, env=env) as run:
+        code = run.wait()
+    if word == "gpu" and workers == 0:
+        assert code == 2, run.err
+        (line,) = run.said
+        assert "--nproc-per-node gpu" in line
+        assert run.told("world") == []
+    else:
+        expected = workers or cpu_count()
+        assert code == 0, run.err
+        assert run.told("world") == [str(expected)] * expected
+
+
+def test_a_library_without_its_driver_is_no_gpu(driver: dict[str, str], tmp_path: Path) -> None:
+    env = driver | {"NVML_TEST_NO_DRIVER": "1"}
+    with agent(tmp_path, "--nproc-per-node=gpu", program=WORKER, env=env) as run:
+        assert run.wait() == 2, run.err
+    (line,) = run.said
+    assert "--nproc-per-node gpu" in line
