@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from shutil import rmtree
 
 import pytest
 from tests.integration.one_agent import OneAgent, agent, eventually, is_alive
@@ -44,11 +45,25 @@ def test_A6_an_agent_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
         run.send(signal.SIGKILL)
         eventually(lambda: not run.processes(), "an end of all processes of the job")
         assert run.process.wait() == -signal.SIGKILL
-        for left in (tmp_path / "tmp").iterdir():  # Nobody is left to remove it.
-            assert left.name.startswith("rallypoint-")
-            for path in sorted(left.rglob("*"), reverse=True):
-                path.rmdir()
-            left.rmdir()
+        assert not os.listdir(tmp_path / "tmp")
+
+
+def test_A6_an_agent_that_is_killed_leaves_the_logs_that_a_person_asked_for(
+    tmp_path: Path,
+) -> None:
+    program = "import os, time; tell('pid', os.getpid()); time.sleep(600)"
+    with agent(tmp_path, "--tee=1", "--log-dir=logs", program=program) as run:
+        run.wait_told("[default0]:pid")
+        run.send(signal.SIGKILL)
+        eventually(lambda: not run.processes(), "an end of all processes of the job")
+    assert [file.name for file in (tmp_path / "logs").rglob("*.log")] == ["stdout.log"]
+    with agent(tmp_path, "--tee=1", program=program) as run:
+        run.wait_told("[default0]:pid")
+        run.send(signal.SIGKILL)
+        eventually(lambda: not run.processes(), "an end of all processes of the job")
+        left = list((tmp_path / "tmp").rglob("*.log"))
+        rmtree(next((tmp_path / "tmp").iterdir()))
+    assert [file.name for file in left] == ["stdout.log"]
 
 
 def test_A6_a_guard_that_is_killed_is_replaced(tmp_path: Path) -> None:
@@ -62,8 +77,6 @@ def test_A6_a_guard_that_is_killed_is_replaced(tmp_path: Path) -> None:
         assert all(map(is_alive, workers))
         run.send(signal.SIGKILL)
         eventually(lambda: not run.processes(), "an end of all processes of the job")
-        for left in sorted((tmp_path / "tmp").rglob("*"), reverse=True):
-            left.rmdir()
 
 
 @pytest.mark.parametrize("helper", HELPERS)

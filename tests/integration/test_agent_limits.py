@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import socket
 from pathlib import Path
 
 import pytest
@@ -39,3 +40,39 @@ def test_the_agent_raises_its_limit_of_open_files_and_its_workers_keep_theirs(
         assert run.wait() == 0, run.err
     assert told == f"{SOFT} {hard}"
     assert int(soft) > SOFT
+
+
+def limited(files: str) -> tuple[str, ...]:
+    return ("sh", "-c", f'ulimit {files}; exec "$@"', "sh")
+
+
+def test_too_few_open_files_are_one_line_before_anything_starts(tmp_path: Path) -> None:
+    with agent(tmp_path, program=WORKER, under=limited("-n 12")) as run:
+        assert run.wait() == 75
+    (line,) = run.err.splitlines()
+    assert line.startswith("rallypoint: too many open files: raise ulimit -n (now 12)")
+    assert not run.out
+
+
+def test_a_soft_limit_of_open_files_that_is_too_low_is_raised_for_the_agent(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "end").touch()
+    with agent(tmp_path, program=WORKER, under=limited("-Sn 12")) as run:
+        assert run.wait() == 0, run.err
+    assert run.told("limits")[0].split()[0] == "12"
+
+
+def test_open_files_that_run_out_later_end_the_job_with_one_line(tmp_path: Path) -> None:
+    port = free_port()
+    options = ("--nnodes=1:2", f"--rdzv-endpoint=127.0.0.1:{port}", "--insecure")
+    conf = "--rdzv-conf=last_call_timeout=0.1"
+    with agent(tmp_path, *options, conf, program=WORKER) as run:
+        run.wait_told("limits")
+        taken = {int(fd.name) for fd in Path(f"/proc/{run.pid}/fd").iterdir()}
+        full = min(set(range(len(taken) + 1)) - taken)
+        resource.prlimit(run.pid, resource.RLIMIT_NOFILE, (full, full))
+        with socket.create_connection(("127.0.0.1", port)):
+            assert run.wait() == 75, run.err
+    assert "Traceback" not in run.err
+    assert f"rallypoint: too many open files: raise ulimit -n (now {full})" in run.said

@@ -180,3 +180,18 @@ def test_A5_a_signal_before_any_worker_runs_ends_the_agent(tmp_path: Path) -> No
         run.send(signal.SIGTERM)
         assert run.wait() == 143
     assert not run.told("pid")
+
+
+@pytest.mark.parametrize(
+    ("chosen", "code"), [((), 143), (("--signals-to-handle=SIGHUP,SIGTERM",), 129)]
+)
+def test_A5_nohup_is_honoured_unless_the_signal_was_asked_for(
+    tmp_path: Path, chosen: tuple[str, ...], code: int
+) -> None:
+    with agent(tmp_path, *chosen, program=SLEEPS, under=("nohup",)) as run:
+        pids(run)
+        run.send(signal.SIGHUP)
+        if not chosen:
+            run.send(signal.SIGTERM)
+        assert run.wait() == code
+    assert ("SIGHUP" in run.err) is bool(chosen)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -30,6 +31,13 @@ COMMANDS: list[tuple[list[str], list[str], int]] = [
     (["--nnodes=2", "--node-rank=2", "--master-addr=127.0.0.1", "w.py"], ["--node-rank"], 2),
     ([], ["script is missing"], 2),
     (["missing.py"], ["missing.py", "no such file"], 2),
+    ([""], ["'': the script's name is empty"], 2),
+    (["--no-python", ""], ["'': the script's name is empty"], 2),
+    (["--rdzv-id=\udcff", "w.py"], ["--rdzv-id '\\udcff'", "printable"], 2),
+    (["--role=a\udc80", "w.py"], ["--role 'a\\udc80'", "printable"], 2),
+    (["--node-id=\udcff", "w.py"], ["--node-id '\\udcff'", "printable"], 2),
+    (["--tee=0:1,7:3", "w.py"], ["--tee 0:1,7:3", "no local rank 7", "1 worker"], 2),
+    (["--redirects=1:1", "w.py"], ["--redirects 1:1", "no local rank 1"], 2),
     (["some.module"], ["add -m"], 2),
     (["folder"], ["folder", "directory"], 2),
     (["--no-python", "folder"], ["folder", "directory"], 2),
@@ -56,7 +64,7 @@ COMMANDS: list[tuple[list[str], list[str], int]] = [
 def is_one_line_with(text: str, *words: str) -> bool:
     lines = text.splitlines()
     assert len(lines) == 1, text
-    assert lines[0].startswith("rallypoint"), text
+    assert re.match("rallypoint( run)?: ", lines[0]), text
     assert "Traceback" not in text
     for word in words:
         assert word in text, f"{word!r} is not in {text!r}"
@@ -64,7 +72,7 @@ def is_one_line_with(text: str, *words: str) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("words", "parts", "code"), COMMANDS, ids=[" ".join(words) for words, _, _ in COMMANDS]
+    ("words", "parts", "code"), COMMANDS, ids=[ascii(words)[1:-1] for words, _, _ in COMMANDS]
 )
 def test_a_mistake_is_one_line(
     tmp_path: Path, words: list[str], parts: list[str], code: int
@@ -75,6 +83,7 @@ def test_a_mistake_is_one_line(
     with agent(tmp_path, *words) as run:
         assert run.wait() == code, run.err
     assert is_one_line_with(run.err, *parts)
+    assert run.err.startswith("rallypoint run: ") is ("(see rallypoint run --help)" in run.err)
     assert run.out == ""
 
 
@@ -177,7 +186,11 @@ def test_a_reader_that_goes_away_ends_nothing_but_its_pipe(tmp_path: Path) -> No
     """As in `rallypoint run ... 2>&1 | head -1`."""
     mark = uuid.uuid4().hex
     program = tmp_path / "worker.py"
-    program.write_text("import os, time; os.write(1, b'x'); time.sleep(0.3); print('y')")
+    program.write_text(
+        "import os, time; os.write(1, b'x')\n"
+        f"while not os.path.exists({str(tmp_path / 'closed')!r}): time.sleep(0.01)\n"
+        "print('y')"
+    )
     reader, writer = os.pipe()
     try:
         process = subprocess.Popen(
@@ -192,5 +205,50 @@ def test_a_reader_that_goes_away_ends_nothing_but_its_pipe(tmp_path: Path) -> No
         assert os.read(reader, 100) == b"x"
     finally:
         os.close(reader)
+        (tmp_path / "closed").touch()
         assert process.wait(30) == 1  # The worker's own end: a broken pipe.
     eventually(lambda: not marked(mark), "nothing left")
+
+
+def limit_processes(count: int) -> tuple[str, ...]:
+    """So many for the agent's user. Root has no such limit, so it becomes nobody in particular,
+    who may read and write what root may."""
+    limit = ("prlimit", f"--nproc={count}")
+    if os.geteuid() != 0:
+        if count > 1:
+            pytest.skip("how many processes this user has is not known")
+        return limit
+    user = 60_000 + os.getpid() % 5000
+    become = (
+        *("setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"),
+        *("--inh-caps=+dac_override", "--ambient-caps=+dac_override"),
+    )
+    if subprocess.run([*become, "true"], capture_output=True).returncode:
+        pytest.skip("root may not become another user here")
+    return (*become, *limit)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_a_machine_without_a_process_to_spare(tmp_path: Path, count: int) -> None:
+    """The guard, the relay, the thread that looks a name up, the second worker: one too many."""
+    under, env = limit_processes(count), {"OMP_NUM_THREADS": "1"}
+    options = ("--nproc-per-node=2", "--max-restarts=1")
+    with agent(tmp_path, *options, program=WORKER, under=under, env=env) as run:
+        assert run.wait() == 75, run.err
+    assert is_one_line_with(run.err, "ulimit -u")
+    assert not run.told("ran")
+
+
+@pytest.mark.parametrize(("full", "why"), [(True, "No space left"), (False, "Broken pipe")])
+def test_worker_output_that_nobody_takes_is_told_once(tmp_path: Path, full: bool, why: str) -> None:
+    place = "/dev/full" if full else "closed pipe"
+    to_full = 'exec "$@" >/dev/full'
+    to_nobody = '{ "$@"; echo $? >code; } | true'
+    program = "for n in range(20): print('lost', n, flush=True)"
+    under = ("sh", "-c", to_full if full else to_nobody, "sh")
+    with agent(tmp_path, "--output=prefix", program=program, under=under) as run:
+        assert run.wait() == 0, place
+    told = [line for line in run.said if "worker output can't be written to stdout" in line]
+    assert len(told) == 1, run.err
+    assert why in told[0]
+    assert "what is lost is not repeated" in told[0]

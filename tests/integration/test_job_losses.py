@@ -28,6 +28,22 @@ def test_R3_D14_survivors_learn_who_was_lost_while_their_workers_sleep(cluster: 
     cluster.end_well(a)
 
 
+def test_R3_nodes_that_are_lost_together_are_all_named(cluster: Cluster) -> None:
+    cluster.options |= {"nnodes": "1:3", "restart_grace": 4}
+    cluster.order("signal.signal(signal.SIGTERM, signal.SIG_IGN)", node="a", round=0)
+    a, b, c = cluster.agents("a", "b", "c")
+    cluster.wait_workers(3, round=0)
+    for lost in (b, c):
+        lost.process.kill()
+    named = a.wait_event("round_ended", round=0).message
+    other = {"b", "c"} - {name for name in "bc" if f"node {name} was lost" in named}
+    assert len(other) == 1
+    a.wait_event("other_node_lost", f"node {other.pop()} was lost")
+    again = a.wait_event("round_joined", round=1).message
+    assert "and with it b" in again or "and with it c" in again
+    cluster.end_well(a)
+
+
 def test_R3_a_killed_node_is_replaced_while_rank_0_survives(cluster: Cluster) -> None:
     """Below the minimum the survivor waits; the newcomer has another name, and sorts first."""
     cluster.options |= {"nnodes": 2}
@@ -74,6 +90,8 @@ def test_F2_W4_a_node_paused_past_its_lease_kills_its_workers_and_rejoins(
     assert stale.is_alive
     b.resume()
     b.wait_event("fenced", "the lease ended")
+    suspended = b.wait_event("session_suspended", "the connection to the coordinator broke")
+    assert "the workers run on" not in suspended.message
     workers = cluster.wait_workers(2, round=2)
     assert [worker.node for worker in workers] == ["a", "b"]
     assert not stale.is_alive

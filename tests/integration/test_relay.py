@@ -317,7 +317,7 @@ def test_a_full_disk_is_reported_once_and_the_console_goes_on(tmp_path: Path) ->
     ]
 
 
-def test_a_full_console_is_reported_and_a_broken_one_is_not(tmp_path: Path) -> None:
+def test_a_full_console_and_a_broken_one_are_reported_once(tmp_path: Path) -> None:
     failures: list[tuple[str, int]] = []
     log = tmp_path / "out.log"
 
@@ -337,7 +337,7 @@ def test_a_full_console_is_reported_and_a_broken_one_is_not(tmp_path: Path) -> N
     with open("/dev/full", "wb") as full:
         asyncio.run(main(broken, full.fileno()))
     os.close(broken)
-    assert failures == [("stderr", errno.ENOSPC)]
+    assert sorted(failures) == [("stderr", errno.ENOSPC), ("stdout", errno.EPIPE)]
     assert log.stat().st_size == 300_000
 
 
@@ -524,6 +524,17 @@ def test_a_temporary_log_dir_is_private_and_removed(tmp_path: Path) -> None:
     assert os.path.exists(files.error)
     log_dir.close(keep=False)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_temporary_directory_that_does_not_exist_is_not_made(tmp_path: Path) -> None:
+    """As Python's tempfile: another one is taken."""
+    log_dir = LogDir.open(None, "job", temp_dir=str(tmp_path / "missing"))
+    try:
+        assert list(tmp_path.iterdir()) == []
+        assert os.path.isdir(log_dir.root)
+        assert os.path.dirname(log_dir.root) in ("/tmp", "/var/tmp")
+    finally:
+        log_dir.close(keep=False)
 
 
 def test_the_null_device_as_log_dir_means_no_files() -> None:

@@ -86,9 +86,12 @@ class LogDir(Struct, frozen=True):
         `keep` is true when a person asked for files (redirect, tee) or an error file is shown.
         """
         if self.is_temporary and self.root and not keep:
-            from shutil import rmtree
+            try:
+                from shutil import rmtree
 
-            rmtree(self.root, ignore_errors=True)
+                rmtree(self.root, ignore_errors=True)
+            except OSError:
+                pass  # Without a free descriptor not even the import works.
 
 
 def open_log(path: str) -> int:
