@@ -136,6 +136,13 @@ class StoreQueueEmptyError(StoreError):
 class StoreCorruptError(StoreError):
     """A store's file is no such file, or was damaged; nothing was changed."""
 
+    def __init__(self, file_name: str, offset: int, reason: str) -> None:
+        self.file_name, self.offset, self.reason = file_name, offset, reason
+        super().__init__(
+            f"{file_name} is not a store's file, or was damaged, at byte {offset}: {reason}; "
+            "name another file, or remove this one if no process uses it"
+        )
+
 
 class LogStorageError(InfrastructureError):
     """The log directory can't be written: full, read-only or gone."""
