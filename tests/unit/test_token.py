@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from rallypoint.cli import token as token_command
+from rallypoint.config import AccessConfig, LaunchConfig, RendezvousConfig, WorkerConfig
 from rallypoint.errors import AccessError, ExitClass, UsageError
 from rallypoint.rendezvous.token import (
     Token,
+    find_or_make_token,
     find_token,
     no_token_error,
     parse_token,
@@ -57,13 +59,39 @@ def test_F8_the_search_order_is_flag_environment_home(tmp_path: Path) -> None:
     assert found[1].source == "RALLYPOINT_TOKEN"
 
 
+def test_F8_settings_say_that_there_is_a_token_and_never_which() -> None:
+    access = AccessConfig(token_text=SECRET)
+    launch = LaunchConfig(
+        rendezvous=RendezvousConfig(run_id="job"),
+        workers=WorkerConfig(argv=("true",)),
+        access=access,
+    )
+    assert repr(access) == "AccessConfig(token_file=None, token_text=given, insecure=False)"
+    for shown in (str(access), repr(launch), str(launch), f"{[access]}"):
+        assert "token_text=given" in shown
+        assert SECRET[:8] not in shown
+    assert "token_text=none" in repr(AccessConfig(token_file="/run/token"))
+
+
 def test_F8_a_joiner_finds_nothing_and_makes_nothing(tmp_path: Path) -> None:
     assert find_token(None, None, tmp_path, create=False) is None
-    assert find_token(str(tmp_path / "absent"), None, tmp_path, create=False) is None
     assert list(tmp_path.iterdir()) == []
-    line = str(no_token_error(None))
+    line = str(no_token_error())
     assert "rallypoint token" in line
     assert "--token-file" in line
+
+
+@pytest.mark.parametrize("create", [False, True])
+@pytest.mark.parametrize("name", ["absent", "no folder/token", "broken\nname", "caf\udce9"])
+def test_F8_a_named_file_that_does_not_exist_is_never_made(
+    tmp_path: Path, create: bool, name: str
+) -> None:
+    """A mistyped name would give every node a token of its own."""
+    _write(_user_file(tmp_path))
+    line = _refused(tmp_path, str(tmp_path / name), create)
+    assert "there is no such file" in line
+    assert "`rallypoint token --token-file " in line
+    assert [entry.name for entry in tmp_path.iterdir()] == [".config"]
 
 
 def test_F8_the_first_node_makes_a_private_token_that_others_find(tmp_path: Path) -> None:
@@ -82,15 +110,15 @@ def test_F8_the_first_node_makes_a_private_token_that_others_find(tmp_path: Path
 def test_F8_a_token_is_private_whatever_the_umask(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
-        find_token(str(tmp_path / "token"), None, None, create=True)
+        find_or_make_token(str(tmp_path / "token"))
     finally:
         os.umask(before)
     assert (tmp_path / "token").stat().st_mode & 0o7777 == 0o600
 
 
 def test_F8_no_two_tokens_are_equal(tmp_path: Path) -> None:
-    tokens = [find_token(str(tmp_path / name), None, None, create=True) for name in "abc"]
-    assert len({token.value for token in tokens if token is not None}) == 3
+    tokens = [find_or_make_token(str(tmp_path / name)) for name in "abc"]
+    assert len({token.value for token in tokens}) == 3
 
 
 def test_F8_eight_processes_that_race_agree_on_one_token(tmp_path: Path) -> None:
@@ -175,7 +203,9 @@ def test_F8_a_home_that_can_not_be_written_is_one_line_with_the_fix(tmp_path: Pa
 
 
 def test_F8_a_token_file_in_a_missing_folder_is_one_line_with_the_fix(tmp_path: Path) -> None:
-    line = _refused(None, str(tmp_path / "absent" / "token"), create=True)
+    with pytest.raises(AccessError) as caught:
+        find_or_make_token(str(tmp_path / "absent" / "token"))
+    line = str(caught.value)
     assert "No such file or directory" in line
     assert "RALLYPOINT_TOKEN" in line
 
