@@ -62,7 +62,7 @@ def test_a_prefix_that_names_one_torchrun_option_still_does() -> None:
     [
         ("-r 3 -t 1 train.py", "3", "1"),
         ("-r3 -t=1 train.py", "3", "1"),
-        ("--redirects 0:1,10:3 --tee=2 train.py", "0:1,10:3", "2"),
+        ("--redirects 0:1,10:3 --tee=2 --nproc-per-node 11 train.py", "0:1,10:3", "2"),
     ],
 )
 def test_short_options(line: str, redirects: str, tee: str) -> None:

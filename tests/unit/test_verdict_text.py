@@ -150,3 +150,11 @@ def test_verdict_as_json() -> None:
     assert record["cause"]["detail"] == list(KILLED.detail)
     done = replace(FAILED, outcome=Outcome.SUCCEEDED, cause=None)
     assert json.loads(verdict_json(done))["cause"] is None
+
+
+def test_A7_no_pid_is_told_of_a_worker_that_could_not_be_started() -> None:
+    view = replace(FAILED, cause=replace(KILLED, signal=None, exit_code=127, pid=0))
+    assert lines(view)[0].startswith(
+        "rallypoint: job train-7 failed: rank 3 (node gpu4, local rank 1) exited with code 127 at"
+    )
+    assert json.loads(verdict_json(view))["cause"]["pid"] is None

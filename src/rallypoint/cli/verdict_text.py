@@ -22,8 +22,9 @@ _INDENT = "    "
 class FirstCause(Struct, frozen=True):
     """The worker whose failure came first. Exactly one of `exit_code` and `signal` says how.
 
-    `at` is seconds since the epoch. `message` is the error's one line, if known, `detail` the
-    traceback or else the last lines on stderr; `log_file` may be empty.
+    `pid` is 0 when it could not be started. `at` is seconds since the epoch. `message` is the
+    error's one line, if known, `detail` the traceback or else the last lines on stderr; `log_file`
+    may be empty.
     """
 
     node: str
@@ -94,7 +95,8 @@ def _what_happened(cause: FirstCause, zone: tzinfo | None) -> str:
     role = "" if cause.role == "default" else f"role {one_line(cause.role)}, "
     who = f"rank {cause.rank} ({role}node {one_line(cause.node)}, local rank {cause.local_rank}"
     how = f"was killed by {cause.signal}" if cause.signal else f"exited with code {cause.exit_code}"
-    return f"{who}, pid {cause.pid}) {how} at {clock_text(cause.at, zone, precise=True)}"
+    pid = f", pid {cause.pid}" if cause.pid else ""
+    return f"{who}{pid}) {how} at {clock_text(cause.at, zone, precise=True)}"
 
 
 def _details(view: VerdictView, cause: FirstCause) -> Iterator[str]:
@@ -170,7 +172,7 @@ def verdict_json(view: VerdictView) -> str:
             "rank": cause.rank,
             "local_rank": cause.local_rank,
             "role": cause.role,
-            "pid": cause.pid,
+            "pid": cause.pid or None,
             "exit_code": cause.exit_code,
             "signal": cause.signal,
             "message": cause.message,
