@@ -84,6 +84,21 @@ def test_F8_a_joiner_waits_for_the_token_that_the_first_node_makes(cluster: Clus
     cluster.end_well(a, b)
 
 
+def test_F8_a_token_file_that_does_not_exist_is_told_at_once(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    cluster.make_token()
+    mistyped = tmp_path / "tokem"
+    for hosts in (True, False):
+        a = cluster.agent("a", hosts=hosts, token_file=str(mistyped))
+        assert a.wait_exit() == 2
+        (line,) = a.lines
+        assert line.startswith(f"rallypoint: --token-file {mistyped}: there is no such file")
+        assert f"`rallypoint token --token-file {mistyped}`" in line
+        assert not mistyped.exists()
+    assert cluster.workers() == []
+
+
 def test_F8_insecure_jobs_need_no_token(cluster: Cluster) -> None:
     cluster.options |= {"insecure": True, "nnodes": 2}
     a, b = cluster.agents("a", "b")

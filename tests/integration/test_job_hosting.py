@@ -52,6 +52,16 @@ def test_F6_when_nobody_hosts_the_usual_causes_are_named(cluster: Cluster) -> No
     assert a.workers() == []
 
 
+def test_F6_a_program_that_listens_and_never_answers_is_named_as_a_cause(cluster: Cluster) -> None:
+    cluster.make_token()
+    with socket.create_server(("127.0.0.1", cluster.port)):
+        a = cluster.agent("a", rdzv_conf="host_timeout=0.5")
+        assert a.wait_exit() == 75
+    (line,) = a.lines
+    assert "it did not answer in time" in line
+    assert "another program listens there and does not answer" in line
+
+
 def test_F6_who_must_host_says_why_it_can_not(cluster: Cluster) -> None:
     with socket.create_server(("127.0.0.1", cluster.port)):
         a = cluster.agent("a", hosts=True)

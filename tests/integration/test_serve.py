@@ -226,8 +226,11 @@ def test_quiet_says_nothing(tmp_path: Path) -> None:
 
 def refused(tmp_path: Path, words: Sequence[str]) -> str:
     """The one line with which a command line is refused."""
+    token = tmp_path / "token"
+    token.touch(0o600)
+    token.write_text("ab" * 32)
     done = subprocess.run(
-        [*SERVE, "--token-file", str(tmp_path / "token"), *words],
+        [*SERVE, "--token-file", str(token), *words],
         capture_output=True,
         text=True,
         timeout=60,
@@ -247,6 +250,12 @@ def test_bad_command_lines_are_refused_in_one_line(tmp_path: Path) -> None:
     assert "without a port" in refused(tmp_path, ["--host", "10.0.0.1:29400"])
     assert "--insecure" in refused(tmp_path, ["--host", "::1", "--insecure"])
     assert "unrecognized" in refused(tmp_path, ["--host", "::1", "--standalone"])
+    assert r"--host '\xff': needs a host name" in refused(tmp_path, ["--host", "\udcff"])
+    assert r"arguments: \xff\n" in refused(tmp_path, ["--host", "::1", "\udcff\n"])
+    mistyped = str(tmp_path / "tokem")
+    line = refused(tmp_path, ["--host", "::1", "--port", "0", "--token-file", mistyped])
+    assert f"--token-file {mistyped}: there is no such file" in line
+    assert not Path(mistyped).exists()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         line = refused(tmp_path, ["--host", "127.0.0.1", "--port", port])

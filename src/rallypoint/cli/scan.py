@@ -33,8 +33,17 @@ class Value(Struct, frozen=True):
 
     def wrong(self, why: str) -> UsageError:
         """The error that names this value as it was written, and the fix."""
-        shown = self.origin if self.origin.isprintable() else ascii(self.origin)
+        shown = self.origin
+        if not shown.isprintable():
+            option = shown.removesuffix(self.text)
+            text = shown[len(option) :]
+            shown = f"{option}{quoted(text)}" if option.isprintable() else quoted(shown)
         return UsageError(f"{shown}: {why}")
+
+
+def quoted(text: str) -> str:
+    """Foreign text in quotes, on one line; bytes that are no UTF-8 as a shell writes them."""
+    return ascii(text).replace("\\udc", "\\x")
 
 
 class Scanned(Struct, frozen=True):

@@ -21,7 +21,7 @@ from msgspec import Struct
 from rallypoint.cli import values
 from rallypoint.cli.options import environ_token
 from rallypoint.cli.render import render_event, render_event_json
-from rallypoint.cli.scan import Value
+from rallypoint.cli.scan import Value, quoted
 from rallypoint.config import DEFAULT_COORDINATOR_PORT, Endpoint
 from rallypoint.coordinator.listen import BindRefused, Refusal, raise_open_files_limit, try_bind
 from rallypoint.coordinator.server import Coordinator
@@ -68,7 +68,8 @@ class _Options(Struct, frozen=True):
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"serve: {message} (see rallypoint serve --help)")
+        shown = message if message.isprintable() else quoted(message)
+        raise UsageError(f"serve: {shown} (see rallypoint serve --help)")
 
 
 def run(argv: list[str]) -> int:
@@ -225,8 +226,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--token-file",
         metavar="FILE",
-        help="use (or make) the token in FILE, else RALLYPOINT_TOKEN, else "
-        "~/.config/rallypoint/token",
+        help="use the token in FILE, else RALLYPOINT_TOKEN, else ~/.config/rallypoint/token",
     )
     parser.add_argument(
         "--insecure", action="store_true", help="let anybody who reaches the port take part"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from rallypoint.errors import UsageError
-from rallypoint.rendezvous.token import find_token, user_home
+from rallypoint.rendezvous.token import Token, find_or_make_token, find_token, user_home
 
 _DESCRIPTION = """\
 Print the token that lets nodes into your jobs, and make one if you have none.
@@ -23,7 +23,10 @@ def run(argv: list[str], env_token: str | None = None) -> int:
     SystemExit as argparse does.
     """
     options = _parser().parse_args(argv)
-    token = find_token(options.token_file, env_token, user_home(), create=True)
+    if options.token_file is not None:
+        token: Token | None = find_or_make_token(options.token_file)
+    else:
+        token = find_token(None, env_token, user_home(), create=True)
     assert token is not None, "find_token creates or raises"
     if options.run_id is not None and token.opens_one_job:
         raise UsageError(

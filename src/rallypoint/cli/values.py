@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rallypoint.cli.scan import Value
+from rallypoint.cli.scan import Value, quoted
 from rallypoint.config import DEFAULT_COORDINATOR_PORT, MAX_NODES, Endpoint
 from rallypoint.errors import UsageError
 
@@ -45,7 +45,8 @@ def port(value: Value, text: str | None = None) -> int:
     digits = value.text.strip() if text is None else text
     plain = digits.isascii() and digits.isdigit() and len(digits) <= _MAX_DIGITS
     if not plain or not 0 < int(digits) < 65536:
-        raise value.wrong(f"{digits or 'nothing'} is no port, 1 to 65535")
+        shown = digits if digits.isprintable() else quoted(digits)
+        raise value.wrong(f"{shown or 'nothing'} is no port, 1 to 65535")
     return int(digits)
 
 

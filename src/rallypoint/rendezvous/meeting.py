@@ -146,7 +146,7 @@ async def _token(
         if token is not None:
             return token
         if loop.time() > deadline:
-            raise no_token_error(access.token_file)
+            raise no_token_error()
         on_status("waiting for the first node to create the token")
         await asyncio.sleep(RETRY_S)
 
@@ -208,5 +208,6 @@ def _nobody_hosts(endpoint: Endpoint, waited_s: float, error: Exception) -> str:
         f"nobody hosts the coordinator at {endpoint}: waited {waited_s:.0f} s ({error}). Usual "
         "causes: the node of that name was not started; the name is that of a Kubernetes service "
         "with a cluster IP, which no pod can bind (use a headless service, or --rdzv-conf "
-        "is_host=1 on one node); the name points to another machine; a firewall drops the port"
+        "is_host=1 on one node); the name points to another machine; another program listens there "
+        "and does not answer; a firewall drops the port"
     )

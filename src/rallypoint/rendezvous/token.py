@@ -1,7 +1,9 @@
 """The token: what makes a person's nodes one another's, and strangers strangers (behaviour F8).
 
 It is looked for in `--token-file`, in RALLYPOINT_TOKEN, then in the user's own file. The first
-node creates that file, so on a cluster with shared home directories nobody has to do anything.
+node creates that last one, so on a cluster with shared home directories nobody has to do anything.
+A file that a person named is never created by the way: a mistyped name would make strangers of
+the job's own nodes.
 
 A user's token opens all jobs of the user. Each job runs with a token derived from it, which may be
 handed out alone (`rallypoint token --run-id`): it is written `job-<hex>` and opens that job only.
@@ -71,23 +73,41 @@ def find_token(
 ) -> Token | None:
     """The token of this user, or None while there is none: a joiner asks again for a while.
 
-    With `create` a missing file is made, for ever and for all:
-    nodes that race through a shared directory end up with the same token. Never sleeps; safe to
-    retry.
+    With `create` the user's own file is made if it is missing, for ever and for all: nodes that
+    race through a shared directory end up with the same token. Never sleeps; safe to retry.
 
-    Raises AccessError, with the fix, when a token is unsafe, malformed or can't be made.
+    Raises AccessError, with the fix, when a token is unsafe, malformed or can't be made, or when
+    `token_file` does not exist.
     """
     if token_file is not None:
         from pathlib import Path
 
-        path = Path(token_file)
-        return _read_or_create(path, f"--token-file {path}", create)
+        source = f"--token-file {_shown(token_file)}"
+        token = _read_or_create(Path(token_file), source, create=False)
+        if token is None:
+            raise AccessError(
+                f"{source}: there is no such file: check the name, or make a token there with "
+                f"`rallypoint token --token-file {_quoted(token_file)}` and copy it to every node"
+            )
+        return token
     if env_value:
         return parse_token(env_value, "RALLYPOINT_TOKEN")
     path = user_token_path(home)
     if create:
         _make_folder(path.parent)
-    return _read_or_create(path, str(path), create)
+    return _read_or_create(path, _shown(path), create)
+
+
+def find_or_make_token(token_file: str) -> Token:
+    """The token in a file that is made if it is missing, because a person asked for just that.
+
+    Raises AccessError, with the fix, when it is unsafe, malformed or can't be made.
+    """
+    from pathlib import Path
+
+    token = _read_or_create(Path(token_file), f"--token-file {_shown(token_file)}", create=True)
+    assert token is not None, "it was made or an error raised"
+    return token
 
 
 def user_token_path(home: Path | None) -> Path:
@@ -110,9 +130,9 @@ def user_home() -> Path | None:
         return None
 
 
-def no_token_error(token_file: str | None) -> AccessError:
+def no_token_error() -> AccessError:
     """What to tell a person when waiting for a token was in vain."""
-    where = f"--token-file {token_file}" if token_file else "RALLYPOINT_TOKEN or the user's file"
+    where = "RALLYPOINT_TOKEN or the user's file"
     return AccessError(f"no token was found in {where}: {HOW_TO_GET_A_TOKEN}")
 
 
@@ -143,7 +163,9 @@ def _read_or_create(path: Path, source: str, create: bool) -> Token | None:
         _create(path)
         text = _read(path)
         if text is None:
-            raise AccessError(f"the token {path} vanished as soon as it was made: {_WAYS_OUT}")
+            raise AccessError(
+                f"the token {_shown(path)} vanished as soon as it was made: {_WAYS_OUT}"
+            )
     return None if text is None else parse_token(text, source)
 
 
@@ -155,26 +177,40 @@ def _read(path: Path) -> str | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise AccessError(f"can't read the token {path}: {error.strerror}") from error
+        raise AccessError(f"can't read the token {_shown(path)}: {error.strerror}") from error
     try:
         status = os.fstat(handle)
         if not stat.S_ISREG(status.st_mode):
-            raise AccessError(f"the token {path} is not a regular file: {_WAYS_OUT}")
+            raise AccessError(f"the token {_shown(path)} is not a regular file: {_WAYS_OUT}")
         if status.st_uid != os.geteuid():
             raise AccessError(
-                f"the token {path} belongs to user {status.st_uid}, not to you "
-                f"(user {os.geteuid()}): run `chown {os.geteuid()} {path}`"
+                f"the token {_shown(path)} belongs to user {status.st_uid}, not to you "
+                f"(user {os.geteuid()}): run `chown {os.geteuid()} {_quoted(path)}`"
             )
         if status.st_mode & _OTHERS:
             raise AccessError(
-                f"the token {path} is open to other users (mode "
-                f"{stat.S_IMODE(status.st_mode):04o}): run `chmod 600 {path}`"
+                f"the token {_shown(path)} is open to other users (mode "
+                f"{stat.S_IMODE(status.st_mode):04o}): run `chmod 600 {_quoted(path)}`"
             )
         return os.read(handle, _MAX_FILE_BYTES).decode("ascii", errors="replace")
     except OSError as error:
-        raise AccessError(f"can't read the token {path}: {error.strerror}") from error
+        raise AccessError(f"can't read the token {_shown(path)}: {error.strerror}") from error
     finally:
         os.close(handle)
+
+
+def _shown(path: Path | str) -> str:
+    """For a line of text: a name may hold anything, also line breaks."""
+    text = str(path)
+    return text if text.isprintable() else ascii(text)
+
+
+def _quoted(path: Path | str) -> str:
+    """For a command line that can be copied."""
+    from shlex import quote
+
+    text = str(path)
+    return quote(text) if text.isprintable() else ascii(text)
 
 
 def _make_folder(folder: Path) -> None:
@@ -182,7 +218,7 @@ def _make_folder(folder: Path) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise AccessError(
-            f"can't create {folder} for the token: {error.strerror}: {_WAYS_OUT}"
+            f"can't create {_shown(folder)} for the token: {error.strerror}: {_WAYS_OUT}"
         ) from error
 
 
@@ -206,5 +242,5 @@ def _create(path: Path) -> None:
     except OSError as error:
         if error.errno != errno.EEXIST:
             raise AccessError(
-                f"can't create the token {path}: {error.strerror}: {_WAYS_OUT}"
+                f"can't create the token {_shown(path)}: {error.strerror}: {_WAYS_OUT}"
             ) from error
