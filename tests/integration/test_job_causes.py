@@ -103,8 +103,8 @@ def test_A4_a_node_lost_after_its_success_has_succeeded(cluster: Cluster) -> Non
     b.wait_event("succeeded")
     wait_asleep(b)
     b.kill()
-    # Longer than the reconnect grace, so that the loss is noticed while the round still runs.
-    cluster.order("time.sleep(1.5); sys.exit(0)", node="a", round=0)
+    a.wait_event("other_node_lost", "node b was lost", round=0)
+    cluster.order("sys.exit(0)", node="a", round=0)
     assert a.wait_exit() == 0
     assert a.workers(1) == []
     assert a.verdict["round"] == 0
