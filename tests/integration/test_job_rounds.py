@@ -6,8 +6,8 @@ import pytest
 from tests.integration.cluster import Cluster, Option
 
 
-def test_R1_a_roster_that_is_back_starts_at_once(cluster: Cluster) -> None:
-    """Elastic, below the maximum, after a loss and after a crash: no second last call (W25, D9)."""
+def test_R1_W25_D9_a_roster_that_is_back_starts_at_once(cluster: Cluster) -> None:
+    """Elastic, below the maximum, after a loss and after a crash: no second last call."""
     cluster.options |= {"nnodes": "1:3", "max_restarts": 1}
     a, b, c = cluster.agents("a", "b", "c")
     cluster.wait_workers(3, round=0)
