@@ -88,7 +88,8 @@ def test_a_mistake_is_one_line(
 
 
 def test_what_can_not_be_printed_is_shown_in_quotes(tmp_path: Path) -> None:
-    for given, shown in (("\udcff:1", r"'\xff:1'"), ("a\x1b[2J", r"'a\x1b[2J'"), ("a\nb", r"'a\nb'")):
+    cases = {"\udcff:1": r"'\xff:1'", "a\x1b[2J": r"'a\x1b[2J'", "a\nb": r"'a\nb'"}
+    for given, shown in cases.items():
         with agent(tmp_path, "--nnodes=2", "--rdzv-endpoint", given, program=WORKER) as run:
             assert run.wait() == 2
         assert is_one_line_with(run.err, f"--rdzv-endpoint {shown}: needs a host name")
