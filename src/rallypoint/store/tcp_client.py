@@ -1,0 +1,285 @@
+"""The client of a c10d store for threads: one connection that heals itself, where that is safe.
+
+Threads take turns on the main connection. One that has to wait takes it away for as long, so that
+the next thread opens another; a process has as many connections as threads that wait, plus one.
+
+A connection that was lost is replaced, and what was asked is asked again, only if that can't do
+harm: when the request has the same effect done twice, and nothing unanswered may have got lost
+before it. Everything else is reported, and then the client is of no more use.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from rallypoint.errors import StoreConnectionError, StoreTimeoutError
+from rallypoint.store.tcp_connection import ConnectionLostError, TCPConnection
+from rallypoint.wire import c10d_client as wire
+from rallypoint.wire.c10d_operations import Exchange, MissingError, Operation, Wait
+
+MIN_REPLY_S = 5.0
+"""However short the timeout is, a plain answer may take as long before the store counts as lost."""
+MAX_LOSSES = 5
+"""One call survives so many losses of a connection that had worked: a request may be to blame."""
+_FIRST_PAUSE_S, _MAX_PAUSE_S = 0.02, 1.0
+_MIN_ATTEMPT_S, _MAX_ATTEMPT_S = 0.5, 10.0
+_SHOWN_KEYS = 3
+
+T = TypeVar("T")
+
+
+class _Lease:
+    """The right of one thread to use a connection; `None` is one that has yet to be opened."""
+
+    __slots__ = ("connection", "is_main")
+
+    def __init__(self, connection: TCPConnection | None) -> None:
+        self.connection = connection
+        self.is_main = True
+
+
+class TCPClient:
+    """Connections to one server, for all threads of one process; a forked child needs its own.
+
+    Blocks, at construction too, until the server has answered. Every method may raise
+    StoreConnectionError, after which there is no more use in calling any; timeouts are in seconds.
+    """
+
+    def __init__(
+        self, host: str, port: int, timeout_s: float, *, min_reply_s: float = MIN_REPLY_S
+    ) -> None:
+        self.peer = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self._host, self._port = host, port
+        self._min_reply_s = min_reply_s
+        self._reply_s = max(timeout_s, min_reply_s)
+        self._pid = os.getpid()
+        self._failure: str | None = None
+        self._lock = threading.Lock()  # held by whoever uses the main connection, never to wait
+        self._spare: list[TCPConnection] = []
+        self._lent: set[_Lease] = set()
+        deadline = time.monotonic() + timeout_s
+        self._main: TCPConnection | None = self._connect("connecting", deadline)
+
+    def set_timeout(self, timeout_s: float) -> None:
+        """How long a plain answer may take: never less than `min_reply_s`."""
+        self._reply_s = max(timeout_s, self._min_reply_s)
+        main = self._main
+        if main is not None:
+            main.bound(self._reply_s)
+
+    def fetch(self, key: str, request: bytes) -> bytes:
+        """Asks for a value by the shortest way; an empty answer says nothing: ask again."""
+        if os.getpid() != self._pid:
+            return b""
+        with self._lock:
+            main = self._main
+            if main is None or self._failure is not None:
+                return b""
+            owes_answer = main.owes_answer
+            try:
+                return main.fetch(request)
+            except ConnectionLostError as lost:
+                self._main = None
+                if lost.is_silence or owes_answer:
+                    raise self._failed(_described("get", (key,)), lost, owes_answer) from lost
+                return b""
+
+    def ask(
+        self, doing: str, keys: Sequence[str], request: bytes, read: wire.Read[T], *, again: bool
+    ) -> T:
+        """Sends one request and returns its answer; `again` tells that it may be sent twice."""
+        answer: T = self._once(doing, keys, Exchange(request, read, again))
+        return answer
+
+    def tell(self, doing: str, keys: Sequence[str], request: bytes, *, again: bool) -> None:
+        """Sends one request that is not answered: it can get lost after this has returned.
+
+        If it does, the next call raises StoreConnectionError, for it can't answer for both.
+        """
+        self._once(doing, keys, Exchange(request, None, again))
+
+    def run(self, doing: str, keys: Sequence[str], operation: Operation[T], timeout_s: float) -> T:
+        """Carries out an operation that may have to wait. Raises StoreTimeoutError."""
+        self._check_usable(doing, keys)
+        started = time.monotonic()
+        lease = self._take()
+        answer: Any = None
+        try:
+            while True:
+                step = operation.send(answer)
+                if isinstance(step, Wait) and lease.is_main:
+                    self._take_away(lease)
+                answer = self._perform(doing, keys, lease, step, started + timeout_s)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        except MissingError as error:
+            missing = [wire.key_shown(key) for key in error.keys]
+            raise StoreTimeoutError(doing, missing, time.monotonic() - started) from None
+        finally:
+            self._give_back(lease)
+
+    def close(self) -> None:
+        """Ends every call that is under way, with StoreConnectionError. Safe to call again."""
+        lent = [lease.connection for lease in tuple(self._lent)]
+        if os.getpid() != self._pid:
+            # The other process goes on using them: here are only copies of its descriptors.
+            for connection in (self._main, *self._spare, *lent):
+                if connection is not None:
+                    connection.close()
+            return
+        if self._failure is None:
+            self._failure = "it has been closed"
+        for busy in (self._main, *lent):
+            if busy is not None:
+                busy.interrupt()
+        with self._lock:
+            idle, self._main, self._spare = [self._main, *self._spare], None, []
+            for connection in idle:
+                if connection is not None:
+                    connection.close()
+
+    # Taking turns
+
+    def _take(self) -> _Lease:
+        self._lock.acquire()
+        if self._main is None and self._spare:
+            self._main = self._spare.pop()
+        return _Lease(self._main)
+
+    def _take_away(self, lease: _Lease) -> None:
+        """The lease gets the connection for itself, and the next thread another one.
+
+        Everything that was written to it has been answered for: an operation asks before it waits.
+        """
+        lease.is_main = False
+        self._main = None
+        self._lent.add(lease)
+        self._lock.release()
+
+    def _give_back(self, lease: _Lease) -> None:
+        if not lease.is_main:
+            self._lock.acquire()
+            self._lent.discard(lease)
+        try:
+            connection = lease.connection
+            if self._failure is not None and connection is not None:
+                connection.close()
+                connection = None
+            if lease.is_main or self._main is None:
+                self._main = connection
+            elif connection is not None:
+                self._spare.append(connection)
+        finally:
+            self._lock.release()
+
+    # Sending
+
+    def _once(self, doing: str, keys: Sequence[str], step: Exchange) -> Any:
+        self._check_usable(doing, keys)
+        lease = self._take()
+        try:
+            return self._perform(doing, keys, lease, step, 0.0)
+        finally:
+            self._give_back(lease)
+
+    def _perform(
+        self, doing: str, keys: Sequence[str], lease: _Lease, step: Exchange | Wait, deadline: float
+    ) -> Any:
+        losses = 0
+        while True:
+            connection = lease.connection
+            if connection is None:
+                connection = self._reconnect(doing, keys, lease, deadline)
+            owes_answer = connection.owes_answer
+            # Seen before anything is sent, the end of a connection can't have harmed the request.
+            is_sent = True
+            try:
+                if _looks_first(step) and connection.is_gone():
+                    is_sent = False
+                    raise ConnectionLostError("the connection was closed by the store")
+                return _step(connection, step, deadline)
+            except ConnectionLostError as lost:
+                lease.connection = None
+                connection.close()
+                losses += 1
+                is_safe = not owes_answer and (step.is_repeatable or not is_sent)
+                if not is_safe or lost.is_silence or losses > MAX_LOSSES:
+                    raise self._failed(_described(doing, keys), lost, owes_answer) from lost
+            except BaseException:
+                lease.connection = None
+                raise
+
+    def _reconnect(
+        self, doing: str, keys: Sequence[str], lease: _Lease, deadline: float
+    ) -> TCPConnection:
+        patience = max(deadline, time.monotonic() + self._reply_s)
+        lease.connection = self._connect(_described(doing, keys), patience)
+        self._check_usable(doing, keys)  # `close` may not have seen it
+        return lease.connection
+
+    def _connect(self, doing: str, deadline: float) -> TCPConnection:
+        started = time.monotonic()
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            attempt_s = min(max(deadline - time.monotonic(), _MIN_ATTEMPT_S), _MAX_ATTEMPT_S)
+            try:
+                return TCPConnection(self._host, self._port, attempt_s, self._reply_s)
+            except ConnectionLostError as error:
+                lost = error
+            now = time.monotonic()
+            if now >= deadline or self._failure is not None:
+                self._failure = self._failure or str(lost)
+                reason = f"{self._failure} (tried for {now - started:.3f} s)"
+                raise StoreConnectionError(self.peer, doing, reason) from lost
+            time.sleep(min(pause_s * random.uniform(0.5, 1.0), deadline - now))
+            pause_s = min(2 * pause_s, _MAX_PAUSE_S)
+
+    # Failing
+
+    def _check_usable(self, doing: str, keys: Sequence[str]) -> None:
+        if os.getpid() != self._pid:
+            reason = (
+                f"it was opened by process {self._pid}, and a forked process can't share its "
+                "connection: open another with clone()"
+            )
+            raise StoreConnectionError(self.peer, _described(doing, keys), reason)
+        if self._failure is not None:
+            raise StoreConnectionError(self.peer, _described(doing, keys), self._failure)
+
+    def _failed(
+        self, doing: str, lost: ConnectionLostError, owes_answer: bool
+    ) -> StoreConnectionError:
+        reason = str(lost)
+        if owes_answer:
+            reason += ", and what was written before may be lost"
+        self._failure = self._failure or reason
+        return StoreConnectionError(self.peer, doing, self._failure)
+
+
+def _step(connection: TCPConnection, step: Exchange | Wait, deadline: float) -> Any:
+    if isinstance(step, Wait):
+        if step.is_repeatable and time.monotonic() >= deadline:
+            return False
+        return connection.wait(step.request, deadline)
+    if step.read is None:
+        return connection.send(step.request)
+    return connection.exchange(step.request, step.read)
+
+
+def _described(doing: str, keys: Sequence[str]) -> str:
+    if not keys:
+        return doing
+    shown = ", ".join(map(repr, keys[:_SHOWN_KEYS]))
+    more = len(keys) - _SHOWN_KEYS
+    return f"{doing} of {shown}" + (f" and {more} more" if more > 0 else "")
+
+
+def _looks_first(step: Exchange | Wait) -> bool:
+    """Whether it must not, or would not, be known afterwards if the request got lost."""
+    return not step.is_repeatable or (isinstance(step, Exchange) and step.read is None)

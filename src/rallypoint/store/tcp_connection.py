@@ -1,0 +1,192 @@
+"""One blocking connection to a c10d store. For one thread at a time.
+
+Every read and every write is bounded by the kernel (SO_RCVTIMEO and SO_SNDTIMEO, socket(7)), so a
+plain request costs two system calls and no more. Once anything went wrong within a request, even an
+interrupt by the user, the connection is closed: nobody could tell whose answer comes next.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import struct
+import time
+from typing import TypeVar
+
+from rallypoint.errors import ProtocolError
+from rallypoint.wire import c10d_client as wire
+
+_RECEIVE_BYTES = 65536
+_TIMEVAL = struct.Struct("@ll")
+
+T = TypeVar("T")
+
+
+class ConnectionLostError(Exception):
+    """The connection is closed. `is_silence` tells that the peer did not answer in time."""
+
+    def __init__(self, reason: str, *, is_silence: bool = False) -> None:
+        super().__init__(reason)
+        self.is_silence = is_silence
+
+
+class TCPConnection:
+    """A connection after its handshake.
+
+    `owes_answer` tells that something was written that is not answered itself, and no answer to
+    anything later has shown that it arrived.
+    """
+
+    def __init__(self, host: str, port: int, attempt_s: float, reply_s: float) -> None:
+        """Connects once. Raises ConnectionLostError after `attempt_s` seconds at the latest, or so.
+
+        Afterwards an answer is waited for `reply_s` seconds. Both are above 0.
+        """
+        self.owes_answer = False
+        self._buffer = wire.ReplyBuffer()
+        self._reply_s = attempt_s
+        try:
+            self._socket = socket.create_connection((host, port), timeout=attempt_s)
+        except OSError as error:
+            raise ConnectionLostError(said_by(error)) from error
+        try:
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._socket.setblocking(True)
+            self.bound(attempt_s)
+            nonce = os.getpid() & 0xFFFFFFFF
+            if self.exchange(wire.handshake(nonce), wire.read_ping) != nonce:
+                raise ConnectionLostError("what answers there is not a c10d store")
+            self.bound(reply_s)
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def bound(self, reply_s: float) -> None:
+        """From now on a silence of so many seconds is the end of the connection."""
+        self._reply_s = reply_s
+        whole = int(reply_s)
+        timeval = _TIMEVAL.pack(whole, max(int((reply_s - whole) * 1e6), 0 if whole else 1))
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
+
+    def exchange(self, request: bytes, read: wire.Read[T]) -> T:
+        """Sends a request and returns its answer. Raises ConnectionLostError."""
+        try:
+            self._socket.sendall(request)
+            answer = self._read(read)
+        except OSError as error:
+            raise self._lost(error) from error
+        except BaseException:
+            self.close()
+            raise
+        self.owes_answer = False
+        return answer
+
+    def send(self, request: bytes) -> None:
+        """Sends a request that is not answered. Raises ConnectionLostError."""
+        try:
+            self._socket.sendall(request)
+        except OSError as error:
+            raise self._lost(error) from error
+        except BaseException:
+            self.close()
+            raise
+        self.owes_answer = True
+
+    def fetch(self, request: bytes) -> bytes:
+        """As `exchange` of a request that a string answers, by the shortest way."""
+        try:
+            self._socket.sendall(request)
+            data = self._socket.recv(_RECEIVE_BYTES)
+            answer = wire.whole_string(data)
+            if answer is None:
+                self._receive(data)
+                answer = self._read(wire.read_string)
+        except OSError as error:
+            raise self._lost(error) from error
+        except BaseException:
+            self.close()
+            raise
+        self.owes_answer = False
+        return answer
+
+    def wait(self, request: bytes, deadline: float) -> bool:
+        """Sends a request that is answered late; whether the answer came before the deadline.
+
+        If not, it is cancelled, and the connection can be used further: the deadline is of the
+        monotonic clock. Raises ConnectionLostError.
+        """
+        try:
+            self._socket.sendall(request)
+            if self._is_readable_before(deadline):
+                is_answered = self._read(wire.read_check)
+            else:
+                self._socket.sendall(wire.CANCEL_WAIT)
+                is_answered = not self._read(wire.read_is_cancelled)
+        except OSError as error:
+            raise self._lost(error) from error
+        except BaseException:
+            self.close()
+            raise
+        self.owes_answer = False
+        return is_answered
+
+    def is_gone(self) -> bool:
+        """Whether the peer has closed the connection, as far as can be told without asking it."""
+        try:
+            return not self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
+    def interrupt(self) -> None:
+        """Ends whatever another thread is doing with it; that thread has to close it then."""
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass  # gone already
+
+    def close(self) -> None:
+        """Safe to call again."""
+        self._socket.close()
+
+    def _read(self, read: wire.Read[T]) -> T:
+        reading = read(self._buffer)
+        try:
+            while True:
+                next(reading)
+                self._receive(self._socket.recv(_RECEIVE_BYTES))
+        except StopIteration as end:
+            answer: T = end.value
+        except ProtocolError as error:
+            raise ConnectionLostError(str(error)) from error
+        if not self._buffer.is_empty:
+            raise ConnectionLostError("the store sent more than it was asked for")
+        return answer
+
+    def _receive(self, data: bytes) -> None:
+        if not data:
+            raise ConnectionLostError("the connection was closed by the store")
+        self._buffer.receive(data)
+
+    def _is_readable_before(self, deadline: float) -> bool:
+        poller = select.poll()
+        poller.register(self._socket, select.POLLIN)
+        left_s = max(0.0, deadline - time.monotonic())
+        return bool(poller.poll(left_s * 1000))
+
+    def _lost(self, error: OSError) -> ConnectionLostError:
+        self.close()
+        if isinstance(error, BlockingIOError):
+            reason = f"no answer within {self._reply_s:.3f} s"
+            return ConnectionLostError(reason, is_silence=True)
+        return ConnectionLostError(said_by(error))
+
+
+def said_by(error: OSError) -> str:
+    """What an error of the system means, in its own words."""
+    if isinstance(error, TimeoutError):
+        return "no answer"
+    return error.strerror or str(error)

@@ -1,0 +1,224 @@
+"""The store that `torch.distributed.TCPStore` is: a client of one server, which it may host.
+
+It speaks the protocol of torch's, so that either side may be torch's own. What differs is told in
+docs/stores.md; the main point is that nothing hangs: every answer is waited for no longer than the
+timeout, and the loss of a server is an error that names it.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+import time
+import weakref
+from collections.abc import Sequence
+from typing import Self
+
+from rallypoint.errors import StoreQueueEmptyError, StoreTimeoutError
+from rallypoint.store.access import AccessGate
+from rallypoint.store.server_thread import ServerThread, bind
+from rallypoint.store.store import DEFAULT_TIMEOUT, Store, Timeout, Value, to_bytes
+from rallypoint.store.tcp_client import TCPClient
+from rallypoint.wire import c10d_client as wire
+from rallypoint.wire import c10d_operations as operations
+
+
+class TCPStore(Store):
+    """A store at `host` and `port`; with `is_master` its server is here, on a thread.
+
+    `port` 0 lets a master pick one; see `port`. `listen_socket` is a bound socket to use instead,
+    and is taken over. With `world_size` and `wait_for_workers`, each client counts itself in, and
+    the master waits until so many have come; otherwise nobody waits for anybody.
+
+    A master binds the address of `host`, no other. On a loopback address only processes of this
+    user are served; on another one everybody who reaches it is.
+
+    One object serves all threads of a process, not a forked child: there, use `clone`. Lost
+    connections are replaced where nothing can have got lost or be done twice.
+
+    Raises StoreConnectionError if there is no server for the whole timeout, or the port to host it
+    at is taken, and StoreTimeoutError if workers are missing. Blocks.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        world_size: int | None = None,
+        is_master: bool = False,
+        timeout: Timeout = DEFAULT_TIMEOUT,
+        wait_for_workers: bool = True,
+        *,
+        listen_socket: socket.socket | None = None,
+    ) -> None:
+        super().__init__(timeout)
+        self._server: ServerThread | None = None
+        deadline = time.monotonic() + self._timeout_s
+        connect_to = host
+        if is_master:
+            listener = listen_socket or bind(host, port)
+            connect_to, port = _reachable(listener)
+            self._server = ServerThread(
+                listener, _gate(connect_to), _say_on_stderr, wire.JOINED_KEY
+            )
+        try:
+            self._client = TCPClient(connect_to, port, self._timeout_s)
+        except BaseException:
+            _close(None, self._server)
+            raise
+        self._host, self._port, self._connect_to = host, port, connect_to
+        self._close = weakref.finalize(self, _close, self._client, self._server)
+        if world_size is not None and wait_for_workers:
+            try:
+                self._join(world_size, deadline)
+            except BaseException:
+                self.close()
+                raise
+
+    @property
+    def host(self) -> str:
+        """The host as it was given."""
+        return self._host
+
+    @property
+    def port(self) -> int:
+        """The port of the server; the one that was picked if 0 was given."""
+        return self._port
+
+    def close(self) -> None:
+        """Ends the connection, and the server if it is here. Safe to call again."""
+        self._close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def clone(self) -> Self:
+        """Another connection to the same server, which only the first object hosts."""
+        clone = type(self)(self._connect_to, self._port, timeout=self.timeout)
+        clone._host = self._host
+        return clone
+
+    def set_timeout(self, timeout: Timeout) -> None:
+        super().set_timeout(timeout)
+        self._client.set_timeout(self._timeout_s)
+
+    # Values
+
+    def set(self, key: str, value: Value) -> None:
+        request = wire.set_value(wire.wired_key(key), to_bytes(value))
+        self._client.tell("set", (key,), request, again=True)
+
+    def get(self, key: str) -> bytes:
+        wired = wire.wired_key(key)
+        value = self._client.fetch(key, wire.get(wired))
+        if value:
+            return value
+        return self._client.run("get", (key,), operations.get(wired), self._timeout_s)
+
+    def add(self, key: str, amount: int) -> int:
+        request = wire.add(wire.wired_key(key), amount)
+        return self._client.ask("add", (key,), request, wire.read_i64, again=False)
+
+    def compare_set(self, key: str, expected_value: Value, desired_value: Value) -> bytes:
+        request = wire.compare_set(
+            wire.wired_key(key), to_bytes(expected_value), to_bytes(desired_value)
+        )
+        return self._client.ask("compare_set", (key,), request, wire.read_string, again=False)
+
+    def check(self, keys: Sequence[str]) -> bool:
+        operation = operations.check([wire.wired_key(key) for key in keys])
+        return self._client.run("check", keys, operation, self._timeout_s)
+
+    def wait(self, keys: Sequence[str], timeout: Timeout | None = None) -> None:
+        operation = operations.wait([wire.wired_key(key) for key in keys])
+        self._client.run("wait", keys, operation, self._wait_s(timeout))
+
+    def delete_key(self, key: str) -> bool:
+        request = wire.delete_key(wire.wired_key(key))
+        return self._client.ask("delete_key", (key,), request, wire.read_i64, again=False) > 0
+
+    def num_keys(self) -> int:
+        return self._client.ask("num_keys", (), wire.COUNT_KEYS, wire.read_i64, again=True)
+
+    def list_keys(self) -> list[str]:
+        listed = self._client.ask("list_keys", (), wire.LIST_KEYS, wire.read_listed, again=True)
+        return [wire.key_shown(key) for key in listed if key[:1] == b"/"]
+
+    def append(self, key: str, value: Value) -> None:
+        request = wire.append(wire.wired_key(key), to_bytes(value))
+        self._client.tell("append", (key,), request, again=False)
+
+    def multi_get(self, keys: Sequence[str]) -> list[bytes]:
+        operation = operations.multi_get([wire.wired_key(key) for key in keys])
+        return self._client.run("multi_get", keys, operation, self._timeout_s)
+
+    def multi_set(self, keys: Sequence[str], values: Sequence[Value]) -> None:
+        """Stores all values at once. Raises ValueError if the lengths differ.
+
+        Also for more than 131,072 keys: they would not fit into one request, and two are not
+        carried out at once.
+        """
+        if len(keys) != len(values):
+            raise ValueError(f"multi_set was given {len(keys)} keys and {len(values)} values")
+        request = wire.multi_set(
+            [wire.wired_key(key) for key in keys], [to_bytes(v) for v in values]
+        )
+        self._client.tell("multi_set", keys, request, again=True)
+
+    # Queues, and waiting for each other
+
+    def queue_push(self, key: str, value: Value) -> None:
+        request = wire.queue_push(wire.wired_key(key), to_bytes(value))
+        self._client.tell("queue_push", (key,), request, again=False)
+
+    def queue_pop(self, key: str, block: bool = True) -> bytes:
+        operation = operations.queue_pop(wire.wired_key(key), block)
+        item = self._client.run("queue_pop", (key,), operation, self._timeout_s)
+        if item is None:
+            raise StoreQueueEmptyError(key)
+        return item
+
+    def queue_len(self, key: str) -> int:
+        request = wire.queue_length(wire.wired_key(key))
+        return self._client.ask("queue_len", (key,), request, wire.read_i64, again=True)
+
+    def barrier(self, key: str, world_size: int, timeout: Timeout | None = None) -> None:
+        operation = operations.barrier(wire.wired_key(key), world_size)
+        self._client.run("barrier", (key,), operation, self._wait_s(timeout))
+
+    # Within
+
+    def _join(self, world_size: int, deadline: float) -> None:
+        request = wire.add(wire.JOINED_KEY, 1)
+        self._client.ask("joining", (), request, wire.read_i64, again=False)
+        if self._server is not None:
+            started = time.monotonic()
+            joined = self._server.wait_joined(world_size, max(0.0, deadline - started))
+            if joined < world_size:
+                missing = [f"{world_size - joined} of {world_size} workers"]
+                raise StoreTimeoutError("waiting for workers", missing, self._timeout_s)
+
+
+def _reachable(listener: socket.socket) -> tuple[str, int]:
+    """Where a listening socket can be reached from this machine."""
+    address, port = listener.getsockname()[:2]
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address, address), port
+
+
+def _gate(address: str) -> AccessGate:
+    is_loopback = address.startswith("127.") or address == "::1"
+    return AccessGate(open_access=not is_loopback)
+
+
+def _say_on_stderr(line: str) -> None:
+    print(f"rallypoint: store: {line}", file=sys.stderr)
+
+
+def _close(client: TCPClient | None, server: ServerThread | None) -> None:
+    if client is not None:
+        client.close()
+    if server is not None:
+        server.close()

@@ -1,0 +1,360 @@
+"""The c10d `TCPStore` protocol, client side: requests become bytes, bytes become replies. Pure.
+
+Replies carry neither opcode nor length, so whoever asks must know what answer is due: a request
+goes with the function that reads its reply. Such a function is a generator that stops where the
+bytes stop, and takes exactly its own bytes, in whatever pieces they arrive.
+
+A key or value over the protocol's limits makes a server close the connection without a word;
+the encoders refuse them instead, with ValueError, before anything has been sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from typing import TypeVar
+
+from rallypoint.errors import ProtocolError
+from rallypoint.wire.c10d_fields import (
+    I64,
+    MAX_KEY_BYTES,
+    MAX_KEYS_PER_REQUEST,
+    MAX_REQUEST_BYTES,
+    MAX_VALUE_BYTES,
+    U32,
+    U64,
+    VALIDATE_MAGIC,
+    Opcode,
+    encode_i64,
+    encode_string,
+)
+
+MAX_REPLY_VALUE_BYTES = 1 << 30
+"""Values that were appended to outgrow the limit of a single request."""
+_SHOWN_BYTES = 40
+
+T = TypeVar("T")
+U = TypeVar("U")
+_VALIDATE = bytes((Opcode.VALIDATE,)) + U32.pack(VALIDATE_MAGIC)
+_PING, _SET, _COMPARE_SET, _GET, _ADD, _CHECK, _WAIT = (
+    bytes((number,))
+    for number in (
+        Opcode.PING,
+        Opcode.SET,
+        Opcode.COMPARE_SET,
+        Opcode.GET,
+        Opcode.ADD,
+        Opcode.CHECK,
+        Opcode.WAIT,
+    )
+)
+_DELETE_KEY, _APPEND, _MULTI_GET, _MULTI_SET, _QUEUE_PUSH, _QUEUE_POP, _QUEUE_LEN, _BARRIER = (
+    bytes((number,))
+    for number in (
+        Opcode.DELETE_KEY,
+        Opcode.APPEND,
+        Opcode.MULTI_GET,
+        Opcode.MULTI_SET,
+        Opcode.QUEUE_PUSH,
+        Opcode.QUEUE_POP,
+        Opcode.QUEUE_LEN,
+        Opcode.BARRIER,
+    )
+)
+JOINED_KEY = b"init/"
+"""The counter of the clients that have joined."""
+COUNT_KEYS = bytes((Opcode.GETNUMKEYS,))
+LIST_KEYS = bytes((Opcode.LIST_KEYS,))
+CANCEL_WAIT = bytes((Opcode.CANCEL_WAIT,))
+
+# Fields
+
+
+def wired_key(key: str) -> bytes:
+    """A user's key as it is on the wire; the one that is raw there is `JOINED_KEY`."""
+    return b"/" + key.encode(errors="surrogateescape")
+
+
+def key_shown(key: bytes) -> str:
+    """The user's key of one on the wire."""
+    return key.removeprefix(b"/").decode(errors="surrogateescape")
+
+
+def key_field(key: bytes) -> bytes:
+    """A key as a request holds it. Raises ValueError over the limit."""
+    if len(key) > MAX_KEY_BYTES:
+        raise ValueError(
+            f"the key {key[:_SHOWN_BYTES]!r}... has {len(key)} bytes, more than the "
+            f"{MAX_KEY_BYTES} that a store takes"
+        )
+    return U64.pack(len(key)) + key
+
+
+def value_field(value: bytes) -> bytes:
+    """A value as a request holds it. Raises ValueError over the limit."""
+    if len(value) > MAX_VALUE_BYTES:
+        raise ValueError(
+            f"a value has {len(value)} bytes, more than the {MAX_VALUE_BYTES} that a store takes"
+        )
+    return encode_string(value)
+
+
+def _number(number: int, what: str) -> bytes:
+    if not -(2**63) <= number < 2**63:
+        raise ValueError(f"{what} of {number} is not within 64 bits")
+    return encode_i64(number)
+
+
+def _keys(opcode: bytes, keys: Sequence[bytes]) -> bytes:
+    _check_count(len(keys))
+    return b"".join((opcode, U64.pack(len(keys)), *map(key_field, keys)))
+
+
+def _check_count(count: int) -> None:
+    if count > MAX_KEYS_PER_REQUEST:
+        raise ValueError(
+            f"{count} keys are more than the {MAX_KEYS_PER_REQUEST} that one request can have"
+        )
+
+
+# Requests
+
+
+def handshake(nonce: int) -> bytes:
+    """The first bytes of a connection; `read_ping` follows."""
+    return _VALIDATE + ping(nonce)
+
+
+def ping(nonce: int) -> bytes:
+    """`read_ping` follows; the nonce has 32 bits."""
+    return _PING + U32.pack(nonce)
+
+
+def set_value(key: bytes, value: bytes) -> bytes:
+    """Not answered."""
+    return _SET + key_field(key) + value_field(value)
+
+
+def compare_set(key: bytes, expected: bytes, desired: bytes) -> bytes:
+    """`read_string` follows."""
+    return b"".join((_COMPARE_SET, key_field(key), value_field(expected), value_field(desired)))
+
+
+def get(key: bytes) -> bytes:
+    """`read_string` follows."""
+    return _GET + key_field(key)
+
+
+def add(key: bytes, delta: int) -> bytes:
+    """`read_i64` follows."""
+    return b"".join((_ADD, key_field(key), _number(delta, "an amount")))
+
+
+def check(keys: Sequence[bytes]) -> bytes:
+    """`read_check` follows."""
+    return _keys(_CHECK, keys)
+
+
+def wait(keys: Sequence[bytes]) -> bytes:
+    """`read_flag` follows, possibly much later."""
+    return _keys(_WAIT, keys)
+
+
+def delete_key(key: bytes) -> bytes:
+    """`read_i64` follows."""
+    return _DELETE_KEY + key_field(key)
+
+
+def append(key: bytes, value: bytes) -> bytes:
+    """Not answered."""
+    return _APPEND + key_field(key) + value_field(value)
+
+
+def multi_get(keys: Sequence[bytes]) -> bytes:
+    """`read_strings` follows, of as many."""
+    return _keys(_MULTI_GET, keys)
+
+
+def multi_set(keys: Sequence[bytes], values: Sequence[bytes]) -> bytes:
+    """Not answered. One request, so that a server can store all at once or nothing."""
+    _check_count(len(keys))
+    parts = [_MULTI_SET, U64.pack(len(keys))]
+    for key, value in zip(keys, values, strict=True):
+        parts += (key_field(key), value_field(value))
+    size = sum(map(len, parts))
+    if size > MAX_REQUEST_BYTES:
+        raise ValueError(
+            f"keys and values of {size} bytes are more than the {MAX_REQUEST_BYTES} that one "
+            "request can have"
+        )
+    return b"".join(parts)
+
+
+def queue_push(key: bytes, value: bytes) -> bytes:
+    """Not answered."""
+    return _QUEUE_PUSH + key_field(key) + value_field(value)
+
+
+def queue_pop(key: bytes) -> bytes:
+    """`read_popped` follows."""
+    return _QUEUE_POP + key_field(key)
+
+
+def queue_length(key: bytes) -> bytes:
+    """`read_i64` follows."""
+    return _QUEUE_LEN + key_field(key)
+
+
+def barrier(key: bytes, world_size: int) -> bytes:
+    """`read_flag` follows, possibly much later."""
+    return b"".join((_BARRIER, key_field(key), _number(world_size, "a world size")))
+
+
+# Replies
+
+
+class ReplyBuffer:
+    """What has arrived and was not read yet."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.position = 0
+
+    def receive(self, data: bytes) -> None:
+        """Adds bytes in the order of their arrival."""
+        if self.position:
+            del self.data[: self.position]
+            self.position = 0
+        self.data += data
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing has arrived that nobody asked for."""
+        return self.position == len(self.data)
+
+    def take(self, size: int) -> Reading[bytes]:
+        """The next `size` bytes."""
+        while len(self.data) - self.position < size:
+            yield
+        start, self.position = self.position, self.position + size
+        with memoryview(self.data) as view:
+            return bytes(view[start : self.position])
+
+
+Reading = Generator[None, None, T]
+"""Yields when it needs more bytes, returns what it read; may raise ProtocolError."""
+Read = Callable[[ReplyBuffer], Reading[T]]
+
+
+def read_flag(buffer: ReplyBuffer) -> Reading[int]:
+    """The answer to CHECK, WAIT, BARRIER and CANCEL_WAIT: 0 or 1."""
+    (flag,) = yield from buffer.take(1)
+    if flag > 1:
+        raise ProtocolError(f"the store answered {flag} where only 0 and 1 have a meaning")
+    return flag
+
+
+def read_check(buffer: ReplyBuffer) -> Reading[bool]:
+    """Whether everything that was checked is there."""
+    return (yield from read_flag(buffer)) == 0
+
+
+def read_is_cancelled(buffer: ReplyBuffer) -> Reading[bool]:
+    """The answer to CANCEL_WAIT while a wait was pending; False if the wait had been answered."""
+    # That answer may have been under way: then it comes first.
+    is_cancelled = (yield from read_flag(buffer)) == 1
+    if not is_cancelled and (yield from read_flag(buffer)) != 1:
+        raise ProtocolError("the store did not answer that a wait is cancelled")
+    return is_cancelled
+
+
+def read_i64(buffer: ReplyBuffer) -> Reading[int]:
+    """A counter or a length."""
+    number: int = I64.unpack((yield from buffer.take(8)))[0]
+    return number
+
+
+def read_ping(buffer: ReplyBuffer) -> Reading[int]:
+    """The nonce that came back."""
+    nonce: int = U32.unpack((yield from buffer.take(4)))[0]
+    return nonce
+
+
+def read_string(buffer: ReplyBuffer) -> Reading[bytes]:
+    """A value."""
+    (value,) = yield from _strings(buffer, 1, MAX_REPLY_VALUE_BYTES, "value")
+    return value
+
+
+def whole_string(data: bytes) -> bytes | None:
+    """The value, where `data` is one string and nothing else: what `read_string` gives, sooner."""
+    if len(data) >= U64.size and U64.unpack_from(data)[0] == len(data) - U64.size:
+        return data[U64.size :]
+    return None
+
+
+def read_strings(count: int) -> Read[list[bytes]]:
+    """As many values."""
+
+    def read(buffer: ReplyBuffer) -> Reading[list[bytes]]:
+        return (yield from _strings(buffer, count, MAX_REPLY_VALUE_BYTES, "value"))
+
+    return read
+
+
+def read_popped(buffer: ReplyBuffer) -> Reading[bytes | None]:
+    """The first item of a queue, or None if it had none."""
+    length = yield from read_i64(buffer)
+    if length < 0:
+        raise ProtocolError(f"the store says that a queue has {length} items")
+    return (yield from read_string(buffer)) if length else None
+
+
+def read_listed(buffer: ReplyBuffer) -> Reading[list[bytes]]:
+    """The keys."""
+    count = yield from read_i64(buffer)
+    if count < 0:
+        raise ProtocolError(f"the store says that it has {count} keys")
+    return (yield from _strings(buffer, count, MAX_KEY_BYTES, "key"))
+
+
+def both(first: Read[T], second: Read[U]) -> Read[tuple[T, U]]:
+    """The answers to two requests that were sent together."""
+
+    def read(buffer: ReplyBuffer) -> Reading[tuple[T, U]]:
+        return ((yield from first(buffer)), (yield from second(buffer)))
+
+    return read
+
+
+def read_checks(count: int) -> Read[list[bool]]:
+    """The answers to as many CHECKs."""
+
+    def read(buffer: ReplyBuffer) -> Reading[list[bool]]:
+        checks = []
+        for _ in range(count):
+            checks.append((yield from read_check(buffer)))  # noqa: PERF401 - yields
+        return checks
+
+    return read
+
+
+def _strings(buffer: ReplyBuffer, count: int, limit: int, what: str) -> Reading[list[bytes]]:
+    # One loop without a generator per string: a reply may have 131,072 of them.
+    strings: list[bytes] = []
+    data = buffer.data
+    start = buffer.position
+    while len(strings) < count:
+        body = start + U64.size
+        if len(data) >= body:
+            (size,) = U64.unpack_from(data, start)
+            if size > limit:
+                raise ProtocolError(f"the store sent a {what} of {size} bytes, over {limit}")
+            if len(data) >= body + size:
+                start = body + size
+                strings.append(bytes(data[body:start]))
+                continue
+        buffer.position = start
+        yield
+        start = buffer.position
+    buffer.position = start
+    return strings
