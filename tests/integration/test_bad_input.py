@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 import socket
@@ -261,3 +262,14 @@ def test_worker_output_that_nobody_takes_is_told_once(tmp_path: Path, full: bool
     assert len(told) == 1, run.err
     assert why in told[0]
     assert "what is lost is not repeated" in told[0]
+
+
+def test_a_log_directory_whose_name_is_no_text(tmp_path: Path) -> None:
+    options = ("--log-dir=\udcff", "--tee=3", "--log-format=json")
+    with agent(tmp_path, *options, program="raise SystemExit('boom')") as run:
+        assert run.wait() == 1
+    verdict = json.loads(run.err.splitlines()[-1])
+    assert verdict["cause"]["message"].endswith("boom")
+    assert "\\xff" in verdict["cause"]["log_file"]
+    (log,) = (tmp_path / "\udcff").rglob("stderr.log")
+    assert log.read_text() == "boom\n"

@@ -22,6 +22,7 @@ from rallypoint.process import exits
 from rallypoint.process.exits import WorkerExit
 from rallypoint.process.guard import Guard
 from rallypoint.process.limits import out_of_files
+from rallypoint.process.log_dir import path_text
 from rallypoint.process.oom import OomWatch
 from rallypoint.process.spawn import Command
 from rallypoint.process.worker_output import WorkerOutput, WorkerOutputs
@@ -172,7 +173,7 @@ class RoundWorkers:
             signal=exit_.signal,
             age_s=self._loop.time() - noticed_at,
             wall_time=wall_time,
-            log_file=self._opened[exit_.local_rank].log_file,
+            log_file=path_text(self._opened[exit_.local_rank].log_file),
         )
 
     async def _detailed(self, exit_: Exit) -> WorkerFailure:

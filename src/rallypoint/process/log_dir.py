@@ -126,6 +126,11 @@ def is_null_device(path: str) -> bool:
     return stat.S_ISCHR(found.st_mode) and found.st_rdev == os.stat(NULL_DEVICE).st_rdev
 
 
+def path_text(path: str) -> str:
+    """`path` for a person or a peer: bytes that are no UTF-8 are shown as in `\\xff`."""
+    return os.fsencode(path).decode(errors="backslashreplace")
+
+
 def storage_error(path: str, error: OSError) -> RallypointError:
     """The one line for a person about a log file or directory that can't be used."""
     reason = os.strerror(error.errno) if error.errno else str(error)
@@ -135,7 +140,7 @@ def storage_error(path: str, error: OSError) -> RallypointError:
         fix = "give this user write access or choose another --log-dir"
     else:
         fix = "choose another --log-dir"
-    line = f"can't write logs under {path}: {reason}: {fix}"
+    line = f"can't write logs under {path_text(path)}: {reason}: {fix}"
     return LogStorageError(line) if error.errno in _STORAGE_ERRNOS else UsageError(line)
 
 
