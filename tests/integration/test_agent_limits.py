@@ -50,7 +50,7 @@ def test_too_few_open_files_are_one_line_before_anything_starts(tmp_path: Path) 
     with agent(tmp_path, program=WORKER, under=limited("-n 12")) as run:
         assert run.wait() == 75
     (line,) = run.err.splitlines()
-    assert line.startswith("rallypoint: too many open files: raise ulimit -n (now 12)")
+    assert line.startswith("rallypoint: too many open files: raise ulimit -n (now 12) to ")
     assert not run.out
 
 
