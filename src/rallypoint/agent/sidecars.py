@@ -33,8 +33,9 @@ class Sidecars:
 
     @classmethod
     def start(cls, temporary_dir: str = "") -> Sidecars:
-        """Fork both. Before the loop runs. `temporary_dir`, if any, is removed when the agent is
-        killed. Raises InfrastructureError when the system has no process left."""
+        """Fork both. Before the loop runs. `temporary_dir`, if any, is removed by the guard in the
+        end, also when the agent is killed. Raises InfrastructureError when the system has no
+        process left."""
         return cls(temporary_dir)
 
     def owns(self, pid: int) -> bool:

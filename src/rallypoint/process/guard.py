@@ -3,10 +3,10 @@
 Parent-death signals reach the workers only; the guard reaches their children too. Each worker
 registers itself between fork and exec, so that there is no moment in which it could be missed, and
 the agent has it forgotten before it reaps the worker, so that the number can't be a stranger's.
-It also removes the temporary directory that the agent then leaves.
+It also removes the agent's temporary directory.
 
-The channel is one pipe of 4-byte records: +pid registers, -pid forgets, 0 says that the agent ends
-by itself. Its end of file is the death of the agent, for nobody else keeps the write end.
+The channel is one pipe of 4-byte records: +pid registers, -pid forgets. Its end of file is the
+death of the agent, for nobody else keeps the write end.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ _RECORD = struct.Struct("=i")
 _STOP_TIMEOUT_MS = 2000
 _KILL_PASSES = 20
 _BURST_MS = 100
-_FAREWELL = 0
 
 
 def register_self(child_fd: int) -> None:
@@ -48,7 +47,7 @@ class Guard:
     def start(cls, temporary_dir: str = "") -> Guard:
         """Fork the guard. Also makes sure that descriptors 0 to 2 are open (see syscalls).
 
-        `temporary_dir`, an absolute path, is removed with all in it when the agent was killed.
+        `temporary_dir`, an absolute path, is removed with all in it at the end, whatever that is.
 
         May be called again while a loop runs, to replace a guard that was killed; the workers that
         live must then be registered again.
@@ -107,7 +106,6 @@ class Guard:
         """
         if self._channel < 0:
             return
-        _write(self._channel, _FAREWELL)
         os.close(self._channel)
         self._channel = -1
         waiting = select.poll()
@@ -149,8 +147,8 @@ def _watch(channel: int, agent_pid: int, temporary_dir: str) -> None:
             # Records come in bursts, at the moment when the machine has better to do: take the
             # rest of a burst at once, but the end of the agent or of its pipe at any time.
             bursting.poll(_BURST_MS)
-    _kill(registered - {_FAREWELL})
-    if temporary_dir and _FAREWELL not in registered:
+    _kill(registered)
+    if temporary_dir:
         from shutil import rmtree
 
         rmtree(temporary_dir, ignore_errors=True)
@@ -166,7 +164,7 @@ def _read_records(channel: int, registered: set[int]) -> bool:
         if not data:
             return False
         for (record,) in _RECORD.iter_unpack(data):
-            if record >= 0:
+            if record > 0:
                 registered.add(record)
             else:
                 registered.discard(-record)
