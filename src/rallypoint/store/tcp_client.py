@@ -11,24 +11,26 @@ before it. Everything else is reported, and then the client is of no more use.
 from __future__ import annotations
 
 import os
-import random
 import threading
 import time
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from rallypoint.errors import StoreConnectionError, StoreTimeoutError
-from rallypoint.store.tcp_connection import ConnectionLostError, TCPConnection
+from rallypoint.errors import InvariantError, StoreTimeoutError
+from rallypoint.store.tcp_connection import TCPConnection
+from rallypoint.store.tcp_recovery import (
+    CLOSED,
+    LOST_BY_PEER,
+    MIN_REPLY_S,
+    ConnectionLostError,
+    Recovery,
+    attempt_s,
+    looks_first,
+    pauses,
+    peer_name,
+)
 from rallypoint.wire import c10d_client as wire
 from rallypoint.wire.c10d_operations import Exchange, MissingError, Operation, Wait
-
-MIN_REPLY_S = 5.0
-"""However short the timeout is, a plain answer may take as long before the store counts as lost."""
-MAX_LOSSES = 5
-"""One call survives so many losses of a connection that had worked: a request may be to blame."""
-_FIRST_PAUSE_S, _MAX_PAUSE_S = 0.02, 1.0
-_MIN_ATTEMPT_S, _MAX_ATTEMPT_S = 0.5, 10.0
-_SHOWN_KEYS = 3
 
 T = TypeVar("T")
 
@@ -53,24 +55,26 @@ class TCPClient:
     def __init__(
         self, host: str, port: int, timeout_s: float, *, min_reply_s: float = MIN_REPLY_S
     ) -> None:
-        self.peer = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._host, self._port = host, port
         self._min_reply_s = min_reply_s
         self._reply_s = max(timeout_s, min_reply_s)
         self._pid = os.getpid()
-        self._failure: str | None = None
+        self._recovery = Recovery(peer_name(host, port), self._pid)
         self._lock = threading.Lock()  # held by whoever uses the main connection, never to wait
         self._spare: list[TCPConnection] = []
         self._lent: set[_Lease] = set()
         deadline = time.monotonic() + timeout_s
-        self._main: TCPConnection | None = self._connect("connecting", deadline)
+        self._main: TCPConnection | None = self._connect("connecting", (), deadline)
 
     def set_timeout(self, timeout_s: float) -> None:
-        """How long a plain answer may take: never less than `min_reply_s`."""
+        """How long a plain answer may take: never less than `min_reply_s`. Does not block."""
         self._reply_s = max(timeout_s, self._min_reply_s)
         main = self._main
-        if main is not None:
-            main.bound(self._reply_s)
+        if main is not None and os.getpid() == self._pid:
+            try:
+                main.bound(self._reply_s)
+            except OSError:
+                pass  # another thread has just lost it
 
     def fetch(self, key: str, request: bytes) -> bytes:
         """Asks for a value by the shortest way; an empty answer says nothing: ask again."""
@@ -78,15 +82,16 @@ class TCPClient:
             return b""
         with self._lock:
             main = self._main
-            if main is None or self._failure is not None:
+            if main is None or self._recovery.failure is not None:
                 return b""
             owes_answer = main.owes_answer
             try:
                 return main.fetch(request)
             except ConnectionLostError as lost:
                 self._main = None
-                if lost.is_silence or owes_answer:
-                    raise self._failed(_described("get", (key,)), lost, owes_answer) from lost
+                self._recovery.judge(
+                    lost, 1, "get", (key,), may_repeat=True, owes_answer=owes_answer
+                )
                 return b""
 
     def ask(
@@ -105,7 +110,7 @@ class TCPClient:
 
     def run(self, doing: str, keys: Sequence[str], operation: Operation[T], timeout_s: float) -> T:
         """Carries out an operation that may have to wait. Raises StoreTimeoutError."""
-        self._check_usable(doing, keys)
+        self._recovery.check_usable(os.getpid(), doing, keys)
         started = time.monotonic()
         lease = self._take()
         answer: Any = None
@@ -133,8 +138,7 @@ class TCPClient:
                 if connection is not None:
                     connection.close()
             return
-        if self._failure is None:
-            self._failure = "it has been closed"
+        self._recovery.failure = self._recovery.failure or CLOSED
         for busy in (self._main, *lent):
             if busy is not None:
                 busy.interrupt()
@@ -168,7 +172,7 @@ class TCPClient:
             self._lent.discard(lease)
         try:
             connection = lease.connection
-            if self._failure is not None and connection is not None:
+            if self._recovery.failure is not None and connection is not None:
                 connection.close()
                 connection = None
             if lease.is_main or self._main is None:
@@ -181,7 +185,7 @@ class TCPClient:
     # Sending
 
     def _once(self, doing: str, keys: Sequence[str], step: Exchange) -> Any:
-        self._check_usable(doing, keys)
+        self._recovery.check_usable(os.getpid(), doing, keys)
         lease = self._take()
         try:
             return self._perform(doing, keys, lease, step, 0.0)
@@ -197,20 +201,20 @@ class TCPClient:
             if connection is None:
                 connection = self._reconnect(doing, keys, lease, deadline)
             owes_answer = connection.owes_answer
-            # Seen before anything is sent, the end of a connection can't have harmed the request.
-            is_sent = True
+            is_sent = False
             try:
-                if _looks_first(step) and connection.is_gone():
-                    is_sent = False
-                    raise ConnectionLostError("the connection was closed by the store")
+                if looks_first(step) and connection.is_gone():
+                    raise ConnectionLostError(LOST_BY_PEER)
+                is_sent = True
                 return _step(connection, step, deadline)
             except ConnectionLostError as lost:
                 lease.connection = None
                 connection.close()
                 losses += 1
-                is_safe = not owes_answer and (step.is_repeatable or not is_sent)
-                if not is_safe or lost.is_silence or losses > MAX_LOSSES:
-                    raise self._failed(_described(doing, keys), lost, owes_answer) from lost
+                may_repeat = step.is_repeatable or not is_sent
+                self._recovery.judge(
+                    lost, losses, doing, keys, may_repeat=may_repeat, owes_answer=owes_answer
+                )
             except BaseException:
                 lease.connection = None
                 raise
@@ -219,47 +223,24 @@ class TCPClient:
         self, doing: str, keys: Sequence[str], lease: _Lease, deadline: float
     ) -> TCPConnection:
         patience = max(deadline, time.monotonic() + self._reply_s)
-        lease.connection = self._connect(_described(doing, keys), patience)
-        self._check_usable(doing, keys)  # `close` may not have seen it
+        lease.connection = self._connect(doing, keys, patience)
+        # `close` may have come too early to see it.
+        self._recovery.check_usable(self._pid, doing, keys)
         return lease.connection
 
-    def _connect(self, doing: str, deadline: float) -> TCPConnection:
+    def _connect(self, doing: str, keys: Sequence[str], deadline: float) -> TCPConnection:
         started = time.monotonic()
-        pause_s = _FIRST_PAUSE_S
-        while True:
-            attempt_s = min(max(deadline - time.monotonic(), _MIN_ATTEMPT_S), _MAX_ATTEMPT_S)
+        for pause_s in pauses():
+            limit_s = attempt_s(deadline - time.monotonic())
             try:
-                return TCPConnection(self._host, self._port, attempt_s, self._reply_s)
+                return TCPConnection(self._host, self._port, limit_s, self._reply_s)
             except ConnectionLostError as error:
                 lost = error
             now = time.monotonic()
-            if now >= deadline or self._failure is not None:
-                self._failure = self._failure or str(lost)
-                reason = f"{self._failure} (tried for {now - started:.3f} s)"
-                raise StoreConnectionError(self.peer, doing, reason) from lost
-            time.sleep(min(pause_s * random.uniform(0.5, 1.0), deadline - now))
-            pause_s = min(2 * pause_s, _MAX_PAUSE_S)
-
-    # Failing
-
-    def _check_usable(self, doing: str, keys: Sequence[str]) -> None:
-        if os.getpid() != self._pid:
-            reason = (
-                f"it was opened by process {self._pid}, and a forked process can't share its "
-                "connection: open another with clone()"
-            )
-            raise StoreConnectionError(self.peer, _described(doing, keys), reason)
-        if self._failure is not None:
-            raise StoreConnectionError(self.peer, _described(doing, keys), self._failure)
-
-    def _failed(
-        self, doing: str, lost: ConnectionLostError, owes_answer: bool
-    ) -> StoreConnectionError:
-        reason = str(lost)
-        if owes_answer:
-            reason += ", and what was written before may be lost"
-        self._failure = self._failure or reason
-        return StoreConnectionError(self.peer, doing, self._failure)
+            if now >= deadline or self._recovery.failure is not None:
+                raise self._recovery.give_up_connecting(lost, doing, keys, now - started) from lost
+            time.sleep(min(pause_s, deadline - now))
+        raise InvariantError("there is always one more pause")
 
 
 def _step(connection: TCPConnection, step: Exchange | Wait, deadline: float) -> Any:
@@ -270,16 +251,3 @@ def _step(connection: TCPConnection, step: Exchange | Wait, deadline: float) -> 
     if step.read is None:
         return connection.send(step.request)
     return connection.exchange(step.request, step.read)
-
-
-def _described(doing: str, keys: Sequence[str]) -> str:
-    if not keys:
-        return doing
-    shown = ", ".join(map(repr, keys[:_SHOWN_KEYS]))
-    more = len(keys) - _SHOWN_KEYS
-    return f"{doing} of {shown}" + (f" and {more} more" if more > 0 else "")
-
-
-def _looks_first(step: Exchange | Wait) -> bool:
-    """Whether it must not, or would not, be known afterwards if the request got lost."""
-    return not step.is_repeatable or (isinstance(step, Exchange) and step.read is None)

@@ -15,20 +15,19 @@ import time
 from typing import TypeVar
 
 from rallypoint.errors import ProtocolError
+from rallypoint.store.tcp_recovery import (
+    LOST_BY_PEER,
+    NOT_A_STORE,
+    ConnectionLostError,
+    said_by,
+    silence,
+)
 from rallypoint.wire import c10d_client as wire
 
 _RECEIVE_BYTES = 65536
 _TIMEVAL = struct.Struct("@ll")
 
 T = TypeVar("T")
-
-
-class ConnectionLostError(Exception):
-    """The connection is closed. `is_silence` tells that the peer did not answer in time."""
-
-    def __init__(self, reason: str, *, is_silence: bool = False) -> None:
-        super().__init__(reason)
-        self.is_silence = is_silence
 
 
 class TCPConnection:
@@ -56,7 +55,7 @@ class TCPConnection:
             self.bound(attempt_s)
             nonce = os.getpid() & 0xFFFFFFFF
             if self.exchange(wire.handshake(nonce), wire.read_ping) != nonce:
-                raise ConnectionLostError("what answers there is not a c10d store")
+                raise ConnectionLostError(NOT_A_STORE)
             self.bound(reply_s)
         except BaseException:
             self._socket.close()
@@ -168,7 +167,7 @@ class TCPConnection:
 
     def _receive(self, data: bytes) -> None:
         if not data:
-            raise ConnectionLostError("the connection was closed by the store")
+            raise ConnectionLostError(LOST_BY_PEER)
         self._buffer.receive(data)
 
     def _is_readable_before(self, deadline: float) -> bool:
@@ -180,13 +179,5 @@ class TCPConnection:
     def _lost(self, error: OSError) -> ConnectionLostError:
         self.close()
         if isinstance(error, BlockingIOError):
-            reason = f"no answer within {self._reply_s:.3f} s"
-            return ConnectionLostError(reason, is_silence=True)
+            return silence(self._reply_s)
         return ConnectionLostError(said_by(error))
-
-
-def said_by(error: OSError) -> str:
-    """What an error of the system means, in its own words."""
-    if isinstance(error, TimeoutError):
-        return "no answer"
-    return error.strerror or str(error)
