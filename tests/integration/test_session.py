@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import selectors
+import socket
+import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 from msgspec.structs import replace
 from tests.integration.proxy import Proxy
@@ -13,12 +18,13 @@ from tests.integration.sessions import CANDIDATE, LIMIT_S, TOKEN, Rally, rally
 from rallypoint.core.model import Outcome, SharedSettings, WorkerFailure
 from rallypoint.errors import UsageError
 from rallypoint.rendezvous.connection import ClientConnection, dial
-from rallypoint.rendezvous.fence import new_loop
+from rallypoint.rendezvous.fence import WakeSelector, new_loop
 from rallypoint.rendezvous.session import CoordinatorSession, Identity, Pushed
 from rallypoint.wire import messages as m
 from rallypoint.wire.address import Address
 
 RULES = SharedSettings("job", 1, 1, heartbeat_s=0.05, reconnect_grace_s=30.0, max_restarts=9)
+FAILURE = WorkerFailure(0, 0, "default", 1, 1, None, 0.0, 0.0)
 
 
 class Agent:
@@ -72,6 +78,16 @@ class Agent:
             while not condition():  # noqa: ASYNC110
                 await asyncio.sleep(0.002)
 
+    async def wait_assigned(self, round_: int = 0) -> m.Assigned:
+        """The world of this round, which is told again on every new connection."""
+
+        def told() -> list[m.Assigned]:
+            worlds = [one for one in self.said if isinstance(one, m.Assigned)]
+            return [world for world in worlds if world.assignment.round == round_]
+
+        await self.wait(told)
+        return told()[-1]
+
     async def wait_said(self, what: object, count: int = 1) -> None:
         await self.wait(lambda: self.said.count(what) >= count)
 
@@ -98,21 +114,25 @@ def test_reports_survive_a_cut_connection_in_their_order() -> None:
                     join = m.Join(1, CANDIDATE)
                     agent.session.report(join)
                     await agent.wait_said(("acknowledged", join))
+                    first = await agent.wait_assigned()
                     await asyncio.to_thread(proxy.cut)
                     await agent.wait_said("suspended")
-                    [assigned] = agent.said_of(m.Assigned)
-                    assert isinstance(assigned, m.Assigned)
                     reports: list[m.Report] = [
-                        m.Finishing(assigned.stamp),
-                        m.Succeeded(assigned.stamp),
+                        m.Failed(first.stamp, (FAILURE,)),
+                        m.Join(2, CANDIDATE),
                     ]
                     for report in reports:
                         agent.session.report(report)
                     proxy.mend()
+                    second = await agent.wait_assigned(1)
+                    assert second.assignment.restart_count == 1, "the join was heard first"
                     await agent.wait_said(("acknowledged", reports[-1]))
                     assert ("opened", True) in agent.said
                     acknowledged = [s for s in agent.said if ("acknowledged", reports[0]) == s]
                     assert len(acknowledged) == 1
+                    for report in (m.Finishing(second.stamp), m.Succeeded(second.stamp)):
+                        agent.session.report(report)
+                    await agent.wait(lambda: agent.said_of(m.Ended))
                     [ended] = agent.said_of(m.Ended)
                     assert isinstance(ended, m.Ended)
                     assert ended.verdict.outcome is Outcome.SUCCEEDED
@@ -140,17 +160,12 @@ def test_F1_a_report_made_while_attaching_waits_for_those_before_it() -> None:
             agent.session.open(await watched())
             await agent.wait_said(("opened", False))
             agent.session.report(m.Join(1, CANDIDATE))
-            await agent.wait(lambda: agent.said_of(m.Assigned))
-            [assigned] = agent.said_of(m.Assigned)
-            assert isinstance(assigned, m.Assigned)
-            failure = WorkerFailure(0, 0, "default", 1, 1, None, 0.0, 0.0)
+            assigned = await agent.wait_assigned()
             last.append(m.Join(2, CANDIDATE))
             wires[0].abort()
-            agent.session.report(m.Failed(assigned.stamp, (failure,)))
+            agent.session.report(m.Failed(assigned.stamp, (FAILURE,)))
             await agent.wait_said(("acknowledged", last[0]))
-            await agent.wait(lambda: agent.said_of(m.Assigned)[-1] != assigned)
-            again = agent.said_of(m.Assigned)[-1]
-            assert isinstance(again, m.Assigned)
+            again = await agent.wait_assigned(1)
             assert again.assignment.restart_count == 1, "the failure was heard before the join"
             agent.session.abort()
             await asyncio.sleep(0.01)
@@ -166,22 +181,46 @@ def test_F1_a_coordinator_that_knows_nothing_is_told_nothing_of_the_past() -> No
                 async with agent_of(place, proxy.port, rules) as agent:
                     await agent.wait_said(("opened", False))
                     agent.session.report(m.Join(1, CANDIDATE))
-                    await agent.wait(lambda: agent.said_of(m.Assigned))
-                    [assigned] = agent.said_of(m.Assigned)
-                    assert isinstance(assigned, m.Assigned)
+                    assigned = await agent.wait_assigned()
                     await asyncio.to_thread(proxy.cut)
                     await agent.wait_said("suspended")
                     await place.wait_record("was lost")
-                    agent.session.report(m.Succeeded(assigned.stamp))
+                    past = m.Succeeded(assigned.stamp)
+                    agent.session.report(past)
                     proxy.mend()
                     await agent.wait_said(("opened", False), 2)
                     join = m.Join(2, CANDIDATE)
                     agent.session.report(join)
                     await agent.wait_said(("acknowledged", join))
+                    assert ("acknowledged", past) not in agent.said
                     assert agent.said_of(m.Ended) == []
                     assert agent.session.node_id == "host-0"
 
     asyncio.run(body())
+
+
+def test_F2_the_clock_is_looked_at_when_the_wait_is_over_not_before_it() -> None:
+    ours, theirs = socket.socketpair()
+    begins, is_late, seen = threading.Event(), threading.Event(), list[bool]()
+    waiter = Path(f"/proc/self/task/{threading.get_native_id()}/stat")
+
+    def let_time_pass_and_write() -> None:
+        begins.wait(LIMIT_S)
+        while waiter.read_text().rpartition(")")[2].split()[0] != "S":
+            time.sleep(0.001)
+        is_late.set()
+        theirs.send(b"x")
+
+    with ours, theirs, WakeSelector() as selector:
+        selector.register(ours, selectors.EVENT_READ)
+        selector.on_wake = lambda: seen.append(is_late.is_set())
+        other = threading.Thread(target=let_time_pass_and_write)
+        other.start()
+        begins.set()
+        [(key, _)] = selector.select(LIMIT_S)
+        other.join()
+    assert key.fileobj is ours
+    assert seen == [True]
 
 
 def test_F2_the_fence_is_seen_before_what_arrived_meanwhile() -> None:
