@@ -14,8 +14,10 @@ is to do nothing:
               together, so that all of a multi_set is seen, or none of it
 
 The format has no checksum. What a killed writer left at the end of a file is recognised by being
-shorter than it says. Records that somebody appended after that are recognised by what then stands
-where a record should begin; the bits of a batch are flipped so that its copy does not look so.
+shorter than it says. Records that torch appended after that are recognised by what then stands
+where a record should begin, and by ending where the file ends. Only if they end exactly where the
+unfinished value would have, they pass for a part of it. The bits of a batch are flipped so that
+its copy does not look like records.
 """
 
 from __future__ import annotations
@@ -86,6 +88,8 @@ def encode_batch(pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
 def _encode(mark: bytes, key: bytes, value: bytes) -> bytes:
     if len(key) - 1 > MAX_KEY_BYTES:
         raise ValueError(f"a key has at most {MAX_KEY_BYTES} bytes, not {len(key) - 1}")
+    if _LIKE_A_RECORD.search(key):
+        raise ValueError(f"a key must not look like a record of a store's file: {key[:80]!r}")
     if len(value) > MAX_VALUE_BYTES:
         raise ValueError(f"a value has at most {MAX_VALUE_BYTES} bytes, not {len(value)}")
     key = mark + key
@@ -184,8 +188,11 @@ class Replay:
         torn = data[start:]
         if self.offset + start == 0 and torn[: len(_FIRST_BYTES)] != _FIRST_BYTES[: len(torn)]:
             raise _ImplausibleError("it does not begin as a store's file does")
-        for match in _LIKE_A_RECORD.finditer(torn, 1):
-            if _are_records(torn, match.start()):
+        # Of what follows, the beginning may have passed for the rest of the unfinished record.
+        before = (self.trail + data[max(0, start - _TRAIL_BYTES) : start])[-_TRAIL_BYTES:]
+        end = before + torn
+        for match in _LIKE_A_RECORD.finditer(end):
+            if _are_records(end, match.start()):
                 raise _ImplausibleError("a record that was never finished has others after it")
 
 
@@ -225,7 +232,8 @@ def _record_at(data: bytes, start: int) -> tuple[bytes, bytes, int] | None:
 
 
 def _check_key(key: bytes, is_whole: bool) -> None:
-    known = key.startswith(_OPEN_ENDED) or key in _WHOLE
+    known = key in _WHOLE
+    known = known or (key.startswith(_OPEN_ENDED) and not _LIKE_A_RECORD.search(key))
     if not is_whole:
         known = known or any(begin.startswith(key) for begin in (*_OPEN_ENDED, *_WHOLE))
     try:
@@ -239,6 +247,8 @@ def _check_key(key: bytes, is_whole: bool) -> None:
 def _owed(batch: bytes, data: bytes, start: int) -> bytes:
     """What is missing of the records of a batch, which begin there."""
     promised = batch.translate(_FLIP)
+    if not _are_records(promised, 0):
+        raise _ImplausibleError("a batch does not consist of records")
     there = data[start : start + len(promised)]
     if not promised.startswith(there):
         raise _ImplausibleError("the records of a batch are others than it says")
