@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -249,15 +250,28 @@ def test_a_machine_without_a_process_to_spare(tmp_path: Path, count: int) -> Non
     assert not run.told("ran")
 
 
+def test_a_guard_that_can_not_be_replaced_ends_the_job_and_all_its_processes(
+    tmp_path: Path,
+) -> None:
+    program = "import os, time\nif os.fork() == 0: os.setpgid(0, 0)\n"
+    program += "tell('pid', os.getpid()); time.sleep(600)"
+    *become, prlimit, _ = under = limit_processes(1000)
+    with agent(tmp_path, program=program, under=under) as run:
+        run.wait_told("pid", 2)
+        subprocess.run([*become, prlimit, f"--pid={run.pid}", "--nproc=1"], check=True)
+        os.kill(run.named("rallypoint-grd")[0], signal.SIGKILL)
+        assert run.wait() == 75, run.err
+    assert is_one_line_with(run.err, "can't start a process", "ulimit -u")
+
+
 @pytest.mark.parametrize(("full", "why"), [(True, "No space left"), (False, "Broken pipe")])
 def test_worker_output_that_nobody_takes_is_told_once(tmp_path: Path, full: bool, why: str) -> None:
-    place = "/dev/full" if full else "closed pipe"
-    to_full = 'exec "$@" >/dev/full'
-    to_nobody = '{ "$@"; echo $? >code; } | true'
+    to_full, to_nobody = '"$@" >/dev/full; echo $? >code', '{ "$@"; echo $? >code; } | true'
     program = "for n in range(20): print('lost', n, flush=True)"
     under = ("sh", "-c", to_full if full else to_nobody, "sh")
     with agent(tmp_path, "--output=prefix", program=program, under=under) as run:
-        assert run.wait() == 0, place
+        assert run.wait() == 0
+    assert (tmp_path / "code").read_text() == "0\n"
     told = [line for line in run.said if "worker output can't be written to stdout" in line]
     assert len(told) == 1, run.err
     assert why in told[0]

@@ -117,6 +117,14 @@ class Agent:
         if self._workers is not None:
             self._workers.use_guard(guard)
 
+    def abandon_workers(self) -> None:
+        """End what runs, if anything still does: only after an error of the agent itself."""
+        if self._workers is not None:
+            try:
+                self._workers.abandon()
+            except OSError:
+                pass  # The guard does it, as soon as this agent has gone.
+
     def caught(self, number: int) -> None:
         """A signal arrived for this agent."""
         self._step(SignalCaught(number))

@@ -215,6 +215,7 @@ class Participation:
 
     async def _leave(self) -> None:
         """Say farewell, let every node have the verdict, and leave nothing behind."""
+        self.agent.abandon_workers()
         if self._session is not None:
             await self._session.close(FAREWELL_S)
         if self._coordinator is not None:

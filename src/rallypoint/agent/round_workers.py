@@ -108,6 +108,13 @@ class RoundWorkers:
         self._killed.set()
         self.clear()
 
+    def abandon(self) -> None:
+        """SIGKILL to everything, as the last act of an agent: `on_gone` is not called.
+
+        Raises OSError when there is no descriptor left to look for processes.
+        """
+        self._workers.kill_all()
+
     def clear(self) -> None:
         """Call `on_gone` when nothing is left. Safe to call again."""
         if self._clearing is None:

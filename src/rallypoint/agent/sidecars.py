@@ -49,7 +49,8 @@ class Sidecars:
 
     def unwatch_guard(self) -> None:
         """Safe to call again, and without a watch."""
-        asyncio.get_running_loop().remove_reader(self.guard.fileno())
+        if self.guard.fileno() >= 0:  # A dead guard that could not be replaced has none.
+            asyncio.get_running_loop().remove_reader(self.guard.fileno())
 
     async def stop(self) -> None:
         """Write out what the relay holds, then end both."""
