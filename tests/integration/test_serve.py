@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 
 import pytest
-from tests.integration.cluster import AgentProcess, Cluster, Option, wait_until
+from tests.integration.cluster import LIMIT_S, AgentProcess, Cluster, Option, wait_until
 
 SERVE = (sys.executable, "-m", "rallypoint", "serve")
 
@@ -174,6 +174,10 @@ def test_F2_agents_that_outlive_their_coordinator_begin_anew_with_the_next(tmp_p
         for agent in agents:
             agent.wait_event("fenced")
         wait_until(lambda: not any(worker.is_alive for worker in first), "the workers to die")
+        with socket.create_server(("127.0.0.1", cluster.port)) as listener:
+            listener.settimeout(LIMIT_S)
+            for _ in range(3 * len(agents)):  # without the option the first failure is the last
+                listener.accept()[0].close()
         with Serve(cluster) as serve:
             wait_until(lambda: len(cluster.workers()) == 4, "two more workers")
             [one, other] = cluster.workers()[2:]
