@@ -20,7 +20,7 @@ def test_hello_says_who_every_worker_is(tmp_path: Path) -> None:
 
 
 def test_digits_resumes_from_its_checkpoint(tmp_path: Path) -> None:
-    """Two epochs, then the third alone; and a checkpoint is never seen half written."""
+    """Two epochs, then the third alone; the checkpoint is replaced whole, never written over."""
     pytest.importorskip("torch")
     pytest.importorskip("sklearn")
     train = ("--nproc-per-node=2", str(EXAMPLES / "digits" / "train.py"), "--epochs")
@@ -32,18 +32,29 @@ def test_digits_resumes_from_its_checkpoint(tmp_path: Path) -> None:
     assert "resumed" not in run.out
     assert epochs(run.out) == ["1/2", "2/2"]
     assert accuracy(run.out) > 0.5  # Guessing is right once in ten.
+    second_loss = losses(run.out)[-1]
+    checkpoint, second = tmp_path / "digits.pt", tmp_path / "second.pt"
+    second.hardlink_to(checkpoint)
+    written = second.read_bytes()
 
     with agent(tmp_path, *train, "3", env=env) as run:
         assert run.wait() == 0, run.err
     assert "resumed after epoch 2" in run.out.splitlines()
     assert epochs(run.out) == ["3/3"]
+    assert losses(run.out)[0] < second_loss, "it learnt on from what it knew"
     assert accuracy(run.out) > 0.5
+    assert second.read_bytes() == written != checkpoint.read_bytes()
     assert [path.name for path in tmp_path.glob("digits*")] == ["digits.pt"]
 
 
 def epochs(out: str) -> list[str]:
     """Which epochs were trained, in order."""
     return re.findall(r"^epoch (\S+):", out, re.MULTILINE)
+
+
+def losses(out: str) -> list[float]:
+    """Of the epochs, in order."""
+    return [float(found) for found in re.findall(r"^epoch \S+: loss ([\d.]+)", out, re.MULTILINE)]
 
 
 def accuracy(out: str) -> float:
