@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.integration.cluster import AgentProcess, Cluster, free_port
+from tests.integration.cluster import AgentProcess, Cluster, free_port, wait_until
 
 
 def hosts(agent: AgentProcess) -> bool:
@@ -39,6 +39,27 @@ def test_F6_is_host_decides_and_the_others_wait_for_it(cluster: Cluster) -> None
     assert hosts(a)
     assert not hosts(b)
     cluster.end_well(a, b)
+
+
+def test_F6_with_a_host_that_is_back_within_the_lease_the_job_begins_anew(cluster: Cluster) -> None:
+    """Its coordinator is a new one, which knows of no round and of no restart."""
+    cluster.options |= {"max_restarts": 1, "lease": 30}
+    a, b = cluster.agents("a", "b")
+    first = cluster.wait_workers(2, round=0)
+    cluster.order(f"if os.getpid() == {first[1].pid}: sys.exit(7)")
+    second = cluster.wait_workers(2, round=1)
+    assert {worker.env["TORCHELASTIC_RESTART_COUNT"] for worker in second} == {"1"}
+    a.kill()
+    again = cluster.agent("a", hosts=True)
+    wait_until(lambda: len(cluster.workers(0)) == 4, "two more workers in round 0")
+    anew = [worker for worker in cluster.workers(0) if worker not in first]
+    assert {worker.env["TORCHELASTIC_RESTART_COUNT"] for worker in anew} == {"0"}
+    assert [worker.node for worker in anew] == ["a", "b"]
+    assert not any(worker.is_alive for worker in first + second)
+    cluster.order(f"if os.getpid() == {anew[1].pid}: sys.exit(7)")
+    third = wait_until(lambda: [w for w in cluster.workers(1) if w not in second][1:], "a restart")
+    assert third[0].env["TORCHELASTIC_RESTART_COUNT"] == "1"
+    cluster.end_well(again, b)
 
 
 def test_F6_when_nobody_hosts_the_usual_causes_are_named(cluster: Cluster) -> None:
