@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,9 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+
+from tests.integration.cluster import free_port as free_port
+from tests.integration.cluster import is_alive as is_alive
 
 LIMIT_S = 30.0
 TELL = """
@@ -34,21 +36,6 @@ def eventually(condition: Callable[[], object], what: str, limit_s: float = LIMI
     while not condition():
         assert time.monotonic() < deadline, f"never: {what}"
         time.sleep(0.005)
-
-
-def is_alive(pid: int) -> bool:
-    """Whether a process runs; a zombie is gone."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state not in "ZX"
-
-
-def free_port() -> int:
-    """A port of 127.0.0.1 that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 def name_of(pid: int) -> str:
