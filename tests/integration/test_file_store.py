@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -359,6 +360,7 @@ def test_without_permission_the_error_says_so(path: Path) -> None:
     path.parent.chmod(0o755)
     child = os.fork()
     if child == 0:
+        signal.alarm(int(LIMIT_S))
         with suppress(BaseException):
             if os.geteuid() == 0:
                 os.seteuid(65534)
@@ -421,6 +423,21 @@ def test_a_file_replaced_under_its_number_is_read_from_its_beginning(path: Path)
         assert store.list_keys() == keys
 
 
+def test_another_file_under_the_path_is_read_anew_though_it_ends_alike(path: Path) -> None:
+    store = FileStore(path)
+    store.set("k", "old")
+    store.set("pad", "x" * 500)
+    assert store.get("k") == b"old"
+    other = path.with_name("other")
+    other.write_bytes(path.read_bytes().replace(b"old", b"new"))
+    other.replace(path)
+    assert store.get("k") == b"new"
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(StoreConnectionError, match="it is no regular file"):
+        store.check(["k"])
+
+
 # One object, many users
 
 
@@ -450,6 +467,7 @@ def test_a_forked_child_uses_and_drops_its_object_without_harm(path: Path) -> No
     waiting.start()
     child = os.fork()
     if child == 0:
+        signal.alarm(int(LIMIT_S))
         with suppress(BaseException):
             if store.get("k") == b"v":
                 store.set("from child", "x")
