@@ -7,7 +7,9 @@
     |   +-- RendezvousError
     |   |   +-- RendezvousTimeoutError     who was missing, how long was waited
     |   |   +-- RendezvousConnectionError  which peer, and what was being done
-    |   |   `-- RendezvousClosedError      the job has ended; carries its verdict
+    |   |   +-- RendezvousClosedError      the job has ended; carries its verdict
+    |   |   |   `-- RendezvousGracefulExitError  this node is not needed: no failure
+    |   |   `-- RendezvousStateError       what a shared store holds is no state of ours
     |   +-- AccessError             the person: the token is missing or wrong
     |   +-- EnrolmentError          the person: no route to the round store
     |   +-- StoreError              the program that uses a store
@@ -85,6 +87,16 @@ class RendezvousConnectionError(RendezvousError):
 
 class RendezvousClosedError(RendezvousError):
     """The job has ended already."""
+
+
+class RendezvousGracefulExitError(RendezvousClosedError):
+    """This node stood by and was not needed, or another took its place: end well."""
+
+    exit_class = ExitClass.SUCCESS
+
+
+class RendezvousStateError(RendezvousError):
+    """What the shared store holds for this job is damaged, foreign or too new; it was not changed."""
 
 
 class AccessError(InfrastructureError):

@@ -35,7 +35,7 @@ class Standing(Enum):
     STANDBY = "standby"
 
 
-class Member(Struct):
+class Member(Struct, array_like=True):
     """A node with a live session."""
 
     ref: NodeRef
@@ -46,14 +46,14 @@ class Member(Struct):
     succeeded: bool = False
 
 
-class Loss(Struct, frozen=True):
+class Loss(Struct, frozen=True, array_like=True):
     """A participant that was lost; kept for an hour."""
 
     id: int
     node_id: str
 
 
-class RoundState(Struct):
+class RoundState(Struct, array_like=True):
     """All that the machine knows. Only `round.step` changes it."""
 
     settings: SharedSettings

@@ -1,0 +1,168 @@
+"""One node's part in a job that a shared store hosts: what it must do, and what it may conclude.
+
+There is no server, so the members do a server's duties among themselves: somebody must notice
+that a last call has ended or that a node has stopped counting. The first member in rank order, the
+*leader*, does all of that; every other member watches the leader alone, so that a heartbeat costs
+O(N) reads in all. The second takes over when the leader stands still, the third when the second
+should have, and so on; a duty done twice does no harm.
+
+Pure: times are seconds on the caller's monotonic clock, what was read comes in, what is to be done
+comes out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from rallypoint.core.beat_watch import BeatWatch, Suspect
+from rallypoint.core.events import Timer, TimerEnded, TimerKind
+from rallypoint.core.model import NodeRef
+from rallypoint.core.round_state import Phase, RoundState, Standing
+from rallypoint.core.round_timers import timers_wanted
+from rallypoint.core.shared_round import SharedState
+
+
+class InWorld(Struct, frozen=True):
+    """This node takes part in the active round."""
+
+    round: int
+    rank: int
+    world_size: int
+    bootstrap: tuple[str, int]
+
+
+class Pending(Struct, frozen=True):
+    """There is no world for this node yet."""
+
+    standing: Standing
+    joined: int
+    min_nodes: int
+    missing: tuple[str, ...]
+    """Nodes of the last world that have not come back."""
+    needed: bool
+    """False: the world is full, and this node stands by."""
+
+
+class Closed(Struct, frozen=True):
+    """The job is over."""
+
+    why: str
+    was_needed: bool
+
+
+class Outside(Struct, frozen=True):
+    """This node is not (or no longer) part of the job."""
+
+
+Outlook = InWorld | Pending | Closed | Outside
+
+Duty = Suspect | TimerEnded
+
+
+class SharedMember:
+    """What one node knows of a shared job, and what follows from it."""
+
+    def __init__(self, ref: NodeRef, interval_s: float, lease_s: float) -> None:
+        self.ref = ref
+        self._interval_s, self._lease_s = interval_s, lease_s
+        self._watch = BeatWatch(lease_s)
+        self._shared: SharedState | None = None
+        self._due: dict[Timer, float] = {}
+        self._order: tuple[NodeRef, ...] = ()
+
+    def observe(self, shared: SharedState, now: float) -> None:
+        """The state, as it has just been read or written."""
+        self._shared = shared
+        self._order = member_order(shared.round)
+        wanted = timers_wanted(shared.round)
+        self._due = {
+            timer: self._due.get(timer, now + length_s)
+            for timer, length_s in wanted.items()
+            if timer.kind is not TimerKind.JOIN  # each node has a join timeout of its own
+        }
+
+    def watched(self) -> tuple[NodeRef, ...]:
+        """Whose counters this node reads: everybody's if it leads, else the leader's."""
+        place = self._place()
+        if place is None:
+            return ()
+        return tuple(ref for ref in self._order if ref != self.ref) if not place else self._order[:1]
+
+    def read_beats(self, beats: Mapping[NodeRef, int], now: float) -> None:
+        """The counters of those watched, as they have just been read."""
+        self._watch.read(beats, now)
+
+    def duties(self, now: float) -> list[Duty]:
+        """What this node must apply to the state now."""
+        place = self._place()
+        if place is None:
+            return []
+        ended = [TimerEnded(timer) for timer, at in self._due.items() if at + self._patience() <= now]
+        return [*self._watch.suspects(max(0, place - 1) * self._interval_s), *ended]
+
+    def next_due(self) -> float | None:
+        """When a timer ends that this node must act on; None: nothing to wait for."""
+        if self._place() is None or not self._due:
+            return None
+        return min(self._due.values()) + self._patience()
+
+    def outlook(self) -> Outlook:
+        """Where this node stands, as of the last observation."""
+        shared = self._shared
+        if shared is None:
+            return Outside()
+        member = shared.round.members.get(self.ref.node_id)
+        is_member = member is not None and member.ref == self.ref
+        if shared.round.phase is Phase.CLOSED:
+            stands_by = member is not None and is_member and member.standing is Standing.STANDBY
+            return Closed(shared.why, was_needed=not stands_by)
+        if member is None or not is_member:
+            return Outside()
+        if shared.round.phase is Phase.ACTIVE and member.standing is Standing.RUNNING:
+            rank = next(
+                rank
+                for rank, place in enumerate(shared.round.places)
+                if place.incarnation == self.ref.incarnation
+            )
+            size = len(shared.round.places)
+            return InWorld(shared.round.round, rank, size, shared.bootstrap)
+        return _pending(shared.round, member.standing)
+
+    def _place(self) -> int | None:
+        """This node's place in the order of those who take over; None: not a member."""
+        try:
+            return self._order.index(self.ref)
+        except ValueError:
+            return None
+
+    def _patience(self) -> float:
+        """Those who are not the leader let it act first, and the others before them."""
+        place = self._place()
+        return self._lease_s + place * self._interval_s if place else 0.0
+
+
+def member_order(state: RoundState) -> tuple[NodeRef, ...]:
+    """All members: those of the last world in rank order, then the others as they came."""
+    members = state.members
+    seated = [
+        members[place.node_id].ref
+        for place in state.places
+        if place.node_id in members and members[place.node_id].ref.incarnation == place.incarnation
+    ]
+    known = set(seated)
+    return (*seated, *(m.ref for m in members.values() if m.ref not in known))
+
+
+def _pending(state: RoundState, standing: Standing) -> Pending:
+    here = {m.ref.node_id for m in state.members.values() if m.standing is Standing.JOINED}
+    return Pending(
+        standing=standing,
+        joined=len(here),
+        min_nodes=state.settings.min_nodes,
+        missing=tuple(place.node_id for place in state.places if place.node_id not in here),
+        needed=standing is not Standing.STANDBY,
+    )
+
+

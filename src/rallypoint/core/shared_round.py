@@ -1,0 +1,158 @@
+"""The round machine as a shared store without logic hosts it (behaviour F5). Pure.
+
+The whole state is one value in the store. A host loads it, applies an event, and stores the
+result if nobody else has stored another one meanwhile; else it loads again and applies the *same
+event* to the fresh state. Nothing is ever merged by hand. That works because every event is safe
+to apply twice and void when what it was about has passed.
+
+There is no ledger here, so a round that has ended is released as soon as all have stopped. A node
+that is not in the state is not part of the job, whatever it believes: its events are void, but for
+a new join.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Struct
+
+from rallypoint.core.events import (
+    Effect,
+    Event,
+    FormWorld,
+    JobClosed,
+    NodeLost,
+    RoundReleased,
+    RoundSettled,
+    StopRound,
+)
+from rallypoint.core.model import NodeRef, SharedSettings
+from rallypoint.core.round import step
+from rallypoint.core.round_state import Phase, RoundState
+from rallypoint.errors import RendezvousStateError
+
+MAGIC = b"\x00rallypoint-round\x00"
+SCHEMA = 1
+"""The version of the encoding; another one is refused, never guessed at."""
+REMEMBERED = 256
+"""So many gone incarnations are remembered, to void their late joins. The value is sent about."""
+_SHOWN_BYTES = 24
+
+
+class SharedState(Struct, array_like=True):
+    """One value in a shared store. Only `apply` changes it."""
+
+    job: str
+    """Random: one life of the job under this key."""
+    version: int
+    """Of the value: one more with every write."""
+    writer: str
+    """Random for each write: two writers of otherwise equal values are told apart."""
+    round: RoundState
+    beats: dict[str, int]
+    """Node id -> its counter, where the store has no better place for them."""
+    bootstrap: tuple[str, int] = ("", 0)
+    """Address and port of the round's own store, on the node of rank 0."""
+    why: str = ""
+    """Why there is a new round, or why the job is closed: one sentence."""
+
+
+def new_state(settings: SharedSettings, job: str, writer: str) -> SharedState:
+    """A job that nobody has joined yet."""
+    return SharedState(job, 0, writer, RoundState(settings), {})
+
+
+def apply(shared: SharedState, event: Event, writer: str) -> list[Effect]:
+    """Apply one event, and what follows from it; returns what a host may want to know.
+
+    The state is to be stored only if it was loaded for this: a failed write throws it away.
+    """
+    effects = step(shared.round, event)
+    for effect in effects:
+        match effect:
+            case RoundSettled(round_):
+                effects += step(shared.round, RoundReleased(round_))  # the loop goes on with these
+            case FormWorld(_, world):
+                shared.bootstrap = (world[0].candidate.address, world[0].candidate.store_port)
+            case StopRound(_, reason):
+                shared.why = reason.text
+            case _:
+                pass
+    if isinstance(event, JobClosed):
+        shared.why = shared.why or "closed"
+    _forget_departed(shared)
+    shared.version += 1
+    shared.writer = writer
+    return effects
+
+
+def close(shared: SharedState, why: str, writer: str) -> None:
+    """The job is over, for everybody and for good."""
+    if shared.round.phase is not Phase.CLOSED:
+        shared.why = why
+    apply(shared, JobClosed(), writer)
+
+
+def lose(shared: SharedState, suspect: NodeRef, beat: int, why: str, writer: str) -> list[Effect]:
+    """Remove a node whose counter stood still; void if it counts further after all."""
+    if shared.beats.get(suspect.node_id, beat) != beat:
+        return []
+    return apply(shared, NodeLost(suspect, why), writer)
+
+
+def beat(shared: SharedState, ref: NodeRef, number: int, writer: str) -> bool:
+    """Note a node's counter in the state itself; False, and nothing is done, for a stranger."""
+    if not is_member(shared, ref):
+        return False
+    shared.beats[ref.node_id] = number
+    shared.version += 1
+    shared.writer = writer
+    return True
+
+
+def is_member(shared: SharedState, ref: NodeRef) -> bool:
+    """Whether this very life of the node is part of the job."""
+    member = shared.round.members.get(ref.node_id)
+    return member is not None and member.ref == ref
+
+
+def encode(shared: SharedState) -> bytes:
+    """The value to store."""
+    return MAGIC + bytes((SCHEMA,)) + _encoder.encode(shared)
+
+
+def decode(value: bytes) -> SharedState:
+    """A fresh copy of the state.
+
+    Raises RendezvousStateError, with what was found instead, for anything but a value of `encode`
+    with the same schema.
+    """
+    header = len(MAGIC) + 1
+    if not value.startswith(MAGIC) or len(value) < header:
+        raise RendezvousStateError(
+            f"the rendezvous state is not Rallypoint's: it has {len(value)} bytes and begins with "
+            f"{bytes(value[:_SHOWN_BYTES])!r}; it was left as it is: use another run id, or delete it"
+        )
+    if value[len(MAGIC)] != SCHEMA:
+        raise RendezvousStateError(
+            f"the rendezvous state has version {value[len(MAGIC)]}, this node speaks {SCHEMA}: "
+            "install the same version of rallypoint on every node of the job"
+        )
+    try:
+        return _decoder.decode(memoryview(value)[header:])
+    except msgspec.MsgspecError as error:
+        raise RendezvousStateError(
+            f"the rendezvous state is damaged ({error}); it was left as it is: "
+            "use another run id, or delete it"
+        ) from error
+
+
+def _forget_departed(shared: SharedState) -> None:
+    departed, members = shared.round.departed, shared.round.members
+    while len(departed) > REMEMBERED:
+        del departed[next(iter(departed))]
+    for node_id in [node_id for node_id in shared.beats if node_id not in members]:
+        del shared.beats[node_id]
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(SharedState)

@@ -1,0 +1,65 @@
+"""What a shared store must be able to do to host a rendezvous: keep one value, and compare and swap.
+
+A backend holds the state of one run id as opaque bytes, with a token for each version of it. It
+need not know what the bytes mean, and must not change them. `rallypoint.testing` has a suite that
+checks a backend of yours against this contract.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
+
+Token = Any
+"""Opaque; equal tokens mean the same version of the value."""
+
+
+class RendezvousBackend(ABC):
+    """One value with compare-and-swap. Methods may block; they are called from one thread each."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """What `--rdzv-backend` calls it."""
+
+    @abstractmethod
+    def get_state(self) -> tuple[bytes, Token] | None:
+        """The value and its token; None if there is none yet.
+
+        Raises RendezvousConnectionError when the store can't be reached, RendezvousStateError when
+        what it holds can't be a value of this backend. May be retried.
+        """
+
+    @abstractmethod
+    def set_state(
+        self, state: bytes, token: Token | None = None
+    ) -> tuple[bytes, Token, bool] | None:
+        """Store a value if the current one has `token`; without a token, if there is none.
+
+        Returns what is there afterwards, its token, and whether this call stored it; None if
+        nothing is there. Raises as `get_state` does: then it is not known whether it was stored.
+        A token that no call returned stores nothing.
+        """
+
+
+@runtime_checkable
+class WakingBackend(Protocol):
+    """A backend that can wait for a change, so that it need not be polled."""
+
+    def wait_for_change(self, token: Token | None, timeout: float) -> bool:
+        """Block until the value's token differs from `token`, or `timeout` seconds have passed.
+
+        Called from a thread of its own. True may be a false alarm; False: nothing was seen.
+        """
+
+
+@runtime_checkable
+class BeatingBackend(Protocol):
+    """A backend with a place for each node's counter, so that a heartbeat rewrites nothing else."""
+
+    def set_beat(self, node: str, beat: int) -> None:
+        """Store the counter of a node; it is there before the node joins."""
+
+    def get_beats(self, nodes: Sequence[str]) -> list[int]:
+        """The counters of nodes, in order; -1 where there is none."""
