@@ -96,7 +96,7 @@ class RendezvousGracefulExitError(RendezvousClosedError):
 
 
 class RendezvousStateError(RendezvousError):
-    """What the shared store holds for this job is damaged, foreign or too new; it was not changed."""
+    """A shared store holds no state of ours: damaged, foreign or too new. It was not changed."""
 
 
 class AccessError(InfrastructureError):

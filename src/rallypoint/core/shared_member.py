@@ -88,7 +88,9 @@ class SharedMember:
         place = self._place()
         if place is None:
             return ()
-        return tuple(ref for ref in self._order if ref != self.ref) if not place else self._order[:1]
+        return (
+            tuple(ref for ref in self._order if ref != self.ref) if not place else self._order[:1]
+        )
 
     def read_beats(self, beats: Mapping[NodeRef, int], now: float) -> None:
         """The counters of those watched, as they have just been read."""
@@ -99,7 +101,9 @@ class SharedMember:
         place = self._place()
         if place is None:
             return []
-        ended = [TimerEnded(timer) for timer, at in self._due.items() if at + self._patience() <= now]
+        ended = [
+            TimerEnded(timer) for timer, at in self._due.items() if at + self._patience() <= now
+        ]
         return [*self._watch.suspects(max(0, place - 1) * self._interval_s), *ended]
 
     def next_due(self) -> float | None:
@@ -164,5 +168,3 @@ def _pending(state: RoundState, standing: Standing) -> Pending:
         missing=tuple(place.node_id for place in state.places if place.node_id not in here),
         needed=standing is not Standing.STANDBY,
     )
-
-

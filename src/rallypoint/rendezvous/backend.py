@@ -1,4 +1,4 @@
-"""What a shared store must be able to do to host a rendezvous: keep one value, and compare and swap.
+"""What a shared store must do to host a rendezvous: keep one value, and compare and swap.
 
 A backend holds the state of one run id as opaque bytes, with a token for each version of it. It
 need not know what the bytes mean, and must not change them. `rallypoint.testing` has a suite that

@@ -1,0 +1,117 @@
+"""A blocking backend behind awaitable calls: one thread for operations, one for waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from rallypoint.errors import RendezvousConnectionError, RendezvousError, RendezvousStateError
+from rallypoint.rendezvous.backend import (
+    BeatingBackend,
+    RendezvousBackend,
+    Token,
+    WakingBackend,
+)
+
+T = TypeVar("T")
+
+FIRST_POLL_S = 0.01
+"""A backend that can't be waited for is asked again after so long, then ever less often."""
+POLL_GROWTH = 1.5
+WAIT_SLICE_S = 1.0
+"""A thread that waits can't be interrupted, so it waits in pieces: closing takes no longer."""
+
+
+class BackendThread:
+    """For the thread of one loop. `close` ends its threads."""
+
+    def __init__(self, backend: RendezvousBackend) -> None:
+        self._backend = backend
+        self._operations = ThreadPoolExecutor(1, "rallypoint-backend")
+        self._waiting = ThreadPoolExecutor(1, "rallypoint-backend-wait")
+        self._poll_s = FIRST_POLL_S
+        self._polled: Token | None = None
+
+    @property
+    def keeps_beats(self) -> bool:
+        """The backend has a place for counters."""
+        return isinstance(self._backend, BeatingBackend)
+
+    async def get_state(self) -> tuple[bytes, Token] | None:
+        """As the backend's, from its own thread."""
+        found = await self._run(self._operations, self._backend.get_state)
+        if found is None:
+            return None
+        if not isinstance(found, tuple) or len(found) != 2 or not isinstance(found[0], bytes):
+            raise self._broken("get_state", "None or (bytes, token)", found)
+        return found
+
+    async def set_state(
+        self, state: bytes, token: Token | None
+    ) -> tuple[bytes, Token, bool] | None:
+        """As the backend's, from its own thread."""
+        found = await self._run(self._operations, self._backend.set_state, state, token)
+        if found is None:
+            return None
+        if not isinstance(found, tuple) or len(found) != 3 or not isinstance(found[0], bytes):
+            raise self._broken("set_state", "None or (bytes, token, was_set)", found)
+        return found
+
+    async def set_beat(self, node: str, beat: int) -> None:
+        """As the backend's; only if it keeps beats."""
+        assert isinstance(self._backend, BeatingBackend)
+        await self._run(self._operations, self._backend.set_beat, node, beat)
+
+    async def get_beats(self, nodes: Sequence[str]) -> list[int]:
+        """As the backend's; only if it keeps beats."""
+        assert isinstance(self._backend, BeatingBackend)
+        return await self._run(self._operations, self._backend.get_beats, nodes)
+
+    async def wait_for_change(
+        self, token: Token | None, timeout_s: float, poll_max_s: float
+    ) -> None:
+        """Return when the value may have changed, or after `timeout_s`.
+
+        A backend that can't wait is polled: often just after a change, then less and less, at
+        least every `poll_max_s`, and never in step with other nodes.
+        """
+        if isinstance(self._backend, WakingBackend):
+            await self._run(
+                self._waiting, self._backend.wait_for_change, token, min(timeout_s, WAIT_SLICE_S)
+            )
+            return
+        if token != self._polled:
+            self._polled, self._poll_s = token, FIRST_POLL_S
+        pause_s = min(self._poll_s, poll_max_s, timeout_s)
+        self._poll_s = min(self._poll_s * POLL_GROWTH, poll_max_s)
+        await asyncio.sleep(pause_s * random.uniform(0.7, 1.0))
+
+    def close(self) -> None:
+        """No further calls; a call that is under way ends by itself."""
+        self._operations.shutdown(wait=False, cancel_futures=True)
+        self._waiting.shutdown(wait=False, cancel_futures=True)
+
+    async def _run(self, executor: ThreadPoolExecutor, call: Callable[..., T], *args: object) -> T:
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(executor, lambda: call(*args))
+        except RendezvousError:
+            raise
+        except (TypeError, AttributeError) as error:
+            raise RendezvousStateError(
+                f"the rendezvous backend {self._backend.name!r} failed: {error}"
+            ) from error
+        except Exception as error:
+            raise RendezvousConnectionError(
+                f"the rendezvous backend {self._backend.name!r} failed: "
+                f"{str(error) or type(error).__name__}"
+            ) from error
+
+    def _broken(self, call: str, wanted: str, found: object) -> RendezvousStateError:
+        return RendezvousStateError(
+            f"the rendezvous backend {self._backend.name!r} is broken: "
+            f"{call} returned {str(found)[:80]!r}, not {wanted}"
+        )

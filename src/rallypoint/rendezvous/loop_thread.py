@@ -1,0 +1,61 @@
+"""The private loop on which blocking calls run: one thread for all handlers of this process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import CancelledError
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class LoopThread:
+    """A running loop in a daemon thread, started when first needed and again in a forked child."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._pid = 0
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop, running."""
+        if self._pid != os.getpid():
+            self._start()
+        assert self._loop is not None
+        return self._loop
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run it there and wait for it; what it raises is raised here. From any other thread.
+
+        Ctrl-C while waiting cancels it.
+        """
+        if threading.current_thread().name == _NAME:
+            coroutine.close()
+            raise RuntimeError("a blocking call was made on the rendezvous loop; use the async one")
+        future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        try:
+            return future.result()
+        except (KeyboardInterrupt, CancelledError):
+            future.cancel()
+            raise
+
+    async def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """The same from a running loop, which goes on meanwhile."""
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, self.loop))
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._pid == os.getpid():
+                return
+            self._loop = asyncio.new_event_loop()
+            self._pid = os.getpid()
+            threading.Thread(target=self._loop.run_forever, name=_NAME, daemon=True).start()
+
+
+_NAME = "rallypoint-rendezvous"
+SHARED = LoopThread()
+"""For everybody in this process."""
