@@ -2,14 +2,16 @@
 
     RallypointError                 base; `exit_class` says how the command line ends
     +-- UsageError                  the person: a flag, a value, a file name (exit 2)
-    |   `-- SettingsConflictError   the person: two nodes were started with different settings
+    |   +-- SettingsConflictError   the person: two nodes were started with different settings
+    |   `-- ParameterError          the person: a value that a library call does not take
     +-- InfrastructureError         the scheduler: worth a requeue (exit 75)
     |   +-- RendezvousError
     |   |   +-- RendezvousTimeoutError     who was missing, how long was waited
     |   |   +-- RendezvousConnectionError  which peer, and what was being done
     |   |   +-- RendezvousClosedError      the job has ended; carries its verdict
     |   |   |   `-- RendezvousGracefulExitError  this node is not needed: no failure
-    |   |   `-- RendezvousStateError       what a shared store holds is no state of ours
+    |   |   +-- RendezvousStateError       what a shared store holds is no state of ours
+    |   |   `-- RendezvousPlugInError      whoever wrote the handler or the backend
     |   +-- AccessError             the person: the token is missing or wrong
     |   +-- EnrolmentError          the person: no route to the round store
     |   +-- StoreError              the program that uses a store
@@ -67,6 +69,10 @@ class SettingsConflictError(UsageError):
         )
 
 
+class ParameterError(UsageError, ValueError):
+    """An argument or a configuration value can't be used; names it, its value and the fix."""
+
+
 class InfrastructureError(RallypointError):
     """Something around the job failed; the same command may work when run again."""
 
@@ -97,6 +103,10 @@ class RendezvousGracefulExitError(RendezvousClosedError):
 
 class RendezvousStateError(RendezvousError):
     """A shared store holds no state of ours: damaged, foreign or too new. It was not changed."""
+
+
+class RendezvousPlugInError(RendezvousError, RuntimeError):
+    """A handler or a backend of somebody else's can't be loaded, or breaks its contract."""
 
 
 class AccessError(InfrastructureError):

@@ -1,0 +1,194 @@
+"""What a rendezvous handler is made from: the parameters of a command line or of a program."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from msgspec import Struct
+
+from rallypoint.core.model import SharedSettings
+from rallypoint.errors import ParameterError
+
+_TRUE = ("1", "true", "t", "yes", "y")
+_FALSE = ("0", "false", "f", "no", "n")
+
+
+class RendezvousParameters:
+    """How to make a handler. `config` has what only some backends know.
+
+    Raises ParameterError (a ValueError) for an empty backend name and for impossible node counts.
+    """
+
+    def __init__(
+        self,
+        backend: str,
+        endpoint: str,
+        run_id: str,
+        min_nodes: int,
+        max_nodes: int,
+        local_addr: str | None = None,
+        **config: Any,
+    ) -> None:
+        if not backend:
+            raise ParameterError("the rendezvous backend has no name: give one, for example 'tcp'")
+        check_nodes(min_nodes, max_nodes)
+        self.backend, self.endpoint, self.run_id = backend, endpoint, run_id
+        self.min_nodes, self.max_nodes = min_nodes, max_nodes
+        self.local_addr, self.config = local_addr, config
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value of a configuration key, as it was given."""
+        return self.config.get(key, default)
+
+    def get_as_bool(self, key: str, default: bool | None = None) -> bool | None:
+        """A truth: a bool, 0 or 1, or one of the usual words. Raises ParameterError."""
+        value = self.get(key, default)
+        if value is None or isinstance(value, bool):
+            return value
+        word = str(value).lower() if isinstance(value, int | str) else ""
+        if word not in (*_TRUE, *_FALSE):
+            raise ParameterError(f"the rendezvous parameter {key}={value!r}: needs true or false")
+        return word in _TRUE
+
+    def get_as_int(self, key: str, default: int | None = None) -> int | None:
+        """A whole number. Raises ParameterError."""
+        value = self.get(key, default)
+        if value is None:
+            return None
+        try:
+            return int(value)
+        except (TypeError, ValueError):
+            text = f"the rendezvous parameter {key}={value!r}: needs a whole number"
+            raise ParameterError(text) from None
+
+    def get_as_seconds(self, key: str, default: float) -> float:
+        """A time in seconds, above 0. Raises ParameterError."""
+        value = self.get(key, default)
+        try:
+            seconds = float(value)
+        except (TypeError, ValueError):
+            seconds = 0.0
+        if not 0 < seconds < float("inf"):
+            text = f"the rendezvous parameter {key}={value!r}: needs seconds above 0"
+            raise ParameterError(text)
+        return seconds
+
+
+class RendezvousTimeout:
+    """How long things may take. Every one must be positive; raises ParameterError if not."""
+
+    def __init__(
+        self,
+        join: timedelta | None = None,
+        last_call: timedelta | None = None,
+        close: timedelta | None = None,
+        heartbeat: timedelta | None = None,
+    ) -> None:
+        self._join = _positive("join", join, 600)
+        self._last_call = _positive("last_call", last_call, 30)
+        self._close = _positive("close", close, 30)
+        self._heartbeat = _positive("heartbeat", heartbeat, 5)
+
+    @property
+    def join(self) -> timedelta:
+        """For the minimum of nodes to come together."""
+        return self._join
+
+    @property
+    def last_call(self) -> timedelta:
+        """For more nodes to come, once the minimum is there; the first round only."""
+        return self._last_call
+
+    @property
+    def close(self) -> timedelta:
+        """For nodes to come back after a round has ended; who does not is lost."""
+        return self._close
+
+    @property
+    def heartbeat(self) -> timedelta:
+        """Accepted for compatibility: a heartbeat takes as long as the backend's call."""
+        return self._heartbeat
+
+
+class RendezvousSettings(Struct, frozen=True):
+    """What a handler was made with."""
+
+    run_id: str
+    min_nodes: int
+    max_nodes: int
+    timeout: RendezvousTimeout
+    keep_alive_interval: timedelta
+    keep_alive_max_attempt: int
+    join_settle_s: float = 0.0
+    """A late node is admitted when no other has come for so long."""
+    min_growth_interval_s: float = 0.0
+    """No late node is admitted before the round is so old."""
+
+    @property
+    def lease_s(self) -> float:
+        """A node that has been silent for so long is lost."""
+        return self.keep_alive_interval.total_seconds() * self.keep_alive_max_attempt
+
+    def shared(self) -> SharedSettings:
+        """What all nodes must agree on."""
+        return SharedSettings(
+            run_id=self.run_id,
+            min_nodes=self.min_nodes,
+            max_nodes=self.max_nodes,
+            lease_s=self.lease_s,
+            heartbeat_s=self.keep_alive_interval.total_seconds(),
+            join_timeout_s=self.timeout.join.total_seconds(),
+            last_call_s=self.timeout.last_call.total_seconds(),
+            join_settle_s=self.join_settle_s,
+            min_growth_interval_s=self.min_growth_interval_s,
+        )
+
+
+def check_nodes(min_nodes: int, max_nodes: int) -> None:
+    """Raises ParameterError unless 1 <= min_nodes <= max_nodes."""
+    if min_nodes < 1:
+        raise ParameterError(f"min_nodes={min_nodes}: needs 1 or more")
+    if max_nodes < min_nodes:
+        raise ParameterError(f"max_nodes={max_nodes} is less than min_nodes={min_nodes}")
+
+
+def settings_from(params: RendezvousParameters) -> RendezvousSettings:
+    """The settings that `params` describe. Raises ParameterError."""
+
+    def seconds(key: str, default: float) -> timedelta:
+        return timedelta(seconds=params.get_as_seconds(key, default))
+
+    attempts = params.get_as_int("keep_alive_max_attempt", 3)
+    if attempts is None or attempts < 1:
+        raise ParameterError(
+            f"the rendezvous parameter keep_alive_max_attempt={attempts}: needs 1 or more"
+        )
+    return RendezvousSettings(
+        run_id=params.run_id,
+        min_nodes=params.min_nodes,
+        max_nodes=params.max_nodes,
+        timeout=RendezvousTimeout(
+            join=seconds("join_timeout", 600),
+            last_call=seconds("last_call_timeout", 30),
+            close=seconds("close_timeout", 30),
+            heartbeat=seconds("heartbeat_timeout", 5),
+        ),
+        keep_alive_interval=seconds("keep_alive_interval", 5),
+        keep_alive_max_attempt=attempts,
+        join_settle_s=_not_negative(params, "join_settle"),
+        min_growth_interval_s=_not_negative(params, "min_growth_interval"),
+    )
+
+
+def _not_negative(params: RendezvousParameters, key: str) -> float:
+    value = params.get(key, 0)
+    return 0.0 if value in (0, "0", 0.0) else params.get_as_seconds(key, 0)
+
+
+def _positive(name: str, value: timedelta | None, default_s: float) -> timedelta:
+    if value is None:
+        return timedelta(seconds=default_s)
+    if not isinstance(value, timedelta) or value <= timedelta(0):
+        raise ParameterError(f"the rendezvous timeout {name}={value!r}: needs a timedelta above 0")
+    return value

@@ -1,0 +1,101 @@
+"""Handlers by name: those that are built in, and those of other packages.
+
+A package offers handlers as entry points of the group `rallypoint.handlers`: the name is the
+backend's, and what it loads is a function without arguments that returns a creator, a callable
+that makes a handler from RendezvousParameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from importlib.metadata import entry_points
+
+from rallypoint.errors import ParameterError, RendezvousPlugInError
+from rallypoint.rendezvous.handler import RendezvousHandler
+from rallypoint.rendezvous.parameters import RendezvousParameters
+
+GROUP = "rallypoint.handlers"
+Creator = Callable[[RendezvousParameters], RendezvousHandler]
+
+_BUILT_IN = {
+    "tcp": "rallypoint.rendezvous.coordinator_handler",
+    "c10d": "rallypoint.rendezvous.c10d_backend",
+    "file": "rallypoint.rendezvous.c10d_backend",
+    "static": "rallypoint.rendezvous.static_handler",
+}
+"""Name -> the module whose `create_handler_from` makes it; imported when it is asked for."""
+
+
+class RendezvousHandlerRegistry:
+    """Creators by backend name. Not shared between threads while it is changed."""
+
+    def __init__(self) -> None:
+        self._creators: dict[str, Creator] = {}
+
+    def register(self, backend: str, creator: Creator) -> None:
+        """Offer `creator` as `backend`; again with the same one is allowed.
+
+        Raises ParameterError for an empty name and for a name that another creator has.
+        """
+        if not backend:
+            raise ParameterError("a rendezvous backend needs a name to be registered under")
+        if self._creators.get(backend, creator) is not creator:
+            raise ParameterError(
+                f"the rendezvous backend {backend!r} is registered already, "
+                f"by {self._creators[backend]!r}: choose another name"
+            )
+        self._creators[backend] = creator
+
+    def create_handler(self, params: RendezvousParameters) -> RendezvousHandler:
+        """Make the handler of `params.backend`.
+
+        Raises ParameterError for an unknown backend, with the known ones, and
+        RendezvousPlugInError for a plug-in that can't be loaded or makes a handler of another name.
+        """
+        creator = self._creators.get(params.backend) or _built_in(params.backend)
+        creator = creator or self._plug_in(params.backend)
+        handler = creator(params)
+        if handler.get_backend() != params.backend:
+            raise RendezvousPlugInError(
+                f"the handler that was made for the rendezvous backend {params.backend!r} says "
+                f"that it is {handler.get_backend()!r}: its get_backend must return the former"
+            )
+        return handler
+
+    def _plug_in(self, backend: str) -> Creator:
+        offered = entry_points(group=GROUP)
+        for entry in offered:
+            if entry.name != backend:
+                continue
+            try:
+                creator: Creator = entry.load()()
+            except Exception as error:
+                raise RendezvousPlugInError(
+                    f"the rendezvous backend {backend!r} of the package "
+                    f"{entry.dist.name if entry.dist else '?'} ({entry.value}) could not be "
+                    f"loaded: {type(error).__name__}: {error}"
+                ) from error
+            self._creators[backend] = creator
+            return creator
+        known = sorted({*_BUILT_IN, *self._creators, *(entry.name for entry in offered)})
+        raise ParameterError(
+            f"unknown rendezvous backend {backend!r}: known are {', '.join(known)}"
+        )
+
+
+def _built_in(backend: str) -> Creator | None:
+    module = _BUILT_IN.get(backend)
+    if module is None:
+        return None
+    creator: Creator = import_module(module).create_handler_from
+    return creator
+
+
+rendezvous_handler_registry = RendezvousHandlerRegistry()
+"""The registry of this process."""
+
+
+def get_rendezvous_handler(params: RendezvousParameters) -> RendezvousHandler:
+    """The handler that `params` describe. Raises as `create_handler` does."""
+    return rendezvous_handler_registry.create_handler(params)
