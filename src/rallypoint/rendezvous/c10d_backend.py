@@ -1,0 +1,171 @@
+"""A rendezvous state in any store with torch's vocabulary: ours or torch's own, over TCP or in a file.
+
+The state is a value of its own under a name that is never used twice; the key that everybody
+compares and swaps holds only that name. So a comparison costs a few bytes however many nodes there
+are, and a node that has read a state need not read it again. Who wants to wait for the next state
+waits for a key that whoever stored it sets, on a connection of its own.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import deque
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from rallypoint.config import Endpoint
+from rallypoint.errors import (
+    ParameterError,
+    RendezvousConnectionError,
+    RendezvousStateError,
+    StoreError,
+    StoreTimeoutError,
+)
+from rallypoint.rendezvous.backend import RendezvousBackend, Token
+from rallypoint.rendezvous.dynamic import DynamicRendezvousHandler, create_handler
+from rallypoint.rendezvous.parameters import RendezvousParameters
+
+T = TypeVar("T")
+
+DEFAULT_PORT = 29400
+KEPT_STATES = 64
+"""So many older states are kept, for those who have read the name but not the state."""
+_ABSENT = b"\x00rallypoint: no such key\x00"
+_NAME_BYTES = 40
+
+
+class C10dRendezvousBackend(RendezvousBackend):
+    """The state of one run id in `store`, which may be used for other things too."""
+
+    def __init__(self, store: Any, run_id: str) -> None:
+        if not run_id:
+            raise ParameterError("run_id='': a rendezvous needs the name of its job")
+        self._store, self._base = store, f"rallypoint.rendezvous.{run_id}"
+        self._waiting: Any = None
+        self._cached: tuple[bytes, bytes] | None = None
+        self._older: deque[bytes] = deque()
+
+    @property
+    def name(self) -> str:
+        return "c10d"
+
+    def get_state(self) -> tuple[bytes, Token] | None:
+        return self._ask(self._read)
+
+    def set_state(
+        self, state: bytes, token: Token | None = None
+    ) -> tuple[bytes, Token, bool] | None:
+        if token is not None and not isinstance(token, bytes):
+            raise ParameterError(f"token={token!r}: needs what get_state or set_state returned")
+        return self._ask(lambda: self._swap(state, token))
+
+    def wait_for_change(self, token: Token | None, timeout: float) -> bool:
+        """Until the successor of `token` is announced. Raises RendezvousConnectionError."""
+
+        def wait() -> bool:
+            if self._waiting is None:
+                clone = getattr(self._store, "clone", None)
+                self._waiting = self._store if clone is None else clone()
+            try:
+                self._waiting.wait([self._next_key(token or b"")], timedelta(seconds=timeout))
+            except Exception as error:
+                if _is_timeout(error):
+                    return False
+                raise
+            return True
+
+        return self._ask(wait)
+
+    def set_beat(self, node: str, beat: int) -> None:
+        """A key for each node."""
+        self._ask(lambda: self._store.set(self._beat_key(node), str(beat)))
+
+    def get_beats(self, nodes: Sequence[str]) -> list[int]:
+        """One request for all, where the store can."""
+        keys = [self._beat_key(node) for node in nodes]
+
+        def read() -> list[int]:
+            if keys and self._store.check(keys):
+                return [_number(value) for value in self._store.multi_get(keys)]
+            return [_number(self._peek(key)) for key in keys]
+
+        return self._ask(read)
+
+    def _read(self) -> tuple[bytes, Token] | None:
+        while True:
+            name = self._peek(self._base)
+            if name is None:
+                return None
+            if self._cached is not None and self._cached[0] == name:
+                return self._cached[1], name
+            state = self._peek(self._state_key(name))
+            if state is not None:
+                self._cached = (name, state)
+                return state, name
+            if self._peek(self._base) == name:
+                raise RendezvousStateError(
+                    f"the key {self._base!r} holds {name[:_NAME_BYTES]!r}, which names no "
+                    "rendezvous state; it was left as it is: use another run id, or delete it"
+                )
+
+    def _swap(self, state: bytes, token: bytes | None) -> tuple[bytes, Token, bool] | None:
+        known = token or b""
+        name = secrets.token_hex(8).encode()
+        key = self._state_key(name)
+        self._store.set(key, state)
+        now = bytes(self._store.compare_set(self._base, known.decode("latin-1"), name.decode()))
+        if now == name:
+            self._store.set(self._next_key(known), "")
+            self._cached = (name, state)
+            self._forget(known)
+            return state, name, True
+        self._store.delete_key(key)
+        found = self._read()
+        return None if found is None else (*found, False)
+
+    def _forget(self, older: bytes) -> None:
+        if older:
+            self._older.append(older)
+        if len(self._older) > KEPT_STATES:
+            self._store.delete_key(self._state_key(self._older.popleft()))
+
+    def _peek(self, key: str) -> bytes | None:
+        """The value of a key at once. Comparing with what no key holds is a read that never waits."""
+        absent = _ABSENT.decode()
+        value = bytes(self._store.compare_set(key, absent, absent))
+        return None if value == _ABSENT else value
+
+    def _state_key(self, name: bytes) -> str:
+        return f"{self._base}.state.{name.decode('latin-1')}"
+
+    def _next_key(self, name: bytes) -> str:
+        return f"{self._base}.after.{name.decode('latin-1')}"
+
+    def _beat_key(self, node: str) -> str:
+        return f"{self._base}.beat.{node}"
+
+    def _ask(self, call: Callable[[], T]) -> T:
+        try:
+            return call()
+        except (StoreError, OSError, RuntimeError, TimeoutError) as error:
+            if isinstance(error, RendezvousStateError | RendezvousConnectionError):
+                raise
+            raise RendezvousConnectionError(
+                f"the rendezvous store failed: {str(error) or type(error).__name__}"
+            ) from error
+
+
+def _is_timeout(error: Exception) -> bool:
+    """Ours say so by their type; torch's stores say it in words."""
+    return isinstance(error, StoreTimeoutError | TimeoutError) or "timeout" in str(error).lower()
+
+
+def _number(value: bytes | None) -> int:
+    try:
+        return -1 if value is None else int(value)
+    except ValueError:
+        return -1
+
+
+__all__ = ["Endpoint", "C10dRendezvousBackend", "DynamicRendezvousHandler", "RendezvousParameters"]

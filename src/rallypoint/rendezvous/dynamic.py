@@ -1,0 +1,330 @@
+"""A rendezvous over a shared store without logic: any backend that can compare and swap.
+
+    backend = C10dRendezvousBackend(store, run_id)
+    handler = DynamicRendezvousHandler.from_backend(run_id, store, backend, 2, 4)
+    store, rank, world_size = handler.next_rendezvous()
+
+The blocking calls run the same code as their asynchronous twins, on a loop in a thread of their
+own. What is decided is decided in `core`; see `shared_driver.py` for how it is stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from rallypoint.core.model import Candidate, NodeRef
+from rallypoint.core.shared_member import Closed, InWorld, Outlook
+from rallypoint.errors import ParameterError, RendezvousError
+from rallypoint.rendezvous.backend import RendezvousBackend
+from rallypoint.rendezvous.backend_thread import BackendThread
+from rallypoint.rendezvous.handler import (
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousStoreInfo,
+    Unsubscribe,
+)
+from rallypoint.rendezvous.loop_thread import SHARED
+from rallypoint.rendezvous.parameters import (
+    RendezvousParameters,
+    RendezvousSettings,
+    RendezvousTimeout,
+    check_nodes,
+    settings_from,
+)
+from rallypoint.rendezvous.round_listener import RoundListener
+from rallypoint.rendezvous.shared_driver import SharedDriver
+from rallypoint.store.prefix_store import PrefixStore
+
+_VOCABULARY = ("set", "get", "add", "wait", "check", "compare_set")
+
+
+class DynamicRendezvousHandler(RendezvousHandler):
+    """One node's handler. `shutdown` when the job is over; `leave` to go while it goes on."""
+
+    def __init__(
+        self,
+        settings: RendezvousSettings,
+        backend: RendezvousBackend,
+        store: Any,
+        local_addr: str | None = None,
+        *,
+        name: str | None = None,
+        use_agent_store: bool = True,
+    ) -> None:
+        """`name`: what `get_backend` says, if it is not the backend's own."""
+        self._settings, self._backend, self._store = settings, backend, store
+        self._name, self._use_agent_store = name or backend.name, use_agent_store
+        self._local_addr = local_addr
+        host = local_addr or socket.gethostname()
+        self._ref = NodeRef(f"{host}_{os.getpid()}_{_next_local_id()}", secrets.token_hex(6))
+        self._driver: SharedDriver | None = None
+        self._listener: RoundListener | None = None
+        self._world: InWorld | None = None
+        self._callbacks: dict[object, Callable[[], None]] = {}
+        self._joining: asyncio.Lock | None = None
+
+    @classmethod
+    def from_backend(
+        cls,
+        run_id: str,
+        store: Any,
+        backend: RendezvousBackend,
+        min_nodes: int,
+        max_nodes: int,
+        local_addr: str | None = None,
+        timeout: RendezvousTimeout | None = None,
+        keep_alive_interval: int | float = 5,
+        keep_alive_max_attempt: int = 3,
+    ) -> DynamicRendezvousHandler:
+        """The seed's constructor. A node is lost after `interval * max_attempt` seconds of silence.
+
+        Raises ParameterError.
+        """
+        check_nodes(min_nodes, max_nodes)
+        _check_store(store)
+        if not keep_alive_interval > 0 or keep_alive_max_attempt < 1:
+            raise ParameterError(
+                f"keep_alive_interval={keep_alive_interval}, "
+                f"keep_alive_max_attempt={keep_alive_max_attempt}: need seconds above 0 and 1 or more"
+            )
+        settings = RendezvousSettings(
+            run_id,
+            min_nodes,
+            max_nodes,
+            timeout or RendezvousTimeout(),
+            timedelta(seconds=keep_alive_interval),
+            keep_alive_max_attempt,
+        )
+        return cls(settings, backend, store, local_addr)
+
+    @property
+    def settings(self) -> RendezvousSettings:
+        """What this handler was made with."""
+        return self._settings
+
+    @property
+    def use_agent_store(self) -> bool:
+        return self._use_agent_store
+
+    def get_backend(self) -> str:
+        return self._name
+
+    def get_run_id(self) -> str:
+        return self._settings.run_id
+
+    # Blocking calls, and their twins for a running loop
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        return self._wrap(SHARED.run(self._next()))
+
+    async def next_rendezvous_async(self) -> RendezvousInfo:
+        """`next_rendezvous` from a running loop."""
+        return self._wrap(await SHARED.wait(self._next()))
+
+    def is_closed(self) -> bool:
+        return isinstance(SHARED.run(self._look()), Closed)
+
+    async def is_closed_async(self) -> bool:
+        """`is_closed` from a running loop."""
+        return isinstance(await SHARED.wait(self._look()), Closed)
+
+    def set_closed(self) -> None:
+        SHARED.run(self._close())
+
+    async def set_closed_async(self) -> None:
+        """`set_closed` from a running loop."""
+        await SHARED.wait(self._close())
+
+    def num_nodes_waiting(self) -> int:
+        return self._waiting(SHARED.run(self._look()))
+
+    async def num_nodes_waiting_async(self) -> int:
+        """`num_nodes_waiting` from a running loop."""
+        return self._waiting(await SHARED.wait(self._look()))
+
+    def wait_for_change(self, timeout: float | None = None) -> bool:
+        return SHARED.run(self._wait(timeout))
+
+    async def wait_for_change_async(self, timeout: float | None = None) -> bool:
+        """`wait_for_change` from a running loop."""
+        return await SHARED.wait(self._wait(timeout))
+
+    def on_change(self, callback: Callable[[], None]) -> Unsubscribe:
+        key = object()
+        self._callbacks[key] = callback
+        return lambda: self._callbacks.pop(key, None) and None
+
+    def leave(self) -> None:
+        """Go, while the job goes on without this node. May be called again."""
+        SHARED.run(self._stop(None))
+
+    def shutdown(self) -> bool:
+        return SHARED.run(self._stop("shut down"))
+
+    async def shutdown_async(self) -> bool:
+        """`shutdown` from a running loop."""
+        return await SHARED.wait(self._stop("shut down"))
+
+    # On the loop
+
+    async def _next(self) -> InWorld:
+        if self._joining is None:
+            self._joining = asyncio.Lock()
+        async with self._joining:
+            driver = await self._started()
+            self._close_listener()
+            self._world = None
+            address = self._local_addr or await _local_address(self._store)
+            self._listener = await RoundListener.bind(address)
+            candidate = Candidate(
+                workers=1,
+                role="default",
+                address=address,
+                store_port=self._listener.port,
+                stop_grace_s=self._settings.timeout.close.total_seconds(),
+            )
+            try:
+                world = await driver.join(candidate, self._settings.timeout.join.total_seconds())
+            except BaseException:
+                self._close_listener()
+                raise
+            if world.rank == 0 and self._use_agent_store:
+                self._listener.serve(self._settings.timeout.join)
+            else:
+                self._close_listener()
+            self._world = world
+            return world
+
+    async def _started(self) -> SharedDriver:
+        if self._driver is None:
+            driver = SharedDriver(
+                self._settings.shared(), self._ref, BackendThread(self._backend), self._changed
+            )
+            await driver.start()
+            self._driver = driver
+        return self._driver
+
+    async def _look(self) -> Outlook:
+        driver = await self._started()
+        if driver.trouble is not None:
+            raise driver.trouble
+        return driver.outlook
+
+    async def _close(self) -> None:
+        await (await self._started()).close("closed by a node")
+
+    async def _wait(self, timeout: float | None) -> bool:
+        driver, loop = await self._started(), asyncio.get_running_loop()
+        ends_at = None if timeout is None else loop.time() + timeout
+        while True:
+            outlook = await self._look()
+            if isinstance(outlook, Closed) or self._waiting(outlook):
+                return True
+            left_s = None if ends_at is None else ends_at - loop.time()
+            if left_s is not None and left_s <= 0:
+                return False
+            await driver.wait_for_change(left_s)
+
+    async def _stop(self, close_why: str | None) -> bool:
+        driver, self._driver, done = self._driver, None, True
+        self._close_listener()
+        self._world = None
+        if driver is None and close_why is None:
+            return True
+        try:
+            driver = driver or await self._fresh_driver()
+            await (driver.leave() if close_why is None else driver.close(close_why))
+        except RendezvousError:
+            done = False
+        if driver is not None:
+            await driver.stop()
+        return done
+
+    async def _fresh_driver(self) -> SharedDriver:
+        driver = await self._started()
+        self._driver = None
+        return driver
+
+    # Within
+
+    def _waiting(self, outlook: Outlook) -> int:
+        """Nobody waits for a node that never was in a round."""
+        if self._world is None or isinstance(outlook, Closed):
+            return 0
+        return 0 if outlook == self._world else 1
+
+    def _wrap(self, world: InWorld) -> RendezvousInfo:
+        prefix = f"rallypoint.rendezvous.{self._settings.run_id}.{world.round}"
+        store = PrefixStore(prefix, self._store)
+        bootstrap = RendezvousStoreInfo(*world.bootstrap)
+        return RendezvousInfo(store, world.rank, world.world_size, bootstrap)
+
+    def _close_listener(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+
+    def _changed(self) -> None:
+        for callback in tuple(self._callbacks.values()):
+            callback()
+
+
+def create_handler(
+    store: Any, backend: RendezvousBackend, params: RendezvousParameters
+) -> DynamicRendezvousHandler:
+    """A handler as `params` say, over a store and a backend. Raises ParameterError."""
+    _check_store(store)
+    return DynamicRendezvousHandler(
+        settings_from(params),
+        backend,
+        store,
+        params.local_addr,
+        name=params.backend,
+        use_agent_store=params.get_as_bool("use_agent_store", True) is not False,
+    )
+
+
+def _check_store(store: Any) -> None:
+    missing = [name for name in _VOCABULARY if not callable(getattr(store, name, None))]
+    if missing:
+        raise ParameterError(
+            f"store={store!r:.80}: is no store, it has no {', '.join(missing)}: "
+            "give a rallypoint.store or torch.distributed store"
+        )
+
+
+async def _local_address(store: Any) -> str:
+    """The address of this machine that the store's connection comes from, else its name."""
+    host, port = getattr(store, "host", None), getattr(store, "port", None)
+    loop = asyncio.get_running_loop()
+    if isinstance(host, str) and isinstance(port, int):
+        return await loop.run_in_executor(None, _source_address, host, port)
+    return socket.getfqdn()
+
+
+def _source_address(host: str, port: int) -> str:
+    """What the kernel would send from to reach `host`; nothing is sent."""
+    for family, kind, proto, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM):
+        with socket.socket(family, kind, proto) as probe:
+            try:
+                probe.connect(address)
+            except OSError:
+                continue
+            return str(probe.getsockname()[0])
+    return socket.getfqdn()
+
+
+_local_ids = iter(range(1 << 62))
+
+
+def _next_local_id() -> int:
+    return next(_local_ids)
+
+
+
