@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from rallypoint.config import Endpoint
 from rallypoint.errors import (
     ParameterError,
     RendezvousConnectionError,
@@ -23,14 +22,13 @@ from rallypoint.errors import (
     StoreTimeoutError,
 )
 from rallypoint.rendezvous.backend import RendezvousBackend, Token
-from rallypoint.rendezvous.dynamic import DynamicRendezvousHandler, create_handler
-from rallypoint.rendezvous.parameters import RendezvousParameters
 
 T = TypeVar("T")
 
-DEFAULT_PORT = 29400
-KEPT_STATES = 64
+KEPT_STATES = 4
 """So many older states are kept, for those who have read the name but not the state."""
+KEPT_ANNOUNCEMENTS = 32
+"""So many older announcements are kept, for those who are about to wait for one."""
 _ABSENT = b"\x00rallypoint: no such key\x00"
 _NAME_BYTES = 40
 
@@ -44,7 +42,8 @@ class C10dRendezvousBackend(RendezvousBackend):
         self._store, self._base = store, f"rallypoint.rendezvous.{run_id}"
         self._waiting: Any = None
         self._cached: tuple[bytes, bytes] | None = None
-        self._older: deque[bytes] = deque()
+        self._old_states: deque[str] = deque()
+        self._old_announcements: deque[str] = deque()
 
     @property
     def name(self) -> str:
@@ -125,10 +124,13 @@ class C10dRendezvousBackend(RendezvousBackend):
         return None if found is None else (*found, False)
 
     def _forget(self, older: bytes) -> None:
+        self._old_announcements.append(self._next_key(older))
         if older:
-            self._older.append(older)
-        if len(self._older) > KEPT_STATES:
-            self._store.delete_key(self._state_key(self._older.popleft()))
+            self._old_states.append(self._state_key(older))
+        if len(self._old_states) > KEPT_STATES:
+            self._store.delete_key(self._old_states.popleft())
+        if len(self._old_announcements) > KEPT_ANNOUNCEMENTS:
+            self._store.delete_key(self._old_announcements.popleft())
 
     def _peek(self, key: str) -> bytes | None:
         """The value of a key at once. Comparing with what no key holds is a read that never waits."""
@@ -166,6 +168,3 @@ def _number(value: bytes | None) -> int:
         return -1 if value is None else int(value)
     except ValueError:
         return -1
-
-
-__all__ = ["Endpoint", "C10dRendezvousBackend", "DynamicRendezvousHandler", "RendezvousParameters"]

@@ -325,6 +325,3 @@ _local_ids = iter(range(1 << 62))
 
 def _next_local_id() -> int:
     return next(_local_ids)
-
-
-

@@ -20,8 +20,8 @@ Creator = Callable[[RendezvousParameters], RendezvousHandler]
 
 _BUILT_IN = {
     "tcp": "rallypoint.rendezvous.coordinator_handler",
-    "c10d": "rallypoint.rendezvous.c10d_backend",
-    "file": "rallypoint.rendezvous.c10d_backend",
+    "c10d": "rallypoint.rendezvous.c10d_store",
+    "file": "rallypoint.rendezvous.c10d_store",
     "static": "rallypoint.rendezvous.static_handler",
 }
 """Name -> the module whose `create_handler_from` makes it; imported when it is asked for."""
