@@ -1,4 +1,4 @@
-"""A rendezvous state in any store with torch's vocabulary: ours or torch's own, over TCP or in a file.
+"""A rendezvous state in a store with torch's vocabulary: ours or torch's, over TCP or in a file.
 
 The state is a value of its own under a name that is never used twice; the key that everybody
 compares and swaps holds only that name. So a comparison costs a few bytes however many nodes there
@@ -8,10 +8,11 @@ waits for a key that whoever stored it sets, on a connection of its own.
 
 from __future__ import annotations
 
+import random
 import secrets
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from datetime import timedelta
 from typing import Any, TypeVar
 
 from rallypoint.errors import (
@@ -22,6 +23,7 @@ from rallypoint.errors import (
     StoreTimeoutError,
 )
 from rallypoint.rendezvous.backend import RendezvousBackend, Token
+from rallypoint.store.store import Store
 
 T = TypeVar("T")
 
@@ -29,6 +31,8 @@ KEPT_STATES = 4
 """So many older states are kept, for those who have read the name but not the state."""
 KEPT_ANNOUNCEMENTS = 32
 """So many older announcements are kept, for those who are about to wait for one."""
+FIRST_POLL_S = 0.005
+LONGEST_POLL_S = 0.1
 _ABSENT = b"\x00rallypoint: no such key\x00"
 _NAME_BYTES = 40
 
@@ -61,20 +65,30 @@ class C10dRendezvousBackend(RendezvousBackend):
 
     def wait_for_change(self, token: Token | None, timeout: float) -> bool:
         """Until the successor of `token` is announced. Raises RendezvousConnectionError."""
+        return self._ask(lambda: self._wait(self._next_key(token or b""), timeout))
 
-        def wait() -> bool:
-            if self._waiting is None:
-                clone = getattr(self._store, "clone", None)
-                self._waiting = self._store if clone is None else clone()
-            try:
-                self._waiting.wait([self._next_key(token or b"")], timedelta(seconds=timeout))
-            except Exception as error:
-                if _is_timeout(error):
-                    return False
-                raise
-            return True
+    def _wait(self, key: str, timeout_s: float) -> bool:
+        if self._waiting is None:  # a connection of its own: the other one goes on meanwhile
+            clone = getattr(self._store, "clone", None)
+            self._waiting = self._store if clone is None else clone()
+        if not isinstance(self._waiting, Store):
+            return self._poll(key, timeout_s)
+        try:
+            self._waiting.wait([key], timeout_s)
+        except StoreTimeoutError:
+            return False
+        return True
 
-        return self._ask(wait)
+    def _poll(self, key: str, timeout_s: float) -> bool:
+        """Torch's clients print a warning whenever a wait of theirs ends without success."""
+        ends_at, pause_s = time.monotonic() + timeout_s, FIRST_POLL_S
+        while not self._waiting.check([key]):
+            left_s = ends_at - time.monotonic()
+            if left_s <= 0:
+                return False
+            time.sleep(min(pause_s * random.uniform(0.7, 1.0), left_s))
+            pause_s = min(pause_s * 1.5, LONGEST_POLL_S)
+        return True
 
     def set_beat(self, node: str, beat: int) -> None:
         """A key for each node."""
@@ -133,7 +147,7 @@ class C10dRendezvousBackend(RendezvousBackend):
             self._store.delete_key(self._old_announcements.popleft())
 
     def _peek(self, key: str) -> bytes | None:
-        """The value of a key at once. Comparing with what no key holds is a read that never waits."""
+        """The value of a key at once: comparing with what no key holds reads without waiting."""
         absent = _ABSENT.decode()
         value = bytes(self._store.compare_set(key, absent, absent))
         return None if value == _ABSENT else value
@@ -156,11 +170,6 @@ class C10dRendezvousBackend(RendezvousBackend):
             raise RendezvousConnectionError(
                 f"the rendezvous store failed: {str(error) or type(error).__name__}"
             ) from error
-
-
-def _is_timeout(error: Exception) -> bool:
-    """Ours say so by their type; torch's stores say it in words."""
-    return isinstance(error, StoreTimeoutError | TimeoutError) or "timeout" in str(error).lower()
 
 
 def _number(value: bytes | None) -> int:

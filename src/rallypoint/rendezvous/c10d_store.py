@@ -1,4 +1,4 @@
-"""Who hosts the store of a c10d rendezvous, and its backend: what `create_backend` of the seed does.
+"""Who hosts the store of a c10d rendezvous, and the backend in it: the seed's `create_backend`.
 
 `store_type=tcp`: whoever can bind the endpoint hosts the server, everybody else is its client;
 `is_host` decides otherwise. `store_type=file`: the endpoint is a path that all nodes share.

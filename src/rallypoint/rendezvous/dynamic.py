@@ -91,7 +91,8 @@ class DynamicRendezvousHandler(RendezvousHandler):
         if not keep_alive_interval > 0 or keep_alive_max_attempt < 1:
             raise ParameterError(
                 f"keep_alive_interval={keep_alive_interval}, "
-                f"keep_alive_max_attempt={keep_alive_max_attempt}: need seconds above 0 and 1 or more"
+                f"keep_alive_max_attempt={keep_alive_max_attempt}: "
+                "need seconds above 0 and a number of 1 or more"
             )
         settings = RendezvousSettings(
             run_id,
