@@ -12,6 +12,9 @@ a new join.
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Sequence
+
 import msgspec
 from msgspec import Struct
 
@@ -20,15 +23,20 @@ from rallypoint.core.events import (
     Event,
     FormWorld,
     JobClosed,
+    NodeJoined,
     NodeLost,
     RoundReleased,
     RoundSettled,
     StopRound,
 )
-from rallypoint.core.model import NodeRef, SharedSettings
-from rallypoint.core.round import step
+from rallypoint.core.model import Candidate, NodeRef, SharedSettings
+from rallypoint.core.round import NEVER_AGAIN, step
 from rallypoint.core.round_state import Phase, RoundState
-from rallypoint.errors import RendezvousStateError
+from rallypoint.errors import (
+    RendezvousGracefulExitError,
+    RendezvousStateError,
+    SettingsConflictError,
+)
 
 MAGIC = b"\x00rallypoint-round\x00"
 SCHEMA = 1
@@ -52,6 +60,8 @@ class SharedState(Struct, array_like=True):
     """Node id -> its counter, where the store has no better place for them."""
     bootstrap: tuple[str, int] = ("", 0)
     """Address and port of the round's own store, on the node of rank 0."""
+    letters: int = 0
+    """The number of the last letter that was taken in."""
     why: str = ""
     """Why there is a new round, or why the job is closed: one sentence."""
 
@@ -83,6 +93,66 @@ def apply(shared: SharedState, event: Event, writer: str) -> list[Effect]:
     shared.version += 1
     shared.writer = writer
     return effects
+
+
+class Letter(Struct, frozen=True, array_like=True):
+    """A node's wish to join, for whoever writes the state next."""
+
+    ref: NodeRef
+    seq: int
+    candidate: Candidate
+    settings: bytes
+    """What `fingerprint` says of the writer's."""
+
+
+def fingerprint(settings: SharedSettings) -> bytes:
+    """Short, and different for different settings."""
+    return hashlib.blake2s(_encoder.encode(settings), digest_size=8).digest()
+
+
+def encode_letter(event: NodeJoined) -> bytes:
+    """A join, to be left for others. Its beat is to be found before it is."""
+    letter = Letter(event.ref, event.seq, event.candidate, fingerprint(event.settings))
+    return _encoder.encode(letter)
+
+
+def take_letters(
+    shared: SharedState, letters: Sequence[bytes | None], writer: str, *, skip_gap: bool
+) -> int:
+    """Take in the letters after the last one that was; how many that were.
+
+    A letter that is not there yet ends it, unless it is given up (`skip_gap`): its writer will
+    find that it is no member, and write another. One that can't be read is nobody's.
+    """
+    taken = 0
+    settings, own = shared.round.settings, fingerprint(shared.round.settings)
+    for data in letters:
+        if data is None:
+            if not skip_gap:
+                break
+        elif (letter := _decode_letter(data)) is not None and letter.settings == own:
+            apply(shared, NodeJoined(letter.ref, letter.seq, letter.candidate, settings), writer)
+        taken += 1
+    shared.letters += taken
+    return taken
+
+
+def _decode_letter(data: bytes) -> Letter | None:
+    try:
+        return _letter_decoder.decode(data)
+    except msgspec.MsgspecError:
+        return None
+
+
+def join_refused(shared: SharedState, ref: NodeRef, settings: SharedSettings) -> Exception | None:
+    """Why this node can never join, if so."""
+    difference = shared.round.settings.first_difference(settings)
+    if difference is not None:
+        name, job_value, node_value = difference
+        return SettingsConflictError(name, node_value, job_value)
+    if shared.round.departed.get(ref.incarnation) == NEVER_AGAIN:
+        return RendezvousGracefulExitError(f"another agent has joined as node {ref}")
+    return None
 
 
 def close(shared: SharedState, why: str, writer: str) -> None:
@@ -157,3 +227,4 @@ def _forget_departed(shared: SharedState) -> None:
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(SharedState)
+_letter_decoder = msgspec.msgpack.Decoder(Letter)

@@ -63,3 +63,18 @@ class BeatingBackend(Protocol):
 
     def get_beats(self, nodes: Sequence[str]) -> list[int]:
         """The counters of nodes, in order; -1 where there is none."""
+
+
+@runtime_checkable
+class LetterBackend(Protocol):
+    """A backend in which nodes can leave letters for whoever writes the state next.
+
+    A thousand nodes that join at once would keep each other from swapping. With letters, whoever
+    wins takes in everybody who has written by then.
+    """
+
+    def post_letter(self, letter: bytes) -> int:
+        """Leave a letter; returns its number: 1, 2, 3 and so on for this run id."""
+
+    def letters_after(self, number: int) -> list[bytes | None]:
+        """The letters with higher numbers, in order; None for one whose writer is not done yet."""

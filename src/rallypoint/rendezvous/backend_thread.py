@@ -11,6 +11,7 @@ from typing import TypeVar
 from rallypoint.errors import RendezvousConnectionError, RendezvousError, RendezvousStateError
 from rallypoint.rendezvous.backend import (
     BeatingBackend,
+    LetterBackend,
     RendezvousBackend,
     Token,
     WakingBackend,
@@ -69,6 +70,21 @@ class BackendThread:
         """As the backend's; only if it keeps beats."""
         assert isinstance(self._backend, BeatingBackend)
         return await self._run(self._operations, self._backend.get_beats, nodes)
+
+    @property
+    def takes_letters(self) -> bool:
+        """Nodes can leave letters for whoever writes next."""
+        return isinstance(self._backend, LetterBackend)
+
+    async def post_letter(self, letter: bytes) -> int:
+        """As the backend's; only if it takes letters."""
+        assert isinstance(self._backend, LetterBackend)
+        return await self._run(self._operations, self._backend.post_letter, letter)
+
+    async def letters_after(self, number: int) -> list[bytes | None]:
+        """As the backend's; only if it takes letters."""
+        assert isinstance(self._backend, LetterBackend)
+        return await self._run(self._operations, self._backend.letters_after, number)
 
     async def wait_for_change(
         self, token: Token | None, timeout_s: float, poll_max_s: float

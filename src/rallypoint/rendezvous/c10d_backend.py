@@ -27,6 +27,7 @@ from rallypoint.store.store import Store
 
 T = TypeVar("T")
 
+MAX_LETTERS = 1024
 KEPT_STATES = 4
 """So many older states are kept, for those who have read the name but not the state."""
 KEPT_ANNOUNCEMENTS = 32
@@ -44,7 +45,7 @@ class C10dRendezvousBackend(RendezvousBackend):
         if not run_id:
             raise ParameterError("run_id='': a rendezvous needs the name of its job")
         self._store, self._base = store, f"rallypoint.rendezvous.{run_id}"
-        self._waiting: Any = None
+        self._waiting: Store | None = None
         self._cached: tuple[bytes, bytes] | None = None
         self._old_states: deque[str] = deque()
         self._old_announcements: deque[str] = deque()
@@ -68,11 +69,10 @@ class C10dRendezvousBackend(RendezvousBackend):
         return self._ask(lambda: self._wait(self._next_key(token or b""), timeout))
 
     def _wait(self, key: str, timeout_s: float) -> bool:
-        if self._waiting is None:  # a connection of its own: the other one goes on meanwhile
-            clone = getattr(self._store, "clone", None)
-            self._waiting = self._store if clone is None else clone()
-        if not isinstance(self._waiting, Store):
+        if not isinstance(self._store, Store):
             return self._poll(key, timeout_s)
+        if self._waiting is None:  # a connection of its own: the other one goes on meanwhile
+            self._waiting = self._store.clone()
         try:
             self._waiting.wait([key], timeout_s)
         except StoreTimeoutError:
@@ -82,7 +82,7 @@ class C10dRendezvousBackend(RendezvousBackend):
     def _poll(self, key: str, timeout_s: float) -> bool:
         """Torch's clients print a warning whenever a wait of theirs ends without success."""
         ends_at, pause_s = time.monotonic() + timeout_s, FIRST_POLL_S
-        while not self._waiting.check([key]):
+        while not self._store.check([key]):
             left_s = ends_at - time.monotonic()
             if left_s <= 0:
                 return False
@@ -102,6 +102,29 @@ class C10dRendezvousBackend(RendezvousBackend):
             if keys and self._store.check(keys):
                 return [_number(value) for value in self._store.multi_get(keys)]
             return [_number(self._peek(key)) for key in keys]
+
+        return self._ask(read)
+
+    def post_letter(self, letter: bytes) -> int:
+        """A counter, and a key for each number."""
+
+        def post() -> int:
+            number = int(self._store.add(self._letter_key(), 1))
+            self._store.set(self._letter_key(number), letter)
+            return number
+
+        return self._ask(post)
+
+    def letters_after(self, number: int) -> list[bytes | None]:
+        """At most MAX_LETTERS of them."""
+
+        def read() -> list[bytes | None]:
+            last = int(self._store.add(self._letter_key(), 0))
+            last = min(last, number + MAX_LETTERS)
+            keys = [self._letter_key(n) for n in range(number + 1, last + 1)]
+            if keys and self._store.check(keys):
+                return [bytes(letter) for letter in self._store.multi_get(keys)]
+            return [self._peek(key) for key in keys]
 
         return self._ask(read)
 
@@ -160,6 +183,9 @@ class C10dRendezvousBackend(RendezvousBackend):
 
     def _beat_key(self, node: str) -> str:
         return f"{self._base}.beat.{node}"
+
+    def _letter_key(self, number: int | None = None) -> str:
+        return f"{self._base}.letters" if number is None else f"{self._base}.letter.{number}"
 
     def _ask(self, call: Callable[[], T]) -> T:
         try:

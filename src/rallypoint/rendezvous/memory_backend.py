@@ -17,6 +17,7 @@ class MemoryRendezvousBackend(RendezvousBackend):
         self._state: bytes | None = None
         self._version = 0
         self._beats: dict[str, int] = {}
+        self._letters: list[bytes] = []
 
     @property
     def name(self) -> str:
@@ -54,3 +55,14 @@ class MemoryRendezvousBackend(RendezvousBackend):
         """The counters of nodes."""
         with self._changed:
             return [self._beats.get(node, -1) for node in nodes]
+
+    def post_letter(self, letter: bytes) -> int:
+        """One more letter."""
+        with self._changed:
+            self._letters.append(letter)
+            return len(self._letters)
+
+    def letters_after(self, number: int) -> list[bytes | None]:
+        """Those that were posted later."""
+        with self._changed:
+            return list(self._letters[number:])

@@ -18,7 +18,7 @@ from contextlib import suppress
 
 from rallypoint.core import shared_round
 from rallypoint.core.beat_watch import Suspect
-from rallypoint.core.events import Effect, ExpelNode, NodeJoined, NodeLeft, RefuseNode, TimerEnded
+from rallypoint.core.events import Effect, NodeJoined, NodeLeft, TimerEnded
 from rallypoint.core.model import Candidate, NodeRef, SharedSettings
 from rallypoint.core.shared_member import Closed, InWorld, Outlook, Outside, Pending, SharedMember
 from rallypoint.core.shared_round import SharedState
@@ -28,13 +28,14 @@ from rallypoint.errors import (
     RendezvousError,
     RendezvousGracefulExitError,
     RendezvousTimeoutError,
-    SettingsConflictError,
 )
 from rallypoint.rendezvous.backend import Token
 from rallypoint.rendezvous.backend_thread import BackendThread
 
 FIRST_BACKOFF_S = 0.005
 LONGEST_BACKOFF_S = 1.0
+GAP_S = 1.0
+"""A letter that is announced but not written for so long is given up."""
 LEAVE_TIMEOUT_S = 5.0
 """How long saying farewell may take after a timeout."""
 POLL_PENDING_S = 0.25
@@ -74,6 +75,7 @@ class SharedDriver:
         self._keeper: asyncio.Task[None] | None = None
         self._seq = self._beat = 0
         self._beat_at = 0.0
+        self._gap: tuple[int, float] | None = None
 
     @property
     def outlook(self) -> Outlook:
@@ -138,12 +140,18 @@ class SharedDriver:
         backoff_s = FIRST_BACKOFF_S
         async with self._writing:
             while True:
-                shared, writer = self._fresh(), secrets.token_hex(6)
+                first, letters = await self._new_letters()
+                shared, writer, token = self._fresh(), secrets.token_hex(6), self._token
+                # Another state may have been read meanwhile, in which some of them are taken in.
+                letters = letters[max(0, shared.letters - first) :]
+                taken = shared_round.take_letters(
+                    shared, letters, writer, skip_gap=self._gap_is_old(letters, shared)
+                )
                 effects = change(shared, writer)
-                if effects is None:
+                if effects is None and not taken:
                     return []
-                if await self._store(shared, writer):
-                    return effects
+                if await self._store(shared, writer, token):
+                    return effects or []
                 await asyncio.sleep(random.uniform(0, backoff_s))
                 backoff_s = min(backoff_s * 2, LONGEST_BACKOFF_S)
                 await self._load()
@@ -182,20 +190,50 @@ class SharedDriver:
     async def _ask_to_join(self, candidate: Candidate) -> None:
         self._seq += 1
         event = NodeJoined(self._ref, self._seq, candidate, self._settings)
+        self._raise_if_refused()
+        if self._backend.takes_letters:
+            await self._join_by_letter(event)
+        else:
+            await self.update(lambda shared, writer: self._apply_join(shared, event, writer))
+        self._raise_if_refused()
 
-        def change(shared: SharedState, writer: str) -> list[Effect]:
-            if not self._backend.keeps_beats:
-                shared.beats[self._ref.node_id] = self._beat
-            return shared_round.apply(shared, event, writer)
+    async def _join_by_letter(self, event: NodeJoined) -> None:
+        number = await self._backend.post_letter(shared_round.encode_letter(event))
+        pause_s = FIRST_BACKOFF_S
+        while self._shared is None or self._shared.letters < number:
+            await self.update(lambda _shared, _writer: None)
+            if self._shared is not None and self._shared.letters >= number:
+                return
+            await asyncio.sleep(random.uniform(0, pause_s))  # an earlier letter is still written
+            pause_s = min(pause_s * 2, LONGEST_BACKOFF_S)
+            await self._load()
 
-        for effect in await self.update(change):
-            match effect:
-                case RefuseNode(ref, setting, job_value, node_value) if ref == self._ref:
-                    raise SettingsConflictError(setting, node_value, job_value)
-                case ExpelNode(ref, why, final=True) if ref == self._ref:
-                    raise RendezvousGracefulExitError(why)
-                case _:
-                    pass
+    def _apply_join(self, shared: SharedState, event: NodeJoined, writer: str) -> list[Effect]:
+        if not self._backend.keeps_beats:
+            shared.beats[self._ref.node_id] = self._beat
+        return shared_round.apply(shared, event, writer)
+
+    def _raise_if_refused(self) -> None:
+        if self._shared is not None:
+            error = shared_round.join_refused(self._shared, self._ref, self._settings)
+            if error is not None:
+                raise error
+
+    async def _new_letters(self) -> tuple[int, list[bytes | None]]:
+        if not self._backend.takes_letters:
+            return 0, []
+        taken = self._shared.letters if self._shared is not None else 0
+        return taken, await self._backend.letters_after(taken)
+
+    def _gap_is_old(self, letters: list[bytes | None], shared: SharedState) -> bool:
+        """A letter that is announced but not there: its writer is slow, or was killed."""
+        if None not in letters:
+            self._gap = None
+            return False
+        number, now = shared.letters + letters.index(None) + 1, asyncio.get_running_loop().time()
+        if self._gap is None or self._gap[0] != number:
+            self._gap = (number, now)
+        return now - self._gap[1] > GAP_S
 
     async def _give_up(self, outlook: Pending, timeout_s: float) -> None:
         with suppress(RendezvousError, TimeoutError):
@@ -221,18 +259,17 @@ class SharedDriver:
         if found is not None:
             self._adopt(*found)
 
-    async def _store(self, shared: SharedState, writer: str) -> bool:
+    async def _store(self, shared: SharedState, writer: str, token: Token | None) -> bool:
         value = shared_round.encode(shared)
         try:
-            result = await self._backend.set_state(value, self._token)
+            result = await self._backend.set_state(value, token)
         except RendezvousConnectionError:
             await self._load()  # settles whether it was stored; raises again if it can't be read
             return self._shared is not None and self._shared.writer == writer
         if result is None:
             self._token = self._shared = None
             return False
-        state, token, _ = result
-        self._adopt(state, token)
+        self._adopt(*result[:2])
         return self._shared is not None and self._shared.writer == writer
 
     def _adopt(self, state: bytes, token: Token) -> None:
