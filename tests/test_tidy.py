@@ -51,6 +51,7 @@ LAYERS = (
 )
 ANYWHERE = frozenset({"errors", "config", ""})
 SPAWNING_MODULES = frozenset({"subprocess", "multiprocessing", "pty", "concurrent"})
+ONLY_THREADS = frozenset(f"concurrent.futures.thread{name}" for name in ("", ".ThreadPoolExecutor"))
 SPAWNING_CALLS = re.compile(
     r"os\.(kill|killpg|fork|forkpty|system|popen|startfile|posix_spawnp?|(exec|spawn)[vlpe]+)"
     r"|signal\.(pidfd_send_signal|raise_signal|pthread_kill)"
@@ -126,7 +127,8 @@ def only_msgspec_comes_from_outside(path: str, source: str) -> list[str]:
 def spawning_and_signalling_live_in_process(path: str, source: str) -> list[str]:
     if path.startswith("process/"):
         return []
-    modules = [f"imports {n}" for n in imports(source) if top(n) in SPAWNING_MODULES]
+    spawning = [n for n in imports(source) if top(n) in SPAWNING_MODULES]
+    modules = [f"imports {n}" for n in spawning if n not in ONLY_THREADS]
     return modules + [f"uses {n}" for n in dotted(source) if SPAWNING_CALLS.fullmatch(n)]
 
 
@@ -303,6 +305,12 @@ SELF_TESTS: tuple[tuple[Rule, str, str, str], ...] = (
     (only_msgspec_comes_from_outside, "core/a.py", "def f():\n import psutil", "import json"),
     (spawning_and_signalling_live_in_process, "agent/a.py", "import subprocess", "import signal"),
     (spawning_and_signalling_live_in_process, "cli/a.py", "os.killpg(1, 2)", "os.getpid()"),
+    (
+        spawning_and_signalling_live_in_process,
+        "a.py",
+        "from concurrent.futures import ProcessPoolExecutor",
+        "from concurrent.futures.thread import ThreadPoolExecutor",
+    ),
     (spawning_and_signalling_live_in_process, "cli/a.py", "from os import kill", "os.open"),
     (spawning_and_signalling_live_in_process, "a.py", "asyncio.create_subprocess_exec()", "a.b"),
     (environment_is_read_at_the_edge, "cli/main.py", "os.environ['A']", "os.sep"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures.thread import ThreadPoolExecutor
 from typing import TypeVar
 
 from rallypoint.errors import RendezvousConnectionError, RendezvousError, RendezvousStateError

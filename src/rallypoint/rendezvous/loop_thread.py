@@ -6,7 +6,6 @@ import asyncio
 import os
 import threading
 from collections.abc import Coroutine
-from concurrent.futures import CancelledError
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -39,9 +38,8 @@ class LoopThread:
         future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
         try:
             return future.result()
-        except (KeyboardInterrupt, CancelledError):
-            future.cancel()
-            raise
+        finally:
+            future.cancel()  # does nothing once it has ended; Ctrl-C may come before
 
     async def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """The same from a running loop, which goes on meanwhile."""
