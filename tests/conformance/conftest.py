@@ -1,0 +1,36 @@
+"""Every test that takes `pair` is run against every subject."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.conformance.known_wrong import what_is_wrong
+from tests.conformance.stores import SUBJECTS, OurServers, Pair, Subject, opened
+
+
+@pytest.fixture(params=SUBJECTS, ids=str)
+def subject(request: pytest.FixtureRequest) -> Subject:
+    found: Subject = request.param
+    return found
+
+
+@pytest.fixture(scope="session")
+def servers() -> Iterator[OurServers]:
+    process = OurServers()
+    yield process
+    process.close()
+
+
+@pytest.fixture
+def pair(
+    subject: Subject, servers: OurServers, request: pytest.FixtureRequest, tmp_path: Path
+) -> Iterator[Pair]:
+    wrong = what_is_wrong(subject, request.node.originalname)
+    if wrong is not None and wrong.hangs:
+        pytest.skip(wrong.reason)
+    if wrong is not None:
+        request.node.add_marker(pytest.mark.xfail(reason=wrong.reason, strict=True))
+    with opened(subject, servers, tmp_path) as stores:
+        yield stores
