@@ -292,6 +292,7 @@ class AsyncTCPClient:
         while True:
             connection = lease.connection
             if connection is None:
+                self._recovery.check_usable(os.getpid(), doing, keys)
                 patience = max(deadline, asyncio.get_running_loop().time() + self._reply_s)
                 connection = lease.connection = await self._connect(doing, keys, patience)
             owes_answer = connection.owes_answer

@@ -222,6 +222,7 @@ class TCPClient:
     def _reconnect(
         self, doing: str, keys: Sequence[str], lease: _Lease, deadline: float
     ) -> TCPConnection:
+        self._recovery.check_usable(self._pid, doing, keys)
         patience = max(deadline, time.monotonic() + self._reply_s)
         lease.connection = self._connect(doing, keys, patience)
         # `close` may have come too early to see it.
