@@ -72,7 +72,9 @@ LONG_FUNCTIONS: dict[tuple[str, str], str] = {}
 SIDEWAYS: dict[tuple[str, str], str] = {
     ("rendezvous/meeting.py", "coordinator"): "finding the coordinator may mean becoming its host",
 }
-OPTIONAL_CLIENTS: dict[tuple[str, str], str] = {}
+OPTIONAL_CLIENTS: dict[tuple[str, str], str] = {
+    ("store/event_loop.py", "uvloop"): "a faster loop for a store's process, where it is installed",
+}
 WALL_CLOCK_READERS: dict[str, str] = {
     "agent/driver.py": "dates events and failures for people",
     "agent/round_workers.py": "dates failures for people",

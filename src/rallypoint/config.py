@@ -240,6 +240,8 @@ class AccessConfig(Struct, frozen=True, kw_only=True):
     token_text: str | None = None
     """The value of RALLYPOINT_TOKEN, taken out of the environment that workers inherit."""
     insecure: bool = False
+    store_networks: tuple[str, ...] = ()
+    """CIDRs that may use this node's round store without enrolling (behaviour F9)."""
 
     def __repr__(self) -> str:
         """Never shows the token."""

@@ -63,7 +63,8 @@ class Store:
             machine._waits
             or machine._waiting_for_key
             or machine._waiting_at_barrier
-            or machine._offered
+            or machine._reserved
+            or machine._reservations
         )
 
 
@@ -259,6 +260,74 @@ def test_the_next_is_woken_when_the_first_does_not_take_its_value(store: Store) 
     assert store.is_clean()
 
 
+def test_what_a_push_woke_somebody_for_is_not_taken_by_another_pop(store: Store) -> None:
+    store(A, Wait((b"q",)))
+    assert store(C, QueuePush(b"q", b"1")) == [(A, STOP_WAITING)]
+    assert store(B, QueuePop(b"q")) == [(B, i64(0))]
+    assert store(B, QueueLength(b"q")) == [(B, i64(0))]
+    assert store(B, Check((b"q",))) == [(B, NOT_READY)]
+    assert store(B, Wait((b"q",))) == []
+    assert store(A, QueuePop(b"q")) == [(A, i64(1) + text(b"1"))]
+    assert store(C, QueuePush(b"q", b"2")) == [(B, STOP_WAITING)]
+    assert store(B, QueuePop(b"q")) == [(B, i64(1) + text(b"2"))]
+    assert store.is_clean()
+
+
+def test_a_wait_that_is_answered_at_once_reserves_too(store: Store) -> None:
+    store(C, QueuePush(b"q", b"1"))
+    store(C, QueuePush(b"q", b"2"))
+    assert store(A, Wait((b"q",))) == [(A, STOP_WAITING)]
+    assert store(B, QueuePop(b"q")) == [(B, i64(1) + text(b"1"))]
+    assert store(B, QueuePop(b"q")) == [(B, i64(0))]
+    assert store(A, QueuePop(b"q")) == [(A, i64(1) + text(b"2"))]
+    assert store.is_clean()
+
+
+def test_who_does_something_else_gives_up_what_it_reserved(store: Store) -> None:
+    store(C, QueuePush(b"q", b"1"))
+    assert store(A, Wait((b"q",))) == [(A, STOP_WAITING)]
+    assert store(B, Wait((b"q",))) == []
+    assert store(A, QueueLength(b"q")) == [(A, i64(1)), (B, STOP_WAITING)]
+    assert store(A, QueuePop(b"q")) == [(A, i64(0))]
+    store(A, Set(b"text", b"x"))
+    store(A, Wait((b"q",)))
+    with pytest.raises(ProtocolError):  # whose client is closed: only its end frees the item
+        store(B, Add(b"text", 1))
+    assert store.machine.drop(B) == [(A, STOP_WAITING)]
+    assert store(A, QueuePop(b"q")) == [(A, i64(1) + text(b"1"))]
+    assert store.is_clean()
+
+
+def test_what_is_stored_is_counted_and_limited() -> None:
+    entry = 128
+    machine = KeyValueMachine(max_bytes=2 * (entry + 10))
+    machine.apply(A, Set(b"key-1", b"12345"))
+    machine.apply(A, QueuePush(b"queue", b"12345"))
+    assert machine.stored_bytes == 2 * (entry + 10)
+    more: list[c10d.Request] = [
+        Set(b"k", b""),
+        Set(b"key-1", b"123456"),
+        Append(b"key-1", b"6"),
+        Add(b"n", 1),
+        CompareSet(b"k", b"", b""),
+        MultiSet(((b"k", b""),)),
+        QueuePush(b"queue", b""),
+        Barrier(b"b", 2),
+    ]
+    for request in more:
+        with pytest.raises(ProtocolError, match=r"limit of 276 .*--max-memory"):
+            machine.apply(A, request)
+    assert machine.stored_bytes == 2 * (entry + 10)
+    machine.apply(A, Set(b"key-1", b"54321"))
+    machine.apply(A, QueuePop(b"queue"))
+    assert machine.stored_bytes == entry + 10
+    machine.apply(A, MultiSet(((b"key-2", b"1234"), (b"key-2", b"12345"))))
+    assert machine.stored_bytes == 2 * (entry + 10)
+    for key in (b"key-1", b"key-2"):
+        machine.apply(A, DeleteKey(key))
+    assert machine.stored_bytes == 0
+
+
 def test_barrier_lets_all_go_at_world_size_and_is_never_reset(store: Store) -> None:
     assert store(A, Barrier(b"b", 3)) == []
     assert store(B, Barrier(b"b", 3)) == []
@@ -327,11 +396,13 @@ def test_every_wait_is_answered_once_and_nobody_sleeps_beside_a_full_queue(
             sleeping_for_it_alone = [
                 who for who, wait in machine._waits.items() if getattr(wait, "missing", 0) == {key}
             ]
-            offers = list(machine._offered.values()).count(key)
-            assert not sleeping_for_it_alone or offers
+            reserved = list(machine._reserved.values()).count(key)
+            assert machine._reservations.get(key, 0) == reserved <= len(queue)
+            assert not sleeping_for_it_alone or reserved == len(queue)
             assert queue
     for client in range(1, 5):
         machine.drop(client)
     assert not machine._waits
     assert not machine._waiting_for_key
-    assert not machine._offered
+    assert not machine._reserved
+    assert not machine._reservations

@@ -80,7 +80,8 @@ class Participation:
     ) -> None:
         self._config, self._settings, self._signals = config, settings, tuple(signals)
         self._sidecars, self._selector = sidecars, selector
-        self._store_access = StoreAccess(config.rendezvous.run_id, config.rendezvous.join_timeout_s)
+        rendezvous, networks = config.rendezvous, config.access.store_networks
+        self._store_access = StoreAccess(rendezvous.run_id, rendezvous.join_timeout_s, networks)
         self._store: RoundStore | None = None
         self._coordinator: Coordinator | None = None
         self._session: CoordinatorSession | None = None

@@ -22,7 +22,10 @@ NO_SECRET = b"rallypoint --insecure"
 class StoreAccess:
     """Opens and closes the round store of this node, and enrols with that of rank 0."""
 
-    def __init__(self, run_id: str, timeout_s: float = ENROL_TIMEOUT_S) -> None:
+    def __init__(
+        self, run_id: str, timeout_s: float = ENROL_TIMEOUT_S, networks: Sequence[str] = ()
+    ) -> None:
+        self._networks = networks  # that may use this node's store without enrolling
         self._run_id, self._timeout_s = run_id, min(timeout_s, ENROL_TIMEOUT_S)
         self._secret: bytes | None = None
         self._store: RoundStore | None = None
@@ -37,7 +40,12 @@ class StoreAccess:
     def open(self, stamp: Stamp) -> None:
         """This node is rank 0 of the round."""
         if self._store is not None:
-            self._store.open(stamp.round, self._key(stamp), open_access=self._secret is None)
+            self._store.open(
+                stamp.round,
+                self._key(stamp),
+                open_access=self._secret is None,
+                networks=self._networks,
+            )
 
     def close(self) -> None:
         """The round has ended. Safe to call again."""

@@ -117,6 +117,12 @@ OUTPUT = (
 ACCESS = (
     _new("--token-file", "FILE", "the secret that nodes share (~/.config/rallypoint/token)"),
     _new("--insecure", "", "let anybody who reaches the port take part"),
+    _new(
+        "--store-allow",
+        "CIDR,...",
+        "networks that may use this node's workers' store, besides the job's nodes; repeatable",
+        repeatable=True,
+    ),
 )
 
 GROUPS: tuple[tuple[str, tuple[Flag, ...]], ...] = (

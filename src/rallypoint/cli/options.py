@@ -177,6 +177,7 @@ def _access(scanned: Scanned, environ: Mapping[str, str]) -> AccessConfig:
         token_file=token_file.text if token_file else None,
         token_text=environ_token(environ),
         insecure=insecure,
+        store_networks=tuple(n for v in scanned.all("--store-allow") for n in values.networks(v)),
     )
 
 

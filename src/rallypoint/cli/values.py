@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from rallypoint.cli.scan import Value, quoted
 from rallypoint.config import DEFAULT_COORDINATOR_PORT, MAX_NODES, Endpoint
 from rallypoint.errors import UsageError
+from rallypoint.store.access import parse_network
 
 _MAX_NAME = 253
 _MAX_LABEL = 63
@@ -25,6 +26,19 @@ def integer(value: Value) -> int:
     if not plain.isascii() or not plain.isdigit() or len(plain) > _MAX_DIGITS:
         raise value.wrong("needs a whole number")
     return int(digits)
+
+
+def networks(value: Value) -> tuple[str, ...]:
+    """CIDRs or single addresses with commas between them, in their plain form."""
+    found = []
+    for text in value.text.split(","):
+        try:
+            found.append(parse_network(text))
+        except ValueError as error:
+            raise value.wrong(
+                f"needs networks like 10.0.0.0/8 or fd00::/8, or addresses ({error})"
+            ) from None
+    return tuple(found)
 
 
 def seconds(value: Value, *, positive: bool = False) -> float:

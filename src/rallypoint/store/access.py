@@ -1,14 +1,17 @@
 """Who may speak to a round store (behaviour F9). Pure: time and owners are arguments.
 
-Allowed are processes of the same user on this machine, and addresses that have enrolled. A process
-of another user on this machine never is, whatever has enrolled. An unknown address is held for 5 s,
-since its node may be about to enrol, and then dropped. Nothing that a held client sends is parsed,
-but for an enrolment, which is how it can be let in.
+An `AccessPolicy` says which kinds of peers there are. Processes of the same user on this machine
+always are allowed; then, by policy, nobody else, or addresses that have enrolled and networks that
+a person named, or everybody. A process of another user on this machine is not, whatever has
+enrolled, unless a person named a loopback network. Where nodes enrol, an unknown address is held
+for 5 s, since its node may be about to enrol, and then dropped. Nothing that a held client sends is
+parsed, but for an enrolment, which is how it can be let in.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from enum import Enum
 
 from msgspec import Struct
@@ -25,6 +28,42 @@ class Reach(Enum):
     OTHER_USER = "a process of another user"
     LOCAL_UNKNOWN = "a local process whose user the kernel did not name"
     REMOTE = "another machine"
+
+
+class Who(Enum):
+    """Who may use a store, besides the processes of its own user on its own machine."""
+
+    SAME_USER = "processes of this user on this machine"
+    ALLOWED = "also the machines that are allowed"
+    EVERYBODY = "everybody who reaches the port"
+
+
+class AccessPolicy(Struct, frozen=True):
+    """Who may use one store. `networks` are CIDRs that count with `Who.ALLOWED`."""
+
+    who: Who = Who.SAME_USER
+    networks: tuple[str, ...] = ()
+    enrolment: bool = False
+    """Whether nodes enrol: then strangers are held for a while instead of refused at once."""
+    remedy: str = "--allow"
+    """The option that adds a network, for the line that says why somebody was refused."""
+
+
+EVERYBODY = AccessPolicy(Who.EVERYBODY)
+
+
+def round_policy(*, everybody: bool, networks: Sequence[str] = ()) -> AccessPolicy:
+    """That of a round store: enrolled nodes and `networks`, or everybody (`--insecure`)."""
+    if everybody:
+        return EVERYBODY
+    return AccessPolicy(Who.ALLOWED, tuple(networks), enrolment=True, remedy="--store-allow")
+
+
+def parse_network(text: str) -> str:
+    """A CIDR, or a single address, in its plain form. Raises ValueError with what is wrong."""
+    from ipaddress import ip_network  # few need it, and every agent imports this module
+
+    return str(ip_network(text.strip()))
 
 
 class Peer(Struct, frozen=True):
@@ -59,10 +98,16 @@ class Refusal(Struct, frozen=True):
 
 
 class AccessGate:
-    """Decides for one store. `open_access` admits everybody (`--insecure`)."""
+    """Decides for one store; without a policy, for a round's. `open_access`: `EVERYBODY`."""
 
-    def __init__(self, *, open_access: bool = False, hold_s: float = HOLD_S) -> None:
-        self._open_access = open_access
+    def __init__(
+        self,
+        policy: AccessPolicy | None = None,
+        *,
+        open_access: bool = False,
+        hold_s: float = HOLD_S,
+    ) -> None:
+        self._policy = policy or round_policy(everybody=open_access)
         self._hold_s = hold_s
         self._enrolled: set[str] = set()
         self._held: dict[int, Peer] = {}
@@ -73,7 +118,7 @@ class AccessGate:
         """Judges a new connection; ids are never used twice."""
         if self._is_allowed(peer):
             return Admission.ALLOWED, None
-        reason = _hopeless(peer)
+        reason = self._hopeless(peer)
         if reason is None and len(self._held) >= MAX_HELD:
             reason = f"{MAX_HELD} unknown connections are held already"
         if reason is not None:
@@ -105,8 +150,8 @@ class AccessGate:
             if peer is not None:
                 reason = (
                     f"no node of this round has enrolled from {peer.address}; if it is one of its "
-                    "machines, give its agent the address that it connects from with --local-addr, "
-                    "or allow everybody with --insecure"
+                    "machines, give its agent the address that it connects from with --local-addr; "
+                    f"{self._way_in(peer)}"
                 )
                 dropped.append((connection, Refusal(peer, reason)))
         return dropped
@@ -118,23 +163,45 @@ class AccessGate:
         return self._deadlines[0][0] if self._deadlines else None
 
     def _is_allowed(self, peer: Peer) -> bool:
-        if self._open_access or peer.reach is Reach.SAME_USER:
+        if peer.reach is Reach.SAME_USER or self._policy.who is Who.EVERYBODY:
             return True
-        return peer.reach is Reach.REMOTE and peer.address in self._enrolled
+        if self._policy.who is Who.SAME_USER:
+            return False
+        if peer.reach is Reach.REMOTE and peer.address in self._enrolled:
+            return True
+        return bool(self._policy.networks) and self._is_in_network(peer)
 
+    def _is_in_network(self, peer: Peer) -> bool:
+        from ipaddress import ip_address, ip_network
 
-def _hopeless(peer: Peer) -> str | None:
-    """Why waiting can't help; None if it can."""
-    match peer.reach:
-        case Reach.OTHER_USER:
-            return (
-                f"it belongs to user {peer.uid} of this machine, and only the user who runs the "
-                "job may use its store; --insecure allows everybody"
-            )
-        case Reach.LOCAL_UNKNOWN:
-            return (
-                "the kernel does not say which user of this machine it belongs to; "
-                "--insecure allows everybody"
-            )
-        case Reach.SAME_USER | Reach.REMOTE:
-            return None
+        address = ip_address(peer.address)
+        # A wide network means other machines; another user of this one must be meant expressly.
+        return any(
+            address in network and (peer.reach is Reach.REMOTE or network.is_loopback)
+            for network in map(ip_network, self._policy.networks)
+        )
+
+    def _hopeless(self, peer: Peer) -> str | None:
+        """Why waiting can't help; None if it can."""
+        match peer.reach:
+            case Reach.OTHER_USER:
+                return (
+                    f"it belongs to user {peer.uid} of this machine, and only the user who runs "
+                    f"the store may use it; {self._way_in(peer)}"
+                )
+            case Reach.LOCAL_UNKNOWN:
+                return (
+                    "the kernel does not say which user of this machine it belongs to; "
+                    f"{self._way_in(peer)}"
+                )
+            case Reach.SAME_USER | Reach.REMOTE if self._policy.enrolment:
+                return None
+            case Reach.SAME_USER | Reach.REMOTE:
+                return f"{peer.address} is in no network that is allowed; {self._way_in(peer)}"
+
+    def _way_in(self, peer: Peer) -> str:
+        if peer.reach is Reach.REMOTE:
+            return f"{self._policy.remedy} {peer.address} lets it in, --insecure everybody"
+        loopback = "::1" if ":" in peer.address else "127.0.0.0/8"
+        users = f"{self._policy.remedy} {loopback} lets all users of this machine in"
+        return f"{users}, --insecure everybody"

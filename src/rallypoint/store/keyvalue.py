@@ -5,31 +5,42 @@ the caller's own, and one for everybody whose wait has just ended. A client wait
 a time; the protocol has no way to tell two answers apart.
 
 A wait ends when each key that was missing has been written once, though it may be gone again. A
-write wakes all who wait for its key; a push to a queue marks the key as seen for those waiting, in
-order of arrival, until one of them has been answered, because one value feeds one consumer. If that
-one then goes away or does something else, the next is woken, so that no value lies forgotten.
+write wakes all who wait for its key. A push to a queue wakes one who waits for that queue alone, in
+order of arrival, and an item of the queue is *reserved* for it until its next request: no other
+pop can take it in between, and others see the queue without it. If that next request is not the
+pop, or the client goes away, the item is free again and the next in the line is woken. A wait that
+is answered at once reserves in the same way, so that a blocking pop, which is a wait and then a
+pop, never finds the queue empty. Who waits for several keys reserves nothing.
 """
 
 from __future__ import annotations
 
 import re
 from collections import deque
-from typing import assert_never
+from collections.abc import Callable
+from typing import Any
 
 from msgspec import Struct
 
 from rallypoint.errors import ProtocolError
 from rallypoint.wire import c10d
+from rallypoint.wire.c10d_fields import I64, U64
 
 ClientId = int
 Replies = list[tuple[ClientId, bytes]]
 
+ENTRY_BYTES = 128
+"""What keeping a key or a queued item costs besides its own bytes, as `max_bytes` counts it."""
+
 _LEADING_INTEGER = re.compile(rb"\s*([+-]?\d{1,20})")
 _I64_MIN, _I64_MAX = -(2**63), 2**63 - 1
+_pack_size = U64.pack
 
 
 class _KeysWait(Struct):
     missing: set[bytes]
+    is_single: bool
+    """Whether it names one key only, as a blocking pop does."""
 
 
 class _BarrierWait(Struct, frozen=True):
@@ -38,104 +49,178 @@ class _BarrierWait(Struct, frozen=True):
 
 
 class KeyValueMachine:
-    """The state of one store. Changed in place; every request costs O(its size + whom it wakes)."""
+    """The state of one store. Changed in place; every request costs O(its size + whom it wakes).
 
-    def __init__(self) -> None:
+    `max_bytes` limits what is stored: keys, values and queued items, each with `ENTRY_BYTES` more.
+    """
+
+    def __init__(self, max_bytes: int | None = None) -> None:
+        self._max_bytes = max_bytes
+        self.stored_bytes = 0
+        self.operations = 0
+        """Requests served so far."""
         self._values: dict[bytes, bytes | bytearray] = {}
         self._queues: dict[bytes, deque[bytes]] = {}  # only non-empty ones
         self._waits: dict[ClientId, _KeysWait | _BarrierWait] = {}
         # Dicts without values are sets that keep the order of arrival.
         self._waiting_for_key: dict[bytes, dict[ClientId, None]] = {}
         self._waiting_at_barrier: dict[bytes, dict[ClientId, None]] = {}
-        self._offered: dict[ClientId, bytes] = {}  # woken by a push, has not popped yet
+        self._reserved: dict[ClientId, bytes] = {}  # may pop from this queue next
+        self._reservations: dict[bytes, int] = {}  # how many may: never more than there are items
+        self._serve: dict[type, Callable[[ClientId, Any], Replies]] = {
+            c10d.Set: self._set,
+            c10d.Get: self._get,
+            c10d.Add: self._add,
+            c10d.Wait: self._wait,
+            c10d.CompareSet: self._compare_set,
+            c10d.Check: self._check,
+            c10d.MultiGet: self._multi_get,
+            c10d.MultiSet: self._multi_set,
+            c10d.Append: self._append,
+            c10d.DeleteKey: self._delete,
+            c10d.CountKeys: self._count,
+            c10d.ListKeys: self._list,
+            c10d.Ping: lambda client, request: [(client, c10d.encode_ping(request.nonce))],
+            c10d.QueuePush: self._push,
+            c10d.QueuePop: self._pop,
+            c10d.QueueLength: self._length,
+            c10d.CancelWait: self._cancel,
+            c10d.Barrier: self._enter_barrier,
+        }
+
+    @property
+    def keys(self) -> int:
+        """How many values there are; queues are no keys."""
+        return len(self._values)
+
+    @property
+    def waiting(self) -> int:
+        """How many clients wait."""
+        return len(self._waits)
 
     def apply(self, client: ClientId, request: c10d.Request) -> Replies:
         """Serves one request.
 
         Raises ProtocolError, with nothing changed, when the only answer is to close the connection.
         """
-        match request:
-            case c10d.Set() | c10d.Append() | c10d.MultiSet() | c10d.CompareSet() | c10d.Add():
-                replies = self._write(client, request)
-            case c10d.Get(key):
-                replies = [(client, self._encoded(key))]
-            case c10d.MultiGet(keys):
-                replies = [(client, b"".join(map(self._encoded, keys)))]
-            case c10d.Check(keys):
-                ready = all(map(self._is_present, keys))
-                replies = [(client, c10d.READY if ready else c10d.NOT_READY)]
-            case c10d.Wait() | c10d.Barrier() | c10d.CancelWait():
-                replies = self._wait(client, request)
-            case c10d.CountKeys():
-                replies = [(client, c10d.encode_i64(len(self._values)))]
-            case c10d.DeleteKey(key):
-                deleted = self._values.pop(key, None) is not None
-                replies = [(client, c10d.encode_i64(deleted))]
-            case c10d.ListKeys():
-                keys = tuple(self._values)
-                listed = [c10d.encode_i64(len(keys)), *map(c10d.encode_string, keys)]
-                replies = [(client, b"".join(listed))]
-            case c10d.QueuePush() | c10d.QueuePop() | c10d.QueueLength():
-                replies = self._queue(client, request)
-            case c10d.Ping(nonce):
-                return [(client, c10d.encode_ping(nonce))]
-            case _:
-                assert_never(request)
-        if client in self._offered:
-            replies += self._pass_on_offer(client)
-        return replies
+        self.operations += 1
+        if client not in self._reserved or isinstance(request, c10d.Ping):
+            return self._serve[type(request)](client, request)
+        if isinstance(request, c10d.QueuePop) and request.key == self._reserved[client]:
+            return self._pop(client, request)
+        # It does not take what was reserved for it: the item is free, and first of all for this
+        # very request. If the client must be closed, its end wakes the next in the line.
+        key = self._unreserve(client)
+        try:
+            replies = self._serve[type(request)](client, request)
+        except ProtocolError:
+            self._reserve(client, key)
+            raise
+        return replies + self._offer(key) if self._free_items(key) else replies
 
     def drop(self, client: ClientId) -> Replies:
         """Forgets a client that is gone: its wait ends, its keys and its barrier counts stay."""
         self._end_wait(client)
-        return self._pass_on_offer(client)
+        return self._release(client)
 
     # Values
 
-    def _write(
-        self,
-        client: ClientId,
-        request: c10d.Set | c10d.Append | c10d.MultiSet | c10d.CompareSet | c10d.Add,
-    ) -> Replies:
-        match request:
-            case c10d.Set(key, value):
-                self._values[key] = value
-                return self._wake_all(key)
-            case c10d.Append(key, value):
-                self._append(key, value)
-                return self._wake_all(key)
-            case c10d.MultiSet(pairs):
-                self._values.update(pairs)
-                return [reply for key, _ in pairs for reply in self._wake_all(key)]
-            case c10d.CompareSet():
-                return self._compare_set(client, request)
-            case c10d.Add(key, delta):
-                number = self._counter(key) + delta
-                if not _I64_MIN <= number <= _I64_MAX:
-                    raise ProtocolError(f"adding {delta} to key {key!r} leaves 64 bits")
-                self._values[key] = b"%d" % number
-                return [(client, c10d.encode_i64(number)), *self._wake_all(key)]
-            case _:
-                assert_never(request)
+    def _store(self, key: bytes, value: bytes) -> None:
+        old = self._values.get(key)
+        grown = len(value) + (len(key) + ENTRY_BYTES if old is None else -len(old))
+        if self._max_bytes is not None:
+            self._check_room(grown)
+        self.stored_bytes += grown
+        self._values[key] = value
 
-    def _append(self, key: bytes, value: bytes) -> None:
+    def _check_room(self, grown: int) -> None:
+        if self._max_bytes is not None and self.stored_bytes + grown > self._max_bytes >= 0 < grown:
+            raise ProtocolError(
+                f"storing {grown} bytes more would pass the limit of {self._max_bytes} "
+                f"(--max-memory), of which {self.stored_bytes} are in use"
+            )
+
+    def _set(self, client: ClientId, request: c10d.Set) -> Replies:
+        key = request.key
+        self._store(key, request.value)
+        return self._wake_all(key) if key in self._waiting_for_key else []
+
+    def _get(self, client: ClientId, request: c10d.Get) -> Replies:
+        value = self._values.get(request.key, b"")
+        return [(client, _pack_size(len(value)) + value)]
+
+    def _multi_get(self, client: ClientId, request: c10d.MultiGet) -> Replies:
+        get = self._values.get
+        parts: list[bytes | bytearray] = []
+        for key in request.keys:
+            value = get(key, b"")
+            parts += (_pack_size(len(value)), value)
+        return [(client, b"".join(parts))]
+
+    def _multi_set(self, client: ClientId, request: c10d.MultiSet) -> Replies:
+        changes = dict(request.pairs)
+        get, grown = self._values.get, 0
+        for key, value in changes.items():
+            old = get(key)
+            grown += len(value) + (len(key) + ENTRY_BYTES if old is None else -len(old))
+        self._check_room(grown)
+        self.stored_bytes += grown
+        self._values.update(changes)
+        if not self._waiting_for_key:
+            return []
+        return [reply for key in changes for reply in self._wake_all(key)]
+
+    def _add(self, client: ClientId, request: c10d.Add) -> Replies:
+        key = request.key
+        number = self._counter(key) + request.delta
+        if not _I64_MIN <= number <= _I64_MAX:
+            raise ProtocolError(f"adding {request.delta} to key {key!r} leaves 64 bits")
+        self._store(key, b"%d" % number)
+        answer = (client, I64.pack(number))
+        return [answer, *self._wake_all(key)] if key in self._waiting_for_key else [answer]
+
+    def _check(self, client: ClientId, request: c10d.Check) -> Replies:
+        ready = all(map(self._is_present, request.keys))
+        return [(client, c10d.READY if ready else c10d.NOT_READY)]
+
+    def _count(self, client: ClientId, request: c10d.CountKeys) -> Replies:
+        return [(client, c10d.encode_i64(len(self._values)))]
+
+    def _list(self, client: ClientId, request: c10d.ListKeys) -> Replies:
+        keys = tuple(self._values)
+        return [(client, c10d.encode_i64(len(keys)) + b"".join(map(c10d.encode_string, keys)))]
+
+    def _delete(self, client: ClientId, request: c10d.DeleteKey) -> Replies:
+        value = self._values.pop(request.key, None)
+        if value is not None:
+            self.stored_bytes -= len(request.key) + len(value) + ENTRY_BYTES
+        return [(client, c10d.encode_i64(value is not None))]
+
+    def _append(self, client: ClientId, request: c10d.Append) -> Replies:
         # A key that is appended to becomes a bytearray, so that n appends cost O(n).
+        key, value = request.key, request.value
         current = self._values.get(key)
-        if isinstance(current, bytearray):
-            current += value
-        elif current is None:
-            self._values[key] = value
+        if current is None:
+            self._store(key, value)
         else:
-            self._values[key] = bytearray(current) + value
+            self._check_room(len(value))
+            self.stored_bytes += len(value)
+            if isinstance(current, bytearray):
+                current += value
+            else:
+                self._values[key] = bytearray(current) + value
+        return self._wake_all(key)
 
     def _compare_set(self, client: ClientId, request: c10d.CompareSet) -> Replies:
-        current = self._values.get(request.key)
+        key, desired = request.key, request.desired
+        current = self._values.get(key)
         if current is None and request.expected:
             return [(client, c10d.encode_string(request.expected))]
         if current is not None and current != request.expected:
             return [(client, c10d.encode_string(current))]
-        self._values[request.key] = request.desired
-        return [(client, c10d.encode_string(request.desired)), *self._wake_all(request.key)]
+        self._store(key, desired)
+        answer = (client, _pack_size(len(desired)) + desired)
+        return [answer, *self._wake_all(key)] if key in self._waiting_for_key else [answer]
 
     def _counter(self, key: bytes) -> int:
         """The leading decimal number of a value, as C reads it; 0 for a missing key."""
@@ -147,71 +232,105 @@ class KeyValueMachine:
             raise ProtocolError(f"key {key!r} holds {bytes(value[:40])!r}, not a 64-bit number")
         return int(number[1])
 
-    def _encoded(self, key: bytes) -> bytes:
-        return c10d.encode_string(self._values.get(key, b""))
-
     def _is_present(self, key: bytes) -> bool:
-        return key in self._values or key in self._queues
+        return key in self._values or (key in self._queues and self._free_items(key) > 0)
 
     # Queues
 
-    def _queue(
-        self, client: ClientId, request: c10d.QueuePush | c10d.QueuePop | c10d.QueueLength
-    ) -> Replies:
-        match request:
-            case c10d.QueuePush(key, value):
-                self._queues.setdefault(key, deque()).append(value)
-                return self._wake_one(key)
-            case c10d.QueuePop(key):
-                return [(client, self._pop(client, key))]
-            case c10d.QueueLength(key):
-                return [(client, c10d.encode_i64(len(self._queues.get(key, ()))))]
-            case _:
-                assert_never(request)
+    def _free_items(self, key: bytes) -> int:
+        """Items that nobody has reserved."""
+        return len(self._queues.get(key, ())) - self._reservations.get(key, 0)
 
-    def _pop(self, client: ClientId, key: bytes) -> bytes:
-        if self._offered.get(client) == key:
-            del self._offered[client]
-        queue = self._queues.get(key)
-        if queue is None:
-            return c10d.encode_i64(0)
-        length = c10d.encode_i64(len(queue))
+    def _push(self, client: ClientId, request: c10d.QueuePush) -> Replies:
+        key, value = request.key, request.value
+        grown = len(key) + len(value) + ENTRY_BYTES
+        self._check_room(grown)
+        self.stored_bytes += grown
+        self._queues.setdefault(key, deque()).append(value)
+        return self._offer(key)
+
+    def _pop(self, client: ClientId, request: c10d.QueuePop) -> Replies:
+        key = request.key
+        if self._reserved.get(client) == key:
+            self._unreserve(client)
+        free = self._free_items(key)
+        if not free:
+            return [(client, c10d.encode_i64(0))]
+        queue = self._queues[key]
         value = queue.popleft()
+        self.stored_bytes -= len(key) + len(value) + ENTRY_BYTES
         if not queue:
             del self._queues[key]
-        return length + c10d.encode_string(value)
+        return [(client, I64.pack(free) + _pack_size(len(value)) + value)]
 
-    def _pass_on_offer(self, client: ClientId) -> Replies:
-        key = self._offered.pop(client, None)
-        return self._wake_one(key) if key in self._queues else []
+    def _length(self, client: ClientId, request: c10d.QueueLength) -> Replies:
+        return [(client, c10d.encode_i64(self._free_items(request.key)))]
+
+    def _reserve(self, client: ClientId, key: bytes) -> None:
+        self._reserved[client] = key
+        self._reservations[key] = self._reservations.get(key, 0) + 1
+
+    def _unreserve(self, client: ClientId) -> bytes:
+        key = self._reserved.pop(client)
+        left = self._reservations.pop(key) - 1
+        if left:
+            self._reservations[key] = left
+        return key
+
+    def _release(self, client: ClientId) -> Replies:
+        """Frees what the client has reserved; the next in the line may get it."""
+        return self._offer(self._unreserve(client)) if client in self._reserved else []
+
+    def _offer(self, key: bytes) -> Replies:
+        """A queue has a free item: all who wait for more than it have seen it, one is woken."""
+        replies: Replies = []
+        waiting = self._waiting_for_key.get(key)
+        for client in tuple(waiting or ()):
+            wait = self._waits[client]
+            assert isinstance(wait, _KeysWait)
+            _remove(self._waiting_for_key, key, client)
+            if self._has_seen(client, key):
+                replies.append((client, c10d.STOP_WAITING))
+                if wait.is_single:
+                    self._reserve(client, key)
+                    break
+        return replies
 
     # Waiting
 
-    def _wait(
-        self, client: ClientId, request: c10d.Wait | c10d.Barrier | c10d.CancelWait
-    ) -> Replies:
-        if isinstance(request, c10d.CancelWait):
-            self._end_wait(client)
-            return [(client, c10d.WAIT_CANCELED)]
+    def _cancel(self, client: ClientId, request: c10d.CancelWait) -> Replies:
+        self._end_wait(client)
+        return [(client, c10d.WAIT_CANCELED)]
+
+    def _wait(self, client: ClientId, request: c10d.Wait) -> Replies:
+        keys = request.keys
+        self._refuse_second_wait(client)
+        if len(keys) == 1:
+            key = keys[0]
+            if key in self._values:
+                return [(client, c10d.STOP_WAITING)]
+            if key in self._queues and self._free_items(key) > 0:
+                self._reserve(client, key)
+                return [(client, c10d.STOP_WAITING)]
+            missing = {key}
+        else:
+            missing = {key for key in keys if not self._is_present(key)}
+            if not missing:
+                return [(client, c10d.STOP_WAITING)]
+        self._waits[client] = _KeysWait(missing, len(set(keys)) == 1)
+        for key in missing:
+            self._waiting_for_key.setdefault(key, {})[client] = None
+        return []
+
+    def _refuse_second_wait(self, client: ClientId) -> None:
         if client in self._waits:
             raise ProtocolError("a second wait was sent while the first one was pending")
-        match request:
-            case c10d.Wait(keys):
-                missing = {key for key in keys if not self._is_present(key)}
-                if not missing:
-                    return [(client, c10d.STOP_WAITING)]
-                self._waits[client] = _KeysWait(missing)
-                for key in missing:
-                    self._waiting_for_key.setdefault(key, {})[client] = None
-                return []
-            case c10d.Barrier(key, world_size):
-                return self._enter_barrier(client, key, world_size)
-            case _:
-                assert_never(request)
 
-    def _enter_barrier(self, client: ClientId, key: bytes, world_size: int) -> Replies:
+    def _enter_barrier(self, client: ClientId, request: c10d.Barrier) -> Replies:
+        key, world_size = request.key, request.world_size
+        self._refuse_second_wait(client)
         count = self._counter(key) + 1
-        self._values[key] = b"%d" % count
+        self._store(key, b"%d" % count)
         if count < world_size:
             self._waits[client] = _BarrierWait(key, world_size)
             self._waiting_at_barrier.setdefault(key, {})[client] = None
@@ -232,17 +351,6 @@ class KeyValueMachine:
             for client in self._waiting_for_key.pop(key, ())
             if self._has_seen(client, key)
         ]
-
-    def _wake_one(self, key: bytes) -> Replies:
-        waiting = self._waiting_for_key.get(key, {})
-        for client in tuple(waiting):
-            del waiting[client]
-            if not waiting:
-                del self._waiting_for_key[key]
-            if self._has_seen(client, key):
-                self._offered[client] = key
-                return [(client, c10d.STOP_WAITING)]
-        return []
 
     def _has_seen(self, client: ClientId, key: bytes) -> bool:
         """Marks a key as written for one who waits; whether that ended the wait."""

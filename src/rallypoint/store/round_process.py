@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import resource
 import socket
+from collections.abc import Callable
 
-from rallypoint.store.access import AccessGate
+from rallypoint.store.access import AccessGate, AccessPolicy
+from rallypoint.store.event_loop import new_event_loop
+from rallypoint.store.limits import StoreLimits, connections_within, raise_descriptor_limit
 from rallypoint.store.server import Say, StoreServer
 
 
@@ -20,17 +22,22 @@ def serve_round(
     channel: socket.socket,
     key: bytes,
     *,
-    open_access: bool,
+    policy: AccessPolicy,
     say: Say,
+    fast: bool = True,
 ) -> None:
     """Serves until killed, or until the agent's end of `channel` is closed.
 
     Connections come from `listener`, which this process shares with the agent, or over `channel`.
     """
     gc.freeze()
-    _raise_descriptor_limit()
-    loop = asyncio.new_event_loop()
-    listening = loop.create_task(_listen(loop, listener, channel, key, open_access, say))
+    limits = StoreLimits(max_connections=connections_within(raise_descriptor_limit()))
+    loop = new_event_loop(fast=fast)
+
+    def make_server() -> StoreServer:
+        return StoreServer(AccessGate(policy), key, say, limits=limits)
+
+    listening = loop.create_task(_listen(loop, listener, channel, make_server))
     loop.run_forever()
     del listening
 
@@ -39,11 +46,9 @@ async def _listen(
     loop: asyncio.AbstractEventLoop,
     listener: socket.socket | None,
     channel: socket.socket,
-    key: bytes,
-    open_access: bool,
-    say: Say,
+    make_server: Callable[[], StoreServer],
 ) -> None:
-    server = StoreServer(AccessGate(open_access=open_access), key, say)
+    server = make_server()
 
     def receive_connection() -> None:
         try:
@@ -59,11 +64,3 @@ async def _listen(
     loop.add_reader(channel, receive_connection)
     if listener is not None:
         await server.listen(listener)
-
-
-def _raise_descriptor_limit() -> None:
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    except (OSError, ValueError):
-        pass

@@ -13,10 +13,11 @@ import asyncio
 import os
 import socket
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from rallypoint.errors import InvariantError
+from rallypoint.store.access import EVERYBODY, round_policy
 
 _MAX_HANDED_OVER = 1024
 _ONE_BYTE = b"c"  # descriptors travel with at least one byte
@@ -56,7 +57,8 @@ class RoundStore:
 
     `listener` is bound, listening and non-blocking, and is owned from here on. With `shared`
     there is none: the coordinator accepts on the one port and hands connections over (`adopt`).
-    `say` gets one line for each peer that is turned away; it is called in the store's process.
+    `fast` takes uvloop's loop where it is installed. `say` gets one line for each peer that is
+    turned away; it is called in the store's process.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class RoundStore:
         fork: Fork,
         shared: bool = False,
         say: Say = say_on_stderr,
+        fast: bool = True,
     ) -> None:
         if (listener is None) is not shared:
             raise InvariantError("a round store has a listener of its own, or shares one")
@@ -73,7 +76,8 @@ class RoundStore:
         self._fork, self._say = fork, say
         self._loop: asyncio.AbstractEventLoop | None = None
         self._round: int | None = None
-        self._key, self._open_access = b"", False
+        self._key, self._policy = b"", EVERYBODY
+        self._fast = fast
         self._process: StoreProcess | None = None
         self._channel: socket.socket | None = None
         self._handing_over: deque[socket.socket] = deque()
@@ -92,14 +96,19 @@ class RoundStore:
         """Whether this is the store's process: nobody else may reap it."""
         return self._process is not None and self._process.pid == pid
 
-    def open(self, round_: int, key: bytes, *, open_access: bool) -> None:
+    def open(
+        self, round_: int, key: bytes, *, open_access: bool, networks: Sequence[str] = ()
+    ) -> None:
         """Makes the store of one round available; `key` is the round's enrolment key.
+
+        `open_access` lets everybody in; else `networks` (CIDRs) may use it besides enrolled nodes.
 
         The process is started by the first connection. Needs the running loop.
         """
         self.close()
         self._loop = asyncio.get_running_loop()
-        self._round, self._key, self._open_access = round_, key, open_access
+        self._round, self._key = round_, key
+        self._policy = round_policy(everybody=open_access, networks=networks)
         self._watch_listener(self._start)
 
     def adopt(self, connection: socket.socket) -> None:
@@ -172,12 +181,13 @@ class RoundStore:
         assert self._loop is not None
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
-        listener, key, open_access, say = self._listener, self._key, self._open_access, self._say
+        listener, key, policy = self._listener, self._key, self._policy
+        say, fast = self._say, self._fast
 
         def serve() -> None:
             from rallypoint.store.round_process import serve_round
 
-            serve_round(listener, theirs, key, open_access=open_access, say=say)
+            serve_round(listener, theirs, key, policy=policy, say=say, fast=fast)
 
         keep_fds = [theirs.fileno()] + ([] if listener is None else [listener.fileno()])
         try:

@@ -9,6 +9,7 @@ import threading
 
 from rallypoint.errors import StoreConnectionError
 from rallypoint.store.access import AccessGate
+from rallypoint.store.keyvalue import KeyValueMachine, Replies
 from rallypoint.store.server import Say, StoreServer
 from rallypoint.wire import c10d
 
@@ -70,8 +71,8 @@ class ServerThread:
             self._started.set()
 
     async def _listen(self, listener: socket.socket, gate: AccessGate, say: Say) -> StoreServer:
-        server = _CountingServer(gate, os.urandom(_KEY_BYTES), say)
-        server.joined = self._joined
+        machine = _CountingMachine(self._joined)
+        server = StoreServer(gate, os.urandom(_KEY_BYTES), say, machine=machine)
         await server.listen(listener)
         return server
 
@@ -100,12 +101,15 @@ class _Joined:
         self.changed = threading.Condition()
 
 
-class _CountingServer(StoreServer):
-    joined: _Joined
+class _CountingMachine(KeyValueMachine):
+    def __init__(self, joined: _Joined) -> None:
+        super().__init__()
+        self._joined = joined
 
-    def apply(self, client: int, request: c10d.Request) -> None:
-        super().apply(client, request)
-        if isinstance(request, c10d.Add) and request.key == self.joined.key:
-            with self.joined.changed:
-                self.joined.count += request.delta
-                self.joined.changed.notify_all()
+    def apply(self, client: int, request: c10d.Request) -> Replies:
+        replies = super().apply(client, request)
+        if isinstance(request, c10d.Add) and request.key == self._joined.key:
+            with self._joined.changed:
+                self._joined.count += request.delta
+                self._joined.changed.notify_all()
+        return replies

@@ -2,8 +2,10 @@
 
 A request is one opcode byte and its fields; a string is a u64 length and that many bytes; all
 integers are little-endian. Nothing else frames a request, so the session must follow the fields
-themselves. It is a generator that stops where the bytes stop: a request of n bytes costs O(n) in
-however many pieces it arrives, and one that never arrives completely is never seen at all.
+themselves. A request that is there as a whole is read in one go (`c10d_whole`). One that is not is
+tried once more when more has come, and then followed by generators that stop where the bytes stop:
+a request of n bytes costs O(n) in however many pieces it arrives, and one that never arrives
+completely is never seen at all.
 
 Replies carry neither opcode nor status: the only error a server can tell is to close the
 connection.
@@ -13,8 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from typing import NoReturn, TypeVar
-
-from msgspec import Struct
 
 from rallypoint.errors import ProtocolError
 from rallypoint.wire.c10d_fields import (
@@ -34,8 +34,30 @@ from rallypoint.wire.c10d_fields import (
     encode_i64,
     encode_string,
 )
+from rallypoint.wire.c10d_requests import (
+    Add,
+    Append,
+    Barrier,
+    CancelWait,
+    Check,
+    CompareSet,
+    CountKeys,
+    DeleteKey,
+    Get,
+    ListKeys,
+    MultiGet,
+    MultiSet,
+    Ping,
+    QueueLength,
+    QueuePop,
+    QueuePush,
+    Request,
+    Set,
+    Wait,
+)
+from rallypoint.wire.c10d_whole import WHOLE, oversized, too_many
 
-# What a server needs of the shared fields, it finds here too.
+# What a server needs of the protocol, it finds here.
 __all__ = [
     "MAX_KEY_BYTES",
     "MAX_KEYS_PER_REQUEST",
@@ -46,145 +68,41 @@ __all__ = [
     "STOP_WAITING",
     "VALIDATE_MAGIC",
     "WAIT_CANCELED",
+    "Add",
+    "Append",
+    "Barrier",
+    "CancelWait",
+    "Check",
+    "CompareSet",
+    "CountKeys",
+    "DeleteKey",
+    "Get",
+    "ListKeys",
+    "MultiGet",
+    "MultiSet",
     "Opcode",
+    "Ping",
+    "QueueLength",
+    "QueuePop",
+    "QueuePush",
+    "Request",
+    "ServerSession",
+    "Set",
+    "Wait",
     "encode_i64",
+    "encode_ping",
     "encode_string",
 ]
-
-
-class Set(Struct, frozen=True):
-    """Store a value, whatever was there."""
-
-    key: bytes
-    value: bytes
-
-
-class CompareSet(Struct, frozen=True):
-    """Store `desired` if the key has `expected`; answered with what is there afterwards."""
-
-    key: bytes
-    expected: bytes
-    desired: bytes
-
-
-class Get(Struct, frozen=True):
-    """Answered with the value; a missing key with an empty one."""
-
-    key: bytes
-
-
-class Add(Struct, frozen=True):
-    """Add to a counter kept as decimal text; answered with the sum."""
-
-    key: bytes
-    delta: int
-
-
-class Check(Struct, frozen=True):
-    """Answered at once: are all of these there?"""
-
-    keys: tuple[bytes, ...]
-
-
-class Wait(Struct, frozen=True):
-    """Answered when all of these are there."""
-
-    keys: tuple[bytes, ...]
-
-
-class CountKeys(Struct, frozen=True):
-    """Answered with the number of keys."""
-
-
-class DeleteKey(Struct, frozen=True):
-    """Answered with how many keys were deleted, 0 or 1."""
-
-    key: bytes
-
-
-class Append(Struct, frozen=True):
-    """Lengthen a value; a missing key counts as empty."""
-
-    key: bytes
-    value: bytes
-
-
-class MultiGet(Struct, frozen=True):
-    """Answered with the values, in order."""
-
-    keys: tuple[bytes, ...]
-
-
-class MultiSet(Struct, frozen=True):
-    """Store all pairs at once: nobody sees a part of them."""
-
-    pairs: tuple[tuple[bytes, bytes], ...]
-
-
-class CancelWait(Struct, frozen=True):
-    """Give up a pending `Wait` or `Barrier`; always answered."""
-
-
-class Ping(Struct, frozen=True):
-    """Answered with the same number."""
-
-    nonce: int
-
-
-class QueuePush(Struct, frozen=True):
-    """Put an item at the end of a queue."""
-
-    key: bytes
-    value: bytes
-
-
-class QueuePop(Struct, frozen=True):
-    """Take the first item; answered with the length before, then the item if there was one."""
-
-    key: bytes
-
-
-class QueueLength(Struct, frozen=True):
-    """Answered with the number of items."""
-
-    key: bytes
-
-
-class ListKeys(Struct, frozen=True):
-    """Answered with all keys."""
-
-
-class Barrier(Struct, frozen=True):
-    """Count one more; answered when `world_size` have been counted."""
-
-    key: bytes
-    world_size: int
-
-
-Request = (
-    Set
-    | CompareSet
-    | Get
-    | Add
-    | Check
-    | Wait
-    | CountKeys
-    | DeleteKey
-    | Append
-    | MultiGet
-    | MultiSet
-    | CancelWait
-    | Ping
-    | QueuePush
-    | QueuePop
-    | QueueLength
-    | ListKeys
-    | Barrier
-)
 
 T = TypeVar("T")
 _Parse = Generator[None, None, T]
 """Yields when it needs more bytes, returns what it parsed."""
+
+_VALIDATE_BYTES = 5
+_TRIED_TWICE = frozenset(WHOLE) - {Opcode.CHECK, Opcode.WAIT}
+"""The others are lists: what `WHOLE` does not read of them may be there all the same."""
+_ONLY_KEYS = (MAX_KEY_BYTES, MAX_KEY_BYTES)
+_KEYS_AND_VALUES = (MAX_KEY_BYTES, MAX_VALUE_BYTES)
 
 
 class ServerSession:
@@ -194,20 +112,31 @@ class ServerSession:
     parsed ahead of that, so a server that stops asking has stopped working for this client.
     """
 
+    is_validated = False
+    """Whether the first VALIDATE has come."""
+    is_partial = False
+    """After `next_request` gave None: whether a part of a request has come, and more must follow.
+    True until the first VALIDATE is complete."""
+
     def __init__(self) -> None:
-        self._buffer = bytearray()
-        self._position = 0
-        self._request_start = 0
+        self._data = b""  # came since the parser last looked
+        self._buffer: bytearray | None = None  # where a request that comes in pieces is followed
+        self._position = 0  # in _buffer
+        self._request_bytes = 0  # of the request that is followed, so far
         self._requests = self._parse()
         self._error: ProtocolError | None = None
 
     def receive(self, data: bytes) -> None:
         """Adds bytes in the order of their arrival."""
-        if self._position:
-            del self._buffer[: self._position]
-            self._request_start -= self._position
-            self._position = 0
-        self._buffer += data
+        if self._buffer is not None:
+            if self._position:
+                del self._buffer[: self._position]
+                self._position = 0
+            self._buffer += data
+        elif self._data:
+            self._data += data
+        else:
+            self._data = data
 
     def next_request(self) -> Request | None:
         """The next complete request, or None until more bytes have been received.
@@ -224,30 +153,60 @@ class ServerSession:
             raise
 
     def _parse(self) -> Generator[Request | None, None, NoReturn]:
-        first = yield from self._take(1)
-        if first[0] != Opcode.VALIDATE:
+        self.is_partial = True
+        rest = yield from self._first_validate()
+        self.is_validated = True
+        whole = WHOLE
+        while True:
+            tried, self.is_partial = bool(rest), False
+            data, self._data = rest + self._data, b""
+            at, size = 0, len(data)
+            while at < size:
+                read = whole.get(data[at])
+                parsed = read(data, at + 1) if read is not None else None
+                if parsed is None:
+                    break
+                request, at = parsed
+                yield request
+            rest, data = data[at:], b""  # nothing of it is kept while the client is idle
+            if rest and ((tried and at == 0) or rest[0] not in _TRIED_TWICE):
+                followed = yield from self._follow(rest)
+                if followed is not None:
+                    yield followed
+                rest = bytes(self._buffered()[self._position :])
+                self._buffer = None
+            elif not self._data:
+                self.is_partial = bool(rest)
+                yield None
+
+    def _first_validate(self) -> Generator[None, None, bytes]:
+        """Returns what follows it."""
+        while len(self._data) < _VALIDATE_BYTES:
+            if self._data and self._data[0] != Opcode.VALIDATE:
+                break
+            yield
+        if self._data[0] != Opcode.VALIDATE:
             raise ProtocolError(
-                f"the first byte is 0x{first[0]:02x}, not a c10d VALIDATE: "
+                f"the first byte is 0x{self._data[0]:02x}, not a c10d VALIDATE: "
                 "this port speaks torch's TCPStore protocol"
             )
-        yield from self._validate()
-        while True:
-            self._request_start = self._position
-            number = (yield from self._take(1))[0]
-            if number == Opcode.VALIDATE:
-                yield from self._validate()
-                continue
-            yield (yield from self._request(number))
+        _check_magic(self._data[1:_VALIDATE_BYTES])
+        rest, self._data = self._data[_VALIDATE_BYTES:], b""
+        return rest
 
-    def _validate(self) -> _Parse[None]:
-        (magic,) = U32.unpack((yield from self._take(4)))
-        if magic != VALIDATE_MAGIC:
-            raise ProtocolError(
-                f"the c10d VALIDATE magic is 0x{magic:08x}, expected 0x{VALIDATE_MAGIC:08x}"
-            )
+    # A request that comes in pieces
 
-    def _request(self, number: int) -> _Parse[Request]:
+    def _follow(self, start: bytes) -> Generator[None, None, Request | None]:
+        """One request from its first byte; None for a VALIDATE. More may be buffered after it."""
+        self.is_partial = True
+        self._buffer, self._position, self._request_bytes = bytearray(start), 1, 0
+        return (yield from self._request(start[0]))
+
+    def _request(self, number: int) -> _Parse[Request | None]:
         match number:
+            case Opcode.VALIDATE:
+                _check_magic((yield from self._take(4)))
+                return None
             case Opcode.SET:
                 return Set((yield from self._key()), (yield from self._value()))
             case Opcode.COMPARE_SET:
@@ -258,21 +217,18 @@ class ServerSession:
             case Opcode.ADD:
                 return Add((yield from self._key()), (yield from self._i64()))
             case Opcode.CHECK:
-                return Check((yield from self._keys()))
+                return Check(tuple((yield from self._list(_ONLY_KEYS))))
             case Opcode.WAIT:
-                return Wait((yield from self._keys()))
-            case Opcode.GETNUMKEYS:
-                return CountKeys()
+                return Wait(tuple((yield from self._list(_ONLY_KEYS))))
             case Opcode.DELETE_KEY:
                 return DeleteKey((yield from self._key()))
             case Opcode.APPEND:
                 return Append((yield from self._key()), (yield from self._value()))
             case Opcode.MULTI_GET:
-                return MultiGet((yield from self._keys()))
+                return MultiGet(tuple((yield from self._list(_ONLY_KEYS))))
             case Opcode.MULTI_SET:
-                return MultiSet((yield from self._pairs()))
-            case Opcode.CANCEL_WAIT:
-                return CancelWait()
+                found = yield from self._list(_KEYS_AND_VALUES)
+                return MultiSet(tuple(zip(found[::2], found[1::2], strict=True)))
             case Opcode.PING:
                 return Ping(U32.unpack((yield from self._take(4)))[0])
             case Opcode.QUEUE_PUSH:
@@ -281,18 +237,21 @@ class ServerSession:
                 return QueuePop((yield from self._key()))
             case Opcode.QUEUE_LEN:
                 return QueueLength((yield from self._key()))
-            case Opcode.LIST_KEYS:
-                return ListKeys()
             case Opcode.BARRIER:
                 return Barrier((yield from self._key()), (yield from self._i64()))
             case _:
                 raise ProtocolError(f"unknown c10d opcode {number}; known are 0 to {max(Opcode)}")
 
+    def _buffered(self) -> bytearray:
+        assert self._buffer is not None, "a request is being followed"
+        return self._buffer
+
     def _take(self, size: int) -> _Parse[bytes]:
-        while len(self._buffer) - self._position < size:
+        buffer = self._buffered()
+        while len(buffer) - self._position < size:
             yield
         start, self._position = self._position, self._position + size
-        with memoryview(self._buffer) as view:
+        with memoryview(buffer) as view:
             return bytes(view[start : self._position])
 
     def _i64(self) -> _Parse[int]:
@@ -308,37 +267,66 @@ class ServerSession:
     def _string(self, limit: int, what: str) -> _Parse[bytes]:
         (size,) = U64.unpack((yield from self._take(8)))
         if size > limit:
-            raise ProtocolError(f"a c10d {what} of {size} bytes is over the limit of {limit}")
-        # What this request has used so far: the cursor moves back when the buffer is compacted,
-        # and the start of the request with it.
-        total = self._position - self._request_start + size
-        if total > MAX_REQUEST_BYTES:
-            raise ProtocolError(
-                f"a c10d request of {total} bytes is over the limit of {MAX_REQUEST_BYTES}"
-            )
+            raise oversized(size, limit, what)
         return (yield from self._take(size))
 
-    def _count(self) -> _Parse[int]:
-        count: int = U64.unpack((yield from self._take(8)))[0]
+    def _list(self, limits: tuple[int, int]) -> _Parse[list[bytes]]:
+        """A count, then so many strings (so many pairs, if the two limits differ)."""
+        (count,) = U64.unpack((yield from self._take(8)))
         if count > MAX_KEYS_PER_REQUEST:
-            raise ProtocolError(
-                f"a c10d request of {count} keys is over the limit of {MAX_KEYS_PER_REQUEST}"
-            )
-        return count
+            raise too_many(count)
+        wanted = count if limits[0] == limits[1] else 2 * count
+        found: list[bytes] = []
+        while len(found) < wanted:
+            # The next string must be there before anything is copied: so each byte is copied twice
+            # at most, however the request was cut.
+            while len(self._buffered()) - self._position < 8:
+                yield
+            size = U64.unpack_from(self._buffered(), self._position)[0]
+            self._check_size(size, limits[len(found) & 1], limits)
+            while len(self._buffered()) - self._position < 8 + size:
+                yield
+            self._position += self._read_strings(found, wanted, limits)
+        return found
 
-    def _keys(self) -> _Parse[tuple[bytes, ...]]:
-        keys = []
-        for _ in range((yield from self._count())):
-            keys.append((yield from self._key()))  # noqa: PERF401 - yields
-        return tuple(keys)
+    def _read_strings(self, found: list[bytes], wanted: int, limits: tuple[int, int]) -> int:
+        """Adds the strings that are buffered as a whole; returns how many bytes they took."""
+        with memoryview(self._buffered()) as view:
+            data = bytes(view[self._position :])
+        unpack, end, at = U64.unpack_from, len(data), 0
+        odd, missing, total = len(found) & 1, wanted - len(found), self._request_bytes
+        while missing and at + 8 <= end:
+            size = unpack(data, at)[0]
+            if size > limits[odd] or total + at + size > MAX_REQUEST_BYTES:
+                self._check_size(size, limits[odd], limits)
+                raise ProtocolError(
+                    f"a c10d request of {total + at + size} bytes is over the limit of "
+                    f"{MAX_REQUEST_BYTES}"
+                )
+            start = at + 8
+            if start + size > end:
+                break
+            at = start + size
+            found.append(data[start:at])
+            odd ^= 1
+            missing -= 1
+        self._request_bytes += at
+        return at
 
-    def _pairs(self) -> _Parse[tuple[tuple[bytes, bytes], ...]]:
-        pairs = []
-        for _ in range((yield from self._count())):
-            pairs.append(((yield from self._key()), (yield from self._value())))  # noqa: PERF401
-        return tuple(pairs)
+    @staticmethod
+    def _check_size(size: int, limit: int, limits: tuple[int, int]) -> None:
+        if size > limit:
+            raise oversized(size, limit, "key" if limit == limits[0] else "value")
 
 
 def encode_ping(nonce: int) -> bytes:
     """The reply to a `Ping`."""
     return U32.pack(nonce)
+
+
+def _check_magic(packed: bytes) -> None:
+    (magic,) = U32.unpack(packed)
+    if magic != VALIDATE_MAGIC:
+        raise ProtocolError(
+            f"the c10d VALIDATE magic is 0x{magic:08x}, expected 0x{VALIDATE_MAGIC:08x}"
+        )
