@@ -532,6 +532,53 @@ def test_who_does_not_wait_for_workers_does_not_count_itself() -> None:
         assert store.num_keys() == 0
 
 
+# What would be imported later may not be readable by then.
+OTHER_USER = """
+import encodings.idna, os, sys
+from rallypoint.store.tcp_store import TCPStore
+
+os.setuid(65534)
+print(TCPStore("127.0.0.1", int(sys.argv[1]), timeout=float(sys.argv[2])).num_keys())
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize(
+    ("host", "allow", "is_served"),
+    [
+        ("127.0.0.1", None, False),
+        ("127.0.0.1", ["127.0.0.0/8"], True),
+        ("0.0.0.0", None, True),
+        ("0.0.0.0", ["10.99.0.0/16"], False),
+    ],
+)
+def test_another_user_is_served_where_that_was_said(
+    host: str, allow: list[str] | None, is_served: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with TCPStore(host, 0, is_master=True, timeout=LIMIT_S, allow=allow) as store:
+        store.set("k", "v")
+        patience = LIMIT_S if is_served else 0.1
+        done = subprocess.run(
+            [sys.executable, "-c", OTHER_USER, str(store.port), str(patience)],
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+        assert store.get("k") == b"v"
+    assert (done.stdout == "1\n") is is_served, done.stderr
+    assert ("belongs to user 65534" in capfd.readouterr().err) is not is_served
+
+
+def test_a_network_that_is_none_is_refused_before_anything_is_opened() -> None:
+    before = sockets(), threading.active_count()
+    with pytest.raises(ValueError, match=r"10\.0\.0\.0/99"):
+        TCPStore("127.0.0.1", 0, is_master=True, allow=["10.0.0.0/99"])
+    with pytest.raises(ValueError, match="are for the master"):
+        TCPStore("127.0.0.1", 1, allow=["10.0.0.0/8"])
+    assert (sockets(), threading.active_count()) == before
+
+
 # Large requests
 
 

@@ -15,7 +15,13 @@ from collections.abc import Sequence
 from typing import Self
 
 from rallypoint.errors import StoreQueueEmptyError, StoreTimeoutError
-from rallypoint.store.access import AccessGate
+from rallypoint.store.access import (
+    EVERYBODY,
+    AccessGate,
+    AccessPolicy,
+    Who,
+    parse_network,
+)
 from rallypoint.store.server_thread import ServerThread, bind
 from rallypoint.store.store import DEFAULT_TIMEOUT, Store, Timeout, Value, to_bytes
 from rallypoint.store.tcp_client import TCPClient
@@ -31,7 +37,8 @@ class TCPStore(Store):
     the master waits until so many have come; otherwise nobody waits for anybody.
 
     A master binds the address of `host`, no other. On a loopback address only processes of this
-    user are served; on another one everybody who reaches it is.
+    user are served; on another one everybody who reaches it is. `allow` names the networks (CIDRs
+    like "10.0.0.0/8") that are served besides this user's processes, and nobody else then.
 
     One object serves all threads of a process, not a forked child: there, use `clone`. Lost
     connections are replaced where nothing can have got lost or be done twice.
@@ -50,17 +57,20 @@ class TCPStore(Store):
         wait_for_workers: bool = True,
         *,
         listen_socket: socket.socket | None = None,
+        allow: Sequence[str] | None = None,
     ) -> None:
         super().__init__(timeout)
+        if not is_master and (listen_socket is not None or allow is not None):
+            raise ValueError("listen_socket and allow are for the master, who hosts the server")
         self._server: ServerThread | None = None
         deadline = time.monotonic() + self._timeout_s
         connect_to = host
         if is_master:
+            networks = None if allow is None else tuple(map(parse_network, allow))
             listener = listen_socket or bind(host, port)
+            gate = AccessGate(_policy(listener, networks))
             connect_to, port = _reachable(listener)
-            self._server = ServerThread(
-                listener, _gate(connect_to), _say_on_stderr, wire.JOINED_KEY
-            )
+            self._server = ServerThread(listener, gate, _say_on_stderr, wire.JOINED_KEY)
         try:
             self._client = TCPClient(connect_to, port, self._timeout_s)
         except BaseException:
@@ -208,9 +218,11 @@ def _reachable(listener: socket.socket) -> tuple[str, int]:
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address, address), port
 
 
-def _gate(address: str) -> AccessGate:
-    is_loopback = address.startswith("127.") or address == "::1"
-    return AccessGate(open_access=not is_loopback)
+def _policy(listener: socket.socket, networks: tuple[str, ...] | None) -> AccessPolicy:
+    if networks is not None:
+        return AccessPolicy(Who.ALLOWED, networks, remedy="allow")
+    address: str = listener.getsockname()[0]
+    return AccessPolicy() if address.startswith("127.") or address == "::1" else EVERYBODY
 
 
 def _say_on_stderr(line: str) -> None:
