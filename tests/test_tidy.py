@@ -79,7 +79,7 @@ WALL_CLOCK_READERS: dict[str, str] = {
     "agent/driver.py": "dates events and failures for people",
     "agent/round_workers.py": "dates failures for people",
     "cli/console.py": "dates a line",
-    "cli/serve.py": "dates a line",
+    "cli/event_lines.py": "dates a line",
     "coordinator/hosted_job.py": "dates a lost node for people",
 }
 UNSAFE_USES: dict[tuple[str, str], str] = {}

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from rallypoint.cli.complain import complain
 from rallypoint.errors import ExitClass, RallypointError
 
-_COMMANDS = ("run", "serve", "token")
+_COMMANDS = ("run", "serve", "store", "token")
 _ENDED_BY_SIGINT = 130
 
 _HELP = """\
@@ -20,6 +20,7 @@ usage: rallypoint COMMAND [options]
 
   run      start, watch and heal a job's workers on this node
   serve    host a coordinator for many jobs, outside any of them
+  store    host a store for torch's TCPStore clients, outside any job
   token    make or show the secret that the nodes of a job share
 
   rallypoint run --nproc-per-node 2 train.py     two workers on this machine
@@ -45,6 +46,10 @@ def main(argv: Sequence[str] | None = None) -> int:
                 from rallypoint.cli.serve import run as serve
 
                 return serve(words[1:])
+            case "store":
+                from rallypoint.cli.store import run as store
+
+                return store(words[1:])
             case "token":
                 from rallypoint.cli.options import environ_token
                 from rallypoint.cli.token import run as token

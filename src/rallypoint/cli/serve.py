@@ -8,34 +8,26 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import queue
 import signal
-import sys
-import threading
-import time
 from socket import socket
 from typing import NoReturn
 
 from msgspec import Struct
 
 from rallypoint.cli import values
+from rallypoint.cli.event_lines import EventLines
 from rallypoint.cli.options import environ_token
-from rallypoint.cli.render import render_event, render_event_json
 from rallypoint.cli.scan import Value, quoted
 from rallypoint.config import DEFAULT_COORDINATOR_PORT, Endpoint
 from rallypoint.coordinator.listen import BindRefused, Refusal, raise_open_files_limit, try_bind
 from rallypoint.coordinator.server import Coordinator
-from rallypoint.core.job_events import Record
 from rallypoint.core.wording import signal_name
 from rallypoint.errors import UsageError
-from rallypoint.observe.records import AgentEvent, FieldValue
 from rallypoint.rendezvous.endpoint import NotYet, resolve
 from rallypoint.rendezvous.token import Token, find_token, user_home
 
 SIGNALLED = 128
 _MAX_PORT = 65535
-_UNWRITTEN_MAX = 10_000
-_LAST_LINES_S = 2.0
 
 _DESCRIPTION = """\
 Host the coordinator of many jobs on this machine, outside any of them.
@@ -83,14 +75,14 @@ def run(argv: list[str]) -> int:
     if not options.insecure:
         token = find_token(options.token_file, environ_token(), user_home(), create=True)
         assert token is not None, "find_token creates or raises"
-    lines = _Lines(options)
+    lines = EventLines(json=options.json, quiet=options.quiet)
     try:
         return asyncio.run(_serve(options, token, lines))
     finally:
         lines.close()
 
 
-async def _serve(options: _Options, token: Token | None, lines: _Lines) -> int:
+async def _serve(options: _Options, token: Token | None, lines: EventLines) -> int:
     listeners = await _bind(options)
     raise_open_files_limit()
     loop = asyncio.get_running_loop()
@@ -136,52 +128,6 @@ def _serving(listeners: list[socket], token: Token | None) -> str:
     places = [Endpoint(*listener.getsockname()[:2]) for listener in listeners]
     secret = "--insecure: anybody may take part" if token is None else f"token {token.source}"
     return f"serving on {', '.join(map(str, places))} ({secret})"
-
-
-class _Lines:
-    """Writes lines to stderr from a thread: a terminal that was paused must not stop the jobs."""
-
-    def __init__(self, options: _Options) -> None:
-        self._json, self._quiet = options.json, options.quiet
-        self._unwritten: queue.Queue[str | None] = queue.Queue(_UNWRITTEN_MAX)
-        self._dropped = 0
-        self._writer = threading.Thread(target=self._write, name="rallypoint-lines", daemon=True)
-        self._writer.start()
-
-    def record(self, run_id: str, record: Record) -> None:
-        """Something happened to a job, or (without a run id) to a stranger's connection."""
-        text = f"job {run_id}: {record.text}" if run_id else record.text
-        self.say(record.name, text, run_id, record.node_id)
-
-    def say(self, name: str, text: str, run_id: str = "", node_id: str = "") -> None:
-        if self._quiet:
-            return
-        fields: tuple[tuple[str, FieldValue], ...] = (("job", run_id),) if run_id else ()
-        if self._dropped:
-            fields += (("dropped_lines", self._dropped),)
-        event = AgentEvent(name, text, time.time(), node_id, fields=fields)
-        line = render_event_json(event) if self._json else render_event(event)
-        try:
-            self._unwritten.put_nowait(line)
-            self._dropped = 0
-        except queue.Full:
-            self._dropped += 1
-
-    def close(self) -> None:
-        """Wait a little for what is unwritten."""
-        try:
-            self._unwritten.put(None, timeout=_LAST_LINES_S)
-        except queue.Full:
-            return
-        self._writer.join(_LAST_LINES_S)
-
-    def _write(self) -> None:
-        while (line := self._unwritten.get()) is not None:
-            try:
-                sys.stderr.write(line + "\n")
-                sys.stderr.flush()
-            except OSError:
-                continue  # nobody reads any more; the jobs go on
 
 
 def _parse(argv: list[str]) -> _Options:

@@ -1,0 +1,254 @@
+"""`rallypoint store`: a store of its own for torch's `TCPStore` clients, outside any job."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import re
+import signal
+from typing import NoReturn
+
+from msgspec import Struct
+
+from rallypoint.cli import values
+from rallypoint.cli.event_lines import EventLines
+from rallypoint.cli.scan import Value
+from rallypoint.config import Endpoint
+from rallypoint.coordinator.listen import BindRefused, Refusal, try_bind
+from rallypoint.core.wording import signal_name
+from rallypoint.errors import UsageError
+from rallypoint.rendezvous.endpoint import NotYet, resolve
+from rallypoint.store.access import EVERYBODY, AccessGate, AccessPolicy, Who
+from rallypoint.store.event_loop import new_event_loop
+from rallypoint.store.limits import (
+    OWN_DESCRIPTORS,
+    StoreLimits,
+    connections_within,
+    raise_descriptor_limit,
+)
+from rallypoint.store.server import StoreServer
+from rallypoint.wire.address import Address
+
+SIGNALLED = 128
+_MAX_PORT = 65535
+_DEFAULT_PORT = 29500
+_SIZE = re.compile(r"(\d{1,15})([KMGT]?)(?:i?B)?", re.IGNORECASE)
+_UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
+_NO_ENROLMENT = b""  # the key of no round: nobody enrols here
+
+_DESCRIPTION = """\
+Host a key-value store that speaks the protocol of torch's TCPStore, outside any job.
+
+  rallypoint store --host 127.0.0.1                       for your own processes here
+  rallypoint store --host 10.0.0.5 --allow 10.0.0.0/8     for the machines of a network
+
+Whoever can write to the store of a job can run code in it: open it to no more than that.
+"""
+
+_EPILOG = """\
+Exit codes: 2 wrong usage (the port is in use, the address is not this machine's, nobody was
+allowed), 75 the system refused to listen, 130 and 143 ended by SIGINT and SIGTERM.
+"""
+
+
+class _Options(Struct, frozen=True):
+    host: str
+    port: int
+    networks: tuple[str, ...]
+    insecure: bool
+    max_connections: int | None
+    max_bytes: int | None
+    stats_s: float | None
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"store: {message} (see rallypoint store --help)")
+
+
+def run(argv: list[str]) -> int:
+    """Serve until a signal ends it; returns 128 + its number. Blocks; for the main thread.
+
+    Raises UsageError when it can't start, InfrastructureError when the system refuses, and
+    SystemExit for --help.
+    """
+    options = _parse(argv)
+    limits = StoreLimits(
+        max_connections=_max_connections(options.max_connections, raise_descriptor_limit()),
+        max_bytes=options.max_bytes,
+    )
+    lines = EventLines()
+    try:
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            return runner.run(_serve(options, limits, lines))
+    finally:
+        lines.close()
+
+
+async def _serve(options: _Options, limits: StoreLimits, lines: EventLines) -> int:
+    found = await resolve(Endpoint(options.host, options.port))
+    if isinstance(found, NotYet):
+        raise UsageError(f"--host {options.host}: {found.reason}; use an address of this machine")
+    policy = _policy(options, found.addresses)
+    listeners = try_bind(found.addresses, options.port)
+    if isinstance(listeners, BindRefused):
+        if listeners.refusal is Refusal.NOT_MINE:
+            raise UsageError(f"--host {options.host}: {listeners.why}")
+        raise UsageError(f"--port {options.port}: {listeners.why}: choose another")
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[int] = loop.create_future()
+
+    def end(number: int) -> None:
+        if not ended.done():
+            ended.set_result(number)
+
+    def complain(line: str) -> None:
+        lines.say("store_refused", line)
+
+    for ending in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(ending, end, int(ending))
+    server = StoreServer(AccessGate(policy), _NO_ENROLMENT, complain, limits=limits)
+    try:
+        places = [Endpoint(*listener.getsockname()[:2]) for listener in listeners]
+        for listener in listeners:
+            await server.listen(listener)
+        lines.say("store_listening", _listening(places, policy))
+        if options.stats_s is not None:
+            _Stats(server, options.stats_s, lines)
+        number = await ended
+        lines.say("signal", f"got {signal_name(number)}: the store is gone")
+    finally:
+        server.close()
+    await asyncio.sleep(0)  # closed connections are told so in the next turn of the loop
+    return SIGNALLED + number
+
+
+def _policy(options: _Options, addresses: tuple[Address, ...]) -> AccessPolicy:
+    if options.insecure:
+        return EVERYBODY
+    if options.networks:
+        return AccessPolicy(Who.ALLOWED, options.networks)
+    if all(address.is_loopback for address in addresses):
+        return AccessPolicy(Who.SAME_USER)
+    raise UsageError(
+        f"--host {options.host}: other machines reach it, so say who may use the store: "
+        "--allow 10.0.0.0/8 for a network, or --insecure for everybody"
+    )
+
+
+def _listening(places: list[Endpoint], policy: AccessPolicy) -> str:
+    who = policy.who.value
+    if policy.who is Who.ALLOWED:
+        who = f"processes of this user here, and {', '.join(policy.networks)}"
+    first = places[0]
+    return (
+        f"the store listens on {', '.join(map(str, places))} for {who}; "
+        f"torch: TCPStore({first.host!r}, {first.port}, is_master=False)"
+    )
+
+
+def _max_connections(wanted: int | None, descriptors: int) -> int:
+    most = connections_within(descriptors)
+    if wanted is not None and wanted > most:
+        raise UsageError(
+            f"--max-connections {wanted}: needs {wanted + OWN_DESCRIPTORS} open files, and this "
+            f"process may have {descriptors}: raise the hard limit (ulimit -Hn), or give {most}"
+        )
+    return most if wanted is None else wanted
+
+
+class _Stats:
+    """A line every so many seconds."""
+
+    def __init__(self, server: StoreServer, every_s: float, lines: EventLines) -> None:
+        self._server, self._every_s, self._lines = server, every_s, lines
+        self._operations = 0
+        self._loop = asyncio.get_running_loop()
+        self._loop.call_later(every_s, self._say)
+
+    def _say(self) -> None:
+        now = self._server.stats
+        per_second = (now.operations - self._operations) / self._every_s
+        self._operations = now.operations
+        self._lines.say(
+            "store_stats",
+            f"{now.connections} connections, {now.keys} keys, {now.bytes} bytes, "
+            f"{now.waiting} waiting, {per_second:.0f} operations/s",
+        )
+        self._loop.call_later(self._every_s, self._say)
+
+
+def _parse(argv: list[str]) -> _Options:
+    given = _parser().parse_args(argv)
+    if not 0 <= given.port <= _MAX_PORT:
+        raise UsageError(f"--port {given.port}: must be 0..{_MAX_PORT}")
+    allowed = [Value(text, f"--allow {text}") for text in given.allow]
+    if allowed and given.insecure:
+        raise allowed[0].wrong("has no effect with --insecure; give one of the two")
+    if given.max_connections is not None and given.max_connections < 1:
+        raise UsageError(f"--max-connections {given.max_connections}: needs 1 or more")
+    stats = given.stats
+    return _Options(
+        host=values.host(Value(given.host, f"--host {given.host}")),
+        port=given.port,
+        networks=tuple(network for value in allowed for network in values.networks(value)),
+        insecure=given.insecure,
+        max_connections=given.max_connections,
+        max_bytes=None if given.max_memory is None else _size(given.max_memory),
+        stats_s=None
+        if stats is None
+        else values.seconds(Value(stats, f"--stats {stats}"), positive=True),
+    )
+
+
+def _size(text: str) -> int:
+    found = _SIZE.fullmatch(text)
+    if found is None or not int(found[1]):
+        raise UsageError(f"--max-memory {text}: needs a size like 500M or 2G")
+    return int(found[1]) << _UNITS[found[2].upper()]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="rallypoint store",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--host", required=True, metavar="ADDR", help="the address to listen on, and no other")
+    add(
+        "--port",
+        type=int,
+        default=_DEFAULT_PORT,
+        metavar="PORT",
+        help=f"(default {_DEFAULT_PORT}; 0: the system chooses)",
+    )
+    add(
+        "--allow",
+        action="append",
+        default=[],
+        metavar="CIDR,...",
+        help="machines that may use the store, besides your own processes here; repeatable",
+    )
+    add("--insecure", action="store_true", help="let everybody who reaches the port use it")
+    add(
+        "--max-connections",
+        type=int,
+        metavar="N",
+        help="(default: as many as the limit of open files allows)",
+    )
+    add(
+        "--max-memory",
+        metavar="SIZE",
+        help="close who would store more than this in all, as 500M or 2G; keys, values and 128 "
+        "bytes for each count (default: no limit)",
+    )
+    add(
+        "--stats",
+        nargs="?",
+        const="10",
+        metavar="SECONDS",
+        help="a line every SECONDS (10): connections, keys, bytes, waiters, operations",
+    )
+    return parser
