@@ -347,6 +347,10 @@ def test_who_waits_holds_nobody_up(master: TCPStore) -> None:
         assert [value.result(LIMIT_S) for value in waiting] == [b"0", b"1", b"2"]
         for n in range(20):  # the connections that waited are used again
             assert store.add("n", 1) == n + 2
+        again = [pool.submit(store.get, f"later{n}") for n in range(3)]
+        wait_until(lambda: len(server.requests(c10d.Wait)) == 6)
+        store.multi_set([f"later{n}" for n in range(3)], ["0", "1", "2"])
+        assert [value.result(LIMIT_S) for value in again] == [b"0", b"1", b"2"]
         with pytest.raises(StoreTimeoutError):
             store.wait(["never"], timeout=0.01)
         assert server.connections == 4
