@@ -60,7 +60,7 @@ class C10dRendezvousBackend(RendezvousBackend):
     def set_state(
         self, state: bytes, token: Token | None = None
     ) -> tuple[bytes, Token, bool] | None:
-        if token is not None and not isinstance(token, bytes):
+        if token is not None and not (token and isinstance(token, bytes)):
             raise ParameterError(f"token={token!r}: needs what get_state or set_state returned")
         return self._ask(lambda: self._swap(state, token))
 
