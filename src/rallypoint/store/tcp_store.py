@@ -1,8 +1,8 @@
 """The store that `torch.distributed.TCPStore` is: a client of one server, which it may host.
 
-It speaks the protocol of torch's, so that either side may be torch's own. What differs is told in
-docs/stores.md; the main point is that nothing hangs: every answer is waited for no longer than the
-timeout, and the loss of a server is an error that names it.
+It speaks the protocol of torch's, so that either side may be torch's own. What differs is that
+nothing hangs: a plain answer is waited for as long as the timeout, or 5 s if that is longer, and
+the loss of a server is an error that names it.
 """
 
 from __future__ import annotations
