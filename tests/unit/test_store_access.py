@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from rallypoint.store.access import HOLD_S, MAX_HELD, AccessGate, Admission, Peer, Reach
+from rallypoint.store.access import (
+    HOLD_S,
+    MAX_HELD,
+    AccessGate,
+    AccessPolicy,
+    Admission,
+    Peer,
+    Reach,
+    Who,
+    parse_network,
+    round_policy,
+)
 
 
 def remote(address: str = "10.0.0.7", port: int = 40000) -> Peer:
@@ -96,3 +107,44 @@ def test_F9_so_many_are_held_and_no_more() -> None:
 @pytest.mark.parametrize("peer", [remote(), OTHER_USER, NOBODY_KNOWS, SAME_USER])
 def test_F9_insecure_admits_everybody(peer: Peer) -> None:
     assert AccessGate(open_access=True).arrive(1, peer, 0.0) == (Admission.ALLOWED, None)
+
+
+def test_F9_a_network_that_a_person_named_is_allowed_without_enrolling() -> None:
+    gate = AccessGate(round_policy(everybody=False, networks=["10.0.0.0/8", "fd00::/8"]))
+    assert gate.arrive(1, remote(), 0.0) == (Admission.ALLOWED, None)
+    assert gate.arrive(2, remote("fd00::7"), 0.0) == (Admission.ALLOWED, None)
+    assert gate.arrive(3, remote("192.0.2.7"), 0.0) == (Admission.HELD, None)
+    [(_, refusal)] = gate.expire(HOLD_S)
+    assert "--store-allow 192.0.2.7" in str(refusal)
+
+
+def test_F9_a_wide_network_lets_no_other_user_of_this_machine_in_but_a_loopback_one_does() -> None:
+    own_address = Peer("10.0.0.7", 2, Reach.OTHER_USER, 1001)
+    for network in ("0.0.0.0/0", "10.0.0.0/8"):
+        gate = AccessGate(round_policy(everybody=False, networks=[network]))
+        for peer in (OTHER_USER, NOBODY_KNOWS, own_address):
+            admission, refusal = gate.arrive(1, peer, 0.0)
+            assert admission is Admission.REFUSED
+            assert "--store-allow 127.0.0.0/8" in str(refusal)
+    gate = AccessGate(round_policy(everybody=False, networks=["127.0.0.0/8"]))
+    assert gate.arrive(1, OTHER_USER, 0.0) == (Admission.ALLOWED, None)
+    assert gate.arrive(2, NOBODY_KNOWS, 0.0) == (Admission.ALLOWED, None)
+
+
+def test_where_no_node_enrols_a_stranger_is_refused_at_once() -> None:
+    for policy in (AccessPolicy(), AccessPolicy(Who.ALLOWED, ("192.0.2.0/24",))):
+        gate = AccessGate(policy)
+        assert gate.arrive(1, SAME_USER, 0.0) == (Admission.ALLOWED, None)
+        admission, refusal = gate.arrive(2, remote(), 0.0)
+        assert admission is Admission.REFUSED
+        assert "10.0.0.7 is in no network that is allowed; --allow 10.0.0.7 lets" in str(refusal)
+
+
+@pytest.mark.parametrize("text", ["10.0.0.0/33", "10.0.0.1/8", "node-a", ""])
+def test_what_is_no_network_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):
+        parse_network(text)
+
+
+def test_an_address_is_a_network_of_one() -> None:
+    assert parse_network(" 10.0.0.1 ") == "10.0.0.1/32"
