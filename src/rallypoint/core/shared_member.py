@@ -2,9 +2,9 @@
 
 There is no server, so the members do a server's duties among themselves: somebody must notice
 that a last call has ended or that a node has stopped counting. The first member in rank order, the
-*leader*, does all of that; every other member watches the leader alone, so that a heartbeat costs
-O(N) reads in all. The second takes over when the leader stands still, the third when the second
-should have, and so on; a duty done twice does no harm.
+*leader*, does all of that. The two after it, its *heirs*, watch everybody too, and act when it
+should have; all others watch these three alone, so that a heartbeat costs O(N) reads in all, and a
+leader that dies together with others delays nothing. A duty done twice does no harm.
 
 Pure: times are seconds on the caller's monotonic clock, what was read comes in, what is to be done
 comes out.
@@ -22,6 +22,11 @@ from rallypoint.core.model import NodeRef
 from rallypoint.core.round_state import Phase, RoundState, Standing
 from rallypoint.core.round_timers import timers_wanted
 from rallypoint.core.shared_round import SharedState
+
+HEADS = 3
+"""The leader and its heirs."""
+BEATS_PER_LEASE = 3
+"""At least so many: a node that counts more rarely could not be told from a dead one."""
 
 
 class InWorld(Struct, frozen=True):
@@ -66,11 +71,17 @@ class SharedMember:
 
     def __init__(self, ref: NodeRef, interval_s: float, lease_s: float) -> None:
         self.ref = ref
-        self._interval_s, self._lease_s = interval_s, lease_s
+        self._interval_s = min(interval_s, lease_s / BEATS_PER_LEASE)
+        self._lease_s = lease_s
         self._watch = BeatWatch(lease_s)
         self._shared: SharedState | None = None
         self._due: dict[Timer, float] = {}
         self._order: tuple[NodeRef, ...] = ()
+
+    @property
+    def interval_s(self) -> float:
+        """How often it counts, and reads the counters of others."""
+        return self._interval_s
 
     def observe(self, shared: SharedState, now: float) -> None:
         """The state, as it has just been read or written."""
@@ -84,13 +95,12 @@ class SharedMember:
         }
 
     def watched(self) -> tuple[NodeRef, ...]:
-        """Whose counters this node reads: everybody's if it leads, else the leader's."""
+        """Whose counters this node reads: everybody's if it leads or is an heir, else theirs."""
         place = self._place()
         if place is None:
             return ()
-        return (
-            tuple(ref for ref in self._order if ref != self.ref) if not place else self._order[:1]
-        )
+        heads = self._order if place < HEADS else self._order[:HEADS]
+        return tuple(ref for ref in heads if ref != self.ref)
 
     def read_beats(self, beats: Mapping[NodeRef, int], now: float) -> None:
         """The counters of those watched, as they have just been read."""
@@ -104,7 +114,7 @@ class SharedMember:
         ended = [
             TimerEnded(timer) for timer, at in self._due.items() if at + self._patience() <= now
         ]
-        return [*self._watch.suspects(max(0, place - 1) * self._interval_s), *ended]
+        return [*self._watch.suspects(place * self._interval_s), *ended]
 
     def next_due(self) -> float | None:
         """When a timer ends that this node must act on; None: nothing to wait for."""

@@ -44,6 +44,7 @@ SCHEMA = 1
 REMEMBERED = 256
 """So many gone incarnations are remembered, to void their late joins. The value is sent about."""
 _SHOWN_BYTES = 24
+_DIGEST_BYTES = 8
 
 
 class SharedState(Struct, array_like=True):
@@ -140,7 +141,7 @@ def take_letters(
 def _decode_letter(data: bytes) -> Letter | None:
     try:
         return _letter_decoder.decode(data)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
 
 
@@ -187,7 +188,8 @@ def is_member(shared: SharedState, ref: NodeRef) -> bool:
 
 def encode(shared: SharedState) -> bytes:
     """The value to store."""
-    return MAGIC + bytes((SCHEMA,)) + _encoder.encode(shared)
+    body = _encoder.encode(shared)
+    return MAGIC + bytes((SCHEMA,)) + _digest(body) + body
 
 
 def decode(value: bytes) -> SharedState:
@@ -208,13 +210,21 @@ def decode(value: bytes) -> SharedState:
             f"the rendezvous state has version {value[len(MAGIC)]}, this node speaks {SCHEMA}: "
             "install the same version of rallypoint on every node of the job"
         )
+    body = memoryview(value)[header + _DIGEST_BYTES :]
     try:
-        return _decoder.decode(memoryview(value)[header:])
-    except msgspec.MsgspecError as error:
+        if value[header : header + _DIGEST_BYTES] != _digest(body):
+            raise msgspec.DecodeError(f"its {len(value)} bytes are not those that were written")
+        return _decoder.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise RendezvousStateError(
             f"the rendezvous state is damaged ({error}); it was left as it is: "
             "use another run id, or delete it"
         ) from error
+
+
+def _digest(body: bytes | memoryview) -> bytes:
+    """Tells damage: a flipped bit may well be another state."""
+    return hashlib.blake2s(body, digest_size=_DIGEST_BYTES).digest()
 
 
 def _forget_departed(shared: SharedState) -> None:

@@ -20,6 +20,7 @@ from rallypoint.core import shared_round
 from rallypoint.core.beat_watch import Suspect
 from rallypoint.core.events import Effect, NodeJoined, NodeLeft, TimerEnded
 from rallypoint.core.model import Candidate, NodeRef, SharedSettings
+from rallypoint.core.round_state import Standing
 from rallypoint.core.shared_member import Closed, InWorld, Outlook, Outside, Pending, SharedMember
 from rallypoint.core.shared_round import SharedState
 from rallypoint.errors import (
@@ -64,8 +65,8 @@ class SharedDriver:
     ) -> None:
         self._settings, self._ref, self._backend = settings, ref, backend
         self._on_change = on_change
-        self._interval_s = settings.heartbeat_s
         self._member = SharedMember(ref, settings.heartbeat_s, settings.lease_s)
+        self._interval_s = self._member.interval_s
         self._token: Token | None = None
         self._shared: SharedState | None = None
         self._outlook: Outlook = Outside()
@@ -119,7 +120,8 @@ class SharedDriver:
                     return outlook
                 case Closed(why, was_needed):
                     raise _closed(self._settings.run_id, why, was_needed)
-                case Outside():
+                case Outside() | Pending(standing=Standing.STOPPING):
+                    # Removed meanwhile; or the round formed, and ended before we could look.
                     await self._ask_to_join(candidate)
                     continue
                 case Pending():
