@@ -29,6 +29,7 @@ demo: $(DEMO_SETUP)
 bench: $(SETUP)
 	$(BIN)/python benchmarks/launch.py
 	$(BIN)/python benchmarks/recovery.py
+	$(BIN)/python benchmarks/store.py
 
 # Until something is found, FUZZ_SECONDS have passed, or it is stopped.
 fuzz: $(VENV)/.ready-fuzz

@@ -30,3 +30,24 @@ def test_a_quick_benchmark_fills_its_tables(name: str, rows: int, tmp_path: Path
     assert all("met" in line or "missed" in line for line in measured)
     # An agent that was killed can't remove its own folder; the benchmark's must be gone.
     assert list(tmp_path.glob("rallypoint-bench-*")) == []
+
+
+def test_the_quick_benchmark_of_the_store_fills_its_tables(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, BENCHMARKS / "store.py", "--quick"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = [line for line in done.stdout.splitlines() if line.startswith("|")]
+    measured = [line for line in lines if MEASURED.search(line)]
+    servers = [line.split()[1] for line in measured[:-14]]
+    assert servers[:2] == ["torch", "asyncio"]
+    # Operations on servers, operations by client, and what is done at once.
+    assert len(measured) == len(servers) + 7 + 4 + 3, done.stdout
+    for name in ("set", "get", "multi_set"):
+        rows = [line for line in measured if line.startswith(f"| {name} ")]
+        assert any("met" in line or "missed" in line for line in rows), name

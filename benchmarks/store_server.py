@@ -1,0 +1,41 @@
+"""A server of the store's benchmark, which prints its port: store_server.py torch|asyncio|uvloop"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+import time
+
+from rallypoint.store.access import EVERYBODY, AccessGate
+from rallypoint.store.event_loop import new_event_loop
+from rallypoint.store.limits import raise_descriptor_limit
+from rallypoint.store.server import StoreServer
+
+
+async def serve() -> None:
+    """Ours."""
+    listener = socket.create_server(("127.0.0.1", 0), backlog=socket.SOMAXCONN)
+    listener.setblocking(False)
+    server = StoreServer(AccessGate(EVERYBODY), b"", print)
+    await server.listen(listener)
+    print(listener.getsockname()[1], flush=True)
+    await asyncio.Event().wait()
+
+
+def main() -> None:
+    """Until it is killed."""
+    raise_descriptor_limit()
+    if sys.argv[1] == "torch":
+        from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+        store = TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
+        print(store.port, flush=True)
+        while True:
+            time.sleep(60)
+    with asyncio.Runner(loop_factory=lambda: new_event_loop(fast=sys.argv[1] == "uvloop")) as own:
+        own.run(serve())
+
+
+if __name__ == "__main__":
+    main()
