@@ -17,11 +17,14 @@ if TYPE_CHECKING:
         StoreQueueEmptyError,
         StoreTimeoutError,
     )
+    from rallypoint.store.file_store import FileStore
     from rallypoint.store.hash_store import HashStore
     from rallypoint.store.prefix_store import PrefixStore
     from rallypoint.store.store import Store
+    from rallypoint.store.tcp_store import TCPStore
 
 __all__ = [
+    "FileStore",
     "HashStore",
     "PrefixStore",
     "Store",
@@ -30,12 +33,15 @@ __all__ = [
     "StoreError",
     "StoreQueueEmptyError",
     "StoreTimeoutError",
+    "TCPStore",
 ]
 
 _MODULES = {
+    "FileStore": "rallypoint.store.file_store",
     "HashStore": "rallypoint.store.hash_store",
     "PrefixStore": "rallypoint.store.prefix_store",
     "Store": "rallypoint.store.store",
+    "TCPStore": "rallypoint.store.tcp_store",
 }
 
 

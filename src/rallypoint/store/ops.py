@@ -1,0 +1,130 @@
+"""What a group of ranks does through a store: exchange data, wait for each other.
+
+Everything here works with any object of the `Store` vocabulary, torch's own included. Each rank
+makes a fixed number of requests, whatever the size of the group. What is written stays in the
+store: a prefix serves once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from time import monotonic
+from typing import Any
+
+from rallypoint.errors import StoreTimeoutError
+
+MAX_NAMED = 16
+"""So many missing ranks are looked for when a wait ends in vain."""
+
+Name = Callable[[int], str]
+
+
+@contextmanager
+def store_timeout(store: Any, timeout: float) -> Iterator[None]:
+    """Sets a store's timeout in seconds for the block, and the old one again however it ends."""
+    before = store.timeout
+    store.set_timeout(timedelta(seconds=timeout))
+    try:
+        yield
+    finally:
+        store.set_timeout(before)
+
+
+def get_all(store: Any, rank: int, prefix: str, world_size: int) -> list[bytes]:
+    """The values of `<prefix><rank>` for every rank, in order, once all are there.
+
+    Rank 0, which may host the store, returns last. Blocks, each time up to the store's timeout.
+    Raises StoreTimeoutError, which names the ranks that were missing.
+    """
+    return _get_all(store, rank, prefix, world_size, store.timeout.total_seconds())
+
+
+def synchronize(
+    store: Any, data: bytes, rank: int, world_size: int, key_prefix: str, timeout: float = 300
+) -> list[bytes]:
+    """Gives every rank the data of all, in order of ranks; otherwise as `get_all`."""
+    _check_rank(rank, world_size)
+    store.set(f"{key_prefix}{rank}", data)
+    return _get_all(store, rank, key_prefix, world_size, timeout)
+
+
+def barrier(
+    store: Any,
+    world_size: int,
+    key_prefix: str,
+    barrier_timeout: float = 300,
+    rank: int | None = None,
+    rank_tracing_decoder: Name | None = None,
+) -> None:
+    """Returns when `world_size` ranks have come. Blocks.
+
+    Raises StoreTimeoutError; where all give their rank it names those that are missing, each as
+    `rank_tracing_decoder` calls it. A rank that timed out may come again if it gives its rank: it
+    is counted once.
+    """
+    if rank is not None:
+        _check_rank(rank, world_size)
+    last = f"{key_prefix}/last_member"
+    is_new = rank is None or store.add(f"{key_prefix}/arrived/{rank}", 1) == 1
+    if is_new and store.add(f"{key_prefix}/num_members", 1) >= world_size:
+        store.set(last, "1")
+    arrived = [f"{key_prefix}/arrived/{other}" for other in range(world_size)]
+    _wait(store, [last], barrier_timeout, "barrier", arrived, rank_tracing_decoder)
+
+
+def _get_all(store: Any, rank: int, prefix: str, world_size: int, timeout_s: float) -> list[bytes]:
+    _check_rank(rank, world_size)
+    keys = [f"{prefix}{other}" for other in range(world_size)]
+    _wait(store, keys, timeout_s, "get_all", keys)
+    values = list(store.multi_get(keys))
+    finished = [f"{prefix}/finished/{other}" for other in range(1, world_size)]
+    if rank > 0:
+        store.set(finished[rank - 1], "1")
+    elif finished:
+        _wait(store, finished, timeout_s, "get_all", ["", *finished])
+    return values
+
+
+def _wait(
+    store: Any,
+    keys: list[str],
+    timeout_s: float,
+    doing: str,
+    by_rank: Sequence[str],
+    name: Name | None = None,
+) -> None:
+    """Waits for keys; if in vain, looks which ranks have not set theirs. An empty key is none."""
+    start = monotonic()
+    try:
+        store.wait(keys, timedelta(seconds=timeout_s))
+    except Exception as error:
+        if not _is_timeout(error):
+            raise
+        waited_s = monotonic() - start
+        ranks = _absent(store, [rank for rank, key in enumerate(by_rank) if key], by_rank)
+        named = [name(rank) if name else f"rank {rank}" for rank in ranks[:MAX_NAMED]]
+        raise StoreTimeoutError(doing, named or keys, waited_s) from error
+
+
+def _absent(store: Any, ranks: list[int], keys: Sequence[str]) -> list[int]:
+    """Of these ranks the first whose keys are missing, found by halves."""
+    if not ranks or store.check([keys[rank] for rank in ranks]):
+        return []
+    if len(ranks) == 1:
+        return ranks
+    half = len(ranks) // 2
+    found = _absent(store, ranks[:half], keys)
+    return found if len(found) >= MAX_NAMED else found + _absent(store, ranks[half:], keys)
+
+
+def _is_timeout(error: Exception) -> bool:
+    """Torch's stores say so by a class of theirs, or by words alone."""
+    theirs = any(cls.__name__ == "DistStoreError" for cls in type(error).__mro__)
+    return isinstance(error, TimeoutError) or theirs or "timeout" in str(error).lower()
+
+
+def _check_rank(rank: int, world_size: int) -> None:
+    if not 0 <= rank < world_size:
+        raise ValueError(f"rank {rank} is not among the {world_size} ranks of the group")
