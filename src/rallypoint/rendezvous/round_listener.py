@@ -56,6 +56,11 @@ class RoundListener:
             listen_socket=self._listener,
         )
 
+    @property
+    def store(self) -> TCPStore | None:
+        """A client of the store that is served here."""
+        return self._store
+
     def close(self) -> None:
         """Nothing listens any more. May be called again."""
         if self._store is not None:
