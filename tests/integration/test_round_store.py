@@ -590,20 +590,21 @@ def test_F9_an_unknown_address_that_is_held_is_served_once_its_node_has_enrolled
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can run a client as another user")
-@pytest.mark.parametrize("open_access", [False, True])
+@pytest.mark.parametrize("way_in", ["", "everybody", "--store-allow 127.0.0.0/8"])
 def test_F9_another_user_of_this_machine_is_refused(
-    store: RoundStore, lines: Callable[[], str], open_access: bool
+    store: RoundStore, lines: Callable[[], str], way_in: str
 ) -> None:
     async def main() -> None:
-        store.open(1, KEY, open_access=open_access)
+        networks = way_in.split()[1:]
+        store.open(1, KEY, open_access=way_in == "everybody", networks=networks)
 
         pid = os.fork()
         if pid == 0:  # of this interpreter, which another user may not be allowed to execute
             os._exit(become_another_user(store.port))
         status = (await asyncio.to_thread(os.waitpid, pid, 0))[1]
         outcome = {0: "served", 1: "closed"}[os.waitstatus_to_exitcode(status)]
-        assert outcome == ("served" if open_access else "closed")
-        assert ("user 65534 of this machine" in lines()) is not open_access
+        assert outcome == ("served" if way_in else "closed")
+        assert ("user 65534 of this machine" in lines()) is not bool(way_in)
 
     run(main, store)
 

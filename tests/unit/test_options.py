@@ -10,6 +10,7 @@ from rallypoint.cli.help import help_text
 from rallypoint.cli.options import parse_run
 from rallypoint.cli.scan import HelpRequested
 from rallypoint.config import Endpoint, OnJoin, OutputMode
+from rallypoint.errors import UsageError
 
 
 def test_no_option_at_all_is_this_node_alone() -> None:
@@ -314,3 +315,14 @@ def test_the_help_fits_a_terminal_and_names_every_option() -> None:
     assert max(len(line) for line in text.splitlines()) <= 80
     for name in FLAGS:
         assert name in text
+
+
+def test_networks_that_may_use_the_store_are_checked() -> None:
+    config = parse_run(
+        ["--store-allow", "10.0.0.0/8,fd00::/8", "--store-allow=192.0.2.1", "train.py"],
+        {},
+        MACHINE,
+    )
+    assert config.access.store_networks == ("10.0.0.0/8", "fd00::/8", "192.0.2.1/32")
+    with pytest.raises(UsageError, match=r"--store-allow 10\.0\.0\.1/8: needs networks"):
+        parse_run(["--store-allow", "10.0.0.1/8", "train.py"], {}, MACHINE)
