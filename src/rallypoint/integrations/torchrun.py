@@ -1,0 +1,136 @@
+"""Rallypoint's rendezvous for stock torchrun: `--rdzv-backend rallypoint`.
+
+    torchrun --rdzv-backend rallypoint --rdzv-endpoint node0:29400 --nnodes 1:4 train.py
+
+torchrun finds `make_creator` as an entry point of the group `torchrun.handlers`. Agents and workers
+are torch's; who takes part, and when, is our coordinator's decision, so that a lost node is
+reported at once, and each round has a store and an address of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from rallypoint.errors import (
+    RallypointError,
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousGracefulExitError,
+    RendezvousStateError,
+    RendezvousTimeoutError,
+)
+from rallypoint.rendezvous.coordinator_handler import (
+    CoordinatorRendezvousHandler,
+    create_handler_from,
+)
+from rallypoint.rendezvous.parameters import RendezvousParameters
+
+if TYPE_CHECKING:
+    from torch.distributed.elastic.rendezvous import RendezvousHandler
+
+BACKEND = "rallypoint"
+_OF_TORCHRUN = ("timeout", "rank")
+"""What torchrun puts among a backend's keys for another one."""
+
+
+def make_creator() -> Callable[[Any], RendezvousHandler]:
+    """What makes torch's kind of handler from torch's kind of parameters."""
+    return create_handler
+
+
+def create_handler(params: Any) -> RendezvousHandler:
+    """A handler as torch's `RendezvousParameters` say; the keys are those of docs/rendezvous.md.
+
+    The token may also be in RALLYPOINT_TOKEN. Raises torch's RendezvousError.
+    """
+    config = {key: value for key, value in params.config.items() if key not in _OF_TORCHRUN}
+    if token := os.environ.get("RALLYPOINT_TOKEN"):
+        config.setdefault("token", token)
+    with _as_torch_says():
+        ours = RendezvousParameters(
+            params.backend,
+            params.endpoint,
+            params.run_id,
+            params.min_nodes,
+            params.max_nodes,
+            params.local_addr,
+            **config,
+        )
+        return _wrap(create_handler_from(ours))
+
+
+def _wrap(handler: CoordinatorRendezvousHandler) -> RendezvousHandler:
+    from torch.distributed import PrefixStore, TCPStore
+    from torch.distributed.elastic import rendezvous
+
+    class Handler(rendezvous.RendezvousHandler):
+        """The same handler in torch's words."""
+
+        def get_backend(self) -> str:
+            return handler.get_backend()
+
+        def get_run_id(self) -> str:
+            return handler.get_run_id()
+
+        @property
+        def use_agent_store(self) -> bool:
+            return True
+
+        def next_rendezvous(self) -> rendezvous.RendezvousInfo:
+            with _as_torch_says():
+                info = handler.next_rendezvous()
+            where = info.bootstrap_store_info
+            assert where is not None
+            host, port = where.master_addr, where.master_port
+            timeout = handler.settings.timeout.join
+            store = TCPStore(host, port, timeout=timeout, wait_for_workers=False)
+            return rendezvous.RendezvousInfo(
+                PrefixStore(f"rallypoint.{handler.get_run_id()}", store),
+                info.rank,
+                info.world_size,
+                rendezvous.RendezvousStoreInfo(host, port),
+            )
+
+        def is_closed(self) -> bool:
+            with _as_torch_says():
+                return handler.is_closed()
+
+        def set_closed(self) -> None:
+            with _as_torch_says():
+                handler.set_closed()
+
+        def num_nodes_waiting(self) -> int:
+            with _as_torch_says():
+                return handler.num_nodes_waiting()
+
+        def shutdown(self) -> bool:
+            """torchrun's last call, also while the error of a failed job passes through it."""
+            failed = sys.exc_info()[0] is not None
+            return handler.shutdown() if failed else handler.finish()
+
+    return Handler()
+
+
+@contextmanager
+def _as_torch_says() -> Iterator[None]:
+    """Our errors as torch's, with the same words."""
+    from torch.distributed.elastic import rendezvous as theirs
+
+    try:
+        yield
+    except RallypointError as error:
+        kinds = (
+            (RendezvousGracefulExitError, theirs.RendezvousGracefulExitError),
+            (RendezvousClosedError, theirs.RendezvousClosedError),
+            (RendezvousTimeoutError, theirs.RendezvousTimeoutError),
+            (RendezvousConnectionError, theirs.RendezvousConnectionError),
+            (RendezvousStateError, theirs.RendezvousStateError),
+        )
+        for ours, kind in kinds:
+            if isinstance(error, ours):
+                raise kind(str(error)) from error
+        raise theirs.RendezvousError(str(error)) from error
