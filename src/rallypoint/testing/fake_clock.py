@@ -1,0 +1,47 @@
+"""A monotonic clock that moves when it is told to, and others that run beside it.
+
+clock = FakeClock()
+late = clock.beside(offset_s=-20.0, rate=0.999)     # another machine's
+clock.advance(10.0)
+assert late.now() == -20.0 + 9.99
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """What tells the time."""
+
+    def now(self) -> float:
+        """Seconds since some moment that means nothing."""
+
+
+class FakeClock:
+    """Stands still by itself."""
+
+    def __init__(self, now_s: float = 0.0) -> None:
+        self._now_s = now_s
+
+    def now(self) -> float:
+        """Seconds."""
+        return self._now_s
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass. Raises ValueError for less than 0 seconds: monotonic clocks never do."""
+        if not seconds >= 0:
+            raise ValueError(f"a monotonic clock can't advance by {seconds!r} s")
+        self._now_s += seconds
+
+    def beside(self, offset_s: float = 0.0, rate: float = 1.0) -> Clock:
+        """A clock that moves with this one: `offset_s` off, and `rate` times as fast."""
+        return _Beside(self, offset_s, rate)
+
+
+class _Beside:
+    def __init__(self, clock: Clock, offset_s: float, rate: float) -> None:
+        self._clock, self._offset_s, self._rate = clock, offset_s, rate
+
+    def now(self) -> float:
+        return self._offset_s + self._rate * self._clock.now()
