@@ -14,7 +14,7 @@ import re
 import resource
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import count
@@ -136,8 +136,8 @@ def judged(
 
 
 def row(
-    name: str, found: dict[str, tuple[float, ...]], wanted: dict[str, float | None], up: bool
-) -> Any:
+    name: str, found: dict[str, tuple[float, ...]], wanted: Mapping[str, float | None], up: bool
+) -> list[str]:
     """Torch's server, then each of ours with its ratio."""
     cells = [name, spread(found["torch"])]
     for server, target in wanted.items():
