@@ -71,18 +71,12 @@ OURS, TORCH = "ours", "torch"
 SUBJECTS = (
     Subject("hash", "", OURS, OURS),
     Subject("hash", "", OURS, OURS, prefixed=True),
-    Subject("hash", "", TORCH, TORCH),
     Subject("tcp", OURS, OURS, OURS),
     Subject("tcp", OURS, OURS, OURS, prefixed=True),
     Subject("tcp", OURS, TORCH, TORCH),
-    Subject("tcp", OURS, OURS, TORCH, prefixed=True),
-    Subject("tcp", TORCH, OURS, OURS),
-    Subject("tcp", TORCH, TORCH, TORCH),
+    Subject("tcp", OURS, OURS, TORCH),
     Subject("file", "", OURS, OURS),
     Subject("file", "", OURS, OURS, prefixed=True),
-    Subject("file", "", OURS, TORCH),
-    Subject("file", "", TORCH, OURS),
-    Subject("file", "", TORCH, TORCH),
 )
 
 
