@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import os
 import random
 import signal
@@ -598,6 +599,7 @@ def test_F9_another_user_of_this_machine_is_refused(
         networks = way_in.split()[1:]
         store.open(1, KEY, open_access=way_in == "everybody", networks=networks)
 
+        codecs.lookup("idna")  # another user may not be allowed to read it either
         pid = os.fork()
         if pid == 0:  # of this interpreter, which another user may not be allowed to execute
             os._exit(become_another_user(store.port))
