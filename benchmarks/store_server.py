@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
-import time
 
 from rallypoint.store.access import EVERYBODY, AccessGate
 from rallypoint.store.event_loop import new_event_loop
@@ -20,19 +19,21 @@ async def serve() -> None:
     server = StoreServer(AccessGate(EVERYBODY), b"", print)
     await server.listen(listener)
     print(listener.getsockname()[1], flush=True)
-    await asyncio.Event().wait()
+    ended = asyncio.Event()
+    asyncio.get_running_loop().add_reader(sys.stdin, ended.set)
+    await ended.wait()
 
 
 def main() -> None:
-    """Until it is killed."""
+    """Until stdin ends, as it does with the benchmark however that ends."""
     raise_descriptor_limit()
     if sys.argv[1] == "torch":
         from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
         store = TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
         print(store.port, flush=True)
-        while True:
-            time.sleep(60)
+        sys.stdin.read()
+        return
     with asyncio.Runner(loop_factory=lambda: new_event_loop(fast=sys.argv[1] == "uvloop")) as own:
         own.run(serve())
 
