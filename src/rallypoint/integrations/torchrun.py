@@ -36,6 +36,9 @@ BACKEND = "rallypoint"
 _OF_TORCHRUN = ("timeout", "rank")
 """What torchrun puts among a backend's keys for another one."""
 
+_tokens: list[str] = []
+"""What was in the environment, for further handlers of this process."""
+
 
 def make_creator() -> Callable[[Any], RendezvousHandler]:
     """What makes torch's kind of handler from torch's kind of parameters."""
@@ -45,11 +48,13 @@ def make_creator() -> Callable[[Any], RendezvousHandler]:
 def create_handler(params: Any) -> RendezvousHandler:
     """A handler as torch's `RendezvousParameters` say; the keys are those of docs/rendezvous.md.
 
-    The token may also be in RALLYPOINT_TOKEN. Raises torch's RendezvousError.
+    The token may also be in RALLYPOINT_TOKEN, which is taken out of the environment, because the
+    workers inherit that. Raises torch's RendezvousError.
     """
     config = {key: value for key, value in params.config.items() if key not in _OF_TORCHRUN}
-    if token := os.environ.get("RALLYPOINT_TOKEN"):
-        config.setdefault("token", token)
+    _tokens.extend(filter(None, [os.environ.pop("RALLYPOINT_TOKEN", None)]))
+    if _tokens:
+        config.setdefault("token", _tokens[-1])
     with _as_torch_says():
         ours = RendezvousParameters(
             params.backend,
@@ -64,7 +69,7 @@ def create_handler(params: Any) -> RendezvousHandler:
 
 
 def _wrap(handler: CoordinatorRendezvousHandler) -> RendezvousHandler:
-    from torch.distributed import PrefixStore, TCPStore
+    from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
     from torch.distributed.elastic import rendezvous
 
     class Handler(rendezvous.RendezvousHandler):
@@ -82,7 +87,14 @@ def _wrap(handler: CoordinatorRendezvousHandler) -> RendezvousHandler:
 
         def next_rendezvous(self) -> rendezvous.RendezvousInfo:
             with _as_torch_says():
-                info = handler.next_rendezvous()
+                try:
+                    info = handler.next_rendezvous()
+                except RendezvousGracefulExitError as error:
+                    if not _runs_torchrun():
+                        raise
+                    # torchrun's own way out of this one ends in an AttributeError.
+                    print(f"rallypoint: {error}", file=sys.stderr)
+                    raise SystemExit(0) from error
             where = info.bootstrap_store_info
             assert where is not None
             host, port = where.master_addr, where.master_port
@@ -113,6 +125,13 @@ def _wrap(handler: CoordinatorRendezvousHandler) -> RendezvousHandler:
             return handler.shutdown() if failed else handler.finish()
 
     return Handler()
+
+
+def _runs_torchrun() -> bool:
+    """This process is the command, not a program that calls torch's launcher."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    is_module = spec is not None and spec.name == "torch.distributed.run"
+    return is_module or os.path.basename(sys.argv[0]) == "torchrun"
 
 
 @contextmanager

@@ -28,7 +28,12 @@ from rallypoint.errors import (
     RendezvousTimeoutError,
 )
 from rallypoint.rendezvous.connection import dial
-from rallypoint.rendezvous.coordinator_member import ENROL_TIMEOUT_S, FAREWELL_S, CoordinatorMember
+from rallypoint.rendezvous.coordinator_member import (
+    ENROL_TIMEOUT_S,
+    FAREWELL_S,
+    RETRY_S,
+    CoordinatorMember,
+)
 from rallypoint.rendezvous.coordinator_parameters import CoordinatorSettings, read_parameters
 from rallypoint.rendezvous.handler import (
     RendezvousHandler,
@@ -44,7 +49,6 @@ from rallypoint.rendezvous.session import CoordinatorSession, Identity
 from rallypoint.store.prefix_store import PrefixStore
 from rallypoint.store.tcp_store import TCPStore
 
-RETRY_S = 0.2
 _LOOK_AGAIN_S = 0.2
 """While there is nothing yet that could tell of a change."""
 _LONG_S = 3600.0

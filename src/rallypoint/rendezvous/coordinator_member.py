@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from datetime import timedelta
 from enum import IntEnum
 from typing import assert_never
 
@@ -32,10 +33,12 @@ from rallypoint.errors import (
     RendezvousError,
     RendezvousGracefulExitError,
     RendezvousTimeoutError,
+    StoreError,
     UsageError,
 )
 from rallypoint.rendezvous.endpoint import NotYet, resolve
 from rallypoint.rendezvous.session import CoordinatorSession, Pushed
+from rallypoint.store.async_tcp_store import AsyncTCPStore
 from rallypoint.wire import messages as m
 
 ENROL_TIMEOUT_S = 15.0
@@ -43,7 +46,7 @@ ENROL_TIMEOUT_S = 15.0
 FAREWELL_S = 2.0
 """How long the last reports may take to be acknowledged."""
 FENCE_CHECK_S = 0.25
-_RETRY_S = 0.2
+RETRY_S = 0.2
 
 Serve = Callable[[], None]
 """Starts the round's store: this node is rank 0."""
@@ -343,32 +346,30 @@ class CoordinatorMember:
 
 
 async def _reach(assignment: Assignment, timeout_s: float) -> None:
-    """Connect to the store of rank 0: a bad route shows before any worker starts.
+    """Have an answer of rank 0's store: a bad route shows before any worker starts.
 
     Raises EnrolmentError.
     """
     endpoint = Endpoint(assignment.master_addr, assignment.master_port)
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s
-    why = "no answer"
-    while (left_s := deadline - loop.time()) > 0:
-        found = await resolve(endpoint)
-        if isinstance(found, NotYet):
-            why = found.reason
-        else:
+    while isinstance(found := await resolve(endpoint), NotYet):
+        if loop.time() > deadline:
+            raise EnrolmentError(f"the round store's address {endpoint}: {found.reason}")
+        await asyncio.sleep(RETRY_S)
+    try:
+        left_s = max(RETRY_S, deadline - loop.time())
+        async with asyncio.timeout(left_s):
+            store = await AsyncTCPStore.connect(
+                found.addresses[0].host, endpoint.port, timedelta(seconds=left_s)
+            )
             try:
-                async with asyncio.timeout(left_s):
-                    host = found.addresses[0].host
-                    _, writer = await asyncio.open_connection(host, endpoint.port)
-                writer.transport.abort()
-                return
-            except TimeoutError:
-                why = "no answer"
-            except OSError as error:
-                why = error.strerror or str(error)
-        await asyncio.sleep(_RETRY_S)
-    raise EnrolmentError(
-        f"this node could not reach the round store at {endpoint} within {timeout_s:g} s: {why}: "
-        "open the port in the firewall between the two, or give the store's node an address that "
-        "the others reach (local_addr, --local-addr)"
-    )
+                await store.num_keys()
+            finally:
+                await store.close()
+    except (StoreError, TimeoutError) as error:
+        raise EnrolmentError(
+            f"this node could not reach the round store at {endpoint} within {timeout_s:g} s: "
+            f"{str(error) or 'no answer'}: open the port in the firewall between the two, or give "
+            "the store's node an address that the others reach (local_addr, --local-addr)"
+        ) from error
