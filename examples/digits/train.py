@@ -8,6 +8,7 @@ for one. The number of workers may differ from start to start.
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import time
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -58,7 +60,12 @@ def main() -> None:
     accuracy = measure_accuracy(network, test_set)
     if rank == 0:
         print(f"accuracy {accuracy:.3f}", flush=True)
-    dist.barrier()  # Torch's own threads may abort a process that exits while they are at work.
+
+    # A thread of gloo's that wants Python while the interpreter ends aborts the process. The group
+    # joins its threads when nothing refers to it any more: the model does, in a cycle, and so would
+    # defaults in torch.distributed.nn, were that first imported while there is a group.
+    del model
+    gc.collect()
     dist.destroy_process_group()
 
 

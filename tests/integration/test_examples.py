@@ -10,6 +10,33 @@ from tests.integration.one_agent import agent
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
+OUTLIVE = """
+import gc
+import os
+import runpy
+import sys
+from pathlib import Path
+
+import torch.distributed as dist
+
+
+def tell_gloo(at):
+    names = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
+    line = f"{at}: {[name for name in names if 'gloo' in name]}\\n"
+    os.write(1, line.encode())
+
+
+gc.disable()  # Nothing is collected by luck.
+del sys.argv[0]
+runpy.run_path(sys.argv[0], run_name="__main__")
+tell_gloo("after training")
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+dist.barrier()  # A thread that has worked has its name.
+tell_gloo("with a group")
+dist.destroy_process_group()
+"""
+"""Runs another program in its own process, and is still there when that has come to its end."""
+
 
 def test_hello_says_who_every_worker_is(tmp_path: Path) -> None:
     script = str(EXAMPLES / "hello" / "hello.py")
@@ -45,6 +72,20 @@ def test_digits_resumes_from_its_checkpoint(tmp_path: Path) -> None:
     assert accuracy(run.out) > 0.5
     assert second.read_bytes() == written != checkpoint.read_bytes()
     assert [path.name for path in tmp_path.glob("digits*")] == ["digits.pt"]
+
+
+def test_digits_ends_the_threads_of_its_group_before_it_exits(tmp_path: Path) -> None:
+    """One of them that wants Python while the interpreter ends would abort the worker."""
+    pytest.importorskip("torch")
+    pytest.importorskip("sklearn")
+    (tmp_path / "outlive.py").write_text(OUTLIVE)
+    train = str(EXAMPLES / "digits" / "train.py")
+    env = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
+    with agent(tmp_path, "--nproc-per-node=2", "outlive.py", train, "--epochs=1", env=env) as run:
+        assert run.wait() == 0, run.err
+    assert run.told("after training:") == ["[]", "[]"]
+    told = ["gloo" in names for names in run.told("with a group:")]
+    assert told == [True, True], "threads go by another name"
 
 
 def epochs(out: str) -> list[str]:
