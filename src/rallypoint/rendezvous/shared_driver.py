@@ -35,6 +35,8 @@ from rallypoint.rendezvous.backend_thread import BackendThread
 
 FIRST_BACKOFF_S = 0.005
 LONGEST_BACKOFF_S = 1.0
+TURN_S = 0.1
+"""Whoever's turn it is to take letters in is given so long."""
 GAP_S = 1.0
 """A letter that is announced but not written for so long is given up."""
 LEAVE_TIMEOUT_S = 5.0
@@ -193,6 +195,8 @@ class SharedDriver:
         self._seq += 1
         event = NodeJoined(self._ref, self._seq, candidate, self._settings)
         self._raise_if_refused()
+        if self._seq > 1:  # what was concluded from the counter of its earlier part is void
+            await self._raise_beat()
         if self._backend.takes_letters:
             await self._join_by_letter(event)
         else:
@@ -200,15 +204,24 @@ class SharedDriver:
         self._raise_if_refused()
 
     async def _join_by_letter(self, event: NodeJoined) -> None:
+        """Whoever wrote the first letter that is not taken in takes in all that are there.
+
+        The others wait for that, and after a while help themselves.
+        """
         number = await self._backend.post_letter(shared_round.encode_letter(event))
-        pause_s = FIRST_BACKOFF_S
-        while self._shared is None or self._shared.letters < number:
+        await self._load()
+        while self._letters_taken() < number:
+            if self._letters_taken() + 1 < number:
+                await self.wait_for_change(random.uniform(0.5, 1) * TURN_S)
+                if self._letters_taken() >= number:
+                    return
             await self.update(lambda _shared, _writer: None)
-            if self._shared is not None and self._shared.letters >= number:
-                return
-            await asyncio.sleep(random.uniform(0, pause_s))  # an earlier letter is still written
-            pause_s = min(pause_s * 2, LONGEST_BACKOFF_S)
-            await self._load()
+            if self._letters_taken() < number:  # an earlier letter is still being written
+                await asyncio.sleep(random.uniform(0.5, 1) * TURN_S)
+                await self._load()
+
+    def _letters_taken(self) -> int:
+        return self._shared.letters if self._shared is not None else 0
 
     def _apply_join(self, shared: SharedState, event: NodeJoined, writer: str) -> list[Effect]:
         if not self._backend.keeps_beats:
@@ -326,14 +339,17 @@ class SharedDriver:
             await self._do(duty)
 
     async def _count(self) -> None:
-        self._beat += 1
-        if self._backend.keeps_beats:
-            await self._backend.set_beat(self._ref.node_id, self._beat)
-        else:
+        await self._raise_beat()
+        if not self._backend.keeps_beats:
             await self.update(
                 lambda s, w: [] if shared_round.beat(s, self._ref, self._beat, w) else None
             )
         self._beat_at = asyncio.get_running_loop().time()
+
+    async def _raise_beat(self) -> None:
+        self._beat += 1
+        if self._backend.keeps_beats:
+            await self._backend.set_beat(self._ref.node_id, self._beat)
 
     async def _watch_others(self) -> None:
         refs = self._member.watched()
