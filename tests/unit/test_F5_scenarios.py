@@ -389,9 +389,33 @@ def test_F5_a_suspect_that_counts_after_all_is_kept() -> None:
     suspect, shared = node_of(cluster, "b"), cluster.shared
     beat = shared.beats["b"]
     assert shared_round.beat(shared, suspect.ref, beat + 1, "w")
-    assert shared_round.lose(shared, suspect.ref, beat, "silence", "w") == []
+    assert shared_round.lose(shared, suspect.ref, beat, "silence", "w") is None
     assert shared_round.is_member(shared, suspect.ref)
     shared_round.lose(shared, suspect.ref, beat + 1, "silence", "w")
     assert not shared_round.is_member(shared, suspect.ref)
     assert not shared_round.beat(shared, suspect.ref, beat + 2, "w")
     assert "b" not in shared.beats
+
+
+@both_stores
+def test_F5_what_was_concluded_before_a_node_was_expelled_does_not_remove_it_again(
+    keeps_beats: bool,
+) -> None:
+    """An heir that is stopped just before it removes a node, which is then expelled and rejoins."""
+    cluster = cluster_of("a", "b", "c", "d", keeps_beats=keeps_beats)
+    silent, leader, heir = (node_of(cluster, name) for name in "dab")
+    cluster.pause(silent)
+    cluster.pause(leader)
+    heir.halts_at_write = keeps_beats
+    cluster.pass_time(LEASE_S + INTERVAL_S)
+    cluster.resume(leader)
+    cluster.pass_time(INTERVAL_S)
+    cluster.resume(silent)
+    cluster.pass_time(INTERVAL_S)
+    rejoined = cluster.shared.round.losses
+    if heir.is_paused:
+        cluster.resume(heir)
+    cluster.pass_time(INTERVAL_S)
+    assert silent.ref in cluster.members
+    assert cluster.shared.round.losses[: len(rejoined)] == rejoined
+    assert [loss.node_id for loss in cluster.shared.round.losses].count("d") <= 1

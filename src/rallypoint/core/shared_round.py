@@ -151,7 +151,12 @@ def join_refused(shared: SharedState, ref: NodeRef, settings: SharedSettings) ->
     if difference is not None:
         name, job_value, node_value = difference
         return SettingsConflictError(name, node_value, job_value)
-    if shared.round.departed.get(ref.incarnation) == NEVER_AGAIN:
+    last_seq, member = (
+        shared.round.departed.get(ref.incarnation),
+        shared.round.members.get(ref.node_id),
+    )
+    replaced = last_seq is not None and member is not None and member.ref != ref
+    if replaced or last_seq == NEVER_AGAIN:
         return RendezvousGracefulExitError(f"another agent has joined as node {ref}")
     return None
 
@@ -163,10 +168,12 @@ def close(shared: SharedState, why: str, writer: str) -> None:
     apply(shared, JobClosed(), writer)
 
 
-def lose(shared: SharedState, suspect: NodeRef, beat: int, why: str, writer: str) -> list[Effect]:
-    """Remove a node whose counter stood still; void if it counts further after all."""
-    if shared.beats.get(suspect.node_id, beat) != beat:
-        return []
+def lose(
+    shared: SharedState, suspect: NodeRef, beat: int, why: str, writer: str
+) -> list[Effect] | None:
+    """Remove a node whose counter stood still; None, and void, if it has counted further."""
+    if not is_member(shared, suspect) or shared.beats.get(suspect.node_id, beat) != beat:
+        return None
     return apply(shared, NodeLost(suspect, why), writer)
 
 

@@ -77,6 +77,8 @@ class SharedNode:
         """It does not stop its workers when it is told to."""
         self.counted_at_s = 0.0
         """On the cluster's clock."""
+        self.longest_silence_s = 0.0
+        """Between two counts, since it last joined as a stranger."""
         self.halted: tuple[bytes, int, Change] | None = None
         self.halts_at_write = False
         self.fails_at_write: bool | None = None
@@ -113,6 +115,7 @@ class SharedCluster:
         self.turn = 0
         """Whose turn it is first at the next look."""
         self._writes = 0
+        self._read: tuple[int, SharedState] | None = None
 
     # What can happen
 
@@ -205,20 +208,26 @@ class SharedCluster:
 
     @property
     def shared(self) -> SharedState:
-        """The state in the store."""
+        """A copy of the state in the store."""
         assert self.store.value is not None
         return shared_round.decode(self.store.value)
+
+    def current(self) -> SharedState:
+        """The state in the store, which nobody changes; decoded once for all readers."""
+        if self._read is None or self._read[0] != self.store.token:
+            self._read = (self.store.token, self.shared)
+        return self._read[1]
 
     @property
     def world(self) -> list[str]:
         """The node ids of the active world in rank order; empty: no round is active."""
-        round_ = self.shared.round
+        round_ = self.current().round
         return [p.node_id for p in round_.places] if round_.phase is Phase.ACTIVE else []
 
     @property
     def members(self) -> list[NodeRef]:
         """Everybody in the state."""
-        return [member.ref for member in self.shared.round.members.values()]
+        return [member.ref for member in self.current().round.members.values()]
 
     # What a node does
 
@@ -238,6 +247,7 @@ class SharedCluster:
         if isinstance(outlook, Closed):
             return
         if isinstance(outlook, Outside):
+            node.longest_silence_s, node.counted_at_s = 0.0, self.clock.now()
             self._join(node)
             return
         assert node.shared is not None
@@ -256,6 +266,7 @@ class SharedCluster:
 
     def _join(self, node: SharedNode) -> None:
         node.seq += 1
+        node.beat += 1
         if self.keeps_beats:
             self.store.beats[node.ref.node_id] = node.beat
         event = NodeJoined(node.ref, node.seq, node.candidate, self.settings)
@@ -279,6 +290,8 @@ class SharedCluster:
                 lambda s, w: [] if shared_round.beat(s, node.ref, node.beat, w) else None,
             )
         node.counts_at = node.clock.now() + node.member.interval_s
+        silence_s = self.clock.now() - node.counted_at_s
+        node.longest_silence_s = max(node.longest_silence_s, silence_s)
         node.counted_at_s = self.clock.now()
 
     def _watch(self, node: SharedNode) -> None:
@@ -289,10 +302,14 @@ class SharedCluster:
 
     def _lose(self, node: SharedNode, suspect: Suspect) -> None:
         ref, beat = suspect.ref, suspect.beat
-        if self.keeps_beats and self.store.beats.get(ref.node_id, -1) != beat:
-            return
         why = f"it has not counted for {suspect.silent_s:.1f} s"
-        self._if_member(node, lambda s, w: shared_round.lose(s, ref, beat, why, w))
+
+        def change(shared: SharedState, writer: str) -> list[Effect] | None:
+            if self.keeps_beats and self.store.beats.get(ref.node_id, -1) != beat:
+                return None
+            return shared_round.lose(shared, ref, beat, why, writer)
+
+        self._if_member(node, change)
 
     def _applies(self, event: NodeLeft | TimerEnded) -> Change:
         return lambda shared, writer: shared_round.apply(shared, event, writer)
@@ -307,8 +324,8 @@ class SharedCluster:
     def _load(self, node: SharedNode) -> None:
         if not node.is_well:
             raise StoreFailed
-        if self.store.value is not None:
-            node.shared, node.token = self.shared, self.store.token
+        if self.store.value is not None and node.token != self.store.token:
+            node.shared, node.token = self.current(), self.store.token
             node.member.observe(node.shared, node.clock.now())
 
     def _update(self, node: SharedNode, change: Change) -> None:
@@ -339,7 +356,7 @@ class SharedCluster:
 
     def _write(self, node: SharedNode, value: bytes, token: int) -> bool:
         fails, node.fails_at_write = node.fails_at_write, None
-        before = self.shared if self.store.value is not None else None
+        before = self.current() if self.store.value is not None else None
         was_stored = fails is not False and self.store.swap(value, token)
         if was_stored:
             after = shared_round.decode(value)
