@@ -12,24 +12,18 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, TypeVar
 
-from msgspec.structs import replace
-
-from rallypoint.coordinator.server import Coordinator
-from rallypoint.core.model import Assignment, Candidate, Outcome
+from rallypoint.core.model import Assignment, Candidate
 from rallypoint.errors import (
     RallypointError,
-    RendezvousClosedError,
     RendezvousConnectionError,
     RendezvousTimeoutError,
 )
-from rallypoint.rendezvous.connection import dial
+from rallypoint.rendezvous.coordinator_link import CoordinatorLink
 from rallypoint.rendezvous.coordinator_member import (
-    ENROL_TIMEOUT_S,
     FAREWELL_S,
     RETRY_S,
     CoordinatorMember,
@@ -42,10 +36,8 @@ from rallypoint.rendezvous.handler import (
     Unsubscribe,
 )
 from rallypoint.rendezvous.loop_thread import SHARED
-from rallypoint.rendezvous.meeting import meet
 from rallypoint.rendezvous.parameters import RendezvousParameters, RendezvousSettings
 from rallypoint.rendezvous.round_listener import RoundListener
-from rallypoint.rendezvous.session import CoordinatorSession, Identity
 from rallypoint.store.prefix_store import PrefixStore
 from rallypoint.store.tcp_store import TCPStore
 
@@ -65,25 +57,17 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
 
     def __init__(self, settings: CoordinatorSettings, name: str = "tcp") -> None:
         """`name`: what `get_backend` says."""
-        self._settings, self._name = settings.rendezvous, name
-        self._config, self._access = settings.config, settings.access
-        self._shared = settings.shared
+        self._given, self._settings, self._name = settings, settings.rendezvous, name
         self._callbacks: dict[object, Callable[[], None]] = {}
         self._forget()
 
     def _forget(self) -> None:
         """Also in a forked child, whose loop is another: what the parent has is not its own."""
         self._pid = os.getpid()
-        self._member: CoordinatorMember | None = None
-        self._local_host = ""
-        self._coordinator: Coordinator | None = None
-        self._lingering: asyncio.Task[None] | None = None
+        self._link: CoordinatorLink | None = None
+        self._joining: asyncio.Lock | None = None
         self._listener: RoundListener | None = None
         self._store: TCPStore | None = None
-        self._joining: asyncio.Lock | None = None
-        self._meeting: asyncio.Lock | None = None
-        self._closed = ""
-        """Why nothing more can be done here; empty: something can."""
 
     @property
     def settings(self) -> RendezvousSettings:
@@ -97,7 +81,14 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
     @property
     def why_over(self) -> str:
         """Why this node's last round ended, one sentence; empty as long as none has."""
-        return self._member.why_over if self._member is not None else ""
+        member = self._member
+        return member.why_over if member is not None else ""
+
+    @property
+    def is_attached(self) -> bool:
+        """The coordinator knows of this node: it is in a round, or has its turn to come."""
+        member = self._member
+        return member is not None and member.is_attached
 
     def get_backend(self) -> str:
         return self._name
@@ -195,10 +186,8 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
             loop = asyncio.get_running_loop()
             deadline = loop.time() + self._settings.timeout.join.total_seconds()
             while True:
-                if self._closed:
-                    raise RendezvousClosedError(self._closed)
                 try:
-                    return await self._join(await self._met())
+                    return await self._join(await self._linked.meet())
                 except RendezvousTimeoutError:
                     await self._drop()  # so that the next call begins anew
                     raise
@@ -214,14 +203,15 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
 
     async def _join(self, member: CoordinatorMember) -> Assignment:
         self._close_round()
-        address = self._config.local_addr or self._local_host
+        config = self._given.config
+        address = config.local_addr or self._linked.local_host
         listener = await RoundListener.bind(address)
         candidate = Candidate(
             workers=1,
             role="default",
             address=address,
             store_port=listener.port,
-            topology=self._config.topology,
+            topology=config.topology,
             stop_grace_s=self._settings.timeout.close.total_seconds(),
         )
         self._listener = listener
@@ -239,60 +229,26 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
             self._listener = None
         return assignment
 
-    async def _met(self) -> CoordinatorMember:
-        """Attached, or about to be."""
-        if self._meeting is None:
-            self._meeting = asyncio.Lock()
-        async with self._meeting:
-            if self._member is not None:
-                if not isinstance(self._member.trouble, RendezvousConnectionError):
-                    return self._member
-                await self._drop()
-            return await self._meet()
+    @property
+    def _linked(self) -> CoordinatorLink:
+        if self._link is None:
+            self._link = CoordinatorLink(self._given, self._changed)
+        return self._link
 
-    async def _meet(self) -> CoordinatorMember:
-        # A coordinator of ours that still stands serves the same job.
-        hosts = self._coordinator is not None
-        config = replace(self._config, is_host=False) if hosts else self._config
-        met = await meet(config, self._access, self._host, lambda text: None)
-        self._coordinator = met.coordinator or self._coordinator
-        self._local_host = met.connection.local_host
-        timeout_s = min(ENROL_TIMEOUT_S, self._config.join_timeout_s)
-        member = CoordinatorMember(self._changed, timeout_s)
-        host_name = socket.gethostname().partition(".")[0] or "node"
-        session = CoordinatorSession(
-            Identity(self._config.node_id or "", host_name, os.urandom(8).hex()),
-            self._shared,
-            self._config.lease_s,
-            partial(dial, met.addresses, self._config.run_id, met.token),
-            member,
-        )
-        member.use(session)
-        self._member = member
-        session.open(met.connection)
-        return member
-
-    def _host(
-        self, listeners: Sequence[socket.socket], lookup_token: Callable[[str], bytes | None]
-    ) -> Coordinator:
-        return Coordinator(
-            listeners,
-            lookup_token=lookup_token,
-            insecure=self._access.insecure,
-            only=self._shared,
-            on_record=lambda run_id, record: None,
-        )
+    @property
+    def _member(self) -> CoordinatorMember | None:
+        return self._link.member if self._link is not None else None
 
     async def _look(self) -> tuple[int, bool]:
         """How many are waiting, as far as this node is concerned, and whether the job is over."""
         member = self._member
         if member is None:
-            return 0, bool(self._closed)
+            return 0, self._link is not None and bool(self._link.closed)
         return int(member.is_over), member.is_closed
 
     async def _close(self) -> None:
-        if not self._closed:
-            await (await self._met()).cancel(_CLOSED_HERE)
+        if not self._linked.closed:
+            await (await self._linked.meet()).cancel(_CLOSED_HERE)
 
     async def _wait(self, timeout: float | None) -> bool:
         loop = asyncio.get_running_loop()
@@ -316,46 +272,20 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
         member, done = self._member, True
         if member is not None and not member.is_closed and not (succeeded and member.succeed()):
             try:
-                async with asyncio.timeout(FAREWELL_S + self._shared.reconnect_grace_s):
+                async with asyncio.timeout(FAREWELL_S + self._given.shared.reconnect_grace_s):
                     await member.cancel(_CLOSED_HERE)
             except (RallypointError, TimeoutError):
                 done = False
-        self._closed = self._closed or "the rendezvous was shut down here"
+        link = self._linked
         await self._drop()
-        await self._end_hosting(self._settings.timeout.close.total_seconds())
+        link.closed = link.closed or "the rendezvous was shut down here"
+        await link.end_hosting(self._settings.timeout.close.total_seconds())
         return done
 
     async def _drop(self) -> None:
-        """Hang up. A coordinator of ours stays until everybody has gone."""
-        member, self._member = self._member, None
         self._close_round()
-        timed_out = False
-        if member is not None:
-            if member.verdict is not None:
-                timed_out = member.verdict.outcome is Outcome.TIMED_OUT
-                self._closed = "" if timed_out else member.verdict.text
-            await member.leave()
-        if self._coordinator is not None and self._lingering is None:
-            self._lingering = asyncio.get_running_loop().create_task(self._linger())
-        if timed_out:
-            # That job is over, but not the next one that meets here.
-            await self._end_hosting(FAREWELL_S)
-
-    async def _linger(self) -> None:
-        assert self._coordinator is not None
-        try:
-            await self._coordinator.wait_empty()
-        finally:
-            self._coordinator.close()
-            self._coordinator = self._lingering = None
-
-    async def _end_hosting(self, limit_s: float) -> None:
-        """When all have heard how the job ended, or after so long."""
-        if self._lingering is not None:
-            await asyncio.wait((self._lingering,), timeout=limit_s)
-        if self._lingering is not None:
-            self._lingering.cancel()
-            await asyncio.wait((self._lingering,))
+        if self._link is not None:
+            await self._link.drop()
 
     # Within
 

@@ -96,6 +96,11 @@ class CoordinatorMember:
         return self.verdict is not None
 
     @property
+    def is_attached(self) -> bool:
+        """The coordinator has known of this node; a session outlives its connections."""
+        return self._attached
+
+    @property
     def is_over(self) -> bool:
         """This node's round has ended, and the job goes on, or may."""
         if self._session is not None:

@@ -21,6 +21,7 @@ from rallypoint.coordinator.listen import (
     try_bind,
 )
 from rallypoint.coordinator.server import Coordinator
+from rallypoint.core.model import SharedSettings
 from rallypoint.errors import (
     AccessError,
     ForeignPeerError,
@@ -43,6 +44,23 @@ SELF_DIAL_TIMEOUT_S = 5.0
 HostCoordinator = Callable[[Sequence[socket], Callable[[str], bytes | None]], Coordinator]
 """Makes the coordinator on sockets that were bound for it; given how to look tokens up."""
 OnStatus = Callable[[str], None]
+
+
+def embed(settings: SharedSettings, access: AccessConfig) -> HostCoordinator:
+    """The coordinator of one job in a program that shows nothing of what happens in it."""
+
+    def host(
+        listeners: Sequence[socket], lookup_token: Callable[[str], bytes | None]
+    ) -> Coordinator:
+        return Coordinator(
+            listeners,
+            lookup_token=lookup_token,
+            insecure=access.insecure,
+            only=settings,
+            on_record=lambda run_id, record: None,
+        )
+
+    return host
 
 
 class Met(Struct, frozen=True):
