@@ -30,6 +30,7 @@ bench: $(SETUP)
 	$(BIN)/python benchmarks/launch.py
 	$(BIN)/python benchmarks/recovery.py
 	$(BIN)/python benchmarks/store.py
+	$(BIN)/python benchmarks/rendezvous.py
 
 # Until something is found, FUZZ_SECONDS have passed, or it is stopped.
 fuzz: $(VENV)/.ready-fuzz

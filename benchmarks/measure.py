@@ -192,11 +192,13 @@ def machine() -> str:
     return f"{os.cpu_count()} CPUs, Python {python}, load {os.getloadavg()[0]:.1f} at the start"
 
 
-def prepare(about: str) -> int:
+def prepare(about: str, default: int = 9) -> int:
     """Read the command line; how often to measure. Makes a token, so that nothing is left."""
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--quick", action="store_true", help="3 times, without torchrun")
-    parser.add_argument("-n", type=int, default=9, help="how often each is measured (9)")
+    parser.add_argument(
+        "-n", type=int, default=default, help=f"how often each is measured ({default})"
+    )
     options = parser.parse_args()
     # An installed program has its bytecode; whether a checkout may keep it is not the question.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

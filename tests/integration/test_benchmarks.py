@@ -51,3 +51,19 @@ def test_the_quick_benchmark_of_the_store_fills_its_tables(tmp_path: Path) -> No
     for name in ("set", "get", "multi_set"):
         rows = [line for line in measured if line.startswith(f"| {name} ")]
         assert any("met" in line or "missed" in line for line in rows), name
+
+
+def test_the_quick_benchmark_of_the_rendezvous_fills_its_tables(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, BENCHMARKS / "rendezvous.py", "--quick"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = [line for line in done.stdout.splitlines() if re.match(r"\| [28] \|", line)]
+    assert len(lines) == 4 * 2, done.stdout
+    assert all(len(MEASURED.findall(line)) == 3 for line in lines)
+    assert "most messages of a node to join | 4.00 | at most 6 | met" in done.stdout

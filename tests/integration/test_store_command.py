@@ -97,7 +97,7 @@ def test_memory_and_connections_are_limited_and_the_line_says_so(
     command = start("--max-memory", "1K", "--max-connections", "2")
     client, witness = command.client(), command.client()
     witness.set("w", "1")
-    client.set("big", bytes(2000))
+    client.set("big", "x" * 2000)
     assert "limit of 1024 (--max-memory)" in command.line("127.0.0.1:")
     assert witness.get("w") == b"1"
     again = command.client()
