@@ -90,9 +90,7 @@ class Model:
         if key not in self.values:
             return 0
         found = re.match(rb"[-+]?[0-9]+", self.values[key])
-        if found is None:
-            raise Closed
-        return int(found[0])
+        return in_64_bits(int(found[0]) if found else None)
 
     # Requests
 
@@ -116,9 +114,7 @@ class Model:
         return text(self.values.get(key, expected))
 
     def add(self, key: bytes, delta: int) -> bytes:
-        total = self.number(key) + delta
-        if not -(2**63) <= total < 2**63:
-            raise Closed
+        total = in_64_bits(self.number(key) + delta)
         self.set(key, b"%d" % total)
         return struct.pack("<q", total)
 
@@ -165,7 +161,7 @@ class Model:
         return CANCELED
 
     def barrier(self, client: int, key: bytes, world_size: int) -> bytes:
-        count = self.number(key) + 1
+        count = in_64_bits(self.number(key) + 1)
         self.values[key] = b"%d" % count
         if count < world_size:
             self.barriers[client] = key, world_size
@@ -176,3 +172,10 @@ class Model:
                 self.wake(other)
         self.wake_all(key)
         return STOP
+
+
+def in_64_bits(number: int | None) -> int:
+    """Or Closed."""
+    if number is None or not -(2**63) <= number < 2**63:
+        raise Closed
+    return number

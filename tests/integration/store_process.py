@@ -1,7 +1,8 @@
-"""A stand-alone store of its own process, on loopback, and a client that says what it is told."""
+"""`rallypoint store` on loopback, and a client that says what it is told."""
 
 from __future__ import annotations
 
+import re
 import socket
 import struct
 import subprocess
@@ -12,21 +13,7 @@ from typing import NamedTuple
 
 from rallypoint.wire.c10d_fields import VALIDATE_MAGIC, Opcode
 
-SERVE = """
-import asyncio, socket
-from rallypoint.store.access import EVERYBODY, AccessGate
-from rallypoint.store.server import StoreServer
-
-async def main():
-    listener = socket.create_server(("127.0.0.1", 0), backlog=socket.SOMAXCONN)
-    listener.setblocking(False)
-    server = StoreServer(AccessGate(EVERYBODY), b"", lambda line: None)
-    await server.listen(listener)
-    print(listener.getsockname()[1], flush=True)
-    await asyncio.Event().wait()
-
-asyncio.run(main())
-"""
+COMMAND = (sys.executable, "-m", "rallypoint", "store", "--host", "127.0.0.1", "--port", "0")
 LIMIT_S = 60.0
 VALIDATE = b"\x00" + struct.pack("<I", VALIDATE_MAGIC)
 
@@ -43,10 +30,13 @@ class RunningStore(NamedTuple):
 @contextmanager
 def store_process() -> Iterator[RunningStore]:
     """Up when this returns; ended on leaving, and it must have lived until then."""
-    process = subprocess.Popen([sys.executable, "-c", SERVE], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(COMMAND, stderr=subprocess.PIPE, text=True)
     try:
-        assert process.stdout is not None
-        yield RunningStore(int(process.stdout.readline()), process)
+        assert process.stderr is not None
+        first_line = process.stderr.readline()
+        found = re.search(r" listens on \S+:(\d+) for ", first_line)
+        assert found, first_line
+        yield RunningStore(int(found[1]), process)
         assert process.poll() is None, f"the store ended with {process.returncode}"
     finally:
         process.kill()

@@ -114,10 +114,13 @@ def test_add_reads_the_leading_number(
 
 
 @pytest.mark.parametrize("stored", [b"abc", b"", b"99999999999999999999", b"9223372036854775807"])
-def test_add_to_what_is_no_number_closes_and_changes_nothing(store: Store, stored: bytes) -> None:
+@pytest.mark.parametrize("counted", [Add(b"k", 1), Barrier(b"k", 1)], ids=["add", "barrier"])
+def test_to_count_on_from_what_is_no_number_closes_and_changes_nothing(
+    store: Store, stored: bytes, counted: Add | Barrier
+) -> None:
     store(A, Set(b"k", stored))
     with pytest.raises(ProtocolError, match="k"):
-        store(A, Add(b"k", 1))
+        store(A, counted)
     assert store(A, Get(b"k")) == [(A, text(stored))]
 
 

@@ -207,7 +207,7 @@ class FileStore(Store):
 
         # These keys, and who sets which, are what torch's objects meet by.
         def enter(file: Appending) -> int:
-            count = _number(file.replay.values.get(members, b""), members) + 1
+            count = _sum(file, members, 1)
             records = [(members, b"%d" % count)]
             if count >= world_size and last not in file.replay.values:
                 records.append((last, b"1"))
@@ -282,10 +282,15 @@ def _all_raw(keys: Sequence[str]) -> list[bytes]:
 
 
 def _add(file: Appending, key: bytes, amount: int) -> int:
+    number = _sum(file, key, amount)
+    file.append(encode(key, b"%d" % number))
+    return number
+
+
+def _sum(file: Appending, key: bytes, amount: int) -> int:
     number = _number(file.replay.values.get(key, b""), key) + amount
     if not _I64_MIN <= number <= _I64_MAX:
         raise StoreError(f"adding {amount} to key {key[1:]!r} leaves 64 bits")
-    file.append(encode(key, b"%d" % number))
     return number
 
 

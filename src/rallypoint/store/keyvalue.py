@@ -172,9 +172,7 @@ class KeyValueMachine:
 
     def _add(self, client: ClientId, request: c10d.Add) -> Replies:
         key = request.key
-        number = self._counter(key) + request.delta
-        if not _I64_MIN <= number <= _I64_MAX:
-            raise ProtocolError(f"adding {request.delta} to key {key!r} leaves 64 bits")
+        number = self._sum(key, request.delta)
         self._store(key, b"%d" % number)
         answer = (client, I64.pack(number))
         return [answer, *self._wake_all(key)] if key in self._waiting_for_key else [answer]
@@ -231,6 +229,12 @@ class KeyValueMachine:
         if number is None or not _I64_MIN <= int(number[1]) <= _I64_MAX:
             raise ProtocolError(f"key {key!r} holds {bytes(value[:40])!r}, not a 64-bit number")
         return int(number[1])
+
+    def _sum(self, key: bytes, delta: int) -> int:
+        number = self._counter(key) + delta
+        if not _I64_MIN <= number <= _I64_MAX:
+            raise ProtocolError(f"adding {delta} to key {key!r} leaves 64 bits")
+        return number
 
     def _is_present(self, key: bytes) -> bool:
         return key in self._values or (key in self._queues and self._free_items(key) > 0)
@@ -329,7 +333,7 @@ class KeyValueMachine:
     def _enter_barrier(self, client: ClientId, request: c10d.Barrier) -> Replies:
         key, world_size = request.key, request.world_size
         self._refuse_second_wait(client)
-        count = self._counter(key) + 1
+        count = self._sum(key, 1)
         self._store(key, b"%d" % count)
         if count < world_size:
             self._waits[client] = _BarrierWait(key, world_size)
