@@ -92,6 +92,13 @@ class RawClient:
             found += data
         return found.removesuffix(self._pong)
 
+    def read(self, size: int) -> bytes:
+        """So many bytes; fewer if the connection ends."""
+        found = bytearray()
+        while len(found) < size and (data := self._socket.recv(size - len(found))):
+            found += data
+        return bytes(found)
+
     def ask(self, opcode: Opcode, *fields: Field) -> bytes:
         """One request and its answer."""
         self.send(encode(opcode, *fields))
