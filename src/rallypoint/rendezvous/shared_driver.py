@@ -13,7 +13,7 @@ import asyncio
 import logging
 import random
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from rallypoint.core import shared_round
@@ -24,14 +24,13 @@ from rallypoint.core.round_state import Standing
 from rallypoint.core.shared_member import Closed, InWorld, Outlook, Outside, Pending, SharedMember
 from rallypoint.core.shared_round import SharedState
 from rallypoint.errors import (
-    RendezvousClosedError,
     RendezvousConnectionError,
     RendezvousError,
-    RendezvousGracefulExitError,
-    RendezvousTimeoutError,
+    RendezvousStateError,
 )
 from rallypoint.rendezvous.backend import Token
 from rallypoint.rendezvous.backend_thread import BackendThread
+from rallypoint.rendezvous.shared_endings import closed_error, timeout_error
 
 FIRST_BACKOFF_S = 0.005
 LONGEST_BACKOFF_S = 1.0
@@ -51,6 +50,7 @@ gathers nearly every change is somebody else's join."""
 
 Change = Callable[[SharedState, str], list[Effect] | None]
 """Changes the state under a writer's name; None: nothing to be done."""
+Condition = Callable[[], Awaitable[bool]]
 
 _log = logging.getLogger(__name__)
 
@@ -77,6 +77,7 @@ class SharedDriver:
         self._changed: set[asyncio.Future[None]] = set()
         self._keeper: asyncio.Task[None] | None = None
         self._seq = self._beat = 0
+        self._is_stopped = False
         self._beat_at = 0.0
         self._gap: tuple[int, float] | None = None
 
@@ -99,6 +100,7 @@ class SharedDriver:
 
     async def stop(self) -> None:
         """Stop reading and counting; others will find this node lost unless it has left."""
+        self._is_stopped = True
         if self._keeper is not None:
             self._keeper.cancel()
             with suppress(asyncio.CancelledError):
@@ -120,10 +122,11 @@ class SharedDriver:
             match outlook:
                 case InWorld():
                     return outlook
-                case Closed(why, was_needed):
-                    raise _closed(self._settings.run_id, why, was_needed)
+                case Closed():
+                    raise closed_error(self._settings.run_id, outlook)
                 case Outside() | Pending(standing=Standing.STOPPING):
                     # Removed meanwhile; or the round formed, and ended before we could look.
+                    await asyncio.sleep(random.uniform(0, FIRST_BACKOFF_S))
                     await self._ask_to_join(candidate)
                     continue
                 case Pending():
@@ -131,19 +134,23 @@ class SharedDriver:
                         stood_by = True
                     elif stood_by:  # promoted: the time of standing by does not count
                         began_at, stood_by = loop.time(), False
+            if isinstance(self._trouble, RendezvousStateError):
+                raise self._trouble
             left_s = None if stood_by else began_at + timeout_s - loop.time()
             if left_s is not None and left_s <= 0:
                 await self._give_up(outlook, timeout_s)
+                continue
             await self.wait_for_change(left_s)
 
-    async def update(self, change: Change) -> list[Effect]:
+    async def update(self, change: Change, still: Condition | None = None) -> list[Effect]:
         """Apply a change to the state that is current when it is stored. Tries until it is.
 
+        Nothing is done any more once `still` is not true, which is asked before every try.
         Raises RendezvousConnectionError and RendezvousStateError; the outcome is then unknown.
         """
         backoff_s = FIRST_BACKOFF_S
         async with self._writing:
-            while True:
+            while still is None or await still():
                 first, letters = await self._new_letters()
                 shared, writer, token = self._fresh(), secrets.token_hex(6), self._token
                 # Another state may have been read meanwhile, in which some of them are taken in.
@@ -159,6 +166,7 @@ class SharedDriver:
                 await asyncio.sleep(random.uniform(0, backoff_s))
                 backoff_s = min(backoff_s * 2, LONGEST_BACKOFF_S)
                 await self._load()
+        return []
 
     async def leave(self) -> None:
         """Say farewell: the others need not wait for this node. The job goes on."""
@@ -192,8 +200,20 @@ class SharedDriver:
     # Joining
 
     async def _ask_to_join(self, candidate: Candidate) -> None:
+        """Calls that fail are made again, for a lease: then the others have given this node up."""
         self._seq += 1
         event = NodeJoined(self._ref, self._seq, candidate, self._settings)
+        loop = asyncio.get_running_loop()
+        ends_at = loop.time() + self._settings.lease_s
+        while True:
+            try:
+                return await self._try_to_join(event)
+            except RendezvousConnectionError:
+                if self._is_stopped or loop.time() >= ends_at:
+                    raise
+                await asyncio.sleep(random.uniform(0.5, 1) * POLL_PENDING_S)
+
+    async def _try_to_join(self, event: NodeJoined) -> None:
         self._raise_if_refused()
         if self._seq > 1:  # what was concluded from the counter of its earlier part is void
             await self._raise_beat()
@@ -251,16 +271,19 @@ class SharedDriver:
         return now - self._gap[1] > GAP_S
 
     async def _give_up(self, outlook: Pending, timeout_s: float) -> None:
+        """Leave, and raise; returns if the round has formed after all."""
+
+        def change(shared: SharedState, writer: str) -> list[Effect] | None:
+            if shared.round.members[self._ref.node_id].standing is Standing.RUNNING:
+                return None
+            return shared_round.apply(shared, NodeLeft(self._ref), writer)
+
         with suppress(RendezvousError, TimeoutError):
             async with asyncio.timeout(LEAVE_TIMEOUT_S):
-                await self.leave()
-        if self._trouble is not None:
-            raise self._trouble
-        missing = ", ".join(outlook.missing) or "nobody who was here before"
-        raise RendezvousTimeoutError(
-            f"waited {timeout_s:g} s for {outlook.min_nodes} nodes of job "
-            f"{self._settings.run_id!r}, and {outlook.joined} came; missing: {missing}"
-        )
+                await self.update(self._if_member(change))
+        if isinstance(self._outlook, InWorld):
+            return
+        raise self._trouble or timeout_error(self._settings.run_id, outlook, timeout_s)
 
     # Reading and writing
 
@@ -273,6 +296,8 @@ class SharedDriver:
         found = await self._backend.get_state()
         if found is not None:
             self._adopt(*found)
+        else:
+            self._forget()
 
     async def _store(self, shared: SharedState, writer: str, token: Token | None) -> bool:
         value = shared_round.encode(shared)
@@ -282,7 +307,7 @@ class SharedDriver:
             await self._load()  # settles whether it was stored; raises again if it can't be read
             return self._shared is not None and self._shared.writer == writer
         if result is None:
-            self._token = self._shared = None
+            self._forget()
             return False
         self._adopt(*result[:2])
         return self._shared is not None and self._shared.writer == writer
@@ -294,10 +319,23 @@ class SharedDriver:
         self._shared, self._token = shared_round.decode(state), token
         self._observe()
 
+    def _forget(self) -> None:
+        """Nothing is there: nobody has joined yet, or the store has lost it."""
+        self._trouble = self._token = None
+        if self._shared is not None:
+            self._shared = None
+            self._member = SharedMember(
+                self._ref, self._settings.heartbeat_s, self._settings.lease_s
+            )
+            self._look_out()
+
     def _observe(self) -> None:
         assert self._shared is not None
         self._trouble = None
         self._member.observe(self._shared, asyncio.get_running_loop().time())
+        self._look_out()
+
+    def _look_out(self) -> None:
         outlook = self._member.outlook()
         if outlook != self._outlook:
             self._outlook = outlook
@@ -366,16 +404,18 @@ class SharedDriver:
         match duty:
             case Suspect(ref, beat, silent_s):
                 why = f"it has not counted for {silent_s:.1f} s"
-                if self._backend.keeps_beats and await self._has_counted(ref, beat):
-                    return
+
+                async def is_silent() -> bool:
+                    if not self._backend.keeps_beats:  # `lose` compares those in the state
+                        return True
+                    return await self._backend.get_beats([ref.node_id]) == [beat]
+
                 await self.update(
-                    self._if_member(lambda s, w: shared_round.lose(s, ref, beat, why, w))
+                    self._if_member(lambda s, w: shared_round.lose(s, ref, beat, why, w)),
+                    is_silent,
                 )
             case TimerEnded():
                 await self.update(self._if_member(lambda s, w: shared_round.apply(s, duty, w)))
-
-    async def _has_counted(self, ref: NodeRef, beat: int) -> bool:
-        return await self._backend.get_beats([ref.node_id]) != [beat]
 
     def _if_member(self, change: Change) -> Change:
         """An event by a node that is no longer in the state is void (behaviour F5)."""
@@ -398,19 +438,19 @@ class SharedDriver:
         token = self._token
         try:
             if self._trouble is not None:
-                await asyncio.sleep(min(self._interval_s, POLL_ACTIVE_S) * random.uniform(0.5, 1))
+                await self._pause()
                 return
             await self._backend.wait_for_change(
                 token, timeout_s, POLL_PENDING_S if pending else POLL_ACTIVE_S
             )
         except RendezvousError as error:
             self._fail(error)
+            await self._pause()
             return
         if pending and self._shared is not None and self._member.watched()[:1] != ():
             crowd = len(self._shared.round.members)
             await asyncio.sleep(random.uniform(0, min(CROWD_PAUSE_S * crowd, CROWD_PAUSE_MAX_S)))
 
-
-def _closed(run_id: str, why: str, was_needed: bool) -> RendezvousClosedError:
-    text = f"job {run_id!r} is over: {why}"
-    return RendezvousClosedError(text) if was_needed else RendezvousGracefulExitError(text)
+    async def _pause(self) -> None:
+        """Before a store that failed is asked again."""
+        await asyncio.sleep(min(self._interval_s, POLL_ACTIVE_S) * random.uniform(0.5, 1))

@@ -1,0 +1,25 @@
+"""How joining a shared job ends when it does not end in a world, as errors."""
+
+from __future__ import annotations
+
+from rallypoint.core.shared_member import Closed, Pending
+from rallypoint.errors import (
+    RendezvousClosedError,
+    RendezvousGracefulExitError,
+    RendezvousTimeoutError,
+)
+
+
+def closed_error(run_id: str, outlook: Closed) -> RendezvousClosedError:
+    """The job is over; for a node that stood by, this is no failure."""
+    text = f"job {run_id!r} is over: {outlook.why}"
+    return RendezvousClosedError(text) if outlook.was_needed else RendezvousGracefulExitError(text)
+
+
+def timeout_error(run_id: str, outlook: Pending, timeout_s: float) -> RendezvousTimeoutError:
+    """Too few came; names those who were here before."""
+    missing = ", ".join(outlook.missing) or "nobody who was here before"
+    return RendezvousTimeoutError(
+        f"waited {timeout_s:g} s for {outlook.min_nodes} nodes of job {run_id!r}, "
+        f"and {outlook.joined} came; missing: {missing}"
+    )
