@@ -8,7 +8,7 @@ import signal
 import threading
 
 import pytest
-from tests.rendezvous.coordinator_nodes import LIMIT_S, place
+from tests.rendezvous.coordinator_nodes import LIMIT_S, Place, Program, place
 
 from rallypoint.errors import (
     AccessError,
@@ -18,6 +18,7 @@ from rallypoint.errors import (
     RendezvousTimeoutError,
     UsageError,
 )
+from rallypoint.rendezvous.coordinator_handler import CoordinatorRendezvousHandler
 from rallypoint.rendezvous.handler import RendezvousInfo
 from rallypoint.rendezvous.registry import get_rendezvous_handler
 
@@ -25,6 +26,14 @@ from rallypoint.rendezvous.registry import get_rendezvous_handler
 def port(info: RendezvousInfo) -> int:
     assert info.bootstrap_store_info is not None
     return info.bootstrap_store_info.master_port
+
+
+def meet_program(here: Place, handler: CoordinatorRendezvousHandler, program: Program) -> None:
+    """Until both are in a round of two; one that was early is asked to grow."""
+    while here.meet(handler)[0].world_size < 2:
+        assert handler.wait_for_change(LIMIT_S)
+    while (said := program.line())[:1] + said[2:3] != ["round", 2]:
+        pass
 
 
 def test_R1_a_round_completes_at_the_maximum_and_its_store_is_common() -> None:
@@ -137,34 +146,23 @@ def test_R3_the_survivor_of_a_killed_node_is_told_and_a_replacement_is_taken_in(
 def test_R3_a_loss_does_not_need_anybody_to_ask() -> None:
     with place(1, 2, lease=1) as here:
         survivor, victim = here.handler(), here.program(is_host=False)
+        meet_program(here, survivor, victim)
         told = threading.Event()
         survivor.on_change(told.set)
-        here.meet(survivor)
-        while survivor.num_nodes_waiting() == 0 and victim.line()[2] == 1:
-            here.meet(survivor)
-        told.clear()
         victim.signal(signal.SIGSTOP)
         assert told.wait(LIMIT_S)
 
 
 def test_F2_W4_a_node_that_was_paused_past_its_lease_learns_it_and_comes_back() -> None:
     with place(1, 2, lease=1) as here:
-        a = here.handler()
-        paused = here.program(is_host=False)
-        # Whoever was first in a round of its own is asked to grow.
-        infos = here.meet(a)
-        while infos[0].world_size < 2:
-            assert a.wait_for_change(LIMIT_S)
-            infos = here.meet(a)
+        a, paused = here.handler(), here.program(is_host=False)
+        meet_program(here, a, paused)
         paused.signal(signal.SIGSTOP)
         assert a.wait_for_change(LIMIT_S)
         (alone,) = here.meet(a)
         assert alone.world_size == 1
         paused.signal(signal.SIGCONT)
-        lines = [paused.line()]
-        while lines[-1][0] != "change":
-            lines.append(paused.line())
-        assert lines[-1][1:3] == [1, False]
+        assert paused.line()[:3] == ["change", 1, False]
         assert a.wait_for_change(LIMIT_S)
         (info,) = here.meet(a)
         assert info.world_size == 2
