@@ -1,10 +1,7 @@
-"""Drives one node's part in a job that a shared store hosts: load, step, compare and swap.
+"""Drives one node's part in a job that a shared store hosts: joins, counts, and watches others.
 
-Everything is decided in `core.shared_round` and `core.shared_member`; this file reads, writes,
-waits and tries again. A write that lost the race is thrown away and its event applied to the fresh
-state, after a pause that grows and is different for every node: a thousand nodes that start at once
-would else only keep each other from writing. A write whose outcome is unknown (the connection
-broke) is settled by reading: each write carries a random name.
+Everything is decided in `core.shared_round` and `core.shared_member`, and stored by `shared_value`;
+this file reads, waits and tries again.
 """
 
 from __future__ import annotations
@@ -12,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 
 from rallypoint.core import shared_round
@@ -28,16 +24,12 @@ from rallypoint.errors import (
     RendezvousError,
     RendezvousStateError,
 )
-from rallypoint.rendezvous.backend import Token
 from rallypoint.rendezvous.backend_thread import BackendThread
 from rallypoint.rendezvous.shared_endings import closed_error, timeout_error
+from rallypoint.rendezvous.shared_value import FIRST_BACKOFF_S, Change, SharedValue
 
-FIRST_BACKOFF_S = 0.005
-LONGEST_BACKOFF_S = 1.0
 TURN_S = 0.1
 """Whoever's turn it is to take letters in is given so long."""
-GAP_S = 1.0
-"""A letter that is announced but not written for so long is given up."""
 LEAVE_TIMEOUT_S = 5.0
 """How long saying farewell may take after a timeout."""
 POLL_PENDING_S = 0.25
@@ -47,10 +39,6 @@ CROWD_PAUSE_S = 0.002
 CROWD_PAUSE_MAX_S = 0.25
 """Per member: nobody but the leader reads at once when something changed, since in a crowd that
 gathers nearly every change is somebody else's join."""
-
-Change = Callable[[SharedState, str], list[Effect] | None]
-"""Changes the state under a writer's name; None: nothing to be done."""
-Condition = Callable[[], Awaitable[bool]]
 
 _log = logging.getLogger(__name__)
 
@@ -67,19 +55,16 @@ class SharedDriver:
     ) -> None:
         self._settings, self._ref, self._backend = settings, ref, backend
         self._on_change = on_change
-        self._member = SharedMember(ref, settings.heartbeat_s, settings.lease_s)
+        self._member = self._new_member()
+        self._value = SharedValue(settings, backend, self._read)
         self._interval_s = self._member.interval_s
-        self._token: Token | None = None
-        self._shared: SharedState | None = None
         self._outlook: Outlook = Outside()
         self._trouble: RendezvousError | None = None
-        self._writing = asyncio.Lock()
         self._changed: set[asyncio.Future[None]] = set()
         self._keeper: asyncio.Task[None] | None = None
         self._seq = self._beat = 0
         self._is_stopped = False
         self._beat_at = 0.0
-        self._gap: tuple[int, float] | None = None
 
     @property
     def outlook(self) -> Outlook:
@@ -93,7 +78,7 @@ class SharedDriver:
 
     async def start(self) -> None:
         """Read the state, and keep this node's part of it from now on."""
-        await self._load()
+        await self._value.load()
         if self._backend.keeps_beats:
             await self._backend.set_beat(self._ref.node_id, self._beat)
         self._keeper = asyncio.create_task(self._keep())
@@ -142,35 +127,9 @@ class SharedDriver:
                 continue
             await self.wait_for_change(left_s)
 
-    async def update(self, change: Change, still: Condition | None = None) -> list[Effect]:
-        """Apply a change to the state that is current when it is stored. Tries until it is.
-
-        Nothing is done any more once `still` is not true, which is asked before every try.
-        Raises RendezvousConnectionError and RendezvousStateError; the outcome is then unknown.
-        """
-        backoff_s = FIRST_BACKOFF_S
-        async with self._writing:
-            while still is None or await still():
-                first, letters = await self._new_letters()
-                shared, writer, token = self._fresh(), secrets.token_hex(6), self._token
-                # Another state may have been read meanwhile, in which some of them are taken in.
-                letters = letters[max(0, shared.letters - first) :]
-                taken = shared_round.take_letters(
-                    shared, letters, writer, skip_gap=self._gap_is_old(letters, shared)
-                )
-                effects = change(shared, writer)
-                if effects is None and not taken:
-                    return []
-                if await self._store(shared, writer, token):
-                    return effects or []
-                await asyncio.sleep(random.uniform(0, backoff_s))
-                backoff_s = min(backoff_s * 2, LONGEST_BACKOFF_S)
-                await self._load()
-        return []
-
     async def leave(self) -> None:
         """Say farewell: the others need not wait for this node. The job goes on."""
-        await self.update(
+        await self._value.update(
             self._if_member(lambda s, w: shared_round.apply(s, NodeLeft(self._ref), w))
         )
 
@@ -183,7 +142,7 @@ class SharedDriver:
             shared_round.close(shared, why, writer)
             return []
 
-        await self.update(change)
+        await self._value.update(change)
 
     async def wait_for_change(self, timeout_s: float | None) -> None:
         """Return when the outlook has changed, or the store failed, or after so long."""
@@ -220,7 +179,7 @@ class SharedDriver:
         if self._backend.takes_letters:
             await self._join_by_letter(event)
         else:
-            await self.update(lambda shared, writer: self._apply_join(shared, event, writer))
+            await self._value.update(lambda shared, writer: self._apply_join(shared, event, writer))
         self._raise_if_refused()
 
     async def _join_by_letter(self, event: NodeJoined) -> None:
@@ -229,19 +188,16 @@ class SharedDriver:
         The others wait for that, and after a while help themselves.
         """
         number = await self._backend.post_letter(shared_round.encode_letter(event))
-        await self._load()
-        while self._letters_taken() < number:
-            if self._letters_taken() + 1 < number:
+        await self._value.load()
+        while self._value.letters_taken < number:
+            if self._value.letters_taken + 1 < number:
                 await self.wait_for_change(random.uniform(0.5, 1) * TURN_S)
-                if self._letters_taken() >= number:
+                if self._value.letters_taken >= number:
                     return
-            await self.update(lambda _shared, _writer: None)
-            if self._letters_taken() < number:  # an earlier letter is still being written
+            await self._value.update(lambda _shared, _writer: None)
+            if self._value.letters_taken < number:  # an earlier letter is still being written
                 await asyncio.sleep(random.uniform(0.5, 1) * TURN_S)
-                await self._load()
-
-    def _letters_taken(self) -> int:
-        return self._shared.letters if self._shared is not None else 0
+                await self._value.load()
 
     def _apply_join(self, shared: SharedState, event: NodeJoined, writer: str) -> list[Effect]:
         if not self._backend.keeps_beats:
@@ -249,26 +205,10 @@ class SharedDriver:
         return shared_round.apply(shared, event, writer)
 
     def _raise_if_refused(self) -> None:
-        if self._shared is not None:
-            error = shared_round.join_refused(self._shared, self._ref, self._settings)
+        if self._value.state is not None:
+            error = shared_round.join_refused(self._value.state, self._ref, self._settings)
             if error is not None:
                 raise error
-
-    async def _new_letters(self) -> tuple[int, list[bytes | None]]:
-        if not self._backend.takes_letters:
-            return 0, []
-        taken = self._shared.letters if self._shared is not None else 0
-        return taken, await self._backend.letters_after(taken)
-
-    def _gap_is_old(self, letters: list[bytes | None], shared: SharedState) -> bool:
-        """A letter that is announced but not there: its writer is slow, or was killed."""
-        if None not in letters:
-            self._gap = None
-            return False
-        number, now = shared.letters + letters.index(None) + 1, asyncio.get_running_loop().time()
-        if self._gap is None or self._gap[0] != number:
-            self._gap = (number, now)
-        return now - self._gap[1] > GAP_S
 
     async def _give_up(self, outlook: Pending, timeout_s: float) -> None:
         """Leave, and raise; returns if the round has formed after all."""
@@ -280,66 +220,25 @@ class SharedDriver:
 
         with suppress(RendezvousError, TimeoutError):
             async with asyncio.timeout(LEAVE_TIMEOUT_S):
-                await self.update(self._if_member(change))
+                await self._value.update(self._if_member(change))
         if isinstance(self._outlook, InWorld):
             return
         raise self._trouble or timeout_error(self._settings.run_id, outlook, timeout_s)
 
-    # Reading and writing
-
-    def _fresh(self) -> SharedState:
-        if self._shared is not None:
-            return shared_round.decode(shared_round.encode(self._shared))
-        return shared_round.new_state(self._settings, secrets.token_hex(6), "")
-
-    async def _load(self) -> None:
-        found = await self._backend.get_state()
-        if found is not None:
-            self._adopt(*found)
-        else:
-            self._forget()
-
-    async def _store(self, shared: SharedState, writer: str, token: Token | None) -> bool:
-        value = shared_round.encode(shared)
-        try:
-            result = await self._backend.set_state(value, token)
-        except RendezvousConnectionError:
-            await self._load()  # settles whether it was stored; raises again if it can't be read
-            return self._shared is not None and self._shared.writer == writer
-        if result is None:
-            self._forget()
-            return False
-        self._adopt(*result[:2])
-        return self._shared is not None and self._shared.writer == writer
-
-    def _adopt(self, state: bytes, token: Token) -> None:
-        if self._shared is not None and token == self._token:
-            self._observe()
-            return
-        self._shared, self._token = shared_round.decode(state), token
-        self._observe()
-
-    def _forget(self) -> None:
-        """Nothing is there: nobody has joined yet, or the store has lost it."""
-        self._trouble = self._token = None
-        if self._shared is not None:
-            self._shared = None
-            self._member = SharedMember(
-                self._ref, self._settings.heartbeat_s, self._settings.lease_s
-            )
-            self._look_out()
-
-    def _observe(self) -> None:
-        assert self._shared is not None
+    def _read(self) -> None:
+        """The state has been read; there may be none, if the store has lost it."""
         self._trouble = None
-        self._member.observe(self._shared, asyncio.get_running_loop().time())
-        self._look_out()
-
-    def _look_out(self) -> None:
+        if self._value.state is not None:
+            self._member.observe(self._value.state, asyncio.get_running_loop().time())
+        elif self._outlook != Outside():
+            self._member = self._new_member()
         outlook = self._member.outlook()
         if outlook != self._outlook:
             self._outlook = outlook
             self._wake()
+
+    def _new_member(self) -> SharedMember:
+        return SharedMember(self._ref, self._settings.heartbeat_s, self._settings.lease_s)
 
     def _wake(self) -> None:
         for future in self._changed:
@@ -367,7 +266,7 @@ class SharedDriver:
 
     async def _look(self) -> None:
         loop = asyncio.get_running_loop()
-        await self._load()
+        await self._value.load()
         if isinstance(self._outlook, Outside | Closed):
             return
         if loop.time() - self._beat_at >= self._interval_s:
@@ -379,7 +278,7 @@ class SharedDriver:
     async def _count(self) -> None:
         await self._raise_beat()
         if not self._backend.keeps_beats:
-            await self.update(
+            await self._value.update(
                 lambda s, w: [] if shared_round.beat(s, self._ref, self._beat, w) else None
             )
         self._beat_at = asyncio.get_running_loop().time()
@@ -391,12 +290,12 @@ class SharedDriver:
 
     async def _watch_others(self) -> None:
         refs = self._member.watched()
-        if not refs or self._shared is None:
+        if not refs or self._value.state is None:
             return
         if self._backend.keeps_beats:
             beats = await self._backend.get_beats([ref.node_id for ref in refs])
         else:
-            beats = [self._shared.beats.get(ref.node_id, -1) for ref in refs]
+            beats = [self._value.state.beats.get(ref.node_id, -1) for ref in refs]
         now = asyncio.get_running_loop().time()
         self._member.read_beats(dict(zip(refs, beats, strict=True)), now)
 
@@ -410,12 +309,14 @@ class SharedDriver:
                         return True
                     return await self._backend.get_beats([ref.node_id]) == [beat]
 
-                await self.update(
+                await self._value.update(
                     self._if_member(lambda s, w: shared_round.lose(s, ref, beat, why, w)),
                     is_silent,
                 )
             case TimerEnded():
-                await self.update(self._if_member(lambda s, w: shared_round.apply(s, duty, w)))
+                await self._value.update(
+                    self._if_member(lambda s, w: shared_round.apply(s, duty, w))
+                )
 
     def _if_member(self, change: Change) -> Change:
         """An event by a node that is no longer in the state is void (behaviour F5)."""
@@ -435,7 +336,7 @@ class SharedDriver:
         if isinstance(self._outlook, Outside | Closed) or self._trouble is not None:
             next_at = loop.time() + self._interval_s
         timeout_s = max(next_at - loop.time(), 0.001)
-        token = self._token
+        token = self._value.token
         try:
             if self._trouble is not None:
                 await self._pause()
@@ -447,8 +348,8 @@ class SharedDriver:
             self._fail(error)
             await self._pause()
             return
-        if pending and self._shared is not None and self._member.watched()[:1] != ():
-            crowd = len(self._shared.round.members)
+        if pending and self._value.state is not None and self._member.watched()[:1] != ():
+            crowd = len(self._value.state.round.members)
             await asyncio.sleep(random.uniform(0, min(CROWD_PAUSE_S * crowd, CROWD_PAUSE_MAX_S)))
 
     async def _pause(self) -> None:
