@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -311,3 +313,25 @@ def test_what_is_optional_may_be_missing() -> None:
 def test_a_suite_without_a_backend_says_what_to_write() -> None:
     with pytest.raises(NotImplementedError, match=r"give it make_backend\(\)"):
         RendezvousBackendContract().test_an_empty_store_has_no_state()
+
+
+MY_BACKEND = """
+from rallypoint.rendezvous.memory_backend import MemoryRendezvousBackend
+
+def empty_store():
+    return {}
+
+def MyBackend(store, run_id):
+    return store.setdefault(run_id, MemoryRendezvousBackend())
+"""
+
+
+def test_the_example_of_the_docs_runs(tmp_path: Path) -> None:
+    page = Path(__file__).parents[2] / "docs" / "rendezvous.md"
+    section = page.read_text().partition("## Bring your own backend")[2]
+    (tmp_path / "my_backend.py").write_text(MY_BACKEND)
+    (tmp_path / "test_mine.py").write_text(section.partition("```python\n")[2].partition("```")[0])
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_mine.py"]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0, ran.stdout
+    assert f"{len(RULES)} passed" in ran.stdout
