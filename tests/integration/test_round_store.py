@@ -23,7 +23,8 @@ from rallypoint.store.access import AccessGate, Peer, Reach
 from rallypoint.store.enrol import enrol
 from rallypoint.store.peer_owner import SocketName, owner_of
 from rallypoint.store.round_store import RoundStore
-from rallypoint.store.server import MAX_UNREAD_BYTES, StoreServer
+from rallypoint.store.server import StoreServer
+from rallypoint.store.server_connection import MAX_UNREAD_BYTES
 from rallypoint.wire.c10d import VALIDATE_MAGIC
 
 # The blocking clients of these tests are threads beside the loop; an agent has none.

@@ -38,9 +38,11 @@ LATE = {
     "rallypoint.cli.help",
     "rallypoint.cli.serve",
     "rallypoint.cli.token",
+    "rallypoint.store.fast_path",
     "rallypoint.store.keyvalue",
     "rallypoint.store.round_process",
     "rallypoint.store.server",
+    "rallypoint.store.server_connection",
     "rallypoint.testing",
     "rallypoint.wire.c10d",
 }

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from tests.integration.store_process import RawClient, encode, store_process
 
-from rallypoint.store.server import MAX_UNREAD_BYTES
+from rallypoint.store.server_connection import MAX_UNREAD_BYTES
 from rallypoint.wire.c10d_fields import Opcode
 
 STOP_WAITING = b"\x00"

@@ -60,10 +60,10 @@ class Store:
         """Nobody waits, and nothing is kept of those who did."""
         machine = self.machine
         return not (
-            machine._waits
-            or machine._waiting_for_key
+            machine.waits
+            or machine.waiting_for_key
             or machine._waiting_at_barrier
-            or machine._reserved
+            or machine.reserved
             or machine._reservations
         )
 
@@ -394,18 +394,18 @@ def test_every_wait_is_answered_once_and_nobody_sleeps_beside_a_full_queue(
             elif reply == STOP_WAITING:
                 assert receiver in waiting
                 waiting.remove(receiver)
-        assert set(machine._waits) == waiting
+        assert set(machine.waits) == waiting
         for key, queue in machine._queues.items():
             sleeping_for_it_alone = [
-                who for who, wait in machine._waits.items() if getattr(wait, "missing", 0) == {key}
+                who for who, wait in machine.waits.items() if getattr(wait, "missing", 0) == {key}
             ]
-            reserved = list(machine._reserved.values()).count(key)
+            reserved = list(machine.reserved.values()).count(key)
             assert machine._reservations.get(key, 0) == reserved <= len(queue)
             assert not sleeping_for_it_alone or reserved == len(queue)
             assert queue
     for client in range(1, 5):
         machine.drop(client)
-    assert not machine._waits
-    assert not machine._waiting_for_key
-    assert not machine._reserved
+    assert not machine.waits
+    assert not machine.waiting_for_key
+    assert not machine.reserved
     assert not machine._reservations

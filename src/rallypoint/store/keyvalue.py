@@ -33,6 +33,7 @@ ENTRY_BYTES = 128
 """What keeping a key or a queued item costs besides its own bytes, as `max_bytes` counts it."""
 
 _LEADING_INTEGER = re.compile(rb"\s*([+-]?\d{1,20})")
+_SURE_DIGITS = 18  # so many never leave 64 bits
 _I64_MIN, _I64_MAX = -(2**63), 2**63 - 1
 _pack_size = U64.pack
 
@@ -59,13 +60,14 @@ class KeyValueMachine:
         self.stored_bytes = 0
         self.operations = 0
         """Requests served so far."""
-        self._values: dict[bytes, bytes | bytearray] = {}
-        self._queues: dict[bytes, deque[bytes]] = {}  # only non-empty ones
-        self._waits: dict[ClientId, _KeysWait | _BarrierWait] = {}
         # Dicts without values are sets that keep the order of arrival.
-        self._waiting_for_key: dict[bytes, dict[ClientId, None]] = {}
+        self.values: dict[bytes, bytes | bytearray] = {}
+        self.waits: dict[ClientId, _KeysWait | _BarrierWait] = {}
+        self.waiting_for_key: dict[bytes, dict[ClientId, None]] = {}
+        self.reserved: dict[ClientId, bytes] = {}  # may pop from this queue next
+        # Those above are read by the fast path too, which is why they are never replaced.
+        self._queues: dict[bytes, deque[bytes]] = {}  # only non-empty ones
         self._waiting_at_barrier: dict[bytes, dict[ClientId, None]] = {}
-        self._reserved: dict[ClientId, bytes] = {}  # may pop from this queue next
         self._reservations: dict[bytes, int] = {}  # how many may: never more than there are items
         self._serve: dict[type, Callable[[ClientId, Any], Replies]] = {
             c10d.Set: self._set,
@@ -91,12 +93,12 @@ class KeyValueMachine:
     @property
     def keys(self) -> int:
         """How many values there are; queues are no keys."""
-        return len(self._values)
+        return len(self.values)
 
     @property
     def waiting(self) -> int:
         """How many clients wait."""
-        return len(self._waits)
+        return len(self.waits)
 
     def apply(self, client: ClientId, request: c10d.Request) -> Replies:
         """Serves one request.
@@ -104,9 +106,9 @@ class KeyValueMachine:
         Raises ProtocolError, with nothing changed, when the only answer is to close the connection.
         """
         self.operations += 1
-        if client not in self._reserved or isinstance(request, c10d.Ping):
+        if client not in self.reserved or isinstance(request, c10d.Ping):
             return self._serve[type(request)](client, request)
-        if isinstance(request, c10d.QueuePop) and request.key == self._reserved[client]:
+        if isinstance(request, c10d.QueuePop) and request.key == self.reserved[client]:
             return self._pop(client, request)
         # It does not take what was reserved for it: the item is free, and first of all for this
         # very request. If the client must be closed, its end wakes the next in the line.
@@ -125,13 +127,22 @@ class KeyValueMachine:
 
     # Values
 
-    def _store(self, key: bytes, value: bytes) -> None:
-        old = self._values.get(key)
+    def put(self, key: bytes, value: bytes) -> None:
+        """Stores a value, and wakes nobody. Raises ProtocolError if there is no room for it."""
+        old = self.values.get(key)
         grown = len(value) + (len(key) + ENTRY_BYTES if old is None else -len(old))
         if self._max_bytes is not None:
             self._check_room(grown)
         self.stored_bytes += grown
-        self._values[key] = value
+        self.values[key] = value
+
+    def add(self, key: bytes, delta: int) -> int:
+        """Adds to a counter, and wakes nobody. Raises ProtocolError, with nothing changed."""
+        number = self._counter(key) + delta
+        if not _I64_MIN <= number <= _I64_MAX:
+            raise ProtocolError(f"adding {delta} to key {key!r} leaves 64 bits")
+        self.put(key, b"%d" % number)
+        return number
 
     def _check_room(self, grown: int) -> None:
         if self._max_bytes is not None and self.stored_bytes + grown > self._max_bytes >= 0 < grown:
@@ -142,15 +153,15 @@ class KeyValueMachine:
 
     def _set(self, client: ClientId, request: c10d.Set) -> Replies:
         key = request.key
-        self._store(key, request.value)
-        return self._wake_all(key) if key in self._waiting_for_key else []
+        self.put(key, request.value)
+        return self._wake_all(key) if key in self.waiting_for_key else []
 
     def _get(self, client: ClientId, request: c10d.Get) -> Replies:
-        value = self._values.get(request.key, b"")
+        value = self.values.get(request.key, b"")
         return [(client, _pack_size(len(value)) + value)]
 
     def _multi_get(self, client: ClientId, request: c10d.MultiGet) -> Replies:
-        get = self._values.get
+        get = self.values.get
         parts: list[bytes | bytearray] = []
         for key in request.keys:
             value = get(key, b"")
@@ -159,37 +170,35 @@ class KeyValueMachine:
 
     def _multi_set(self, client: ClientId, request: c10d.MultiSet) -> Replies:
         changes = dict(request.pairs)
-        get, grown = self._values.get, 0
+        get, grown = self.values.get, 0
         for key, value in changes.items():
             old = get(key)
             grown += len(value) + (len(key) + ENTRY_BYTES if old is None else -len(old))
         self._check_room(grown)
         self.stored_bytes += grown
-        self._values.update(changes)
-        if not self._waiting_for_key:
+        self.values.update(changes)
+        if not self.waiting_for_key:
             return []
         return [reply for key in changes for reply in self._wake_all(key)]
 
     def _add(self, client: ClientId, request: c10d.Add) -> Replies:
         key = request.key
-        number = self._sum(key, request.delta)
-        self._store(key, b"%d" % number)
-        answer = (client, I64.pack(number))
-        return [answer, *self._wake_all(key)] if key in self._waiting_for_key else [answer]
+        answer = (client, I64.pack(self.add(key, request.delta)))
+        return [answer, *self._wake_all(key)] if key in self.waiting_for_key else [answer]
 
     def _check(self, client: ClientId, request: c10d.Check) -> Replies:
         ready = all(map(self._is_present, request.keys))
         return [(client, c10d.READY if ready else c10d.NOT_READY)]
 
     def _count(self, client: ClientId, request: c10d.CountKeys) -> Replies:
-        return [(client, c10d.encode_i64(len(self._values)))]
+        return [(client, c10d.encode_i64(len(self.values)))]
 
     def _list(self, client: ClientId, request: c10d.ListKeys) -> Replies:
-        keys = tuple(self._values)
+        keys = tuple(self.values)
         return [(client, c10d.encode_i64(len(keys)) + b"".join(map(c10d.encode_string, keys)))]
 
     def _delete(self, client: ClientId, request: c10d.DeleteKey) -> Replies:
-        value = self._values.pop(request.key, None)
+        value = self.values.pop(request.key, None)
         if value is not None:
             self.stored_bytes -= len(request.key) + len(value) + ENTRY_BYTES
         return [(client, c10d.encode_i64(value is not None))]
@@ -197,47 +206,43 @@ class KeyValueMachine:
     def _append(self, client: ClientId, request: c10d.Append) -> Replies:
         # A key that is appended to becomes a bytearray, so that n appends cost O(n).
         key, value = request.key, request.value
-        current = self._values.get(key)
+        current = self.values.get(key)
         if current is None:
-            self._store(key, value)
+            self.put(key, value)
         else:
             self._check_room(len(value))
             self.stored_bytes += len(value)
             if isinstance(current, bytearray):
                 current += value
             else:
-                self._values[key] = bytearray(current) + value
+                self.values[key] = bytearray(current) + value
         return self._wake_all(key)
 
     def _compare_set(self, client: ClientId, request: c10d.CompareSet) -> Replies:
         key, desired = request.key, request.desired
-        current = self._values.get(key)
+        current = self.values.get(key)
         if current is None and request.expected:
             return [(client, c10d.encode_string(request.expected))]
         if current is not None and current != request.expected:
             return [(client, c10d.encode_string(current))]
-        self._store(key, desired)
+        self.put(key, desired)
         answer = (client, _pack_size(len(desired)) + desired)
-        return [answer, *self._wake_all(key)] if key in self._waiting_for_key else [answer]
+        return [answer, *self._wake_all(key)] if key in self.waiting_for_key else [answer]
 
     def _counter(self, key: bytes) -> int:
         """The leading decimal number of a value, as C reads it; 0 for a missing key."""
-        value = self._values.get(key)
+        value = self.values.get(key)
         if value is None:
             return 0
+        if len(value) <= _SURE_DIGITS and value.isdigit():
+            return int(value)
         number = _LEADING_INTEGER.match(value)
         if number is None or not _I64_MIN <= int(number[1]) <= _I64_MAX:
             raise ProtocolError(f"key {key!r} holds {bytes(value[:40])!r}, not a 64-bit number")
         return int(number[1])
 
-    def _sum(self, key: bytes, delta: int) -> int:
-        number = self._counter(key) + delta
-        if not _I64_MIN <= number <= _I64_MAX:
-            raise ProtocolError(f"adding {delta} to key {key!r} leaves 64 bits")
-        return number
-
     def _is_present(self, key: bytes) -> bool:
-        return key in self._values or (key in self._queues and self._free_items(key) > 0)
+        return key in self.values or (key in self._queues and self._free_items(key) > 0)
 
     # Queues
 
@@ -255,7 +260,7 @@ class KeyValueMachine:
 
     def _pop(self, client: ClientId, request: c10d.QueuePop) -> Replies:
         key = request.key
-        if self._reserved.get(client) == key:
+        if self.reserved.get(client) == key:
             self._unreserve(client)
         free = self._free_items(key)
         if not free:
@@ -271,11 +276,11 @@ class KeyValueMachine:
         return [(client, c10d.encode_i64(self._free_items(request.key)))]
 
     def _reserve(self, client: ClientId, key: bytes) -> None:
-        self._reserved[client] = key
+        self.reserved[client] = key
         self._reservations[key] = self._reservations.get(key, 0) + 1
 
     def _unreserve(self, client: ClientId) -> bytes:
-        key = self._reserved.pop(client)
+        key = self.reserved.pop(client)
         left = self._reservations.pop(key) - 1
         if left:
             self._reservations[key] = left
@@ -283,16 +288,16 @@ class KeyValueMachine:
 
     def _release(self, client: ClientId) -> Replies:
         """Frees what the client has reserved; the next in the line may get it."""
-        return self._offer(self._unreserve(client)) if client in self._reserved else []
+        return self._offer(self._unreserve(client)) if client in self.reserved else []
 
     def _offer(self, key: bytes) -> Replies:
         """A queue has a free item: all who wait for more than it have seen it, one is woken."""
         replies: Replies = []
-        waiting = self._waiting_for_key.get(key)
+        waiting = self.waiting_for_key.get(key)
         for client in tuple(waiting or ()):
-            wait = self._waits[client]
+            wait = self.waits[client]
             assert isinstance(wait, _KeysWait)
-            _remove(self._waiting_for_key, key, client)
+            _remove(self.waiting_for_key, key, client)
             if self._has_seen(client, key):
                 replies.append((client, c10d.STOP_WAITING))
                 if wait.is_single:
@@ -311,7 +316,7 @@ class KeyValueMachine:
         self._refuse_second_wait(client)
         if len(keys) == 1:
             key = keys[0]
-            if key in self._values:
+            if key in self.values:
                 return [(client, c10d.STOP_WAITING)]
             if key in self._queues and self._free_items(key) > 0:
                 self._reserve(client, key)
@@ -321,27 +326,26 @@ class KeyValueMachine:
             missing = {key for key in keys if not self._is_present(key)}
             if not missing:
                 return [(client, c10d.STOP_WAITING)]
-        self._waits[client] = _KeysWait(missing, len(set(keys)) == 1)
+        self.waits[client] = _KeysWait(missing, len(set(keys)) == 1)
         for key in missing:
-            self._waiting_for_key.setdefault(key, {})[client] = None
+            self.waiting_for_key.setdefault(key, {})[client] = None
         return []
 
     def _refuse_second_wait(self, client: ClientId) -> None:
-        if client in self._waits:
+        if client in self.waits:
             raise ProtocolError("a second wait was sent while the first one was pending")
 
     def _enter_barrier(self, client: ClientId, request: c10d.Barrier) -> Replies:
         key, world_size = request.key, request.world_size
         self._refuse_second_wait(client)
-        count = self._sum(key, 1)
-        self._store(key, b"%d" % count)
+        count = self.add(key, 1)
         if count < world_size:
-            self._waits[client] = _BarrierWait(key, world_size)
+            self.waits[client] = _BarrierWait(key, world_size)
             self._waiting_at_barrier.setdefault(key, {})[client] = None
             return []
         released = []
         for other in self._waiting_at_barrier.get(key, ()):
-            wait = self._waits[other]
+            wait = self.waits[other]
             if isinstance(wait, _BarrierWait) and wait.world_size <= count:
                 released.append(other)
         for other in released:
@@ -352,25 +356,25 @@ class KeyValueMachine:
     def _wake_all(self, key: bytes) -> Replies:
         return [
             (client, c10d.STOP_WAITING)
-            for client in self._waiting_for_key.pop(key, ())
+            for client in self.waiting_for_key.pop(key, ())
             if self._has_seen(client, key)
         ]
 
     def _has_seen(self, client: ClientId, key: bytes) -> bool:
         """Marks a key as written for one who waits; whether that ended the wait."""
-        wait = self._waits[client]
+        wait = self.waits[client]
         assert isinstance(wait, _KeysWait)
         wait.missing.discard(key)
         if wait.missing:
             return False
-        del self._waits[client]
+        del self.waits[client]
         return True
 
     def _end_wait(self, client: ClientId) -> None:
-        match self._waits.pop(client, None):
+        match self.waits.pop(client, None):
             case _KeysWait(missing):
                 for key in missing:
-                    _remove(self._waiting_for_key, key, client)
+                    _remove(self.waiting_for_key, key, client)
             case _BarrierWait(key, _):
                 _remove(self._waiting_at_barrier, key, client)
             case None:

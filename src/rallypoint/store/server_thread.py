@@ -9,9 +9,8 @@ import threading
 
 from rallypoint.errors import StoreConnectionError
 from rallypoint.store.access import AccessGate
-from rallypoint.store.keyvalue import KeyValueMachine, Replies
+from rallypoint.store.keyvalue import KeyValueMachine
 from rallypoint.store.server import Say, StoreServer
-from rallypoint.wire import c10d
 
 _KEY_BYTES = 32
 
@@ -106,10 +105,10 @@ class _CountingMachine(KeyValueMachine):
         super().__init__()
         self._joined = joined
 
-    def apply(self, client: int, request: c10d.Request) -> Replies:
-        replies = super().apply(client, request)
-        if isinstance(request, c10d.Add) and request.key == self._joined.key:
+    def add(self, key: bytes, delta: int) -> int:
+        number = super().add(key, delta)
+        if key == self._joined.key:
             with self._joined.changed:
-                self._joined.count += request.delta
+                self._joined.count += delta
                 self._joined.changed.notify_all()
-        return replies
+        return number

@@ -1,0 +1,143 @@
+"""The commonest requests, served straight from the bytes of a segment. Pure.
+
+Between two requests of a client, nearly every segment that comes is one small request, or a run of
+SETs: they have no answer that anybody would wait for. For such a one, making a request and a list
+of replies of it takes longer than serving it. So what is common is looked for here, in the bytes as
+they came, and carried out on the machine's own values.
+
+There is one more path, which serves everything: `c10d.ServerSession` and `KeyValueMachine.apply`.
+Whatever is rare is left to it, untouched: what is not whole, breaks a limit or a rule, waits or
+wakes somebody, or has to do with a queue. So a doubt costs time and nothing else, and a client can
+never tell which of the two has served it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+from rallypoint.errors import ProtocolError
+from rallypoint.store.keyvalue import ClientId, KeyValueMachine
+from rallypoint.wire.c10d_fields import (
+    I64,
+    MAX_KEY_BYTES,
+    MAX_VALUE_BYTES,
+    READY,
+    STOP_WAITING,
+    U64,
+    Opcode,
+)
+
+_SET = Opcode.SET.value
+_ONE = b"\x01" + bytes(7)  # the count of a list of one key
+_u64, _i64 = U64.unpack_from, I64.unpack_from
+_pack_u64, _pack_i64 = U64.pack, I64.pack
+
+
+class FastPath:
+    """Serves clients of `machine` who have sent nothing that is still to be served."""
+
+    def __init__(self, machine: KeyValueMachine) -> None:
+        self._machine = machine
+        self._values = machine.values
+        self._waits, self._reserved = machine.waits, machine.reserved
+        self._waited_for = machine.waiting_for_key
+        self._answer: dict[int, Callable[[bytes], bytes | None]] = {
+            Opcode.GET.value: self._get,
+            Opcode.WAIT.value: self._wait,
+            Opcode.CHECK.value: self._check,
+            Opcode.ADD.value: self._add,
+            Opcode.COMPARE_SET.value: self._compare_set,
+        }
+
+    def serve(self, client: ClientId, data: bytes) -> tuple[bytes, bytes]:
+        """The answer to what `data` begins with, and what is left of it for the other path.
+
+        `data` is not empty, and begins with a request.
+        """
+        if client in self._reserved or client in self._waits:
+            return b"", data
+        if data[0] == _SET:
+            data = data[self._set_all(data) :]
+            if not data:
+                return b"", b""
+        answer = self._answer.get(data[0])
+        # No key of so short a request is too long.
+        if answer is None or len(data) > MAX_KEY_BYTES:
+            return b"", data
+        try:
+            reply = answer(data)
+        except (struct.error, ProtocolError):  # nothing has been changed
+            return b"", data
+        if reply is None:
+            return b"", data
+        self._machine.operations += 1
+        return reply, b""
+
+    def _set_all(self, data: bytes) -> int:
+        """Carries out the SETs at the beginning; returns where they end."""
+        put, waited_for = self._machine.put, self._waited_for
+        at = count = 0
+        size = len(data)
+        end = min(size, MAX_VALUE_BYTES)  # no value before it is too long
+        try:
+            while at < size and data[at] == _SET:
+                key = at + 9
+                key_end = key + _u64(data, at + 1)[0]
+                value = key_end + 8
+                value_end = value + _u64(data, key_end)[0]
+                if value_end > end or key_end - key > MAX_KEY_BYTES:
+                    break
+                name = data[key:key_end]
+                if name in waited_for:
+                    break
+                put(name, data[value:value_end])
+                at = value_end
+                count += 1
+        except (struct.error, ProtocolError):
+            pass  # the rest of it has yet to come, or there is no room
+        self._machine.operations += count
+        return at
+
+    # Each is given a request of its opcode, and answers it if nothing follows it. Raises
+    # struct.error if it is cut short.
+
+    def _get(self, data: bytes) -> bytes | None:
+        if _u64(data, 1)[0] != len(data) - 9:
+            return None
+        value = self._values.get(data[9:], b"")
+        return _pack_u64(len(value)) + value
+
+    def _wait(self, data: bytes) -> bytes | None:
+        return STOP_WAITING if self._is_there(data) else None
+
+    def _check(self, data: bytes) -> bytes | None:
+        return READY if self._is_there(data) else None
+
+    def _is_there(self, data: bytes) -> bool:
+        """Whether it asks for one key, and that one has a value."""
+        is_one = data[1:9] == _ONE and _u64(data, 9)[0] == len(data) - 17
+        return is_one and data[17:] in self._values
+
+    def _add(self, data: bytes) -> bytes | None:
+        end = len(data) - 8
+        key = data[9:end]
+        if _u64(data, 1)[0] != end - 9 or key in self._waited_for:
+            return None
+        return _pack_i64(self._machine.add(key, _i64(data, end)[0]))
+
+    def _compare_set(self, data: bytes) -> bytes | None:
+        key_end = 9 + _u64(data, 1)[0]
+        expected = key_end + 8
+        expected_end = expected + _u64(data, key_end)[0]
+        desired = expected_end + 8
+        key = data[9:key_end]
+        is_whole = _u64(data, expected_end)[0] == len(data) - desired
+        # A missing key, and a write that wakes somebody, are the other path's.
+        if not is_whole or key in self._waited_for or key not in self._values:
+            return None
+        value = self._values[key]
+        if value == data[expected:expected_end]:
+            value = data[desired:]
+            self._machine.put(key, value)
+        return _pack_u64(len(value)) + value

@@ -1,0 +1,209 @@
+"""One client of a store's server: what comes from it is served, in order and at once.
+
+Nobody may have to wait for a client, or keep much for it: one that does not read its replies is not
+read from either, and one that stops in the middle of something is dropped by the server's watch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, cast
+
+from rallypoint.errors import ProtocolError
+from rallypoint.store.access import Peer
+from rallypoint.wire import c10d
+from rallypoint.wire.enrolment import MAGIC, EnrolmentRefusedError, StoreEnrolment
+
+if TYPE_CHECKING:
+    from rallypoint.store.server import StoreServer
+
+MAX_UNREAD_BYTES = 1 << 20
+"""A client with more unread replies than this is not served until it has read half of them."""
+_FLUSH_BYTES = 1 << 16
+
+
+class ServerConnection(asyncio.Protocol):
+    """One client. Its first byte tells whether it is a c10d client or an agent that enrols."""
+
+    __slots__ = (
+        "_early",
+        "_is_admitted",
+        "_is_between",
+        "_is_expected",
+        "_is_reading",
+        "_is_writable",
+        "_peer",
+        "_server",
+        "_session",
+        "_transport",
+        "id",
+    )
+    _transport: asyncio.Transport
+    _peer: Peer
+
+    def __init__(self, server: StoreServer, id_: int) -> None:
+        self.id = id_
+        self._server = server
+        self._is_admitted = False
+        self._is_writable = self._is_reading = True
+        self._is_expected = False  # whether more must come before long
+        self._is_between = False  # requests: all that came has been served
+        self._early = b""  # came before the connection was admitted
+        self._session: c10d.ServerSession | StoreEnrolment | None = None
+
+    # asyncio calls these
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=MAX_UNREAD_BYTES, low=MAX_UNREAD_BYTES // 2)
+        peer_name = transport.get_extra_info("peername")
+        own_name = transport.get_extra_info("sockname")
+        if not peer_name or not own_name:  # gone already
+            self._transport.abort()
+            return
+        self._peer = self._server.arrived(self, peer_name, own_name)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._server.left(self.id)
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_between:
+            answer, data = self._server.serve_fast(self.id, data)
+            if answer:
+                self._transport.write(answer)
+            if not data:
+                return
+            self._is_between = False
+        if type(self._session) is c10d.ServerSession:
+            self._session.receive(data)
+            self._serve(self._session)
+        elif not self._transport.is_closing():
+            self._receive_early(data)
+
+    def pause_writing(self) -> None:
+        self._is_writable = self._is_between = False
+        self._read(False)
+
+    def resume_writing(self) -> None:
+        self._is_writable = True
+        if isinstance(self._session, c10d.ServerSession) and not self._transport.is_closing():
+            self._serve(self._session)
+
+    # The server calls these
+
+    def admit(self) -> None:
+        self._is_admitted = self._is_expected = True
+        self._server.expect(self.id)
+        if self._early and self._session is None:
+            self._read(True)
+            self._receive_early(b"")
+
+    def send(self, reply: bytes) -> None:
+        if not self._transport.is_closing():
+            self._transport.write(reply)
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    def drop_silent(self, after_s: float) -> None:
+        if isinstance(self._session, c10d.ServerSession) and self._session.is_validated:
+            said = "the rest of a request did not come"
+        else:
+            said = "no c10d client and no node has said hello"
+        self._server.broke_protocol(self._peer, ProtocolError(f"{said} within {after_s:g} s"))
+        self._transport.abort()
+
+    # Within
+
+    def _read(self, is_reading: bool) -> None:
+        if is_reading is not self._is_reading:
+            self._is_reading = is_reading
+            if is_reading:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+
+    def _receive_early(self, data: bytes) -> None:
+        if isinstance(self._session, StoreEnrolment):
+            self._enrol(self._session, data)
+            return
+        self._early += data
+        if self._early[:1] == MAGIC[:1]:
+            self._session = session = self._server.begin_enrolment(self._peer)
+            self._enrol(session, self._early)
+        elif self._is_admitted:
+            self._session = c10d.ServerSession()
+            self.data_received(self._early)
+        else:  # nothing is parsed for a stranger
+            self._read(False)
+            return
+        self._early = b""
+
+    def _serve(self, session: c10d.ServerSession) -> None:
+        apply, next_request, own = self._server.apply, session.next_request, self.id
+        answers: list[bytes] = []
+        size = 0
+        try:
+            while self._is_writable:
+                request = next_request()
+                if request is None:
+                    self._note_partial(session)
+                    break
+                for client, reply in apply(own, request):
+                    if client == own:
+                        answers.append(reply)
+                        size += len(reply)
+                    else:
+                        self._server.send([(client, reply)])
+                if size > _FLUSH_BYTES:
+                    self._transport.write(b"".join(answers))
+                    answers, size = [], 0
+        except ProtocolError as error:
+            self._transport.write(b"".join(answers))
+            self._server.broke_protocol(self._peer, error)
+            self._transport.close()
+            return
+        if answers:
+            self._transport.write(answers[0] if len(answers) == 1 else b"".join(answers))
+        if not self._is_writable and self._is_expected:
+            # It is us who do not go on: not its silence.
+            self._is_expected = False
+            self._server.unexpect(own)
+
+    def _note_partial(self, session: c10d.ServerSession) -> None:
+        if not self._is_reading:
+            self._read(True)
+        if session.is_partial:
+            if session.is_validated:  # saying hello has one deadline, however slowly it comes
+                self._is_expected = True
+                self._server.expect(self.id)
+            return
+        self._is_between = True
+        if self._is_expected:
+            self._is_expected = False
+            self._server.unexpect(self.id)
+
+    def _enrol(self, session: StoreEnrolment, data: bytes) -> None:
+        try:
+            self.send(session.receive(data))
+        except ProtocolError as error:
+            if isinstance(error, EnrolmentRefusedError):
+                self.send(session.refusal)
+            self._server.broke_protocol(self._peer, error)
+            self._transport.close()
+            return
+        if session.result is not None:
+            self._server.enrolled(self._peer)
+            self._transport.close()
+
+
+class BufferedConnection(ServerConnection, asyncio.BufferedProtocol):
+    """The same, for a loop that would make a large buffer for every read."""
+
+    __slots__ = ()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._server.read_buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.data_received(bytes(self._server.read_buffer[:nbytes]))
