@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 
 from rallypoint.errors import ProtocolError
+from rallypoint.store.fast_path import FastPath
 from rallypoint.store.keyvalue import KeyValueMachine
 from rallypoint.wire import c10d
 from rallypoint.wire.c10d import Opcode
@@ -159,6 +160,7 @@ class Store:
 
     def __init__(self) -> None:
         self._machine = KeyValueMachine()
+        self._fast = FastPath(self._machine)
         self.sessions: dict[int, c10d.ServerSession] = {}
         self.received: dict[int, int] = {}
         self.replies: dict[int, bytearray] = {}
@@ -172,8 +174,11 @@ class Store:
             self._close(client, "went away")
             return
         session = self.sessions.setdefault(client, c10d.ServerSession())
-        self.replies.setdefault(client, bytearray())
+        replies = self.replies.setdefault(client, bytearray())
         self.received[client] = self.received.get(client, 0) + len(data)
+        if data and session.is_validated and not session.is_partial:
+            answer, data = self._fast.serve(client, data)
+            replies += answer
         try:
             session.receive(data)
             while (request := session.next_request()) is not None:

@@ -31,6 +31,8 @@ from rallypoint.wire.c10d_fields import (
 _SET = Opcode.SET.value
 _ONE = b"\x01" + bytes(7)  # the count of a list of one key
 _u64, _i64 = U64.unpack_from, I64.unpack_from
+_LEFT = (struct.error, OverflowError, ProtocolError)
+"""A length that is not there yet; a place that no memory has; a rule that is broken."""
 _pack_u64, _pack_i64 = U64.pack, I64.pack
 
 
@@ -67,7 +69,7 @@ class FastPath:
             return b"", data
         try:
             reply = answer(data)
-        except (struct.error, ProtocolError):  # nothing has been changed
+        except _LEFT:  # with nothing changed
             return b"", data
         if reply is None:
             return b"", data
@@ -94,13 +96,13 @@ class FastPath:
                 put(name, data[value:value_end])
                 at = value_end
                 count += 1
-        except (struct.error, ProtocolError):
-            pass  # the rest of it has yet to come, or there is no room
+        except _LEFT:
+            pass
         self._machine.operations += count
         return at
 
-    # Each is given a request of its opcode, and answers it if nothing follows it. Raises
-    # struct.error if it is cut short.
+    # Each is given a request of its opcode, and answers it if nothing follows it. May raise
+    # what _LEFT names, with nothing changed.
 
     def _get(self, data: bytes) -> bytes | None:
         if _u64(data, 1)[0] != len(data) - 9:
