@@ -419,3 +419,35 @@ def test_F5_what_was_concluded_before_a_node_was_expelled_does_not_remove_it_aga
     assert silent.ref in cluster.members
     assert cluster.shared.round.losses[: len(rejoined)] == rejoined
     assert [loss.node_id for loss in cluster.shared.round.losses].count("d") <= 1
+
+
+def test_F5_who_is_not_in_the_state_removes_nobody() -> None:
+    """A leader is stopped just before it removes a dead node, and another life takes its place."""
+    cluster = cluster_of("a", "b", "c", "d")
+    leader = node_of(cluster, "a")
+    cluster.kill(node_of(cluster, "d"))
+    leader.halts_at_write = True
+    while leader.halted is None:
+        cluster.pass_time(INTERVAL_S / 2)
+    cluster.join("a", life=2)
+    assert sorted(ref.incarnation for ref in cluster.members) == ["a.2", "b.1", "c.1", "d.1"]
+    before = cluster.store.value
+    cluster.resume(leader)
+    assert cluster.store.value == before
+
+
+def test_F5_R4_an_expelled_life_that_was_replaced_meanwhile_does_not_try_for_ever() -> None:
+    cluster = cluster_of("a", "b", "c")
+    older = node_of(cluster, "a")
+    cluster.pause(older)
+    cluster.pass_time(SOON_S)
+    newer = cluster.join("a", life=2)
+    cluster.pass_time(INTERVAL_S)
+    cluster.resume(older)
+    writes = len(cluster.history)
+    cluster.pass_time(4 * LEASE_S)
+    assert isinstance(older.outlook, Outside)
+    refused = shared_round.join_refused(cluster.shared, older.ref, cluster.settings)
+    assert isinstance(refused, RendezvousGracefulExitError)
+    assert [stored for stored in cluster.history[writes:] if stored.by == older.ref] == []
+    assert newer.ref in cluster.members
