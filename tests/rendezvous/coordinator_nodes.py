@@ -8,11 +8,11 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rallypoint.rendezvous.coordinator_handler import (
     CoordinatorRendezvousHandler,
@@ -21,6 +21,7 @@ from rallypoint.rendezvous.coordinator_handler import (
 from rallypoint.rendezvous.handler import RendezvousInfo
 from rallypoint.rendezvous.parameters import RendezvousParameters
 
+T = TypeVar("T")
 LIMIT_S = 60.0
 PROGRAM = Path(__file__).with_name("coordinator_node.py")
 
@@ -50,8 +51,12 @@ class Place:
         self._handlers.append(handler)
         return handler
 
+    def submit(self, call: Callable[[], T]) -> Future[T]:
+        """In a thread."""
+        return self._threads.submit(call)
+
     def go(self, handler: CoordinatorRendezvousHandler) -> Future[RendezvousInfo]:
-        return self._threads.submit(handler.next_rendezvous)
+        return self.submit(handler.next_rendezvous)
 
     def meet(self, *handlers: CoordinatorRendezvousHandler) -> list[RendezvousInfo]:
         """All at once; the outcomes in the order of the handlers."""

@@ -117,8 +117,8 @@ def test_R5_W5_who_stood_by_until_the_end_was_not_needed(ended_well: bool) -> No
         while not spare.is_attached:
             assert not waiting.done()
         if ended_well:
-            assert b.finish()
-            assert a.finish()
+            finishing = [here.submit(handler.finish) for handler in (a, b)]
+            assert [future.result(LIMIT_S) for future in finishing] == [True, True]
         else:
             assert b.shutdown()
         with pytest.raises(RendezvousGracefulExitError, match="not needed"):
@@ -192,6 +192,19 @@ def test_R5_the_host_closes_the_job_and_every_node_has_heard_when_it_goes() -> N
         assert other.end() == 0
         with pytest.raises(RendezvousClosedError):
             host.next_rendezvous()
+
+
+def test_R5_the_host_waits_for_a_node_that_has_not_heard_yet() -> None:
+    with place(2, 2) as here:
+        host, other = here.handler(), here.program(is_host=False)
+        meet_program(here, host, other)
+        other.signal(signal.SIGSTOP)
+        going = here.submit(host.shutdown)
+        with pytest.raises(TimeoutError):
+            going.result(1.0)
+        other.signal(signal.SIGCONT)
+        assert going.result(LIMIT_S)
+        assert other.line()[:3] == ["change", 0, True]
 
 
 def test_R5_a_closed_job_takes_nobody_in() -> None:

@@ -161,7 +161,9 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
     def finish(self) -> bool:
         """`shutdown`, when this node's workers have succeeded: the job has, when all of them have.
 
-        If the round is over by now there is no such success, and the job is closed.
+        The process that hosts the coordinator waits until the others have ended, too, however
+        long that takes. If the round is over by now there is no such success, and the job is
+        closed.
         """
         return self._run(partial(self._shut_down, succeeded=True))
 
@@ -269,17 +271,17 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
         return True
 
     async def _shut_down(self, *, succeeded: bool) -> bool:
-        member, done = self._member, True
-        if member is not None and not member.is_closed and not (succeeded and member.succeed()):
+        member, link, done = self._member, self._linked, True
+        waits = member is not None and not member.is_closed and succeeded and member.succeed()
+        if member is not None and not member.is_closed and not waits:
             try:
                 async with asyncio.timeout(FAREWELL_S + self._given.shared.reconnect_grace_s):
                     await member.cancel(_CLOSED_HERE)
             except (RallypointError, TimeoutError):
                 done = False
-        link = self._linked
         await self._drop()
         link.closed = link.closed or "the rendezvous was shut down here"
-        await link.end_hosting(self._settings.timeout.close.total_seconds())
+        await link.end_hosting(None if waits else self._settings.timeout.close.total_seconds())
         return done
 
     async def _drop(self) -> None:

@@ -90,8 +90,8 @@ class CoordinatorLink:
             # That job is over, but not the next one that meets here.
             await self.end_hosting(FAREWELL_S)
 
-    async def end_hosting(self, limit_s: float) -> None:
-        """When all have heard how the job ended, or after so long. After `drop`."""
+    async def end_hosting(self, limit_s: float | None) -> None:
+        """When everybody has gone, or after so long; None: however long. After `drop`."""
         if self._lingering is not None:
             await asyncio.wait((self._lingering,), timeout=limit_s)
         if self._lingering is not None:
