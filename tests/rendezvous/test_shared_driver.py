@@ -351,3 +351,31 @@ def test_F5_trouble_is_over_when_the_store_answers_though_nobody_has_joined() ->
         await stop(node)
 
     run(main())
+
+
+class ForgetsBeats(MemoryRendezvousBackend):
+    """It answers, but not what was asked."""
+
+    is_broken = False
+
+    def get_beats(self, nodes: Sequence[str]) -> list[int]:
+        return [] if self.is_broken else super().get_beats(nodes)
+
+
+def test_F5_W14_an_answer_that_makes_no_sense_does_not_end_the_heartbeat() -> None:
+    async def main() -> None:
+        backend = ForgetsBeats()
+        nodes = [Node(name, backend) for name in ("a", "b")]
+        await started(*nodes)
+        worlds = await asyncio.gather(*(node.join() for node in nodes))
+        backend.is_broken = True
+        await until(lambda: all(node.driver.trouble is not None for node in nodes))
+        backend.is_broken = False
+        beats = backend.get_beats(["a", "b"])
+        await until(
+            lambda: all(x > y for x, y in zip(backend.get_beats(["a", "b"]), beats, strict=True))
+        )
+        assert [node.driver.outlook for node in nodes] == worlds
+        await stop(*nodes)
+
+    run(main())
