@@ -117,11 +117,24 @@ def test_an_empty_queue_has_no_first_item() -> None:
     assert read_pieces(wire.read_popped, [i64(0), b"\1"]) == (None, b"\1")
 
 
-def test_a_whole_string_is_known_at_a_glance() -> None:
-    assert wire.whole_string(text(b"value")) == b"value"
-    assert wire.whole_string(text(b"")) == b""
-    for other in (b"", text(b"value")[:-1], text(b"value") + b"x", text(b"v")[:7]):
-        assert wire.whole_string(other) is None
+@pytest.mark.parametrize(
+    ("read", "reply", "meant"),
+    [
+        (wire.read_string, text(b"value"), b"value"),
+        (wire.read_string, text(b""), b""),
+        (wire.read_i64, i64(-5), -5),
+        (wire.read_i64, i64(0), 0),
+        (wire.read_check, b"\0", True),
+        (wire.read_check, b"\1", False),
+    ],
+)
+def test_a_whole_reply_is_known_at_a_glance(
+    read: wire.Read[Any], reply: bytes, meant: object
+) -> None:
+    whole = wire.WHOLE[read]
+    assert whole(reply) == meant
+    for other in (b"", reply[:-1], reply + b"x"):
+        assert whole(other) is None
 
 
 @pytest.mark.parametrize(

@@ -76,29 +76,11 @@ class TCPClient:
             except OSError:
                 pass  # another thread has just lost it
 
-    def fetch(self, key: str, request: bytes) -> bytes:
-        """Asks for a value by the shortest way; an empty answer says nothing: ask again."""
-        if os.getpid() != self._pid:
-            return b""
-        with self._lock:
-            main = self._main
-            if main is None or self._recovery.failure is not None:
-                return b""
-            owes_answer = main.owes_answer
-            try:
-                return main.fetch(request)
-            except ConnectionLostError as lost:
-                self._main = None
-                self._recovery.judge(
-                    lost, 1, "get", (key,), may_repeat=True, owes_answer=owes_answer
-                )
-                return b""
-
     def ask(
         self, doing: str, keys: Sequence[str], request: bytes, read: wire.Read[T], *, again: bool
     ) -> T:
         """Sends one request and returns its answer; `again` tells that it may be sent twice."""
-        answer: T = self._once(doing, keys, Exchange(request, read, again))
+        answer: T = self._once(doing, keys, request, read, again)
         return answer
 
     def tell(self, doing: str, keys: Sequence[str], request: bytes, *, again: bool) -> None:
@@ -106,7 +88,7 @@ class TCPClient:
 
         If it does, the next call raises StoreConnectionError, for it can't answer for both.
         """
-        self._once(doing, keys, Exchange(request, None, again))
+        self._once(doing, keys, request, None, again)
 
     def run(self, doing: str, keys: Sequence[str], operation: Operation[T], timeout_s: float) -> T:
         """Carries out an operation that may have to wait. Raises StoreTimeoutError."""
@@ -184,18 +166,60 @@ class TCPClient:
 
     # Sending
 
-    def _once(self, doing: str, keys: Sequence[str], step: Exchange) -> Any:
+    def _once(
+        self,
+        doing: str,
+        keys: Sequence[str],
+        request: bytes,
+        read: wire.Read[Any] | None,
+        may_repeat: bool,
+    ) -> Any:
+        """One request; on the main connection while that is well, else as any operation.
+
+        The usual case pays for the lock and for system calls: it makes neither lease nor step.
+        """
+        losses = 0
+        if os.getpid() == self._pid:
+            with self._lock:
+                main = self._main
+                if (
+                    main is not None
+                    and self._recovery.failure is None
+                    and not ((read is None or not may_repeat) and main.is_gone())
+                ):
+                    owes_answer = main.owes_answer
+                    try:
+                        return main.send(request) if read is None else main.exchange(request, read)
+                    except ConnectionLostError as lost:
+                        self._main, losses = None, 1
+                        self._recovery.judge(
+                            lost,
+                            losses,
+                            doing,
+                            keys,
+                            may_repeat=may_repeat,
+                            owes_answer=owes_answer,
+                        )
+                    except BaseException:
+                        self._main = None
+                        raise
         self._recovery.check_usable(os.getpid(), doing, keys)
         lease = self._take()
         try:
-            return self._perform(doing, keys, lease, step, 0.0)
+            step = Exchange(request, read, may_repeat)
+            return self._perform(doing, keys, lease, step, 0.0, losses)
         finally:
             self._give_back(lease)
 
     def _perform(
-        self, doing: str, keys: Sequence[str], lease: _Lease, step: Exchange | Wait, deadline: float
+        self,
+        doing: str,
+        keys: Sequence[str],
+        lease: _Lease,
+        step: Exchange | Wait,
+        deadline: float,
+        losses: int = 0,
     ) -> Any:
-        losses = 0
         while True:
             connection = lease.connection
             if connection is None:

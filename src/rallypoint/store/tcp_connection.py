@@ -52,6 +52,8 @@ class TCPConnection:
         try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._socket.setblocking(True)
+            self._poller = select.poll()
+            self._poller.register(self._socket, select.POLLIN)
             self.bound(attempt_s)
             nonce = os.getpid() & 0xFFFFFFFF
             if self.exchange(wire.handshake(nonce), wire.read_ping) != nonce:
@@ -71,9 +73,17 @@ class TCPConnection:
 
     def exchange(self, request: bytes, read: wire.Read[T]) -> T:
         """Sends a request and returns its answer. Raises ConnectionLostError."""
+        whole = wire.WHOLE.get(read)
         try:
             self._socket.sendall(request)
-            answer = self._read(read)
+            if whole is None:
+                answer = self._read(read)
+            else:
+                data = self._socket.recv(_RECEIVE_BYTES)
+                answer = whole(data)
+                if answer is None:
+                    self._receive(data)
+                    answer = self._read(read)
         except OSError as error:
             raise self._lost(error) from error
         except BaseException:
@@ -92,23 +102,6 @@ class TCPConnection:
             self.close()
             raise
         self.owes_answer = True
-
-    def fetch(self, request: bytes) -> bytes:
-        """As `exchange` of a request that a string answers, by the shortest way."""
-        try:
-            self._socket.sendall(request)
-            data = self._socket.recv(_RECEIVE_BYTES)
-            answer = wire.whole_string(data)
-            if answer is None:
-                self._receive(data)
-                answer = self._read(wire.read_string)
-        except OSError as error:
-            raise self._lost(error) from error
-        except BaseException:
-            self.close()
-            raise
-        self.owes_answer = False
-        return answer
 
     def wait(self, request: bytes, deadline: float) -> bool:
         """Sends a request that is answered late; whether the answer came before the deadline.
@@ -133,6 +126,8 @@ class TCPConnection:
 
     def is_gone(self) -> bool:
         """Whether the peer has closed the connection, as far as can be told without asking it."""
+        if not self._poller.poll(0):  # in one call, and without an exception
+            return False
         try:
             return not self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -171,10 +166,8 @@ class TCPConnection:
         self._buffer.receive(data)
 
     def _is_readable_before(self, deadline: float) -> bool:
-        poller = select.poll()
-        poller.register(self._socket, select.POLLIN)
         left_s = max(0.0, deadline - time.monotonic())
-        return bool(poller.poll(left_s * 1000))
+        return bool(self._poller.poll(left_s * 1000))
 
     def _lost(self, error: OSError) -> ConnectionLostError:
         self.close()

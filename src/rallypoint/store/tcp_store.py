@@ -123,7 +123,7 @@ class TCPStore(Store):
 
     def get(self, key: str) -> bytes:
         wired = wire.wired_key(key)
-        value = self._client.fetch(key, wire.get(wired))
+        value = self._client.ask("get", (key,), wire.get(wired), wire.read_string, again=True)
         if value:
             return value
         return self._client.run("get", (key,), operations.get(wired), self._timeout_s)
@@ -139,7 +139,10 @@ class TCPStore(Store):
         return self._client.ask("compare_set", (key,), request, wire.read_string, again=False)
 
     def check(self, keys: Sequence[str]) -> bool:
-        operation = operations.check([wire.wired_key(key) for key in keys])
+        wired = [wire.wired_key(key) for key in keys]
+        if len(wired) == 1:
+            return self._client.ask("check", keys, wire.check(wired), wire.read_check, again=True)
+        operation = operations.check(wired)
         return self._client.run("check", keys, operation, self._timeout_s)
 
     def wait(self, keys: Sequence[str], timeout: Timeout | None = None) -> None:

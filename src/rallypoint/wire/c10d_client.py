@@ -11,7 +11,7 @@ the encoders refuse them instead, with ValueError, before anything has been sent
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rallypoint.errors import ProtocolError
 from rallypoint.wire.c10d_fields import (
@@ -285,13 +285,6 @@ def read_string(buffer: ReplyBuffer) -> Reading[bytes]:
     return value
 
 
-def whole_string(data: bytes) -> bytes | None:
-    """The value, where `data` is one string and nothing else: what `read_string` gives, sooner."""
-    if len(data) >= U64.size and U64.unpack_from(data)[0] == len(data) - U64.size:
-        return data[U64.size :]
-    return None
-
-
 def read_strings(count: int) -> Read[list[bytes]]:
     """As many values."""
 
@@ -358,3 +351,24 @@ def _strings(buffer: ReplyBuffer, count: int, limit: int, what: str) -> Reading[
         start = buffer.position
     buffer.position = start
     return strings
+
+
+# Replies that are there as a whole: what their generators give, sooner, or else None
+
+
+def _whole_string(data: bytes) -> bytes | None:
+    if len(data) >= U64.size and U64.unpack_from(data)[0] == len(data) - U64.size:
+        return data[U64.size :]
+    return None
+
+
+def _whole_i64(data: bytes) -> int | None:
+    return I64.unpack(data)[0] if len(data) == I64.size else None
+
+
+WHOLE: dict[Read[Any], Callable[[bytes], Any]] = {
+    read_string: _whole_string,
+    read_i64: _whole_i64,
+    read_check: {b"\x00": True, b"\x01": False}.get,
+}
+"""For what reads the shortest answers, what reads all of one and nothing else."""
