@@ -10,7 +10,7 @@ import pytest
 from tests.integration.scripted_store import Act, ScriptedStore
 
 from rallypoint.errors import StoreConnectionError, StoreQueueEmptyError, StoreTimeoutError
-from rallypoint.store.async_tcp_store import AsyncTCPStore
+from rallypoint.store import AsyncTCPStore
 from rallypoint.wire import c10d
 
 LIMIT_S = 60.0

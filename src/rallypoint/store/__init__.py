@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         StoreQueueEmptyError,
         StoreTimeoutError,
     )
+    from rallypoint.store.async_tcp_store import AsyncTCPStore
     from rallypoint.store.file_store import FileStore
     from rallypoint.store.hash_store import HashStore
     from rallypoint.store.prefix_store import PrefixStore
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from rallypoint.store.tcp_store import TCPStore
 
 __all__ = [
+    "AsyncTCPStore",
     "FileStore",
     "HashStore",
     "PrefixStore",
@@ -37,6 +39,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "AsyncTCPStore": "rallypoint.store.async_tcp_store",
     "FileStore": "rallypoint.store.file_store",
     "HashStore": "rallypoint.store.hash_store",
     "PrefixStore": "rallypoint.store.prefix_store",

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
+from math import isinf
 from typing import Self
 
-from rallypoint.store.store import Store, Timeout, Value, to_key, to_keys
+from rallypoint.store.store import Store, Timeout, Value, to_key, to_keys, to_seconds
 
 
 class PrefixStore(Store):
     """Sees the keys `<prefix>/<key>` of another store as `<key>`; prefixes nest, the outer first.
 
     The timeout is that of the underlying store: setting it here sets it there. Errors name the
-    whole keys. `num_keys` counts those of the whole store, as torch's does.
+    whole keys. `num_keys` counts those of the whole store, as torch's does. The store may be one of
+    torch's; its errors stay its own.
     """
 
     def __init__(self, prefix: str, store: Store) -> None:
@@ -31,7 +33,7 @@ class PrefixStore(Store):
         return self._store.timeout
 
     def set_timeout(self, timeout: Timeout) -> None:
-        self._store.set_timeout(timeout)
+        self._store.set_timeout(_span(timeout))
 
     def set(self, key: str, value: Value) -> None:
         self._store.set(self._whole(key), value)
@@ -49,7 +51,10 @@ class PrefixStore(Store):
         return self._store.check(self._all_whole(keys))
 
     def wait(self, keys: Sequence[str], timeout: Timeout | None = None) -> None:
-        self._store.wait(self._all_whole(keys), timeout)
+        if timeout is None:
+            self._store.wait(self._all_whole(keys))
+        else:
+            self._store.wait(self._all_whole(keys), _span(timeout))
 
     def delete_key(self, key: str) -> bool:
         return self._store.delete_key(self._whole(key))
@@ -80,7 +85,8 @@ class PrefixStore(Store):
         return self._store.queue_len(self._whole(key))
 
     def barrier(self, key: str, world_size: int, timeout: Timeout | None = None) -> None:
-        self._store.barrier(self._whole(key), world_size, timeout)
+        wait_s = None if timeout is None else _span(timeout)
+        self._store.barrier(self._whole(key), world_size, wait_s)
 
     def clone(self) -> Self:
         return type(self)(self._prefix[:-1], self._store.clone())
@@ -95,3 +101,9 @@ class PrefixStore(Store):
     def _all_whole(self, keys: Sequence[str]) -> list[str]:
         to_keys(keys)
         return [self._prefix + key for key in keys]
+
+
+def _span(timeout: Timeout) -> Timeout:
+    """The one form that torch's stores take, too; "for ever" has none."""
+    seconds = to_seconds(timeout)
+    return seconds if isinf(seconds) else timedelta(seconds=seconds)
