@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import Callable, Sequence
 from concurrent.futures.thread import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rallypoint.errors import RendezvousConnectionError, RendezvousError, RendezvousStateError
 from rallypoint.rendezvous.backend import (
@@ -22,6 +22,7 @@ T = TypeVar("T")
 FIRST_POLL_S = 0.01
 """A backend that can't be waited for is asked again after so long, then ever less often."""
 POLL_GROWTH = 1.5
+CLOSING_S = 0.3
 WAIT_SLICE_S = 1.0
 """A thread that waits can't be interrupted, so it waits in pieces: closing takes no longer."""
 
@@ -35,6 +36,7 @@ class BackendThread:
         self._waiting = ThreadPoolExecutor(1, "rallypoint-backend-wait")
         self._poll_s = FIRST_POLL_S
         self._polled: Token | None = None
+        self._under_way: set[asyncio.Future[Any]] = set()
 
     @property
     def keeps_beats(self) -> bool:
@@ -105,15 +107,22 @@ class BackendThread:
         self._poll_s = min(self._poll_s * POLL_GROWTH, poll_max_s)
         await asyncio.sleep(pause_s * random.uniform(0.7, 1.0))
 
-    def close(self) -> None:
-        """No further calls; a call that is under way ends by itself."""
-        self._operations.shutdown(wait=False, cancel_futures=True)
-        self._waiting.shutdown(wait=False, cancel_futures=True)
+    async def close(self) -> None:
+        """No further calls; those that are under way end by themselves, and are waited for a bit.
+
+        A store may be gone as soon as this has returned.
+        """
+        for executor in (self._operations, self._waiting):
+            executor.shutdown(wait=False, cancel_futures=True)
+        if self._under_way:
+            await asyncio.wait(set(self._under_way), timeout=CLOSING_S)
 
     async def _run(self, executor: ThreadPoolExecutor, call: Callable[..., T], *args: object) -> T:
-        loop = asyncio.get_running_loop()
+        future = asyncio.get_running_loop().run_in_executor(executor, lambda: call(*args))
+        self._under_way.add(future)
+        future.add_done_callback(self._ended)
         try:
-            return await loop.run_in_executor(executor, lambda: call(*args))
+            return await asyncio.shield(future)
         except RendezvousError:
             raise
         except (TypeError, AttributeError) as error:
@@ -125,6 +134,11 @@ class BackendThread:
                 f"the rendezvous backend {self._backend.name!r} failed: "
                 f"{str(error) or type(error).__name__}"
             ) from error
+
+    def _ended(self, future: asyncio.Future[Any]) -> None:
+        self._under_way.discard(future)
+        if not future.cancelled():
+            future.exception()  # whoever was cancelled meanwhile does not want to know
 
     def _broken(self, call: str, wanted: str, found: object) -> RendezvousStateError:
         return RendezvousStateError(

@@ -34,6 +34,8 @@ KEPT_ANNOUNCEMENTS = 32
 """So many older announcements are kept, for those who are about to wait for one."""
 FIRST_POLL_S = 0.005
 LONGEST_POLL_S = 0.1
+POLL_SLICE_S = 0.25
+"""Who stops a handler waits so long, at most, for the store not to be asked any more."""
 _ABSENT = b"\x00rallypoint: no such key\x00"
 _NAME_BYTES = 40
 
@@ -81,7 +83,7 @@ class C10dRendezvousBackend(RendezvousBackend):
 
     def _poll(self, key: str, timeout_s: float) -> bool:
         """Torch's clients print a warning whenever a wait of theirs ends without success."""
-        ends_at, pause_s = time.monotonic() + timeout_s, FIRST_POLL_S
+        ends_at, pause_s = time.monotonic() + min(timeout_s, POLL_SLICE_S), FIRST_POLL_S
         while not self._store.check([key]):
             left_s = ends_at - time.monotonic()
             if left_s <= 0:

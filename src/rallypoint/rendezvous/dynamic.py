@@ -68,6 +68,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         self._world: InWorld | None = None
         self._callbacks: dict[object, Callable[[], None]] = {}
         self._joining: asyncio.Lock | None = None
+        self._starting: asyncio.Lock | None = None
 
     @classmethod
     def from_backend(
@@ -203,13 +204,20 @@ class DynamicRendezvousHandler(RendezvousHandler):
             return world
 
     async def _started(self) -> SharedDriver:
-        if self._driver is None:
-            driver = SharedDriver(
-                self._settings.shared(), self._ref, BackendThread(self._backend), self._changed
-            )
-            await driver.start()
-            self._driver = driver
-        return self._driver
+        if self._starting is None:
+            self._starting = asyncio.Lock()
+        async with self._starting:
+            if self._driver is None:
+                driver = SharedDriver(
+                    self._settings.shared(), self._ref, BackendThread(self._backend), self._changed
+                )
+                try:
+                    await driver.start()
+                except BaseException:
+                    await driver.stop()
+                    raise
+                self._driver = driver
+            return self._driver
 
     async def _look(self) -> Outlook:
         driver = await self._started()

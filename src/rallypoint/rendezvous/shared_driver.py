@@ -90,7 +90,7 @@ class SharedDriver:
             self._keeper.cancel()
             with suppress(asyncio.CancelledError):
                 await self._keeper
-        self._backend.close()
+        await self._backend.close()
 
     async def join(self, candidate: Candidate, timeout_s: float) -> InWorld:
         """Take part in the next round; returns when it has formed.
