@@ -22,6 +22,8 @@ from rallypoint.wire.c10d_fields import VALIDATE_MAGIC, encode_string
 
 LIMIT_S = 120.0
 HELLO = b"\x00" + struct.pack("<I", VALIDATE_MAGIC)
+PING = b"\x0d\x01\x01\x01\x01"
+WOKEN = b"\x00"
 WAIT_FOR_ONE = b"\x06" + struct.pack("<Q", 1)
 
 
@@ -72,23 +74,33 @@ def at_once(store: Any, name: str, size: int, count: int) -> Callable[[], object
     return lambda: (store.multi_set(keys, values), store.num_keys())
 
 
+@lru_cache
+def holders(port: int, count: int) -> list[socket.socket]:
+    """So many connections, kept: torch's server may take 100 ms for each that is new."""
+    opened = [connect(port, PING) for _ in range(count)]
+    for connection in opened:
+        connection.recv(4, socket.MSG_WAITALL)
+    return opened
+
+
 def waiters(port: int, key: str, count: int) -> Callable[[], object]:
     """So many who wait for a key, until the last is woken."""
-    request = WAIT_FOR_ONE + encode_string(f"/{key}".encode())
+    request = PING + WAIT_FOR_ONE + encode_string(f"/{key}".encode())
     selector = selectors.DefaultSelector()
-    for _ in range(count):
-        connection = connect(port, b"\x0d\x01\x01\x01\x01" + request)
+    for connection in holders(port, count):
+        connection.sendall(request)
         connection.recv(4, socket.MSG_WAITALL)
-        selector.register(connection, selectors.EVENT_READ)
+        selector.register(connection, selectors.EVENT_READ, connection)
     client("ours", port).num_keys()
 
     def run() -> None:
         give_up_at = time.monotonic() + LIMIT_S
         while selector.get_map() and time.monotonic() < give_up_at:
             for found, _ in selector.select(1.0):
-                selector.unregister(found.fileobj)
-                found.fileobj.close()  # type: ignore[union-attr]
+                selector.unregister(found.data)
+                assert found.data.recv(1) == WOKEN
         assert not selector.get_map(), "somebody was not woken"
+        selector.close()
 
     return run
 
