@@ -8,6 +8,13 @@ from pathlib import Path
 import pytest
 from tests.conformance.known_wrong import what_is_wrong
 from tests.conformance.stores import SUBJECTS, OurServers, Pair, Subject, opened
+from tests.resolver import nobody_asked
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_names() -> Iterator[None]:
+    with nobody_asked():
+        yield
 
 
 @pytest.fixture(params=SUBJECTS, ids=str)
@@ -27,7 +34,8 @@ def servers() -> Iterator[OurServers]:
 def pair(
     subject: Subject, servers: OurServers, request: pytest.FixtureRequest, tmp_path: Path
 ) -> Iterator[Pair]:
-    wrong = what_is_wrong(subject, request.node.originalname)
+    case = request.node.callspec.id.removeprefix(f"{subject}-")
+    wrong = what_is_wrong(subject, request.node.originalname, case)
     if wrong is not None and wrong.hangs:
         pytest.skip(wrong.reason)
     if wrong is not None:

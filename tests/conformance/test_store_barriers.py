@@ -15,7 +15,8 @@ def test_nobody_passes_before_all_have_come(pair: Pair) -> None:
         store.barrier("b", 4)
         return store.add("came", 0)
 
-    calls = [Call(come, store.clone()) for store in (*pair, *pair)]
+    clones = [store.clone() for store in (*pair, *pair)]
+    calls = [Call(come, clone) for clone in clones]
     assert [call.result() for call in calls] == [4] * 4
 
 

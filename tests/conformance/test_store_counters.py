@@ -72,8 +72,9 @@ def add_often(store: Store) -> list[int]:
 
 
 def test_one_of_many_wins_a_comparison(pair: Pair) -> None:
-    def claim(number: int) -> bytes:
-        return pair[number % 2].clone().compare_set("owner", "", str(number))
-
-    answers = {call.result() for call in [Call(claim, number) for number in range(6)]}
+    clones = [pair[number % 2].clone() for number in range(6)]
+    claims = [
+        Call(clone.compare_set, "owner", "", str(number)) for number, clone in enumerate(clones)
+    ]
+    answers = {claim.result() for claim in claims}
     assert answers == {pair.a.get("owner")}

@@ -63,7 +63,7 @@ def test_a_queue_is_no_key_but_present_while_it_has_items(pair: Pair) -> None:
     before = b.num_keys()
     a.queue_push("q", "1")
     assert b.check(["q"])
-    b.wait(["q"], 0)
+    b.wait(["q"])
     assert b.num_keys() == before
     assert b.list_keys() == []
     assert not b.delete_key("q")
@@ -92,7 +92,7 @@ def test_a_push_wakes_who_waits_for_the_queue(pair: Pair) -> None:
 def test_a_wait_for_a_full_queue_and_a_key_ends_with_the_key(pair: Pair) -> None:
     a, b = pair
     a.queue_push("q", "1")
-    b.set_timeout(2)
+    b.set_timeout(0.5)
     waiter = tell_and(b, "about", b.wait, ["q", "k"])
     await_blocked(a, "about")
     a.set("k", "v")
