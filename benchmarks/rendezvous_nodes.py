@@ -1,9 +1,10 @@
-"""N nodes that meet, in a process of their own. Run by `rendezvous.py`; prints one JSON object.
+"""N nodes that meet, in processes of their own. Run by `rendezvous.py`; prints one JSON object.
 
 rendezvous_nodes.py KIND N
 
-With a network of its own (`unshare --net`) the loopback's counters tell the bytes, headers and
-acknowledgements included. The server is another process, whose CPU seconds are read from /proc.
+The nodes are threads of as many processes as there are cores. With a network of its own (`unshare
+--net`) the loopback's counters tell the bytes, headers and acknowledgements included. The server is
+another process, whose CPU seconds are read from /proc.
 """
 
 from __future__ import annotations
@@ -51,18 +52,15 @@ class Counted:
         return found
 
 
-def nodes_of(kind: str, count: int, port: int) -> list[Call]:
+def nodes_of(kind: str, count: int, own: int, port: int) -> list[Call]:
     """What each node calls, prepared as far as it is before it meets the others."""
-    match kind:
-        case "floor":
-            return [barrier(port, count) for _ in range(count)]
-        case "torch":
-            return [torchs_handler(port, count) for _ in range(count)]
-        case "compare and swap":
-            return [swapping_handler(port, count) for _ in range(count)]
-        case "coordinator":
-            return [coordinator_handler(port, count) for _ in range(count)]
-    raise SystemExit(f"unknown kind {kind!r}")
+    makers = {
+        "floor": barrier,
+        "torch": torchs_handler,
+        "compare and swap": swapping_handler,
+        "coordinator": coordinator_handler,
+    }
+    return [makers[kind](port, count) for _ in range(own)]
 
 
 def torchs_client(port: int) -> Any:
@@ -191,36 +189,79 @@ def bring_loopback_up() -> None:
             fcntl.ioctl(probe, 0x8914, struct.pack("16sh14s", b"lo", flags | 1, b""))
 
 
-def main() -> None:
-    kind, count = sys.argv[1], int(sys.argv[2])
+@contextmanager
+def shares_of(kind: str, count: int, port: int) -> Iterator[list[subprocess.Popen[str]]]:
+    """Processes that hold the nodes between them, one for each core, ready to go."""
+    number = min(count, os.cpu_count() or 1)
+    pipe = subprocess.PIPE
+    shares = []
+    for share in range(number):
+        own = len(range(share, count, number))
+        command = [sys.executable, __file__, kind, str(count), str(own), str(port)]
+        shares.append(subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True))
+    try:
+        for process in shares:
+            hear(process)
+        yield shares
+    finally:
+        for process in shares:
+            process.kill()
+            process.wait()
+
+
+def hear(process: subprocess.Popen[str]) -> Any:
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line:
+        raise SystemExit("the nodes did not meet")
+    return json.loads(line)
+
+
+def meet(kind: str, count: int, own: int, port: int) -> None:
+    """Some of the nodes, in this process, when told."""
+    if kind == "coordinator":
+        count_messages_of_sessions()
+    calls = nodes_of(kind, count, own, port)
+    gate = threading.Barrier(own + 1)
+
+    def node(call: Call) -> float:
+        gate.wait()
+        call()
+        return time.monotonic()
+
+    with ThreadPoolExecutor(own) as threads:
+        waiting = [threads.submit(node, call) for call in calls]
+        print(json.dumps("ready"), flush=True)
+        sys.stdin.readline()
+        Counted.asked = 0
+        gate.wait()
+        ended_at = max(future.result() for future in waiting)
+        print(json.dumps([ended_at, Counted.asked]), flush=True)
+        sys.stdin.read()
+
+
+def measure(kind: str, count: int) -> None:
     bring_loopback_up()
     os.environ.setdefault("RALLYPOINT_TOKEN", secrets.token_hex(32))
-    with server_of(kind) as (port, server):
-        if kind == "coordinator":
-            count_messages_of_sessions()
-        calls = nodes_of(kind, count, port)
-        gate = threading.Barrier(count + 1)
-
-        def node(call: Call) -> float:
-            gate.wait()
-            call()
-            return time.monotonic()
-
-        with ThreadPoolExecutor(count) as threads:
-            waiting = [threads.submit(node, call) for call in calls]
-            Counted.asked, sent, used = 0, loopback_bytes(), cpu_s(server)
-            began_at = time.monotonic()
-            gate.wait()
-            ended_at = max(future.result() for future in waiting)
-            found = {
-                "seconds": ended_at - began_at,
-                "server_cpu_s": cpu_s(server) - used,
-                "bytes_per_node": (loopback_bytes() - sent) / count,
-                "messages_per_node": Counted.asked / count,
-            }
-            print(json.dumps(found), flush=True)
-            os._exit(0)  # keeps no handler waiting for the others to leave
+    with server_of(kind) as (port, server), shares_of(kind, count, port) as shares:
+        sent, used = loopback_bytes(), cpu_s(server)
+        began_at = time.monotonic()
+        for process in shares:
+            assert process.stdin is not None
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        ended = [hear(process) for process in shares]
+        found = {
+            "seconds": max(at for at, _ in ended) - began_at,
+            "server_cpu_s": cpu_s(server) - used,
+            "bytes_per_node": (loopback_bytes() - sent) / count,
+            "messages_per_node": sum(asked for _, asked in ended) / count,
+        }
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":
-    main()
+    if len(sys.argv) == 3:
+        measure(sys.argv[1], int(sys.argv[2]))
+    else:
+        meet(sys.argv[1], *map(int, sys.argv[2:]))

@@ -30,6 +30,7 @@ from rallypoint.rendezvous.coordinator_member import (
 )
 from rallypoint.rendezvous.coordinator_parameters import CoordinatorSettings, read_parameters
 from rallypoint.rendezvous.handler import (
+    LazyRendezvousInfo,
     RendezvousHandler,
     RendezvousInfo,
     RendezvousStoreInfo,
@@ -99,12 +100,11 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
     # Blocking calls, and their twins for a running loop
 
     def next_rendezvous(self) -> RendezvousInfo:
-        return self._connect(self._run(self._next))
+        return self._info(self._run(self._next))
 
     async def next_rendezvous_async(self) -> RendezvousInfo:
         """`next_rendezvous` from a running loop."""
-        assignment = await self._wait_for(self._next)
-        return await asyncio.to_thread(self._connect, assignment)
+        return self._info(await self._wait_for(self._next))
 
     def is_closed(self) -> bool:
         return self._run(self._look)[1]
@@ -291,7 +291,16 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
 
     # Within
 
-    def _connect(self, assignment: Assignment) -> RendezvousInfo:
+    def _info(self, assignment: Assignment) -> RendezvousInfo:
+        bootstrap = RendezvousStoreInfo(assignment.master_addr, assignment.master_port)
+        return LazyRendezvousInfo(
+            partial(self._connect, assignment),
+            assignment.group_rank,
+            assignment.group_world_size,
+            bootstrap,
+        )
+
+    def _connect(self, assignment: Assignment) -> PrefixStore:
         """Blocks, so it is not for the loop."""
         listener = self._listener
         if assignment.group_rank == 0 and listener is not None and listener.store is not None:
@@ -301,13 +310,7 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
             host, port = assignment.master_addr, assignment.master_port
             store = self._store = TCPStore(host, port, timeout=join_timeout)
         prefix = f"rallypoint.rendezvous.{self._settings.run_id}.{assignment.round}"
-        bootstrap = RendezvousStoreInfo(assignment.master_addr, assignment.master_port)
-        return RendezvousInfo(
-            PrefixStore(prefix, store),
-            assignment.group_rank,
-            assignment.group_world_size,
-            bootstrap,
-        )
+        return PrefixStore(prefix, store)
 
     def _close_round(self) -> None:
         """The round's store goes with the round."""

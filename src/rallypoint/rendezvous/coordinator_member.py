@@ -18,8 +18,9 @@ one means that it took our last `Join` with it (behaviour F1).
 from __future__ import annotations
 
 import asyncio
+import errno
+import socket
 from collections.abc import Callable
-from datetime import timedelta
 from enum import IntEnum
 from typing import assert_never
 
@@ -33,13 +34,13 @@ from rallypoint.errors import (
     RendezvousError,
     RendezvousGracefulExitError,
     RendezvousTimeoutError,
-    StoreError,
     UsageError,
 )
 from rallypoint.rendezvous.endpoint import NotYet, resolve
 from rallypoint.rendezvous.session import CoordinatorSession, Pushed
-from rallypoint.store.async_tcp_store import AsyncTCPStore
 from rallypoint.wire import messages as m
+from rallypoint.wire.address import Address
+from rallypoint.wire.c10d_client import handshake
 
 ENROL_TIMEOUT_S = 15.0
 """How long reaching the store of rank 0 may take, unless the join timeout is shorter."""
@@ -365,16 +366,21 @@ async def _reach(assignment: Assignment, timeout_s: float) -> None:
     try:
         left_s = max(RETRY_S, deadline - loop.time())
         async with asyncio.timeout(left_s):
-            store = await AsyncTCPStore.connect(
-                found.addresses[0].host, endpoint.port, timedelta(seconds=left_s)
-            )
-            try:
-                await store.num_keys()
-            finally:
-                await store.close()
-    except (StoreError, TimeoutError) as error:
+            await _have_answer(found.addresses[0])
+    except (OSError, TimeoutError) as error:
         raise EnrolmentError(
             f"this node could not reach the round store at {endpoint} within {timeout_s:g} s: "
-            f"{str(error) or 'no answer'}: open the port in the firewall between the two, or give "
-            "the store's node an address that the others reach (local_addr, --local-addr)"
+            f"{error.strerror or 'no answer'}: open the port in the firewall between the two, or "
+            "give the store's node an address that the others reach (local_addr, --local-addr)"
         ) from error
+
+
+async def _have_answer(address: Address) -> None:
+    """One greeting and its answer. Raises OSError."""
+    loop = asyncio.get_running_loop()
+    family = socket.AF_INET6 if address.is_ipv6 else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
+        await loop.sock_connect(probe, address.sockaddr)
+        await loop.sock_sendall(probe, handshake(0))
+        if not await loop.sock_recv(probe, 4):
+            raise ConnectionResetError(errno.ECONNRESET, "it hung up")

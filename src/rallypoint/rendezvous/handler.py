@@ -11,6 +11,7 @@ Names and signatures are those of torch's `elastic.rendezvous`. Its oldest excep
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -90,10 +91,31 @@ class RendezvousInfo:
         return self._bootstrap_store_info
 
     def __iter__(self) -> Iterator[Any]:
-        return iter((self._store, self._rank, self._world_size))
+        return iter((self.store, self._rank, self._world_size))
 
     def __repr__(self) -> str:
         return f"RendezvousInfo(rank={self._rank}, world_size={self._world_size})"
+
+
+class LazyRendezvousInfo(RendezvousInfo):
+    """The same, with a store that is connected to when it is first asked for, which may block."""
+
+    def __init__(
+        self,
+        connect: Callable[[], Any],
+        rank: int,
+        world_size: int,
+        bootstrap_store_info: RendezvousStoreInfo,
+    ) -> None:
+        super().__init__(None, rank, world_size, bootstrap_store_info)
+        self._connect, self._lock = connect, threading.Lock()
+
+    @property
+    def store(self) -> Any:
+        with self._lock:
+            if self._store is None:
+                self._store = self._connect()
+            return self._store
 
 
 class RendezvousHandler(ABC):
@@ -168,6 +190,7 @@ class RendezvousHandler(ABC):
 
 
 __all__ = [
+    "LazyRendezvousInfo",
     "RendezvousClosedError",
     "RendezvousClosedException",
     "RendezvousConnectionError",
