@@ -214,6 +214,7 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
             address=address,
             store_port=listener.port,
             topology=config.topology,
+            node_rank=-1 if config.node_rank is None else config.node_rank,
             stop_grace_s=self._settings.timeout.close.total_seconds(),
         )
         self._listener = listener
