@@ -14,6 +14,7 @@ from time import monotonic
 from typing import Any
 
 from rallypoint.errors import StoreTimeoutError
+from rallypoint.store.store import to_seconds
 
 MAX_NAMED = 16
 """So many missing ranks are looked for when a wait ends in vain."""
@@ -25,7 +26,7 @@ Name = Callable[[int], str]
 def store_timeout(store: Any, timeout: float) -> Iterator[None]:
     """Sets a store's timeout in seconds for the block, and the old one again however it ends."""
     before = store.timeout
-    store.set_timeout(timedelta(seconds=timeout))
+    store.set_timeout(timedelta(seconds=to_seconds(timeout)))
     try:
         yield
     finally:
@@ -98,7 +99,7 @@ def _wait(
     """Waits for keys; if in vain, looks which ranks have not set theirs. An empty key is none."""
     start = monotonic()
     try:
-        store.wait(keys, timedelta(seconds=timeout_s))
+        store.wait(keys, timedelta(seconds=to_seconds(timeout_s)))
     except Exception as error:
         if not _is_timeout(error):
             raise

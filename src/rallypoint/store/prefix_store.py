@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from math import isinf
 from typing import Self
 
 from rallypoint.store.store import Store, Timeout, Value, to_key, to_keys, to_seconds
@@ -103,7 +102,6 @@ class PrefixStore(Store):
         return [self._prefix + key for key in keys]
 
 
-def _span(timeout: Timeout) -> Timeout:
-    """The one form that torch's stores take, too; "for ever" has none."""
-    seconds = to_seconds(timeout)
-    return seconds if isinf(seconds) else timedelta(seconds=seconds)
+def _span(timeout: Timeout) -> timedelta:
+    """The one form that torch's stores take, too."""
+    return timedelta(seconds=to_seconds(timeout))

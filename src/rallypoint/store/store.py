@@ -1,9 +1,9 @@
 """The vocabulary of `torch.distributed.Store`: what every store of ours can do.
 
 Keys are text, values bytes (text is encoded as UTF-8), counters 64-bit integers kept as decimal
-text. A timeout is a `timedelta` or a number of seconds; zero means "do not wait". Every method may
-raise StoreConnectionError where the store is not in this process, and is safe to call from several
-threads.
+text. A timeout is a `timedelta` or a number of seconds; zero means "do not wait", and infinity is
+30 years. Every method may raise StoreConnectionError where the store is not in this process, and is
+safe to call from several threads.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ Value = str | bytes
 Timeout = timedelta | float
 
 DEFAULT_TIMEOUT = timedelta(seconds=300)
+_FOR_EVER_S = 1e9  # what every clock, lock and kernel takes, and so does a `timedelta`
 
 
 def to_bytes(value: Value) -> bytes:
@@ -51,11 +52,14 @@ def to_pairs(keys: Sequence[str], values: Sequence[Value]) -> tuple[tuple[bytes,
 
 
 def to_seconds(timeout: Timeout) -> float:
-    """Seconds, not negative. Raises ValueError for less than 0, TypeError for no number at all."""
+    """Seconds, from 0 to 30 years; a longer timeout is cut to that.
+
+    Raises ValueError for less than 0, TypeError for no number at all.
+    """
     if isinstance(timeout, timedelta):
-        seconds = timeout.total_seconds()
+        seconds = min(timeout.total_seconds(), _FOR_EVER_S)
     elif isinstance(timeout, int | float) and not isinstance(timeout, bool):
-        seconds = float(timeout)
+        seconds = float(min(timeout, _FOR_EVER_S))
     else:
         raise TypeError(f"a timeout is a timedelta or seconds, not {timeout!r}")
     if not seconds >= 0:

@@ -26,6 +26,7 @@ from rallypoint.wire import c10d_client as wire
 
 _RECEIVE_BYTES = 65536
 _TIMEVAL = struct.Struct("@ll")
+_MAX_POLL_S = 86400.0  # poll(2) takes 24 days at the most
 
 T = TypeVar("T")
 
@@ -166,8 +167,12 @@ class TCPConnection:
         self._buffer.receive(data)
 
     def _is_readable_before(self, deadline: float) -> bool:
-        left_s = max(0.0, deadline - time.monotonic())
-        return bool(self._poller.poll(left_s * 1000))
+        while True:
+            left_s = max(0.0, deadline - time.monotonic())
+            if self._poller.poll(min(left_s, _MAX_POLL_S) * 1000):
+                return True
+            if left_s <= _MAX_POLL_S:
+                return False
 
     def _lost(self, error: OSError) -> ConnectionLostError:
         self.close()
