@@ -8,7 +8,7 @@ from typing import Self
 
 from rallypoint.errors import StoreQueueEmptyError
 from rallypoint.store.async_tcp_client import AsyncTCPClient
-from rallypoint.store.store import DEFAULT_TIMEOUT, Timeout, Value, to_bytes, to_seconds
+from rallypoint.store.store import DEFAULT_TIMEOUT, Timeout, Value, to_bytes, to_port, to_seconds
 from rallypoint.wire import c10d_client as wire
 from rallypoint.wire import c10d_operations as operations
 
@@ -31,7 +31,7 @@ class AsyncTCPStore:
 
         Tries again while there is no server; raises StoreConnectionError after the timeout.
         """
-        timeout_s = to_seconds(timeout)
+        timeout_s, port = to_seconds(timeout), to_port(port)
         return cls(await AsyncTCPClient.connect(host, port, timeout_s), host, port, timeout_s)
 
     @property
@@ -92,11 +92,11 @@ class AsyncTCPStore:
         return await self._client.ask("compare_set", (key,), request, wire.read_string, again=False)
 
     async def check(self, keys: Sequence[str]) -> bool:
-        operation = operations.check([wire.wired_key(key) for key in keys])
+        operation = operations.check(wire.wired_keys(keys))
         return await self._client.run("check", keys, operation, self._timeout_s)
 
     async def wait(self, keys: Sequence[str], timeout: Timeout | None = None) -> None:
-        operation = operations.wait([wire.wired_key(key) for key in keys])
+        operation = operations.wait(wire.wired_keys(keys))
         await self._client.run("wait", keys, operation, self._wait_s(timeout))
 
     async def delete_key(self, key: str) -> bool:
@@ -116,14 +116,14 @@ class AsyncTCPStore:
         await self._client.tell("append", (key,), request, again=False)
 
     async def multi_get(self, keys: Sequence[str]) -> list[bytes]:
-        operation = operations.multi_get([wire.wired_key(key) for key in keys])
+        operation = operations.multi_get(wire.wired_keys(keys))
         return await self._client.run("multi_get", keys, operation, self._timeout_s)
 
     async def multi_set(self, keys: Sequence[str], values: Sequence[Value]) -> None:
         """Stores all values at once. Raises ValueError as that of `TCPStore` does."""
         if len(keys) != len(values):
             raise ValueError(f"multi_set was given {len(keys)} keys and {len(values)} values")
-        request = wire.multi_set([wire.wired_key(key) for key in keys], list(map(to_bytes, values)))
+        request = wire.multi_set(wire.wired_keys(keys), list(map(to_bytes, values)))
         await self._client.tell("multi_set", keys, request, again=True)
 
     # Queues, and waiting for each other

@@ -11,12 +11,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from datetime import timedelta
+from operator import index
 from typing import Self
 
 Value = str | bytes
 Timeout = timedelta | float
 
 DEFAULT_TIMEOUT = timedelta(seconds=300)
+_MAX_PORT = 65535
 _FOR_EVER_S = 1e9  # what every clock, lock and kernel takes, and so does a `timedelta`
 
 
@@ -65,6 +67,13 @@ def to_seconds(timeout: Timeout) -> float:
     if not seconds >= 0:
         raise ValueError(f"a timeout must be 0 or more, not {timeout!r}")
     return seconds
+
+
+def to_port(port: int, *, least: int = 1) -> int:
+    """A port. Raises ValueError for what is none: the system would take its lower 16 bits."""
+    if not least <= index(port) <= _MAX_PORT:
+        raise ValueError(f"port {port}: must be {least} to {_MAX_PORT}")
+    return port
 
 
 class Store(ABC):

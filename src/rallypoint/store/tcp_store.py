@@ -23,7 +23,7 @@ from rallypoint.store.access import (
     parse_network,
 )
 from rallypoint.store.server_thread import ServerThread, bind
-from rallypoint.store.store import DEFAULT_TIMEOUT, Store, Timeout, Value, to_bytes
+from rallypoint.store.store import DEFAULT_TIMEOUT, Store, Timeout, Value, to_bytes, to_port
 from rallypoint.store.tcp_client import TCPClient
 from rallypoint.wire import c10d_client as wire
 from rallypoint.wire import c10d_operations as operations
@@ -44,7 +44,7 @@ class TCPStore(Store):
     connections are replaced where nothing can have got lost or be done twice.
 
     Raises StoreConnectionError if there is no server for the whole timeout, or the port to host it
-    at is taken, and StoreTimeoutError if workers are missing. Blocks.
+    at is taken, StoreTimeoutError if workers are missing, ValueError for what is no port. Blocks.
     """
 
     def __init__(
@@ -62,9 +62,12 @@ class TCPStore(Store):
         super().__init__(timeout)
         if not is_master and (listen_socket is not None or allow is not None):
             raise ValueError("listen_socket and allow are for the master, who hosts the server")
+        if isinstance(allow, str):
+            raise TypeError(f"allow must be a list of networks, not one str: [{allow!r}]?")
         self._server: ServerThread | None = None
         deadline = time.monotonic() + self._timeout_s
         connect_to = host
+        to_port(port, least=0 if is_master else 1)
         if is_master:
             networks = None if allow is None else tuple(map(parse_network, allow))
             listener = listen_socket or bind(host, port)
@@ -139,14 +142,14 @@ class TCPStore(Store):
         return self._client.ask("compare_set", (key,), request, wire.read_string, again=False)
 
     def check(self, keys: Sequence[str]) -> bool:
-        wired = [wire.wired_key(key) for key in keys]
+        wired = wire.wired_keys(keys)
         if len(wired) == 1:
             return self._client.ask("check", keys, wire.check(wired), wire.read_check, again=True)
         operation = operations.check(wired)
         return self._client.run("check", keys, operation, self._timeout_s)
 
     def wait(self, keys: Sequence[str], timeout: Timeout | None = None) -> None:
-        operation = operations.wait([wire.wired_key(key) for key in keys])
+        operation = operations.wait(wire.wired_keys(keys))
         self._client.run("wait", keys, operation, self._wait_s(timeout))
 
     def delete_key(self, key: str) -> bool:
@@ -165,7 +168,7 @@ class TCPStore(Store):
         self._client.tell("append", (key,), request, again=False)
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
-        operation = operations.multi_get([wire.wired_key(key) for key in keys])
+        operation = operations.multi_get(wire.wired_keys(keys))
         return self._client.run("multi_get", keys, operation, self._timeout_s)
 
     def multi_set(self, keys: Sequence[str], values: Sequence[Value]) -> None:
@@ -176,9 +179,7 @@ class TCPStore(Store):
         """
         if len(keys) != len(values):
             raise ValueError(f"multi_set was given {len(keys)} keys and {len(values)} values")
-        request = wire.multi_set(
-            [wire.wired_key(key) for key in keys], [to_bytes(v) for v in values]
-        )
+        request = wire.multi_set(wire.wired_keys(keys), [to_bytes(v) for v in values])
         self._client.tell("multi_set", keys, request, again=True)
 
     # Queues, and waiting for each other

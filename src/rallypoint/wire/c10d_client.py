@@ -11,6 +11,7 @@ the encoders refuse them instead, with ValueError, before anything has been sent
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
+from operator import index
 from typing import Any, TypeVar
 
 from rallypoint.errors import ProtocolError
@@ -70,8 +71,21 @@ CANCEL_WAIT = bytes((Opcode.CANCEL_WAIT,))
 
 
 def wired_key(key: str) -> bytes:
-    """A user's key as it is on the wire; the one that is raw there is `JOINED_KEY`."""
-    return b"/" + key.encode(errors="surrogateescape")
+    """A user's key as it is on the wire; the one that is raw there is `JOINED_KEY`.
+
+    Raises TypeError for anything but text.
+    """
+    try:
+        return b"/" + key.encode(errors="surrogateescape")
+    except AttributeError:
+        raise TypeError(f"a store's key is str, not {type(key).__name__}: {key!r}") from None
+
+
+def wired_keys(keys: Sequence[str]) -> list[bytes]:
+    """Several. Raises TypeError for one text, which would be a key per letter."""
+    if isinstance(keys, str):
+        raise TypeError(f"the keys must be a list of str, not one str: [{keys!r}]?")
+    return list(map(wired_key, keys))
 
 
 def key_shown(key: bytes) -> str:
@@ -99,7 +113,7 @@ def value_field(value: bytes) -> bytes:
 
 
 def _number(number: int, what: str) -> bytes:
-    if not -(2**63) <= number < 2**63:
+    if not -(2**63) <= index(number) < 2**63:
         raise ValueError(f"{what} of {number} is not within 64 bits")
     return encode_i64(number)
 
