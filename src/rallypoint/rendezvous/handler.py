@@ -11,6 +11,7 @@ Names and signatures are those of torch's `elastic.rendezvous`. Its oldest excep
 
 from __future__ import annotations
 
+import socket
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -41,6 +42,33 @@ class RendezvousStoreInfo:
     def __init__(self, master_addr: str, master_port: int) -> None:
         self.master_addr, self.master_port = master_addr, master_port
 
+    @staticmethod
+    def build(
+        rank: int, store: Any, local_addr: str | None, server_port: int | None = None
+    ) -> RendezvousStoreInfo:
+        """Rank 0 publishes its address in `store`, and all return it; blocks until it is there.
+
+        `local_addr`: this node's, else its full name. `server_port`: of a server that listens
+        already, else a port that is free now, which nobody keeps free until it is used. `store`
+        is ours or torch's, and fresh for each round, as `RendezvousInfo.store` is: an address
+        that is there already is what the others may return. Raises what the store raises, for
+        example StoreTimeoutError, and RendezvousStateError for a port that is none.
+        """
+        addr_key = RendezvousStoreInfo.MASTER_ADDR_KEY
+        port_key = RendezvousStoreInfo.MASTER_PORT_KEY
+        if rank == 0:
+            port = _free_port() if server_port is None else server_port
+            store.set(addr_key, local_addr or socket.getfqdn())
+            store.set(port_key, str(port))
+        addr, found = bytes(store.get(addr_key)), bytes(store.get(port_key))
+        try:
+            return RendezvousStoreInfo(addr.decode(), int(found))
+        except ValueError:
+            raise RendezvousStateError(
+                f"the store's {addr_key}={addr[:80]!r} and {port_key}={found[:80]!r} are no "
+                "address: give every round a store or a prefix of its own"
+            ) from None
+
     def __repr__(self) -> str:
         return f"RendezvousStoreInfo({self.master_addr!r}, {self.master_port})"
 
@@ -51,6 +79,13 @@ class RendezvousStoreInfo:
 
     def __hash__(self) -> int:
         return hash((self.master_addr, self.master_port))
+
+
+def _free_port() -> int:
+    both = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if both else socket.AF_INET
+    with socket.create_server(("", 0), family=family, dualstack_ipv6=both) as probe:
+        return int(probe.getsockname()[1])
 
 
 class RendezvousInfo:

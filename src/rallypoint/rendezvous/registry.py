@@ -16,7 +16,7 @@ from rallypoint.rendezvous.handler import RendezvousHandler
 from rallypoint.rendezvous.parameters import RendezvousParameters
 
 GROUP = "rallypoint.handlers"
-Creator = Callable[[RendezvousParameters], RendezvousHandler]
+RendezvousHandlerCreator = Callable[[RendezvousParameters], RendezvousHandler]
 
 _BUILT_IN = {
     "tcp": "rallypoint.rendezvous.coordinator_handler",
@@ -31,9 +31,9 @@ class RendezvousHandlerRegistry:
     """Creators by backend name. Not shared between threads while it is changed."""
 
     def __init__(self) -> None:
-        self._creators: dict[str, Creator] = {}
+        self._creators: dict[str, RendezvousHandlerCreator] = {}
 
-    def register(self, backend: str, creator: Creator) -> None:
+    def register(self, backend: str, creator: RendezvousHandlerCreator) -> None:
         """Offer `creator` as `backend`; again with the same one is allowed.
 
         Raises ParameterError for an empty name and for a name that another creator has.
@@ -63,13 +63,13 @@ class RendezvousHandlerRegistry:
             )
         return handler
 
-    def _plug_in(self, backend: str) -> Creator:
+    def _plug_in(self, backend: str) -> RendezvousHandlerCreator:
         offered = entry_points(group=GROUP)
         for entry in offered:
             if entry.name != backend:
                 continue
             try:
-                creator: Creator = entry.load()()
+                creator: RendezvousHandlerCreator = entry.load()()
             except Exception as error:
                 raise RendezvousPlugInError(
                     f"the rendezvous backend {backend!r} of the package "
@@ -84,11 +84,11 @@ class RendezvousHandlerRegistry:
         )
 
 
-def _built_in(backend: str) -> Creator | None:
+def _built_in(backend: str) -> RendezvousHandlerCreator | None:
     module = _BUILT_IN.get(backend)
     if module is None:
         return None
-    creator: Creator = import_module(module).create_handler_from
+    creator: RendezvousHandlerCreator = import_module(module).create_handler_from
     return creator
 
 

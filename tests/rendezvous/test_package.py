@@ -1,0 +1,99 @@
+"""What a program finds in `rallypoint.rendezvous` and `rallypoint.testing`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch.distributed as torch_dist
+
+import rallypoint.rendezvous
+import rallypoint.testing
+from rallypoint.errors import StoreTimeoutError
+from rallypoint.rendezvous import RendezvousStateError, RendezvousStoreInfo
+from rallypoint.store import HashStore
+
+PACKAGES = (rallypoint.rendezvous, rallypoint.testing)
+IN_THE_WAY = """
+import sys
+before = set(sys.modules)
+import rallypoint.rendezvous, rallypoint.testing
+print(sorted(name for name in set(sys.modules) - before if name.startswith("rallypoint.")))
+from rallypoint.rendezvous import RendezvousParameters
+late = ("rallypoint.rendezvous.dynamic", "rallypoint.store")
+print([name for name in late if name in sys.modules])
+"""
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.__name__)
+def test_every_name_that_is_offered_is_there_and_is_listed(package: ModuleType) -> None:
+    for name in package.__all__:
+        assert getattr(package, name).__class__ is not ModuleType
+    assert set(package.__all__) <= set(dir(package))
+    with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):
+        _ = package.Nothing
+
+
+def test_a_package_imports_what_is_asked_for_and_no_more() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", IN_THE_WAY], capture_output=True, text=True, check=True
+    )
+    assert ran.stdout.splitlines() == ["['rallypoint.rendezvous', 'rallypoint.testing']", "[]"]
+
+
+def test_the_names_of_torch_are_here() -> None:
+    theirs = __import__("torch.distributed.elastic.rendezvous", fromlist=["x"])
+    of_torch = {
+        name
+        for name in theirs.__all__
+        if name.startswith(("Rendezvous", "rendezvous_", "get_rendezvous"))
+    }
+    assert of_torch <= set(rallypoint.rendezvous.__all__)
+
+
+def torch_store(port: int = 0) -> Any:
+    """Without a port a server; each thread needs a client of its own."""
+    make = torch_dist.TCPStore  # type: ignore[attr-defined]
+    return make("127.0.0.1", port, is_master=not port, wait_for_workers=False)
+
+
+@pytest.mark.parametrize("kind", ["ours", "torch's"])
+@pytest.mark.parametrize("port", [None, 1234])
+def test_rank_0_publishes_an_address_and_all_read_it(kind: str, port: int | None) -> None:
+    server = HashStore() if kind == "ours" else torch_store()
+    stores = [server.clone() if kind == "ours" else torch_store(server.port) for _ in range(2)]
+    with ThreadPoolExecutor(2) as threads:
+        asked = [
+            threads.submit(RendezvousStoreInfo.build, rank, store, f"10.0.0.{rank}", port)
+            for rank, store in zip((2, 0), stores, strict=True)
+        ]
+        infos = [one.result(timeout=60) for one in asked]
+    assert infos[0] == infos[1]
+    assert infos[0].master_addr == "10.0.0.0"
+    assert infos[0].master_port > 1023
+    assert port in (None, infos[0].master_port)
+    assert bytes(server.get("MASTER_PORT")) == str(infos[0].master_port).encode()
+
+
+def test_torch_reads_the_address_that_we_publish() -> None:
+    from torch.distributed.elastic.rendezvous import RendezvousStoreInfo as Theirs
+
+    store = torch_store()
+    ours = RendezvousStoreInfo.build(0, store, "10.0.0.7")
+    theirs = Theirs.build(1, store, None)
+    assert (theirs.master_addr, theirs.master_port) == (ours.master_addr, ours.master_port)
+
+
+def test_an_address_that_is_none_and_one_that_does_not_come_are_errors() -> None:
+    store = HashStore()
+    store.set("MASTER_ADDR", "10.0.0.1")
+    store.set("MASTER_PORT", "many")
+    with pytest.raises(RendezvousStateError, match=r"MASTER_PORT=b'many' are no address"):
+        RendezvousStoreInfo.build(1, store, None)
+    empty = HashStore(timeout=0.05)
+    with pytest.raises(StoreTimeoutError, match="MASTER_ADDR"):
+        RendezvousStoreInfo.build(1, empty, None)
