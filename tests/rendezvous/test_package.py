@@ -64,7 +64,7 @@ def torch_store(port: int = 0) -> Any:
 @pytest.mark.parametrize("kind", ["ours", "torch's"])
 @pytest.mark.parametrize("port", [None, 1234])
 def test_rank_0_publishes_an_address_and_all_read_it(kind: str, port: int | None) -> None:
-    server = HashStore() if kind == "ours" else torch_store()
+    server: Any = HashStore() if kind == "ours" else torch_store()
     stores = [server.clone() if kind == "ours" else torch_store(server.port) for _ in range(2)]
     with ThreadPoolExecutor(2) as threads:
         asked = [
