@@ -51,7 +51,6 @@ LAYERS = (
 )
 ANYWHERE = frozenset({"errors", "config", ""})
 SPAWNING_MODULES = frozenset({"subprocess", "multiprocessing", "pty", "concurrent"})
-ONLY_THREADS = frozenset(f"concurrent.futures.thread{name}" for name in ("", ".ThreadPoolExecutor"))
 SPAWNING_CALLS = re.compile(
     r"os\.(kill|killpg|fork|forkpty|system|popen|startfile|posix_spawnp?|(exec|spawn)[vlpe]+)"
     r"|signal\.(pidfd_send_signal|raise_signal|pthread_kill)"
@@ -129,8 +128,7 @@ def only_msgspec_comes_from_outside(path: str, source: str) -> list[str]:
 def spawning_and_signalling_live_in_process(path: str, source: str) -> list[str]:
     if path.startswith("process/"):
         return []
-    spawning = [n for n in imports(source) if top(n) in SPAWNING_MODULES]
-    modules = [f"imports {n}" for n in spawning if n not in ONLY_THREADS]
+    modules = [f"imports {n}" for n in imports(source) if top(n) in SPAWNING_MODULES]
     return modules + [f"uses {n}" for n in dotted(source) if SPAWNING_CALLS.fullmatch(n)]
 
 
@@ -307,12 +305,6 @@ SELF_TESTS: tuple[tuple[Rule, str, str, str], ...] = (
     (only_msgspec_comes_from_outside, "core/a.py", "def f():\n import psutil", "import json"),
     (spawning_and_signalling_live_in_process, "agent/a.py", "import subprocess", "import signal"),
     (spawning_and_signalling_live_in_process, "cli/a.py", "os.killpg(1, 2)", "os.getpid()"),
-    (
-        spawning_and_signalling_live_in_process,
-        "a.py",
-        "from concurrent.futures import ProcessPoolExecutor",
-        "from concurrent.futures.thread import ThreadPoolExecutor",
-    ),
     (spawning_and_signalling_live_in_process, "cli/a.py", "from os import kill", "os.open"),
     (spawning_and_signalling_live_in_process, "a.py", "asyncio.create_subprocess_exec()", "a.b"),
     (environment_is_read_at_the_edge, "cli/main.py", "os.environ['A']", "os.sep"),

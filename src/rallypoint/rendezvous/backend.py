@@ -50,7 +50,8 @@ class WakingBackend(Protocol):
     def wait_for_change(self, token: Token | None, timeout: float) -> bool:
         """Block until the value's token differs from `token`, or `timeout` seconds have passed.
 
-        Called from a thread of its own. True may be a false alarm; False: nothing was seen.
+        Called from a thread of its own. True may be a false alarm; False: nothing was seen. A
+        backend may also have `stop_waiting()`, which ends such calls early: a handler is closed.
         """
 
 

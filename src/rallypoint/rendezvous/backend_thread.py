@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Sequence
-from concurrent.futures.thread import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from rallypoint.errors import RendezvousConnectionError, RendezvousError, RendezvousStateError
@@ -16,6 +15,7 @@ from rallypoint.rendezvous.backend import (
     Token,
     WakingBackend,
 )
+from rallypoint.rendezvous.daemon_thread import DaemonThread
 
 T = TypeVar("T")
 
@@ -32,8 +32,8 @@ class BackendThread:
 
     def __init__(self, backend: RendezvousBackend) -> None:
         self._backend = backend
-        self._operations = ThreadPoolExecutor(1, "rallypoint-backend")
-        self._waiting = ThreadPoolExecutor(1, "rallypoint-backend-wait")
+        self._operations = DaemonThread("rallypoint-backend")
+        self._waiting = DaemonThread("rallypoint-backend-wait")
         self._poll_s = FIRST_POLL_S
         self._polled: Token | None = None
         self._under_way: set[asyncio.Future[Any]] = set()
@@ -112,13 +112,16 @@ class BackendThread:
 
         A store may be gone as soon as this has returned.
         """
-        for executor in (self._operations, self._waiting):
-            executor.shutdown(wait=False, cancel_futures=True)
+        self._operations.close()
+        self._waiting.close()
+        stop_waiting = getattr(self._backend, "stop_waiting", None)
+        if stop_waiting is not None:
+            stop_waiting()
         if self._under_way:
             await asyncio.wait(set(self._under_way), timeout=CLOSING_S)
 
-    async def _run(self, executor: ThreadPoolExecutor, call: Callable[..., T], *args: object) -> T:
-        future = asyncio.get_running_loop().run_in_executor(executor, lambda: call(*args))
+    async def _run(self, thread: DaemonThread, call: Callable[..., T], *args: object) -> T:
+        future = thread.submit(lambda: call(*args))
         self._under_way.add(future)
         future.add_done_callback(self._ended)
         try:

@@ -23,7 +23,9 @@ from rallypoint.errors import (
     StoreTimeoutError,
 )
 from rallypoint.rendezvous.backend import RendezvousBackend, Token
+from rallypoint.store.file_store import FileStore
 from rallypoint.store.store import Store
+from rallypoint.store.tcp_store import TCPStore
 
 T = TypeVar("T")
 
@@ -70,13 +72,20 @@ class C10dRendezvousBackend(RendezvousBackend):
         """Until the successor of `token` is announced. Raises RendezvousConnectionError."""
         return self._ask(lambda: self._wait(self._next_key(token or b""), timeout))
 
+    def stop_waiting(self) -> None:
+        """Whoever is in `wait_for_change` need not wait on; a later call may wait anew."""
+        waiting, self._waiting = self._waiting, None
+        if isinstance(waiting, TCPStore | FileStore):
+            waiting.close()
+
     def _wait(self, key: str, timeout_s: float) -> bool:
         if not isinstance(self._store, Store):
             return self._poll(key, timeout_s)
-        if self._waiting is None:  # a connection of its own: the other one goes on meanwhile
-            self._waiting = self._store.clone()
+        waiting = self._waiting
+        if waiting is None:  # a connection of its own: the other one goes on meanwhile
+            waiting = self._waiting = self._store.clone()
         try:
-            self._waiting.wait([key], timeout_s)
+            waiting.wait([key], timeout_s)
         except StoreTimeoutError:
             return False
         return True
