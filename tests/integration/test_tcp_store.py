@@ -12,13 +12,17 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from tests.conformance.stores import Call
 from tests.integration.proxy import Proxy
 from tests.integration.scripted_store import Act, Script, ScriptedStore
 
 from rallypoint.errors import StoreConnectionError, StoreQueueEmptyError, StoreTimeoutError
+from rallypoint.store.tcp_client import TCPClient
 from rallypoint.store.tcp_recovery import MAX_LOSSES
 from rallypoint.store.tcp_store import TCPStore
 from rallypoint.wire import c10d
+from rallypoint.wire import c10d_client as wire
+from rallypoint.wire.c10d_operations import Exchange, Operation, Wait
 
 LIMIT_S = 60.0
 
@@ -449,6 +453,24 @@ def test_closing_ends_a_wait_and_every_later_call(master: TCPStore) -> None:
         for call in calls:
             with pytest.raises(StoreConnectionError, match="it has been closed"):
                 call()
+
+
+def test_closing_ends_a_wait_that_is_about_to_begin_on_a_connection_just_replaced() -> None:
+    with ScriptedStore(on(c10d.Check, Act.CLOSE)) as server:
+        client = TCPClient("127.0.0.1", server.port, LIMIT_S)
+
+        def wait() -> Operation[None]:
+            yield Exchange(wire.check((b"/k",)), wire.read_check)  # loses the connection
+            closing.append(Call(client.close))
+            wait_until(lambda: client._recovery.failure is not None)
+            yield Wait(wire.wait((b"/k",)))
+
+        closing: list[Call[None]] = []
+        waiting = Call(client.run, "wait", ("k",), wait(), 10 * LIMIT_S)
+        with pytest.raises(StoreConnectionError, match="it has been closed"):
+            waiting.result()
+        closing[0].result()
+        assert server.connections == 2
 
 
 def sockets() -> int:

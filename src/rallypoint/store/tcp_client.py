@@ -101,6 +101,8 @@ class TCPClient:
                 step = operation.send(answer)
                 if isinstance(step, Wait) and lease.is_main:
                     self._take_away(lease)
+                    # `close` has either seen this connection or been seen here.
+                    self._recovery.check_usable(self._pid, doing, keys)
                 answer = self._perform(doing, keys, lease, step, started + timeout_s)
         except StopIteration as end:
             result: T = end.value
@@ -113,15 +115,15 @@ class TCPClient:
 
     def close(self) -> None:
         """Ends every call that is under way, with StoreConnectionError. Safe to call again."""
-        lent = [lease.connection for lease in tuple(self._lent)]
         if os.getpid() != self._pid:
             # The other process goes on using them: here are only copies of its descriptors.
-            for connection in (self._main, *self._spare, *lent):
+            for connection in (self._main, *self._spare, *self._lent_now()):
                 if connection is not None:
                     connection.close()
             return
         self._recovery.failure = self._recovery.failure or CLOSED
-        for busy in (self._main, *lent):
+        # `_take_away` goes the other way round: so none is missed between the two.
+        for busy in (self._main, *self._lent_now()):
             if busy is not None:
                 busy.interrupt()
         with self._lock:
@@ -129,6 +131,9 @@ class TCPClient:
             for connection in idle:
                 if connection is not None:
                     connection.close()
+
+    def _lent_now(self) -> list[TCPConnection | None]:
+        return [lease.connection for lease in tuple(self._lent)]
 
     # Taking turns
 
@@ -144,8 +149,8 @@ class TCPClient:
         Everything that was written to it has been answered for: an operation asks before it waits.
         """
         lease.is_main = False
-        self._main = None
         self._lent.add(lease)
+        self._main = None
         self._lock.release()
 
     def _give_back(self, lease: _Lease) -> None:
