@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+import time
 from collections.abc import Callable
 
 import pytest
@@ -144,6 +145,23 @@ def test_a_crowd_that_never_speaks_is_dropped_and_others_are_served_meanwhile(
         assert len(said) == 1  # the same address, the same reason
 
     serve(StoreLimits(handshake_s=2.0), talk)
+
+
+def test_a_waiting_client_whose_machine_vanishes_is_noticed_by_probes(serve: Serve) -> None:
+    def talk(port: int, said: list[str]) -> None:
+        with RawClient(port) as client:
+            assert client.ask(VALIDATE + PING, 4) == PING[1:]
+            ends = f":{port:04X}", f":{client.socket.getsockname()[1]:04X}"
+            deadline = time.monotonic() + 10
+            while True:  # until the answer is acknowledged
+                with open("/proc/net/tcp", encoding="ascii") as table:
+                    rows = [line.split() for line in table]
+                timers = [row[5] for row in rows if (row[1][8:], row[2][8:]) == ends]
+                if timers[0].startswith("02:"):  # the timer of keepalive probes (proc(5))
+                    break
+                assert time.monotonic() < deadline, f"the kernel's timer is {timers[0]}"
+
+    serve(StoreLimits(), talk)
 
 
 def test_one_connection_too_many_is_closed_and_there_is_room_again_later(serve: Serve) -> None:

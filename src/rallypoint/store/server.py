@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import sys
 from collections.abc import Callable
 
 from msgspec import Struct
@@ -27,6 +28,7 @@ from rallypoint.wire.enrolment import NONCE_BYTES, StoreEnrolment
 
 _MAX_LINES = 64
 _READ_BYTES = 1 << 18
+_PROBE_AFTER_S, _PROBE_EVERY_S, _PROBES = 600, 60, 5  # as patient as TCP is about data
 _BACKLOG = 65_535  # the kernel takes net.core.somaxconn where that is less
 
 Say = Callable[[str], None]
@@ -95,8 +97,7 @@ class StoreServer:
 
     async def listen(self, listener: socket.socket) -> None:
         """Accepts from a bound, non-blocking socket; it may be listening already."""
-        # Inherited by what it accepts; no reply may wait until an earlier one is acknowledged.
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        _set_options(listener)  # inherited by what it accepts
         self._listening.append(
             await self._loop.create_server(self._new_connection, sock=listener, backlog=_BACKLOG)
         )
@@ -105,7 +106,7 @@ class StoreServer:
         """Serves a connection that was accepted elsewhere. Takes the socket over."""
         connection.setblocking(False)
         try:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            _set_options(connection)
         except OSError:
             pass  # gone already, as will be noticed
         connecting = self._loop.connect_accepted_socket(self._new_connection, connection)
@@ -137,7 +138,11 @@ class StoreServer:
         if most is not None and len(self._connections) >= most:
             connection.abort()
             self._complain(
-                Refusal(peer, f"{most} connections are open, the limit (--max-connections)")
+                Refusal(
+                    peer,
+                    f"{most} connections are open, the limit (--max-connections), which follows "
+                    "the limit of open files (ulimit -n) where it was not given",
+                )
             )
             return peer
         self._connections[connection.id] = connection
@@ -219,3 +224,14 @@ class StoreServer:
         if subject not in self._said and len(self._said) < _MAX_LINES:
             self._said.add(subject)
             self._say(str(refusal))
+
+
+def _set_options(tcp: socket.socket) -> None:
+    # No reply may wait until an earlier one is acknowledged.
+    tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    # Who waits for ever, or says nothing, is asked whether its machine is still there.
+    tcp.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if sys.platform.startswith("linux"):
+        tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _PROBE_AFTER_S)
+        tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _PROBE_EVERY_S)
+        tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _PROBES)
