@@ -56,8 +56,11 @@ def test_A5_when_every_node_leaves_nobody_restarts(cluster: Cluster, serves: boo
     assert [agent.wait_exit() for agent in (a, b, c)] == [143] * 3
     assert len(cluster.workers()) == 3
     if serves:
+        # Who was told first may be gone before the last one is told.
         reasons = {agent.verdict["reason"] for agent in (a, b, c)}
-        assert reasons == {"every node is leaving: it got SIGTERM"}
+        alone, together = "this node left the job: it got SIGTERM", "every node is leaving"
+        assert f"{together}: it got SIGTERM" in reasons
+        assert reasons <= {alone, f"{together}: it got SIGTERM"}
 
 
 def test_A5_an_interrupt_cancels_the_job_everywhere(cluster: Cluster) -> None:
