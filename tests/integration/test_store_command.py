@@ -6,6 +6,7 @@ import re
 import resource
 import select
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -105,6 +106,11 @@ def test_memory_and_connections_are_limited_and_the_line_says_so(
         TCPStore("127.0.0.1", command.port, is_master=False, timeout=timedelta(milliseconds=10))
     assert "2 connections are open" in command.line("--max-connections")
     assert again.get("w") == b"1"
+
+
+def test_on_all_addresses_it_says_the_machines_name(start: Callable[..., StoreCommand]) -> None:
+    command = start("--insecure", host="0.0.0.0")
+    assert f"TCPStore({socket.gethostname()!r}, {command.port}" in command.first_line
 
 
 def test_everybody_may_use_it_if_somebody_said_so(start: Callable[..., StoreCommand]) -> None:

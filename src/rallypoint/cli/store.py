@@ -6,6 +6,8 @@ import argparse
 import asyncio
 import re
 import signal
+import socket
+from ipaddress import ip_address
 from typing import NoReturn
 
 from msgspec import Struct
@@ -141,9 +143,11 @@ def _listening(places: list[Endpoint], policy: AccessPolicy) -> str:
     if policy.who is Who.ALLOWED:
         who = f"processes of this user here, and {', '.join(policy.networks)}"
     first = places[0]
+    # Nobody connects to "all addresses".
+    host = socket.gethostname() if ip_address(first.host).is_unspecified else first.host
     return (
         f"the store listens on {', '.join(map(str, places))} for {who}; "
-        f"torch: TCPStore({first.host!r}, {first.port}, is_master=False)"
+        f"torch: TCPStore({host!r}, {first.port}, is_master=False)"
     )
 
 
