@@ -257,6 +257,19 @@ def test_a_callback_is_called_on_a_change_until_it_is_taken_back(quick: Job) -> 
     assert not other.is_set()
 
 
+def test_a_callback_that_raises_spoils_nothing(quick: Job) -> None:
+    a, b = quick.nodes(2, 2, 2)
+    quick.meet([a, b])
+    called = threading.Event()
+    a.on_change(lambda: [][0])
+    a.on_change(called.set)
+    b.leave()
+    assert a.wait_for_change(LIMIT_S)
+    assert called.wait(LIMIT_S)
+    assert a.num_nodes_waiting() == 1
+    assert a.shutdown()
+
+
 def test_the_twins_of_a_running_loop_do_the_same(quick: Job) -> None:
     async def both() -> list[RendezvousInfo]:
         a, b = quick.nodes(2, 2, 2)

@@ -35,6 +35,7 @@ from rallypoint.rendezvous.handler import (
     RendezvousInfo,
     RendezvousStoreInfo,
     Unsubscribe,
+    call_all,
 )
 from rallypoint.rendezvous.loop_thread import SHARED
 from rallypoint.rendezvous.parameters import RendezvousParameters, RendezvousSettings
@@ -321,8 +322,7 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
         self._listener = self._store = None
 
     def _changed(self) -> None:
-        for callback in tuple(self._callbacks.values()):
-            callback()
+        call_all(tuple(self._callbacks.values()))
 
 
 _CLOSED_HERE = "its program closed the rendezvous"

@@ -28,6 +28,7 @@ from rallypoint.rendezvous.handler import (
     RendezvousInfo,
     RendezvousStoreInfo,
     Unsubscribe,
+    call_all,
 )
 from rallypoint.rendezvous.loop_thread import SHARED
 from rallypoint.rendezvous.parameters import (
@@ -280,8 +281,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
             self._listener = None
 
     def _changed(self) -> None:
-        for callback in tuple(self._callbacks.values()):
-            callback()
+        call_all(tuple(self._callbacks.values()))
 
 
 def create_handler(

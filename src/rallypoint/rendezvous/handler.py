@@ -11,10 +11,11 @@ Names and signatures are those of torch's `elastic.rendezvous`. Its oldest excep
 
 from __future__ import annotations
 
+import logging
 import socket
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from rallypoint.errors import (
@@ -31,6 +32,8 @@ RendezvousTimeoutException = RendezvousTimeoutError
 RendezvousNonRetryableError = RendezvousError
 
 Unsubscribe = Callable[[], None]
+
+_log = logging.getLogger(__name__)
 
 
 class RendezvousStoreInfo:
@@ -218,10 +221,19 @@ class RendezvousHandler(ABC):
     def on_change(self, callback: Callable[[], None]) -> Unsubscribe:
         """Call `callback` from some thread, soon after each change that `wait_for_change` tells.
 
-        It must not block. Returns what ends the subscription. Raises NotImplementedError where
-        a handler can only be polled.
+        It must not block; what it raises is logged. Returns what ends the subscription. Raises
+        NotImplementedError where a handler can only be polled.
         """
         raise NotImplementedError(f"{type(self).__name__} can only be polled")
+
+
+def call_all(callbacks: Sequence[Callable[[], None]]) -> None:
+    """Call what `on_change` was given: one that raises is logged, and stops nothing else."""
+    for callback in callbacks:
+        try:
+            callback()
+        except Exception:
+            _log.exception("a callback of on_change failed")
 
 
 __all__ = [
@@ -238,4 +250,5 @@ __all__ = [
     "RendezvousStoreInfo",
     "RendezvousTimeoutError",
     "RendezvousTimeoutException",
+    "call_all",
 ]
