@@ -23,7 +23,7 @@ def subject(request: pytest.FixtureRequest) -> Subject:
     return found
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def servers() -> Iterator[OurServers]:
     process = OurServers()
     yield process
