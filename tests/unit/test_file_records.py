@@ -25,13 +25,15 @@ from rallypoint.store.file_records import (
 Operation = tuple[str, list[tuple[bytes, bytes]]]
 FIRST = encode(REFCOUNT, b"1")
 
+# A value that looks like records, in front of an unfinished one, may have swallowed it: refused.
+values = st.binary(max_size=40).filter(lambda value: not {b"/"[0], b"-"[0]} & set(value))
 keys = st.sampled_from([b"/", b"/a", b"/b/c", b"//a", "/ä".encode()])
-pairs = st.lists(st.tuples(keys, st.binary(max_size=40)), min_size=2, max_size=3)
+pairs = st.lists(st.tuples(keys, values), min_size=2, max_size=3)
 operations = st.lists(
     st.one_of(
         st.tuples(
             st.sampled_from(["set", "delete", "push", "pop"]),
-            st.tuples(keys, st.binary(max_size=40)).map(lambda pair: [pair]),
+            st.tuples(keys, values).map(lambda pair: [pair]),
         ),
         st.tuples(st.just("multi_set"), pairs),
     ),
@@ -116,6 +118,12 @@ def test_reading_in_pieces_adds_up_to_the_same(done: list[Operation], cuts: list
         replay.read(data[replay.offset : max(cut, replay.offset)])
         assert data[: replay.offset].endswith(replay.trail)
     assert (replay.values, replay.offset) == (Model(done).values, len(data))
+
+
+def test_a_value_that_could_have_swallowed_a_record_is_refused_and_never_misread() -> None:
+    data = FIRST + encode(b"/", b"/") + encode(b"/", b"")
+    assert replayed(data)[0].values == {b"/": b""}
+    assert "others after it" in str(refusal(data[:-4]))
 
 
 UNFINISHED = {
