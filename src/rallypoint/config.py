@@ -120,6 +120,11 @@ class RendezvousConfig(Struct, frozen=True, kw_only=True):
     """The address that peers reach this node by; None: that of its session."""
     store_port: int = 0
     """Port of the round store on this node; 0: the system chooses."""
+    handler: str = ""
+    """The rendezvous backend whose handler the nodes meet by; empty: they meet by a coordinator."""
+    handler_endpoint: str = ""
+    handler_conf: tuple[tuple[str, str], ...] = ()
+    """What that handler is made from besides, as it was given."""
 
     def __post_init__(self) -> None:
         _name("--rdzv-id", self.run_id)

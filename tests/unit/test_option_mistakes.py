@@ -41,7 +41,12 @@ BAD: tuple[tuple[str, str], ...] = (
     ("--standalone --nnodes 2 train.py", "--nnodes 2: --standalone is one node only"),
     (
         "--rdzv-backend tpc --rdzv-endpoint a train.py",
-        "--rdzv-backend tpc: known are tcp, c10d, static; did you mean tcp?",
+        "--rdzv-backend tpc: known are tcp, c10d, static, file; did you mean tcp?",
+    ),
+    (
+        "--rdzv-backend file train.py",
+        "--rdzv-backend file: needs --rdzv-endpoint PATH, a file or a directory that all nodes "
+        "share",
     ),
     (
         "--rdzv-backend etcd-v2 train.py",
@@ -87,7 +92,7 @@ BAD: tuple[tuple[str, str], ...] = (
     ),
     (
         "--rdzv-conf store_type=file train.py",
-        "--rdzv-conf store_type=file: not yet; leave it out to meet over TCP",
+        "--rdzv-conf store_type=file: leave it out to meet over TCP, or give --rdzv-backend file",
     ),
     ("--rdzv-conf rank=1 train.py", "--rdzv-conf rank=1: rank is given by --node-rank"),
     (

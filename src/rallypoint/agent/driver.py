@@ -55,7 +55,7 @@ from rallypoint.observe.observer import Observer, StatusView
 from rallypoint.observe.records import AgentEvent, FieldValue
 from rallypoint.process.guard import Guard
 from rallypoint.process.worker_output import WorkerOutputs
-from rallypoint.rendezvous.session import CoordinatorSession, Pushed
+from rallypoint.rendezvous.session import AgentSession, Pushed
 from rallypoint.wire import messages as m
 
 SPAWN_FAILED = 127
@@ -85,7 +85,7 @@ class Agent:
                 signals=signals,
             )
         )
-        self._session: CoordinatorSession | None = None
+        self._session: AgentSession | None = None
         self._candidate: Candidate | None = None
         self._hosts = False
         self._joins = 0
@@ -98,7 +98,7 @@ class Agent:
         self._said = ""
         self.finished: asyncio.Future[Finish] = self._loop.create_future()
 
-    def join(self, session: CoordinatorSession, candidate: Candidate, *, hosts: bool) -> None:
+    def join(self, session: AgentSession, candidate: Candidate, *, hosts: bool) -> None:
         """Take part, from now on, by a session that is about to be opened."""
         self._session, self._candidate, self._hosts = session, candidate, hosts
 

@@ -34,7 +34,7 @@ from rallypoint.process.worker_output import WorkerOutputs
 from rallypoint.rendezvous.connection import dial
 from rallypoint.rendezvous.fence import WakeSelector
 from rallypoint.rendezvous.meeting import Met, meet
-from rallypoint.rendezvous.session import CoordinatorSession, Identity
+from rallypoint.rendezvous.session import AgentSession, CoordinatorSession, Identity
 from rallypoint.store.round_store import RoundStore
 from rallypoint.wire.address import Address
 
@@ -84,7 +84,7 @@ class Participation:
         self._store_access = StoreAccess(rendezvous.run_id, rendezvous.join_timeout_s, networks)
         self._store: RoundStore | None = None
         self._coordinator: Coordinator | None = None
-        self._session: CoordinatorSession | None = None
+        self._session: AgentSession | None = None
         self._reaper: Reaper | None = None
         self.agent = Agent(
             config, outputs, sidecars.guard, observer, self._signals, self._store_access
@@ -152,6 +152,9 @@ class Participation:
 
     async def _take_part(self) -> None:
         rendezvous = self._config.rendezvous
+        if rendezvous.handler:
+            await self._take_part_by_handler()
+            return
         if rendezvous.static and rendezvous.node_rank == 0:
             self._store = RoundStore(None, fork=fork_process, shared=True)
         met = await meet(rendezvous, self._config.access, self._host, self._say_status)
@@ -162,10 +165,29 @@ class Participation:
             met.connection.abort()
             raise
         self._store_access.use(met.token, self._store, met.addresses if rendezvous.static else ())
-        self._session = self._make_session(met)
-        self._selector.on_wake = self._session.check_fence
-        self.agent.join(self._session, candidate, hosts=met.coordinator is not None)
-        self._session.open(met.connection)
+        session = self._session = self._make_session(met)
+        self._selector.on_wake = session.check_fence
+        self.agent.join(session, candidate, hosts=met.coordinator is not None)
+        session.open(met.connection)
+
+    async def _take_part_by_handler(self) -> None:
+        from rallypoint.agent.handler_calls import HandlerCalls
+        from rallypoint.agent.handler_meeting import HandlerMeeting
+        from rallypoint.agent.handler_session import HandlerSession
+
+        rendezvous = self._config.rendezvous
+        calls = await HandlerCalls.make(rendezvous)
+        meeting = HandlerMeeting(calls, rendezvous, self._own_store)
+        session = self._session = HandlerSession(
+            calls, self._config, self._settings, self.agent, self._store_access, meeting
+        )
+        self.agent.join(session, session.candidate, hosts=False)
+        session.open()
+
+    def _own_store(self, host: str) -> RoundStore:
+        listener = _listen(host, self._config.rendezvous.store_port)
+        self._store = RoundStore(listener, fork=fork_process)
+        return self._store
 
     def _host(
         self, listeners: Sequence[socket.socket], lookup_token: Callable[[str], bytes | None]

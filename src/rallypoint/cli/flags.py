@@ -47,7 +47,7 @@ NODES_AND_WORKERS = (
 MEETING = (
     Flag("--rdzv-endpoint", "HOST[:PORT]", "where the nodes meet; one of them hosts it (:29400)"),
     Flag("--rdzv-id", "ID", "name of the job, equal on all its nodes (none; random when alone)"),
-    Flag("--rdzv-backend", "NAME", "tcp, its old name c10d, or static (tcp)"),
+    Flag("--rdzv-backend", "NAME", "tcp, its old name c10d, static, file, or of a package (tcp)"),
     Flag(
         "--rdzv-conf",
         "K=V,...",

@@ -50,6 +50,8 @@ class Machine(Struct, frozen=True):
     """Whether Python could run it: a file, or a directory with a __main__.py."""
     random_id: Callable[[], str]
     interpreter: str
+    handlers: Callable[[], Sequence[str]] = lambda: ("file",)
+    """The rendezvous backends that are known besides the coordinator's."""
     path_kind: Callable[[str], str] = lambda path: ""
     """`file`, `directory` or nothing: for a better word on a mistake."""
 
@@ -64,6 +66,7 @@ def this_machine() -> Machine:
         script_exists=_script_exists,
         random_id=_random_id,
         interpreter=sys.executable,
+        handlers=_handlers,
         path_kind=_path_kind,
     )
 
@@ -83,7 +86,7 @@ def parse_run(
     scanned = scan(argv, environ)
     _refuse_unbuilt(scanned)
     notices: list[str] = []
-    rendezvous = read_rendezvous(scanned, machine.random_id, notices)
+    rendezvous = read_rendezvous(scanned, machine.random_id, notices, machine.handlers)
     output = _output(scanned, environ)
     _monitor_interval(scanned.get("--monitor-interval"))
     workers = _workers(scanned, environ, machine, notices)
@@ -300,6 +303,12 @@ def _path_kind(path: str) -> str:
     if os.path.isdir(path):
         return "directory"
     return "file" if os.path.exists(path) else ""
+
+
+def _handlers() -> Sequence[str]:
+    from rallypoint.rendezvous.registry import known_backends
+
+    return known_backends()
 
 
 def _count_workers(word: str, interpreter: str, environ: Mapping[str, str]) -> int:

@@ -9,12 +9,14 @@
 | is_host | true: this node hosts the coordinator; false: it never does; else whoever can |
 | keep_alive_interval x keep_alive_max_attempt | the lease, unless --lease is given |
 | close_timeout, heartbeat_timeout, read_timeout | checked, then unused: nothing waits for them |
-| store_type | tcp; file is not yet |
+| store_type | tcp; for a file there is --rdzv-backend file |
 
 A key that is none of these is an error: a setting that looks obeyed and is not is worse than none.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 from msgspec import Struct
 
@@ -58,7 +60,7 @@ def read_rdzv_conf(given: Value | None) -> RdzvConf:
     }
     store = pairs.get("store_type")
     if store is not None and store.text == "file":
-        raise store.wrong("not yet; leave it out to meet over TCP")
+        raise store.wrong("leave it out to meet over TCP, or give --rdzv-backend file")
     if store is not None and store.text != "tcp":
         raise store.wrong("needs tcp")
     host = pairs.get("is_host")
@@ -69,6 +71,14 @@ def read_rdzv_conf(given: Value | None) -> RdzvConf:
         is_host=None if host is None else truth(host),
         lease_s=_lease(times.get("keep_alive_interval"), pairs.get("keep_alive_max_attempt")),
     )
+
+
+def read_foreign_conf(given: Value | None) -> tuple[tuple[str, str], ...]:
+    """The keys of a handler's own, as they are: the handler says what it does not know.
+
+    Raises UsageError.
+    """
+    return () if given is None else tuple(_words(given))
 
 
 def _lease(interval_s: float | None, attempts: Value | None) -> float | None:
@@ -82,15 +92,20 @@ def _lease(interval_s: float | None, attempts: Value | None) -> float | None:
 
 def _pairs(given: Value) -> dict[str, Value]:
     pairs: dict[str, Value] = {}
-    for part in given.text.split(","):
-        if not part.strip():
-            continue
-        key, equals, text = (word.strip() for word in part.partition("="))
-        if not equals or not key or not text:
-            raise given.wrong(f"{part.strip()!r} is not KEY=VALUE")
+    for key, text in _words(given):
         if key == "rank":
             raise given.wrong("rank is given by --node-rank")
         if key not in _KEYS:
             raise given.wrong(f"unknown key {key}{nearest(key, _KEYS)}")
         pairs[key] = Value(text, f"--rdzv-conf {key}={text}")
     return pairs
+
+
+def _words(given: Value) -> Iterator[tuple[str, str]]:
+    for part in given.text.split(","):
+        if not part.strip():
+            continue
+        key, equals, text = (word.strip() for word in part.partition("="))
+        if not equals or not key or not text:
+            raise given.wrong(f"{part.strip()!r} is not KEY=VALUE")
+        yield key, text

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from rallypoint.cli.render import PROGRAM, clock_text, duration_text, iso_text, one_line
+from rallypoint.core.handler_round import NOT_NEEDED
 from rallypoint.core.model import Outcome
 from rallypoint.core.wording import count
 
@@ -66,6 +67,8 @@ def verdict_lines(
     if view.outcome is Outcome.SUCCEEDED and view.ended_s_ago is not None:
         when = f"finished {duration_text(view.ended_s_ago)} ago on this coordinator"
         return (f"{job} {when} and nothing was started: give another --rdzv-id to run it again",)
+    if view.outcome is Outcome.SUCCEEDED and view.reason.startswith(NOT_NEEDED):
+        return (f"{job}: {one_line(view.reason)}",)
     if view.outcome is Outcome.SUCCEEDED:
         if quiet:
             return ()

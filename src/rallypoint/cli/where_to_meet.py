@@ -5,6 +5,7 @@
     --rdzv-endpoint                             elastic: ranks are given by the coordinator
     --node-rank, --master-addr, --master-port   static: ranks are given by the person
     --rdzv-backend static                       static, even when --rdzv-endpoint says where
+    --rdzv-backend file, or another package's   by that handler, to which the endpoint belongs
 
 As under torchrun, one node with neither endpoint nor --master-port is alone whatever else it says,
 so that two such jobs on one machine don't meet each other.
@@ -12,9 +13,9 @@ so that two such jobs on one machine don't meet each other.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from rallypoint.cli.rdzv_conf import RdzvConf, read_rdzv_conf
+from rallypoint.cli.rdzv_conf import RdzvConf, read_foreign_conf, read_rdzv_conf
 from rallypoint.cli.scan import Scanned, Value
 from rallypoint.cli.values import choice, endpoint, host, integer, nearest, nodes, port, seconds
 from rallypoint.config import DEFAULT_STATIC_PORT, Endpoint, OnJoin, RendezvousConfig
@@ -22,7 +23,17 @@ from rallypoint.core.model import UNNAMED_RUN_ID
 from rallypoint.errors import UsageError
 
 _BACKENDS = ("tcp", "c10d", "static")
-_NOT_YET = ("file", "etcd", "etcd-v2")
+_NOT_YET = ("etcd", "etcd-v2")
+_ONLY_WITH_A_COORDINATOR = (
+    "--master-addr",
+    "--join-settle",
+    "--min-growth-interval",
+    "--on-join",
+    "--max-node-losses",
+    "--topology",
+    "--reconnect-timeout",
+    "--token-file",
+)
 
 _TWO_WAYS = """\
 --nnodes {nnodes}: the nodes need a place to meet; start each one with
@@ -32,15 +43,22 @@ or, with ranks of your own (K is 0 on the node ADDRESS, then 1, 2, ...),
 
 
 def read_rendezvous(
-    scanned: Scanned, random_id: Callable[[], str], notices: list[str]
+    scanned: Scanned,
+    random_id: Callable[[], str],
+    notices: list[str],
+    handlers: Callable[[], Sequence[str]] = tuple,
 ) -> RendezvousConfig:
     """Builds the configuration; remarks for the person are added to `notices`.
+
+    `handlers` names the backends whose handlers the nodes may meet by, those of other packages too.
 
     Raises UsageError.
     """
     nnodes = scanned.get("--nnodes")
     least, most = nodes(nnodes) if nnodes else (1, 1)
-    backend = _backend(scanned.get("--rdzv-backend"))
+    backend = _backend(scanned.get("--rdzv-backend"), handlers)
+    if backend is not None and backend not in _BACKENDS and not scanned.on("--standalone"):
+        return _by_handler(scanned, backend, notices)
     alone = _is_alone(scanned, most, notices)
     static = not alone and _is_static(scanned, backend)
     if not alone and not static and scanned.get("--rdzv-endpoint") is None:
@@ -79,12 +97,51 @@ def read_rendezvous(
     )
 
 
-def _backend(given: Value | None) -> str | None:
+def _by_handler(scanned: Scanned, backend: str, notices: list[str]) -> RendezvousConfig:
+    """A handler gets what is for it as it was written; the coordinator's options have no effect."""
+    nnodes, where = scanned.get("--nnodes"), scanned.get("--rdzv-endpoint")
+    if where is None and backend == "file":
+        raise UsageError(
+            "--rdzv-backend file: needs --rdzv-endpoint PATH, a file or a directory that all nodes "
+            "share"
+        )
+    least, most = nodes(nnodes) if nnodes else (1, 1)
+    conf = dict(read_foreign_conf(scanned.get("--rdzv-conf")))
+    rank = scanned.get("--node-rank")
+    if rank is not None:
+        conf.setdefault("rank", str(integer(rank)))
+    notices += [
+        f"{given.origin} has no effect with --rdzv-backend {backend}"
+        for name in _ONLY_WITH_A_COORDINATOR
+        if (given := scanned.get(name)) is not None
+    ]
+    fixed_port, local_addr = scanned.get("--master-port"), scanned.get("--local-addr")
+    run_id, node_id = scanned.get("--rdzv-id"), scanned.get("--node-id")
+    lease_s = _seconds(scanned, "--lease", None, 15.0)
+    return RendezvousConfig(
+        run_id=run_id.text if run_id else UNNAMED_RUN_ID,
+        min_nodes=least,
+        max_nodes=most,
+        lease_s=lease_s,
+        heartbeat_s=min(1.0, lease_s / 5),
+        node_id=node_id.text if node_id else None,
+        local_addr=host(local_addr) if local_addr else None,
+        store_port=port(fixed_port) if fixed_port else 0,
+        handler=backend,
+        handler_endpoint=where.text if where else "",
+        handler_conf=tuple(conf.items()),
+    )
+
+
+def _backend(given: Value | None, handlers: Callable[[], Sequence[str]]) -> str | None:
     if given is None or given.text in _BACKENDS:
         return given.text if given else None
     if given.text in _NOT_YET:
         raise given.wrong("not yet; tcp needs no server, and is the default")
-    raise given.wrong(f"known are {', '.join(_BACKENDS)}{nearest(given.text, _BACKENDS)}")
+    known = (*_BACKENDS, *(name for name in handlers() if name not in _BACKENDS))
+    if given.text in known:
+        return given.text
+    raise given.wrong(f"known are {', '.join(known)}{nearest(given.text, known)}")
 
 
 def _is_alone(scanned: Scanned, most: int, notices: list[str]) -> bool:

@@ -1,7 +1,8 @@
 """Who hosts the store of a c10d rendezvous, and the backend in it: the seed's `create_backend`.
 
 `store_type=tcp`: whoever can bind the endpoint hosts the server, everybody else is its client;
-`is_host` decides otherwise. `store_type=file`: the endpoint is a path that all nodes share.
+`is_host` decides otherwise. `store_type=file`: the endpoint is a path that all nodes share, of a
+file, or of a directory in which the file of this job is made.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def _tcp_store(params: RendezvousParameters, timeout: timedelta) -> TCPStore:
 
 
 def _file_store(params: RendezvousParameters, timeout: timedelta) -> FileStore:
-    path = params.endpoint.strip()
-    if not path:
-        path = str(Path(tempfile.gettempdir()) / f"rallypoint-rendezvous-{params.run_id}")
+    path = Path(params.endpoint.strip() or tempfile.gettempdir())
+    if path.is_dir():
+        path /= f"rallypoint-rendezvous-{params.run_id.replace('/', '_')}"
     return FileStore(path, timeout=timeout)

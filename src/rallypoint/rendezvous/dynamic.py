@@ -233,6 +233,8 @@ class DynamicRendezvousHandler(RendezvousHandler):
         driver, loop = await self._started(), asyncio.get_running_loop()
         ends_at = None if timeout is None else loop.time() + timeout
         while True:
+            if self._driver is not driver:  # left or shut down meanwhile, which must not be undone
+                return True
             outlook = await self._look()
             if isinstance(outlook, Closed) or self._waiting(outlook):
                 return True

@@ -56,7 +56,8 @@ class RendezvousHandlerRegistry:
         creator = self._creators.get(params.backend) or _built_in(params.backend)
         creator = creator or self._plug_in(params.backend)
         handler = creator(params)
-        if handler.get_backend() != params.backend:
+        # The oldest handlers do not know their name.
+        if hasattr(handler, "get_backend") and handler.get_backend() != params.backend:
             raise RendezvousPlugInError(
                 f"the handler that was made for the rendezvous backend {params.backend!r} says "
                 f"that it is {handler.get_backend()!r}: its get_backend must return the former"
@@ -82,6 +83,11 @@ class RendezvousHandlerRegistry:
         raise ParameterError(
             f"unknown rendezvous backend {backend!r}: known are {', '.join(known)}"
         )
+
+
+def known_backends() -> list[str]:
+    """The names of those that are built in, and of those that installed packages offer."""
+    return sorted({*_BUILT_IN, *(entry.name for entry in entry_points(group=GROUP))})
 
 
 def _built_in(backend: str) -> RendezvousHandlerCreator | None:

@@ -55,6 +55,17 @@ class SessionHandler(Protocol):
     def acknowledged(self, report: m.Report) -> None: ...
 
 
+class AgentSession(Protocol):
+    """What an agent takes part in a job by. `report` neither blocks nor answers at once."""
+
+    @property
+    def node_id(self) -> str: ...
+
+    def report(self, report: m.Report) -> None: ...
+
+    async def close(self, timeout_s: float) -> None: ...
+
+
 class Identity(Struct, frozen=True):
     """Who this agent is."""
 

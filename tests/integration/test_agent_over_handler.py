@@ -1,0 +1,242 @@
+"""Agents whose nodes meet by a handler, without a coordinator: a shared file, another package's."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from tests.integration.cluster import Cluster, Option, wait_until
+from tests.integration.one_agent import agent
+from tests.integration.test_bad_input import is_one_line_with
+
+KEEP_ALIVE = "keep_alive_interval=0.3,keep_alive_max_attempt=4"
+ALL_REDUCE = """
+import os, sys, torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+value = torch.tensor([dist.get_rank() + 1.0])
+dist.all_reduce(value)
+os.write(1, f"sum {value.item():g} of {dist.get_world_size()}\\n".encode())
+dist.destroy_process_group()
+"""
+FIVE_METHODS = """
+import os
+from rallypoint.store.hash_store import HashStore
+class Handler:
+    closed = False
+    def __init__(self, params):
+        assert params.endpoint == "anything" and params.get("colour") == "blue", vars(params)
+        self.params = params
+    def next_rendezvous(self):
+        return HashStore(), 0, 1
+    def is_closed(self): return self.closed
+    def set_closed(self):
+        self.closed = True
+        os.write(1, b"closed\\n")
+    def num_nodes_waiting(self): return 0
+    def get_run_id(self): return self.params.run_id
+class Broken(Handler):
+    def next_rendezvous(self): raise KeyError("no such cluster")
+class Unready(Handler):
+    def next_rendezvous(self): return None
+def five(): return Handler
+def broken(): return Broken
+def unready(): return Unready
+"""
+WORKER = """
+import os
+e = os.environ
+tell("rank", e["RANK"], e["WORLD_SIZE"], e["TORCHELASTIC_RESTART_COUNT"], e["MASTER_ADDR"])
+"""
+
+
+def by_file(cluster: Cluster, **options: Option) -> None:
+    """The nodes of this cluster meet in a file."""
+    cluster.options |= {
+        "rdzv_backend": "file",
+        "rdzv_endpoint": str(cluster.folder),
+        "rdzv_conf": f"last_call_timeout=0.5,{KEEP_ALIVE}",
+        "local_addr": "127.0.0.1",
+        "join_settle": None,
+        "min_growth_interval": None,
+        "restart_grace": 2,
+        **options,
+    }
+
+
+def ranks(cluster: Cluster, round_: int, count: int) -> list[tuple[int, str]]:
+    workers = cluster.wait_workers(count, round=round_)
+    assert {worker.env["WORLD_SIZE"] for worker in workers} == {str(count)}
+    assert len({worker.store for worker in workers}) == 1
+    return [(worker.rank, worker.node) for worker in workers]
+
+
+def test_a_killed_worker_restarts_both_nodes_that_meet_in_a_file(cluster: Cluster) -> None:
+    by_file(cluster, nnodes=2, max_restarts=1)
+    a, b = (cluster.agent(name, 2) for name in "ab")
+    first = ranks(cluster, 0, 4)
+    assert [rank for rank, _ in first] == [0, 1, 2, 3]
+    assert first[0][1] == first[1][1] != first[2][1] == first[3][1]
+    cluster.order("os.kill(os.getpid(), 9)", round=0, rank=3)
+    assert ranks(cluster, 1, 4) == first, "those who stay keep their ranks"
+    assert not any(worker.is_alive for worker in cluster.workers(0))
+    counts = {worker.env["TORCHELASTIC_RESTART_COUNT"] for worker in cluster.workers(1)}
+    assert counts == {"1"}
+    cluster.end_well(a, b)
+    spent = {agent.name: agent.verdict["restarts"] for agent in (a, b)}
+    culprit = first[3][1]
+    assert spent == {name: int(name == culprit) for name in "ab"}, "only the culprit's budget"
+
+
+def test_a_failure_without_budget_ends_all_nodes_with_its_cause(cluster: Cluster) -> None:
+    by_file(cluster, nnodes=2)
+    a, b = (cluster.agent(name) for name in "ab")
+    culprit = cluster.wait_workers(2, round=0)[1]
+    cluster.order("sys.exit(7)", rank=1)
+    assert [agent.wait_exit() for agent in (a, b)] == [1, 1]
+    for one in (a, b):
+        cause = one.verdict["cause"]
+        assert (cause["node"], cause["rank"], cause["exit_code"]) == (culprit.node, 1, 7)
+    late = cluster.agent("c")
+    assert late.wait_exit() == 75
+    assert late.workers() == []
+
+
+def test_F2_the_survivor_of_a_killed_agent_goes_on_alone(cluster: Cluster) -> None:
+    """The handler's own lease tells; and a fresh node takes the vacant place."""
+    by_file(cluster, nnodes="1:2")
+    cluster.options["rdzv_conf"] = f"last_call_timeout=600,{KEEP_ALIVE}"
+    a, b = (cluster.agent(name) for name in "ab")
+    ranks(cluster, 0, 2)
+    b.kill()
+    assert ranks(cluster, 1, 1) == [(0, "a")]
+    c = cluster.agent("c")
+    assert ranks(cluster, 2, 2) == [(0, "a"), (1, "c")]
+    cluster.end_well(a, c)
+    assert a.verdict["restarts"] == 0
+
+
+def test_a_node_that_gets_SIGTERM_leaves_and_the_other_goes_on(cluster: Cluster) -> None:
+    by_file(cluster, nnodes="1:2")
+    cluster.options["rdzv_conf"] = "last_call_timeout=600,keep_alive_interval=20"
+    a, b = (cluster.agent(name) for name in "ab")
+    ranks(cluster, 0, 2)
+    b.signal(signal.SIGTERM)
+    assert b.wait_exit() == 128 + signal.SIGTERM
+    assert ranks(cluster, 1, 1) == [(0, "a")]
+    cluster.end_well(a)
+
+
+def test_SIGINT_on_one_node_cancels_the_job_that_meets_in_a_file(cluster: Cluster) -> None:
+    by_file(cluster, nnodes=2)
+    a, b = (cluster.agent(name) for name in "ab")
+    ranks(cluster, 0, 2)
+    a.signal(signal.SIGINT)
+    assert [agent.wait_exit() for agent in (a, b)] == [130, 130]
+    assert "cancelled on node a" in b.verdict["reason"]
+
+
+def test_torch_reduces_over_two_nodes_that_meet_in_a_file(cluster: Cluster) -> None:
+    by_file(cluster, nnodes=2)
+    script = cluster.folder / "reduce.py"
+    script.write_text(ALL_REDUCE)
+    a, b = (cluster.agent(name, script=[str(script)]) for name in "ab")
+    assert [agent.wait_exit() for agent in (a, b)] == [0, 0]
+    assert [line for one in (a, b) for line in one.stdout_lines] == ["sum 3 of 2"] * 2
+
+
+def plug_in(folder: Path) -> Mapping[str, str]:
+    """A package that offers handlers; the environment in which it is installed."""
+    site = folder / "site"
+    info = site / "someone_elses-1.0.dist-info"
+    info.mkdir(parents=True)
+    (site / "someone_elses.py").write_text(FIVE_METHODS)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: someone-elses\nVersion: 1.0\n")
+    names = "\n".join(f"{name} = someone_elses:{name}" for name in ("five", "broken", "unready"))
+    (info / "entry_points.txt").write_text(f"[rallypoint.handlers]\n{names}\n")
+    return {"PYTHONPATH": ":".join([str(site), *filter(None, sys.path)])}
+
+
+FOREIGN = ("--rdzv-endpoint=anything", "--rdzv-conf=colour=blue")
+
+
+def test_a_handler_of_another_package_with_the_five_oldest_methods(tmp_path: Path) -> None:
+    env = dict(plug_in(tmp_path))
+    options = ("--rdzv-backend=five", *FOREIGN, "--nproc-per-node=2")
+    with agent(tmp_path, *options, program=WORKER, env=env) as run:
+        assert run.wait() == 0, run.err
+    assert sorted(run.told("rank")) == ["0 2 0 127.0.0.1", "1 2 0 127.0.0.1"]
+    assert "closed" in run.out.splitlines(), "who comes late must know"
+
+
+def test_its_workers_restart_and_reach_the_store_of_their_agent(tmp_path: Path) -> None:
+    program = WORKER + "import sys\n" + ALL_REDUCE
+    program += "sys.exit(3 if e['TORCHELASTIC_RESTART_COUNT'] == '0' else 0)\n"
+    options = ("--rdzv-backend=five", *FOREIGN, "--nproc-per-node=2", "--max-restarts=1")
+    with agent(tmp_path, *options, program=program, env=dict(plug_in(tmp_path))) as run:
+        assert run.wait() == 0, run.err
+    assert run.told("sum") == ["3 of 2"] * 4
+    assert {line.split()[2] for line in run.told("rank")} == {"0", "1"}
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [("broken", ["'broken' failed: KeyError"]), ("unready", ["'unready' returned None"])],
+)
+def test_a_handler_that_breaks_its_contract_is_named(
+    tmp_path: Path, name: str, parts: list[str]
+) -> None:
+    options = (f"--rdzv-backend={name}", *FOREIGN)
+    with agent(tmp_path, *options, program=WORKER, env=dict(plug_in(tmp_path))) as run:
+        assert run.wait() == 75
+    assert is_one_line_with(run.err, *parts)
+    assert not run.told("rank")
+
+
+@pytest.mark.parametrize(
+    ("words", "parts", "code"),
+    [
+        (["--rdzv-backend=five"], ["five", "tcp, c10d, static, file"], 2),
+        (["--rdzv-backend=file"], ["--rdzv-endpoint PATH"], 2),
+        (["--rdzv-backend=file", "--rdzv-endpoint=no/such/f"], ["no/such/f"], 75),
+        (["--rdzv-backend=file", "--rdzv-endpoint=f", "--rdzv-conf=x"], ["x", "KEY=VALUE"], 2),
+        (
+            ["--rdzv-backend=file", "--rdzv-endpoint=f", "--rdzv-conf=join_timeout=x"],
+            ["join_timeout='x'"],
+            2,
+        ),
+    ],
+    ids=str,
+)
+def test_a_mistake_with_a_handler_is_one_line(
+    tmp_path: Path, words: list[str], parts: list[str], code: int
+) -> None:
+    with agent(tmp_path, *words, program=WORKER) as run:
+        assert run.wait() == code, run.err
+    assert is_one_line_with(run.err, *parts)
+    assert not run.told("rank")
+
+
+def test_nodes_that_do_not_come_are_waited_for_and_named(tmp_path: Path) -> None:
+    options = ("--nnodes=2", "--rdzv-backend=file", "--rdzv-endpoint=f", "--log-format=json")
+    conf = "--rdzv-conf=join_timeout=1"
+    with agent(tmp_path, *options, conf, program=WORKER) as run:
+        assert run.wait() == 75
+    verdict = json.loads(run.err.splitlines()[-1])
+    assert verdict["outcome"] == "timed out"
+    assert "1 s" in verdict["reason"]
+    assert not run.told("rank")
+
+
+def test_a_signal_while_nobody_else_comes(tmp_path: Path) -> None:
+    where = f"--rdzv-endpoint={tmp_path}"
+    options = ("--nnodes=2", "--rdzv-backend=file", where, "--log-format=json")
+    with agent(tmp_path, *options, program=WORKER) as run:
+        run.wait_said("waiting for the next round")
+        wait_until(lambda: list(tmp_path.glob("rallypoint-rendezvous-*")), "the file")
+        run.send(signal.SIGTERM)
+        assert run.wait() == 128 + signal.SIGTERM
