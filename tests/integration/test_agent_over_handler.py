@@ -103,6 +103,7 @@ def test_a_failure_without_budget_ends_all_nodes_with_its_cause(cluster: Cluster
         assert (cause["node"], cause["rank"], cause["exit_code"]) == (culprit.node, 1, 7)
     late = cluster.agent("c")
     assert late.wait_exit() == 75
+    assert "give another --rdzv-id" in late.verdict["reason"]
     assert late.workers() == []
 
 
@@ -118,6 +119,30 @@ def test_F2_the_survivor_of_a_killed_agent_goes_on_alone(cluster: Cluster) -> No
     assert ranks(cluster, 2, 2) == [(0, "a"), (1, "c")]
     cluster.end_well(a, c)
     assert a.verdict["restarts"] == 0
+
+
+def test_F5_a_node_that_was_paused_for_too_long_comes_back(cluster: Cluster) -> None:
+    by_file(cluster, nnodes="1:2")
+    cluster.options["rdzv_conf"] = f"last_call_timeout=600,{KEEP_ALIVE}"
+    a, b = (cluster.agent(name) for name in "ab")
+    ranks(cluster, 0, 2)
+    a.pause()
+    assert ranks(cluster, 1, 1) == [(0, "b")]
+    a.resume()
+    assert ranks(cluster, 2, 2) == [(0, "b"), (1, "a")]
+    assert not any(worker.is_alive for round_ in (0, 1) for worker in cluster.workers(round_))
+    cluster.end_well(a, b)
+
+
+def test_F2_workers_do_not_outlive_a_file_that_can_not_be_read(cluster: Cluster) -> None:
+    where = cluster.folder / "meet"
+    by_file(cluster, rdzv_endpoint=str(where), nnodes="1", lease=1)
+    a = cluster.agent("a")
+    (worker,) = cluster.wait_workers(1, round=0)
+    where.write_bytes(b"\xff" * 4096)
+    assert a.wait_exit() == 75
+    assert "the rendezvous handler 'file' failed" in a.verdict["reason"]
+    assert not worker.is_alive
 
 
 def test_a_node_that_gets_SIGTERM_leaves_and_the_other_goes_on(cluster: Cluster) -> None:
@@ -140,8 +165,9 @@ def test_SIGINT_on_one_node_cancels_the_job_that_meets_in_a_file(cluster: Cluste
     assert "cancelled on node a" in b.verdict["reason"]
 
 
-def test_torch_reduces_over_two_nodes_that_meet_in_a_file(cluster: Cluster) -> None:
-    by_file(cluster, nnodes=2)
+@pytest.mark.parametrize("own", [False, True], ids=["the handler's store", "the agent's store"])
+def test_torch_reduces_over_two_nodes_that_meet_in_a_file(cluster: Cluster, own: bool) -> None:
+    by_file(cluster, nnodes=2, rdzv_conf=f"use_agent_store={not own},{KEEP_ALIVE}")
     script = cluster.folder / "reduce.py"
     script.write_text(ALL_REDUCE)
     a, b = (cluster.agent(name, script=[str(script)]) for name in "ab")

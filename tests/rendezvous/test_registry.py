@@ -81,6 +81,16 @@ def test_a_handler_of_another_name_is_refused() -> None:
         registry.create_handler(params("mine"))
 
 
+def test_a_handler_that_does_not_know_its_name_is_taken() -> None:
+    class Nameless:
+        """The five oldest methods are enough; not even those are looked at here."""
+
+    registry = RendezvousHandlerRegistry()
+    made: Callable[[Any], Any] = lambda given: Nameless()  # noqa: E731
+    registry.register("mine", made)
+    assert isinstance(registry.create_handler(params("mine")), Nameless)
+
+
 def test_an_unknown_backend_is_told_with_the_known_ones() -> None:
     registry = RendezvousHandlerRegistry()
     registry.register("mine", lambda given: Fixed("mine"))

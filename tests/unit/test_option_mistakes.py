@@ -45,8 +45,7 @@ BAD: tuple[tuple[str, str], ...] = (
     ),
     (
         "--rdzv-backend file train.py",
-        "--rdzv-backend file: needs --rdzv-endpoint PATH, a file or a directory that all nodes "
-        "share",
+        "--rdzv-backend file: needs --rdzv-endpoint PATH, a file or a directory that all share",
     ),
     (
         "--rdzv-backend etcd-v2 train.py",

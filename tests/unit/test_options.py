@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 from tests.unit.command_line import MACHINE, PYTHON, parse
 
 from rallypoint.cli.flags import FLAGS
@@ -201,6 +202,25 @@ def test_an_elastic_job() -> None:
         assert (meeting.min_nodes, meeting.max_nodes) == (2, 4)
         assert (meeting.static, meeting.node_rank, meeting.is_host) == (False, None, None)
         assert meeting.run_id == "none"
+
+
+def test_a_handler_gets_what_is_its_own_as_it_was_written() -> None:
+    conf = "--rdzv-conf join_timeout=5,colour=blue"
+    line = f"--nnodes 1:3 --rdzv-backend file --rdzv-endpoint /shared/x {conf} train.py"
+    meeting = parse(line).rendezvous
+    assert (meeting.handler, meeting.handler_endpoint) == ("file", "/shared/x")
+    assert meeting.handler_conf == (("join_timeout", "5"), ("colour", "blue"))
+    assert (meeting.min_nodes, meeting.max_nodes, meeting.run_id) == (1, 3, "none")
+    ranked = parse(f"--node-rank 1 --topology rack {line}")
+    assert ("rank", "1") in ranked.rendezvous.handler_conf
+    assert ranked.notices == ("--topology rack has no effect with --rdzv-backend file",)
+    assert parse(f"--standalone {line.replace('1:3', '1')}").rendezvous.handler == ""
+
+
+def test_a_backend_of_another_package_is_known_by_its_name() -> None:
+    theirs = replace(MACHINE, handlers=lambda: ("c10d", "theirs"))
+    meeting = parse_run(["--rdzv-backend", "theirs", "train.py"], {}, theirs).rendezvous
+    assert (meeting.handler, meeting.handler_endpoint) == ("theirs", "")
 
 
 def test_master_port_alone_fixes_the_store_of_an_elastic_job() -> None:

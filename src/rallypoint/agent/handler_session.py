@@ -196,7 +196,8 @@ class HandlerSession:
             self._round = None
             self._end(self._judge(Outcome.SUCCEEDED, f"{NOT_NEEDED}: {text}"))
         elif "RendezvousClosedError" in names:
-            await self._closed_by_another(text)
+            hint = "; give another --rdzv-id to run it again" if self._last_round < 0 else ""
+            await self._closed_by_another(text + hint)
         elif "RendezvousTimeoutError" in names:
             self._end(self._judge(Outcome.TIMED_OUT, text))
         elif isinstance(error, UsageError):

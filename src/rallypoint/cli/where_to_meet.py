@@ -102,8 +102,7 @@ def _by_handler(scanned: Scanned, backend: str, notices: list[str]) -> Rendezvou
     nnodes, where = scanned.get("--nnodes"), scanned.get("--rdzv-endpoint")
     if where is None and backend == "file":
         raise UsageError(
-            "--rdzv-backend file: needs --rdzv-endpoint PATH, a file or a directory that all nodes "
-            "share"
+            "--rdzv-backend file: needs --rdzv-endpoint PATH, a file or a directory that all share"
         )
     least, most = nodes(nnodes) if nnodes else (1, 1)
     conf = dict(read_foreign_conf(scanned.get("--rdzv-conf")))
