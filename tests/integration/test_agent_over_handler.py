@@ -24,7 +24,8 @@ os.write(1, f"sum {value.item():g} of {dist.get_world_size()}\\n".encode())
 dist.destroy_process_group()
 """
 FIVE_METHODS = """
-import os
+import os, time
+from rallypoint.errors import RendezvousGracefulExitError
 from rallypoint.store.hash_store import HashStore
 class Handler:
     closed = False
@@ -43,6 +44,17 @@ class Broken(Handler):
     def next_rendezvous(self): raise KeyError("no such cluster")
 class Unready(Handler):
     def next_rendezvous(self): return None
+class Stuck(Handler):
+    def next_rendezvous(self):
+        os.write(1, b"meeting now\\n")
+        while self.params.get("meets") == "never": time.sleep(60)
+        return super().next_rendezvous()
+    def set_closed(self):
+        while True: time.sleep(60)
+class Unneeded(Handler):
+    def next_rendezvous(self): raise RendezvousGracefulExitError("the job ended without it")
+def stuck(): return Stuck
+def unneeded(): return Unneeded
 def five(): return Handler
 def broken(): return Broken
 def unready(): return Unready
@@ -90,6 +102,17 @@ def test_a_killed_worker_restarts_both_nodes_that_meet_in_a_file(cluster: Cluste
     spent = {agent.name: agent.verdict["restarts"] for agent in (a, b)}
     culprit = first[3][1]
     assert spent == {name: int(name == culprit) for name in "ab"}, "only the culprit's budget"
+
+
+def test_a_node_that_has_succeeded_runs_again_when_another_restarts(cluster: Cluster) -> None:
+    by_file(cluster, nnodes=2, max_restarts=1)
+    nodes = {name: cluster.agent(name) for name in "ab"}
+    first, second = cluster.wait_workers(2, round=0)
+    cluster.order("sys.exit(0)", round=0, rank=0)
+    nodes[first.node].wait_event("succeeded", round=0)
+    cluster.order("sys.exit(3)", round=0, rank=1)
+    assert ranks(cluster, 1, 2) == [(0, first.node), (1, second.node)]
+    cluster.end_well(*nodes.values())
 
 
 def test_a_failure_without_budget_ends_all_nodes_with_its_cause(cluster: Cluster) -> None:
@@ -182,8 +205,9 @@ def plug_in(folder: Path) -> Mapping[str, str]:
     info.mkdir(parents=True)
     (site / "someone_elses.py").write_text(FIVE_METHODS)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: someone-elses\nVersion: 1.0\n")
-    names = "\n".join(f"{name} = someone_elses:{name}" for name in ("five", "broken", "unready"))
-    (info / "entry_points.txt").write_text(f"[rallypoint.handlers]\n{names}\n")
+    names = ("five", "broken", "unready", "stuck", "unneeded")
+    entries = "\n".join(f"{name} = someone_elses:{name}" for name in names)
+    (info / "entry_points.txt").write_text(f"[rallypoint.handlers]\n{entries}\n")
     return {"PYTHONPATH": ":".join([str(site), *filter(None, sys.path)])}
 
 
@@ -220,6 +244,29 @@ def test_a_handler_that_breaks_its_contract_is_named(
     with agent(tmp_path, *options, program=WORKER, env=dict(plug_in(tmp_path))) as run:
         assert run.wait() == 75
     assert is_one_line_with(run.err, *parts)
+    assert not run.told("rank")
+
+
+def test_a_handler_that_blocks_for_ever_does_not_hold_its_agent(tmp_path: Path) -> None:
+    """Neither when the job has ended, nor when a signal tells the agent to go."""
+    env = dict(plug_in(tmp_path))
+    with agent(tmp_path, "--rdzv-backend=stuck", *FOREIGN, program=WORKER, env=env) as run:
+        assert run.wait() == 0, run.err
+    assert "Traceback" not in run.err
+    assert "destroyed" not in run.err
+    options = ("--rdzv-backend=stuck", *FOREIGN[:1], "--rdzv-conf=colour=blue,meets=never")
+    with agent(tmp_path, *options, program=WORKER, env=env) as run:
+        run.wait_told("meeting")
+        run.send(signal.SIGTERM)
+        assert run.wait() == 128 + signal.SIGTERM
+    assert not run.told("rank")
+
+
+def test_a_node_that_is_not_needed_says_so_and_ends_well(tmp_path: Path) -> None:
+    options = ("--rdzv-backend=unneeded", *FOREIGN)
+    with agent(tmp_path, *options, program=WORKER, env=dict(plug_in(tmp_path))) as run:
+        assert run.wait() == 0
+    assert is_one_line_with(run.err, "this node was not needed: the job ended without it")
     assert not run.told("rank")
 
 

@@ -138,7 +138,10 @@ class HandlerSession:
         """Say farewell, at most so long, and let the handler go."""
         self._stop_taking_part()
         self._closed = True
-        await asyncio.wait((self._say_farewell(self._part(self._farewell)),), timeout=timeout_s)
+        farewell = self._say_farewell(self._part(self._farewell))
+        await asyncio.wait((farewell,), timeout=timeout_s)
+        farewell.cancel()
+        await asyncio.gather(farewell, return_exceptions=True)
 
     async def _part(self, before: asyncio.Task[None] | None) -> None:
         """A job that has ended is closed for those who come late; else it goes on without us."""
