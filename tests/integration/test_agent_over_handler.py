@@ -51,10 +51,17 @@ class Stuck(Handler):
         return super().next_rendezvous()
     def set_closed(self):
         while True: time.sleep(60)
+class Changing(Handler):
+    met = 0
+    def next_rendezvous(self):
+        self.met += 1
+        return super().next_rendezvous()
+    def num_nodes_waiting(self): return int(self.met == 1)
 class Unneeded(Handler):
     def next_rendezvous(self): raise RendezvousGracefulExitError("the job ended without it")
 def stuck(): return Stuck
 def unneeded(): return Unneeded
+def changing(): return Changing
 def five(): return Handler
 def broken(): return Broken
 def unready(): return Unready
@@ -205,7 +212,7 @@ def plug_in(folder: Path) -> Mapping[str, str]:
     info.mkdir(parents=True)
     (site / "someone_elses.py").write_text(FIVE_METHODS)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: someone-elses\nVersion: 1.0\n")
-    names = ("five", "broken", "unready", "stuck", "unneeded")
+    names = ("five", "broken", "unready", "stuck", "unneeded", "changing")
     entries = "\n".join(f"{name} = someone_elses:{name}" for name in names)
     (info / "entry_points.txt").write_text(f"[rallypoint.handlers]\n{entries}\n")
     return {"PYTHONPATH": ":".join([str(site), *filter(None, sys.path)])}
@@ -231,6 +238,16 @@ def test_its_workers_restart_and_reach_the_store_of_their_agent(tmp_path: Path) 
         assert run.wait() == 0, run.err
     assert run.told("sum") == ["3 of 2"] * 4
     assert {line.split()[2] for line in run.told("rank")} == {"0", "1"}
+
+
+def test_a_handler_that_can_not_wake_its_agent_is_asked_whether_the_round_is_over(
+    tmp_path: Path,
+) -> None:
+    program = WORKER + "import time\nif e['RALLYPOINT_ROUND'] == '0': time.sleep(600)"
+    env = dict(plug_in(tmp_path))
+    with agent(tmp_path, "--rdzv-backend=changing", *FOREIGN, program=program, env=env) as run:
+        assert run.wait() == 0, run.err
+    assert run.told("rank") == ["0 1 0 127.0.0.1"] * 2, "it costs no budget"
 
 
 @pytest.mark.parametrize(

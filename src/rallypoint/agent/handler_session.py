@@ -205,16 +205,11 @@ class HandlerSession:
             self._end(self._judge(Outcome.TIMED_OUT, text))
         elif isinstance(error, UsageError):
             self._agent.session_refused(error)
-        elif isinstance(error, InfrastructureError):
-            self._end(self._judge(Outcome.INFRASTRUCTURE, text))
         else:
-            self._end(
-                self._judge(
-                    Outcome.INFRASTRUCTURE,
-                    f"the rendezvous handler {self._calls.name!r} failed: "
-                    f"{type(error).__name__}: {error}",
-                )
-            )
+            if not isinstance(error, InfrastructureError):
+                what = f"{type(error).__name__}: {error}"
+                text = f"the rendezvous handler {self._calls.name!r} failed: {what}"
+            self._end(self._judge(Outcome.INFRASTRUCTURE, text))
 
     # In a round
 
