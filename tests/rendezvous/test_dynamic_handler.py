@@ -270,6 +270,18 @@ def test_a_callback_that_raises_spoils_nothing(quick: Job) -> None:
     assert a.shutdown()
 
 
+def test_who_waits_while_its_node_leaves_is_told_and_does_not_begin_anew(quick: Job) -> None:
+    a, b = quick.nodes(2, 1, 2)
+    quick.meet([a, b])
+    waits = quick.begin(lambda: b.wait_for_change(LIMIT_S))
+    pause = threading.Event()
+    while b._driver is None or not b._driver._changed:
+        pause.wait(0.01)
+    b.leave()
+    assert waits.result()
+    assert b._driver is None
+
+
 def test_the_twins_of_a_running_loop_do_the_same(quick: Job) -> None:
     async def both() -> list[RendezvousInfo]:
         a, b = quick.nodes(2, 2, 2)
