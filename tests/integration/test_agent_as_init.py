@@ -67,6 +67,8 @@ def test_a_signal_that_comes_before_the_handlers_is_kept(tmp_path: Path) -> None
         except (OSError, IndexError):
             return False
         fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+        if fields["Name"].strip() == "unshare":  # which holds signals too, while it forks
+            return False
         masks = int(fields["SigBlk"], 16) | int(fields["SigCgt"], 16)
         return bool(masks >> (signal.SIGTERM - 1) & 1)
 
