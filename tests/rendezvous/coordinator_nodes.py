@@ -51,6 +51,10 @@ class Place:
         self._handlers.append(handler)
         return handler
 
+    def forget(self, handler: CoordinatorRendezvousHandler) -> None:
+        """Whoever made it may drop it."""
+        self._handlers.remove(handler)
+
     def submit(self, call: Callable[[], T]) -> Future[T]:
         """In a thread."""
         return self._threads.submit(call)

@@ -7,7 +7,12 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from rallypoint.errors import RendezvousConnectionError, RendezvousError, RendezvousStateError
+from rallypoint.errors import (
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousError,
+    RendezvousStateError,
+)
 from rallypoint.rendezvous.backend import (
     BeatingBackend,
     LetterBackend,
@@ -121,6 +126,8 @@ class BackendThread:
             await asyncio.wait(set(self._under_way), timeout=CLOSING_S)
 
     async def _run(self, thread: DaemonThread, call: Callable[..., T], *args: object) -> T:
+        if thread.is_closed:
+            raise RendezvousClosedError("this node has left the job")
         future = thread.submit(lambda: call(*args))
         self._under_way.add(future)
         future.add_done_callback(self._ended)

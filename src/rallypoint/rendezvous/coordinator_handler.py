@@ -22,6 +22,7 @@ from rallypoint.errors import (
     RendezvousConnectionError,
     RendezvousTimeoutError,
 )
+from rallypoint.rendezvous.abandoned import weakly, when_dropped
 from rallypoint.rendezvous.coordinator_link import CoordinatorLink
 from rallypoint.rendezvous.coordinator_member import (
     FAREWELL_S,
@@ -38,7 +39,11 @@ from rallypoint.rendezvous.handler import (
     call_all,
 )
 from rallypoint.rendezvous.loop_thread import SHARED
-from rallypoint.rendezvous.parameters import RendezvousParameters, RendezvousSettings
+from rallypoint.rendezvous.parameters import (
+    RendezvousParameters,
+    RendezvousSettings,
+    check_timeout,
+)
 from rallypoint.rendezvous.round_listener import RoundListener
 from rallypoint.store.prefix_store import PrefixStore
 from rallypoint.store.tcp_store import TCPStore
@@ -219,10 +224,8 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
             stop_grace_s=self._settings.timeout.close.total_seconds(),
         )
         self._listener = listener
-
-        def serve() -> None:
-            listener.serve(self._settings.timeout.join)
-
+        # What the member keeps must not keep this handler.
+        serve = partial(listener.serve, self._settings.timeout.join)
         try:
             assignment = await member.join(candidate, serve)
         except BaseException:
@@ -236,7 +239,8 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
     @property
     def _linked(self) -> CoordinatorLink:
         if self._link is None:
-            self._link = CoordinatorLink(self._given, self._changed)
+            self._link = CoordinatorLink(self._given, weakly(self._changed))
+            when_dropped(self, self._link.drop)
         return self._link
 
     @property
@@ -255,6 +259,7 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
             await (await self._linked.meet()).cancel(_CLOSED_HERE)
 
     async def _wait(self, timeout: float | None) -> bool:
+        check_timeout(timeout)
         loop = asyncio.get_running_loop()
         ends_at = None if timeout is None else loop.time() + timeout
         while not any(await self._look()):

@@ -25,6 +25,11 @@ class DaemonThread:
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
         self._started = self._closed = False
 
+    @property
+    def is_closed(self) -> bool:
+        """It takes no calls any more."""
+        return self._closed
+
     def submit(self, call: Callable[[], T]) -> asyncio.Future[T]:
         """Run it after those before it. Raises RuntimeError when closed."""
         if self._closed:

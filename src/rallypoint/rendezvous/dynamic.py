@@ -15,12 +15,14 @@ import os
 import secrets
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
 from rallypoint.core.model import Candidate, NodeRef
 from rallypoint.core.shared_member import Closed, InWorld, Outlook
-from rallypoint.errors import ParameterError, RendezvousError
+from rallypoint.errors import ParameterError, RendezvousClosedError, RendezvousError
+from rallypoint.rendezvous.abandoned import weakly, when_dropped
 from rallypoint.rendezvous.backend import RendezvousBackend
 from rallypoint.rendezvous.backend_thread import BackendThread
 from rallypoint.rendezvous.handler import (
@@ -36,12 +38,14 @@ from rallypoint.rendezvous.parameters import (
     RendezvousSettings,
     RendezvousTimeout,
     check_nodes,
+    check_timeout,
     settings_from,
 )
 from rallypoint.rendezvous.round_listener import RoundListener
 from rallypoint.rendezvous.shared_driver import SharedDriver
 from rallypoint.store.prefix_store import PrefixStore
 
+_SHUT_DOWN = "this handler was shut down"
 _VOCABULARY = ("set", "get", "add", "wait", "check", "compare_set")
 
 
@@ -70,6 +74,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         self._callbacks: dict[object, Callable[[], None]] = {}
         self._joining: asyncio.Lock | None = None
         self._starting: asyncio.Lock | None = None
+        self._is_shut_down = False
 
     @classmethod
     def from_backend(
@@ -180,6 +185,8 @@ class DynamicRendezvousHandler(RendezvousHandler):
         if self._joining is None:
             self._joining = asyncio.Lock()
         async with self._joining:
+            if self._is_shut_down:
+                raise RendezvousClosedError(_SHUT_DOWN)
             driver = await self._started()
             self._close_listener()
             self._world = None
@@ -194,6 +201,11 @@ class DynamicRendezvousHandler(RendezvousHandler):
             )
             try:
                 world = await driver.join(candidate, self._settings.timeout.join.total_seconds())
+            except asyncio.CancelledError:  # Ctrl-C, say: nobody is to form a round with this node
+                self._close_listener()
+                with suppress(RendezvousError):
+                    await driver.leave()
+                raise
             except BaseException:
                 self._close_listener()
                 raise
@@ -210,7 +222,10 @@ class DynamicRendezvousHandler(RendezvousHandler):
         async with self._starting:
             if self._driver is None:
                 driver = SharedDriver(
-                    self._settings.shared(), self._ref, BackendThread(self._backend), self._changed
+                    self._settings.shared(),
+                    self._ref,
+                    BackendThread(self._backend),
+                    weakly(self._changed),
                 )
                 try:
                     await driver.start()
@@ -218,18 +233,27 @@ class DynamicRendezvousHandler(RendezvousHandler):
                     await driver.stop()
                     raise
                 self._driver = driver
+                # Who drops the handler without a word has left: nothing may count on for it.
+                when_dropped(self, driver.abandon)
             return self._driver
 
     async def _look(self) -> Outlook:
+        if self._is_shut_down:
+            return Closed(_SHUT_DOWN, was_needed=True)
         driver = await self._started()
         if driver.trouble is not None:
             raise driver.trouble
         return driver.outlook
 
     async def _close(self) -> None:
+        if self._is_shut_down:
+            return
         await (await self._started()).close("closed by a node")
 
     async def _wait(self, timeout: float | None) -> bool:
+        check_timeout(timeout)
+        if self._is_shut_down:
+            return True
         driver, loop = await self._started(), asyncio.get_running_loop()
         ends_at = None if timeout is None else loop.time() + timeout
         while True:
@@ -244,6 +268,9 @@ class DynamicRendezvousHandler(RendezvousHandler):
             await driver.wait_for_change(left_s)
 
     async def _stop(self, close_why: str | None) -> bool:
+        if self._is_shut_down:
+            return True
+        self._is_shut_down = close_why is not None
         driver, self._driver, done = self._driver, None, True
         self._close_listener()
         self._world = None

@@ -153,6 +153,12 @@ def check_nodes(min_nodes: int, max_nodes: int) -> None:
         raise ParameterError(f"max_nodes={max_nodes} is less than min_nodes={min_nodes}")
 
 
+def check_timeout(timeout: float | None) -> None:
+    """Raises ParameterError for what is no number of seconds."""
+    if timeout is not None and not (isinstance(timeout, int | float) and timeout == timeout):
+        raise ParameterError(f"timeout={timeout!r}: needs seconds, or None to wait for ever")
+
+
 def settings_from(params: RendezvousParameters) -> RendezvousSettings:
     """The settings that `params` describe. Raises ParameterError."""
 

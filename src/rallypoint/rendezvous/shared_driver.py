@@ -92,6 +92,13 @@ class SharedDriver:
                 await self._keeper
         await self._backend.close()
 
+    async def abandon(self) -> None:
+        """Leave and stop. Raises RendezvousError when nobody could be told."""
+        try:
+            await self.leave()
+        finally:
+            await self.stop()
+
     async def join(self, candidate: Candidate, timeout_s: float) -> InWorld:
         """Take part in the next round; returns when it has formed.
 
