@@ -20,8 +20,9 @@ lint: $(SETUP)
 types: $(SETUP)
 	$(BIN)/mypy
 
+# Most tests wait for processes rather than compute: more of them than cores.
 unit: $(SETUP)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 3 --dist loadfile
 
 demo: $(DEMO_SETUP)
 	$(BIN)/python examples/digits/demo.py

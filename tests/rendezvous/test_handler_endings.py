@@ -37,8 +37,15 @@ def members(backend: RendezvousBackend) -> int:
     return len(decode(found[0]).round.members) if found is not None else 0
 
 
-def backend_threads() -> int:
-    return sum(thread.name.startswith("rallypoint-backend") for thread in threading.enumerate())
+class BackendThreads:
+    """Those that were started since; other tests' may still be ending."""
+
+    def __init__(self) -> None:
+        self._before = set(threading.enumerate())
+
+    def count(self) -> int:
+        started = set(threading.enumerate()) - self._before
+        return sum(thread.name.startswith("rallypoint-backend") for thread in started)
 
 
 def meet_both(*handlers: DynamicRendezvousHandler) -> None:
@@ -50,6 +57,7 @@ def meet_both(*handlers: DynamicRendezvousHandler) -> None:
 
 def test_who_is_dropped_without_a_word_has_left_and_keeps_nothing() -> None:
     with TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False) as server:
+        threads = BackendThreads()
         assert SHARED.loop.is_running()  # it stays, for all handlers of the process
         before = len(os.listdir("/proc/self/fd"))
         store = TCPStore("127.0.0.1", server.port)
@@ -57,12 +65,12 @@ def test_who_is_dropped_without_a_word_has_left_and_keeps_nothing() -> None:
         handler = node(backend)
         other = node(backend)
         meet_both(handler, other)
-        assert backend_threads() == 4
+        assert threads.count() == 4
         del handler
         gc.collect()
         assert other.wait_for_change(60)
         eventually(lambda: members(backend) == 1, "the dropped handler has left")
-        eventually(lambda: backend_threads() == 2, "its threads are gone")
+        eventually(lambda: threads.count() == 2, "its threads are gone")
         other.shutdown()
         store.close()
         eventually(lambda: len(os.listdir("/proc/self/fd")) <= before, "its sockets are gone")
@@ -100,10 +108,11 @@ def test_leaving_while_another_thread_joins_ends_its_call() -> None:
 
 
 def test_what_was_shut_down_says_so_and_starts_nothing() -> None:
+    threads = BackendThreads()
     handler = node(MemoryRendezvousBackend())
     handler.next_rendezvous()
     assert handler.shutdown()
-    eventually(lambda: backend_threads() == 0, "no thread is left")
+    eventually(lambda: threads.count() == 0, "no thread is left")
     assert handler.is_closed()
     assert handler.num_nodes_waiting() == 0
     assert handler.wait_for_change(60)
@@ -111,7 +120,7 @@ def test_what_was_shut_down_says_so_and_starts_nothing() -> None:
     assert handler.shutdown()
     with pytest.raises(RendezvousClosedError, match="was shut down"):
         handler.next_rendezvous()
-    assert backend_threads() == 0
+    assert threads.count() == 0
 
 
 def test_a_cancelled_join_leaves_no_member_behind() -> None:
