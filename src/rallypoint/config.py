@@ -1,6 +1,6 @@
 """What a job is asked to be: frozen settings, each with its unit, default and trade-off.
 
-Nothing here reads a clock, a socket or a command line. `cli/options.py` builds a `LaunchConfig`
+Nothing here reads a clock, a socket or a command line. `cli/options.py` builds a `AgentConfig`
 from flags, a program builds one by hand; both get the same checks, made in `__post_init__` and
 raised as `UsageError` with the offending value and the fix.
 """
@@ -255,7 +255,7 @@ class AccessConfig(Struct, frozen=True, kw_only=True):
         return f"AccessConfig(token_file={file!r}, token_text={given}, insecure={insecure})"
 
 
-class LaunchConfig(Struct, frozen=True, kw_only=True):
+class AgentConfig(Struct, frozen=True, kw_only=True):
     """One agent's whole task."""
 
     rendezvous: RendezvousConfig

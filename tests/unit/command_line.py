@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from rallypoint.cli.options import Machine, parse_run
-from rallypoint.config import LaunchConfig
+from rallypoint.config import AgentConfig
 from rallypoint.errors import UsageError
 
 PYTHON = "/usr/bin/python3"
@@ -29,7 +29,7 @@ MACHINE = Machine(
 )
 
 
-def parse(line: str, **environ: str) -> LaunchConfig:
+def parse(line: str, **environ: str) -> AgentConfig:
     return parse_run(line.split(), environ, MACHINE)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rallypoint.cli import token as token_command
-from rallypoint.config import AccessConfig, LaunchConfig, RendezvousConfig, WorkerConfig
+from rallypoint.config import AccessConfig, AgentConfig, RendezvousConfig, WorkerConfig
 from rallypoint.errors import AccessError, ExitClass, UsageError
 from rallypoint.rendezvous.token import (
     Token,
@@ -61,7 +61,7 @@ def test_F8_the_search_order_is_flag_environment_home(tmp_path: Path) -> None:
 
 def test_F8_settings_say_that_there_is_a_token_and_never_which() -> None:
     access = AccessConfig(token_text=SECRET)
-    launch = LaunchConfig(
+    launch = AgentConfig(
         rendezvous=RendezvousConfig(run_id="job"),
         workers=WorkerConfig(argv=("true",)),
         access=access,

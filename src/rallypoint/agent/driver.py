@@ -12,7 +12,7 @@ from typing import assert_never
 from rallypoint.agent.progress import waiting_for
 from rallypoint.agent.round_workers import RoundWorkers, placement_maker
 from rallypoint.agent.store_access import StoreAccess
-from rallypoint.config import LaunchConfig
+from rallypoint.config import AgentConfig
 from rallypoint.core import group
 from rallypoint.core.group_events import (
     AbandonRound,
@@ -67,7 +67,7 @@ class Agent:
 
     def __init__(
         self,
-        config: LaunchConfig,
+        config: AgentConfig,
         outputs: WorkerOutputs,
         guard: Guard,
         observer: Observer,

@@ -29,7 +29,7 @@ from msgspec.structs import replace
 from rallypoint.agent.handler_calls import Change, HandlerCalls, Met
 from rallypoint.agent.handler_meeting import HandlerMeeting
 from rallypoint.agent.store_access import StoreAccess
-from rallypoint.config import LaunchConfig
+from rallypoint.config import AgentConfig
 from rallypoint.core import handler_round as rounds
 from rallypoint.core import restart
 from rallypoint.core.cause import Report, describe, first_cause
@@ -72,7 +72,7 @@ class HandlerSession:
     def __init__(
         self,
         calls: HandlerCalls,
-        config: LaunchConfig,
+        config: AgentConfig,
         settings: SharedSettings,
         agent: SessionHandler,
         access: StoreAccess,

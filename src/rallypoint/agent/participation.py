@@ -16,7 +16,7 @@ from msgspec import Struct
 from rallypoint.agent.driver import Agent
 from rallypoint.agent.sidecars import Sidecars
 from rallypoint.agent.store_access import StoreAccess
-from rallypoint.config import LaunchConfig
+from rallypoint.config import AgentConfig
 from rallypoint.coordinator.listen import BindRefused, raise_open_files_limit, try_bind
 from rallypoint.coordinator.server import Coordinator
 from rallypoint.core.group_events import Finish
@@ -70,7 +70,7 @@ class Participation:
 
     def __init__(
         self,
-        config: LaunchConfig,
+        config: AgentConfig,
         settings: SharedSettings,
         signals: Sequence[int],
         observer: Observer,

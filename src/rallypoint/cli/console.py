@@ -11,7 +11,7 @@ import os
 import time
 
 from rallypoint.cli.render import render_event, render_event_json, render_status
-from rallypoint.config import LaunchConfig, OutputMode
+from rallypoint.config import AgentConfig, OutputMode
 from rallypoint.observe.observer import StatusView
 from rallypoint.observe.records import AgentEvent
 from rallypoint.process.relay_client import Relay
@@ -42,7 +42,7 @@ WAIT_TOLD_S = 2.0
 class Console:
     """An observer that writes by way of the relay: it never blocks."""
 
-    def __init__(self, config: LaunchConfig, relay: Relay) -> None:
+    def __init__(self, config: AgentConfig, relay: Relay) -> None:
         output, alone = config.output, config.rendezvous.max_nodes == 1
         self._relay = relay
         self._json = output.log_format == "json"
@@ -95,7 +95,7 @@ class Console:
         return LEVELS["INFO" if name in ROUTINE else "WARNING"]
 
 
-def _mode(config: LaunchConfig) -> OutputMode:
+def _mode(config: AgentConfig) -> OutputMode:
     return resolve_mode(
         config.output.mode,
         stdout_is_terminal=os.isatty(_STDOUT),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rallypoint.config import LaunchConfig
+from rallypoint.config import AgentConfig
 from rallypoint.core.group_events import Finish, FinishKind
 from rallypoint.core.model import Outcome
 from rallypoint.errors import ExitClass
@@ -10,12 +10,12 @@ from rallypoint.errors import ExitClass
 SIGNALLED = 128
 
 
-def of_class(config: LaunchConfig, kind: ExitClass) -> int:
+def of_class(config: AgentConfig, kind: ExitClass) -> int:
     """The code of a class: the person's `--exit-code` (the last one), else its own."""
     return dict(config.stop.exit_codes).get(kind.name.lower(), kind.value)
 
 
-def of_finish(config: LaunchConfig, finish: Finish) -> int:
+def of_finish(config: AgentConfig, finish: Finish) -> int:
     """128 + n for what a signal ended, else the code of the class."""
     kind = _class(finish)
     return SIGNALLED + finish.signal if kind is None else of_class(config, kind)

@@ -1,4 +1,4 @@
-"""A command line and an environment become a `LaunchConfig`.
+"""A command line and an environment become a `AgentConfig`.
 
 What was asked wins in this order: the command line, then `PET_*` or `RALLYPOINT_*`, then the
 default. Everything that can be known to be wrong before a worker starts is refused here, in one
@@ -20,7 +20,7 @@ from rallypoint.cli.scan import Scanned, Value, scan, truth
 from rallypoint.cli.where_to_meet import read_rendezvous
 from rallypoint.config import (
     AccessConfig,
-    LaunchConfig,
+    AgentConfig,
     OutputConfig,
     OutputMode,
     RestartConfig,
@@ -75,7 +75,7 @@ def parse_run(
     argv: Sequence[str],
     environ: Mapping[str, str] | None = None,
     machine: Machine | None = None,
-) -> LaunchConfig:
+) -> AgentConfig:
     """Reads `rallypoint run`'s words (without the program's and the command's name).
 
     Raises UsageError, or HelpRequested for --help. May ask the worker's interpreter how many
@@ -92,7 +92,7 @@ def parse_run(
     workers = _workers(scanned, environ, machine, notices)
     parse_std_map(output.redirects, workers.count, flag="--redirects")
     parse_std_map(output.tee, workers.count, flag="--tee")
-    return LaunchConfig(
+    return AgentConfig(
         rendezvous=rendezvous,
         restart=_restart(scanned),
         output=output,

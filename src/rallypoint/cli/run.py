@@ -10,7 +10,7 @@ from rallypoint.cli.complain import complain
 from rallypoint.cli.exit_codes import of_class, of_finish
 from rallypoint.cli.options import parse_run
 from rallypoint.cli.scan import HelpRequested
-from rallypoint.config import LaunchConfig
+from rallypoint.config import AgentConfig
 from rallypoint.errors import RallypointError
 from rallypoint.process.dispositions import hold_early_signals
 
@@ -37,13 +37,13 @@ def run(argv: Sequence[str]) -> int:
         return of_class(config, error.exit_class)
 
 
-def _take_part(config: LaunchConfig) -> int:
+def _take_part(config: AgentConfig) -> int:
     gc.disable()  # Nothing that starting makes is garbage: to look for some costs milliseconds.
     from rallypoint.agent.participation import JobEnd
     from rallypoint.cli.console import Console
     from rallypoint.cli.verdict_text import verdict_json, verdict_lines
     from rallypoint.cli.verdict_view import verdict_view
-    from rallypoint.launcher import launch
+    from rallypoint.launcher.run_agent import run_agent
     from rallypoint.process.relay_client import Relay
 
     consoles: list[Console] = []
@@ -65,7 +65,7 @@ def _take_part(config: LaunchConfig) -> int:
     gc.freeze()
     gc.enable()
     try:
-        finish = launch(config, make_console, say_last).finish
+        finish = run_agent(config, make_console, say_last).finish
     finally:
         # The interpreter looks once more as it ends, which would take longer than all the rest.
         gc.freeze()

@@ -1,4 +1,4 @@
-"""The composition root: from a `LaunchConfig` to a running agent, and how it ended."""
+"""The composition root: from a `AgentConfig` to a running agent, and how it ended."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from rallypoint.agent.participation import JobEnd, Participation
 from rallypoint.agent.sidecars import Sidecars
-from rallypoint.config import LaunchConfig, OnJoin, StopConfig
+from rallypoint.config import AgentConfig, OnJoin, StopConfig
 from rallypoint.core.model import SharedSettings
 from rallypoint.errors import UsageError
 from rallypoint.observe.observer import Observer
@@ -22,8 +22,8 @@ from rallypoint.rendezvous.fence import new_loop
 MakeObserver = Callable[[Relay], Observer]
 
 
-def launch(
-    config: LaunchConfig, make_observer: MakeObserver, on_end: Callable[[JobEnd], None]
+def run_agent(
+    config: AgentConfig, make_observer: MakeObserver, on_end: Callable[[JobEnd], None]
 ) -> JobEnd:
     """Run this node's part of the job, to its end. Blocks; for the main thread.
 
@@ -69,7 +69,7 @@ def launch(
     return end
 
 
-def shared_settings(config: LaunchConfig) -> SharedSettings:
+def shared_settings(config: AgentConfig) -> SharedSettings:
     """What all nodes of the job must agree on (behaviour R7)."""
     rendezvous, restart = config.rendezvous, config.restart
     return SharedSettings(
@@ -94,7 +94,7 @@ def shared_settings(config: LaunchConfig) -> SharedSettings:
     )
 
 
-def _signals(config: LaunchConfig) -> tuple[int, ...]:
+def _signals(config: AgentConfig) -> tuple[int, ...]:
     """What ends this agent. Of the usual signals those that it was started to ignore stay ignored
     (`nohup`, a background job of a shell); those that a person chose are handled anyway."""
     usual = config.stop.signals == StopConfig().signals
@@ -108,7 +108,7 @@ def _signals(config: LaunchConfig) -> tuple[int, ...]:
     return tuple(numbers)
 
 
-def _output_settings(config: LaunchConfig) -> OutputSettings:
+def _output_settings(config: AgentConfig) -> OutputSettings:
     output, workers = config.output, config.workers
     stdout_tty, stderr_tty = _is_terminal(sys.stdout), _is_terminal(sys.stderr)
     mode = resolve_mode(
