@@ -425,6 +425,34 @@ def test_a_lost_relay_costs_decoration_not_output(tmp_path: Path) -> None:
     assert open_fds() == before
 
 
+def test_the_first_output_of_each_round_is_told_once(tmp_path: Path) -> None:
+    heard: list[int] = []
+
+    async def main(console: int) -> None:
+        async with running(console, console) as relay:
+            relay.on_first_output = heard.append
+            for round_number in (3, 4):
+                streams = [
+                    relay.add(
+                        round_number=round_number,
+                        local_rank=rank,
+                        stream=Std.OUT,
+                        route=LINES,
+                        prefix=b"",
+                    )
+                    for rank in (0, 1)
+                ]
+                await relay.drain(LIMIT_S)
+                assert round_number not in heard  # nothing was said yet
+                for stream in streams:
+                    await end_of(spawn("print('hello')", stdout=stream))
+                await until(lambda n=round_number: n in heard)  # type: ignore[misc]
+
+    with file_console(tmp_path / "console") as console:
+        asyncio.run(main(console))
+    assert heard == [3, 4]
+
+
 def test_status_line_stays_below_the_lines_and_goes_in_the_end() -> None:
     master, terminal = pty.openpty()
     os.set_blocking(master, False)

@@ -29,6 +29,7 @@ from rallypoint.process.relay_messages import (
     AskDrain,
     AskTail,
     Drained,
+    FirstOutput,
     Report,
     Say,
     ShowStatus,
@@ -76,6 +77,7 @@ class _RelayLoop:
         self._failed_paths: set[bytes] = set()
         self._drains: list[_DrainMark] = []
         self._reports: deque[bytes] = deque()
+        self._newest_heard = -1  # the round whose workers were last heard first
         self._agent_lives = True
 
     def run(self) -> None:
@@ -182,6 +184,9 @@ class _RelayLoop:
             limit -= len(data)
 
     def _pass_on(self, stream: _Stream, data: bytes) -> None:
+        if stream.worker[0] > self._newest_heard:
+            self._newest_heard = stream.worker[0]
+            self._report(FirstOutput(self._newest_heard))
         if stream.tail is not None:
             stream.tail.feed(data)
         if stream.file_fd >= 0:

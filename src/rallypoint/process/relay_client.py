@@ -25,6 +25,7 @@ from rallypoint.process.relay_messages import (
     AskDrain,
     AskTail,
     Drained,
+    FirstOutput,
     Request,
     Say,
     ShowStatus,
@@ -47,6 +48,9 @@ class Relay(Struct, eq=False):
     process: ForkedProcess
     _control: socket.socket
     _on_storage_error: StorageErrorHandler | None
+    on_first_output: Callable[[int], None] | None = None
+    """Called in the loop, once for each round, when the first byte of any of its workers came
+    through; a stream that the worker inherits or writes to its file does not come through."""
     _queue: deque[tuple[bytes, int]] = field(default_factory=deque)  # packet, fd or -1
     _status: bytes | None = None
     _asks: dict[int, asyncio.Future[bytes]] = field(default_factory=dict)
@@ -254,6 +258,9 @@ class Relay(Struct, eq=False):
                     self._answer(ask, tail)
                 case Drained(ask):
                     self._answer(ask, b"")
+                case FirstOutput(round_number):
+                    if self.on_first_output is not None:
+                        self.on_first_output(round_number)
                 case WriteFailed(path, number):
                     if self._on_storage_error is not None:
                         self._on_storage_error(os.fsdecode(path), number)

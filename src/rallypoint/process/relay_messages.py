@@ -73,8 +73,14 @@ class WriteFailed(msgspec.Struct, frozen=True, tag="failed"):
     errno: int
 
 
+class FirstOutput(msgspec.Struct, frozen=True, tag="first"):
+    """The first byte of any worker of this round came through. Said once for each round."""
+
+    round_number: int
+
+
 Request: TypeAlias = AddStream | ShowStatus | Say | AskTail | AskDrain
-Report: TypeAlias = TailIs | Drained | WriteFailed
+Report: TypeAlias = TailIs | Drained | WriteFailed | FirstOutput
 
 
 def encode(message: Request | Report) -> bytes:
