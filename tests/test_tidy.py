@@ -59,7 +59,13 @@ SPAWNING_CALLS = re.compile(
     r"|asyncio\.(create_subprocess_(exec|shell)|subprocess)"
 )
 ENVIRON = re.compile(r"os\.(environb?|getenvb?|putenv|unsetenv)")
-ENVIRON_READERS = ("cli/options.py", "config.py", "agent/environ.py", "process/bootstrap.py")
+ENVIRON_READERS = (
+    "agent/environ.py",
+    "cli/options.py",
+    "config.py",
+    "process/bootstrap.py",
+    "worker/error_file.py",
+)
 WALL_CLOCK = re.compile(
     r"time\.(time|time_ns|localtime|gmtime)|datetime\.(now|utcnow|today)|date\.today"
 )
@@ -82,6 +88,8 @@ WALL_CLOCK_READERS: dict[str, str] = {
     "cli/console.py": "dates a line",
     "cli/event_lines.py": "dates a line",
     "coordinator/hosted_job.py": "dates a lost node for people",
+    "process/process_failure.py": "dates failures for people",
+    "worker/error_file.py": "dates failures for people",
 }
 UNSAFE_USES: dict[tuple[str, str], str] = {}
 

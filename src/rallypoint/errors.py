@@ -20,6 +20,7 @@
     |   |   +-- StoreQueueEmptyError     a pop that should not wait found nothing
     |   |   `-- StoreCorruptError        a file that holds something else, or is damaged
     |   `-- LogStorageError         the person: the log directory is full or gone
+    +-- ChildFailedError            the person: workers failed; names the one that was first
     +-- ProtocolError               the peer broke the rules of the wire
     |   +-- ForeignPeerError        the person: the endpoint's port belongs to something else
     |   `-- VersionMismatchError    the person: another version of Rallypoint on the other side
@@ -31,10 +32,12 @@ edge, and kept as the cause.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
+from typing import Any, Protocol
 
 _MAX_SHOWN = 5
+_BANNER_WIDTH = 60
 
 
 class ExitClass(Enum):
@@ -168,6 +171,83 @@ class StoreCorruptError(StoreError):
 
 class LogStorageError(InfrastructureError):
     """The log directory can't be written: full, read-only or gone."""
+
+
+class FailedProcess(Protocol):
+    """What `ChildFailedError` needs of a `rallypoint.process.ProcessFailure`."""
+
+    local_rank: int
+    pid: int
+    exitcode: int
+    error_file: str
+    error_file_data: dict[str, Any]
+    message: str | dict[str, Any]
+    timestamp: float
+
+    def signal_name(self) -> str:
+        """`SIGSEGV`, or `<N/A>`."""
+
+    def timestamp_isoformat(self) -> str:
+        """When it failed."""
+
+    def section(self, index: int, rank: int) -> str:
+        """The lines about it."""
+
+
+class ChildFailedError(RallypointError):
+    """Workers failed. `failures` are those that are known here, by global rank; at least one.
+
+    `first_rank` is the first cause as the whole job sees it (behaviour A3); None: the failure with
+    the earliest time. `followed`: how many failures there were besides in the job; None: as many as
+    `failures` holds.
+
+    Unlike other errors its text has many lines: torch's banner.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        failures: Mapping[int, FailedProcess],
+        *,
+        first_rank: int | None = None,
+        followed: int | None = None,
+    ) -> None:
+        self.name, self.failures = name, dict(failures)
+        if not self.failures:
+            raise ValueError("a ChildFailedError needs at least one failure")
+        self._first_rank = first_rank
+        self.followed = len(self.failures) - 1 if followed is None else followed
+        super().__init__(self.format_msg())
+
+    def get_first_failure(self) -> tuple[int, FailedProcess]:
+        """The first cause, as (global rank, failure)."""
+        if self._first_rank is not None and self._first_rank in self.failures:
+            return self._first_rank, self.failures[self._first_rank]
+        return min(self.failures.items(), key=lambda item: item[1].timestamp)
+
+    def format_msg(self, boarder_delim: str = "=", section_delim: str = "-") -> str:
+        """The banner: a title, the other failures, the first cause. (Torch's parameter names.)"""
+        root_rank, root = self.get_first_failure()
+        others = [item for item in self.failures.items() if item[0] != root_rank]
+        title = f"{self.name} FAILED"
+        sections = [other.section(n, rank) for n, (rank, other) in enumerate(others, start=1)]
+        unseen = self.followed - len(others)
+        if unseen > 0:
+            sections.append(f"  and {unseen} more, on other nodes")
+        return "\n".join(
+            [
+                "",
+                boarder_delim * _BANNER_WIDTH,
+                title,
+                section_delim * _BANNER_WIDTH,
+                "Failures:",
+                *(sections or ["  <NO_OTHER_FAILURES>"]),
+                section_delim * _BANNER_WIDTH,
+                "Root Cause (first observed failure):",
+                root.section(0, root_rank),
+                boarder_delim * _BANNER_WIDTH,
+            ]
+        )
 
 
 class ProtocolError(RallypointError):

@@ -25,6 +25,7 @@ MESSAGE_LIMIT_BYTES = 2048
 TRACEBACK_LIMIT_BYTES = 8192
 _ERROR_FILE_LIMIT_BYTES = 1 << 20
 _SIGABRT, _SIGKILL = 6, 9
+_YEAR_9999_S = 253_370_764_800
 
 
 class FailureDetail(Struct, frozen=True):
@@ -96,7 +97,7 @@ def describe_failure(
     programs end on an exception that they have printed. `out_of_memory`: the kernel has killed for
     memory in this container (`oom.OomWatch`).
     """
-    tail = _plain(_decode_tail(stderr_tail))
+    tail = plain_text(_decode_tail(stderr_tail))
     error = _parse_error_file(error_file) or _Said(_exception_block(tail), tail, None)
     said = error.text.partition("\n")[0].strip()
     match outcome.signal:
@@ -167,18 +168,19 @@ def _parse_error_file(content: bytes | None) -> _Said | None:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     if isinstance(record.message, str):
-        return _Said(_plain(record.message), "", _seconds(record.timestamp))
+        return _Said(plain_text(record.message), "", stamp_seconds(record.timestamp))
     extra = record.message.extra_info or _ExtraInfo()
-    message, callstack = _plain(record.message.message), _plain(extra.py_callstack)
-    return _Said(message, callstack, _seconds(extra.timestamp))
+    message, callstack = plain_text(record.message.message), plain_text(extra.py_callstack)
+    return _Said(message, callstack, stamp_seconds(extra.timestamp))
 
 
-def _seconds(stamp: str | float | None) -> float | None:
+def stamp_seconds(stamp: str | float | None) -> float | None:
+    """Unix seconds as an error file has them; None for what is no time."""
     try:
         seconds = float(stamp) if stamp is not None else math.nan
     except (ValueError, OverflowError):
         return None
-    return seconds if math.isfinite(seconds) and seconds > 0 else None
+    return seconds if 0 < seconds < _YEAR_9999_S else None
 
 
 _TRACEBACK = re.compile(r"^(?P<prefix>.*?)(Exception Group )?Traceback \(most recent call last\):")
@@ -217,8 +219,9 @@ _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(\x07|\x1b\\
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
-def _plain(text: str) -> str:
-    """Without colours and control characters; a carriage return (progress bars) ends a line."""
+def plain_text(text: str) -> str:
+    """`text` without colours and control characters; a carriage return (of progress bars) ends a
+    line."""
     text = _ESCAPES.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
     return _CONTROLS.sub("", text)
 

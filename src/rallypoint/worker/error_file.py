@@ -1,0 +1,261 @@
+"""A worker's last words to its agent: the error file.
+
+`record` writes the exception that ends a program to the file that TORCHELASTIC_ERROR_FILE names, in
+torch's form, so that either launcher reads what either decorator wrote:
+
+    {"message": {"message": "ValueError: bad loss",
+                 "extraInfo": {"py_callstack": "Traceback ...", "timestamp": "1700000000"}}}
+
+The first failure is the one that matters, and what fails because of it must not replace it: a file
+is written whole, under its name only if that is free, and left read-only. Links are replaced, never
+followed. Nothing that goes wrong here hides the exception that was to be told.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import stat
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, ParamSpec, TypeVar
+
+from rallypoint.errors import ChildFailedError
+
+ERROR_FILE_VARIABLE = "TORCHELASTIC_ERROR_FILE"
+# In characters, so that a file stays below the 1 MiB that an agent reads, however it is escaped.
+_MESSAGE_MAX, _CALLSTACK_MAX = 16_000, 48_000
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class ErrorHandler:
+    """What `record` does about failures. To do something else, override its methods."""
+
+    _fn_name: str | None = None
+
+    def initialize(self) -> None:
+        """Called before the function. Has Python write the stacks of all threads to stderr at a
+        fatal signal; where that can't be (a closed stderr), a warning is logged."""
+        import faulthandler
+
+        try:
+            faulthandler.enable(all_threads=True)
+        except Exception as error:
+            _warn(f"no stacks will be written at a fatal signal: {error}")
+
+    def set_entrypoint_fn_name(self, name: str | None) -> None:
+        """Called before the function with its qualified name; None where it has none."""
+        self._fn_name = name
+
+    def record_exception(self, e: BaseException) -> None:
+        """Write the exception to the error file, unless an earlier failure is told there.
+
+        Where no file is named, it is logged instead (level INFO, for Python prints it anyway).
+        """
+        data = {
+            "message": {
+                "message": _clip(_headline(e), _MESSAGE_MAX),
+                "extraInfo": {
+                    "py_callstack": _traceback_text(e)[-_CALLSTACK_MAX:],
+                    "timestamp": str(int(time.time())),
+                },
+            }
+        }
+        path = os.environ.get(ERROR_FILE_VARIABLE)
+        if path:
+            _try_to_write(path, data, replace=False)
+        else:
+            _log(20, f"{ERROR_FILE_VARIABLE} is not set: {json.dumps(data)}")
+
+    def record_success(self) -> None:
+        """Called after a function that returned. Does nothing here."""
+
+    def override_error_code_in_rootcause_data(
+        self,
+        rootcause_error_file: str,
+        rootcause_error: dict[str, Any],
+        error_code: int = 0,
+    ) -> None:
+        """Put the exit code into the content of a failed process's file, in place. The short form,
+        whose `message` is a text, has no place for it."""
+        message = rootcause_error.get("message")
+        if isinstance(message, dict):
+            message["errorCode"] = error_code
+        elif message is None:
+            _warn(f"{rootcause_error_file} has no message: its error code {error_code} is not kept")
+
+    def dump_error_file(self, rootcause_error_file: str, error_code: int = 0) -> None:
+        """Copy the file of the process that failed first to our own error file, and put its exit
+        code, unless that is 0, into it. An earlier failure that is told there stays.
+
+        Nothing is written when that file can't be read.
+        """
+        try:
+            with open(rootcause_error_file, "rb") as file:
+                data = json.loads(file.read())
+        except (OSError, ValueError, RecursionError) as error:
+            _warn(f"the error file {rootcause_error_file!r} can't be read: {error}")
+            return
+        if not isinstance(data, dict):
+            _warn(f"the error file {rootcause_error_file!r} holds no object")
+            return
+        if error_code:
+            self.override_error_code_in_rootcause_data(rootcause_error_file, data, error_code)
+        path = os.environ.get(ERROR_FILE_VARIABLE)
+        if path:
+            # A child that inherited our variable has written there already.
+            _try_to_write(path, data, replace=_is_same(path, rootcause_error_file))
+        else:
+            _log(40, f"{ERROR_FILE_VARIABLE} is not set: {json.dumps(data)}")
+
+
+def get_error_handler() -> ErrorHandler:
+    """A new handler."""
+    return ErrorHandler()
+
+
+def record(fn: Callable[P, R], error_handler: ErrorHandler | None = None) -> Callable[P, R | None]:
+    """Decorate the main function of a program: what it raises is told to the agent, and raised.
+
+    What is written, by what the function raises:
+
+    * an `Exception`: message, traceback and time;
+    * a `ChildFailedError`: the file of the process that failed first, and its exit code;
+    * `SystemExit(0)`: nothing; the wrapper returns None, so that the caller may go on;
+    * any other `SystemExit`: nothing. It is an end that the program chose, not a defect: the exit
+      code tells it, and a text is printed on stderr by Python, where the agent reads it;
+    * `KeyboardInterrupt`: nothing: whoever interrupts knows.
+
+    Use it once per process. Outside a launcher it merely passes things on.
+    """
+    handler = error_handler or get_error_handler()
+    name: str | None = getattr(fn, "__qualname__", None)
+
+    @functools.wraps(fn)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R | None:
+        handler.set_entrypoint_fn_name(name)
+        handler.initialize()
+        try:
+            result = fn(*args, **kwargs)
+        except SystemExit as error:
+            if error.code == 0:
+                return None
+            raise
+        except ChildFailedError as error:
+            _, failure = error.get_first_failure()
+            if os.path.isfile(failure.error_file):
+                handler.dump_error_file(failure.error_file, failure.exitcode)
+            else:
+                _log(20, f"rank {error.get_first_failure()[0]} left no error file to pass on")
+            raise
+        except Exception as error:
+            handler.record_exception(error)
+            raise
+        # After the block: what goes wrong in it is no failure of the function.
+        handler.record_success()
+        return result
+
+    return wrapper
+
+
+def _headline(error: BaseException) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:
+        return f"{type(error).__name__}: <its text can't be made>"
+
+
+def _traceback_text(error: BaseException) -> str:
+    import traceback
+
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next  # Our own frames tell nothing of the fault.
+    try:
+        return "".join(traceback.format_exception(type(error), error, trace))
+    except Exception:
+        return _headline(error)
+
+
+def _clip(text: str, limit: int) -> str:
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def _is_same(path: str, other: str) -> bool:
+    try:
+        return os.path.samefile(path, other)
+    except OSError:
+        return False
+
+
+def _try_to_write(path: str, data: Mapping[str, Any], *, replace: bool) -> None:
+    try:
+        _write(path, json.dumps(data).encode(), replace)
+    except (OSError, ValueError) as error:
+        _warn(f"the error file {path!r} can't be written: {error}")
+
+
+def _write(path: str, content: bytes, replace: bool) -> None:
+    """Put a whole, read-only file under the name, at once."""
+    folder = os.path.dirname(path)
+    if folder:
+        os.makedirs(folder, exist_ok=True)
+    draft = f"{path}.{os.getpid()}.{os.urandom(4).hex()}"
+    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444)
+    try:
+        with open(fd, "wb") as file:
+            file.write(content)
+        _put_under(path, draft, replace)
+    except BaseException:
+        try:
+            os.unlink(draft)
+        except FileNotFoundError:
+            pass
+        raise
+
+
+def _put_under(path: str, draft: str, replace: bool) -> None:
+    if not replace and (kept := _told_there(path)):
+        os.unlink(draft)
+        _log(20, f"{path} tells of an earlier failure, which is kept: {kept}")
+        return
+    if replace or os.path.lexists(path):
+        os.replace(draft, path)  # A link, or what is not ours: replaced itself, not followed.
+        return
+    try:
+        os.link(draft, path)  # Of two that fail at once, the first wins.
+    except FileExistsError:
+        os.unlink(draft)
+    except OSError:
+        os.replace(draft, path)  # A file system without hard links.
+    else:
+        os.unlink(draft)
+
+
+def _told_there(path: str) -> str:
+    """The beginning of what an earlier failure has left there; empty when there is none."""
+    try:
+        status = os.lstat(path)
+        if not stat.S_ISREG(status.st_mode) or status.st_mode & 0o222 or not status.st_size:
+            return ""
+        with open(path, errors="replace") as file:
+            return file.read(200)
+    except OSError:
+        return ""
+
+
+def _warn(text: str) -> None:
+    _log(30, text)
+
+
+def _log(level: int, text: str) -> None:
+    import logging
+
+    try:
+        logging.getLogger("rallypoint.worker").log(level, text)
+    except Exception:
+        print(text, file=sys.stderr)
