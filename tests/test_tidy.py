@@ -90,6 +90,8 @@ WALL_CLOCK_READERS: dict[str, str] = {
     "coordinator/hosted_job.py": "dates a lost node for people",
     "process/process_failure.py": "dates failures for people",
     "worker/error_file.py": "dates failures for people",
+    "observe/event.py": "dates events for whoever reads them",
+    "observe/metrics.py": "dates numbers for whoever reads them",
 }
 UNSAFE_USES: dict[tuple[str, str], str] = {}
 

@@ -1,0 +1,144 @@
+"""What happened, as programs read it: torch's shape of an event, with a true time and an id.
+
+Torch's own `Event` reads what these serialise to, and the reverse; what torch has no field for
+(an id, the round, the reason) is in the metadata.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any, TypeAlias, TypeVar
+
+import msgspec
+
+from rallypoint.errors import ParameterError
+
+EventMetadataValue: TypeAlias = str | int | float | bool | None
+_T = TypeVar("_T")
+_SHOWN = 80
+
+
+class EventSource(StrEnum):
+    """Who an event is about."""
+
+    AGENT = "AGENT"
+    WORKER = "WORKER"
+
+
+class NodeState(StrEnum):
+    """How far a node is in a rendezvous."""
+
+    INIT = "INIT"
+    RUNNING = "RUNNING"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+
+
+def milliseconds_now() -> int:
+    """Since the epoch; to be shown, never compared."""
+    return time.time_ns() // 1_000_000
+
+
+@dataclass
+class Event:
+    """One past fact. `timestamp` is milliseconds since the epoch, by default of now.
+
+    An event that is made gets `id` in its metadata, 16 hexadecimal digits, unless it has one; one
+    that is read keeps what it was written with.
+    """
+
+    name: str
+    source: EventSource
+    timestamp: int = field(default_factory=milliseconds_now)
+    metadata: dict[str, EventMetadataValue] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.metadata = {"id": os.urandom(8).hex(), **self.metadata}
+
+    def __str__(self) -> str:
+        return self.serialize()
+
+    @property
+    def id(self) -> str:
+        """Empty for an event of a program that gives none."""
+        return str(self.metadata.get("id", ""))
+
+    @property
+    def round(self) -> int | None:
+        """Of the job, if the event belongs to one."""
+        found = self.metadata.get("round")
+        return found if isinstance(found, int) else None
+
+    @property
+    def reason(self) -> str:
+        """Why it happened, or what did, for a person."""
+        return str(self.metadata.get("reason", ""))
+
+    def serialize(self) -> str:
+        """One JSON object, on one line."""
+        return msgspec.json.encode(asdict(self)).decode()
+
+    @staticmethod
+    def deserialize(data: str | Event) -> Event:
+        """The event that was serialised. Raises ParameterError for anything else."""
+        if isinstance(data, Event):
+            return data
+        read = _read(data, _SerialisedEvent, "event")
+        event = Event(read.name, read.source, int(read.timestamp))
+        event.metadata = dict(read.metadata)
+        return event
+
+
+@dataclass
+class RdzvEvent:
+    """One step of a rendezvous. `serialize` gives torch's fields, which have no time in them;
+    what is recorded is `as_event`, which has."""
+
+    name: str
+    run_id: str
+    message: str
+    hostname: str
+    pid: int
+    node_state: NodeState
+    master_endpoint: str = ""
+    rank: int | None = None
+    local_id: int | None = None
+    error_trace: str = ""
+
+    def __str__(self) -> str:
+        return self.serialize()
+
+    def as_event(self) -> Event:
+        """What a handler gets: the same as metadata, now."""
+        told = asdict(self)
+        name, state = told.pop("name"), told.pop("node_state")
+        metadata = {**told, "node_state": str(state.value), "reason": self.message}
+        return Event(name, EventSource.AGENT, metadata=metadata)
+
+    def serialize(self) -> str:
+        """One JSON object, on one line."""
+        return msgspec.json.encode(asdict(self)).decode()
+
+    @staticmethod
+    def deserialize(data: str | RdzvEvent) -> RdzvEvent:
+        """The event that was serialised. Raises ParameterError for anything else."""
+        return data if isinstance(data, RdzvEvent) else _read(data, RdzvEvent, "rendezvous event")
+
+
+class _SerialisedEvent(msgspec.Struct):
+    name: str
+    source: EventSource
+    timestamp: float = 0
+    metadata: dict[str, Any] = msgspec.field(default_factory=dict)
+    """Torch's agents write lists among the values of other programs' events: they are kept."""
+
+
+def _read(data: str, kind: type[_T], what: str) -> _T:
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.DecodeError, UnicodeError) as error:
+        shown = data if len(data) <= _SHOWN else data[:_SHOWN] + "..."
+        raise ParameterError(f"{shown!r} is no serialised {what}: {error}") from None

@@ -1,0 +1,175 @@
+"""Who events are handed to, by name: built in, or of another package.
+
+* `null` takes nothing; `console` writes a JSON line to stderr; `jsonl:FILE` appends one to a file.
+* A package offers more as entry points of the group `rallypoint.event_handlers`: the name is what
+  stands before the colon, and what it loads is called with the text after it, and returns an
+  `EventHandler` or a `logging.Handler`.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from rallypoint.errors import ParameterError
+from rallypoint.observe.event import Event
+
+if TYPE_CHECKING:
+    import logging
+    from importlib.metadata import EntryPoint
+
+GROUP = "rallypoint.event_handlers"
+RENDEZVOUS = "dynamic_rendezvous"
+"""Where events of a rendezvous go: nowhere, unless a package offers a handler of this name."""
+
+
+class EventHandler(Protocol):
+    """Called from one thread of its own, one event at a time: it may block, and it may raise."""
+
+    def handle(self, event: Event) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class ConsoleEvents:
+    """A JSON line on stderr for each event."""
+
+    def handle(self, event: Event) -> None:
+        sys.stderr.write(event.serialize() + "\n")
+        sys.stderr.flush()
+
+    def close(self) -> None:
+        """Nothing is kept back."""
+
+
+class JsonLinesFile:
+    """Appends a line per event, which is in the file when `handle` returns.
+
+    Several agents may share one: a line is one write. After one that the disk took only a part of,
+    the next one begins on a line of its own.
+    """
+
+    def __init__(self, path: str) -> None:
+        """Raises ParameterError when it can't be appended to."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK
+        try:
+            self._fd = os.open(path, flags, 0o666)
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else str(error)
+            raise ParameterError(
+                f"event log handler jsonl:{path}: can't be written: {why}"
+            ) from error
+        # Where somebody reads along by a pipe, this thread waits for them.
+        os.set_blocking(self._fd, True)
+        self._is_cut = False
+
+    def handle(self, event: Event) -> None:
+        """Raises OSError when it could not be written whole."""
+        line = b"\n" * self._is_cut + event.serialize().encode() + b"\n"
+        while line:
+            written = os.write(self._fd, line)
+            line = line[written:]
+            self._is_cut = bool(line)
+
+    def close(self) -> None:
+        """Safe to call again."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class LoggingEvents:
+    """Gives each event to a handler of `logging`, as a record whose message is its JSON."""
+
+    def __init__(self, handler: logging.Handler) -> None:
+        self._handler = handler
+
+    def handle(self, event: Event) -> None:
+        import logging
+
+        made = {"msg": event.serialize(), "levelno": logging.INFO, "levelname": "INFO"}
+        self._handler.handle(logging.makeLogRecord({"name": "rallypoint.events", **made}))
+
+    def close(self) -> None:
+        self._handler.close()
+
+
+def known_event_handlers() -> list[str]:
+    """The names of those that are built in, and of those that installed packages offer."""
+    from importlib.metadata import entry_points
+
+    return sorted({*_BUILT_IN, *(entry.name for entry in entry_points(group=GROUP))})
+
+
+def make_event_handler(spec: str) -> EventHandler | None:
+    """The handler of `NAME` or `NAME:ARGUMENT`, opened; None for one that takes nothing.
+
+    Raises ParameterError for an unknown name (with the known ones), an argument that it can't use,
+    or a package's handler that can't be made.
+    """
+    name, colon, argument = spec.partition(":")
+    if name in _BUILT_IN:
+        if colon and name != "jsonl":
+            raise ParameterError(f"event log handler {spec}: {name} takes nothing after its name")
+        return _BUILT_IN[name](argument)
+    offered = _offered(name)
+    if offered is not None:
+        return _made_by(offered, argument)
+    if name == RENDEZVOUS:
+        return None
+    known = ", ".join(shown_name(name) for name in known_event_handlers())
+    raise ParameterError(
+        f"event log handler {spec!r}: there is no such handler; there are: {known}"
+    )
+
+
+def shown_name(name: str) -> str:
+    """As a person writes it."""
+    return "jsonl:FILE" if name == "jsonl" else name
+
+
+def _offered(name: str) -> EntryPoint | None:
+    from importlib.metadata import entry_points
+
+    return next((entry for entry in entry_points(group=GROUP) if entry.name == name), None)
+
+
+def _made_by(entry: EntryPoint, argument: str) -> EventHandler:
+    try:
+        return _adapted(entry.load()(argument))
+    except Exception as error:
+        package = entry.dist.name if entry.dist else "?"
+        raise ParameterError(
+            f"event log handler {entry.name}: that of the package {package} could not be made: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+
+
+def _adapted(made: object) -> EventHandler:
+    """A handler of `logging` is one too."""
+    logging_ = sys.modules.get("logging")
+    if logging_ is not None and isinstance(made, logging_.Handler):
+        return LoggingEvents(made)
+    if not callable(getattr(made, "handle", None)) or not callable(getattr(made, "close", None)):
+        raise TypeError(f"{made!r} has no handle(event) and close()")
+    handler: EventHandler = made  # type: ignore[assignment]
+    return handler
+
+
+def _jsonl(path: str) -> EventHandler:
+    if not path:
+        raise ParameterError("event log handler jsonl: needs a file: jsonl:FILE")
+    handler = JsonLinesFile(path)
+    if stat.S_ISDIR(os.stat(path).st_mode):
+        raise ParameterError(f"event log handler jsonl:{path}: is a directory; name a file in it")
+    return handler
+
+
+_BUILT_IN: dict[str, Callable[[str], EventHandler | None]] = {
+    "console": lambda _: ConsoleEvents(),
+    "jsonl": _jsonl,
+    "null": lambda _: None,
+}

@@ -1,0 +1,182 @@
+"""Numbers about a run, by group and name, for whoever configured a handler for them.
+
+By default nobody is told. A handler is called where the number is put, in that very thread.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import NamedTuple, ParamSpec, TypeVar, overload
+
+GROUP = "torchelastic"
+"""The group of what an agent measures."""
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+class MetricData(NamedTuple):
+    """One number; `timestamp` is seconds since the epoch."""
+
+    timestamp: float
+    group_name: str
+    name: str
+    value: int | float
+
+
+class MetricsConfig:
+    """Parameters by name, for `initialize_metrics`."""
+
+    def __init__(self, params: dict[str, str] | None = None) -> None:
+        self.params = {} if params is None else params
+
+
+class MetricHandler(ABC):
+    """Gets every number of the groups that it was configured for."""
+
+    @abstractmethod
+    def emit(self, metric_data: MetricData) -> None:
+        """May be called from any thread; who puts a number waits for it."""
+
+
+class ConsoleMetricHandler(MetricHandler):
+    """A line on stdout for each number."""
+
+    def emit(self, metric_data: MetricData) -> None:
+        print(
+            f"[{metric_data.timestamp}][{metric_data.group_name}]: "
+            f"{metric_data.name}={metric_data.value}"
+        )
+
+
+class NullMetricHandler(MetricHandler):
+    """Takes nothing."""
+
+    def emit(self, metric_data: MetricData) -> None:
+        pass
+
+
+_handlers: dict[str, MetricHandler] = {}
+_default: MetricHandler = NullMetricHandler()
+
+
+class MetricStream:
+    """The numbers of one group. A handler that is configured later is used from then on."""
+
+    def __init__(self, group_name: str) -> None:
+        self.group_name = group_name
+
+    @property
+    def handler(self) -> MetricHandler:
+        """Who gets them now."""
+        return handler_of(self.group_name)
+
+    def add_value(self, metric_name: str, metric_value: int | float) -> None:
+        """Hand one over, with the time of now."""
+        self.handler.emit(MetricData(time.time(), self.group_name, metric_name, metric_value))
+
+
+def configure(handler: MetricHandler, group: str | None = None) -> None:
+    """Have a handler told of one group, or of all groups that have none of their own."""
+    global _default
+    if group is None:
+        _default = handler
+    else:
+        _handlers[group] = handler
+
+
+def handler_of(group: str) -> MetricHandler:
+    """Who is told of this group."""
+    return _handlers.get(group, _default)
+
+
+def get_stream(group: str) -> MetricStream:
+    """The numbers of this group."""
+    return MetricStream(group)
+
+
+getStream = get_stream  # noqa: N816
+"""Torch's name of `get_stream`."""
+
+
+def put_metric(metric_name: str, metric_value: int | float, metric_group: str = GROUP) -> None:
+    """Tell one number. Raises what the group's handler raises."""
+    get_stream(metric_group).add_value(metric_name, metric_value)
+
+
+def initialize_metrics(cfg: MetricsConfig | None = None) -> None:
+    """Nothing, as in torch: `configure` says who is told."""
+
+
+@overload
+def prof(fn: Callable[_P, _R], group: str = GROUP) -> Callable[_P, _R]:
+    """`@prof`."""
+
+
+@overload
+def prof(fn: None = None, group: str = GROUP) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+    """`@prof(group=...)`."""
+
+
+def prof(
+    fn: Callable[_P, _R] | None = None, group: str = GROUP
+) -> Callable[_P, _R] | Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+    """Decorate a function to tell `<name>.success` or `<name>.failure` (1), and then
+    `<name>.duration.ms`, for each call. The name is `Class.method`, or `module.function`."""
+
+    def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
+        name = _qualified_name(function)
+
+        @functools.wraps(function)
+        def measured(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+            return _measure(name, group, lambda: function(*args, **kwargs))
+
+        return measured
+
+    return decorate if fn is None else decorate(fn)
+
+
+def profile(group: str | None = None) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+    """Deprecated: `prof(group=...)`. The name is the function's alone."""
+    warnings.warn("use @prof(group=...) instead", FutureWarning, stacklevel=2)
+
+    def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
+        @functools.wraps(function)
+        def measured(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+            return _measure(function.__name__, group or "", lambda: function(*args, **kwargs))
+
+        return measured
+
+    return decorate
+
+
+def publish_metric(metric_group: str, metric_name: str, metric_value: int | float) -> None:
+    """Deprecated: `put_metric`, which takes the group last."""
+    warnings.warn("use put_metric(name, value, group) instead", FutureWarning, stacklevel=2)
+    put_metric(metric_name, metric_value, metric_group)
+
+
+def _measure(name: str, group: str, call: Callable[[], _R]) -> _R:
+    began_at = time.perf_counter()
+    try:
+        result = call()
+    except Exception:
+        put_metric(f"{name}.failure", 1, group)
+        raise
+    else:
+        put_metric(f"{name}.success", 1, group)
+        return result
+    finally:
+        put_metric(f"{name}.duration.ms", int((time.perf_counter() - began_at) * 1000), group)
+
+
+def _qualified_name(function: Callable[..., object]) -> str:
+    qualified = getattr(function, "__qualname__", getattr(function, "__name__", repr(function)))
+    if "." in qualified:
+        return str(qualified)
+    module = getattr(function, "__module__", "") or ""
+    return f"{module.rpartition('.')[2]}.{qualified}" if module else str(qualified)

@@ -1,0 +1,115 @@
+"""A bounded queue and a thread between who tells and who is told.
+
+Whoever puts never waits: what finds no room is dropped and counted, and so is what the receiver
+fails at. `close` waits a little for what is left, and says what was lost.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Generic, TypeVar
+
+CAPACITY = 10_000
+"""So many items wait; an event takes about 1 kB."""
+
+_T = TypeVar("_T")
+
+
+class Outlet(Generic[_T]):
+    """`put` from any thread. The receiver is called from a thread of its own, in order."""
+
+    def __init__(
+        self,
+        receive: Callable[[_T], None],
+        close_receiver: Callable[[], None] = lambda: None,
+        *,
+        capacity: int = CAPACITY,
+    ) -> None:
+        self._receive, self._close_receiver = receive, close_receiver
+        self._capacity = capacity
+        self._waiting: SimpleQueue[_T | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._is_closed = False
+        self._abandoned = threading.Event()
+        self._dropped = self._failed = 0
+        self._first_error = ""
+
+    @property
+    def lost(self) -> int:
+        """How many items did not arrive, so far."""
+        return self._dropped + self._failed
+
+    def put(self, item: _T) -> None:
+        """Never blocks, never raises. The first one starts the thread."""
+        with self._lock:
+            if self._is_closed or self._waiting.qsize() >= self._capacity:
+                self._dropped += 1
+                return
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._work, name="rallypoint-outlet", daemon=True
+                )
+                self._thread.start()
+            self._waiting.put(item)
+
+    def close(self, timeout_s: float) -> str:
+        """Let the receiver have what waits, for at most so long, and close it.
+
+        Returns what was lost and why, in words for a person; empty when nothing was. Blocks.
+        Called again it only returns the same.
+        """
+        with self._lock:
+            was_closed, self._is_closed = self._is_closed, True
+        if self._thread is None:
+            if not was_closed:
+                self._close()
+        else:
+            self._waiting.put(None)
+            self._thread.join(timeout_s)
+            if self._thread.is_alive() and not was_closed:
+                self._give_up()
+        return self._what_was_lost()
+
+    def _give_up(self) -> None:
+        """A receiver that hangs is left where it is, in a thread that nobody waits for."""
+        self._abandoned.set()
+        # The one that it hangs at, and what is behind it but for the mark of the end.
+        self._dropped += max(0, self._waiting.qsize() - 1) + 1
+
+    def _work(self) -> None:
+        while (item := self._waiting.get()) is not None and not self._abandoned.is_set():
+            try:
+                self._receive(item)
+            except Exception as error:
+                self._fail(error)
+        self._close()
+
+    def _close(self) -> None:
+        try:
+            self._close_receiver()
+        except Exception as error:
+            self._first_error = self._first_error or _described(error)
+
+    def _fail(self, error: Exception) -> None:
+        if not self._abandoned.is_set():
+            self._failed += 1
+            self._first_error = self._first_error or _described(error)
+
+    def _what_was_lost(self) -> str:
+        parts = []
+        if self._dropped:
+            parts.append(f"{self._dropped} dropped, as it was too slow")
+        if self._failed:
+            parts.append(f"{self._failed} failed: {self._first_error}")
+        elif self._first_error:
+            parts.append(self._first_error)
+        return "; ".join(parts)
+
+
+def _described(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return f"{type(error).__name__}: {error}"

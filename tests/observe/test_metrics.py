@@ -1,0 +1,111 @@
+"""Metrics as a library."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import NoReturn
+
+import pytest
+
+from rallypoint.observe import (
+    ConsoleMetricHandler,
+    MetricData,
+    MetricHandler,
+    NullMetricHandler,
+    configure,
+    get_stream,
+    getStream,
+    metrics,
+    prof,
+    profile,
+    publish_metric,
+    put_metric,
+)
+
+
+class Kept(MetricHandler):
+    def __init__(self) -> None:
+        self.got: list[MetricData] = []
+
+    def emit(self, metric_data: MetricData) -> None:
+        self.got.append(metric_data)
+
+    @property
+    def named(self) -> list[tuple[str, str, float]]:
+        return [(data.group_name, data.name, data.value) for data in self.got]
+
+
+@pytest.fixture
+def kept() -> Iterator[Kept]:
+    handler = Kept()
+    configure(handler)
+    yield handler
+    configure(NullMetricHandler())
+    metrics._handlers.clear()
+
+
+class Thing:
+    @prof
+    def good(self, n: int) -> int:
+        return n + 1
+
+    @prof(group="own")
+    def bad(self) -> NoReturn:
+        raise KeyError("no")
+
+
+@prof
+def alone() -> None: ...
+
+
+def test_a_number_reaches_the_default_handler_with_the_time(kept: Kept) -> None:
+    before = time.time()
+    put_metric("n", 3)
+    (data,) = kept.got
+    assert data == MetricData(data.timestamp, "torchelastic", "n", 3)
+    assert before <= data.timestamp <= time.time()
+
+
+def test_a_group_may_have_a_handler_of_its_own_also_for_streams_that_were_got_before(
+    kept: Kept,
+) -> None:
+    stream, own = get_stream("g"), Kept()
+    stream.add_value("early", 1)
+    configure(own, "g")
+    stream.add_value("late", 2)
+    getStream("h").add_value("other", 3)
+    assert kept.named == [("g", "early", 1), ("h", "other", 3)]
+    assert own.named == [("g", "late", 2)]
+
+
+def test_a_decorated_function_tells_how_it_ended_and_how_long_it_took(kept: Kept) -> None:
+    assert Thing().good(1) == 2
+    with pytest.raises(KeyError):
+        Thing().bad()
+    alone()
+    assert [name for _, name, _ in kept.named] == [
+        "Thing.good.success",
+        "Thing.good.duration.ms",
+        "Thing.bad.failure",
+        "Thing.bad.duration.ms",
+        "test_metrics.alone.success",
+        "test_metrics.alone.duration.ms",
+    ]
+    assert {group for group, name, _ in kept.named if "bad" in name} == {"own"}
+    assert all(isinstance(value, int) for _, _, value in kept.named)
+
+
+def test_the_deprecated_names_say_so_and_work(kept: Kept) -> None:
+    with pytest.warns(FutureWarning, match="prof"):
+        decorated = profile("g")(abs)
+    assert decorated(-1) == 1
+    with pytest.warns(FutureWarning, match="put_metric"):
+        publish_metric("g", "n", 5)
+    assert kept.named[0] == ("g", "abs.success", 1)
+    assert kept.named[-1] == ("g", "n", 5)
+
+
+def test_the_console_gets_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    ConsoleMetricHandler().emit(MetricData(1.5, "g", "n", 2))
+    assert capsys.readouterr().out == "[1.5][g]: n=2\n"

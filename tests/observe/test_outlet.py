@@ -1,0 +1,68 @@
+"""The queue and the thread between an agent and whoever is told: nobody waits for a receiver."""
+
+from __future__ import annotations
+
+import threading
+
+from rallypoint.observe.outlet import Outlet
+
+LONG_S = 60.0
+
+
+def test_all_that_was_put_arrives_in_order_before_close_returns() -> None:
+    got: list[int] = []
+    closed = threading.Event()
+    outlet = Outlet(got.append, closed.set)
+    for n in range(1000):
+        outlet.put(n)
+    assert outlet.close(LONG_S) == ""
+    assert got == list(range(1000))
+    assert closed.is_set()
+    assert outlet.close(LONG_S) == ""
+
+
+def test_a_receiver_that_stands_still_stops_nobody_and_what_it_missed_is_counted() -> None:
+    entered, release = threading.Event(), threading.Event()
+
+    def stand_still(item: int) -> None:
+        entered.set()
+        release.wait(LONG_S)
+
+    outlet = Outlet(stand_still, capacity=10)
+    outlet.put(0)
+    entered.wait(LONG_S)
+    for n in range(15):
+        outlet.put(n)
+    assert outlet.lost == 5
+    assert outlet.close(0.01) == "16 dropped, as it was too slow"
+    release.set()
+
+
+def test_a_receiver_that_raises_is_counted_with_its_first_error() -> None:
+    got: list[int] = []
+
+    def even_only(item: int) -> None:
+        if item % 2:
+            raise ValueError(f"{item} is odd")
+        got.append(item)
+
+    outlet = Outlet(even_only)
+    for n in range(6):
+        outlet.put(n)
+    assert outlet.close(LONG_S) == "3 failed: ValueError: 1 is odd"
+    assert got == [0, 2, 4]
+    assert outlet.lost == 3
+
+
+def test_what_is_put_after_the_end_is_dropped() -> None:
+    outlet: Outlet[int] = Outlet(lambda item: None)
+    outlet.close(LONG_S)
+    outlet.put(1)
+    assert outlet.lost == 1
+
+
+def test_a_receiver_that_can_not_be_closed_says_so() -> None:
+    def close() -> None:
+        raise OSError(5, "Input/output error")
+
+    assert Outlet(lambda item: None, close).close(LONG_S) == "Input/output error"
