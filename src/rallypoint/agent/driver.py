@@ -9,8 +9,9 @@ import asyncio
 import time
 from typing import assert_never
 
+from rallypoint.agent.node_workers import MakeWorkers, NodeWorkers
 from rallypoint.agent.progress import waiting_for
-from rallypoint.agent.round_workers import RoundWorkers, placement_maker
+from rallypoint.agent.round_workers import placement_maker
 from rallypoint.agent.store_access import StoreAccess
 from rallypoint.config import AgentConfig
 from rallypoint.core import group
@@ -54,7 +55,6 @@ from rallypoint.errors import InfrastructureError, RallypointError, UsageError
 from rallypoint.observe.observer import Observer, StatusView
 from rallypoint.observe.records import AgentEvent, FieldValue
 from rallypoint.process.guard import Guard
-from rallypoint.process.worker_output import WorkerOutputs
 from rallypoint.rendezvous.session import AgentSession, Pushed
 from rallypoint.wire import messages as m
 
@@ -68,14 +68,13 @@ class Agent:
     def __init__(
         self,
         config: AgentConfig,
-        outputs: WorkerOutputs,
-        guard: Guard,
+        make_workers: MakeWorkers,
         observer: Observer,
         signals: tuple[int, ...],
         store: StoreAccess,
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._config, self._outputs, self._guard = config, outputs, guard
+        self._config, self._make_workers = config, make_workers
         self._observer, self._store = observer, store
         self._state = group.GroupState(
             group.GroupSettings(
@@ -89,7 +88,11 @@ class Agent:
         self._candidate: Candidate | None = None
         self._hosts = False
         self._joins = 0
-        self._workers: RoundWorkers | None = None
+        self._workers: NodeWorkers | None = None
+        self.return_values: dict[int, object] = {}
+        """By global rank, once the workers of this node have succeeded."""
+        self.failures: dict[int, WorkerFailure] = {}
+        """By global rank: the newest round's on this node."""
         self._enrolling: asyncio.Task[None] | None = None
         self._status: JobStatus | None = None
         self._waiting_since = ("", self._loop.time())
@@ -113,7 +116,6 @@ class Agent:
 
     def use_guard(self, guard: Guard) -> None:
         """The guard was killed and replaced."""
-        self._guard = guard
         if self._workers is not None:
             self._workers.use_guard(guard)
 
@@ -248,8 +250,7 @@ class Agent:
             case ReportFinishing(stamp):
                 self._report(m.Finishing(stamp))
             case ReportSuccess(stamp):
-                self.say("succeeded", "all workers of this node exited with code 0")
-                self._report(m.Succeeded(stamp))
+                self._succeeded(stamp)
             case ReportEnrolment(stamp, error):
                 self._report(m.NotEnrolled(stamp, error) if error else m.Enrolled(stamp))
             case AnnounceDrain(number):
@@ -287,15 +288,8 @@ class Agent:
         if not assignment.enrol:
             self._say_assigned(assignment)
             self._store.open(stamp)
-        self._workers = RoundWorkers(
-            stamp,
-            assignment,
-            self._config.workers,
-            self._outputs,
-            self._guard,
-            self._exited,
-            self._gone,
-        )
+        self.return_values, self.failures = {}, {}
+        self._workers = self._make_workers(stamp, assignment, self._exited, self._gone)
         placement = placement_maker(
             assignment,
             stamp,
@@ -347,6 +341,15 @@ class Agent:
     def _exited(self, stamp: Stamp, exits: tuple[Exit, ...]) -> None:
         self._step(WorkersExited(stamp, exits))
 
+    def _succeeded(self, stamp: Stamp) -> None:
+        assignment = self._state.assignment
+        assert self._workers is not None
+        assert assignment is not None
+        results = self._workers.results().items()
+        self.return_values = {assignment.base_rank + local: value for local, value in results}
+        self.say("succeeded", "all workers of this node exited with code 0")
+        self._report(m.Succeeded(stamp))
+
     def _report_failures(self, stamp: Stamp, exits: tuple[Exit, ...]) -> None:
         if self._spawn_failure is not None:
             failures: tuple[WorkerFailure, ...] = (self._spawn_failure,)
@@ -355,6 +358,7 @@ class Agent:
         else:
             assert self._workers is not None
             failures = self._workers.failures(exits)
+        self.failures |= {failure.rank: failure for failure in failures}
         self._report(m.Failed(stamp, failures))
 
     def _gone(
@@ -365,6 +369,7 @@ class Agent:
         if self._state.then is group.Then.JOIN and not stuck:
             self.say("workers_stopped", f"the workers of round {stamp.round} have stopped")
         if failures:
+            self.failures |= {failure.rank: failure for failure in failures}
             self._report(m.Detailed(stamp, failures))
         self._step(WorkersGone(stamp, stuck))
 

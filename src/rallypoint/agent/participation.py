@@ -14,6 +14,8 @@ from typing import cast
 from msgspec import Struct
 
 from rallypoint.agent.driver import Agent
+from rallypoint.agent.embedding import Embedding
+from rallypoint.agent.node_workers import MakeWorkers
 from rallypoint.agent.sidecars import Sidecars
 from rallypoint.agent.store_access import StoreAccess
 from rallypoint.config import AgentConfig
@@ -21,7 +23,7 @@ from rallypoint.coordinator.listen import BindRefused, raise_open_files_limit, t
 from rallypoint.coordinator.server import Coordinator
 from rallypoint.core.group_events import Finish
 from rallypoint.core.job_events import Record
-from rallypoint.core.model import Candidate, SharedSettings
+from rallypoint.core.model import Candidate, SharedSettings, WorkerFailure
 from rallypoint.core.ranks import id_of_rank
 from rallypoint.errors import InfrastructureError, InvariantError, UsageError
 from rallypoint.observe.observer import Observer
@@ -30,7 +32,6 @@ from rallypoint.process.forks import fork_process
 from rallypoint.process.guard import Guard
 from rallypoint.process.limits import out_of_files
 from rallypoint.process.reaper import Reaper, needed
-from rallypoint.process.worker_output import WorkerOutputs
 from rallypoint.rendezvous.connection import dial
 from rallypoint.rendezvous.fence import WakeSelector
 from rallypoint.rendezvous.meeting import Met, meet
@@ -63,6 +64,10 @@ class JobEnd(Struct, frozen=True):
     run_id: str
     round: int
     elapsed_s: float
+    return_values: dict[int, object] = {}
+    """What the workers of this node returned, by global rank, if all have succeeded."""
+    failures: dict[int, WorkerFailure] = {}
+    """The failures of this node's workers in the last round, by global rank."""
 
 
 class Participation:
@@ -74,21 +79,21 @@ class Participation:
         settings: SharedSettings,
         signals: Sequence[int],
         observer: Observer,
-        outputs: WorkerOutputs,
-        sidecars: Sidecars,
+        make_workers: MakeWorkers,
+        sidecars: Sidecars | None,
         selector: WakeSelector,
+        embedding: Embedding | None = None,
     ) -> None:
+        """Without `embedding` this process is the agent's own."""
         self._config, self._settings, self._signals = config, settings, tuple(signals)
-        self._sidecars, self._selector = sidecars, selector
+        self._sidecars, self._selector, self._embedding = sidecars, selector, embedding
         rendezvous, networks = config.rendezvous, config.access.store_networks
         self._store_access = StoreAccess(rendezvous.run_id, rendezvous.join_timeout_s, networks)
         self._store: RoundStore | None = None
         self._coordinator: Coordinator | None = None
         self._session: AgentSession | None = None
         self._reaper: Reaper | None = None
-        self.agent = Agent(
-            config, outputs, sidecars.guard, observer, self._signals, self._store_access
-        )
+        self.agent = Agent(config, make_workers, observer, self._signals, self._store_access)
 
     async def main(self, on_end: Callable[[JobEnd], None]) -> JobEnd:
         """Take part to the end. `on_end` is called before the farewell, which may take a while
@@ -108,7 +113,9 @@ class Participation:
                 meeting.result()
             finish = await agent.finished
             run_id = self._config.rendezvous.run_id
-            end = JobEnd(finish, run_id, agent.round, time.monotonic() - began_at)
+            elapsed_s = time.monotonic() - began_at
+            values, failures = agent.return_values, agent.failures
+            end = JobEnd(finish, run_id, agent.round, elapsed_s, values, failures)
             on_end(end)
             return end
         finally:
@@ -122,17 +129,27 @@ class Participation:
         loop.set_exception_handler(self._crashed)
         for number in self._signals:
             loop.add_signal_handler(number, self.agent.caught, number)
+        if self._sidecars is not None:
+            self._sidecars.watch_guard(self._guard_replaced)
+            self._sidecars.on_storage_error = partial(self.agent.say, "log_storage")
+        if self._embedding is not None:
+            self._embedding.attach(loop, self.agent.caught)
+        else:
+            self._own_process(loop)
+
+    def _own_process(self, loop: asyncio.AbstractEventLoop) -> None:
         for number in (signal.SIGUSR1, signal.SIGUSR2):
             if number not in self._signals:
                 signal.signal(number, signal.SIG_IGN)
         release_signals()
-        self._sidecars.watch_guard(self._guard_replaced)
-        self._sidecars.on_storage_error = partial(self.agent.say, "log_storage")
         if needed():
             self._reaper = Reaper.install(loop, self._is_ours)
 
     def _uninstall(self) -> None:
-        self._sidecars.unwatch_guard()
+        if self._embedding is not None:
+            self._embedding.detach()
+        if self._sidecars is not None:
+            self._sidecars.unwatch_guard()
         if self._reaper is not None:
             self._reaper.close()
 
@@ -176,7 +193,8 @@ class Participation:
         from rallypoint.agent.handler_session import HandlerSession
 
         rendezvous = self._config.rendezvous
-        calls = await HandlerCalls.make(rendezvous)
+        given = self._embedding.handler if self._embedding is not None else None
+        calls = given or await HandlerCalls.make(rendezvous)
         meeting = HandlerMeeting(calls, rendezvous, self._own_store)
         session = self._session = HandlerSession(
             calls, self._config, self._settings, self.agent, self._store_access, meeting
@@ -266,8 +284,8 @@ class Participation:
         self.agent.say("guard_replaced", "the guard process was killed: started another")
 
     def _is_ours(self, pid: int) -> bool:
-        in_store = self._store is not None and self._store.owns(pid)
-        return in_store or self.agent.owns(pid) or self._sidecars.owns(pid)
+        owners = (self._store, self.agent, self._sidecars)
+        return any(owner is not None and owner.owns(pid) for owner in owners)
 
 
 def _listen(host: str, port: int) -> socket.socket:

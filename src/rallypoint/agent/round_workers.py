@@ -15,6 +15,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from rallypoint.agent.environ import WorkerPlacement, worker_argv, worker_environ
+from rallypoint.agent.node_workers import OnExits, OnGone
 from rallypoint.config import WorkerConfig
 from rallypoint.core.group_events import Exit
 from rallypoint.core.model import Assignment, Stamp, WorkerFailure
@@ -30,10 +31,6 @@ from rallypoint.process.workers import WorkerSet
 
 KILL_TIMEOUT_S = 5.0
 """A process that outlives SIGKILL so long is reported, and left to the kernel."""
-
-OnExits = Callable[[Stamp, tuple[Exit, ...]], None]
-OnGone = Callable[[Stamp, tuple[int, ...], tuple[WorkerFailure, ...]], None]
-"""Called with the pids that would not die and the failures, now with all that is known of them."""
 
 
 class RoundWorkers:
@@ -124,6 +121,10 @@ class RoundWorkers:
         """What is known at once of these exits; the rest comes with `on_gone`."""
         self._failed += failed
         return tuple(self._failure(exit_) for exit_ in failed)
+
+    def results(self) -> dict[int, object]:
+        """A command line returns nothing."""
+        return dict.fromkeys(range(self._config.count))
 
     def _command(
         self, local_rank: int, environ: Mapping[str, str], output: WorkerOutput

@@ -40,10 +40,10 @@ def run(argv: Sequence[str]) -> int:
 def _take_part(config: AgentConfig) -> int:
     gc.disable()  # Nothing that starting makes is garbage: to look for some costs milliseconds.
     from rallypoint.agent.participation import JobEnd
+    from rallypoint.agent.run_agent import run_agent
     from rallypoint.cli.console import Console
     from rallypoint.cli.verdict_text import verdict_json, verdict_lines
     from rallypoint.cli.verdict_view import verdict_view
-    from rallypoint.launcher.run_agent import run_agent
     from rallypoint.process.relay_client import Relay
 
     consoles: list[Console] = []

@@ -50,6 +50,21 @@ def blocked(signals: Iterable[signal.Signals | int]) -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+@contextmanager
+def keep_dispositions() -> Iterator[None]:
+    """Put back what handles signals here, and who is woken by them. For the main thread."""
+    before = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    wakeup_fd = signal.set_wakeup_fd(-1)
+    signal.set_wakeup_fd(wakeup_fd)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            if handler is not None and signal.getsignal(number) != handler:
+                signal.signal(number, handler)
+        signal.set_wakeup_fd(wakeup_fd)
+
+
 def changed_signals() -> list[signal.Signals | int]:
     """Signals whose disposition is not the default, those set by foreign C code included."""
     return [

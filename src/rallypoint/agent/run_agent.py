@@ -6,10 +6,13 @@ import signal
 import sys
 from collections.abc import Callable
 
+from rallypoint.agent.embedding import Embedding, gets_signals
+from rallypoint.agent.node_workers import OnExits, OnGone
 from rallypoint.agent.participation import JobEnd, Participation
+from rallypoint.agent.round_workers import RoundWorkers
 from rallypoint.agent.sidecars import Sidecars
 from rallypoint.config import AgentConfig, OnJoin, StopConfig
-from rallypoint.core.model import SharedSettings
+from rallypoint.core.model import Assignment, SharedSettings, Stamp
 from rallypoint.errors import UsageError
 from rallypoint.observe.observer import Observer
 from rallypoint.process.limits import have_descriptors_for, out_of_files
@@ -17,22 +20,26 @@ from rallypoint.process.log_dir import LogDir
 from rallypoint.process.relay_client import Relay
 from rallypoint.process.streams import parse_std_map, resolve_mode
 from rallypoint.process.worker_output import OutputSettings, WorkerOutputs
-from rallypoint.rendezvous.fence import new_loop
+from rallypoint.rendezvous.fence import WakeSelector, new_loop
 
 MakeObserver = Callable[[Relay], Observer]
 
 
 def run_agent(
-    config: AgentConfig, make_observer: MakeObserver, on_end: Callable[[JobEnd], None]
+    config: AgentConfig,
+    make_observer: MakeObserver,
+    on_end: Callable[[JobEnd], None],
+    embedding: Embedding | None = None,
 ) -> JobEnd:
-    """Run this node's part of the job, to its end. Blocks; for the main thread.
+    """Run this node's part of the job, to its end. Blocks; for the main thread, or `embedding`.
 
     `make_observer` gets the relay, which is how lines reach the console. `on_end` is called
     while the console still stands, for the last lines.
 
     Raises RallypointError when this node could not take part. Nothing is left behind in any case.
     """
-    signals, settings = _signals(config), _output_settings(config)
+    signals = signals_to_handle(config, embedding)
+    settings = _output_settings(config)
     have_descriptors_for(config.workers.count)
     output, run_id = config.output, config.rendezvous.run_id
     log_dir = LogDir.open(output.log_dir, run_id, temp_dir=output.temp_dir)
@@ -50,12 +57,11 @@ def run_agent(
             observer = make_observer(sidecars.relay)
             outputs = WorkerOutputs(settings, log_dir, sidecars.relay)
 
-            async def take_part() -> JobEnd:
-                shared = shared_settings(config)
-                part = Participation(config, shared, signals, observer, outputs, sidecars, selector)
-                return await part.main(on_end)
-
-            end = loop.run_until_complete(take_part())
+            end = loop.run_until_complete(
+                _take_part(
+                    config, signals, observer, outputs, sidecars, selector, on_end, embedding
+                )
+            )
             keep_logs = settings.keeps_files
         except OSError as error:
             if (short := out_of_files(error)) is None:
@@ -67,6 +73,35 @@ def run_agent(
     finally:
         log_dir.close(keep=keep_logs)
     return end
+
+
+async def _take_part(
+    config: AgentConfig,
+    signals: tuple[int, ...],
+    observer: Observer,
+    outputs: WorkerOutputs,
+    sidecars: Sidecars,
+    selector: WakeSelector,
+    on_end: Callable[[JobEnd], None],
+    embedding: Embedding | None,
+) -> JobEnd:
+    def make_workers(
+        stamp: Stamp, assignment: Assignment, on_exits: OnExits, on_gone: OnGone
+    ) -> RoundWorkers:
+        guard, workers = sidecars.guard, config.workers
+        return RoundWorkers(stamp, assignment, workers, outputs, guard, on_exits, on_gone)
+
+    part = Participation(
+        config,
+        shared_settings(config),
+        signals,
+        observer,
+        make_workers,
+        sidecars,
+        selector,
+        embedding,
+    )
+    return await part.main(on_end)
 
 
 def shared_settings(config: AgentConfig) -> SharedSettings:
@@ -94,9 +129,12 @@ def shared_settings(config: AgentConfig) -> SharedSettings:
     )
 
 
-def _signals(config: AgentConfig) -> tuple[int, ...]:
-    """What ends this agent. Of the usual signals those that it was started to ignore stay ignored
-    (`nohup`, a background job of a shell); those that a person chose are handled anyway."""
+def signals_to_handle(config: AgentConfig, embedding: Embedding | None) -> tuple[int, ...]:
+    """What ends this agent; nothing in another thread than the main one.
+
+    Of the usual signals those that it was started to ignore stay ignored (`nohup`, a background
+    job of a shell); those that a person chose are handled anyway. Raises UsageError.
+    """
     usual = config.stop.signals == StopConfig().signals
     numbers = []
     for name in config.stop.signals:
@@ -105,7 +143,7 @@ def _signals(config: AgentConfig) -> tuple[int, ...]:
             raise UsageError(f"--signals-to-handle {name}: there is no such signal")
         if not (usual and signal.getsignal(number) == signal.SIG_IGN):
             numbers.append(int(number))
-    return tuple(numbers)
+    return tuple(numbers) if embedding is None or gets_signals() else ()
 
 
 def _output_settings(config: AgentConfig) -> OutputSettings:

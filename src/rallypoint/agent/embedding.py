@@ -1,0 +1,116 @@
+"""An agent inside somebody's program: in which thread it runs, and how the program stops it.
+
+A program may run several agents at once, each in a thread. Signals are handled only for an agent
+that runs in the main thread, and every handler is put back afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from rallypoint.process.dispositions import keep_dispositions
+
+if TYPE_CHECKING:
+    from rallypoint.agent.handler_calls import HandlerCalls
+
+T = TypeVar("T")
+
+
+class Embedding:
+    """One agent's tie to the program around it. `handler`: what its nodes meet by, if given."""
+
+    def __init__(self, handler: HandlerCalls | None = None) -> None:
+        self.handler = handler
+        self._lock = threading.Lock()
+        self._early: list[int] = []
+        self._tell: Callable[[int], None] | None = None
+
+    def attach(self, loop: asyncio.AbstractEventLoop, caught: Callable[[int], None]) -> None:
+        """The agent runs in this loop; `caught` is called there for every signal."""
+
+        def tell(number: int) -> None:
+            loop.call_soon_threadsafe(caught, number)
+
+        with self._lock:
+            self._tell = tell
+            early, self._early = self._early, []
+        for number in early:
+            tell(number)
+
+    def detach(self) -> None:
+        """The agent has ended."""
+        with self._lock:
+            self._tell = None
+
+    def signal(self, number: int) -> None:
+        """As if the agent had got this signal: SIGINT cancels the job, others have this node
+        leave; a second one does not wait for the workers. From any thread; does not block."""
+        with self._lock:
+            if self._tell is None:
+                self._early.append(number)
+            else:
+                self._tell(number)
+
+
+def gets_signals() -> bool:
+    """Whether an agent that runs here may handle signals."""
+    return threading.current_thread() is threading.main_thread()
+
+
+def run_embedded(embedding: Embedding, body: Callable[[], T]) -> T:
+    """The result of `body`, which runs an agent, to its end. Blocks.
+
+    Where a loop runs already (a notebook) the agent has a thread of its own; a KeyboardInterrupt
+    here cancels the job then, and the wait goes on until the agent has stopped its workers.
+    """
+    if not _loop_runs_here():
+        if not gets_signals():
+            return body()
+        with keep_dispositions():
+            return body()
+    done, take = start_in_thread(body)
+    while not done.is_set():
+        try:
+            done.wait()
+        except KeyboardInterrupt:
+            embedding.signal(signal.SIGINT)
+    return take()
+
+
+def start_in_thread(
+    body: Callable[[], T], on_done: Callable[[], None] = lambda: None
+) -> tuple[threading.Event, Callable[[], T]]:
+    """Run `body` in a thread. Returns what is set at its end, when `on_done` is called there too,
+    and what then gives its result, or raises as it did."""
+    done = threading.Event()
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(body())
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            done.set()
+            on_done()
+
+    def take() -> T:
+        if errors:
+            raise errors[0]
+        return results[0]
+
+    threading.Thread(target=run, name="rallypoint-agent", daemon=True).start()
+    return done, take
+
+
+def _loop_runs_here() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

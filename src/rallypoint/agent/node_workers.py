@@ -1,0 +1,56 @@
+"""What runs the workers of one round on this node, as the driver sees it.
+
+`RoundWorkers` starts processes. Whoever has another way to run workers gives the driver another
+maker; see `hook_workers.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from rallypoint.agent.environ import WorkerPlacement
+from rallypoint.core.group_events import Exit
+from rallypoint.core.model import Assignment, Stamp, WorkerFailure
+from rallypoint.process.guard import Guard
+
+OnExits = Callable[[Stamp, tuple[Exit, ...]], None]
+OnGone = Callable[[Stamp, tuple[int, ...], tuple[WorkerFailure, ...]], None]
+"""Called with the pids that would not die and the failures, now with all that is known of them."""
+
+
+class NodeWorkers(Protocol):
+    """A life: `start` once, then `signal` or `kill`; then `on_gone` is called, once.
+
+    For the thread of the loop. Nothing blocks but `start`, and that for milliseconds.
+    """
+
+    def start(self, placement: Callable[[int, str], WorkerPlacement]) -> None:
+        """Start all; `placement(local_rank, error_file)` says what each is told.
+
+        Raises UsageError or InfrastructureError; then none runs.
+        """
+
+    def owns(self, pid: int) -> bool:
+        """Nobody else may reap this process."""
+
+    def use_guard(self, guard: Guard) -> None:
+        """The guard was replaced."""
+
+    def signal(self, number: int) -> None:
+        """Ask all to end; then wait until nothing is left."""
+
+    def kill(self) -> None:
+        """End all; then wait until nothing is left, but not for ever."""
+
+    def abandon(self) -> None:
+        """End all, as the last act of an agent: `on_gone` is not called. May raise OSError."""
+
+    def failures(self, failed: tuple[Exit, ...]) -> tuple[WorkerFailure, ...]:
+        """What is known at once of these exits; the rest comes with `on_gone`."""
+
+    def results(self) -> dict[int, object]:
+        """What the workers returned, by local rank, once all have succeeded."""
+
+
+MakeWorkers = Callable[[Stamp, Assignment, OnExits, OnGone], NodeWorkers]
