@@ -100,6 +100,40 @@ def test_R3_quarantine_doubles_with_each_further_loss_up_to_ten_minutes() -> Non
     assert lengths == [None, None, 120.0, 240.0, 480.0, 600.0, 600.0]
 
 
+def test_R3_a_node_in_quarantine_keeps_no_healthy_one_from_the_job() -> None:
+    host = running(1, 2, "a b", min_growth_interval_s=1.0, lease_s=15.0)
+    flap(host, "b", 3)
+    host.join("c")
+    assert host.standing("b") is Standing.STANDBY, "it makes way"
+    host.pass_time(1.0)
+    assert host.world == ["a", "c"]
+
+
+def test_R3_of_those_who_stand_by_a_trusted_one_takes_the_place() -> None:
+    host = running(1, 2, "a b", min_growth_interval_s=1.0, lease_s=15.0)
+    flap(host, "b", 3)
+    host.join("c")
+    host.join("d")
+    host.leave("c")
+    assert (host.standing("b"), host.standing("d")) == (Standing.STANDBY, Standing.WAITING)
+
+
+def test_R3_who_is_trusted_again_goes_before_one_that_is_not() -> None:
+    host = running(1, 2, "a c", min_growth_interval_s=1.0, lease_s=15.0)
+    flap(host, "c", 3)
+    host.leave("c")
+    host.join("b")
+    host.pass_time(1.0)
+    flap(host, "b", 3)
+    host.fail("a")
+    host.lose("b")
+    host.join("b", incarnation="last")
+    host.join("c")
+    assert (host.standing("b"), host.standing("c")) == (Standing.WAITING, Standing.STANDBY)
+    host.pass_time(120.0)
+    assert host.world == ["a", "c"]
+
+
 def test_R3_losses_ten_minutes_ago_do_not_count_for_quarantine() -> None:
     host = running(1, 2, "a b", min_growth_interval_s=1.0)
     flap(host, "b", 2)

@@ -346,6 +346,9 @@ class RoundMachine(RuleBasedStateMachine):
             free = state.settings.max_nodes - len(state.places) - counts[Standing.WAITING]
             assert free >= 0
             assert not (free and counts[Standing.STANDBY]), "nobody stands by beside a free place"
+            if counts[Standing.WAITING] > state.eager_waiting:
+                spares = [m for m in state.members.values() if m.standing is Standing.STANDBY]
+                assert all(m.ref.node_id in state.quarantine for m in spares), "kept from the job"
         elif state.phase is not Phase.CLOSED:
             assert not counts[Standing.RUNNING]
             assert not counts[Standing.WAITING]

@@ -116,6 +116,19 @@ def test_R4_an_agent_that_slept_does_not_supersede_its_replacement() -> None:
     assert host.state.members["b"].ref == host.refs["b"]
 
 
+def test_R4_an_agent_told_that_it_was_replaced_stays_out_when_its_replacement_is_gone() -> None:
+    host = running(2, 2, "a b")
+    sleeper = host.refs["b"]
+    host.lose("b", "its lease expired")
+    host.join("b", incarnation="2")
+    expelled = [ExpelNode(sleeper, "another agent has joined as node b", final=True)]
+    candidate = Candidate(1, "worker", "b", 1)
+    assert host.apply(NodeJoined(sleeper, 2, candidate, host.settings)) == expelled
+    host.leave("b")
+    assert host.apply(NodeJoined(sleeper, 3, candidate, host.settings)) == expelled
+    assert "b" not in host.state.members
+
+
 def test_R4_an_expelled_agent_may_come_back_when_nobody_replaced_it() -> None:
     host = running(2, 2, "a b")
     host.lose("b", "its lease expired")

@@ -41,7 +41,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from rallypoint.core import losses, ranks
+from rallypoint.core import late_nodes, losses, ranks
 from rallypoint.core.events import (
     Effect,
     Event,
@@ -129,6 +129,7 @@ def _joined(state: RoundState, event: NodeJoined) -> list[Effect]:
     member = state.members.get(ref.node_id)
     last_seq = state.departed.get(ref.incarnation, 0)
     if last_seq == NEVER_AGAIN or (last_seq and member is not None and member.ref != ref):
+        state.departed[ref.incarnation] = NEVER_AGAIN  # What it is told now holds for good.
         return [ExpelNode(ref, _superseded(ref), final=True)]
     if event.seq <= last_seq:
         return []
@@ -154,37 +155,9 @@ def _arrive(state: RoundState, event: NodeJoined) -> Member:
     standing = Standing.STANDBY if late else Standing.JOINED
     member = Member(event.ref, event.seq, event.candidate, standing)
     add(state, member)
-    if late and _free_places(state):
-        _wait_for_place(state, member)
+    if late:
+        late_nodes.seek_place(state, member)
     return member
-
-
-def _free_places(state: RoundState) -> int:
-    """Places of the active world that nobody has and nobody waits for."""
-    return state.settings.max_nodes - len(state.places) - state.counts[Standing.WAITING]
-
-
-def _wait_for_place(state: RoundState, member: Member) -> None:
-    stand(state, member, Standing.WAITING)
-    if member.ref.node_id not in state.quarantine:
-        _arrived_late(state)
-
-
-def _no_longer_waits(state: RoundState) -> None:
-    """A place that somebody waited for is free: the first who stands by waits for it. O(N)."""
-    if not state.counts[Standing.STANDBY] or not _free_places(state):
-        return
-    first = next(m for m in state.members.values() if m.standing is Standing.STANDBY)
-    _wait_for_place(state, first)
-
-
-def _arrived_late(state: RoundState) -> None:
-    state.arrivals += 1
-    if not state.eager_waiting:
-        state.first_arrival = state.arrivals
-        state.overdue = False
-    state.settled = state.overdue
-    state.eager_waiting += 1
 
 
 def _come_back(state: RoundState, member: Member, event: NodeJoined) -> list[Effect]:
@@ -221,7 +194,7 @@ def _forget(state: RoundState, member: Member, why: str, *, lost: bool) -> list[
     ref, standing = member.ref, member.standing
     remove(state, member)
     if standing is Standing.WAITING:
-        _no_longer_waits(state)
+        late_nodes.no_longer_waits(state)
     counts_as_loss = lost and not member.succeeded and standing is not Standing.LEAVING
     effects: list[Effect] = []
     if standing is Standing.RUNNING and not member.succeeded:
@@ -242,7 +215,7 @@ def _draining(state: RoundState, ref: NodeRef, why: str) -> list[Effect]:
     withdraw(state, member)
     stand(state, member, Standing.LEAVING)
     if standing is Standing.WAITING:
-        _no_longer_waits(state)
+        late_nodes.no_longer_waits(state)
     effects: list[Effect] = []
     if was_running:
         text = f"node {ref} is leaving: {why}"
@@ -282,9 +255,7 @@ def _timer_ended(state: RoundState, timer: Timer) -> list[Effect]:
             state.overdue = timer.kind is TimerKind.SETTLE_MAX
             return _try_grow(state)
         case TimerKind.QUARANTINE:
-            del state.quarantine[timer.id]
-            if state.members[timer.id].standing is Standing.WAITING:
-                _arrived_late(state)
+            late_nodes.quarantine_over(state, timer.id)
             return _try_grow(state)
         case TimerKind.LOSS_RECENT:
             losses.forget_recent(state, timer.id)
