@@ -1,0 +1,65 @@
+"""Nodes that come while a round is active (behaviour R2): who waits for a place, who stands by.
+
+Free places go to whoever came first, but a node in quarantine (behaviour R3) makes way for one
+that is trusted: it triggers nothing for minutes, and would only keep the other from the job.
+"""
+
+from __future__ import annotations
+
+from rallypoint.core.round_state import Member, RoundState, Standing, stand
+
+
+def seek_place(state: RoundState, member: Member) -> None:
+    """One that stands by waits for a place instead, if there is one for it."""
+    if free_places(state):
+        _wait(state, member)
+    elif _trusted(state, member) and state.counts[Standing.WAITING] > state.eager_waiting:
+        doubtful = next(
+            m
+            for m in state.members.values()
+            if m.standing is Standing.WAITING and not _trusted(state, m)
+        )
+        stand(state, doubtful, Standing.STANDBY)
+        _wait(state, member)
+
+
+def no_longer_waits(state: RoundState) -> None:
+    """A place that somebody waited for is free: the first who stands by waits for it. O(N)."""
+    if not state.counts[Standing.STANDBY] or not free_places(state):
+        return
+    spares = [m for m in state.members.values() if m.standing is Standing.STANDBY]
+    _wait(state, next((m for m in spares if _trusted(state, m)), spares[0]))
+
+
+def quarantine_over(state: RoundState, node_id: str) -> None:
+    """A node is trusted again: from now on it counts as one that has just arrived."""
+    del state.quarantine[node_id]
+    member = state.members[node_id]
+    if member.standing is Standing.WAITING:
+        _arrived(state)
+    elif member.standing is Standing.STANDBY:
+        seek_place(state, member)
+
+
+def free_places(state: RoundState) -> int:
+    """Places of the active world that nobody has and nobody waits for."""
+    return state.settings.max_nodes - len(state.places) - state.counts[Standing.WAITING]
+
+
+def _trusted(state: RoundState, member: Member) -> bool:
+    return member.ref.node_id not in state.quarantine
+
+
+def _wait(state: RoundState, member: Member) -> None:
+    stand(state, member, Standing.WAITING)
+    if _trusted(state, member):
+        _arrived(state)
+
+
+def _arrived(state: RoundState) -> None:
+    state.arrivals += 1
+    if not state.eager_waiting:
+        state.first_arrival = state.arrivals
+        state.overdue = False
+    state.settled = state.overdue
+    state.eager_waiting += 1
