@@ -65,6 +65,8 @@ ENVIRON_READERS = (
     "config.py",
     "process/bootstrap.py",
     "worker/error_file.py",
+    "worker/place.py",  # a worker is told its place by its environment
+    "worker/variables.py",
 )
 WALL_CLOCK = re.compile(
     r"time\.(time|time_ns|localtime|gmtime)|datetime\.(now|utcnow|today)|date\.today"

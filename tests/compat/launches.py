@@ -20,6 +20,8 @@ OURS_ONLY = {
     "RALLYPOINT_INCARNATION",
     "RALLYPOINT_ROUND",
     "RALLYPOINT_NODE_ID",
+    "RALLYPOINT_RESTART_REASON",
+    "RALLYPOINT_BOARD",
 }
 PER_RUN = {"TORCHELASTIC_ERROR_FILE", "TOLD_DIR"}
 # Chosen by the launcher unless the command line says where to meet. The address is this machine

@@ -44,6 +44,7 @@ def placement(rank: int, told: dict[str, str], *, role: str, max_restarts: int) 
         node_id="n",
         error_file=told["TORCHELASTIC_ERROR_FILE"],
         omp_threads=None if "OMP_NUM_THREADS" in plain_environ() else 1,
+        board="/board",
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from rallypoint.agent.environ import WorkerPlacement, worker_argv, worker_environ
 
 PLACEMENT = WorkerPlacement(
@@ -24,6 +26,8 @@ PLACEMENT = WorkerPlacement(
     node_id="host-a/0",
     error_file="/logs/1/error.json",
     omp_threads=1,
+    restart_reason="node b was lost",
+    board="/tmp/x/board",
 )
 
 TOLD = {
@@ -49,6 +53,8 @@ TOLD = {
     "RALLYPOINT_INCARNATION": "2",
     "RALLYPOINT_ROUND": "9",
     "RALLYPOINT_NODE_ID": "host-a/0",
+    "RALLYPOINT_RESTART_REASON": "node b was lost",
+    "RALLYPOINT_BOARD": "/tmp/x/board",
 }
 
 
@@ -65,6 +71,11 @@ def test_the_rest_is_inherited_and_the_outer_job_is_overwritten() -> None:
 def test_what_the_person_set_is_kept() -> None:
     base = {"OMP_NUM_THREADS": "8", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3"}
     assert base.items() <= worker_environ(PLACEMENT, base).items()
+
+
+def test_the_board_of_an_outer_agent_is_nobodys() -> None:
+    told = worker_environ(replace(PLACEMENT, board=""), {"RALLYPOINT_BOARD": "/outer/board"})
+    assert "RALLYPOINT_BOARD" not in told
 
 
 def test_the_token_is_never_passed_on() -> None:

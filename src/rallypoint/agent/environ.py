@@ -9,6 +9,7 @@ from msgspec import Struct
 
 LOCAL_RANK_MACRO = "${local_rank}"
 TOKEN_VARIABLE = "RALLYPOINT_TOKEN"
+BOARD_VARIABLE = "RALLYPOINT_BOARD"
 
 
 class WorkerPlacement(Struct, frozen=True, kw_only=True):
@@ -39,6 +40,10 @@ class WorkerPlacement(Struct, frozen=True, kw_only=True):
     """Where the worker may leave its exception; empty: nowhere."""
     omp_threads: int | None
     """For a worker that would inherit no OMP_NUM_THREADS; None: leave it unset."""
+    restart_reason: str = ""
+    """Why there is this round, as the coordinator put it."""
+    board: str = ""
+    """The path of the round's board; empty: there is none."""
 
 
 def worker_environ(
@@ -76,7 +81,11 @@ def worker_environ(
         "RALLYPOINT_INCARNATION": str(placement.incarnation),
         "RALLYPOINT_ROUND": str(placement.round),
         "RALLYPOINT_NODE_ID": placement.node_id,
+        "RALLYPOINT_RESTART_REASON": placement.restart_reason,
+        BOARD_VARIABLE: placement.board,
     }
+    if not placement.board:
+        del environ[BOARD_VARIABLE]  # That of an agent around this one is none of these workers'.
     return environ
 
 

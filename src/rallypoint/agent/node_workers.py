@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from rallypoint.agent.board import WorkerBoard
 from rallypoint.agent.environ import WorkerPlacement
 from rallypoint.core.group_events import Exit
 from rallypoint.core.model import Assignment, Stamp, WorkerFailure
@@ -24,6 +25,11 @@ class NodeWorkers(Protocol):
 
     For the thread of the loop. Nothing blocks but `start`, and that for milliseconds.
     """
+
+    @property
+    def board(self) -> WorkerBoard:
+        """What the workers and this agent tell each other; `WorkerBoard.silent` where they don't.
+        Closed by then when `on_gone` is called."""
 
     def start(self, placement: Callable[[int, str], WorkerPlacement]) -> None:
         """Start all; `placement(local_rank, error_file)` says what each is told.

@@ -14,6 +14,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
+from rallypoint.agent.board import WorkerBoard
 from rallypoint.agent.environ import WorkerPlacement, worker_argv, worker_environ
 from rallypoint.agent.node_workers import OnExits, OnGone
 from rallypoint.config import WorkerConfig
@@ -34,7 +35,10 @@ KILL_TIMEOUT_S = 5.0
 
 
 class RoundWorkers:
-    """A life: `start` once, signals, `clear`; then `on_gone` is called, once."""
+    """A life: `start` once, signals, `clear`; then `on_gone` is called, once.
+
+    `board` is where the workers and this agent tell each other of checkpoints and progress.
+    """
 
     def __init__(
         self,
@@ -45,6 +49,7 @@ class RoundWorkers:
         guard: Guard | None,
         on_exits: OnExits,
         on_gone: OnGone,
+        scratch: str = "",
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._stamp, self._assignment, self._config = stamp, assignment, config
@@ -60,6 +65,7 @@ class RoundWorkers:
         self._killed = asyncio.Event()
         self._clearing: asyncio.Task[None] | None = None
         self._oom = OomWatch()
+        self.board = WorkerBoard.open(scratch, assignment.round, config.count)
 
     def start(self, placement: Callable[[int, str], WorkerPlacement]) -> None:
         """Spawn all workers; `placement(local_rank, error_file)` says what each is told.
@@ -75,9 +81,11 @@ class RoundWorkers:
                     rank=self._assignment.base_rank + local_rank,
                 )
                 self._opened.append(output)
-                environ = worker_environ(placement(local_rank, output.error_file))
+                placed = replace(placement(local_rank, output.error_file), board=self.board.path)
+                environ = worker_environ(placed)
                 commands.append(self._command(local_rank, environ, output))
             self._workers.start(commands, self._exited)
+            self.board.pids = self._workers.pids
         except OSError as error:
             if (short := out_of_files(error)) is None:
                 raise
@@ -85,6 +93,8 @@ class RoundWorkers:
         finally:
             for output in self._opened:
                 output.close()
+            if not self._workers.pids:
+                self.board.close()
 
     def owns(self, pid: int) -> bool:
         """Nobody else may reap this process."""
@@ -96,11 +106,13 @@ class RoundWorkers:
 
     def signal(self, number: int) -> None:
         """To every process group; then wait until nothing is left."""
+        self.board.retire()
         self._workers.signal_all(number)
         self.clear()
 
     def kill(self) -> None:
         """SIGKILL to every process group; then wait until nothing is left, but not for ever."""
+        self.board.retire()
         self._workers.kill_all()
         self._killed.set()
         self.clear()
@@ -111,6 +123,7 @@ class RoundWorkers:
         Raises OSError when there is no descriptor left to look for processes.
         """
         self._workers.kill_all()
+        self.board.close()
 
     def clear(self) -> None:
         """Call `on_gone` when nothing is left. Safe to call again."""
@@ -168,6 +181,7 @@ class RoundWorkers:
             killed.cancel()
         stuck = await self._workers.reap(KILL_TIMEOUT_S)
         detailed = await asyncio.gather(*map(self._detailed, self._failed))
+        self.board.close()
         self._on_gone(self._stamp, tuple(stuck), tuple(detailed))
 
     def _failure(self, exit_: Exit) -> WorkerFailure:
@@ -254,5 +268,6 @@ def _placement(
         round=stamp.round,
         node_id=node_id,
         error_file=error_file,
+        restart_reason=assignment.why,
         omp_threads=config.omp_threads,
     )

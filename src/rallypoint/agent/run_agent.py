@@ -18,6 +18,7 @@ from rallypoint.observe.observer import Observer
 from rallypoint.process.limits import have_descriptors_for, out_of_files
 from rallypoint.process.log_dir import LogDir
 from rallypoint.process.relay_client import Relay
+from rallypoint.process.scratch import make_scratch, remove_scratch
 from rallypoint.process.streams import parse_std_map, resolve_mode
 from rallypoint.process.worker_output import OutputSettings, WorkerOutputs
 from rallypoint.rendezvous.fence import WakeSelector, new_loop
@@ -43,11 +44,11 @@ def run_agent(
     have_descriptors_for(config.workers.count)
     output, run_id = config.output, config.rendezvous.run_id
     log_dir = LogDir.open(output.log_dir, run_id, temp_dir=output.temp_dir)
-    keep_logs = False
+    scratch, keep_logs = make_scratch(output.temp_dir, run_id), False
     try:
         # What stays when a job ends well also stays when its agent is killed.
-        passing = log_dir.root if log_dir.is_temporary and not settings.keeps_files else ""
-        sidecars = Sidecars.start(passing)
+        passing = [log_dir.root] if log_dir.is_temporary and not settings.keeps_files else []
+        sidecars = Sidecars.start([path for path in (*passing, scratch) if path])
         try:
             loop, selector = new_loop()
         except BaseException:
@@ -59,7 +60,15 @@ def run_agent(
 
             end = loop.run_until_complete(
                 _take_part(
-                    config, signals, observer, outputs, sidecars, selector, on_end, embedding
+                    config,
+                    signals,
+                    observer,
+                    outputs,
+                    scratch,
+                    sidecars,
+                    selector,
+                    on_end,
+                    embedding,
                 )
             )
             keep_logs = settings.keeps_files
@@ -72,6 +81,7 @@ def run_agent(
             loop.close()
     finally:
         log_dir.close(keep=keep_logs)
+        remove_scratch(scratch)
     return end
 
 
@@ -80,6 +90,7 @@ async def _take_part(
     signals: tuple[int, ...],
     observer: Observer,
     outputs: WorkerOutputs,
+    scratch: str,
     sidecars: Sidecars,
     selector: WakeSelector,
     on_end: Callable[[JobEnd], None],
@@ -89,7 +100,7 @@ async def _take_part(
         stamp: Stamp, assignment: Assignment, on_exits: OnExits, on_gone: OnGone
     ) -> RoundWorkers:
         guard, workers = sidecars.guard, config.workers
-        return RoundWorkers(stamp, assignment, workers, outputs, guard, on_exits, on_gone)
+        return RoundWorkers(stamp, assignment, workers, outputs, guard, on_exits, on_gone, scratch)
 
     part = Participation(
         config,

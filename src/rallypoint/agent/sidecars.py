@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from rallypoint.process.guard import Guard
 from rallypoint.process.limits import cant_start_process
@@ -19,11 +19,11 @@ CONSOLE_S = 10.0
 class Sidecars:
     """Made by `start`, ended by `stop`, which leaves neither process behind."""
 
-    def __init__(self, temporary_dir: str) -> None:
+    def __init__(self, temporary_dirs: Sequence[str]) -> None:
         self._on_guard_replaced: Callable[[Guard], None] | None = None
         self.on_storage_error: Callable[[str], None] | None = None
         """Gets one line for stdout, and for each log file, that can't be written any more."""
-        self._temporary_dir = temporary_dir
+        self._temporary_dirs = tuple(temporary_dirs)
         self.guard = self._start_guard()
         try:
             self.relay = Relay.start(on_storage_error=self._storage_error)
@@ -32,11 +32,11 @@ class Sidecars:
             raise cant_start_process(error) from error
 
     @classmethod
-    def start(cls, temporary_dir: str = "") -> Sidecars:
-        """Fork both. Before the loop runs. `temporary_dir`, if any, is removed by the guard in the
-        end, also when the agent is killed. Raises InfrastructureError when the system has no
+    def start(cls, temporary_dirs: Sequence[str] = ()) -> Sidecars:
+        """Fork both. Before the loop runs. The guard removes `temporary_dirs` in the end, also when
+        the agent is killed. Raises InfrastructureError when the system has no
         process left."""
-        return cls(temporary_dir)
+        return cls(temporary_dirs)
 
     def owns(self, pid: int) -> bool:
         """Nobody else may reap these."""
@@ -64,7 +64,7 @@ class Sidecars:
 
     def _start_guard(self) -> Guard:
         try:
-            return Guard.start(self._temporary_dir)
+            return Guard.start(self._temporary_dirs)
         except OSError as error:
             raise cant_start_process(error) from error
 

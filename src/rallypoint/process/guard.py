@@ -3,7 +3,7 @@
 Parent-death signals reach the workers only; the guard reaches their children too. Each worker
 registers itself between fork and exec, so that there is no moment in which it could be missed, and
 the agent has it forgotten before it reaps the worker, so that the number can't be a stranger's.
-It also removes the agent's temporary directory.
+It also removes the agent's temporary directories.
 
 The channel is one pipe of 4-byte records: +pid registers, -pid forgets. Its end of file is the
 death of the agent, for nobody else keeps the write end.
@@ -15,6 +15,7 @@ import os
 import select
 import signal
 import struct
+from collections.abc import Sequence
 
 from rallypoint.process import sessions, syscalls
 from rallypoint.process.dispositions import SENT_TO_EVERYBODY
@@ -44,10 +45,10 @@ class Guard:
         self._lifeline = lifeline
 
     @classmethod
-    def start(cls, temporary_dir: str = "") -> Guard:
+    def start(cls, temporary_dirs: Sequence[str] = ()) -> Guard:
         """Fork the guard. Also makes sure that descriptors 0 to 2 are open (see syscalls).
 
-        `temporary_dir`, an absolute path, is removed with all in it at the end, whatever that is.
+        `temporary_dirs`, absolute paths, are removed with all in them at the end, whatever that is.
 
         May be called again while a loop runs, to replace a guard that was killed; the workers that
         live must then be registered again.
@@ -58,7 +59,7 @@ class Guard:
         agent_pid = os.getpid()
         try:
             process = fork_process(
-                lambda: _watch(channel_read, agent_pid, temporary_dir),
+                lambda: _watch(channel_read, agent_pid, temporary_dirs),
                 name="rallypoint-grd",
                 keep_fds=(channel_read, lifeline_write),
                 ignored_signals=SENT_TO_EVERYBODY,
@@ -124,7 +125,7 @@ def _write(fd: int, record: int) -> None:
         pass  # The guard is dead or stopped; see `register_self`.
 
 
-def _watch(channel: int, agent_pid: int, temporary_dir: str) -> None:
+def _watch(channel: int, agent_pid: int, temporary_dirs: Sequence[str]) -> None:
     """The guard's life: read records until the agent is gone, then kill what is registered."""
     _let_go()
     registered: set[int] = set()
@@ -148,10 +149,12 @@ def _watch(channel: int, agent_pid: int, temporary_dir: str) -> None:
             # rest of a burst at once, but the end of the agent or of its pipe at any time.
             bursting.poll(_BURST_MS)
     _kill(registered)
-    if temporary_dir:
+    remaining = [path for path in temporary_dirs if os.path.isdir(path)]
+    if remaining:
         from shutil import rmtree
 
-        rmtree(temporary_dir, ignore_errors=True)
+        for path in remaining:
+            rmtree(path, ignore_errors=True)
 
 
 def _read_records(channel: int, registered: set[int]) -> bool:

@@ -44,7 +44,7 @@ class LogDir(Struct, frozen=True):
         Raises LogStorageError (no space, read-only, I/O error) or UsageError (not a directory,
         no permission), each one line with the path and the fix.
         """
-        name = f"{_file_name(run_id)}_"
+        name = f"{safe_name(run_id)}_"
         if log_dir is None:
             return cls(_make_temporary(temp_dir, f"rallypoint-{name}"), True)
         if is_null_device(log_dir):
@@ -52,7 +52,7 @@ class LogDir(Struct, frozen=True):
         parent = os.path.abspath(log_dir)
         try:
             os.makedirs(parent, exist_ok=True)
-            root = _make_fresh(os.path.join(parent, name))
+            root = make_fresh(os.path.join(parent, name))
         except OSError as error:
             raise storage_error(parent, error) from error
         try:
@@ -150,14 +150,16 @@ def _make_temporary(temp_dir: str, name: str) -> str:
     failure: OSError | None = None
     for place in (parent, *_TEMPORARY_PLACES):
         try:
-            return _make_fresh(os.path.join(place, name))
+            return make_fresh(os.path.join(place, name))
         except OSError as error:
             failure = failure or error
     assert failure is not None
     raise storage_error(parent, failure) from failure
 
 
-def _make_fresh(stem: str) -> str:
+def make_fresh(stem: str) -> str:
+    """Make a directory of mode 0700 whose name begins with `stem` and was never used. Raises
+    OSError."""
     while True:
         path = stem + os.urandom(4).hex()
         try:
@@ -179,7 +181,7 @@ def _probe(path: str) -> None:
         os.unlink(path)
 
 
-def _file_name(run_id: str) -> str:
+def safe_name(run_id: str) -> str:
     """`run_id` with nothing in it that a file name or a shell would trip over."""
     safe = "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "_" for c in run_id)
     return safe.lstrip(".")[:64] or "job"

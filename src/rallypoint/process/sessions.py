@@ -41,6 +41,12 @@ def live_members(sids: Collection[int]) -> list[Member]:
     return found
 
 
+def session_of(pid: int) -> int | None:
+    """The session of a live process; None when there is no such process."""
+    member = _read_member(pid)
+    return member.sid if member is not None else None
+
+
 def kill_member(member: Member, *, pidfd_open: syscalls.PidfdOpen = syscalls.pidfd_open) -> None:
     """SIGKILL one process, which is no child of ours, if it still is that member.
 

@@ -1,30 +1,76 @@
-"""For the programs that are launched: what a worker tells its agent, and learns from it.
+"""What a script can ask and tell its launcher. Needs the standard library alone.
 
-Needs the standard library only. Importing this package imports nothing else; a name is imported
-when it is first asked for.
+    from rallypoint import worker
+
+    for step in range(start, steps):
+        train(step)
+        worker.progress(step)
+        if agreed(worker.should_restart_at_checkpoint()):
+            save(step)
+            worker.checkpoint_saved(step)
+            break
+
+Outside of `rallypoint run` every call does nothing, at once, and says what is true of a process
+that runs alone; under torchrun the ranks are torchrun's. The calls that a training loop makes at
+every step (`progress`, `drain_requested`, `should_restart_at_checkpoint`) read or write a word of
+memory that is shared with the agent. All may be called from any thread. A process that a worker
+starts (a loader of data, say) does not speak for it: there, the same calls tell the agent nothing.
+
+Importing this package imports nothing else; a name is imported when it is first asked for.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING
-
+TYPE_CHECKING = False  # That of `typing` would cost a worker several ms.
 if TYPE_CHECKING:
+    from rallypoint.worker.checkpoints import (
+        checkpoint_saved,
+        drain_requested,
+        is_current,
+        should_restart_at_checkpoint,
+    )
     from rallypoint.worker.error_file import ErrorHandler, get_error_handler, record
+    from rallypoint.worker.meeting import barrier, store
+    from rallypoint.worker.pace import progress
+    from rallypoint.worker.place import Context, context
 
-__all__ = ["ErrorHandler", "get_error_handler", "record"]
+__all__ = [
+    "Context",
+    "ErrorHandler",
+    "barrier",
+    "checkpoint_saved",
+    "context",
+    "drain_requested",
+    "get_error_handler",
+    "is_current",
+    "progress",
+    "record",
+    "should_restart_at_checkpoint",
+    "store",
+]
 
 _MODULES = {
-    "ErrorHandler": "rallypoint.worker.error_file",
-    "get_error_handler": "rallypoint.worker.error_file",
-    "record": "rallypoint.worker.error_file",
+    "Context": "place",
+    "ErrorHandler": "error_file",
+    "barrier": "meeting",
+    "checkpoint_saved": "checkpoints",
+    "context": "place",
+    "drain_requested": "checkpoints",
+    "get_error_handler": "error_file",
+    "is_current": "checkpoints",
+    "progress": "pace",
+    "record": "error_file",
+    "should_restart_at_checkpoint": "checkpoints",
+    "store": "meeting",
 }
 
 
 def __getattr__(name: str) -> object:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(import_module(_MODULES[name]), name)
+    from importlib import import_module
+
+    value: object = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
     globals()[name] = value
     return value
 

@@ -1,0 +1,197 @@
+"""The agent's side of the board (`wire/board.py`): what it asks its workers, and what they say.
+
+The board, its bell and the files of the stacks lie in a directory of the round's own, on storage of
+this node. The agent reads the file rather than maps it: a worker that cuts it off must not end the
+agent by a SIGBUS.
+
+Where no directory can be made, a board says nothing and asks in vain: that is no reason not to run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from msgspec import Struct
+
+from rallypoint.agent.bell import LinePipe
+from rallypoint.wire import board as layout
+from rallypoint.wire import board_words as at
+from rallypoint.wire.board import BoardRequest, Slot
+
+BOARD_NAME, BELL_NAME = "board", "bell"
+
+
+class Progress(Struct, frozen=True):
+    """The last step that a worker has told of, and how many seconds ago."""
+
+    step: int
+    age_s: float
+
+
+def stacks_name(local_rank: int) -> str:
+    """The file beside the board to which this worker writes its stacks."""
+    return f"stacks_{local_rank}"
+
+
+class WorkerBoard:
+    """The board of one round: made by `open`, ended by `close`. For the loop's thread.
+
+    `on_change` is called when a worker has begun to listen, made its first progress, or saved a
+    checkpoint, and sometimes for nothing. `on_timer` gets each line that is a request of a timer.
+    """
+
+    def __init__(self, folder: str, fd: int, workers: int) -> None:
+        self._folder, self._fd, self._workers = folder, fd, workers
+        self._bell: LinePipe | None = None
+        self._number, self._kind = 0, BoardRequest.NONE
+        self.pids: Sequence[int] = ()
+        """Of the workers, by local rank, once they run."""
+        self.on_change: Callable[[], None] = _nothing
+        self.on_timer: Callable[[bytes], None] = _ignore
+
+    @classmethod
+    def open(cls, scratch: str, round_number: int, workers: int) -> WorkerBoard:
+        """Make the board of a round in this agent's directory `scratch`; none when that is empty
+        or can't be written."""
+        if not scratch:
+            return cls.silent(workers)
+        folder = os.path.join(scratch, f"round_{round_number}")
+        board = cls(folder, -1, workers)
+        try:
+            os.mkdir(folder, 0o700)
+            board._make()
+        except OSError:
+            board.close()
+            return cls.silent(workers)
+        return board
+
+    @classmethod
+    def silent(cls, workers: int) -> WorkerBoard:
+        """A board on which nobody ever says anything."""
+        return cls("", -1, workers)
+
+    @property
+    def path(self) -> str:
+        """For RALLYPOINT_BOARD; empty without a board."""
+        return os.path.join(self._folder, BOARD_NAME) if self._folder else ""
+
+    @property
+    def bell_path(self) -> str:
+        """The named pipe beside it; empty without a board."""
+        return os.path.join(self._folder, BELL_NAME) if self._folder else ""
+
+    def request(self, kind: BoardRequest, deadline_s: float) -> None:
+        """Ask all local workers for a checkpoint, to be saved within so many seconds.
+
+        A second request of the same kind only moves the deadline: who has answered, has.
+        """
+        if kind is not self._kind:
+            self._number += 1
+            self._kind = kind
+        self._write(at.DEADLINE, time.monotonic_ns() + int(deadline_s * at.NS_PER_S))
+        self._write(at.REQUEST, layout.pack_request(self._number, kind))
+
+    def withdraw(self) -> None:
+        """Ask for nothing any more."""
+        self._kind = BoardRequest.NONE
+        self._write(at.REQUEST, layout.pack_request(self._number, BoardRequest.NONE))
+        self._write(at.DEADLINE, 0)
+
+    def retire(self) -> None:
+        """The round has ended for these workers: `rallypoint.worker.is_current` is false now."""
+        self._write(at.CURRENT, 0)
+
+    def listeners(self) -> frozenset[int]:
+        """Local ranks that have ever asked for requests."""
+        return self._ranks(lambda slot: slot.listens)
+
+    def answered(self) -> frozenset[int]:
+        """Local ranks that have saved a checkpoint since the request."""
+        if self._kind is BoardRequest.NONE:
+            return frozenset()
+        return self._ranks(lambda slot: slot.answered == self._number)
+
+    def progress(self) -> tuple[Progress | None, ...]:
+        """Per local rank what it has told last; None: nothing yet."""
+        now_ns = time.monotonic_ns()
+        return tuple(
+            Progress(slot.step, max(now_ns - slot.progress_at_ns, 0) / at.NS_PER_S)
+            if slot.progress_at_ns > 0
+            else None
+            for slot in self._slots()
+        )
+
+    def checkpoints(self) -> tuple[int | None, ...]:
+        """Per local rank the step of its last checkpoint, where it told one."""
+        return tuple(slot.checkpoint - 1 if slot.checkpoint > 0 else None for slot in self._slots())
+
+    async def dump_stacks(
+        self, timeout_s: float = 2.0, local_ranks: Sequence[int] | None = None
+    ) -> dict[int, str]:
+        """What each worker (or each of `local_ranks`) does now: the stacks of all its threads where
+        it can write them, else what the kernel says of it. Returns within the time."""
+        # Needed only when something hangs.
+        from rallypoint.process.stacks import dump
+
+        ranks = range(self._workers) if local_ranks is None else local_ranks
+        slots = self._slots()
+        jobs = [self._subject(rank, slots[rank]) for rank in ranks if rank < len(self.pids)]
+        texts = await asyncio.gather(*(partial(dump, timeout_s=timeout_s)(*job) for job in jobs))
+        return dict(zip(ranks, texts, strict=False))
+
+    def close(self) -> None:
+        """Remove all of it. Safe to call again."""
+        if self._bell is not None:
+            self._bell.close()
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        if self._folder and os.path.isdir(self._folder):
+            from shutil import rmtree
+
+            rmtree(self._folder, ignore_errors=True)
+
+    def _make(self) -> None:
+        path = self.path
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        fresh = layout.fresh_board(self._workers)
+        if os.write(self._fd, fresh) != len(fresh):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        self._bell = LinePipe(self.bell_path, self._rang)
+
+    def _rang(self, lines: list[bytes]) -> None:
+        for line in lines:
+            if line.startswith(b"{"):
+                self.on_timer(line)
+        if not all(line.startswith(b"{") for line in lines):
+            self.on_change()
+
+    def _subject(self, local_rank: int, slot: Slot) -> tuple[int, int, int, str]:
+        path = os.path.join(self._folder, stacks_name(local_rank)) if self._folder else ""
+        return self.pids[local_rank], slot.owner, slot.stacks, path
+
+    def _ranks(self, said: Callable[[Slot], bool]) -> frozenset[int]:
+        return frozenset(rank for rank, slot in enumerate(self._slots()) if said(slot))
+
+    def _slots(self) -> Sequence[Slot]:
+        data = b""
+        if self._fd >= 0:
+            data = os.pread(self._fd, at.board_bytes(self._workers), 0)
+        return layout.parse_slots(data, self._workers)
+
+    def _write(self, word: int, value: int) -> None:
+        if self._fd >= 0:
+            os.pwrite(self._fd, layout.pack_word(value), at.WORD_BYTES * word)
+
+
+def _nothing() -> None:
+    """Until somebody wants to know."""
+
+
+def _ignore(_line: bytes) -> None:
+    """Until somebody keeps timers."""

@@ -1,0 +1,130 @@
+"""What a worker does right now: the stacks of its threads, or what the kernel knows of it.
+
+A worker that uses `rallypoint.worker` has told which signal makes it write its stacks to a file
+(Python's faulthandler, which needs neither the interpreter lock nor a thread of its own). What it
+told is believed only as far as it is harmless: the process must belong to the session of the
+worker, and it must catch that signal, which would end it otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+
+from rallypoint.process import sessions, syscalls
+
+STACKS_LIMIT_BYTES = 64 * 1024
+_LOOK_S = 0.01
+_SETTLED_LOOKS = 5
+_STATES = {
+    "R": "running",
+    "S": "sleeping",
+    "D": "in an uninterruptible sleep",
+    "T": "stopped",
+    "t": "stopped by a debugger",
+    "Z": "a zombie",
+}
+
+
+async def dump(worker: int, owner: int, signum: int, path: str, *, timeout_s: float) -> str:
+    """The stacks of the worker with this pid. `owner` is the process of its session that writes
+    them to `path` when it gets `signum`. Where it can't or does not: what /proc says instead."""
+    before = _size(path)
+    if path and before >= 0 and _ask(worker, owner, signum):
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        if await _settled(path, before, deadline):
+            return _read(path, before)
+        return f"{describe(owner)}; it wrote no stacks within {timeout_s:g} s"
+    return describe(worker)
+
+
+def describe(pid: int) -> str:
+    """One line of what the kernel says: its state, and where in the kernel it waits."""
+    status = _status(pid)
+    state = status.get("State", "")[:1]
+    if not state:
+        return f"process {pid} has gone"
+    text = f"process {pid} ({status.get('Name', '?')}) is {_STATES.get(state, state)}"
+    place = _first_line(f"/proc/{pid}/wchan")
+    if place not in ("", "0"):
+        text += f" in {place}"
+    threads = status.get("Threads", "1")
+    return text if threads == "1" else f"{text}, with {threads} threads"
+
+
+def _ask(worker: int, owner: int, signum: int) -> bool:
+    if not signal.SIGRTMIN <= signum <= signal.SIGRTMAX or owner <= 1:
+        return False
+    try:
+        fd = syscalls.pidfd_open(owner)
+    except (OSError, OverflowError):
+        return False
+    try:
+        # The descriptor pins the process while it is looked at.
+        if sessions.session_of(owner) != worker or not _catches(owner, signum):
+            return False
+        signal.pidfd_send_signal(fd, signum)
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return True
+
+
+def _catches(pid: int, signum: int) -> bool:
+    try:
+        caught = int(_status(pid).get("SigCgt", "0"), 16)
+    except ValueError:
+        return False
+    return bool(caught >> (signum - 1) & 1)
+
+
+async def _settled(path: str, before: int, deadline: float) -> bool:
+    """Wait until the file has grown and grows no more; False when it has not grown in time."""
+    loop = asyncio.get_running_loop()
+    last, same = before, 0
+    while loop.time() < deadline and same < _SETTLED_LOOKS:
+        await asyncio.sleep(_LOOK_S)
+        size = _size(path)
+        same = same + 1 if size == last > before else 0
+        last = size
+    return last > before
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size if path else -1
+    except OSError:
+        return -1
+
+
+def _read(path: str, start: int) -> str:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    try:
+        return os.pread(fd, STACKS_LIMIT_BYTES, start).decode(errors="replace").strip()
+    except OSError:
+        return ""
+    finally:
+        os.close(fd)
+
+
+def _status(pid: int) -> dict[str, str]:
+    try:
+        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
+            lines = file.read().splitlines()
+    except OSError:
+        return {}
+    pairs = (line.partition(":") for line in lines)
+    return {name: value.strip() for name, _, value in pairs}
+
+
+def _first_line(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.readline().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,104 @@
+"""The board of one node's round: what its agent and its workers tell each other. Pure.
+
+One small file that all of them map. Every field is one aligned word of 8 bytes in the byte order of
+the machine, which its processors read and write whole: so there are no locks and no torn values.
+Each word has one writer: the header's is the agent, a slot's is the worker of its local rank. That
+worker runs a user's code, so whatever stands in a slot is possible, and none of it an error.
+
+    header   magic, version, workers, current, request, deadline, two spare
+    slot     owner, listens, step, progress at, answered, checkpoint step, stacks, spare; per worker
+
+A request is one word, its number above its kind, so that both are read as they belong together.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import NamedTuple
+
+from rallypoint.wire import board_words as at
+
+_HEADER = struct.Struct(f"={at.HEADER_WORDS}q")
+_SLOT = struct.Struct(f"={at.SLOT_WORDS}q")
+_WORD = struct.Struct("=q")
+
+
+class BoardRequest(IntEnum):
+    """What an agent asks its workers to take a checkpoint for."""
+
+    NONE = at.NONE
+    DRAIN = at.DRAIN
+    """This node or another one is about to leave."""
+    GROWTH = at.GROWTH
+    """More nodes wait to take part."""
+
+
+class Header(NamedTuple):
+    """What the agent says."""
+
+    workers: int
+    current: bool
+    number: int
+    kind: BoardRequest
+    deadline_ns: int
+
+
+class Slot(NamedTuple):
+    """What one worker says; every value may be anything."""
+
+    owner: int
+    listens: bool
+    step: int
+    progress_at_ns: int
+    answered: int
+    checkpoint: int
+    stacks: int
+
+
+EMPTY_SLOT = Slot(0, False, 0, 0, 0, 0, 0)
+
+
+def fresh_board(workers: int) -> bytes:
+    """A board of a round that goes on, without a request, of workers that have said nothing."""
+    header = _HEADER.pack(at.MAGIC, at.VERSION, workers, 1, 0, 0, 0, 0)
+    return header + bytes(at.board_bytes(workers) - len(header))
+
+
+def pack_word(value: int) -> bytes:
+    """One word. Raises struct.error for what does not fit into it."""
+    return _WORD.pack(value)
+
+
+def pack_request(number: int, kind: BoardRequest) -> int:
+    """The request as a word. Numbers count from 1; a withdrawn request keeps its number."""
+    return number << at.KIND_BITS | kind
+
+
+def split_request(word: int) -> tuple[int, BoardRequest]:
+    """The number and the kind; a kind of a later version is taken for the strictest known one."""
+    kind = word & at.KIND_MASK
+    known = BoardRequest(kind) if kind <= BoardRequest.GROWTH else BoardRequest.DRAIN
+    return word >> at.KIND_BITS, known
+
+
+def parse_header(board: bytes) -> Header | None:
+    """What the agent says, or None when this is no board of this version."""
+    if len(board) < _HEADER.size:
+        return None
+    magic, version, workers, current, request, deadline, *_ = _HEADER.unpack_from(board)
+    if (magic, version) != (at.MAGIC, at.VERSION) or len(board) < at.board_bytes(max(workers, 0)):
+        return None
+    return Header(workers, current == 1, *split_request(request), deadline)
+
+
+def parse_slots(board: bytes, workers: int) -> Sequence[Slot]:
+    """What each worker says; empty slots where the file was cut off."""
+    whole = board.ljust(at.board_bytes(workers), b"\0")
+    return [_slot(whole, local_rank) for local_rank in range(workers)]
+
+
+def _slot(board: bytes, local_rank: int) -> Slot:
+    words = _SLOT.unpack_from(board, at.WORD_BYTES * at.first_word(local_rank))
+    return Slot(words[at.OWNER], bool(words[at.LISTENS]), *words[at.STEP : at.STACKS + 1])

@@ -1,0 +1,52 @@
+"""The layout of a board, as numbers of words; `board.py` has the meaning. Pure.
+
+Imports nothing: workers pay for it at their start.
+"""
+
+from __future__ import annotations
+
+MAGIC = int.from_bytes(b"RPBOARD\0", "little")
+VERSION = 1
+WORD_BYTES = 8
+HEADER_WORDS = 8
+SLOT_WORDS = 8
+
+# Words of the header; the first three are magic, version and workers.
+CURRENT = 3
+"""1 while the round goes on."""
+REQUEST = 4
+DEADLINE = 5
+"""Of the request, in ns on CLOCK_MONOTONIC; 0: none."""
+
+# Words of a slot.
+OWNER = 0
+"""The pid that speaks for this worker; 0: nobody yet."""
+LISTENS = 1
+"""1 as soon as it has asked for requests."""
+STEP = 2
+PROGRESS_AT = 3
+"""When it made that step, in ns on CLOCK_MONOTONIC; 0: it has told of none."""
+ANSWERED = 4
+"""The number of the request that its last checkpoint answers; 0: none."""
+CHECKPOINT = 5
+"""The step of its last checkpoint plus 1; 0: none, or a step that it did not tell."""
+STACKS = 6
+"""The signal that makes its owner write its stacks; 0: it knows none."""
+
+KIND_BITS = 8
+KIND_MASK = (1 << KIND_BITS) - 1
+MAX_WORD = (1 << 63) - 1
+
+NONE, DRAIN, GROWTH = 0, 1, 2
+"""Kinds of requests; see `board.BoardRequest`."""
+NS_PER_S = 1_000_000_000
+
+
+def board_bytes(workers: int) -> int:
+    """The size of a board."""
+    return WORD_BYTES * (HEADER_WORDS + SLOT_WORDS * workers)
+
+
+def first_word(local_rank: int) -> int:
+    """Where the slot of this worker begins."""
+    return HEADER_WORDS + SLOT_WORDS * local_rank

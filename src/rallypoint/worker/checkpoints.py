@@ -1,0 +1,73 @@
+"""Whether the job wants a checkpoint, and telling it that there is one."""
+
+from __future__ import annotations
+
+import os
+
+from rallypoint.wire import board_words as at
+from rallypoint.worker.seat import own_seat, seat
+
+_REQUEST, _MASK, _DRAIN = at.REQUEST, at.KIND_MASK, at.DRAIN
+_words: memoryview | None = None
+"""The board, once the agent knows that this worker listens."""
+
+
+def drain_requested() -> bool:
+    """Whether a node is about to leave the job, and a checkpoint is wanted before. Cheap enough
+    for every step; each rank learns it at a moment of its own, so agree on it before acting."""
+    words = _words if _words is not None else _listen()
+    return words is not None and words[_REQUEST] & _MASK == _DRAIN
+
+
+def should_restart_at_checkpoint() -> bool:
+    """Whether the job would re-form at the next checkpoint, for any reason: a node leaves, or new
+    ones wait to take part. Otherwise as `drain_requested`."""
+    words = _words if _words is not None else _listen()
+    return words is not None and words[_REQUEST] & _MASK != 0
+
+
+def checkpoint_saved(step: int | None = None) -> bool:
+    """Tell that this worker has saved its part of a checkpoint, of this step if given.
+
+    True when that is what the job waits for: it re-forms now, and the script may leave its loop (or
+    go on until it is stopped). It is the answer to what has been asked for before this call.
+    """
+    found = own_seat()
+    if found is None or found.slot is None:
+        return False
+    request = found.words[_REQUEST]
+    asked = request & _MASK != at.NONE
+    number = -1 if step is None else int(step)
+    found.slot[at.CHECKPOINT] = number + 1 if 0 <= number < at.MAX_WORD else 0
+    if asked:
+        found.slot[at.ANSWERED] = request >> at.KIND_BITS
+    found.ring("checkpoint")
+    return asked
+
+
+def is_current() -> bool:
+    """False once the round of this process was ended, or its node was fenced: others may have
+    taken its place, so that it must not overwrite their checkpoint. True outside of rallypoint."""
+    found = seat()
+    return found is None or found.words[at.CURRENT] == 1
+
+
+def _listen() -> memoryview | None:
+    """What there is to read. Where this process speaks for its worker, the agent learns of it."""
+    global _words
+    found = seat()
+    if found is None:
+        return None
+    if found.slot is not None:
+        found.slot[at.LISTENS] = 1
+        found.ring("listens")
+    _words = found.words
+    return _words
+
+
+def _forget() -> None:
+    global _words
+    _words = None
+
+
+os.register_at_fork(after_in_child=_forget)

@@ -1,0 +1,73 @@
+"""What the workers of a round do together without any framework: a store, and barriers."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from rallypoint.worker.place import Context, context
+
+if TYPE_CHECKING:
+    from rallypoint.store.store import Store
+
+PREFIX = "rallypoint.worker"
+
+_lock = threading.Lock()
+_store: Store | None = None
+_barriers: Counter[str] = Counter()
+
+
+def store() -> Store:
+    """A store that all workers of this round share, under a prefix of its own.
+
+    A client of MASTER_ADDR:MASTER_PORT, made at the first call; the same object for all threads.
+    Nothing in it outlives the round. Outside of a launcher: a store in this process alone.
+
+    Blocks until the store is reached. Raises StoreConnectionError when it is not.
+    """
+    global _store
+    with _lock:
+        if _store is None:
+            _store = _connect(context())
+        return _store
+
+
+def barrier(name: str = "", timeout_s: float = 300.0) -> None:
+    """Returns when every worker of the round has come to this barrier. Blocks.
+
+    A name may be used again: the n-th call of one rank meets the n-th of the others. Raises
+    StoreTimeoutError, which names the ranks that did not come, or StoreConnectionError.
+    """
+    place = context()
+    if place.world_size == 1:
+        return
+    from rallypoint.store import ops
+
+    shared = store()
+    with _lock:
+        turn = _barriers[name]
+        _barriers[name] += 1
+    key = f"barrier/{name}/{turn}"
+    ops.barrier(shared, place.world_size, key, timeout_s, rank=place.rank)
+
+
+def _connect(place: Context) -> Store:
+    from rallypoint.store import HashStore, PrefixStore, TCPStore
+
+    if not place.launched or not place.master_addr:
+        return HashStore()
+    # A store with fixed ranks serves several rounds.
+    prefix = f"{PREFIX}/{place.round}/"
+    return PrefixStore(prefix, TCPStore(place.master_addr, place.master_port))
+
+
+def _forget() -> None:
+    """A connection serves one process."""
+    global _store, _lock
+    _store, _lock = None, threading.Lock()
+    _barriers.clear()
+
+
+os.register_at_fork(after_in_child=_forget)

@@ -1,0 +1,98 @@
+"""Where this process is in its job, as its environment says: the one reader of it here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """This worker's place in this round. Outside of any launcher: a job of one process.
+
+    Ranks count from 0. A *node* is one agent; `node_rank` is torch's GROUP_RANK.
+    """
+
+    rank: int = 0
+    local_rank: int = 0
+    world_size: int = 1
+    local_world_size: int = 1
+    node_rank: int = 0
+    node_count: int = 1
+    role: str = "default"
+    role_rank: int = 0
+    role_world_size: int = 1
+    run_id: str = ""
+    node_id: str = ""
+    """The name of the node; empty where the launcher gives none (torchrun)."""
+    round: int = 0
+    """Which agreement on who takes part this is: never used twice in a job. Under torchrun the
+    number of restarts."""
+    restart_count: int = 0
+    """Restarts that were charged to the budget so far."""
+    max_restarts: int = 0
+    restart_reason: str = ""
+    """Why there is this round, in words; empty where the launcher does not say."""
+    master_addr: str = ""
+    """Of the store of this round; empty outside of a launcher."""
+    master_port: int = 0
+    launched: bool = False
+    """Whether a launcher started this process: rallypoint or torchrun."""
+
+    @property
+    def group_rank(self) -> int:
+        """`node_rank`, by torch's name."""
+        return self.node_rank
+
+    @property
+    def group_world_size(self) -> int:
+        """`node_count`, by torch's name."""
+        return self.node_count
+
+
+def context() -> Context:
+    """This worker's place, read anew at each call.
+
+    Raises ValueError where a rank or size of the environment is no number.
+    """
+    return read_context(os.environ)
+
+
+def read_context(environ: Mapping[str, str]) -> Context:
+    """The same from any environment."""
+    number = _Numbers(environ)
+    restarts = number("TORCHELASTIC_RESTART_COUNT", 0)
+    world_size = number("WORLD_SIZE", 1)
+    return Context(
+        rank=number("RANK", 0),
+        local_rank=number("LOCAL_RANK", 0),
+        world_size=world_size,
+        local_world_size=number("LOCAL_WORLD_SIZE", 1),
+        node_rank=number("GROUP_RANK", 0),
+        node_count=number("GROUP_WORLD_SIZE", 1),
+        role=environ.get("ROLE_NAME", "default"),
+        role_rank=number("ROLE_RANK", 0),
+        role_world_size=number("ROLE_WORLD_SIZE", world_size),
+        run_id=environ.get("TORCHELASTIC_RUN_ID", ""),
+        node_id=environ.get("RALLYPOINT_NODE_ID", ""),
+        round=number("RALLYPOINT_ROUND", restarts),
+        restart_count=restarts,
+        max_restarts=number("TORCHELASTIC_MAX_RESTARTS", 0),
+        restart_reason=environ.get("RALLYPOINT_RESTART_REASON", ""),
+        master_addr=environ.get("MASTER_ADDR", ""),
+        master_port=number("MASTER_PORT", 0),
+        launched="TORCHELASTIC_RUN_ID" in environ,
+    )
+
+
+class _Numbers:
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = environ
+
+    def __call__(self, name: str, default: int) -> int:
+        text = self._environ.get(name, "")
+        try:
+            return int(text) if text else default
+        except ValueError:
+            raise ValueError(f"{name}={text!r} in the environment is no number") from None

@@ -1,0 +1,124 @@
+"""This process's slot of the board (`wire/board.py`): found by the environment, claimed once.
+
+The first process of a worker that speaks owns its slot. Whoever is forked or started by it finds
+the slot taken, and is heard no more than a stranger, until the owner is dead. So loaders of data do
+not answer for their parent, and a script may be run by a shell.
+"""
+
+from __future__ import annotations
+
+import os
+from mmap import mmap
+
+from rallypoint.wire import board_words as at
+from rallypoint.worker.variables import board_path, local_rank
+
+STACK_SIGNALS_BELOW_MAX = 3
+"""Signals are tried from SIGRTMAX - 3 downwards: libraries count up from SIGRTMIN."""
+
+
+class Seat:
+    """What this process sees of the board, and its slot of it where it owns one."""
+
+    def __init__(self, words: memoryview, folder: str, rank: int) -> None:
+        self.words = words
+        self._folder, self._rank = folder, rank
+        base = at.first_word(rank)
+        slot = words[base : base + at.SLOT_WORDS]
+        self.slot: memoryview | None = slot if _claim(slot) else None
+        """None where this process does not speak for the worker."""
+
+    def ring(self, what: str) -> None:
+        """Have the agent look at the board. Never blocks; a bell that nobody hears is no harm."""
+        try:
+            fd = os.open(
+                os.path.join(self._folder, "bell"), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC
+            )
+        except OSError:
+            return
+        try:
+            os.write(fd, f"{what} {self._rank}\n".encode())
+        except OSError:
+            pass
+        finally:
+            os.close(fd)
+
+    def offer_stacks(self) -> None:
+        """Have the stacks of all threads written to a file beside the board at a signal from the
+        agent, by the first real-time signal that this program does not use itself."""
+        import faulthandler
+        import signal
+
+        assert self.slot is not None
+        path = os.path.join(self._folder, f"stacks_{self._rank}")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        for number in range(signal.SIGRTMAX - STACK_SIGNALS_BELOW_MAX, signal.SIGRTMIN, -1):
+            if signal.getsignal(number) is not signal.SIG_DFL:
+                continue
+            try:
+                fd = os.open(path, flags, 0o600)
+                faulthandler.register(number, fd, all_threads=True)
+            except (OSError, RuntimeError, ValueError):
+                return
+            self.slot[at.STACKS] = number
+            return
+
+
+_found = False
+_seat: Seat | None = None
+
+
+def seat() -> Seat | None:
+    """The seat of this process; None outside of rallypoint. Looked for once."""
+    global _found, _seat
+    if not _found:
+        _seat = _find()
+        _found = True
+    return _seat
+
+
+def own_seat() -> Seat | None:
+    """The seat if this process speaks for its worker."""
+    found = seat()
+    return found if found is not None and found.slot is not None else None
+
+
+def _find() -> Seat | None:
+    path, rank = board_path(), local_rank()
+    if not path:
+        return None
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            board = mmap(fd, 0)
+        finally:
+            os.close(fd)
+    except (OSError, ValueError):
+        return None  # The round has ended meanwhile, or this is another machine.
+    if len(board) < at.board_bytes(0) or len(board) % at.WORD_BYTES:
+        return None
+    words = memoryview(board).cast("q")
+    magic, version, workers = words[0], words[1], words[2]
+    # An agent of another version may have laid it out otherwise: better to say nothing.
+    known = (magic, version) == (at.MAGIC, at.VERSION) and len(board) >= at.board_bytes(workers)
+    if not known or not 0 <= rank < workers:
+        return None
+    return Seat(words, os.path.dirname(path), rank)
+
+
+def _claim(slot: memoryview) -> bool:
+    pid, owner = os.getpid(), slot[at.OWNER]
+    if owner not in (0, pid) and os.path.exists(f"/proc/{owner}"):
+        return False
+    slot[at.OWNER] = pid
+    # What an owner before this one could do, this one can't yet.
+    slot[at.STACKS] = 0
+    return True
+
+
+def _forget() -> None:
+    global _found, _seat
+    _found, _seat = False, None
+
+
+os.register_at_fork(after_in_child=_forget)

@@ -1,0 +1,16 @@
+"""How a worker finds its board. `place` reads the other variables, but is slow to import."""
+
+from __future__ import annotations
+
+import os
+
+
+def board_path() -> str:
+    """Where the board of this round is; empty outside of rallypoint."""
+    return os.environ.get("RALLYPOINT_BOARD", "")
+
+
+def local_rank() -> int:
+    """This worker's slot; -1 when the environment does not say."""
+    text = os.environ.get("LOCAL_RANK", "")
+    return int(text) if text.isascii() and text.isdigit() else -1

@@ -1,0 +1,368 @@
+"""The board between an agent and its workers, with real workers on the other side."""
+
+# ruff: noqa: ASYNC110
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import pytest
+
+from rallypoint.agent.board import WorkerBoard
+from rallypoint.wire.board import BoardRequest
+
+LIMIT_S = 30.0
+SERVE = """
+import os, sys
+from rallypoint import worker
+for line in sys.stdin:
+    print(eval(line), flush=True)
+"""
+
+
+class Worker:
+    """A process that evaluates what it is told, in a session of its own as a worker has."""
+
+    def __init__(self, board: WorkerBoard, local_rank: int, program: str = SERVE) -> None:
+        env = dict(os.environ) | {"RALLYPOINT_BOARD": board.path, "LOCAL_RANK": str(local_rank)}
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", program],
+            env=env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def ask(self, expression: str) -> str:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(expression + "\n")
+        self.process.stdin.flush()
+        return self.process.stdout.readline().strip()
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+@contextmanager
+def workers(board: WorkerBoard, count: int, program: str = SERVE) -> Iterator[list[Worker]]:
+    started = [Worker(board, rank, program) for rank in range(count)]
+    board.pids = [worker.process.pid for worker in started]
+    try:
+        yield started
+    finally:
+        for worker in started:
+            worker.end()
+
+
+@asynccontextmanager
+async def a_board(folder: Path, count: int) -> AsyncIterator[WorkerBoard]:
+    board = WorkerBoard.open(str(folder), 3, count)
+    try:
+        yield board
+    finally:
+        board.close()
+        board.close()
+    assert os.listdir(folder) == []
+
+
+async def until(condition: object) -> None:
+    async with asyncio.timeout(LIMIT_S):
+        while not condition():  # type: ignore[operator]
+            await asyncio.sleep(0.005)
+
+
+def test_a_request_is_seen_and_answered(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with a_board(tmp_path, 2) as board:
+            with workers(board, 2) as (first, second):
+                assert first.ask("worker.drain_requested()") == "False"
+                assert board.listeners() == {0}
+                board.request(BoardRequest.GROWTH, 60)
+                assert first.ask("worker.drain_requested()") == "False"
+                assert first.ask("worker.should_restart_at_checkpoint()") == "True"
+                assert board.answered() == frozenset()
+                assert second.ask("worker.checkpoint_saved(7)") == "True"
+                assert board.answered() == {1}
+                assert board.checkpoints() == (None, 7)
+                board.request(BoardRequest.DRAIN, 60)
+                assert board.answered() == frozenset(), "that was for the growth"
+                assert first.ask("worker.drain_requested()") == "True"
+                assert first.ask("worker.checkpoint_saved()") == "True"
+                board.request(BoardRequest.DRAIN, 5)
+                assert board.answered() == {0}, "the deadline alone has moved"
+                board.withdraw()
+                assert first.ask("worker.should_restart_at_checkpoint()") == "False"
+                assert first.ask("worker.checkpoint_saved(9)") == "False"
+                assert board.answered() == frozenset()
+                assert board.checkpoints() == (9, 7)
+                assert board.listeners() == {0}
+
+    asyncio.run(body())
+
+
+def test_progress_is_seen_and_ages(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with a_board(tmp_path, 2) as board:
+            with workers(board, 2) as (first, _):
+                assert board.progress() == (None, None)
+                for step in ("1", "2", "-3", "10**30", "2.5", "41"):
+                    assert first.ask(f"worker.progress({step})") == "None"
+                told, silent = board.progress()
+                assert told is not None
+                assert told.step == 41
+                assert silent is None
+                await until(lambda: (p := board.progress()[0]) is not None and p.age_s > told.age_s)
+
+    asyncio.run(body())
+
+
+def test_the_bell_rings_for_what_is_new(tmp_path: Path) -> None:
+    async def body() -> None:
+        rung: list[None] = []
+        async with a_board(tmp_path, 1) as board:
+            board.on_change = lambda: rung.append(None)
+            with workers(board, 1) as (one,):
+                for asked in ("drain_requested()", "progress(1)", "checkpoint_saved()"):
+                    rung.clear()
+                    one.ask(f"worker.{asked}")
+                    await until(lambda: rung)
+                rung.clear()
+                one.ask(
+                    "[(worker.drain_requested(), worker.progress(2)) for _ in range(999)] and 1"
+                )
+                await asyncio.sleep(0)
+                assert rung == [], "what is asked at every step must not wake the agent"
+
+    asyncio.run(body())
+
+
+def test_is_current_until_the_round_ends(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with a_board(tmp_path, 1) as board:
+            with workers(board, 1) as (one,):
+                assert one.ask("worker.is_current()") == "True"
+                board.retire()
+                assert one.ask("worker.is_current()") == "False"
+
+    asyncio.run(body())
+
+
+def test_nobody_else_may_read_the_board(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with a_board(tmp_path, 1) as board:
+            folder = Path(board.path).parent
+            assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+            for file in folder.iterdir():
+                assert stat.S_IMODE(file.stat().st_mode) == 0o600, file
+
+    asyncio.run(body())
+
+
+GARBAGE = (
+    b"\n" * 100_000,
+    b"\xff\x00" * 50_000,
+    b"{" * 20_000 + b"\n",
+    b'{"a": 1}\n',
+    b"listens 99999999999999999999\n",
+)
+
+
+@pytest.mark.parametrize("garbage", GARBAGE, ids=range(len(GARBAGE)))
+def test_garbage_on_the_bell_is_no_harm(tmp_path: Path, garbage: bytes) -> None:
+    async def body() -> None:
+        rung: list[None] = []
+        async with a_board(tmp_path, 1) as board:
+            board.on_change = lambda: rung.append(None)
+            fd = os.open(board.bell_path, os.O_WRONLY | os.O_NONBLOCK)
+            try:
+                left = garbage
+                while left:
+                    try:
+                        left = left[os.write(fd, left) :]
+                    except BlockingIOError:
+                        await asyncio.sleep(0)
+            finally:
+                os.close(fd)
+            with workers(board, 1) as (one,):
+                await asyncio.sleep(0)
+                rung.clear()
+                one.ask("worker.drain_requested()")
+                await until(lambda: rung)
+                assert board.listeners() == {0}
+
+    asyncio.run(body())
+
+
+def test_garbage_on_the_board_is_no_harm(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with a_board(tmp_path, 2) as board:
+            with workers(board, 2):
+                size = os.stat(board.path).st_size
+                for data in (b"\xff" * size, b"\x80" * size, os.urandom(size), b""):
+                    Path(board.path).write_bytes(data)
+                    board.request(BoardRequest.DRAIN, 1)
+                    assert len(board.progress()) == 2
+                    assert board.listeners() <= {0, 1}
+                    assert board.answered() <= {0, 1}
+                    assert len(board.checkpoints()) == 2
+                    texts = await board.dump_stacks(0.1)
+                    assert set(texts) == {0, 1}
+                    assert all(text.startswith("process ") for text in texts.values())
+
+    asyncio.run(body())
+
+
+def test_a_process_that_a_worker_forks_or_starts_does_not_speak_for_it(tmp_path: Path) -> None:
+    program = """
+import os, subprocess, sys
+from rallypoint import worker
+def children():
+    if (pid := os.fork()) == 0:
+        said = [worker.drain_requested(), worker.checkpoint_saved(5), worker.progress(99)]
+        os._exit(10 + sum(map(bool, said)))
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    text = "from rallypoint import worker as w; w.progress(98); w.checkpoint_saved(6)"
+    text += "; print(w.drain_requested())"
+    return code, subprocess.run([sys.executable, "-c", text], capture_output=True).stdout
+for line in sys.stdin:
+    print(eval(line), flush=True)
+"""
+
+    async def body() -> None:
+        async with a_board(tmp_path, 1) as board:
+            with workers(board, 1, program) as (one,):
+                one.ask("worker.progress(1)")
+                board.request(BoardRequest.DRAIN, 60)
+                # They may know (the one forked sees the request), but are not heard.
+                assert one.ask("children()") == "(11, b'True\\n')"
+                assert board.answered() == frozenset()
+                assert board.listeners() == frozenset()
+                told = board.progress()[0]
+                assert told is not None
+                assert told.step == 1
+                assert one.ask("worker.checkpoint_saved(2)") == "True"
+                assert board.answered() == {0}
+
+    asyncio.run(body())
+
+
+def test_a_script_that_a_shell_runs_speaks_for_the_worker_one_after_the_other(
+    tmp_path: Path,
+) -> None:
+    program = """
+import subprocess, sys
+for step in (5, 6):
+    text = f"from rallypoint import worker as w; w.progress({step})"
+    subprocess.run([sys.executable, "-c", text], check=True)
+    print(step, flush=True)
+sys.stdin.read()
+"""
+
+    async def body() -> None:
+        async with a_board(tmp_path, 1) as board:
+            with workers(board, 1, program) as (one,):
+                assert one.process.stdout is not None
+                for expected in (5, 6):
+                    assert one.process.stdout.readline().strip() == str(expected)
+                told = board.progress()[0]
+                assert told is not None
+                assert told.step == 6
+
+    asyncio.run(body())
+
+
+STUCK = """
+import sys, threading, time
+from rallypoint import worker
+def waits_for_ever():
+    threading.Event().wait()
+threading.Thread(target=waits_for_ever, daemon=True).start()
+def busy_in_step():
+    print("stuck", flush=True)
+    sum(iter(lambda: 1, 2))
+worker.progress(1)
+busy_in_step()
+"""
+
+
+def test_stacks_of_all_threads_of_a_worker_that_never_yields(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with a_board(tmp_path, 2) as board:
+            with workers(board, 2, STUCK) as started:
+                for worker in started:
+                    assert worker.process.stdout is not None
+                    worker.process.stdout.readline()
+                texts = await board.dump_stacks()
+                assert set(texts) == {0, 1}
+                for text in texts.values():
+                    assert "busy_in_step" in text
+                    assert "waits_for_ever" in text
+                again = await board.dump_stacks(local_ranks=[1])
+                assert set(again) == {1}
+                assert again[1].count("busy_in_step") == 1, "only what is new"
+                assert all(worker.process.poll() is None for worker in started)
+
+    asyncio.run(body())
+
+
+def test_a_worker_that_offers_no_stacks_is_not_signalled(tmp_path: Path) -> None:
+    program = "print(1, flush=True); import time; time.sleep(600)"
+
+    async def body() -> None:
+        async with a_board(tmp_path, 1) as board:
+            with workers(board, 1, program) as (one,):
+                assert one.process.stdout is not None
+                one.process.stdout.readline()
+                texts = await board.dump_stacks()
+                assert f"process {one.process.pid} (python" in texts[0]
+                assert one.process.poll() is None
+
+    asyncio.run(body())
+
+
+def test_a_worker_that_became_another_program_is_not_signalled(tmp_path: Path) -> None:
+    program = """
+import os
+from rallypoint import worker
+worker.progress(1)
+os.execv("/bin/sh", ["sh", "-c", "echo 1; sleep 600"])
+"""
+
+    async def body() -> None:
+        async with a_board(tmp_path, 1) as board:
+            with workers(board, 1, program) as (one,):
+                assert one.process.stdout is not None
+                one.process.stdout.readline()
+                texts = await board.dump_stacks()
+                assert texts[0].startswith("process ")
+                assert one.process.poll() is None
+                os.killpg(one.process.pid, signal.SIGKILL)
+
+    asyncio.run(body())
+
+
+def test_without_a_place_for_it_a_board_is_silent(tmp_path: Path) -> None:
+    async def body() -> None:
+        for scratch in ("", str(tmp_path / "missing")):
+            board = WorkerBoard.open(scratch, 1, 2)
+            assert board.path == ""
+            board.request(BoardRequest.DRAIN, 1)
+            board.withdraw()
+            board.retire()
+            assert board.progress() == (None, None)
+            assert board.listeners() | board.answered() == frozenset()
+            assert await board.dump_stacks() == {}
+            board.close()
+
+    asyncio.run(body())
