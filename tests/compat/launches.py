@@ -15,7 +15,9 @@ ARGUMENTS = ("--nnodes", "7", "x${local_rank}", "--", "a b")
 
 # Only torchrun sets it: the launcher's note to its own agent, which leaks.
 TORCHRUN_ONLY = {"TORCHELASTIC_SIGNALS_TO_HANDLE"}
+# PYTHONFAULTHANDLER: so that a crash of native code tells where it was.
 OURS_ONLY = {
+    "PYTHONFAULTHANDLER",
     "RALLYPOINT_RUN_ID",
     "RALLYPOINT_INCARNATION",
     "RALLYPOINT_ROUND",
@@ -58,7 +60,7 @@ def launch(command: list[str], folder: Path, base: dict[str, str]) -> list[Worke
 
 def plain_environ() -> dict[str, str]:
     """Ours, without what an outer launcher or an earlier test run may have left in it."""
-    ours = re.compile(r"PET_|PYTEST_|TORCH|RALLYPOINT_|OMP_|RANK|MASTER_")
+    ours = re.compile(r"PET_|PYTEST_|PYTHONFAULTHANDLER|TORCH|RALLYPOINT_|OMP_|RANK|MASTER_")
     return {name: value for name, value in os.environ.items() if not ours.match(name)}
 
 

@@ -48,6 +48,7 @@ TOLD = {
     "TORCHELASTIC_USE_AGENT_STORE": "True",
     "TORCHELASTIC_ERROR_FILE": "/logs/1/error.json",
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+    "PYTHONFAULTHANDLER": "1",
     "OMP_NUM_THREADS": "1",
     "RALLYPOINT_RUN_ID": "job-x",
     "RALLYPOINT_INCARNATION": "2",
@@ -70,6 +71,7 @@ def test_the_rest_is_inherited_and_the_outer_job_is_overwritten() -> None:
 
 def test_what_the_person_set_is_kept() -> None:
     base = {"OMP_NUM_THREADS": "8", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3"}
+    base["PYTHONFAULTHANDLER"] = ""
     assert base.items() <= worker_environ(PLACEMENT, base).items()
 
 

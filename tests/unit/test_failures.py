@@ -17,6 +17,7 @@ from rallypoint.process.failures import (
     tells_of_lost_peer,
 )
 from rallypoint.process.oom import OomWatch
+from rallypoint.process.relay_lines import last_lines
 
 EXIT_1 = WorkerExit(1, None)
 RECORDED = {
@@ -174,8 +175,51 @@ def test_A3_fatal_signal_is_named_and_outranks_last_words(
 
 def test_A7_out_of_memory_is_hinted_only_for_sigkill() -> None:
     hinted = describe_failure(WorkerExit(None, 9), out_of_memory=True).message
-    assert hinted.startswith("killed by SIGKILL (out of memory?")
+    assert hinted.startswith("killed by SIGKILL: out of memory (")
     assert describe_failure(EXIT_1, out_of_memory=True).message == "exit code 1"
+
+
+CRASHED = (
+    b"""step 7
+loading
+Fatal Python error: Segmentation fault
+
+Thread 0x00007f11e3fff6c0 (most recent call first):
+  File "threading.py", line 982 in run
+
+Current thread 0x00007f120b22cb80 (most recent call first):
+  File "native.py", line 519 in string_at
+"""
+    + b'  File "train.py", line 5 in deep\n' * 40
+    + b"""
+Extension modules: numpy._core._multiarray_umath, torch._C (total: 2)
+"""
+)
+
+
+def test_A7_a_crash_shows_the_stack_of_the_thread_that_crashed() -> None:
+    detail = describe_failure(WorkerExit(None, 11, True), stderr_tail=last_lines(CRASHED))
+    shown = detail.traceback.splitlines()
+    assert shown[:5] == [
+        "step 7",
+        "loading",
+        "Fatal Python error: Segmentation fault",
+        "Current thread 0x00007f120b22cb80 (most recent call first):",
+        '  File "native.py", line 519 in string_at',
+    ]
+    assert len(shown) == 19
+    assert shown[-1] == "  ... and 27 more"
+    aborted = describe_failure(WorkerExit(None, 6), stderr_tail=ABORTED + CRASHED)
+    assert aborted.message == "killed by SIGABRT: NCCL communicator was aborted on rank 3."
+    other = describe_failure(WorkerExit(3, None), stderr_tail=CRASHED)
+    assert other.traceback.endswith("(total: 2)\n")
+
+
+def test_A7_the_stack_is_found_where_the_header_is_too_far_up() -> None:
+    threads = b"Thread 0x1 (most recent call first):\n" + b'  File "t.py", line 1 in run\n' * 400
+    tail = last_lines(b"Fatal Python error: Aborted\n\n" + threads + CRASHED.partition(b"\n\n")[2])
+    shown = describe_failure(WorkerExit(None, 6), stderr_tail=tail).traceback.splitlines()
+    assert shown[1] == '  File "native.py", line 519 in string_at'
 
 
 def test_sizes_are_bounded_and_no_character_is_torn() -> None:

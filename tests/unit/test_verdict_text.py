@@ -93,7 +93,16 @@ def test_A7_without_any_trace_the_advice_is_to_keep_one() -> None:
         "    what to do: run again with --log-dir DIR --tee 3 to keep what each worker writes",
     ]
     crashed = replace(KILLED, signal="SIGSEGV")
-    assert "PYTHONFAULTHANDLER=1" in lines(replace(FAILED, cause=crashed))[-1]
+    assert "native code crashed" in lines(replace(FAILED, cause=crashed))[-1]
+    told = replace(crashed, detail=("Current thread 0x1 (most recent call first):",))
+    assert "what to do" not in lines(replace(FAILED, cause=told))[-1]
+
+
+def test_A7_a_kill_for_memory_is_told_as_such() -> None:
+    message = "killed by SIGKILL: out of memory (the kernel has just killed for memory here)"
+    told = lines(replace(FAILED, cause=replace(KILLED, message=message)))
+    assert told[1] == f"    error: {message}"
+    assert told[-1].startswith("    what to do: have the workers use less memory")
 
 
 def test_A7_an_end_that_no_worker_caused_is_one_line() -> None:

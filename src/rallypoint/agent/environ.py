@@ -53,11 +53,14 @@ def worker_environ(
 
     TORCHELASTIC_USE_AGENT_STORE is `True` because a store listens at MASTER_ADDR:MASTER_PORT before
     any worker starts, so that every worker is a client of it, rank 0 too. The token is taken out:
-    a worker runs the user's code, and its environment ends up in logs.
+    a worker runs the user's code, and its environment ends up in logs. PYTHONFAULTHANDLER, which
+    torchrun does not set, has Python write its stack to stderr at a fatal signal; an empty value in
+    `base` turns that off.
     """
     environ = dict(os.environ if base is None else base)
     environ.pop(TOKEN_VARIABLE, None)
     environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
+    environ.setdefault("PYTHONFAULTHANDLER", "1")
     if placement.omp_threads is not None:
         environ.setdefault("OMP_NUM_THREADS", str(placement.omp_threads))
     environ |= {

@@ -129,15 +129,17 @@ def _says_no_more(cause: FirstCause) -> bool:
 
 def _advice(view: VerdictView, cause: FirstCause) -> str:
     """The next step that the evidence suggests; empty when it suggests none."""
+    if cause.signal == "SIGKILL" and "out of memory" in cause.message:
+        return "have the workers use less memory, or give the container more"
     if cause.signal == "SIGKILL":
         return (
             f"something outside the job killed it; most often it ran out of memory: "
             f"look for its pid in the kernel log of {one_line(cause.node)} (dmesg -T)"
         )
     if cause.signal in ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT"):
-        if any("Fatal Python error" in line for line in cause.detail):
+        if any(line.startswith("Current thread 0x") for line in cause.detail):
             return ""
-        return "native code crashed: run with PYTHONFAULTHANDLER=1 to see where"
+        return "native code crashed: a core dump (ulimit -c unlimited) shows where"
     if cause.exit_code in (126, 127) and not cause.detail:
         return "check that the program exists on that node and may be executed"
     if not cause.detail and not cause.log_file and (not cause.message or _says_no_more(cause)):

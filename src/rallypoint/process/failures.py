@@ -13,6 +13,7 @@ import math
 import os
 import re
 import stat
+from itertools import takewhile
 from typing import NamedTuple
 
 import msgspec
@@ -111,9 +112,10 @@ def describe_failure(
             if signum == _SIGABRT and said:
                 message = f"{message}: {said}"
     fatal = outcome.signal not in (None, _SIGABRT)
+    crash = _crash_stack(tail) if outcome.signal is not None else ""
     return FailureDetail(
         _clip_end(message, MESSAGE_LIMIT_BYTES),
-        _clip_start(error.traceback or tail, TRACEBACK_LIMIT_BYTES),
+        _clip_start(crash or error.traceback or tail, TRACEBACK_LIMIT_BYTES),
         not fatal and tells_of_lost_peer(error.text),
         error.raised_at,
     )
@@ -156,7 +158,7 @@ def _describe_signal(signum: int, core_dumped: bool, out_of_memory: bool) -> str
     if core_dumped:
         text += " (core dumped)"
     if signum == _SIGKILL and out_of_memory:
-        text += " (out of memory? the kernel has just killed for memory here)"
+        text += ": out of memory (the kernel has just killed for memory here)"
     return text
 
 
@@ -209,6 +211,25 @@ def _exception_block(tail: str) -> str:
         if _EXCEPTION.match(lines[index]):
             return lines[index]
     return ""
+
+
+_CRASH_FRAMES, _BEFORE_CRASH = 14, 5
+
+
+def _crash_stack(tail: str) -> str:
+    """What was said just before a fatal signal, and the stack of the thread that got it; "" where
+    Python dumped none. The innermost frames come first; other threads tell nothing of it."""
+    lines = tail.splitlines()
+    header = next((n for n, s in enumerate(lines) if s.startswith("Fatal Python error: ")), None)
+    thread = next((n for n, s in enumerate(lines) if s.startswith("Current thread 0x")), None)
+    if thread is None:
+        return ""
+    frames = list(takewhile(str.strip, lines[thread:]))
+    if len(frames) > _CRASH_FRAMES + 1:
+        more = len(frames) - _CRASH_FRAMES - 1
+        frames[_CRASH_FRAMES + 1 :] = [f"  ... and {more} more"]
+    before = lines[max(0, header - _BEFORE_CRASH) : header + 1] if header is not None else []
+    return "\n".join(before + frames)
 
 
 def _last_line(tail: str) -> str:

@@ -12,6 +12,7 @@ import re
 LINE_LIMIT = 64 * 1024
 TAIL_LINES = 20
 TAIL_BYTES = 8 * 1024
+_DUMP = re.compile(rb"Fatal Python error: |Current thread 0x")
 
 _RETURNS_OF_EMPTY_LINE = re.compile(rb"(?m)^\r+(?![\r\n])")
 _RETURNS = re.compile(rb"\r+\n?")
@@ -97,9 +98,16 @@ class Tail:
 
 
 def last_lines(data: bytes) -> bytes:
-    """The end of `data` within a tail's bounds; a line that the bound cuts loses its beginning."""
+    """The end of `data` within a tail's bounds; a line that the bound cuts loses its beginning.
+
+    What Python dumps at a fatal signal is kept from its header on, or from the thread that crashed,
+    however many lines that are: the frame that matters comes first.
+    """
     end = data[-TAIL_BYTES:]
     # A cut may have hit the middle of a character.
     while len(data) > len(end) and end and end[0] & 0xC0 == 0x80:
         end = end[1:]
-    return b"".join(end.splitlines(keepends=True)[-TAIL_LINES:])
+    lines = end.splitlines(keepends=True)
+    start = max(0, len(lines) - TAIL_LINES)
+    dump = next((n for n, line in enumerate(lines) if _DUMP.match(line)), len(lines))
+    return b"".join(lines[min(start, max(0, dump - TAIL_LINES // 2)) :])
