@@ -1,0 +1,133 @@
+"""Four nodes, one failure on any rank, and no decorator: every node names the same culprit (A3).
+
+Another worker has failed before, because the culprit was gone: its agent looks away meanwhile, so
+that what comes first is not what was noticed first.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from tests.integration.cluster import AgentProcess, Cluster, Worker, wait_until
+from tests.integration.memory_cgroup import inside, memory_cgroup
+
+NAMES, WORKERS_PER_NODE = ("a", "b", "c", "d"), 2
+LOST_PEER = "raise ConnectionResetError('Connection reset by peer')"
+LIMIT_BYTES = 400 << 20
+NO_CGROUP = "import signal; os.kill(os.getpid(), signal.SIGKILL)"
+
+
+@dataclass(frozen=True)
+class Case:
+    """What a worker is told to do, and what is said of it."""
+
+    order: str
+    how: str
+    details: tuple[str, ...]
+
+
+CASES = {
+    "exception": Case(
+        "raise ValueError('the batch is empty')",
+        "exited with code 1",
+        ("error: ValueError: the batch is empty", "its traceback:", '  File "'),
+    ),
+    "SIGSEGV": Case(
+        "import ctypes; ctypes.string_at(0)",
+        "was killed by SIGSEGV",
+        ("Fatal Python error: Segmentation fault", "Current thread 0x", "in string_at"),
+    ),
+    "out of memory": Case(
+        f"x = b'x' * {LIMIT_BYTES * 4}",
+        "was killed by SIGKILL",
+        ("error: killed by SIGKILL: out of memory", "what to do: have the workers use less memory"),
+    ),
+    "os._exit": Case("os._exit(3)", "exited with code 3", ()),
+    "sys.exit": Case(
+        "sys.exit('no such data set')",
+        "exited with code 1",
+        ("its last lines on stderr:", "  | no such data set"),
+    ),
+}
+
+
+@pytest.fixture
+def seed() -> int:
+    """Another one every time, unless RALLYPOINT_SEED names it."""
+    return int(os.environ.get("RALLYPOINT_SEED") or random.randrange(1 << 32))
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_A3_A7_every_node_names_the_same_culprit(tmp_path: Path, kind: str, seed: int) -> None:
+    print(f"again with RALLYPOINT_SEED={seed}")
+    case, chosen = CASES[kind], random.Random(seed)
+    rank, other = chosen.sample(range(len(NAMES) * WORKERS_PER_NODE), 2)
+    with ExitStack() as stack:
+        prefix: dict[str, tuple[str, ...]] = {}
+        if kind == "out of memory":
+            group = stack.enter_context(memory_cgroup(LIMIT_BYTES))
+            if group is None:
+                case = Case(NO_CGROUP, case.how, ())
+            else:
+                prefix[NAMES[rank // WORKERS_PER_NODE]] = inside(group)
+        cluster = stack.enter_context(Cluster(tmp_path, nnodes=4, log_format="text"))
+        cluster.options |= {"log_dir": str(tmp_path / "logs"), "redirects": 2}
+        agents = [
+            cluster.agent(name, WORKERS_PER_NODE, hosts=name == "a", prefix=prefix.get(name, ()))
+            for name in NAMES
+        ]
+        workers = cluster.wait_workers(len(NAMES) * WORKERS_PER_NODE)
+        culprit = fail_behind_its_agents_back(cluster, workers, case.order, rank, other)
+        assert [agent.wait_exit() for agent in agents] == [1] * len(agents)
+        told = [last_lines(agent) for agent in agents]
+        for lines in told:
+            names_the_culprit(lines, culprit, case)
+        assert told.count(told[0]) == len(told), told
+
+
+def fail_behind_its_agents_back(
+    cluster: Cluster, workers: list[Worker], order: str, rank: int, other: int
+) -> Worker:
+    """First `other` fails, as one does whose peer is gone; both are noticed later, together."""
+    culprit, victim = workers[rank], workers[other]
+    paused = {a.name: a for a in cluster.all_agents if a.name in (culprit.node, victim.node)}
+    for agent in paused.values():
+        agent.pause()
+    cluster.order(LOST_PEER, rank=other)
+    wait_until(lambda: not victim.is_alive, "the victim to fail")
+    cluster.order(order, rank=rank)
+    wait_until(lambda: not culprit.is_alive, "the culprit to fail")
+    # The victim's is the first report.
+    for agent in sorted(paused.values(), key=lambda agent: agent.name != victim.node):
+        agent.resume()
+    return culprit
+
+
+def last_lines(agent: AgentProcess) -> list[str]:
+    starts = [n for n, line in enumerate(agent.lines) if line.startswith("rallypoint: job ")]
+    assert len(starts) == 1, agent.lines
+    return agent.lines[starts[0] :]
+
+
+def names_the_culprit(lines: list[str], culprit: Worker, case: Case) -> None:
+    """Node, rank, local rank, pid, how, when, the message, the log, and how many followed."""
+    local_rank = culprit.rank % WORKERS_PER_NODE
+    who = f"rank {culprit.rank} (node {culprit.node}, local rank {local_rank}, pid {culprit.pid})"
+    assert re.fullmatch(
+        rf"rallypoint: job job failed: {re.escape(who)} {case.how} at \d\d:\d\d:\d\d\.\d\d\d "
+        r"in round 0",
+        lines[0],
+    ), lines[0]
+    text = "\n".join(lines)
+    for detail in case.details:
+        assert detail in text
+    assert re.search(
+        rf"^    log: \S+/attempt_0/{local_rank}/stderr\.log \(on {culprit.node}\)$", text, re.M
+    )
+    assert "    1 other worker failed because of it" in lines
