@@ -77,7 +77,7 @@ def test_A3_A7_every_node_names_the_same_culprit(tmp_path: Path, kind: str, seed
             else:
                 prefix[NAMES[rank // WORKERS_PER_NODE]] = inside(group)
         cluster = stack.enter_context(Cluster(tmp_path, nnodes=4, log_format="text"))
-        cluster.options |= {"log_dir": str(tmp_path / "logs"), "redirects": 2}
+        cluster.options |= {"lease": 60, "log_dir": str(tmp_path / "logs"), "redirects": 2}
         agents = [
             cluster.agent(name, WORKERS_PER_NODE, hosts=name == "a", prefix=prefix.get(name, ()))
             for name in NAMES
@@ -103,9 +103,13 @@ def fail_behind_its_agents_back(
     wait_until(lambda: not victim.is_alive, "the victim to fail")
     cluster.order(order, rank=rank)
     wait_until(lambda: not culprit.is_alive, "the culprit to fail")
-    # The victim's is the first report.
-    for agent in sorted(paused.values(), key=lambda agent: agent.name != victim.node):
-        agent.resume()
+    # The victim's is the first report, and the culprit's agent is told to stop before it looks.
+    first, last = paused[victim.node], paused[culprit.node]
+    first.resume()
+    hosts = cluster.all_agents[0]
+    if hosts is not last:
+        wait_until(lambda: "round 0 ended" in "\n".join(hosts.lines), "the round to end")
+    last.resume()
     return culprit
 
 

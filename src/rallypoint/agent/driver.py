@@ -205,6 +205,8 @@ class Agent:
                 self._step(StartOrdered(stamp))
             case m.StopNow(stamp, reason):
                 if stamp == self._state.stamp:
+                    if self._workers is not None:
+                        self._workers.notice()
                     self.say("round_ended", f"round {stamp.round} ended: {reason.text}")
                 self._step(StopOrdered(stamp, reason))
             case m.Ended(_, verdict):

@@ -43,6 +43,10 @@ class NodeWorkers(Protocol):
     def use_guard(self, guard: Guard) -> None:
         """The guard was replaced."""
 
+    def notice(self) -> None:
+        """Call `on_exits` now for what has ended and was not told, if that can be known: after
+        the next signal nobody can tell whether a worker failed by itself."""
+
     def signal(self, number: int) -> None:
         """Ask all to end; then wait until nothing is left."""
 

@@ -151,18 +151,29 @@ class RoundWorkers:
             self._loop.call_soon(self._tell)
         self._untold.append(local_rank)
 
+    def notice(self) -> None:
+        """Tell at once of every worker that has ended by now."""
+        self._untold += self._look()
+        self._tell()
+
     def _note(self, local_rank: int, outcome: WorkerExit) -> None:
-        self._noticed[local_rank] = (self._loop.time(), time.time())
+        self._noticed.setdefault(local_rank, (self._loop.time(), time.time()))
         self._outcomes[local_rank] = outcome
+
+    def _look(self) -> list[int]:
+        """Who has ended although nobody has said so yet."""
+        found = []
+        for local_rank, pid in enumerate(self._workers.pids):
+            if local_rank not in self._outcomes and (outcome := exits.peek(pid)):
+                self._note(local_rank, outcome)
+                found.append(local_rank)
+        return found
 
     def _tell(self) -> None:
         """Tell what was noticed together, and whoever is dead by now although nobody said so."""
         together, self._untold = self._untold, []
         if any(not self._outcomes[local_rank].succeeded for local_rank in together):
-            for local_rank, pid in enumerate(self._workers.pids):
-                if local_rank not in self._outcomes and (found := exits.peek(pid)):
-                    self._note(local_rank, found)
-                    together.append(local_rank)
+            together += self._look()
         fresh = [local_rank for local_rank in together if local_rank not in self._told]
         self._told.update(fresh)
         outcomes = ((local_rank, self._outcomes[local_rank]) for local_rank in fresh)
