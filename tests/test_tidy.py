@@ -95,7 +95,13 @@ WALL_CLOCK_READERS: dict[str, str] = {
     "observe/event.py": "dates events for whoever reads them",
     "observe/metrics.py": "dates numbers for whoever reads them",
 }
-UNSAFE_USES: dict[tuple[str, str], str] = {}
+UNSAFE_USES: dict[tuple[str, str], str] = {
+    (
+        path,
+        "imports pickle",
+    ): "a function's arguments and result, between an agent and its own child"
+    for path in ("process/bootstrap.py", "process/calls.py", "process/result_files.py")
+}
 
 
 def imports(source: str) -> Iterator[str]:

@@ -7,6 +7,7 @@ raised as `UsageError` with the offending value and the fix.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
 from typing import Literal
 
@@ -185,11 +186,50 @@ class RestartConfig(Struct, frozen=True, kw_only=True):
             _positive("--restart-window", self.window_s)
 
 
-class WorkerConfig(Struct, frozen=True, kw_only=True):
-    """What runs on this node."""
+class StartMethod(Enum):
+    """How a worker comes to be.
 
-    argv: tuple[str, ...]
+    SPAWN execs an interpreter. FORKSERVER forks a prepared process, which has imported the modules
+    of `preload`, so that a restart does not import them again. FORK forks the calling process: no
+    argument is pickled, but locks that its other threads hold stay locked in the worker, and CUDA
+    can't be used there once the caller has.
+    """
+
+    SPAWN = "spawn"
+    FORKSERVER = "forkserver"
+    FORK = "fork"
+
+
+class FunctionCall(Struct, frozen=True):
+    """A Python function that workers run instead of a command; `args` by local rank.
+
+    A worker's environment is in place before it imports the function's module, and `__main__` of
+    the calling program, under the name `__mp_main__`. What the function returns is pickled and
+    comes back, whatever its size; a worker that ends by `sys.exit(0)` returns None. What it raises
+    is printed, left in the worker's error file with its causes, and ends the worker with code 1.
+    """
+
+    function: Callable[..., object]
+    args: tuple[tuple[object, ...], ...]
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return str(getattr(self.function, "__qualname__", None) or repr(self.function))
+
+
+class WorkerConfig(Struct, frozen=True, kw_only=True):
+    """What runs on this node: a command, or a function."""
+
+    argv: tuple[str, ...] = ()
     """The exact command; `${local_rank}` in an argument is replaced by the worker's local rank."""
+    function: FunctionCall | None = None
+    """Instead of `argv`. Its results are `JobEnd.return_values`."""
+    start_method: StartMethod | None = None
+    """None: FORKSERVER for a function or with `preload`, else SPAWN."""
+    preload: tuple[str, ...] = ()
+    """Modules that are imported once, in a prepared process that workers are forked from. They see
+    the agent's environment, not a worker's. `__main__` may be named if there is a function."""
     count: int = 1
     role: str = "default"
     omp_threads: int | None = None
@@ -201,6 +241,25 @@ class WorkerConfig(Struct, frozen=True, kw_only=True):
                 f"--nproc-per-node {self.count}: must be 1..{MAX_WORKERS_PER_NODE} workers"
             )
         _name("--role", self.role)
+        if self.function is not None and self.argv:
+            raise UsageError(f"argv {self.argv!r} with a function: give one of the two")
+        if self.function is not None and len(self.function.args) != self.count:
+            raise UsageError(
+                f"{len(self.function.args)} tuples of arguments for {self.function.name}: "
+                f"needs one for each of the {self.count} workers"
+            )
+        if self.preload and self.start_method not in (None, StartMethod.FORKSERVER):
+            raise UsageError(
+                f"preload {','.join(self.preload)} with the start method "
+                f"{self.start_method.value}: only forkserver imports modules beforehand"
+            )
+
+    @property
+    def method(self) -> StartMethod:
+        """The start method that was asked for, or what is usual for what runs."""
+        if self.start_method is not None:
+            return self.start_method
+        return StartMethod.FORKSERVER if self.function or self.preload else StartMethod.SPAWN
 
 
 class OutputConfig(Struct, frozen=True, kw_only=True):

@@ -89,8 +89,7 @@ class Agent:
         self._hosts = False
         self._joins = 0
         self._workers: NodeWorkers | None = None
-        self.return_values: dict[int, object] = {}
-        """By global rank, once the workers of this node have succeeded."""
+        self._succeeded_workers: NodeWorkers | None = None
         self.failures: dict[int, WorkerFailure] = {}
         """By global rank: the newest round's on this node."""
         self._enrolling: asyncio.Task[None] | None = None
@@ -126,6 +125,13 @@ class Agent:
                 self._workers.abandon()
             except OSError:
                 pass  # The guard does it, as soon as this agent has gone.
+
+    def return_values(self) -> dict[int, object]:
+        """By global rank, if the workers of this node have succeeded. To be called once."""
+        workers, assignment = self._succeeded_workers, self._state.assignment
+        if workers is None or assignment is None:
+            return {}
+        return {assignment.base_rank + rank: value for rank, value in workers.results().items()}
 
     def caught(self, number: int) -> None:
         """A signal arrived for this agent."""
@@ -290,7 +296,7 @@ class Agent:
         if not assignment.enrol:
             self._say_assigned(assignment)
             self._store.open(stamp)
-        self.return_values, self.failures = {}, {}
+        self._succeeded_workers, self.failures = None, {}
         self._workers = self._make_workers(stamp, assignment, self._exited, self._gone)
         placement = placement_maker(
             assignment,
@@ -344,11 +350,7 @@ class Agent:
         self._step(WorkersExited(stamp, exits))
 
     def _succeeded(self, stamp: Stamp) -> None:
-        assignment = self._state.assignment
-        assert self._workers is not None
-        assert assignment is not None
-        results = self._workers.results().items()
-        self.return_values = {assignment.base_rank + local: value for local, value in results}
+        self._succeeded_workers = self._workers
         self.say("succeeded", "all workers of this node exited with code 0")
         self._report(m.Succeeded(stamp))
 

@@ -60,7 +60,8 @@ class NodeWorkers(Protocol):
         """What is known at once of these exits; the rest comes with `on_gone`."""
 
     def results(self) -> dict[int, object]:
-        """What the workers returned, by local rank, once all have succeeded."""
+        """What the workers returned, by local rank, once all have succeeded. At most once, when
+        the agent has left the job: large results take their time."""
 
 
 MakeWorkers = Callable[[Stamp, Assignment, OnExits, OnGone], NodeWorkers]

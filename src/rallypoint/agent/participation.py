@@ -12,6 +12,7 @@ from functools import partial
 from typing import cast
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from rallypoint.agent.driver import Agent
 from rallypoint.agent.embedding import Embedding
@@ -65,7 +66,8 @@ class JobEnd(Struct, frozen=True):
     round: int
     elapsed_s: float
     return_values: dict[int, object] = {}
-    """What the workers of this node returned, by global rank, if all have succeeded."""
+    """What the workers of this node returned, by global rank, if all have succeeded. Filled in
+    last, after the farewell: `on_end` does not see it."""
     failures: dict[int, WorkerFailure] = {}
     """The failures of this node's workers in the last round, by global rank."""
 
@@ -114,15 +116,15 @@ class Participation:
             finish = await agent.finished
             run_id = self._config.rendezvous.run_id
             elapsed_s = time.monotonic() - began_at
-            values, failures = agent.return_values, agent.failures
-            end = JobEnd(finish, run_id, agent.round, elapsed_s, values, failures)
+            end = JobEnd(finish, run_id, agent.round, elapsed_s, {}, agent.failures)
             on_end(end)
-            return end
         finally:
             meeting.cancel()
             await asyncio.gather(meeting, return_exceptions=True)
             await self._leave()
             self._uninstall()
+        # Last, for large ones take their time: by now nobody waits for this node.
+        return replace(end, return_values=agent.return_values())
 
     def _install(self) -> None:
         loop = asyncio.get_running_loop()

@@ -9,14 +9,15 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 
 from msgspec.structs import replace
 
 from rallypoint.agent.board import WorkerBoard
-from rallypoint.agent.environ import WorkerPlacement, worker_argv, worker_environ
+from rallypoint.agent.environ import WorkerPlacement, worker_environ
 from rallypoint.agent.node_workers import OnExits, OnGone
+from rallypoint.agent.worker_origin import WorkerOrigin
 from rallypoint.config import WorkerConfig
 from rallypoint.core.group_events import Exit
 from rallypoint.core.model import Assignment, Stamp, WorkerFailure
@@ -26,6 +27,7 @@ from rallypoint.process.guard import Guard
 from rallypoint.process.limits import out_of_files
 from rallypoint.process.log_dir import path_text
 from rallypoint.process.oom import OomWatch
+from rallypoint.process.result_files import ResultFiles
 from rallypoint.process.spawn import Command
 from rallypoint.process.worker_output import WorkerOutput, WorkerOutputs
 from rallypoint.process.workers import WorkerSet
@@ -45,6 +47,7 @@ class RoundWorkers:
         stamp: Stamp,
         assignment: Assignment,
         config: WorkerConfig,
+        origin: WorkerOrigin,
         outputs: WorkerOutputs,
         guard: Guard | None,
         on_exits: OnExits,
@@ -53,7 +56,8 @@ class RoundWorkers:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._stamp, self._assignment, self._config = stamp, assignment, config
-        self._outputs = outputs
+        self._origin, self._outputs = origin, outputs
+        self._results = ResultFiles()
         self._on_exits, self._on_gone = on_exits, on_gone
         self._workers = WorkerSet(guard)
         self._opened: list[WorkerOutput] = []
@@ -83,8 +87,8 @@ class RoundWorkers:
                 self._opened.append(output)
                 placed = replace(placement(local_rank, output.error_file), board=self.board.path)
                 environ = worker_environ(placed)
-                commands.append(self._command(local_rank, environ, output))
-            self._workers.start(commands, self._exited)
+                commands.append(self._origin.command(local_rank, environ, output, self._results))
+            self._workers.start(commands, self._exited, self._origin.spawn)
             self.board.pids = self._workers.pids
         except OSError as error:
             if (short := out_of_files(error)) is None:
@@ -136,14 +140,12 @@ class RoundWorkers:
         return tuple(self._failure(exit_) for exit_ in failed)
 
     def results(self) -> dict[int, object]:
-        """A command line returns nothing."""
-        return dict.fromkeys(range(self._config.count))
+        """What the function returned, by local rank, once all workers have succeeded; None for a
+        command. May be called once. Blocks for as long as unpickling takes.
 
-    def _command(
-        self, local_rank: int, environ: Mapping[str, str], output: WorkerOutput
-    ) -> Command:
-        argv = worker_argv(self._config.argv, local_rank)
-        return Command(argv, environ, output.stdout_fd, output.stderr_fd)
+        Raises UsageError for a result that can't be unpickled in this process.
+        """
+        return dict.fromkeys(range(self._config.count)) | self._results.load()
 
     def _exited(self, local_rank: int, outcome: WorkerExit) -> None:
         self._note(local_rank, outcome)

@@ -11,6 +11,7 @@ from rallypoint.agent.node_workers import OnExits, OnGone
 from rallypoint.agent.participation import JobEnd, Participation
 from rallypoint.agent.round_workers import RoundWorkers
 from rallypoint.agent.sidecars import Sidecars
+from rallypoint.agent.worker_origin import WorkerOrigin
 from rallypoint.config import AgentConfig, OnJoin, StopConfig
 from rallypoint.core.model import Assignment, SharedSettings, Stamp
 from rallypoint.errors import UsageError
@@ -48,7 +49,8 @@ def run_agent(
     try:
         # What stays when a job ends well also stays when its agent is killed.
         passing = [log_dir.root] if log_dir.is_temporary and not settings.keeps_files else []
-        sidecars = Sidecars.start([path for path in (*passing, scratch) if path])
+        passing = [path for path in (*passing, scratch) if path]
+        sidecars = Sidecars.start(passing, WorkerOrigin(config.workers))
         try:
             loop, selector = new_loop()
         except BaseException:
@@ -99,8 +101,10 @@ async def _take_part(
     def make_workers(
         stamp: Stamp, assignment: Assignment, on_exits: OnExits, on_gone: OnGone
     ) -> RoundWorkers:
-        guard, workers = sidecars.guard, config.workers
-        return RoundWorkers(stamp, assignment, workers, outputs, guard, on_exits, on_gone, scratch)
+        guard, origin, workers = sidecars.guard, sidecars.origin, config.workers
+        return RoundWorkers(
+            stamp, assignment, workers, origin, outputs, guard, on_exits, on_gone, scratch
+        )
 
     part = Participation(
         config,

@@ -7,6 +7,7 @@ import asyncio
 import os
 from collections.abc import Callable, Sequence
 
+from rallypoint.agent.worker_origin import WorkerOrigin
 from rallypoint.process.guard import Guard
 from rallypoint.process.limits import cant_start_process
 from rallypoint.process.log_dir import storage_error
@@ -19,7 +20,8 @@ CONSOLE_S = 10.0
 class Sidecars:
     """Made by `start`, ended by `stop`, which leaves neither process behind."""
 
-    def __init__(self, temporary_dirs: Sequence[str]) -> None:
+    def __init__(self, temporary_dirs: Sequence[str], origin: WorkerOrigin) -> None:
+        self.origin = origin
         self._on_guard_replaced: Callable[[Guard], None] | None = None
         self.on_storage_error: Callable[[str], None] | None = None
         """Gets one line for stdout, and for each log file, that can't be written any more."""
@@ -32,11 +34,11 @@ class Sidecars:
             raise cant_start_process(error) from error
 
     @classmethod
-    def start(cls, temporary_dirs: Sequence[str] = ()) -> Sidecars:
+    def start(cls, temporary_dirs: Sequence[str], origin: WorkerOrigin) -> Sidecars:
         """Fork both. Before the loop runs. The guard removes `temporary_dirs` in the end, also when
-        the agent is killed. Raises InfrastructureError when the system has no
-        process left."""
-        return cls(temporary_dirs)
+        the agent is killed. `origin` is theirs to close. Raises InfrastructureError when the system
+        has no process left."""
+        return cls(temporary_dirs, origin)
 
     def owns(self, pid: int) -> bool:
         """Nobody else may reap these."""
@@ -54,11 +56,13 @@ class Sidecars:
 
     async def stop(self) -> None:
         """Write out what the relay holds, then end both."""
+        self.origin.close()
         await self.relay.stop(CONSOLE_S)
         self.guard.stop()
 
     def kill(self) -> None:
         """End both at once, where no loop can run."""
+        self.origin.close()
         self.relay.kill()
         self.guard.stop()
 

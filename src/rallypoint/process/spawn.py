@@ -41,13 +41,17 @@ class Stage(IntEnum):
 
 
 class Command(Struct, frozen=True):
-    """One worker to start. Descriptors of None mean: inherit the agent's. stdin is inherited."""
+    """One worker to start. Descriptors of None mean: inherit the agent's. stdin is inherited.
+
+    `pass_fds`, above 2, keep their numbers in the worker.
+    """
 
     argv: Sequence[str]
     env: Mapping[str, str]
     stdout_fd: int | None = None
     stderr_fd: int | None = None
     cwd: str | None = None
+    pass_fds: Sequence[int] = ()
 
 
 class WorkerProcess(Struct, frozen=True):
@@ -95,8 +99,9 @@ def spawn_workers(commands: Sequence[Command], guard: Guard | None) -> list[Work
     """Start all, and return when each has exec'd: all run, or none is left and an error is raised.
 
     A worker leads a session of its own, dies with this thread (SIGKILL), is known to the guard, has
-    default signal dispositions, an empty signal mask, and no descriptor but 0, 1 and 2. A name
-    without a slash is looked up in the PATH of `env`. Blocks for some 1 ms per worker.
+    default signal dispositions, an empty signal mask, and no descriptor but 0, 1, 2 and those that
+    it is to be passed. A name without a slash is looked up in the PATH of `env`. Blocks for some
+    1 ms per worker.
 
     Raises WorkerStartError (stage and errno of the first that failed) or WorkerForkError.
     """
@@ -199,6 +204,8 @@ class _Child:
             os.dup2(source, place)
         for fd in self._leaks:
             os.close(fd)
+        for fd in command.pass_fds:
+            os.set_inheritable(fd, True)
 
 
 def _candidates(command: Command) -> list[str]:

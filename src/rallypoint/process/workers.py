@@ -15,7 +15,10 @@ from rallypoint.errors import InvariantError
 from rallypoint.process import exits, sessions, syscalls
 from rallypoint.process.exits import ExitWatch, WorkerExit
 from rallypoint.process.guard import Guard
-from rallypoint.process.spawn import Command, abandon, spawn_workers
+from rallypoint.process.spawn import Command, WorkerProcess, abandon, spawn_workers
+
+Spawn = Callable[[Sequence[Command], Guard | None], list[WorkerProcess]]
+"""Starts all or none, as `spawn_workers` does; they must be children of this process."""
 
 
 class WorkerSet:
@@ -47,16 +50,19 @@ class WorkerSet:
         return pid in self._held
 
     def start(
-        self, commands: Sequence[Command], on_exit: Callable[[int, WorkerExit], None]
+        self,
+        commands: Sequence[Command],
+        on_exit: Callable[[int, WorkerExit], None],
+        spawn: Spawn = spawn_workers,
     ) -> None:
         """Start one worker per command, in the order of local ranks.
 
         `on_exit(local_rank, exit)` is called from the loop, once per worker, however it ends. If
-        one can't be started, none is left and the error of `spawn_workers` is raised.
+        one can't be started, none is left and the error of `spawn` is raised.
         """
         if self._pids:
             raise InvariantError("a set of workers was started twice")
-        pids = [process.pid for process in spawn_workers(commands, self._guard)]
+        pids = [process.pid for process in spawn(commands, self._guard)]
         try:
             for local_rank, pid in enumerate(pids):
                 self._watch.watch(pid, partial(self._note_exit, on_exit, local_rank, pid))

@@ -1,0 +1,155 @@
+"""The worker's side of a function worker: get the call, make it, send back what it returns.
+
+Exec'd by its path, so that it starts where `rallypoint` is not in the interpreter's own path, and
+imports the standard library only until the caller's path is in place. Everything of the user's is
+imported here, in the worker, whose environment was there from the start.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+OWN_FOLDER = os.path.dirname(os.path.abspath(__file__))
+
+
+def main() -> None:
+    """The program: `bootstrap.py CALL_FD RESULT_FD [FD,...]`; the last are of the arguments."""
+    forget_own_folder()
+    call_fd, result_fd, *rest = sys.argv[1:]
+    inherited = [int(fd) for fd in ",".join(rest).split(",") if fd]
+    for fd in (int(call_fd), int(result_fd), *inherited):
+        os.set_inheritable(fd, False)
+    run_pickled_call(int(call_fd), int(result_fd), inherited)
+
+
+def run_pickled_call(call_fd: int, result_fd: int, inherited: list[int]) -> None:
+    """Make the call that `calls.PickledCall` holds, and leave its result. Consumes no descriptor
+    but closes `call_fd`.
+
+    What the function, or an import for it, raises is written to the error file, and raised.
+    """
+    import io
+    import pickle
+    from multiprocessing import process, spawn
+
+    content = io.BytesIO(_read(call_fd))
+    os.close(call_fd)
+    current = process.current_process()
+    current._inheriting = True  # type: ignore[attr-defined]  # A launch from an import is refused.
+    try:
+        main_module = _prepare_paths(pickle.load(content))
+
+        def load_and_call() -> None:
+            if main_module:
+                spawn.prepare(main_module)
+            function, args = _load(content)
+            assert callable(function)
+            del current._inheriting  # type: ignore[attr-defined]
+            _leave_result(result_fd, function, function(*args))
+
+        from rallypoint.process.inherited_fds import inherit
+
+        inherit(inherited)
+        _recorded(load_and_call)
+    finally:
+        current.__dict__.pop("_inheriting", None)
+
+
+def _recorded(body: Callable[[], None]) -> None:
+    """Run it; what it raises is written to the error file, and raised, without our own frames."""
+    from rallypoint.worker.error_file import ErrorHandler, record
+
+    class Handler(ErrorHandler):
+        def record_exception(self, e: BaseException) -> None:
+            super().record_exception(e.with_traceback(users_frames(e.__traceback__)))
+
+    show_users_frames()
+    record(body, Handler())()
+
+
+def show_users_frames() -> None:
+    """Have an uncaught exception printed without the frames that led to the user's program."""
+    usual = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        trace = users_frames(trace)
+        usual(kind, error.with_traceback(trace), trace)
+
+    sys.excepthook = hook
+
+
+def users_frames(trace: TracebackType | None) -> TracebackType | None:
+    """What remains without the leading frames of ours and of the import system; all if nothing."""
+    package, inner = os.path.dirname(OWN_FOLDER) + os.sep, trace
+    while inner is not None:
+        name = inner.tb_frame.f_code.co_filename
+        if not name.startswith((package, "<frozen ")):
+            return inner
+        inner = inner.tb_next
+    return trace
+
+
+def _prepare_paths(preparation: dict[str, object]) -> dict[str, object]:
+    """Have the caller's path and directory; what is left is about its main module."""
+    from multiprocessing import spawn
+
+    main_module: dict[str, object] = {
+        name: preparation.pop(name)
+        for name in ("init_main_from_name", "init_main_from_path")
+        if name in preparation
+    }
+    spawn.prepare(preparation)
+    return main_module
+
+
+def _load(content: object) -> tuple[object, tuple[object, ...]]:
+    import pickle
+
+    try:
+        function, args = pickle.load(content)  # type: ignore[arg-type]
+    except (AttributeError, ImportError) as error:
+        raise RuntimeError(
+            f"the function can't be found in the worker: {error}: define it at the top level of a "
+            "file that can be imported, or use the start method fork"
+        ) from error
+    return function, args
+
+
+def _leave_result(result_fd: int, function: object, result: object) -> None:
+    import pickle
+
+    try:
+        with open(result_fd, "wb", buffering=1 << 20, closefd=False) as file:
+            pickle.dump(result, file, protocol=pickle.HIGHEST_PROTOCOL)
+    except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as error:
+        os.ftruncate(result_fd, 0)
+        name = getattr(function, "__qualname__", None) or repr(function)
+        raise TypeError(
+            f"the result of {name} ({type(result).__qualname__}) can't be pickled: {error}: "
+            "return plain data"
+        ) from error
+
+
+def _read(fd: int) -> bytes:
+    """All of a file whose position other processes share."""
+    size, chunks, offset = os.fstat(fd).st_size, [], 0
+    while offset < size:
+        chunks.append(os.pread(fd, size - offset, offset))
+        offset += len(chunks[-1])
+    return b"".join(chunks)
+
+
+def forget_own_folder() -> None:
+    """Our file names must not shadow a module of the user's."""
+    if sys.path and os.path.abspath(sys.path[0]) == OWN_FOLDER:
+        del sys.path[0]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,175 @@
+"""Python functions as workers: what they are given, what they return, and how they fail."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+from tests.integration.function_job import function_job
+from tests.integration.one_agent import eventually
+
+every_method = pytest.mark.parametrize("method", ["spawn"])
+
+
+def end(home: Path, functions: str, launch: str) -> tuple[int, str, str]:
+    """Run to the end: exit code, stdout, stderr."""
+    with function_job(home, functions, launch) as job:
+        return job.wait(), job.out, job.err
+
+
+@every_method
+def test_what_a_function_returns_comes_back_by_global_rank(method: str, tmp_path: Path) -> None:
+    functions = """
+def double(a, b):
+    return int(os.environ["RANK"]), a, b
+"""
+    code, out, err = end(tmp_path, functions, f"double, 'x', [1], method={method!r}")
+    assert (code, out) == (0, "returned {0: (0, 'x', [1]), 1: (1, 'x', [1])}\n"), err
+
+
+@every_method
+def test_P3_large_results_of_four_workers_come_back(method: str, tmp_path: Path) -> None:
+    functions = """
+class Long(bytes):
+    def __repr__(self):
+        return f"{len(self)} times {self[0]}"
+
+def many():
+    return Long(bytes([65 + int(os.environ["RANK"])]) * 100_000_000)
+"""
+    code, out, err = end(tmp_path, functions, f"many, count=4, method={method!r}")
+    each = ", ".join(f"{rank}: 100000000 times {65 + rank}" for rank in range(4))
+    assert (code, out) == (0, f"returned {{{each}}}\n"), err
+
+
+@every_method
+def test_the_environment_is_there_when_the_users_modules_are_imported(
+    method: str, tmp_path: Path
+) -> None:
+    (tmp_path / "mine.py").write_text("import os\nSEEN = os.environ.get('LOCAL_RANK')\n")
+    functions = """
+SEEN = os.environ.get("LOCAL_RANK")
+
+def look():
+    import mine
+    return SEEN, mine.SEEN
+"""
+    code, out, err = end(tmp_path, functions, f"look, method={method!r}")
+    assert (code, out) == (0, "returned {0: ('0', '0'), 1: ('1', '1')}\n"), err
+
+
+@every_method
+def test_what_a_function_raises_is_told_with_its_cause(method: str, tmp_path: Path) -> None:
+    functions = """
+def fail():
+    try:
+        {}["batch"]
+    except KeyError as error:
+        raise ValueError("bad loss") from error
+"""
+    code, out, err = end(tmp_path, functions, f"fail, count=1, method={method!r}")
+    assert (code, out) == (1, "returned {}\n")
+    verdict = err[err.index("\nrallypoint: job") :]
+    assert "ValueError: bad loss" in verdict
+    blocks = err.count("KeyError: 'batch'"), err.count("direct cause of the following exception")
+    assert blocks == (2, 2), f"once by the worker, once by the agent:\n{err}"
+    assert "bootstrap.py" not in err, "a person looks for their own frames"
+
+
+@every_method
+@pytest.mark.parametrize(
+    ("body", "code", "said"),
+    [
+        ("sys.exit(0)", 0, ""),
+        ("sys.exit(7)", 7, "exited with code 7"),
+        ("sys.exit('no data here')", 1, "no data here"),
+        ("os._exit(3)", 3, "exited with code 3"),
+        ("os.kill(os.getpid(), 11)", -11, "SIGSEGV"),
+    ],
+)
+def test_A7_how_a_function_ends_its_process_is_what_is_told(
+    method: str, body: str, code: int, said: str, tmp_path: Path
+) -> None:
+    functions = f"def leave():\n    {body}\n"
+    got, out, err = end(tmp_path, functions, f"leave, count=1, method={method!r}")
+    if code == 0:
+        assert (got, out) == (0, "returned {0: None}\n"), err
+    else:
+        assert (got, out) == (1, "returned {}\n"), err
+        assert said in err
+
+
+@every_method
+def test_a_result_that_cannot_be_pickled_fails_the_worker(method: str, tmp_path: Path) -> None:
+    functions = "def give():\n    return open(__file__)\n"
+    code, out, err = end(tmp_path, functions, f"give, count=1, method={method!r}")
+    assert (code, out) == (1, "returned {}\n")
+    assert "the result of give (TextIOWrapper) can't be pickled" in err
+    assert "return plain data" in err
+
+
+@pytest.mark.parametrize("method", ["spawn"])
+@pytest.mark.parametrize(
+    ("launch", "said"),
+    [
+        ("lambda: 3", "the function <lambda> can't be given to a worker: "),
+        ("print, open(__file__)", "the arguments of print for local rank 0 can't be given to a "),
+    ],
+)
+def test_what_cannot_be_pickled_is_one_line(
+    method: str, launch: str, said: str, tmp_path: Path
+) -> None:
+    code, out, err = end(tmp_path, "", f"{launch}, method={method!r}")
+    assert (code, out) == (1, "")
+    assert err.startswith(f"UsageError: {said}")
+    assert err.count("\n") == 1
+    assert "use the start method fork" in err
+
+
+@every_method
+def test_a_pipe_among_the_arguments_reaches_the_worker(method: str, tmp_path: Path) -> None:
+    functions = """
+def talk(pipe):
+    pipe.send(os.environ["RANK"])
+
+def ends():
+    import atexit
+    from multiprocessing import Pipe
+
+    ours, theirs = Pipe()
+    atexit.register(lambda: tell("heard", *sorted([ours.recv(), ours.recv()])))
+    return theirs
+"""
+    code, out, err = end(tmp_path, functions, f"talk, ends(), method={method!r}")
+    assert (code, out.splitlines()[-1]) == (0, "heard 0 1"), err
+
+
+@every_method
+def test_A6_nothing_is_left_of_a_killed_agent(method: str, tmp_path: Path) -> None:
+    functions = """
+def stay():
+    import subprocess, time
+    subprocess.Popen(["sleep", "600"])
+    tell("up", os.getpid())
+    time.sleep(600)
+"""
+    with function_job(tmp_path, functions, f"stay, method={method!r}") as job:
+        job.wait_told("up", 2)
+        job.send(signal.SIGKILL)
+        job.process.wait()
+        eventually(lambda: not job.processes(), "everything is gone")
+        eventually(lambda: not list((tmp_path / "tmp").iterdir()), "no file is left")
+
+
+@every_method
+def test_a_failed_function_is_started_again(method: str, tmp_path: Path) -> None:
+    functions = """
+def second_time():
+    tell("up", os.environ["TORCHELASTIC_RESTART_COUNT"])
+    if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        sys.exit(5)
+    return os.environ["RANK"]
+"""
+    code, out, err = end(tmp_path, functions, f"second_time, max_restarts=1, method={method!r}")
+    assert (code, out.splitlines()[-1]) == (0, "returned {0: '0', 1: '1'}"), err
