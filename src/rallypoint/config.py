@@ -234,6 +234,8 @@ class WorkerConfig(Struct, frozen=True, kw_only=True):
     role: str = "default"
     omp_threads: int | None = None
     """Value of OMP_NUM_THREADS for workers that would inherit none; None: leave it unset."""
+    virtual_local_rank: bool = False
+    """Every worker gets LOCAL_RANK 0 and sees one device, its own."""
 
     def __post_init__(self) -> None:
         if not 0 < self.count <= MAX_WORKERS_PER_NODE:

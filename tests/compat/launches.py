@@ -24,6 +24,7 @@ OURS_ONLY = {
     "RALLYPOINT_NODE_ID",
     "RALLYPOINT_RESTART_REASON",
     "RALLYPOINT_BOARD",
+    "RALLYPOINT_LOCAL_RANK",
 }
 PER_RUN = {"TORCHELASTIC_ERROR_FILE", "TOLD_DIR"}
 # Chosen by the launcher unless the command line says where to meet. The address is this machine

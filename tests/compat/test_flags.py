@@ -88,7 +88,6 @@ NOT_YET = {
     "--duplicate-stderr-filters",
     "--logs-specs",
     "--numa-binding",
-    "--virtual-local-rank",
 }
 OTHER_DEFAULTS = {
     # torchrun's default -> what the same command line means here, and why

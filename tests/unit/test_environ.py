@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 
-from rallypoint.agent.environ import WorkerPlacement, worker_argv, worker_environ
+from rallypoint.agent.environ import (
+    WorkerPlacement,
+    own_device,
+    worker_argv,
+    worker_environ,
+)
+from rallypoint.errors import UsageError
 
 PLACEMENT = WorkerPlacement(
     local_rank=1,
@@ -54,6 +61,7 @@ TOLD = {
     "RALLYPOINT_INCARNATION": "2",
     "RALLYPOINT_ROUND": "9",
     "RALLYPOINT_NODE_ID": "host-a/0",
+    "RALLYPOINT_LOCAL_RANK": "1",
     "RALLYPOINT_RESTART_REASON": "node b was lost",
     "RALLYPOINT_BOARD": "/tmp/x/board",
 }
@@ -84,6 +92,24 @@ def test_the_token_is_never_passed_on() -> None:
     told = worker_environ(PLACEMENT, {"RALLYPOINT_TOKEN": "secret"})
     assert "RALLYPOINT_TOKEN" not in told
     assert "secret" not in told.values()
+
+
+@pytest.mark.parametrize(
+    ("visible", "device"), [(None, "1"), ("4,7,6,5", "7"), (" GPU-a , GPU-b ,GPU-c,GPU-d", "GPU-b")]
+)
+def test_a_virtual_local_rank_is_0_and_one_device_is_visible(
+    visible: str | None, device: str
+) -> None:
+    base = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    told = worker_environ(replace(PLACEMENT, virtual_local_rank=True), base)
+    assert told == TOLD | {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": device}
+    assert told["RALLYPOINT_LOCAL_RANK"] == "1"
+
+
+def test_a_virtual_local_rank_without_a_device_is_refused() -> None:
+    for visible in ("", "4", "4,7,6"):
+        with pytest.raises(UsageError, match="--virtual-local-rank: CUDA_VISIBLE_DEVICES="):
+            own_device(visible, 0, 4)
 
 
 def test_only_the_macro_is_replaced() -> None:

@@ -121,7 +121,6 @@ BAD: tuple[tuple[str, str], ...] = (
     ),
     ("--on-join at-checkpoint train.py", "--on-join at-checkpoint: not yet; use restart or hold"),
     ("--on-join never train.py", "--on-join never: needs one of restart, hold"),
-    ("--virtual-local-rank train.py", "--virtual-local-rank: not yet"),
     ("--numa-binding node train.py", "--numa-binding node: not yet"),
     ("--local-ranks-filter 0 train.py", "--local-ranks-filter 0: not yet"),
     ("--duplicate-stdout-filters a train.py", "--duplicate-stdout-filters a: not yet"),
@@ -158,7 +157,6 @@ def test_each_mistake_gets_one_line(line: str, message: str) -> None:
 BAD_ENVIRONMENT: tuple[tuple[str, str, str], ...] = (
     ("PET_NNODES", "4:2", "needs 1 <= MIN <= MAX <= 100000"),
     ("PET_STANDALONE", "maybe", "needs 1 or 0, true or false"),
-    ("PET_VIRTUAL_LOCAL_RANK", "1", "not yet"),
     ("PET_START_METHOD", "forkserver", "not yet; use spawn or leave it out"),
     ("RALLYPOINT_LEASE", "soon", "needs a number of seconds"),
     ("LOGLEVEL", "loud", "needs one of DEBUG, INFO, WARNING, ERROR, CRITICAL"),

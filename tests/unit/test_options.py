@@ -306,6 +306,21 @@ def test_the_rule_of_omp_num_threads() -> None:
         assert kept.notices == ()
 
 
+def test_virtual_local_ranks_need_a_device_for_each_worker() -> None:
+    words = "--virtual-local-rank --nproc-per-node 2 train.py"
+    assert parse(words).workers.virtual_local_rank is True
+    assert parse(words, CUDA_VISIBLE_DEVICES="4,7").workers.virtual_local_rank is True
+    assert parse("train.py", PET_VIRTUAL_LOCAL_RANK="1").workers.virtual_local_rank is True
+    assert parse("train.py", PET_VIRTUAL_LOCAL_RANK="0").workers.virtual_local_rank is False
+    assert parse("train.py", CUDA_VISIBLE_DEVICES="").workers.virtual_local_rank is False
+    with pytest.raises(UsageError) as caught:
+        parse(words, CUDA_VISIBLE_DEVICES="4")
+    assert str(caught.value) == (
+        "--virtual-local-rank: CUDA_VISIBLE_DEVICES=4 names 1 device for 2 workers; "
+        "name one device for each, or start fewer workers"
+    )
+
+
 def test_grace_of_a_stop() -> None:
     legacy = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "11"}
     assert parse("train.py").stop.shutdown_grace_s == 25.0

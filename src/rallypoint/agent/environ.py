@@ -7,9 +7,13 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
+from rallypoint.core.wording import count
+from rallypoint.errors import UsageError
+
 LOCAL_RANK_MACRO = "${local_rank}"
 TOKEN_VARIABLE = "RALLYPOINT_TOKEN"
 BOARD_VARIABLE = "RALLYPOINT_BOARD"
+VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 
 
 class WorkerPlacement(Struct, frozen=True, kw_only=True):
@@ -44,6 +48,8 @@ class WorkerPlacement(Struct, frozen=True, kw_only=True):
     """Why there is this round, as the coordinator put it."""
     board: str = ""
     """The path of the round's board; empty: there is none."""
+    virtual_local_rank: bool = False
+    """The worker sees one device only, its own, and LOCAL_RANK 0."""
 
 
 def worker_environ(
@@ -56,6 +62,8 @@ def worker_environ(
     a worker runs the user's code, and its environment ends up in logs. PYTHONFAULTHANDLER, which
     torchrun does not set, has Python write its stack to stderr at a fatal signal; an empty value in
     `base` turns that off.
+
+    Raises UsageError where each worker should see one device and there is none for this one.
     """
     environ = dict(os.environ if base is None else base)
     environ.pop(TOKEN_VARIABLE, None)
@@ -85,11 +93,34 @@ def worker_environ(
         "RALLYPOINT_ROUND": str(placement.round),
         "RALLYPOINT_NODE_ID": placement.node_id,
         "RALLYPOINT_RESTART_REASON": placement.restart_reason,
+        "RALLYPOINT_LOCAL_RANK": str(placement.local_rank),
         BOARD_VARIABLE: placement.board,
     }
     if not placement.board:
         del environ[BOARD_VARIABLE]  # That of an agent around this one is none of these workers'.
+    if placement.virtual_local_rank:
+        visible = environ.get(VISIBLE_DEVICES)
+        device = own_device(visible, placement.local_rank, placement.local_world_size)
+        environ |= {"LOCAL_RANK": "0", VISIBLE_DEVICES: device}
     return environ
+
+
+def own_device(visible: str | None, local_rank: int, workers: int) -> str:
+    """The one entry of CUDA_VISIBLE_DEVICES for this worker; `visible` is the agent's list.
+
+    Without a list the devices are taken to be numbered as the workers are.
+    Raises UsageError when the list is shorter than the number of workers.
+    """
+    if visible is None:
+        return str(local_rank)
+    devices = [entry.strip() for entry in visible.split(",")]
+    if len(devices) < workers:
+        named = f"{VISIBLE_DEVICES}={visible} names {count(len(devices), 'device')}"
+        raise UsageError(
+            f"--virtual-local-rank: {named} for {count(workers, 'worker')}; "
+            "name one device for each, or start fewer workers"
+        )
+    return devices[local_rank]
 
 
 def worker_argv(template: Sequence[str], local_rank: int) -> list[str]:

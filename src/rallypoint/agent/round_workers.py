@@ -283,4 +283,5 @@ def _placement(
         error_file=error_file,
         restart_reason=assignment.why,
         omp_threads=config.omp_threads,
+        virtual_local_rank=config.virtual_local_rank,
     )

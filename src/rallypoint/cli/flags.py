@@ -74,7 +74,11 @@ WHAT_RUNS = (
     Flag("--no-python", "", "SCRIPT is a program, not a Python script"),
     Flag("--run-path", "", "run SCRIPT by runpy.run_path in the worker's interpreter"),
     Flag("--start-method", "spawn", "accepted: commands are always spawned", only=("spawn",)),
-    Flag("--virtual-local-rank", "", "not yet", only=()),
+    Flag(
+        "--virtual-local-rank",
+        "",
+        "each worker sees only its own device (CUDA_VISIBLE_DEVICES), and LOCAL_RANK 0",
+    ),
     Flag("--numa-binding", "POLICY", "not yet", twin="", only=()),
 )
 

@@ -14,6 +14,7 @@ from typing import Literal, cast
 
 from msgspec import Struct
 
+from rallypoint.agent.environ import VISIBLE_DEVICES, own_device
 from rallypoint.cli import values
 from rallypoint.cli.flags import FLAGS
 from rallypoint.cli.scan import Scanned, Value, scan, truth
@@ -211,7 +212,15 @@ def _workers(
         count=count,
         role=role.text if role else "default",
         omp_threads=omp_threads,
+        virtual_local_rank=_virtual_local_rank(scanned, environ, count),
     )
+
+
+def _virtual_local_rank(scanned: Scanned, environ: Mapping[str, str], workers: int) -> bool:
+    if not scanned.on("--virtual-local-rank"):
+        return False
+    own_device(environ.get(VISIBLE_DEVICES), 0, workers)
+    return True
 
 
 def _count(given: Value | None, environ: Mapping[str, str], machine: Machine) -> int:

@@ -11,6 +11,9 @@ def board_path() -> str:
 
 
 def local_rank() -> int:
-    """This worker's slot; -1 when the environment does not say."""
-    text = os.environ.get("LOCAL_RANK", "")
+    """This worker's slot; -1 when the environment does not say.
+
+    LOCAL_RANK is no slot where each worker sees one device only (`--virtual-local-rank`).
+    """
+    text = os.environ.get("RALLYPOINT_LOCAL_RANK") or os.environ.get("LOCAL_RANK", "")
     return int(text) if text.isascii() and text.isdigit() else -1
