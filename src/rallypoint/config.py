@@ -281,6 +281,20 @@ class OutputConfig(Struct, frozen=True, kw_only=True):
     """Replaces the prefix of teed lines (TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE)."""
     colour: bool = True
     """Whether a terminal may be coloured (NO_COLOR, TERM)."""
+    local_ranks_filter: tuple[int | str, ...] | None = None
+    """The only workers that reach the console: local ranks, and global ones such as "g12"."""
+    duplicate_stdout_filters: tuple[str, ...] = ()
+    """Teed lines with one of these texts are copied to one file for each round."""
+    duplicate_stderr_filters: tuple[str, ...] = ()
+    log_layout: Literal["torchrun", "rounds"] = "torchrun"
+    log_max_bytes: int = 0
+    """The size at which a log file is rotated; 0: it grows."""
+    logs_specs: object = "default"
+    """Who decides on files: a name (see `process/logs_specs.py`), or an object with `reify`. An
+    object has been told of redirects, tees and ranks by whoever made it."""
+
+    def __post_init__(self) -> None:
+        _not_negative("--log-max-bytes", self.log_max_bytes)
 
 
 class StopConfig(Struct, frozen=True, kw_only=True):

@@ -75,7 +75,7 @@ SAMPLES = {
     "--master-addr": "localhost",
     "--master-port": "29501",
     "--local-addr": "127.0.0.1",
-    "--logs-specs": "mine",
+    "--logs-specs": "default",
     "--numa-binding": "node",
     "--signals-to-handle": "SIGTERM",
     "--shutdown-timeout": "3",
@@ -83,10 +83,6 @@ SAMPLES = {
 NOT_YET = {
     "--start-method",
     "--event-log-handler",
-    "--local-ranks-filter",
-    "--duplicate-stdout-filters",
-    "--duplicate-stderr-filters",
-    "--logs-specs",
     "--numa-binding",
 }
 OTHER_DEFAULTS = {

@@ -20,9 +20,11 @@ import pytest
 
 from rallypoint.config import OutputMode
 from rallypoint.errors import UsageError
-from rallypoint.process.log_dir import LogDir
+from rallypoint.process.log_dir import LogDir, error_file
+from rallypoint.process.logs_specs import DefaultLogsSpecs
 from rallypoint.process.relay_client import Relay
-from rallypoint.process.streams import Console, Std, ToRelay, parse_std_map
+from rallypoint.process.std_map import Std, parse_std_map
+from rallypoint.process.streams import Console, ToRelay
 from rallypoint.process.worker_output import OutputSettings, WorkerOutputs
 
 LIMIT_S = 30.0
@@ -495,26 +497,28 @@ def screen(text: str) -> list[str]:
     return rows
 
 
-def settings(redirects: str, tee: str) -> OutputSettings:
-    return OutputSettings(
-        mode=OutputMode.INHERIT,
-        role="default",
-        redirects=parse_std_map(redirects, 3),
-        tee=parse_std_map(tee, 3, flag="--tee"),
-        stderr_is_terminal=False,
-    )
+SETTINGS = OutputSettings(mode=OutputMode.INHERIT, role="default", stderr_is_terminal=False)
 
 
-def test_redirects_and_tee_end_to_end_and_no_round_erases_another(tmp_path: Path) -> None:
+def environs(round_number: int, workers: int) -> dict[int, dict[str, str]]:
+    return {
+        rank: {"RANK": str(rank), "RALLYPOINT_ROUND": str(round_number)} for rank in range(workers)
+    }
+
+
+def test_P5_redirects_and_tee_end_to_end_and_no_round_erases_another(tmp_path: Path) -> None:
     program = "import os,sys; os.write(1, b'hello'); os.write(2, sys.argv[1].encode() + b' oops')"
-    log_dir = LogDir.open(str(tmp_path / "logs"), "../my job")
+    specs = DefaultLogsSpecs(
+        str(tmp_path / "logs"), redirects=parse_std_map("0:3", 3), tee=parse_std_map("2:3", 3)
+    )
+    log_dir = specs.open("../my job")
 
     async def main(console: int) -> None:
         async with running(console, console) as relay:
-            outputs = WorkerOutputs(settings("0:3", "2:3"), log_dir, relay)
+            outputs = WorkerOutputs(SETTINGS, specs, relay)
             for round_number in (1, 2):
-                for rank in (0, 1, 2):
-                    output = outputs.open(round_number=round_number, local_rank=rank, rank=rank)
+                opened = outputs.open_round(round_number, environs(round_number, 3))
+                for rank, output in enumerate(opened):
                     inherited = output.stdout_fd is None
                     out = os.dup(console) if output.stdout_fd is None else output.stdout_fd
                     words = f"r{round_number}w{rank}"
@@ -538,18 +542,18 @@ def test_redirects_and_tee_end_to_end_and_no_round_erases_another(tmp_path: Path
             worker = root / f"attempt_{round_number}" / str(rank)
             assert (worker / "stdout.log").read_text() == "hello"
             assert (worker / "stderr.log").read_text() == f"r{round_number}w{rank} oops"
-    log_dir.close(keep=False)  # it was asked for: never removed
+    specs.close(keep=False)  # it was asked for: never removed
     assert root.exists()
 
 
 def test_a_temporary_log_dir_is_private_and_removed(tmp_path: Path) -> None:
     log_dir = LogDir.open(None, "job", temp_dir=str(tmp_path))
-    files = log_dir.attempt(1, 0)
-    Path(files.error).write_text("{}")
+    error = error_file(log_dir.begin(1, [0]), 0)
+    Path(error).write_text("{}")
     assert os.stat(log_dir.root).st_mode & 0o777 == 0o700
-    assert files.error.endswith("/attempt_1/0/error.json")
+    assert error.endswith("/attempt_1/0/error.json")
     log_dir.close(keep=True)
-    assert os.path.exists(files.error)
+    assert os.path.exists(error)
     log_dir.close(keep=False)
     assert list(tmp_path.iterdir()) == []
 
@@ -566,13 +570,11 @@ def test_a_temporary_directory_that_does_not_exist_is_not_made(tmp_path: Path) -
 
 
 def test_the_null_device_as_log_dir_means_no_files() -> None:
-    log_dir = LogDir.open("/dev/null", "job")
-    output = WorkerOutputs(settings("3", "0"), log_dir, None).open(
-        round_number=1, local_rank=0, rank=0
-    )
+    specs = DefaultLogsSpecs("/dev/null", redirects=Std.ALL)
+    output = WorkerOutputs(SETTINGS, specs, None).open_round(1, environs(1, 1))[0]
     assert (output.error_file, output.log_file) == ("", "/dev/null")
     output.close()
-    log_dir.close(keep=False)
+    specs.close(keep=False)
 
 
 def test_a_log_dir_that_is_none_is_one_line(tmp_path: Path) -> None:
@@ -587,7 +589,8 @@ def test_a_log_dir_that_is_none_is_one_line(tmp_path: Path) -> None:
 FULL = """
 import sys
 from rallypoint.errors import LogStorageError
-from rallypoint.process.log_dir import LogDir
+from rallypoint.process.log_dir import LogDir, error_file
+from rallypoint.process.logs_specs import DefaultLogsSpecs
 try:
     LogDir.open(sys.argv[1], "job")
 except LogStorageError as error:

@@ -122,9 +122,36 @@ BAD: tuple[tuple[str, str], ...] = (
     ("--on-join at-checkpoint train.py", "--on-join at-checkpoint: not yet; use restart or hold"),
     ("--on-join never train.py", "--on-join never: needs one of restart, hold"),
     ("--numa-binding node train.py", "--numa-binding node: not yet"),
-    ("--local-ranks-filter 0 train.py", "--local-ranks-filter 0: not yet"),
-    ("--duplicate-stdout-filters a train.py", "--duplicate-stdout-filters a: not yet"),
-    ("--duplicate_stderr_filters a train.py", "--duplicate-stderr-filters a: not yet"),
+    (
+        "--local-ranks-filter 0,x train.py",
+        "--local-ranks-filter 0,x: needs local ranks, for example 0,2, or global ones, as in g12",
+    ),
+    (
+        "--local-ranks-filter 0,2 --nproc-per-node 2 train.py",
+        (
+            "--local-ranks-filter 0,2: there is no local rank 2: this node runs 2 workers, "
+            "local ranks count from 0; g2 is the global rank 2"
+        ),
+    ),
+    (
+        "--duplicate-stdout-filters a, train.py",
+        "--duplicate-stdout-filters a,: an empty text is in every line; ,, stands for a comma",
+    ),
+    (
+        "--log-max-bytes 10X train.py",
+        (
+            "--log-max-bytes 10X: needs a number of bytes, with K, M or G if you like, "
+            "for example 100M"
+        ),
+    ),
+    (
+        "--log-max-bytes 0 train.py",
+        "--log-max-bytes 0: needs a number of bytes, with K, M or G if you like, for example 100M",
+    ),
+    (
+        "--log-layout round train.py",
+        "--log-layout round: needs one of torchrun, rounds; did you mean rounds?",
+    ),
     (
         "--start-method fork train.py",
         "--start-method fork: not yet; use spawn or leave it out",
@@ -133,7 +160,7 @@ BAD: tuple[tuple[str, str], ...] = (
         "--event-log-handler x train.py",
         "--event-log-handler x: not yet; use null or leave it out",
     ),
-    ("--logs-specs x train.py", "--logs-specs x: not yet; use default or leave it out"),
+    ("--logs-specs x train.py", "--logs-specs x: needs one of default"),
     (
         "--token-file f --insecure train.py",
         "--token-file f: has no effect with --insecure; give one of the two",

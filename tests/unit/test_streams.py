@@ -6,67 +6,69 @@ import pytest
 
 from rallypoint.config import OutputMode
 from rallypoint.errors import UsageError
+from rallypoint.process.std_map import Std, is_named, parse_std_map, streams_of, to_map
 from rallypoint.process.streams import (
     Console,
+    Copies,
     Inherit,
-    Std,
+    Route,
     ToFile,
     ToRelay,
-    WorkerFiles,
-    WorkerStreams,
+    Wish,
     colour_wanted,
     line_prefix,
-    parse_std_map,
-    plan_streams,
+    plan_stream,
     resolve_mode,
 )
 
-FILES = WorkerFiles("/l/stdout.log", "/l/stderr.log", "/l/error.json")
-NO_FILES = WorkerFiles("", "", "")
 INHERIT, PREFIX = OutputMode.INHERIT, OutputMode.PREFIX
 OUT_LINES = ToRelay(Console.PREFIX, "", keep_tail=False)
 ERR_LINES = ToRelay(Console.PREFIX, "", keep_tail=True)
 ERR_RAW = ToRelay(Console.RAW, "", keep_tail=True)
 
 
+OUT, ERR, FILE = Std.OUT, Std.ERR, "/l/file.log"
+TEE, SILENT = Console.TEE, Console.NONE
+
+
 @pytest.mark.parametrize(
-    ("mode", "redirects", "tee", "terminal", "stdout", "stderr"),
+    ("stream", "wish", "mode", "route"),
     [
-        (INHERIT, 0, 0, False, Inherit(), ERR_RAW),
-        (INHERIT, 0, 0, True, Inherit(), Inherit()),
-        (PREFIX, 0, 0, True, OUT_LINES, ERR_LINES),
-        (PREFIX, 0, 0, False, OUT_LINES, ERR_LINES),
-        (INHERIT, 1, 0, False, ToFile("/l/stdout.log"), ERR_RAW),
-        (INHERIT, 2, 0, True, Inherit(), ToFile("/l/stderr.log")),
-        (PREFIX, 3, 0, True, ToFile("/l/stdout.log"), ToFile("/l/stderr.log")),
-        (INHERIT, 0, 1, False, ToRelay(Console.TEE, "/l/stdout.log", False), ERR_RAW),
-        (INHERIT, 3, 2, True, ToFile("/l/stdout.log"), ToRelay(Console.TEE, FILES.stderr, True)),
-        (PREFIX, 0, 1, True, ToRelay(Console.PREFIX, "/l/stdout.log", False), ERR_LINES),
+        (OUT, Wish(), INHERIT, Inherit()),
+        (ERR, Wish(), INHERIT, ERR_RAW),
+        (OUT, Wish(), PREFIX, OUT_LINES),
+        (ERR, Wish(), PREFIX, ERR_LINES),
+        (OUT, Wish(FILE), INHERIT, ToFile(FILE)),
+        (ERR, Wish(FILE), PREFIX, ToFile(FILE)),
+        (OUT, Wish(FILE, tee=True), INHERIT, ToRelay(TEE, FILE, False)),
+        (ERR, Wish(FILE, tee=True), PREFIX, ToRelay(TEE, FILE, True)),
+        # Hidden on the console: files are written, the rest is discarded, its last lines are kept.
+        (OUT, Wish(FILE, hidden=True), INHERIT, ToFile(FILE)),
+        (OUT, Wish(hidden=True), PREFIX, ToFile("/dev/null")),
+        (ERR, Wish(hidden=True), INHERIT, ToRelay(SILENT, "", True)),
+        # The null device as log directory.
+        (OUT, Wish("/dev/null"), INHERIT, ToFile("/dev/null")),
+        (ERR, Wish("/dev/null"), INHERIT, ToRelay(SILENT, "", True)),
+        (ERR, Wish("/dev/null", tee=True), INHERIT, ToRelay(TEE, "", True)),
     ],
 )
-def test_plan(
-    mode: OutputMode,
-    redirects: int,
-    tee: int,
-    terminal: bool,
-    stdout: Inherit | ToFile | ToRelay,
-    stderr: Inherit | ToFile | ToRelay,
-) -> None:
-    plan = plan_streams(
-        mode=mode,
-        redirects=Std(redirects),
-        tee=Std(tee),
-        stderr_is_terminal=terminal,
-        files=FILES,
-    )
-    assert plan == WorkerStreams(stdout, stderr)
+def test_plan(stream: Std, wish: Wish, mode: OutputMode, route: Route) -> None:
+    assert plan_stream(stream, wish, mode=mode, stderr_is_terminal=False) == route
+    on_terminal = Inherit() if route is ERR_RAW else route
+    assert plan_stream(stream, wish, mode=mode, stderr_is_terminal=True) == on_terminal
 
 
-def test_null_log_dir_discards_redirects_and_tees_to_the_console_only() -> None:
-    plan = plan_streams(
-        mode=INHERIT, redirects=Std.ALL, tee=Std.ERR, stderr_is_terminal=False, files=NO_FILES
-    )
-    assert plan == WorkerStreams(ToFile("/dev/null"), ToRelay(Console.TEE, "", keep_tail=True))
+def test_what_is_rotated_or_copied_goes_through_the_relay() -> None:
+    def plan(wish: Wish) -> Route:
+        return plan_stream(
+            OUT, wish, mode=INHERIT, stderr_is_terminal=False, max_bytes=7, copies=copies
+        )
+
+    copies = Copies("/l/copies.log", ("loss",))
+    assert plan(Wish(FILE)) == ToRelay(SILENT, FILE, False, 7)
+    assert plan(Wish(FILE, tee=True)) == ToRelay(TEE, FILE, False, 7, copies)
+    assert plan(Wish("/dev/null")) == ToFile("/dev/null")
+    assert plan(Wish()) == Inherit()
 
 
 def test_auto_needs_a_person_and_company() -> None:
@@ -81,13 +83,30 @@ def test_auto_needs_a_person_and_company() -> None:
     assert forced is PREFIX
 
 
-def test_std_map() -> None:
-    assert parse_std_map("3", 2) == (Std.ALL, Std.ALL)
-    assert parse_std_map("0", 1) == (Std.NONE,)
-    # Local ranks of several digits: torchrun refuses them (W17).
-    chosen = parse_std_map("0:1,10:3", 12)
-    assert (chosen[0], chosen[10]) == (Std.OUT, Std.ALL)
-    assert all(std is Std.NONE for rank, std in enumerate(chosen) if rank not in (0, 10))
+def test_W17_a_map_names_ranks_of_any_number_of_digits() -> None:
+    """torchrun takes one digit."""
+    assert Std.from_str("3") is Std.ALL
+    assert Std.from_str("0:1,10:3") == {0: Std.OUT, 10: Std.ALL}
+    assert Std.from_str("g0128:2,1:1") == {"g128": Std.ERR, 1: Std.OUT}
+    assert to_map(Std.OUT, 2) == {0: Std.OUT, 1: Std.OUT}
+    assert to_map({1: Std.OUT}, 2) == {0: Std.NONE, 1: Std.OUT}
+
+
+def test_a_map_by_local_and_global_rank() -> None:
+    wanted = parse_std_map("0:1,10:3,g12:2", 11)
+    assert streams_of(wanted, local_rank=0, rank=24) is Std.OUT
+    assert streams_of(wanted, local_rank=10, rank=34) is Std.ALL
+    assert streams_of(wanted, local_rank=1, rank=12) is Std.ERR
+    assert streams_of(wanted, local_rank=0, rank=12) is Std.ERR  # a global rank says more
+    assert streams_of(wanted, local_rank=2, rank=2) is Std.NONE
+    assert streams_of(Std.ALL, local_rank=2, rank=2) is Std.ALL
+    assert [is_named(("g12", 1), *ranks) for ranks in ((0, 12), (1, 3), (0, 1), (0, 121))] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    assert is_named(None, 5, 5)
 
 
 @pytest.mark.parametrize(
@@ -97,12 +116,15 @@ def test_std_map() -> None:
         ("", "'' is none of"),
         ("-1", "'-1' is none of"),
         ("out", "'out' is none of"),
-        ("0:1,", "'' is not of the form"),
+        ("0:1,", "'' is wrong: needs 0 to 3, or RANK:0-3"),
         ("0:1;1:2", "'1;1:2' is none of"),
-        ("x:1", "'x:1' is not of the form"),
+        ("x:1", "'x:1' is wrong"),
+        ("gg1:1", "'gg1:1' is wrong"),
+        ("g:1", "'g:1' is wrong"),
         ("0:7", "'7' is none of"),
-        ("0:1,3", "'3' is not of the form"),
-        ("0:1,0:2", "local rank 0 is named twice"),
+        ("0:1,3", "'3' is wrong"),
+        ("0:1,0:2", "rank 0 is named twice"),
+        ("g7:1,g07:2", "rank g7 is named twice"),
         ("4:1", "there is no local rank 4: this node runs 4 workers"),
         ("²", "'²' is none of"),
     ],

@@ -28,7 +28,6 @@ from rallypoint.process.limits import out_of_files
 from rallypoint.process.log_dir import path_text
 from rallypoint.process.oom import OomWatch
 from rallypoint.process.result_files import ResultFiles
-from rallypoint.process.spawn import Command
 from rallypoint.process.worker_output import WorkerOutput, WorkerOutputs
 from rallypoint.process.workers import WorkerSet
 
@@ -76,15 +75,12 @@ class RoundWorkers:
 
         Raises UsageError or InfrastructureError; then none runs.
         """
-        commands: list[Command] = []
+        ranks = range(self._config.count)
         try:
-            for local_rank in range(self._config.count):
-                output = self._outputs.open(
-                    round_number=self._assignment.round,
-                    local_rank=local_rank,
-                    rank=self._assignment.base_rank + local_rank,
-                )
-                self._opened.append(output)
+            unopened = {rank: worker_environ(placement(rank, "")) for rank in ranks}
+            self._opened = self._outputs.open_round(self._assignment.round, unopened)
+            commands = []
+            for local_rank, output in enumerate(self._opened):
                 placed = replace(placement(local_rank, output.error_file), board=self.board.path)
                 environ = worker_environ(placed)
                 commands.append(self._origin.command(local_rank, environ, output, self._results))

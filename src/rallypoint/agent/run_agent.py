@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import signal
-import sys
 from collections.abc import Callable
 
 from rallypoint.agent.embedding import Embedding, gets_signals
 from rallypoint.agent.node_workers import OnExits, OnGone
+from rallypoint.agent.output_files import OutputFiles, output_settings, succeeded
 from rallypoint.agent.participation import JobEnd, Participation
 from rallypoint.agent.round_workers import RoundWorkers
 from rallypoint.agent.sidecars import Sidecars
 from rallypoint.agent.worker_origin import WorkerOrigin
 from rallypoint.config import AgentConfig, OnJoin, StopConfig
 from rallypoint.core.model import Assignment, SharedSettings, Stamp
-from rallypoint.errors import UsageError
+from rallypoint.errors import RallypointError, UsageError
 from rallypoint.observe.observer import Observer
 from rallypoint.process.limits import have_descriptors_for, out_of_files
-from rallypoint.process.log_dir import LogDir
+from rallypoint.process.log_dir import path_text
 from rallypoint.process.relay_client import Relay
 from rallypoint.process.scratch import make_scratch, remove_scratch
-from rallypoint.process.streams import parse_std_map, resolve_mode
-from rallypoint.process.worker_output import OutputSettings, WorkerOutputs
+from rallypoint.process.worker_output import WorkerOutputs
 from rallypoint.rendezvous.fence import WakeSelector, new_loop
 
 MakeObserver = Callable[[Relay], Observer]
@@ -41,15 +40,12 @@ def run_agent(
     Raises RallypointError when this node could not take part. Nothing is left behind in any case.
     """
     signals = signals_to_handle(config, embedding)
-    settings = _output_settings(config)
+    settings = output_settings(config)
     have_descriptors_for(config.workers.count)
-    output, run_id = config.output, config.rendezvous.run_id
-    log_dir = LogDir.open(output.log_dir, run_id, temp_dir=output.temp_dir)
-    scratch, keep_logs = make_scratch(output.temp_dir, run_id), False
+    files = OutputFiles.open(config)
+    scratch = make_scratch(config.output.temp_dir, config.rendezvous.run_id)
     try:
-        # What stays when a job ends well also stays when its agent is killed.
-        passing = [log_dir.root] if log_dir.is_temporary and not settings.keeps_files else []
-        passing = [path for path in (*passing, scratch) if path]
+        passing = [path for path in (files.passing_dir, scratch) if path]
         sidecars = Sidecars.start(passing, WorkerOrigin(config.workers))
         try:
             loop, selector = new_loop()
@@ -58,14 +54,14 @@ def run_agent(
             raise
         try:
             observer = make_observer(sidecars.relay)
-            outputs = WorkerOutputs(settings, log_dir, sidecars.relay)
-
-            end = loop.run_until_complete(
+            outputs = WorkerOutputs(settings, files.specs, sidecars.relay)
+            return loop.run_until_complete(
                 _take_part(
                     config,
                     signals,
                     observer,
                     outputs,
+                    files,
                     scratch,
                     sidecars,
                     selector,
@@ -73,7 +69,6 @@ def run_agent(
                     embedding,
                 )
             )
-            keep_logs = settings.keeps_files
         except OSError as error:
             if (short := out_of_files(error)) is None:
                 raise
@@ -82,9 +77,8 @@ def run_agent(
             loop.run_until_complete(sidecars.stop())
             loop.close()
     finally:
-        log_dir.close(keep=keep_logs)
+        files.close()
         remove_scratch(scratch)
-    return end
 
 
 async def _take_part(
@@ -92,6 +86,7 @@ async def _take_part(
     signals: tuple[int, ...],
     observer: Observer,
     outputs: WorkerOutputs,
+    files: OutputFiles,
     scratch: str,
     sidecars: Sidecars,
     selector: WakeSelector,
@@ -116,7 +111,21 @@ async def _take_part(
         selector,
         embedding,
     )
-    return await part.main(on_end)
+
+    def tell_kept() -> None:
+        if place := files.kept_dir:
+            part.agent.say("logs_kept", f"what the workers wrote is kept in {path_text(place)}")
+
+    def ended(end: JobEnd) -> None:
+        files.succeeded = succeeded(end)
+        tell_kept()
+        on_end(end)
+
+    try:
+        return await part.main(ended)
+    except RallypointError:
+        tell_kept()
+        raise
 
 
 def shared_settings(config: AgentConfig) -> SharedSettings:
@@ -159,31 +168,3 @@ def signals_to_handle(config: AgentConfig, embedding: Embedding | None) -> tuple
         if not (usual and signal.getsignal(number) == signal.SIG_IGN):
             numbers.append(int(number))
     return tuple(numbers) if embedding is None or gets_signals() else ()
-
-
-def _output_settings(config: AgentConfig) -> OutputSettings:
-    output, workers = config.output, config.workers
-    stdout_tty, stderr_tty = _is_terminal(sys.stdout), _is_terminal(sys.stderr)
-    mode = resolve_mode(
-        output.mode,
-        stdout_is_terminal=stdout_tty,
-        stderr_is_terminal=stderr_tty,
-        workers=workers.count * config.rendezvous.max_nodes,
-    )
-    return OutputSettings(
-        mode=mode,
-        role=workers.role,
-        redirects=parse_std_map(output.redirects, workers.count, flag="--redirects"),
-        tee=parse_std_map(output.tee, workers.count, flag="--tee"),
-        stderr_is_terminal=stderr_tty,
-        colour=stdout_tty and stderr_tty and output.colour,
-        prefix_template=output.prefix_template,
-    )
-
-
-def _is_terminal(stream: object) -> bool:
-    """A closed or replaced stream is none."""
-    try:
-        return bool(stream.isatty())  # type: ignore[attr-defined]
-    except (AttributeError, ValueError):
-        return False

@@ -109,13 +109,30 @@ OUTPUT = (
     _new("--quiet", "", "say nothing unless something fails"),
     _new("--log-format", "text|json", "form of the agent's own lines (text)"),
     Flag("--log-dir", "DIR", "where redirected output and error files go (a temporary folder)"),
-    Flag("--redirects", "SPEC", "to files: 0 none, 1 stdout, 2 stderr, 3 both; or 0:1,1:3", "-r"),
+    _new(
+        "--log-layout",
+        "torchrun|rounds",
+        "files under JOB_RANDOM/attempt_N/RANK, or JOB/NODE/round_N/RANK with a link latest",
+    ),
+    _new(
+        "--log-max-bytes", "N[K|M|G]", "rotate log files at this size, keeping one old one (never)"
+    ),
+    Flag(
+        "--redirects",
+        "SPEC",
+        "to files: 0 none, 1 stdout, 2 stderr, 3 both; by local rank 0:1,1:3, by global g12:3",
+        "-r",
+    ),
     Flag("--tee", "SPEC", "the same, to files and to the console", "-t"),
     Flag("--event-log-handler", "null", "only null yet", only=("null",)),
-    Flag("--logs-specs", "default", "only default yet", twin="", only=("default",)),
-    Flag("--local-ranks-filter", "RANK,...", "not yet", only=()),
-    Flag("--duplicate-stdout-filters", "TEXT,...", "not yet", only=()),
-    Flag("--duplicate-stderr-filters", "TEXT,...", "not yet", only=()),
+    Flag("--logs-specs", "NAME", "a package's way to place files (default)", twin=""),
+    Flag("--local-ranks-filter", "RANK,...", "only these reach the console; g12: global rank 12"),
+    Flag(
+        "--duplicate-stdout-filters",
+        "TEXT,...",
+        "copy teed lines with one of these to one file per round; two commas stand for one",
+    ),
+    Flag("--duplicate-stderr-filters", "TEXT,...", "the same for stderr"),
 )
 
 ACCESS = (

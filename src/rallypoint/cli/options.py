@@ -10,30 +10,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, cast
 
 from msgspec import Struct
 
 from rallypoint.agent.environ import VISIBLE_DEVICES, own_device
 from rallypoint.cli import values
 from rallypoint.cli.flags import FLAGS
+from rallypoint.cli.output_options import read_output
 from rallypoint.cli.scan import Scanned, Value, scan, truth
 from rallypoint.cli.where_to_meet import read_rendezvous
 from rallypoint.config import (
     AccessConfig,
     AgentConfig,
-    OutputConfig,
-    OutputMode,
     RestartConfig,
     StopConfig,
     WorkerConfig,
 )
 from rallypoint.errors import ExitClass, UsageError
-from rallypoint.process.streams import colour_wanted, parse_std_map
 
-LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
-
-_LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 _DEVICE_WORDS = ("cpu", "gpu", "xpu", "auto")
 _RUN_PATH = (
     "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
@@ -53,6 +47,8 @@ class Machine(Struct, frozen=True):
     interpreter: str
     handlers: Callable[[], Sequence[str]] = lambda: ("file",)
     """The rendezvous backends that are known besides the coordinator's."""
+    logs_specs: Callable[[], Sequence[str]] = lambda: ("default",)
+    """The names that --logs-specs takes."""
     path_kind: Callable[[str], str] = lambda path: ""
     """`file`, `directory` or nothing: for a better word on a mistake."""
 
@@ -68,6 +64,7 @@ def this_machine() -> Machine:
         random_id=_random_id,
         interpreter=sys.executable,
         handlers=_handlers,
+        logs_specs=_logs_specs,
         path_kind=_path_kind,
     )
 
@@ -88,11 +85,9 @@ def parse_run(
     _refuse_unbuilt(scanned)
     notices: list[str] = []
     rendezvous = read_rendezvous(scanned, machine.random_id, notices, machine.handlers)
-    output = _output(scanned, environ)
     _monitor_interval(scanned.get("--monitor-interval"))
     workers = _workers(scanned, environ, machine, notices)
-    parse_std_map(output.redirects, workers.count, flag="--redirects")
-    parse_std_map(output.tee, workers.count, flag="--tee")
+    output = read_output(scanned, environ, workers.count, machine.logs_specs, notices)
     return AgentConfig(
         rendezvous=rendezvous,
         restart=_restart(scanned),
@@ -127,35 +122,6 @@ def _restart(scanned: Scanned) -> RestartConfig:
         backoff_s=values.seconds(backoff) if backoff else 0.0,
         no_restart_exit_codes=values.exit_codes(final) if final else (),
     )
-
-
-def _output(scanned: Scanned, environ: Mapping[str, str]) -> OutputConfig:
-    mode, form = scanned.get("--output"), scanned.get("--log-format")
-    log_dir = scanned.get("--log-dir")
-    redirects, tee = scanned.get("--redirects"), scanned.get("--tee")
-    chosen = values.choice(form, ("text", "json")) if form else "text"
-    return OutputConfig(
-        mode=OutputMode(values.choice(mode, [m.value for m in OutputMode]) if mode else "auto"),
-        quiet=scanned.on("--quiet"),
-        log_format=cast(Literal["text", "json"], chosen),
-        log_level=_log_level(environ),
-        log_dir=log_dir.text if log_dir else None,
-        redirects=values.output_map(redirects) if redirects else "0",
-        tee=values.output_map(tee) if tee else "0",
-        temp_dir=environ.get("TMPDIR") or "/tmp",
-        prefix_template=environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE") or None,
-        colour=colour_wanted(
-            is_terminal=True, no_color=environ.get("NO_COLOR"), term=environ.get("TERM")
-        ),
-    )
-
-
-def _log_level(environ: Mapping[str, str]) -> LogLevel:
-    given = environ.get("LOGLEVEL", "")
-    word = given.strip().upper() or "INFO"
-    if word not in _LOG_LEVELS:
-        raise UsageError(f"LOGLEVEL={given}: needs one of {', '.join(_LOG_LEVELS)}")
-    return cast(LogLevel, word)
 
 
 def _stop(scanned: Scanned, environ: Mapping[str, str]) -> StopConfig:
@@ -318,6 +284,12 @@ def _handlers() -> Sequence[str]:
     from rallypoint.rendezvous.registry import known_backends
 
     return known_backends()
+
+
+def _logs_specs() -> Sequence[str]:
+    from rallypoint.process.logs_plugins import known_logs_specs
+
+    return known_logs_specs()
 
 
 def _count_workers(word: str, interpreter: str, environ: Mapping[str, str]) -> int:

@@ -143,7 +143,8 @@ def output_map(value: Value) -> str:
     """`0` to `3` for all workers, or `RANK:0-3,...`; returned as it was written."""
     for part in value.text.split(","):
         rank, colon, streams = part.strip().rpartition(":")
-        if streams not in ("0", "1", "2", "3") or (colon and not rank.isdigit()):
+        digits = rank.removeprefix("g")
+        if streams not in ("0", "1", "2", "3") or (colon and not digits.isdigit()):
             raise value.wrong("needs 0 to 3, or LOCAL_RANK:0-3 with commas, for example 0:1,1:3")
         if not colon and "," in value.text:
             raise value.wrong("needs LOCAL_RANK:0-3 in each part, for example 0:1,1:3")

@@ -10,26 +10,35 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rallypoint.errors import ChildFailedError
+    from rallypoint.process.logs_specs import DefaultLogsSpecs, LogsDest, LogsSpecs
     from rallypoint.process.process_failure import ProcessFailure
-    from rallypoint.process.streams import Std
+    from rallypoint.process.std_map import Std, to_map
     from rallypoint.worker.error_file import ErrorHandler, get_error_handler, record
 
 __all__ = [
     "ChildFailedError",
+    "DefaultLogsSpecs",
     "ErrorHandler",
+    "LogsDest",
+    "LogsSpecs",
     "ProcessFailure",
     "Std",
     "get_error_handler",
     "record",
+    "to_map",
 ]
 
 _MODULES = {
     "ChildFailedError": "rallypoint.errors",
+    "DefaultLogsSpecs": "rallypoint.process.logs_specs",
     "ErrorHandler": "rallypoint.worker.error_file",
+    "LogsDest": "rallypoint.process.logs_specs",
+    "LogsSpecs": "rallypoint.process.logs_specs",
     "ProcessFailure": "rallypoint.process.process_failure",
-    "Std": "rallypoint.process.streams",
+    "Std": "rallypoint.process.std_map",
     "get_error_handler": "rallypoint.worker.error_file",
     "record": "rallypoint.worker.error_file",
+    "to_map": "rallypoint.process.std_map",
 }
 
 

@@ -1,12 +1,20 @@
 """The files of a job's workers on this node.
 
-    <log_dir>/<run_id>_<random>/attempt_<round>/<local_rank>/{stdout.log, stderr.log, error.json}
+    torchrun  <log_dir>/<run_id>_<random>/attempt_<round>/<local_rank>/{stdout.log, ...}
+    rounds    <log_dir>/<run_id>/<node>/round_<round>/<local_rank>/{stdout.log, ...}
+              <log_dir>/<run_id>/<node>/latest -> round_<round>
 
-The layout is torchrun's, but an attempt is numbered by its round, which is never used twice, so
-no restart erases what an earlier one wrote. Each agent has its own `<run_id>_<random>`, made with
-mode 0700: a shared file system can serve all nodes. Without `--log-dir` the files live in a fresh
-directory under the temporary one, which `close` removes when nothing in it is worth keeping. The
-null device as log directory means no files at all.
+The default is torchrun's shape, but an attempt is numbered by its round, which is never used twice,
+so no restart erases what an earlier one wrote. In each layout an agent makes a directory of its
+own, with mode 0700, so a shared file system can serve all nodes: with a random ending, or named
+after the node, where who comes second (another agent of that machine, the job's next launch) gets
+`<node>.2`. Without `--log-dir` the files live in a fresh directory under the temporary one, which
+`close` removes when nothing in it is worth keeping. The null device as log directory means no files
+at all.
+
+On a parallel file system metadata is what costs. An agent makes its directory and one of 4 KiB to
+prove that it can be written, then a directory per round, and per worker and round a directory and
+the files that are asked for: nothing is listed, looked up twice, or removed.
 """
 
 from __future__ import annotations
@@ -14,17 +22,21 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Iterable
+from typing import Literal
 
 from msgspec import Struct
 
 from rallypoint.errors import LogStorageError, RallypointError, UsageError
 from rallypoint.process.relay_lines import TAIL_BYTES, last_lines
-from rallypoint.process.streams import NULL_DEVICE, WorkerFiles
+from rallypoint.process.streams import NULL_DEVICE
 
 _PROBE_BYTES = 4096
 _STORAGE_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE})
-_NO_FILES = WorkerFiles("", "", "")
 _TEMPORARY_PLACES = ("/tmp", "/var/tmp")
+_ERROR_FILE = "error.json"
+
+Layout = Literal["torchrun", "rounds"]
 
 
 class LogDir(Struct, frozen=True):
@@ -32,9 +44,18 @@ class LogDir(Struct, frozen=True):
 
     root: str
     is_temporary: bool
+    layout: Layout = "torchrun"
 
     @classmethod
-    def open(cls, log_dir: str | None, run_id: str, *, temp_dir: str = "/tmp") -> LogDir:
+    def open(
+        cls,
+        log_dir: str | None,
+        run_id: str,
+        *,
+        layout: Layout = "torchrun",
+        node: str = "node",
+        temp_dir: str = "/tmp",
+    ) -> LogDir:
         """Make this agent's directory. When `log_dir` is None it is made under `temp_dir`, or as
         Python's tempfile does, under /tmp or /var/tmp when that can't be written.
 
@@ -44,15 +65,20 @@ class LogDir(Struct, frozen=True):
         Raises LogStorageError (no space, read-only, I/O error) or UsageError (not a directory,
         no permission), each one line with the path and the fix.
         """
-        name = f"{safe_name(run_id)}_"
+        job = safe_name(run_id)
         if log_dir is None:
-            return cls(_make_temporary(temp_dir, f"rallypoint-{name}"), True)
+            return cls(_make_temporary(temp_dir, f"rallypoint-{job}_"), True, layout)
         if is_null_device(log_dir):
-            return cls("", False)
+            return cls("", False, layout)
         parent = os.path.abspath(log_dir)
         try:
-            os.makedirs(parent, exist_ok=True)
-            root = make_fresh(os.path.join(parent, name))
+            if layout == "rounds":
+                place = os.path.join(parent, job)
+                os.makedirs(place, exist_ok=True)
+                root = _make_numbered(os.path.join(place, safe_name(node)))
+            else:
+                os.makedirs(parent, exist_ok=True)
+                root = make_fresh(os.path.join(parent, f"{job}_"))
         except OSError as error:
             raise storage_error(parent, error) from error
         try:
@@ -60,30 +86,36 @@ class LogDir(Struct, frozen=True):
         except OSError as error:
             os.rmdir(root)
             raise storage_error(parent, error) from error
-        return cls(root, False)
+        return cls(root, False, layout)
 
-    def attempt(self, round_number: int, local_rank: int) -> WorkerFiles:
-        """Make the directory of one worker in one round and name its files; blocks on the disk.
+    def begin(self, round_number: int, local_ranks: Iterable[int]) -> str:
+        """Make the directories of one round, `<local rank>` for each of these, and name what holds
+        them; empty when there are no files. Blocks on the disk.
 
-        Raises LogStorageError or UsageError.
+        Where a round of that number was there before (a coordinator that lost its memory counts
+        anew), its files are continued, but an error file is set aside as `error.json.1`, lest it be
+        taken for this round's. Raises LogStorageError or UsageError.
         """
         if not self.root:
-            return _NO_FILES
-        path = os.path.join(self.root, f"attempt_{round_number}", str(local_rank))
+            return ""
+        name = f"{'round' if self.layout == 'rounds' else 'attempt'}_{round_number}"
+        place = os.path.join(self.root, name)
         try:
-            os.makedirs(path, mode=0o700, exist_ok=True)
+            _make(place)
+            for local_rank in local_ranks:
+                worker = os.path.join(place, str(local_rank))
+                if not _make(worker):
+                    _set_aside(os.path.join(worker, _ERROR_FILE))
         except OSError as error:
-            raise storage_error(path, error) from error
-        return WorkerFiles(
-            stdout=os.path.join(path, "stdout.log"),
-            stderr=os.path.join(path, "stderr.log"),
-            error=os.path.join(path, "error.json"),
-        )
+            raise storage_error(place, error) from error
+        if self.layout == "rounds":
+            _point(os.path.join(self.root, "latest"), name)
+        return place
 
     def close(self, *, keep: bool) -> None:
         """At the end of the job: remove a temporary directory, unless `keep`. Never raises.
 
-        `keep` is true when a person asked for files (redirect, tee) or an error file is shown.
+        `keep` is true when a person asked for files (redirect, tee) and something failed.
         """
         if self.is_temporary and self.root and not keep:
             try:
@@ -92,6 +124,11 @@ class LogDir(Struct, frozen=True):
                 rmtree(self.root, ignore_errors=True)
             except OSError:
                 pass  # Without a free descriptor not even the import works.
+
+
+def error_file(round_dir: str, local_rank: int) -> str:
+    """Where a worker may leave its exception; empty without a directory."""
+    return os.path.join(round_dir, str(local_rank), _ERROR_FILE) if round_dir else ""
 
 
 def open_log(path: str) -> int:
@@ -167,6 +204,51 @@ def make_fresh(stem: str) -> str:
         except FileExistsError:
             continue
         return path
+
+
+def _make_numbered(stem: str) -> str:
+    number, path = 1, stem
+    while True:
+        try:
+            os.mkdir(path, mode=0o700)
+        except FileExistsError:
+            number += 1
+            path = f"{stem}.{number}"
+            continue
+        return path
+
+
+def _make(path: str) -> bool:
+    """Whether the directory was not there before."""
+    try:
+        os.mkdir(path, mode=0o700)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _set_aside(path: str) -> None:
+    number = 1
+    while os.path.exists(f"{path}.{number}"):
+        number += 1
+    try:
+        os.rename(path, f"{path}.{number}")
+    except FileNotFoundError:
+        pass
+
+
+def _point(link: str, target: str) -> None:
+    """A convenience: where links are not to be had, there is none."""
+    fresh = f"{link}.new"
+    try:
+        try:
+            os.symlink(target, fresh)
+        except FileExistsError:  # of an agent that was killed in between
+            os.unlink(fresh)
+            os.symlink(target, fresh)
+        os.rename(fresh, link)
+    except OSError:
+        pass
 
 
 def _probe(path: str) -> None:

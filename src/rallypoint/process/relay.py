@@ -22,6 +22,7 @@ from collections import deque
 from msgspec import Struct, field
 
 from rallypoint.process.relay_console import Console, open_consoles
+from rallypoint.process.relay_file import LogFile
 from rallypoint.process.relay_lines import LineAssembler, Tail
 from rallypoint.process.relay_messages import (
     MAX_PACKET,
@@ -54,8 +55,9 @@ class _Stream(Struct, eq=False):
     worker: tuple[int, int]  # round, local rank
     console: Console | None
     lines: LineAssembler | None
-    file_path: bytes
-    file_fd: int  # -1 when there is none
+    file: LogFile | None
+    copy: LogFile | None  # for the lines in which one of these is found
+    copy_if: tuple[bytes, ...]
     tail: Tail | None
 
 
@@ -74,6 +76,7 @@ class _RelayLoop:
         self._all_consoles = list({id(c): c for c in self._consoles.values()}.values())
         self._streams: dict[int, _Stream] = {}
         self._tails: dict[tuple[int, int], Tail] = {}
+        self._copies: dict[bytes, LogFile] = {}
         self._failed_paths: set[bytes] = set()
         self._drains: list[_DrainMark] = []
         self._reports: deque[bytes] = deque()
@@ -159,8 +162,9 @@ class _RelayLoop:
             worker=worker,
             console=self._consoles.get(request.fd),
             lines=LineAssembler(request.prefix) if request.lines else None,
-            file_path=request.path,
-            file_fd=self._open(request.path) if request.path else -1,
+            file=self._open(request.path, request.max_bytes),
+            copy=self._open_copy(request.copy_to, request.max_bytes),
+            copy_if=request.copy_if,
             tail=tail,
         )
 
@@ -189,38 +193,62 @@ class _RelayLoop:
             self._report(FirstOutput(self._newest_heard))
         if stream.tail is not None:
             stream.tail.feed(data)
-        if stream.file_fd >= 0:
-            self._write_file(stream, data)
+        if stream.file is not None:
+            self._write_file(stream.file, data)
         if stream.console is None:
             return
         if stream.lines is None:
             stream.console.write_raw(data)
         else:
-            stream.console.write_lines(stream.lines.feed(data))
+            self._show(stream, stream.console, stream.lines.feed(data))
+
+    def _show(self, stream: _Stream, console: Console, lines: bytes) -> None:
+        console.write_lines(lines)
+        if stream.copy is not None and stream.lines is not None:
+            found = stream.lines.matching(lines, stream.copy_if)
+            if found:
+                self._write_file(stream.copy, found)
 
     def _end(self, stream: _Stream) -> None:
         if stream.console is not None and stream.lines is not None:
-            stream.console.write_lines(stream.lines.finish())
+            self._show(stream, stream.console, stream.lines.finish())
         del self._streams[stream.fd]
         os.close(stream.fd)
-        if stream.file_fd >= 0:
-            os.close(stream.file_fd)
+        for file in (stream.file, stream.copy):
+            if file is not None:
+                self._close(file)
 
     # --- what can fail: files and consoles
 
-    def _open(self, path: bytes) -> int:
+    def _open(self, path: bytes, max_bytes: int) -> LogFile | None:
         try:
-            return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            return LogFile(path, max_bytes) if path else None
         except OSError as error:
             self._report_failure(path, error.errno)
-            return -1
+            return None
 
-    def _write_file(self, stream: _Stream, data: bytes) -> None:
+    def _open_copy(self, path: bytes, max_bytes: int) -> LogFile | None:
+        """One file for all that write there, so that rotating it is one's own business."""
+        shared = self._copies.get(path)
+        if shared is not None:
+            shared.users += 1
+            return shared
+        opened = self._open(path, max_bytes)
+        if opened is not None:
+            self._copies[path] = opened
+        return opened
+
+    def _close(self, file: LogFile) -> None:
+        file.users -= 1
+        if file.users == 0:
+            self._copies.pop(file.path, None)
+            file.close()
+
+    def _write_file(self, file: LogFile, data: bytes) -> None:
         try:
-            while data:
-                data = data[os.write(stream.file_fd, data) :]
+            file.write(data)
         except OSError as error:
-            self._report_failure(stream.file_path, error.errno)
+            self._report_failure(file.path, error.errno)
 
     def _write(self, console: Console) -> None:
         console.write_some()

@@ -34,7 +34,8 @@ from rallypoint.process.relay_messages import (
     decode_report,
     encode,
 )
-from rallypoint.process.streams import Console, Std, ToRelay
+from rallypoint.process.std_map import Std
+from rallypoint.process.streams import Console, ToRelay
 
 _SAY_BYTES = MAX_PACKET // 2
 
@@ -81,6 +82,11 @@ class Relay(Struct, eq=False):
         ours.setblocking(False)
         return cls(process, ours, on_storage_error)
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether the relay has ended, by our wish or not."""
+        return self._lost
+
     def add(
         self, *, round_number: int, local_rank: int, stream: Std, route: ToRelay, prefix: bytes
     ) -> int:
@@ -101,6 +107,9 @@ class Relay(Struct, eq=False):
             prefix=prefix,
             path=os.fsencode(route.path),
             keep_tail=route.keep_tail,
+            max_bytes=route.max_bytes,
+            copy_to=os.fsencode(route.copies.path) if route.copies else b"",
+            copy_if=tuple(map(os.fsencode, route.copies.texts)) if route.copies else (),
         )
         self._send(request, reader)
         return writer

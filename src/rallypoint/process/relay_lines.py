@@ -50,6 +50,17 @@ class LineAssembler:
         rest, self._held = self._held.removesuffix(b"\r"), b""
         return self._lines(self._pieces(rest)) if rest else b""
 
+    def matching(self, lines: bytes, texts: tuple[bytes, ...]) -> bytes:
+        """Those of `lines`, which came from here, with one of `texts` behind the prefix."""
+        if not lines or not any(text in lines for text in texts):
+            return b""
+        begin = len(self._prefix)
+        return b"".join(
+            line + b"\n"
+            for line in lines[:-1].split(b"\n")
+            if any(line.find(text, begin) >= 0 for text in texts)
+        )
+
     def _pieces(self, line: bytes) -> list[bytes]:
         pieces = []
         while len(line) > self._limit:

@@ -16,7 +16,9 @@ MAX_PACKET = 64 * 1024
 
 class AddStream(msgspec.Struct, frozen=True, tag="add"):
     """Empty this pipe. `fd` is the console (1 or 2), or 0 for none; `lines` says that the
-    console gets whole lines behind `prefix` instead of raw bytes; an empty `path` is no file."""
+    console gets whole lines behind `prefix` instead of raw bytes; an empty `path` is no file, and
+    `max_bytes` 0 no limit of one. Lines for the console in which one of `copy_if` is found also go
+    to the file `copy_to`, which streams share."""
 
     round_number: int
     local_rank: int
@@ -25,6 +27,9 @@ class AddStream(msgspec.Struct, frozen=True, tag="add"):
     prefix: bytes
     path: bytes
     keep_tail: bool
+    max_bytes: int = 0
+    copy_to: bytes = b""
+    copy_if: tuple[bytes, ...] = ()
 
 
 class ShowStatus(msgspec.Struct, frozen=True, tag="status"):

@@ -2,7 +2,9 @@
 
     wanted                        stdout                       stderr
     --redirects names the stream  its file, nothing between    its file, nothing between
+      with --log-max-bytes        relay: file                  relay: file
     --tee names the stream        relay: file + console        relay: file + console
+    --local-ranks-filter hides    discarded                    relay: discarded, tail kept
     --output inherit              the agent's own stdout       relay, byte for byte, tail kept;
                                                                a terminal is handed on as it is
     --output prefix               relay, whole lines           relay, whole lines, tail kept
@@ -12,34 +14,24 @@ one worker, else `inherit`, which is what torchrun does. In `inherit` only stder
 because its last lines are what every node has to be told when the worker fails; a terminal is
 exempt, since programs draw differently when their stderr is a pipe.
 
-Tee wins over redirect. Without a log file (`--log-dir /dev/null`) a redirect discards, and a tee
-only prints.
+Tee wins over redirect, and has torchrun's prefix in either mode. Without a log file (`--log-dir
+/dev/null`) a redirect discards, and a tee only prints.
 """
 
 from __future__ import annotations
 
-from enum import Enum, IntFlag
+from enum import Enum
 from typing import TypeAlias
 
 from msgspec import Struct
 
 from rallypoint.config import OutputMode
-from rallypoint.core.wording import count
-from rallypoint.errors import UsageError
+from rallypoint.process.std_map import Std
 
 NULL_DEVICE = "/dev/null"
 
 # Readable on light and dark backgrounds; red is left to errors.
 _COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
-
-
-class Std(IntFlag):
-    """A set of a worker's streams; the numbers are those of torchrun's `--redirects`."""
-
-    NONE = 0
-    OUT = 1
-    ERR = 2
-    ALL = 3
 
 
 class Console(Enum):
@@ -51,12 +43,22 @@ class Console(Enum):
     TEE = "tee"  # whole lines behind torchrun's `[role<local rank>]:`
 
 
-class WorkerFiles(Struct, frozen=True):
-    """The files of one worker in one round; all empty when the log directory is the null device."""
+class Wish(Struct, frozen=True):
+    """What was asked for one stream of one worker."""
 
-    stdout: str
-    stderr: str
-    error: str
+    path: str = ""
+    """Its file; empty: none."""
+    tee: bool = False
+    """Its lines go to the console too."""
+    hidden: bool = False
+    """Whatever is not written to a file is discarded (`--local-ranks-filter`)."""
+
+
+class Copies(Struct, frozen=True):
+    """The shown lines in which one of `texts` is found also go to the file `path`."""
+
+    path: str
+    texts: tuple[str, ...]
 
 
 class Inherit(Struct, frozen=True):
@@ -70,25 +72,17 @@ class ToFile(Struct, frozen=True):
 
 
 class ToRelay(Struct, frozen=True):
-    """The worker writes to a pipe that the relay empties. `path` is empty without a file."""
+    """The worker writes to a pipe that the relay empties. `path` is empty without a file, which is
+    rotated when it reaches `max_bytes`; 0: it grows."""
 
     console: Console
     path: str
     keep_tail: bool
+    max_bytes: int = 0
+    copies: Copies | None = None
 
 
 Route: TypeAlias = Inherit | ToFile | ToRelay
-
-
-class WorkerStreams(Struct, frozen=True):
-    """The routes of one worker's two streams."""
-
-    stdout: Route
-    stderr: Route
-
-    @property
-    def needs_relay(self) -> bool:
-        return isinstance(self.stdout, ToRelay) or isinstance(self.stderr, ToRelay)
 
 
 def resolve_mode(
@@ -101,72 +95,31 @@ def resolve_mode(
     return OutputMode.PREFIX if watched and workers > 1 else OutputMode.INHERIT
 
 
-def plan_streams(
+def plan_stream(
+    stream: Std,
+    wish: Wish,
     *,
     mode: OutputMode,
-    redirects: Std,
-    tee: Std,
     stderr_is_terminal: bool,
-    files: WorkerFiles,
-) -> WorkerStreams:
-    """The routes of one worker; `mode` is a settled one (see `resolve_mode`)."""
+    max_bytes: int = 0,
+    copies: Copies | None = None,
+) -> Route:
+    """The route of one stream; `mode` is a settled one (see `resolve_mode`)."""
     if mode is OutputMode.AUTO:
         raise ValueError("the output mode must be settled before streams are planned")
-
-    def route(stream: Std, path: str) -> Route:
-        keep_tail = stream is Std.ERR
-        if tee & stream:
-            console = Console.PREFIX if mode is OutputMode.PREFIX else Console.TEE
-            return ToRelay(console, path, keep_tail)
-        if redirects & stream:
-            return ToFile(path or NULL_DEVICE)
-        if mode is OutputMode.PREFIX:
-            return ToRelay(Console.PREFIX, "", keep_tail)
-        if stream is Std.OUT or stderr_is_terminal:
-            return Inherit()
-        return ToRelay(Console.RAW, "", keep_tail)
-
-    return WorkerStreams(route(Std.OUT, files.stdout), route(Std.ERR, files.stderr))
-
-
-def parse_std_map(text: str, nproc: int, *, flag: str = "--redirects") -> tuple[Std, ...]:
-    """One `Std` per local rank from `3` (all of them) or `0:1,10:3` (the rest: none).
-
-    Raises UsageError naming `flag`, the offending part and what would be right.
-    """
-    if ":" not in text:
-        return (_parse_std(text, text, flag),) * nproc
-    chosen: dict[int, Std] = {}
-    for item in text.split(","):
-        rank_text, colon, std_text = item.partition(":")
-        if not colon or not _is_number(rank_text):
-            raise UsageError(
-                f"{flag} {text}: {item!r} is not of the form <local rank>:<0|1|2|3>, as in 0:1,10:3"
-            )
-        rank = int(rank_text)
-        if rank >= nproc:
-            raise UsageError(
-                f"{flag} {text}: there is no local rank {rank}: "
-                f"this node runs {count(nproc, 'worker')}, local ranks count from 0"
-            )
-        if rank in chosen:
-            raise UsageError(f"{flag} {text}: local rank {rank} is named twice")
-        chosen[rank] = _parse_std(std_text, text, flag)
-    return tuple(chosen.get(rank, Std.NONE) for rank in range(nproc))
-
-
-def _parse_std(value: str, whole: str, flag: str) -> Std:
-    if _is_number(value) and int(value) <= Std.ALL:
-        return Std(int(value))
-    raise UsageError(
-        f"{flag} {whole}: {value!r} is none of 0 (none), 1 (stdout), 2 (stderr), 3 (both); "
-        f"to choose per local rank write <local rank>:<0|1|2|3>, as in 0:1,10:3"
-    )
-
-
-def _is_number(text: str) -> bool:
-    text = text.strip()
-    return text.isascii() and text.isdigit()
+    keep_tail = stream is Std.ERR
+    path = "" if wish.path == NULL_DEVICE else wish.path
+    if wish.tee:
+        return ToRelay(Console.TEE, path, keep_tail, max_bytes, copies)
+    if wish.path or wish.hidden:
+        if (path and max_bytes) or (keep_tail and not path):
+            return ToRelay(Console.NONE, path, keep_tail, max_bytes)
+        return ToFile(path or NULL_DEVICE)
+    if mode is OutputMode.PREFIX:
+        return ToRelay(Console.PREFIX, "", keep_tail)
+    if stream is Std.OUT or stderr_is_terminal:
+        return Inherit()
+    return ToRelay(Console.RAW, "", keep_tail)
 
 
 def colour_wanted(*, is_terminal: bool, no_color: str | None, term: str | None) -> bool:

@@ -7,52 +7,41 @@ import os
 from msgspec import Struct, field
 
 from rallypoint.config import OutputMode
-from rallypoint.process.log_dir import LogDir, open_log, read_tail
+from rallypoint.errors import RallypointError, UsageError
+from rallypoint.process.limits import out_of_files
+from rallypoint.process.log_dir import open_log, read_tail
+from rallypoint.process.logs_specs import DefaultLogsSpecs, Environs, LogsDest, LogsSpecs
 from rallypoint.process.relay_client import Relay
+from rallypoint.process.std_map import Std, is_named
 from rallypoint.process.streams import (
+    NULL_DEVICE,
+    Console,
+    Copies,
     Inherit,
     Route,
-    Std,
     ToFile,
     ToRelay,
-    WorkerFiles,
-    WorkerStreams,
+    Wish,
     line_prefix,
-    plan_streams,
+    plan_stream,
 )
 
 
 class OutputSettings(Struct, frozen=True):
-    """What was asked for. `mode` is settled; the tuples have one entry per local rank."""
+    """What was asked for, besides files. `mode` is a settled one."""
 
     mode: OutputMode
     role: str
-    redirects: tuple[Std, ...]
-    tee: tuple[Std, ...]
     stderr_is_terminal: bool
     colour: bool = False
     prefix_template: str | None = None
-
-    def plan(self, local_rank: int, files: WorkerFiles) -> WorkerStreams:
-        return plan_streams(
-            mode=self.mode,
-            redirects=self.redirects[local_rank],
-            tee=self.tee[local_rank],
-            stderr_is_terminal=self.stderr_is_terminal,
-            files=files,
-        )
-
-    @property
-    def keeps_files(self) -> bool:
-        """Whether a person asked for files: then a temporary log directory stays."""
-        return any(self.redirects) or any(self.tee)
-
-    @property
-    def needs_relay(self) -> bool:
-        """Whether a worker's stream goes through the relay. (The agent's own lines are a reason
-        of their own to start it: a console that takes nothing must not stop the agent.)"""
-        nothing = WorkerFiles("", "", "")
-        return any(self.plan(rank, nothing).needs_relay for rank in range(len(self.tee)))
+    local_ranks_filter: tuple[int | str, ...] | None = None
+    """The only workers that reach the console, if given; a global rank is written "g12"."""
+    stdout_filters: tuple[str, ...] = ()
+    """Teed lines with one of these texts are copied to a file of the round."""
+    stderr_filters: tuple[str, ...] = ()
+    log_max_bytes: int = 0
+    """The size at which a log file is rotated; 0: it grows."""
 
 
 class WorkerOutput(Struct, frozen=True):
@@ -76,28 +65,77 @@ class WorkerOutputs(Struct, eq=False):
     """Opens the output of each worker of each round. `relay` may be None if none needs it."""
 
     settings: OutputSettings
-    log_dir: LogDir
+    specs: LogsSpecs
     relay: Relay | None
     _stderr: dict[tuple[int, int], Route] = field(default_factory=dict)
 
-    def open(self, *, round_number: int, local_rank: int, rank: int) -> WorkerOutput:
-        """Make files and pipes of a worker about to be spawned; blocks on the log directory.
+    def open_round(self, round_number: int, envs: Environs) -> list[WorkerOutput]:
+        """Make files and pipes of the workers about to be spawned, by local rank; `envs` are
+        theirs. Blocks on the log directory.
 
-        Raises LogStorageError or UsageError; nothing stays open then.
+        Raises LogStorageError or UsageError (a plug-in's mistake is one, too), or OSError when
+        descriptors have run out; nothing stays open then.
         """
-        files = self.log_dir.attempt(round_number, local_rank)
-        streams = self.settings.plan(local_rank, files)
-        stdout_fd = self._open(streams.stdout, Std.OUT, round_number, local_rank, rank)
+        dest = self._reify(envs)
+        self._stderr = {k: r for k, r in self._stderr.items() if k[0] >= round_number - 1}
+        opened: list[WorkerOutput] = []
         try:
-            stderr_fd = self._open(streams.stderr, Std.ERR, round_number, local_rank, rank)
+            for local_rank in sorted(envs):
+                rank = int(envs[local_rank]["RANK"])
+                opened.append(self._open_worker(dest, round_number, local_rank, rank))
+        except BaseException:
+            for output in opened:
+                output.close()
+            raise
+        return opened
+
+    def _reify(self, envs: Environs) -> LogsDest:
+        try:
+            return self.specs.reify(envs)
+        except RallypointError:
+            raise
+        except Exception as error:
+            if isinstance(self.specs, DefaultLogsSpecs) or out_of_files(error):
+                raise
+            name = type(self.specs).__name__
+            raise UsageError(
+                f"--logs-specs: {name}.reify failed: {type(error).__name__}: {error}"
+            ) from error
+
+    def _open_worker(
+        self, dest: LogsDest, round_number: int, local_rank: int, rank: int
+    ) -> WorkerOutput:
+        stdout, stderr = (self._route(dest, s, local_rank, rank) for s in (Std.OUT, Std.ERR))
+        stdout_fd = self._open(stdout, Std.OUT, round_number, local_rank, rank)
+        try:
+            stderr_fd = self._open(stderr, Std.ERR, round_number, local_rank, rank)
         except BaseException:
             if stdout_fd is not None:
                 os.close(stdout_fd)
             raise
-        self._stderr = {k: r for k, r in self._stderr.items() if k[0] >= round_number - 1}
-        self._stderr[round_number, local_rank] = streams.stderr
-        log_file = _path(streams.stderr) or _path(streams.stdout)
-        return WorkerOutput(stdout_fd, stderr_fd, files.error, log_file)
+        self._stderr[round_number, local_rank] = stderr
+        error_file = dest.error_files.get(local_rank, "")
+        return WorkerOutput(stdout_fd, stderr_fd, error_file, _path(stderr) or _path(stdout))
+
+    def _route(self, dest: LogsDest, stream: Std, local_rank: int, rank: int) -> Route:
+        settings, is_out = self.settings, stream is Std.OUT
+        paths = dest.stdouts if is_out else dest.stderrs
+        tees = dest.tee_stdouts if is_out else dest.tee_stderrs
+        copy_to = dest.filtered_stdout if is_out else dest.filtered_stderr
+        texts = settings.stdout_filters if is_out else settings.stderr_filters
+        wish = Wish(
+            path=tees.get(local_rank) or paths.get(local_rank) or "",
+            tee=local_rank in tees,
+            hidden=not is_named(settings.local_ranks_filter, local_rank, rank),
+        )
+        return plan_stream(
+            stream,
+            wish,
+            mode=settings.mode,
+            stderr_is_terminal=settings.stderr_is_terminal,
+            max_bytes=settings.log_max_bytes,
+            copies=Copies(copy_to, texts) if copy_to and texts else None,
+        )
 
     def _open(
         self, route: Route, stream: Std, round_number: int, local_rank: int, rank: int
@@ -108,6 +146,9 @@ class WorkerOutputs(Struct, eq=False):
             case ToFile(path):
                 return open_log(path)
             case ToRelay():
+                only_file = route.path or route.console is Console.NONE
+                if (self.relay is None or self.relay.is_lost) and only_file:
+                    return open_log(route.path or NULL_DEVICE)
                 if self.relay is None:
                     raise ValueError("this plan needs the relay, which was not started")
                 prefix = line_prefix(

@@ -1,0 +1,131 @@
+"""From settings to the output of this node's workers, and what becomes of their files."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from typing import cast
+
+from rallypoint.agent.participation import JobEnd
+from rallypoint.config import AgentConfig
+from rallypoint.core.group_events import FinishKind
+from rallypoint.core.model import Outcome
+from rallypoint.core.ranks import id_of_rank
+from rallypoint.process.logs_specs import DefaultLogsSpecs, LogsSpecs
+from rallypoint.process.std_map import check_ranks, parse_std_map
+from rallypoint.process.streams import resolve_mode
+from rallypoint.process.worker_output import OutputSettings
+
+
+class OutputFiles:
+    """Who decides on files, and the temporary directory, if one was made: it stays only when a
+    person asked for files and the job has not succeeded, which `succeeded` is told at its end."""
+
+    def __init__(self, specs: LogsSpecs) -> None:
+        self.specs = specs
+        self.succeeded = False
+        self._temporary_dir, self._asked_for = "", False
+
+    @classmethod
+    def open(cls, config: AgentConfig) -> OutputFiles:
+        """Make what has to be there before any worker starts. Blocks on the file system.
+
+        Raises LogStorageError or UsageError: a directory that can't be used, a plug-in's mistake.
+        """
+        files = cls(_specs(config))
+        if isinstance(files.specs, DefaultLogsSpecs):
+            log_dir = files.specs.open(config.rendezvous.run_id)
+            files._temporary_dir = log_dir.root if log_dir.is_temporary else ""
+            files._asked_for = files.specs.asks_for_files
+        return files
+
+    @property
+    def passing_dir(self) -> str:
+        """What is to be removed also when the agent is killed; empty: nothing."""
+        return "" if self._asked_for else self._temporary_dir
+
+    @property
+    def kept_dir(self) -> str:
+        """The temporary directory, if it is to stay."""
+        return self._temporary_dir if self._asked_for and not self.succeeded else ""
+
+    def close(self) -> None:
+        """At the end of the agent. Never raises."""
+        if isinstance(self.specs, DefaultLogsSpecs):
+            self.specs.close(keep=bool(self.kept_dir))
+
+
+def output_settings(config: AgentConfig) -> OutputSettings:
+    """What of the output concerns the console and the relay. Looks at our own stdout and stderr."""
+    output, workers = config.output, config.workers
+    stdout_tty, stderr_tty = _is_terminal(sys.stdout), _is_terminal(sys.stderr)
+    mode = resolve_mode(
+        output.mode,
+        stdout_is_terminal=stdout_tty,
+        stderr_is_terminal=stderr_tty,
+        workers=workers.count * config.rendezvous.max_nodes,
+    )
+    check_ranks(output.local_ranks_filter or (), workers.count, "--local-ranks-filter")
+    return OutputSettings(
+        mode=mode,
+        role=workers.role,
+        stderr_is_terminal=stderr_tty,
+        colour=stdout_tty and stderr_tty and output.colour,
+        prefix_template=output.prefix_template,
+        local_ranks_filter=output.local_ranks_filter,
+        stdout_filters=output.duplicate_stdout_filters,
+        stderr_filters=output.duplicate_stderr_filters,
+        log_max_bytes=output.log_max_bytes,
+    )
+
+
+def succeeded(end: JobEnd) -> bool:
+    """Whether the whole job has."""
+    finish = end.finish
+    verdict = finish.verdict if finish.kind is FinishKind.VERDICT else None
+    return verdict is not None and verdict.outcome is Outcome.SUCCEEDED
+
+
+def _specs(config: AgentConfig) -> LogsSpecs:
+    output, count = config.output, config.workers.count
+    if not isinstance(output.logs_specs, str):
+        return cast(LogsSpecs, output.logs_specs)
+    redirects = parse_std_map(output.redirects, count, flag="--redirects")
+    tee = parse_std_map(output.tee, count, flag="--tee")
+    if output.logs_specs == "default":
+        return DefaultLogsSpecs(
+            output.log_dir,
+            redirects,
+            tee,
+            output.local_ranks_filter,
+            layout=output.log_layout,
+            node=_node(config),
+            temp_dir=output.temp_dir,
+        )
+    from rallypoint.process.logs_plugins import make_logs_specs  # reads every package's metadata
+
+    return make_logs_specs(
+        output.logs_specs,
+        log_dir=output.log_dir,
+        redirects=redirects,
+        tee=tee,
+        local_ranks_filter=output.local_ranks_filter,
+    )
+
+
+def _node(config: AgentConfig) -> str:
+    """This node's name for a directory, before the coordinator has given it one."""
+    rendezvous = config.rendezvous
+    if rendezvous.node_id:
+        return rendezvous.node_id
+    if rendezvous.static:
+        return id_of_rank(rendezvous.node_rank or 0)
+    return socket.gethostname().partition(".")[0] or "node"
+
+
+def _is_terminal(stream: object) -> bool:
+    """A closed or replaced stream is none."""
+    try:
+        return bool(stream.isatty())  # type: ignore[attr-defined]
+    except (AttributeError, ValueError):
+        return False

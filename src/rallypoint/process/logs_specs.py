@@ -1,0 +1,144 @@
+"""Who decides which file each stream goes to: the default layout, or a package's own idea.
+
+`reify` is asked once for each round, before any of its workers starts, with the environment that
+each of them will have. What it names is made by whoever opens it, so it may name files that do not
+exist; their directories must.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping
+
+from msgspec import Struct, field
+
+from rallypoint.process.log_dir import Layout, LogDir, error_file
+from rallypoint.process.std_map import Std, StdMap, is_named, names_any, streams_of
+from rallypoint.process.streams import NULL_DEVICE
+
+Environs = Mapping[int, Mapping[str, str]]
+"""The environment of each worker of this node, by local rank."""
+
+
+class LogsDest(Struct):
+    """For each stream the file of each local rank.
+
+    A rank that is missing, or has an empty path, has no file: its stream goes where `--output`
+    says. `tee_*` names the ranks whose lines go to the console too; the null device discards.
+    Matching lines of teed streams (`--duplicate-stdout-filters`) are copied to `filtered_*`.
+    """
+
+    stdouts: dict[int, str] = field(default_factory=dict)
+    stderrs: dict[int, str] = field(default_factory=dict)
+    tee_stdouts: dict[int, str] = field(default_factory=dict)
+    tee_stderrs: dict[int, str] = field(default_factory=dict)
+    error_files: dict[int, str] = field(default_factory=dict)
+    filtered_stdout: str = ""
+    filtered_stderr: str = ""
+
+
+class LogsSpecs(ABC):
+    """Decides where the output of this node's workers goes."""
+
+    @abstractmethod
+    def reify(self, envs: Environs) -> LogsDest:
+        """The destinations for one round. Called in the agent's loop: should not block for long.
+
+        Whatever it raises ends the agent with one line.
+        """
+
+    @property
+    @abstractmethod
+    def root_log_dir(self) -> str | None:
+        """The directory that holds all files; None when it is not known yet."""
+
+
+class DefaultLogsSpecs(LogsSpecs):
+    """One directory per round and worker, as `log_dir.py` describes.
+
+    `redirects` and `tee` are a `Std` for all workers or a map by rank (see `Std.from_str`). Only
+    the workers in `local_ranks_filter` reach the console, if it is given. `log_dir` None: a fresh
+    temporary directory, which `close` removes; the null device: no files.
+    """
+
+    def __init__(
+        self,
+        log_dir: str | None = None,
+        redirects: StdMap = Std.NONE,
+        tee: StdMap = Std.NONE,
+        local_ranks_filter: Collection[int | str] | None = None,
+        *,
+        layout: Layout = "torchrun",
+        node: str = "node",
+        temp_dir: str = "/tmp",
+    ) -> None:
+        self._base, self._redirects, self._tee = log_dir, redirects, tee
+        self._filter = None if local_ranks_filter is None else frozenset(local_ranks_filter)
+        self._layout: Layout = layout
+        self._node, self._temp_dir = node, temp_dir
+        self._log_dir: LogDir | None = None
+
+    @property
+    def root_log_dir(self) -> str | None:
+        """`log_dir` as it was given; else the temporary directory, once there is one."""
+        if self._base is not None:
+            return self._base
+        return self._log_dir.root if self._log_dir is not None else None
+
+    @property
+    def asks_for_files(self) -> bool:
+        """Whether a stream of any worker is to be kept in a file."""
+        return names_any(self._redirects) or names_any(self._tee)
+
+    def open(self, run_id: str) -> LogDir:
+        """Make this agent's directory; only the first call does. Blocks on the file system.
+
+        Raises LogStorageError or UsageError, each one line with the path and the fix.
+        """
+        if self._log_dir is None:
+            self._log_dir = LogDir.open(
+                self._base,
+                run_id,
+                layout=self._layout,
+                node=self._node,
+                temp_dir=self._temp_dir,
+            )
+        return self._log_dir
+
+    def reify(self, envs: Environs) -> LogsDest:
+        """Make the directories of one round. The round is RALLYPOINT_ROUND of the workers, or
+        without it TORCHELASTIC_RESTART_COUNT. Blocks on the file system.
+
+        Raises LogStorageError or UsageError, each one line with the path and the fix.
+        """
+        first = next(iter(envs.values()))
+        number = first.get("RALLYPOINT_ROUND") or first.get("TORCHELASTIC_RESTART_COUNT") or "0"
+        place = self.open(first.get("TORCHELASTIC_RUN_ID", "")).begin(int(number), envs)
+        dest = LogsDest()
+        for local_rank, env in envs.items():
+            dest.error_files[local_rank] = error_file(place, local_rank)
+            rank = int(env.get("RANK", -1))
+            tee = streams_of(self._tee, local_rank, rank)
+            files = tee | streams_of(self._redirects, local_rank, rank)
+            hidden = not is_named(self._filter, local_rank, rank)
+            for stream, name, paths, tees in (
+                (Std.OUT, "stdout.log", dest.stdouts, dest.tee_stdouts),
+                (Std.ERR, "stderr.log", dest.stderrs, dest.tee_stderrs),
+            ):
+                path = os.path.join(place, str(local_rank), name) if place else NULL_DEVICE
+                if files & stream:
+                    paths[local_rank] = path
+                elif hidden:
+                    paths[local_rank] = NULL_DEVICE
+                if tee & stream and not hidden:
+                    tees[local_rank] = path
+        if place:
+            dest.filtered_stdout = os.path.join(place, "filtered_stdout.log")
+            dest.filtered_stderr = os.path.join(place, "filtered_stderr.log")
+        return dest
+
+    def close(self, *, keep: bool) -> None:
+        """At the end: remove a temporary directory, unless `keep`. Never raises."""
+        if self._log_dir is not None:
+            self._log_dir.close(keep=keep)
