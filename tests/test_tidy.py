@@ -86,6 +86,7 @@ OPTIONAL_CLIENTS: dict[tuple[str, str], str] = {
 }
 WALL_CLOCK_READERS: dict[str, str] = {
     "agent/driver.py": "dates events and failures for people",
+    "agent/hook_workers.py": "dates failures for people",
     "agent/round_workers.py": "dates failures for people",
     "cli/console.py": "dates a line",
     "cli/event_lines.py": "dates a line",

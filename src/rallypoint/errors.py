@@ -21,6 +21,7 @@
     |   |   `-- StoreCorruptError        a file that holds something else, or is damaged
     |   `-- LogStorageError         the person: the log directory is full or gone
     +-- ChildFailedError            the person: workers failed; names the one that was first
+    +-- SignalException             the person or scheduler that sent the signal
     +-- ProtocolError               the peer broke the rules of the wire
     |   +-- ForeignPeerError        the person: the endpoint's port belongs to something else
     |   `-- VersionMismatchError    the person: another version of Rallypoint on the other side
@@ -248,6 +249,17 @@ class ChildFailedError(RallypointError):
                 boarder_delim * _BANNER_WIDTH,
             ]
         )
+
+
+class SignalException(RallypointError):
+    """A signal ended this node's part of the job, or the job. `sigval` is its number.
+
+    (The name is torch's.)
+    """
+
+    def __init__(self, msg: str, sigval: int) -> None:
+        self.sigval = sigval
+        super().__init__(msg)
 
 
 class ProtocolError(RallypointError):

@@ -82,6 +82,8 @@ class HandlerCalls:
 
     def __init__(self, handler: Any, name: str) -> None:
         self._handler, self.name = handler, name
+        self.store: Any = None
+        """Of the newest round."""
         self._using, self._has_left = threading.Lock(), False
 
     @classmethod
@@ -126,6 +128,7 @@ class HandlerCalls:
                 f"next_rendezvous of the rendezvous backend {self.name!r} returned "
                 f"{info!r:.80}: it needs (store, rank, world_size)"
             )
+        self.store = store
         own = getattr(info, "bootstrap_store_info", None)
         if own is None or not getattr(self._handler, "use_agent_store", False):
             return Met(store, rank, size)
@@ -152,6 +155,17 @@ class HandlerCalls:
         if self._handler.is_closed():
             return Change.CLOSED
         return Change.OVER if self._handler.num_nodes_waiting() > 0 else Change.NONE
+
+    @property
+    def settings(self) -> Any:
+        """What the handler was made with, or None if it does not tell."""
+        return getattr(self._handler, "settings", None)
+
+    @property
+    def run_id(self) -> str:
+        """The job's, or nothing if the handler does not know."""
+        ask = getattr(self._handler, "get_run_id", None)
+        return str(ask()) if ask is not None else ""
 
     @property
     def why_over(self) -> str:

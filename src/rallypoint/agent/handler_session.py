@@ -28,6 +28,7 @@ from msgspec.structs import replace
 
 from rallypoint.agent.handler_calls import Change, HandlerCalls, Met
 from rallypoint.agent.handler_meeting import HandlerMeeting
+from rallypoint.agent.own_tasks import OwnTasks
 from rallypoint.agent.store_access import StoreAccess
 from rallypoint.config import AgentConfig
 from rallypoint.core import handler_round as rounds
@@ -46,7 +47,7 @@ from rallypoint.core.model import (
     Verdict,
     WorkerFailure,
 )
-from rallypoint.errors import InfrastructureError, UsageError
+from rallypoint.errors import InfrastructureError, RendezvousClosedError, UsageError
 from rallypoint.rendezvous.session import SessionHandler
 from rallypoint.wire import messages as m
 
@@ -87,10 +88,12 @@ class HandlerSession:
         self._why = _FIRST
         self._round: _Round | None = None
         self._giving_up: asyncio.Task[Verdict] | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = OwnTasks()
         self._farewell: asyncio.Task[None] | None = None
         self._verdict: Verdict | None = None
         self._leaving = self._closed = False
+        self.error: Exception | None = None
+        """What ended this node's part, if it was no verdict of the job."""
         host = socket.gethostname().partition(".")[0] or "node"
         self._node_id = config.rendezvous.node_id or f"{host}.{os.getpid()}"
 
@@ -113,7 +116,7 @@ class HandlerSession:
         """What the agent has to say; see the module's table."""
         match report:
             case m.Join():
-                self._spend(self._join())
+                self._tasks.spend(self._join())
             case m.Enrolled(stamp):
                 self._push(m.StartNow(stamp))
             case m.NotEnrolled(_, text):
@@ -124,7 +127,7 @@ class HandlerSession:
                 self._detailed(stamp, failures)
             case m.Succeeded(stamp):
                 if self._round is not None and self._round.stamp == stamp:
-                    self._spend(self._wait_all_done(self._round))
+                    self._tasks.spend(self._wait_all_done(self._round))
             case m.Drain():
                 self._stop_taking_part()
                 self._say_farewell(self._calls.leave())
@@ -165,7 +168,7 @@ class HandlerSession:
         decision = self._round.decision if self._round is not None else None
         if isinstance(decision, restart.Restart):
             await asyncio.sleep(decision.delay_s)
-        self._stop_watching(keep=asyncio.current_task())
+        self._tasks.cancel(keep=asyncio.current_task())
         self._tell_waiting()
         try:
             await self._meet()
@@ -189,7 +192,7 @@ class HandlerSession:
         self._incarnation, self._last_round = stamp.incarnation, stamp.round
         self._round = _Round(met, stamp)
         self._push(m.Assigned(stamp, rounds.assign(cards, met.rank, self._why)))
-        self._spend(self._watch(self._round))
+        self._tasks.spend(self._watch(self._round))
 
     async def _could_not_meet(self, error: Exception) -> None:
         """Errors of torch's handlers are known by their names."""
@@ -206,6 +209,7 @@ class HandlerSession:
         elif isinstance(error, UsageError):
             self._agent.session_refused(error)
         else:
+            self.error = error
             if not isinstance(error, InfrastructureError):
                 what = f"{type(error).__name__}: {error}"
                 text = f"the rendezvous handler {self._calls.name!r} failed: {what}"
@@ -246,6 +250,7 @@ class HandlerSession:
                 left = await self._calls.verdict(self._round.met.store)
             except Exception:
                 left = None  # the store may have gone with the node that closed the job
+        self.error = None if left is not None else RendezvousClosedError(text)
         self._end(left or self._judge(Outcome.INFRASTRUCTURE, text))
 
     def _failed(self, stamp: Stamp, failures: tuple[WorkerFailure, ...]) -> None:
@@ -260,7 +265,7 @@ class HandlerSession:
         assert cause is not None
         assert cause.failure is not None
         round_.decision = restart.charge(self._ledger, self._settings, cause.failure)
-        self._stop_watching()
+        self._tasks.cancel()
         self._why = describe(cause)
         said = f"{self._why}; {round_.decision.reason}"
         self._push(m.StopNow(stamp, EndReason(EndKind.FAILURE, said, self._node_id)))
@@ -354,11 +359,7 @@ class HandlerSession:
 
     def _stop_taking_part(self) -> None:
         self._leaving = True
-        self._stop_watching()
-
-    def _stop_watching(self, keep: asyncio.Task[Any] | None = None) -> None:
-        for task in self._tasks - {keep}:
-            task.cancel()
+        self._tasks.cancel()
 
     def _say_farewell(self, words: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """What a handler that fails at the end has to say helps nobody."""
@@ -371,17 +372,6 @@ class HandlerSession:
 
         self._farewell = self._loop.create_task(say(words))
         return self._farewell
-
-    def _spend(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        """A bug in a task must not pass in silence: the loop's exception handler gets it."""
-        self._tasks.discard(task)
-        if not task.cancelled():
-            task.result()
 
     def _push(self, message: m.Assigned | m.StartNow | m.StopNow | m.Ended) -> None:
         """Later: the agent may be in the middle of a step."""

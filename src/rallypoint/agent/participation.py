@@ -70,6 +70,10 @@ class JobEnd(Struct, frozen=True):
     last, after the farewell: `on_end` does not see it."""
     failures: dict[int, WorkerFailure] = {}
     """The failures of this node's workers in the last round, by global rank."""
+    caught: int = 0
+    """The first signal that this agent got, if any."""
+    error: Exception | None = None
+    """What a handler raised, if that was the end."""
 
 
 class Participation:
@@ -95,6 +99,7 @@ class Participation:
         self._coordinator: Coordinator | None = None
         self._session: AgentSession | None = None
         self._reaper: Reaper | None = None
+        self._caught = 0
         self.agent = Agent(config, make_workers, observer, self._signals, self._store_access)
 
     async def main(self, on_end: Callable[[JobEnd], None]) -> JobEnd:
@@ -116,7 +121,9 @@ class Participation:
             finish = await agent.finished
             run_id = self._config.rendezvous.run_id
             elapsed_s = time.monotonic() - began_at
-            end = JobEnd(finish, run_id, agent.round, elapsed_s, {}, agent.failures)
+            failures, caught = agent.failures, self._caught
+            error = getattr(self._session, "error", None)
+            end = JobEnd(finish, run_id, agent.round, elapsed_s, {}, failures, caught, error)
             on_end(end)
         finally:
             meeting.cancel()
@@ -130,14 +137,18 @@ class Participation:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._crashed)
         for number in self._signals:
-            loop.add_signal_handler(number, self.agent.caught, number)
+            loop.add_signal_handler(number, self._signalled, number)
         if self._sidecars is not None:
             self._sidecars.watch_guard(self._guard_replaced)
             self._sidecars.on_storage_error = partial(self.agent.say, "log_storage")
         if self._embedding is not None:
-            self._embedding.attach(loop, self.agent.caught)
+            self._embedding.attach(loop, self._signalled)
         else:
             self._own_process(loop)
+
+    def _signalled(self, number: int) -> None:
+        self._caught = self._caught or number
+        self.agent.caught(number)
 
     def _own_process(self, loop: asyncio.AbstractEventLoop) -> None:
         for number in (signal.SIGUSR1, signal.SIGUSR2):

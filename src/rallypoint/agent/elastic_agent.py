@@ -1,0 +1,166 @@
+"""The agent as a class, with torch's names: for programs, and for other ways to run workers.
+
+    class MyAgent(SimpleElasticAgent):
+        def _start_workers(self, worker_group): ...     # {local_rank: id}
+        def _stop_workers(self, worker_group): ...      # return when nothing runs any more
+        def _monitor_workers(self, worker_group): ...   # RunResult
+        def _shutdown(self, death_sig, timeout): ...    # free what was made
+
+    result = MyAgent(spec).run()
+
+Rounds, restarts, the budget and the end of the job are decided as for `rallypoint run`, by the same
+machines (`core.group`, `core.restart`); a hook only does what it is told.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from abc import ABC, abstractmethod
+from typing import Any
+
+from rallypoint.agent.embedding import Embedding, run_embedded
+from rallypoint.agent.environ import worker_environ
+from rallypoint.agent.hook_workers import HookWorkers
+from rallypoint.agent.job_log import JobLog
+from rallypoint.agent.node_workers import OnExits, OnGone
+from rallypoint.agent.participation import JobEnd, Participation
+from rallypoint.agent.run_agent import shared_settings, signals_to_handle
+from rallypoint.agent.run_result import run_result
+from rallypoint.agent.spec_config import agent_config, handler_calls
+from rallypoint.agent.worker_group import RunResult, Worker, WorkerGroup, WorkerSpec
+from rallypoint.config import AgentConfig
+from rallypoint.core.model import Assignment, Stamp
+from rallypoint.errors import UsageError
+from rallypoint.observe.observer import Observer
+from rallypoint.rendezvous.fence import new_loop
+
+
+class ElasticAgent(ABC):
+    """Whatever runs the workers of one node, and heals them."""
+
+    @abstractmethod
+    def run(self, role: str = "default") -> RunResult:
+        """Run to the end of the job, and say how it ended. Blocks."""
+
+    @abstractmethod
+    def get_worker_group(self, role: str = "default") -> WorkerGroup:
+        """The workers; changes while the agent runs."""
+
+
+class SimpleElasticAgent(ElasticAgent):
+    """An agent whose workers are run by four hooks. They are called in threads of their own, one at
+    a time but for `_stop_workers`, which may come while `_monitor_workers` waits.
+
+    `rdzv_handler`, or the spec's, is how the nodes meet; without one this node is alone. The agent
+    closes the job in the end, or leaves it: a handler is good for one `run`.
+    `shutdown_timeout` is what `_stop_workers` may take, in seconds; when it takes 5 s more, `run`
+    raises. `exit_barrier_timeout` is accepted: a node that has succeeded waits for the others as
+    long as these take, and is told when they give up or meet again.
+
+    Raises ParameterError.
+    """
+
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        exit_barrier_timeout: float = 300,
+        shutdown_timeout: float = 30,
+        *,
+        rdzv_handler: Any = None,
+    ) -> None:
+        self._worker_group = WorkerGroup(spec)
+        self._exit_barrier_timeout, self._shutdown_timeout = exit_barrier_timeout, shutdown_timeout
+        self._handler = rdzv_handler if rdzv_handler is not None else spec.rdzv_handler
+        self._embedding: Embedding | None = None
+        self._running = threading.Lock()
+
+    def run(self, role: str = "default") -> RunResult:
+        """Run to the end of the job. FAILED is a result, not an exception.
+
+        In the main thread SIGTERM has this node leave the job and SIGINT cancels it, and the
+        handlers are put back in the end; in another thread see `interrupt`. Where an event loop
+        runs in this thread (a notebook), it blocks that.
+
+        Raises what `agent.run_result` says, and what a hook raises.
+        """
+        if not self._running.acquire(blocking=False):
+            raise UsageError("this agent runs already: make another one")
+        try:
+            self._embedding = embedding = Embedding(handler_calls(self._handler))
+            spec, log = self._worker_group.spec, JobLog()
+            config = agent_config(spec, embedding.handler, self._shutdown_timeout)
+            number = signal.SIGTERM
+            try:
+                end = run_embedded(embedding, lambda: self._run_job(config, embedding, log))
+                number = signal.Signals(end.caught or number)
+                return run_result(end)
+            finally:
+                log.close()
+                self._shutdown(number, int(self._shutdown_timeout))
+        finally:
+            self._running.release()
+
+    def get_worker_group(self, role: str = "default") -> WorkerGroup:
+        """The one group of this agent."""
+        return self._worker_group
+
+    def interrupt(self, death_sig: int = signal.SIGINT) -> None:
+        """As if the running agent had got this signal: SIGINT cancels the job, others have this
+        node leave it. From any thread; does not wait."""
+        if self._embedding is not None:
+            self._embedding.signal(death_sig)
+
+    def worker_environ(self, worker: Worker) -> dict[str, str]:
+        """The environment that this worker of the newest round is to have: this process's, with
+        RANK, MASTER_ADDR and all others of torchrun's variables. For `_start_workers`."""
+        return worker_environ(self._worker_group.placements[worker.local_rank])
+
+    @abstractmethod
+    def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
+        """Start all workers; returns their ids by local rank. What it raises ends the agent."""
+
+    @abstractmethod
+    def _stop_workers(self, worker_group: WorkerGroup) -> None:
+        """Stop what runs, and return when nothing does. Also called for workers that have ended."""
+
+    @abstractmethod
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        """How the workers are: HEALTHY, and it is called again after `spec.monitor_interval`;
+        SUCCEEDED, FAILED or UNHEALTHY, and it is not. It may also wait until one of these is so:
+        then it must return soon after `_stop_workers` was called."""
+
+    @abstractmethod
+    def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:
+        """Free what the hooks have made; called once, at the end of `run`, whatever that is."""
+
+    # One run
+
+    def _run_job(self, config: AgentConfig, embedding: Embedding, observer: Observer) -> JobEnd:
+        signals = signals_to_handle(config, embedding)
+        loop, selector = new_loop()
+
+        async def take_part() -> JobEnd:
+            part: Participation
+
+            def broken(error: Exception) -> None:
+                if not part.agent.finished.done():
+                    part.agent.finished.set_exception(error)
+
+            def make_workers(
+                stamp: Stamp, assignment: Assignment, on_exits: OnExits, on_gone: OnGone
+            ) -> HookWorkers:
+                group, handler = self._worker_group, embedding.handler
+                group.store = handler.store if handler is not None else None
+                return HookWorkers(self, group, stamp, assignment, on_exits, on_gone, broken)
+
+            shared = shared_settings(config)
+            part = Participation(
+                config, shared, signals, observer, make_workers, None, selector, embedding
+            )
+            return await part.main(lambda end: None)
+
+        try:
+            return loop.run_until_complete(take_part())
+        finally:
+            loop.close()

@@ -1,0 +1,269 @@
+"""The workers of one round, run by the hooks of somebody's agent.
+
+Hooks may block, so they run in threads: `_start_workers` and then `_monitor_workers` in one,
+`_stop_workers` in another, which waits until the workers are started and gives a hook that merely
+looks the time to return; one that waits for the workers is not waited for. At most one
+`_stop_workers` runs, and nothing is started before it has returned.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from rallypoint.agent.board import WorkerBoard
+from rallypoint.agent.environ import WorkerPlacement
+from rallypoint.agent.node_workers import OnExits, OnGone
+from rallypoint.agent.worker_group import RunResult, WorkerGroup, WorkerState
+from rallypoint.core.group_events import Exit
+from rallypoint.core.model import Assignment, Stamp, WorkerFailure
+from rallypoint.errors import InfrastructureError, RallypointError
+from rallypoint.process.guard import Guard
+
+STOP_TIMEOUT_S = 5.0
+"""How long a `_stop_workers` whose grace is over may still take."""
+LOOK_S = 1.0
+"""A `_monitor_workers` that takes longer, or longer than the interval, waits rather than looks."""
+UNKNOWN_FAILURE = 1
+"""Exit code of a group that failed without saying which worker did."""
+
+
+class Hooks(Protocol):
+    """What a `SimpleElasticAgent` is extended by."""
+
+    def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]: ...
+    def _stop_workers(self, worker_group: WorkerGroup) -> None: ...
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult: ...
+
+
+class HookWorkers:
+    """A `NodeWorkers`. `on_broken` is called, once, with what a hook raised or should have done."""
+
+    def __init__(
+        self,
+        hooks: Hooks,
+        group: WorkerGroup,
+        stamp: Stamp,
+        assignment: Assignment,
+        on_exits: OnExits,
+        on_gone: OnGone,
+        on_broken: Callable[[Exception], None],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._hooks, self._group, self._stamp, self._assignment = hooks, group, stamp, assignment
+        self._on_exits, self._on_gone, self._on_broken = on_exits, on_gone, on_broken
+        self._wanted_stop = threading.Event()
+        self._started = threading.Event()
+        self._watched = threading.Event()  # no `_monitor_workers` runs any more
+        self._stopping = self._gone = self._killing = False
+        self.board = WorkerBoard.silent(group.spec.local_world_size)
+        self._known: dict[int, WorkerFailure] = {}
+        self._results: dict[int, object] = {}
+
+    def start(self, placement: Callable[[int, str], WorkerPlacement]) -> None:
+        """Seat the group, and have the hooks start it."""
+        seat(self._group, placement)
+        self._spend(self._run)
+
+    def notice(self) -> None:
+        """A hook tells by itself."""
+
+    def owns(self, pid: int) -> bool:
+        """Whose the processes of hooks are is not known."""
+        return False
+
+    def use_guard(self, guard: Guard) -> None:
+        """Hooks have none."""
+
+    def signal(self, number: int) -> None:
+        """Call `_stop_workers`, whatever the signal."""
+        if not self._stopping:
+            self._stopping = True
+            self._wanted_stop.set()
+            self._spend(self._stop)
+
+    def kill(self) -> None:
+        """Call `_stop_workers` if that is not under way, and do not wait for it for ever."""
+        self.signal(0)
+        if not self._killing:
+            self._killing = True
+            self._loop.call_later(STOP_TIMEOUT_S, self._too_late)
+
+    def abandon(self) -> None:
+        """The agent goes: it calls the hooks itself, after the loop."""
+        self._wanted_stop.set()
+
+    def failures(self, failed: tuple[Exit, ...]) -> tuple[WorkerFailure, ...]:
+        """As the hook told them."""
+        return tuple(self._known[exit_.local_rank] for exit_ in failed)
+
+    def results(self) -> dict[int, object]:
+        """What `_monitor_workers` returned."""
+        return self._results
+
+    # In threads
+
+    def _spend(self, work: Callable[[], None]) -> None:
+        threading.Thread(target=work, name="rallypoint-hooks", daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            self._take_ids(self._hooks._start_workers(self._group))
+            self._started.set()
+            result = self._watch()
+        except BaseException as error:
+            self._tell(self._broken, _as_exception(error))
+        else:
+            if result is not None:
+                self._tell(self._ended, result)
+        finally:
+            self._started.set()
+            self._watched.set()
+
+    def _watch(self) -> RunResult | None:
+        """What the hook says in the end; None when the workers are to be stopped."""
+        group = self._group
+        group.state = WorkerState.HEALTHY
+        while not self._wanted_stop.is_set():
+            result = self._hooks._monitor_workers(group)
+            if self._wanted_stop.is_set():
+                break
+            if not isinstance(result, RunResult):
+                raise _contract(f"_monitor_workers returned {result!r:.80}: it needs a RunResult")
+            group.state = result.state
+            if result.state is not WorkerState.HEALTHY:
+                return result
+            self._wanted_stop.wait(group.spec.monitor_interval)
+        return None
+
+    def _take_ids(self, ids: Any) -> None:
+        wanted = {worker.local_rank for worker in self._group.workers}
+        if not isinstance(ids, dict) or set(ids) != wanted:
+            raise _contract(
+                f"_start_workers returned {ids!r:.80}: it needs {{local_rank: id}} for the local "
+                f"ranks 0..{len(wanted) - 1}"
+            )
+        for worker in self._group.workers:
+            worker.id = ids[worker.local_rank]
+
+    def _stop(self) -> None:
+        self._started.wait()
+        self._watched.wait(min(self._group.spec.monitor_interval, LOOK_S))
+        try:
+            self._hooks._stop_workers(self._group)
+        except BaseException as error:
+            self._tell(self._broken, _as_exception(error))
+            return
+        self._tell(self._stopped)
+
+    def _tell(self, call: Callable[..., None], *values: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(call, *values)
+        except RuntimeError:  # the agent has ended meanwhile
+            pass
+
+    # In the loop
+
+    def _ended(self, result: RunResult) -> None:
+        if self._stopping:
+            return
+        match result.state:
+            case WorkerState.SUCCEEDED:
+                base = self._assignment.base_rank
+                values = result.return_values
+                count = self._group.spec.local_world_size
+                self._results = {local: values.get(base + local) for local in range(count)}
+                exits = tuple(Exit(local, 0, None) for local in range(count))
+            case WorkerState.FAILED | WorkerState.UNHEALTHY:
+                exits = self._failed(result)
+            case _:
+                what = f"_monitor_workers returned the state {result.state.name}"
+                self._broken(_contract(f"{what}, of which nothing follows"))
+                return
+        self._on_exits(self._stamp, exits)
+
+    def _failed(self, result: RunResult) -> tuple[Exit, ...]:
+        exits = []
+        for rank, failure in result.failures.items():
+            code = int(getattr(failure, "exitcode", UNKNOWN_FAILURE)) or UNKNOWN_FAILURE
+            local = getattr(failure, "local_rank", rank - self._assignment.base_rank)
+            exits.append(
+                Exit(local, None if code < 0 else code, -code if code < 0 else None),
+            )
+            self._known[local] = self._failure(exits[-1], _text(failure), failure)
+        if not exits:
+            exits.append(Exit(0, UNKNOWN_FAILURE, None))
+            text = f"the workers of this node are {result.state.name}"
+            self._known[0] = self._failure(exits[0], text, None)
+        return tuple(exits)
+
+    def _failure(self, exit_: Exit, message: str, failure: Any) -> WorkerFailure:
+        return WorkerFailure(
+            local_rank=exit_.local_rank,
+            rank=self._assignment.base_rank + exit_.local_rank,
+            role=self._group.spec.role,
+            pid=int(getattr(failure, "pid", 0)),
+            exit_code=exit_.code,
+            signal=exit_.signal,
+            age_s=0.0,
+            wall_time=float(getattr(failure, "timestamp", 0.0)) or time.time(),
+            message=message,
+        )
+
+    def _stopped(self) -> None:
+        if WorkerState.is_running(self._group.state):
+            self._group.state = WorkerState.STOPPED
+        self._leave_round()
+
+    def _leave_round(self) -> None:
+        if not self._gone:
+            self._gone = True
+            self._on_gone(self._stamp, (), tuple(self._known.values()))
+
+    def _too_late(self) -> None:
+        if not self._gone:
+            self._broken(
+                InfrastructureError(
+                    f"the workers of round {self._stamp.round} did not stop: _stop_workers has not "
+                    f"returned {STOP_TIMEOUT_S:g} s after the end of its grace"
+                )
+            )
+
+    def _broken(self, error: Exception) -> None:
+        self._gone = True
+        self._group.state = WorkerState.UNKNOWN
+        self._on_broken(error)
+
+
+def seat(group: WorkerGroup, placement: Callable[[int, str], WorkerPlacement]) -> None:
+    """Write down who is who in a round that is about to start."""
+    for worker in group.workers:
+        place = group.placements[worker.local_rank] = placement(worker.local_rank, "")
+        worker.id = None
+        worker.global_rank, worker.role_rank = place.rank, place.role_rank
+        worker.world_size, worker.role_world_size = place.world_size, place.role_world_size
+    group.group_rank, group.group_world_size = place.group_rank, place.group_world_size
+    group.master_addr, group.master_port = place.master_addr, place.master_port
+    group.state = WorkerState.INIT
+
+
+def _as_exception(error: BaseException) -> Exception:
+    """What ends a thread must not pass in silence."""
+    if isinstance(error, Exception):
+        return error
+    return _contract(f"raised {type(error).__name__}: {error}")
+
+
+def _contract(text: str) -> RallypointError:
+    return RallypointError(f"the agent's hook {text}")
+
+
+def _text(failure: Any) -> str:
+    """A ProcessFailure's message, ours or torch's: a text, or what `record` wrote."""
+    message = getattr(failure, "message", failure)
+    if isinstance(message, dict):
+        message = message.get("message", message)
+    return str(message)
