@@ -85,8 +85,11 @@ OPTIONAL_CLIENTS: dict[tuple[str, str], str] = {
     ("store/event_loop.py", "uvloop"): "a faster loop for a store's process, where it is installed",
 }
 WALL_CLOCK_READERS: dict[str, str] = {
+    "agent/chronicle.py": "dates the ends of workers for whoever reads of them",
     "agent/driver.py": "dates events and failures for people",
     "agent/hook_workers.py": "dates failures for people",
+    "agent/event_teller.py": "dates events for whoever reads them",
+    "agent/metric_teller.py": "dates numbers for whoever reads them",
     "agent/round_workers.py": "dates failures for people",
     "cli/console.py": "dates a line",
     "cli/event_lines.py": "dates a line",

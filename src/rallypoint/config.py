@@ -330,6 +330,17 @@ class AccessConfig(Struct, frozen=True, kw_only=True):
         return f"AccessConfig(token_file={file!r}, token_text={given}, insecure={insecure})"
 
 
+class ObserveConfig(Struct, frozen=True, kw_only=True):
+    """Who is told what happens, besides the console."""
+
+    event_log_handler: str = "null"
+    """`null`, `console`, `jsonl:FILE`, or the name of a package's handler (and `:ARGUMENT`)."""
+    json_summary: str | None = None
+    """A file that gets the whole outcome at the end."""
+    metrics: Endpoint | None = None
+    """Where to serve metrics for Prometheus; port 0: the system chooses."""
+
+
 class AgentConfig(Struct, frozen=True, kw_only=True):
     """One agent's whole task."""
 
@@ -339,5 +350,6 @@ class AgentConfig(Struct, frozen=True, kw_only=True):
     output: OutputConfig = OutputConfig()
     stop: StopConfig = StopConfig()
     access: AccessConfig = AccessConfig()
+    observe: ObserveConfig = ObserveConfig()
     notices: tuple[str, ...] = ()
     """Remarks about the command line, one line each, to be shown as warnings at the start."""

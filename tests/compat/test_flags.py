@@ -82,7 +82,6 @@ SAMPLES = {
 }
 NOT_YET = {
     "--start-method",
-    "--event-log-handler",
     "--numa-binding",
 }
 OTHER_DEFAULTS = {

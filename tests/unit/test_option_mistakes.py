@@ -158,7 +158,7 @@ BAD: tuple[tuple[str, str], ...] = (
     ),
     (
         "--event-log-handler x train.py",
-        "--event-log-handler x: not yet; use null or leave it out",
+        "--event-log-handler x: there is no such handler; there are: console, jsonl:FILE, null",
     ),
     ("--logs-specs x train.py", "--logs-specs x: needs one of default"),
     (

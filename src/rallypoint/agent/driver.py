@@ -9,8 +9,9 @@ import asyncio
 import time
 from typing import assert_never
 
+from rallypoint.agent.chronicle import Chronicle
 from rallypoint.agent.node_workers import MakeWorkers, NodeWorkers
-from rallypoint.agent.progress import waiting_for
+from rallypoint.agent.progress import place_text, spawn_failure, waiting_for
 from rallypoint.agent.round_workers import placement_maker
 from rallypoint.agent.store_access import StoreAccess
 from rallypoint.config import AgentConfig
@@ -58,9 +59,6 @@ from rallypoint.process.guard import Guard
 from rallypoint.rendezvous.session import AgentSession, Pushed
 from rallypoint.wire import messages as m
 
-SPAWN_FAILED = 127
-"""Exit code of a worker that could not be started, as a shell would say it."""
-
 
 class Agent:
     """One node's part of a job. `finished` is set when it has ended."""
@@ -98,6 +96,7 @@ class Agent:
         self._refusal: UsageError | None = None
         self._spawn_failure: WorkerFailure | None = None
         self._said = ""
+        self.chronicle = Chronicle()
         self.finished: asyncio.Future[Finish] = self._loop.create_future()
 
     def join(self, session: AgentSession, candidate: Candidate, *, hosts: bool) -> None:
@@ -142,7 +141,9 @@ class Agent:
         stamp = self._state.stamp
         node = self._session.node_id if self._session else ""
         round_ = stamp.round if stamp else None
-        self._observer.event(AgentEvent(name, text, time.time(), node, round_, fields))
+        event = AgentEvent(name, text, time.time(), node, round_, fields)
+        self._observer.event(event)
+        self.chronicle.said(event)
         self.show_status()
 
     def say_once(self, name: str, text: str) -> None:
@@ -178,6 +179,7 @@ class Agent:
     # What the session says.
 
     def session_opened(self, resumed: bool) -> None:
+        self.chronicle.node = self._node_id()
         if resumed:
             self.say("session_resumed", "the coordinator is back")
         self._step(SessionOpened(resumed))
@@ -204,6 +206,7 @@ class Agent:
         match message:
             case m.HeartbeatAck(_, _, status):
                 self._status = status
+                self.chronicle.heartbeat_acknowledged()
                 self.show_status()
             case m.Assigned(stamp, assignment):
                 self._step(WorldAssigned(stamp, assignment))
@@ -229,7 +232,9 @@ class Agent:
     # What the group wants.
 
     def _step(self, event: GroupEvent) -> None:
-        for effect in group.step(self._state, event):
+        effects = group.step(self._state, event)
+        self.chronicle.stepped(event, effects)
+        for effect in effects:
             self._perform(effect)
 
     def _perform(self, effect: GroupEffect) -> None:
@@ -320,6 +325,7 @@ class Agent:
             text = f"started {count} worker{'s' if count > 1 else ''}"
             took_s = round(self._loop.time() - began_at, 6)
             self.say("workers_started", text, (("took_s", took_s),))
+            self.chronicle.spawned(self._workers.pids, took_s)
 
     @property
     def _is_alone(self) -> bool:
@@ -333,18 +339,9 @@ class Agent:
 
     def _could_not_spawn(self, stamp: Stamp, assignment: Assignment, text: str) -> None:
         self.say("spawn_failed", text)
-        self._spawn_failure = WorkerFailure(
-            local_rank=0,
-            rank=assignment.base_rank,
-            role=self._config.workers.role,
-            pid=0,
-            exit_code=SPAWN_FAILED,
-            signal=None,
-            age_s=0.0,
-            wall_time=time.time(),
-            message=text,
-        )
-        self._step(WorkersExited(stamp, (Exit(0, SPAWN_FAILED, None),)))
+        failure = spawn_failure(assignment, self._config.workers.role, text, time.time())
+        self._spawn_failure = failure
+        self._step(WorkersExited(stamp, (Exit(0, failure.exit_code, None),)))
 
     def _exited(self, stamp: Stamp, exits: tuple[Exit, ...]) -> None:
         self._step(WorkersExited(stamp, exits))
@@ -363,6 +360,7 @@ class Agent:
             assert self._workers is not None
             failures = self._workers.failures(exits)
         self.failures |= {failure.rank: failure for failure in failures}
+        self.chronicle.failed(stamp.round, failures)
         self._report(m.Failed(stamp, failures))
 
     def _gone(
@@ -374,6 +372,7 @@ class Agent:
             self.say("workers_stopped", f"the workers of round {stamp.round} have stopped")
         if failures:
             self.failures |= {failure.rank: failure for failure in failures}
+            self.chronicle.failed(stamp.round, failures)
             self._report(m.Detailed(stamp, failures))
         self._step(WorkersGone(stamp, stuck))
 
@@ -388,13 +387,7 @@ class Agent:
             self.finished.set_result(finish)
 
     def _say_assigned(self, assignment: Assignment) -> None:
-        first, last = assignment.base_rank, assignment.base_rank + self._config.workers.count - 1
-        ranks = f"rank {first}" if first == last else f"ranks {first}-{last}"
-        text = (
-            f"round {assignment.round}: node {assignment.group_rank} of "
-            f"{assignment.group_world_size}, {ranks} of {assignment.world_size} ({assignment.why})"
-        )
-        self.say("round_joined", text)
+        self.say("round_joined", place_text(assignment, self._config.workers.count))
 
     def _node_id(self) -> str:
         return self._session.node_id if self._session else ""

@@ -28,6 +28,7 @@ from rallypoint.agent.participation import JobEnd, Participation
 from rallypoint.agent.run_agent import shared_settings, signals_to_handle
 from rallypoint.agent.run_result import run_result
 from rallypoint.agent.spec_config import agent_config, handler_calls
+from rallypoint.agent.telemetry import Telemetry
 from rallypoint.agent.worker_group import RunResult, Worker, WorkerGroup, WorkerSpec
 from rallypoint.config import AgentConfig
 from rallypoint.core.model import Assignment, Stamp
@@ -138,6 +139,7 @@ class SimpleElasticAgent(ElasticAgent):
 
     def _run_job(self, config: AgentConfig, embedding: Embedding, observer: Observer) -> JobEnd:
         signals = signals_to_handle(config, embedding)
+        telemetry = Telemetry(config)
         loop, selector = new_loop()
 
         async def take_part() -> JobEnd:
@@ -158,9 +160,11 @@ class SimpleElasticAgent(ElasticAgent):
             part = Participation(
                 config, shared, signals, observer, make_workers, None, selector, embedding
             )
-            return await part.main(lambda end: None)
+            part.agent.chronicle = telemetry.chronicle
+            return await part.main(lambda end: telemetry.ended(end.finish))
 
-        try:
-            return loop.run_until_complete(take_part())
-        finally:
-            loop.close()
+        with telemetry.watching():
+            try:
+                return loop.run_until_complete(take_part())
+            finally:
+                loop.close()

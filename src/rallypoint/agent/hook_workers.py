@@ -71,6 +71,11 @@ class HookWorkers:
     def notice(self) -> None:
         """A hook tells by itself."""
 
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """What runs a hook's workers is not known."""
+        return (0,) * self._group.spec.local_world_size
+
     def owns(self, pid: int) -> bool:
         """Whose the processes of hooks are is not known."""
         return False

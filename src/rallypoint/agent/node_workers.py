@@ -37,6 +37,10 @@ class NodeWorkers(Protocol):
         Raises UsageError or InfrastructureError; then none runs.
         """
 
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Of the workers, by local rank, once they run; 0: not known."""
+
     def owns(self, pid: int) -> bool:
         """Nobody else may reap this process."""
 

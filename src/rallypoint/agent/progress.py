@@ -1,10 +1,38 @@
-"""What a waiting agent says that it waits for. Pure."""
+"""What an agent says of where it is, and of what it waits for. Pure."""
 
 from __future__ import annotations
 
 from rallypoint.core.group import Phase
-from rallypoint.core.model import JobStatus
+from rallypoint.core.model import Assignment, JobStatus, WorkerFailure
 from rallypoint.core.wording import count
+
+SPAWN_FAILED = 127
+"""Exit code of a worker that could not be started, as a shell would say it."""
+
+
+def place_text(assignment: Assignment, workers: int) -> str:
+    """`round 2: node 1 of 4, ranks 2-3 of 8 (why there is a new round)`."""
+    first, last = assignment.base_rank, assignment.base_rank + workers - 1
+    ranks = f"rank {first}" if first == last else f"ranks {first}-{last}"
+    return (
+        f"round {assignment.round}: node {assignment.group_rank} of "
+        f"{assignment.group_world_size}, {ranks} of {assignment.world_size} ({assignment.why})"
+    )
+
+
+def spawn_failure(assignment: Assignment, role: str, text: str, wall_time: float) -> WorkerFailure:
+    """That of the first worker, as none could be started."""
+    return WorkerFailure(
+        local_rank=0,
+        rank=assignment.base_rank,
+        role=role,
+        pid=0,
+        exit_code=SPAWN_FAILED,
+        signal=None,
+        age_s=0.0,
+        wall_time=wall_time,
+        message=text,
+    )
 
 
 def waiting_for(phase: Phase, status: JobStatus | None, min_nodes: int) -> str:

@@ -96,6 +96,11 @@ class RoundWorkers:
             if not self._workers.pids:
                 self.board.close()
 
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """By local rank, once they run."""
+        return self._workers.pids
+
     def owns(self, pid: int) -> bool:
         """Nobody else may reap this process."""
         return self._workers.owns(pid)

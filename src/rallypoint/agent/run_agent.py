@@ -11,6 +11,7 @@ from rallypoint.agent.output_files import OutputFiles, output_settings, succeede
 from rallypoint.agent.participation import JobEnd, Participation
 from rallypoint.agent.round_workers import RoundWorkers
 from rallypoint.agent.sidecars import Sidecars
+from rallypoint.agent.telemetry import Telemetry
 from rallypoint.agent.worker_origin import WorkerOrigin
 from rallypoint.config import AgentConfig, OnJoin, StopConfig
 from rallypoint.core.model import Assignment, SharedSettings, Stamp
@@ -31,11 +32,13 @@ def run_agent(
     make_observer: MakeObserver,
     on_end: Callable[[JobEnd], None],
     embedding: Embedding | None = None,
+    telemetry: Telemetry | None = None,
 ) -> JobEnd:
     """Run this node's part of the job, to its end. Blocks; for the main thread, or `embedding`.
 
     `make_observer` gets the relay, which is how lines reach the console. `on_end` is called
-    while the console still stands, for the last lines.
+    while the console still stands, for the last lines. `telemetry` is told what happens; whoever
+    made it closes it.
 
     Raises RallypointError when this node could not take part. Nothing is left behind in any case.
     """
@@ -67,6 +70,7 @@ def run_agent(
                     selector,
                     on_end,
                     embedding,
+                    telemetry,
                 )
             )
         except OSError as error:
@@ -92,6 +96,7 @@ async def _take_part(
     selector: WakeSelector,
     on_end: Callable[[JobEnd], None],
     embedding: Embedding | None,
+    telemetry: Telemetry | None,
 ) -> JobEnd:
     def make_workers(
         stamp: Stamp, assignment: Assignment, on_exits: OnExits, on_gone: OnGone
@@ -111,6 +116,9 @@ async def _take_part(
         selector,
         embedding,
     )
+    if telemetry is not None:
+        part.agent.chronicle = telemetry.chronicle
+    sidecars.relay.on_first_output = part.agent.chronicle.first_output
 
     def tell_kept() -> None:
         if place := files.kept_dir:

@@ -12,6 +12,7 @@ from rallypoint.agent.worker_group import WorkerSpec
 from rallypoint.config import (
     AgentConfig,
     Endpoint,
+    ObserveConfig,
     RendezvousConfig,
     RestartConfig,
     StopConfig,
@@ -37,6 +38,7 @@ def agent_config(
         workers=WorkerConfig(argv=(), count=spec.local_world_size, role=spec.role),
         restart=RestartConfig(max_restarts=spec.max_restarts),
         stop=StopConfig(shutdown_grace_s=shutdown_timeout_s, restart_grace_s=shutdown_timeout_s),
+        observe=ObserveConfig(event_log_handler=spec.event_log_handler),
     )
 
 

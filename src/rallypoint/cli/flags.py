@@ -124,7 +124,6 @@ OUTPUT = (
         "-r",
     ),
     Flag("--tee", "SPEC", "the same, to files and to the console", "-t"),
-    Flag("--event-log-handler", "null", "only null yet", only=("null",)),
     Flag("--logs-specs", "NAME", "a package's way to place files (default)", twin=""),
     Flag("--local-ranks-filter", "RANK,...", "only these reach the console; g12: global rank 12"),
     Flag(
@@ -133,6 +132,15 @@ OUTPUT = (
         "copy teed lines with one of these to one file per round; two commas stand for one",
     ),
     Flag("--duplicate-stderr-filters", "TEXT,...", "the same for stderr"),
+)
+
+WATCHING = (
+    Flag(
+        "--event-log-handler",
+        "NAME[:ARG]",
+        "who gets an event for all that happens: null, console, jsonl:FILE, or of a package (null)",
+    ),
+    _new("--json-summary", "FILE", "write the whole outcome to FILE at the end"),
 )
 
 ACCESS = (
@@ -154,6 +162,7 @@ GROUPS: tuple[tuple[str, tuple[Flag, ...]], ...] = (
     ("Failures", FAILURES),
     ("Stopping", STOPPING),
     ("Output", OUTPUT),
+    ("Watching", WATCHING),
     ("Access", ACCESS),
 )
 

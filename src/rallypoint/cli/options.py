@@ -22,6 +22,7 @@ from rallypoint.cli.where_to_meet import read_rendezvous
 from rallypoint.config import (
     AccessConfig,
     AgentConfig,
+    ObserveConfig,
     RestartConfig,
     StopConfig,
     WorkerConfig,
@@ -49,6 +50,7 @@ class Machine(Struct, frozen=True):
     """The rendezvous backends that are known besides the coordinator's."""
     logs_specs: Callable[[], Sequence[str]] = lambda: ("default",)
     """The names that --logs-specs takes."""
+    event_handlers: Callable[[], Sequence[str]] = lambda: values.EVENT_HANDLERS
     path_kind: Callable[[str], str] = lambda path: ""
     """`file`, `directory` or nothing: for a better word on a mistake."""
 
@@ -65,6 +67,7 @@ def this_machine() -> Machine:
         interpreter=sys.executable,
         handlers=_handlers,
         logs_specs=_logs_specs,
+        event_handlers=_event_handlers,
         path_kind=_path_kind,
     )
 
@@ -94,6 +97,7 @@ def parse_run(
         output=output,
         stop=_stop(scanned, environ),
         access=_access(scanned, environ),
+        observe=_observe(scanned, machine),
         workers=workers,
         notices=tuple(notices),
     )
@@ -148,6 +152,17 @@ def _access(scanned: Scanned, environ: Mapping[str, str]) -> AccessConfig:
         token_text=environ_token(environ),
         insecure=insecure,
         store_networks=tuple(n for v in scanned.all("--store-allow") for n in values.networks(v)),
+    )
+
+
+def _observe(scanned: Scanned, machine: Machine) -> ObserveConfig:
+    handler, summary = scanned.get("--event-log-handler"), scanned.get("--json-summary")
+    default = ObserveConfig()
+    return ObserveConfig(
+        event_log_handler=values.event_handler(handler, machine.event_handlers)
+        if handler
+        else default.event_log_handler,
+        json_summary=values.file_to_write(summary) if summary else None,
     )
 
 
@@ -290,6 +305,12 @@ def _logs_specs() -> Sequence[str]:
     from rallypoint.process.logs_plugins import known_logs_specs
 
     return known_logs_specs()
+
+
+def _event_handlers() -> Sequence[str]:
+    from rallypoint.observe.event_handlers import known_event_handlers
+
+    return known_event_handlers()
 
 
 def _count_workers(word: str, interpreter: str, environ: Mapping[str, str]) -> int:

@@ -42,20 +42,24 @@ def _take_part(config: AgentConfig) -> int:
     from rallypoint.agent.participation import JobEnd
     from rallypoint.agent.run_agent import run_agent
     from rallypoint.cli.console import Console
+    from rallypoint.cli.job_report import JobReport
     from rallypoint.cli.verdict_text import verdict_json, verdict_lines
     from rallypoint.cli.verdict_view import verdict_view
     from rallypoint.process.relay_client import Relay
 
+    report = JobReport(config)
     consoles: list[Console] = []
 
     def make_console(relay: Relay) -> Console:
         consoles.append(Console(config, relay))
+        report.telemetry.console = consoles[0].line
         return consoles[0]
 
     def say_last(end: JobEnd) -> None:
         console = consoles[0]
         console.clear_status()
         view = verdict_view(end)
+        report.ended(view)
         if config.output.log_format == "json":
             console.line(verdict_json(view))
         else:
@@ -65,8 +69,13 @@ def _take_part(config: AgentConfig) -> int:
     gc.freeze()
     gc.enable()
     try:
-        finish = run_agent(config, make_console, say_last).finish
+        finish = run_agent(config, make_console, say_last, telemetry=report.telemetry).finish
+    except BaseException as error:
+        report.failed(error)
+        raise
     finally:
         # The interpreter looks once more as it ends, which would take longer than all the rest.
         gc.freeze()
-    return of_finish(config, finish)
+    code = of_finish(config, finish)
+    report.close(code)
+    return code

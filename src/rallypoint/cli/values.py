@@ -6,7 +6,7 @@ would be right.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rallypoint.cli.scan import Value, quoted
 from rallypoint.config import DEFAULT_COORDINATOR_PORT, MAX_NODES, Endpoint
@@ -17,6 +17,8 @@ _MAX_NAME = 253
 _MAX_LABEL = 63
 _MAX_DIGITS = 18
 """Longer numbers mean nothing here, and Python refuses to read very long ones."""
+EVENT_HANDLERS = ("console", "jsonl", "null")
+"""Those that are built in."""
 
 
 def integer(value: Value) -> int:
@@ -161,6 +163,29 @@ def signal_names(value: Value) -> tuple[str, ...]:
         if name not in known:
             raise value.wrong(f"{name} is no signal that can be handled{nearest(name, known)}")
     return names
+
+
+def event_handler(value: Value, known: Callable[[], Sequence[str]]) -> str:
+    """`NAME` or `NAME:ARGUMENT`; what other packages offer is only asked for if need be."""
+    name = value.text.partition(":")[0]
+    if value.text in ("jsonl", "jsonl:"):
+        raise value.wrong("needs a file: jsonl:FILE")
+    if name in EVENT_HANDLERS:
+        if name != "jsonl" and value.text != name:
+            raise value.wrong(f"{name} takes nothing after its name")
+        return value.text
+    offered = known()
+    if name not in offered:
+        shown = ", ".join("jsonl:FILE" if one == "jsonl" else one for one in offered)
+        raise value.wrong(f"there is no such handler; there are: {shown}{nearest(name, offered)}")
+    return value.text
+
+
+def file_to_write(value: Value) -> str:
+    """A path; not `-`, and none that ends like a directory's."""
+    if value.text in ("-", ".", "..") or value.text.endswith("/") or "\0" in value.text:
+        raise value.wrong("needs the name of a file")
+    return value.text
 
 
 def exit_codes(value: Value) -> tuple[int, ...]:

@@ -16,6 +16,7 @@ from rallypoint.cli.render import PROGRAM, clock_text, duration_text, iso_text, 
 from rallypoint.core.handler_round import NOT_NEEDED
 from rallypoint.core.model import Outcome
 from rallypoint.core.wording import count
+from rallypoint.observe.summary import CauseSummary
 
 _INDENT = "    "
 
@@ -169,21 +170,24 @@ def verdict_json(view: VerdictView) -> str:
         "reason": view.reason,
         "collateral": view.collateral,
         "ended_s_ago": view.ended_s_ago,
-        "cause": None
-        if cause is None
-        else {
-            "time": iso_text(cause.at),
-            "node": cause.node,
-            "rank": cause.rank,
-            "local_rank": cause.local_rank,
-            "role": cause.role,
-            "pid": cause.pid or None,
-            "exit_code": cause.exit_code,
-            "signal": cause.signal,
-            "message": cause.message,
-            "detail": list(cause.detail),
-            "detail_is_traceback": cause.detail_is_traceback,
-            "log_file": cause.log_file,
-        },
+        "cause": None if cause is None else cause_summary(cause),
     }
     return msgspec.json.encode(record).decode()
+
+
+def cause_summary(cause: FirstCause) -> CauseSummary:
+    """The same for programs."""
+    return CauseSummary(
+        time=iso_text(cause.at),
+        node=cause.node,
+        rank=cause.rank,
+        local_rank=cause.local_rank,
+        role=cause.role,
+        pid=cause.pid or None,
+        exit_code=cause.exit_code,
+        signal=cause.signal,
+        message=cause.message,
+        detail=cause.detail,
+        detail_is_traceback=cause.detail_is_traceback,
+        log_file=cause.log_file,
+    )

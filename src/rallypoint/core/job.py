@@ -213,7 +213,10 @@ def _perform(job: JobState, effect: Effect, at: float) -> list[JobEffect]:
             return _form(job, effect)
         case StopRound(round_, reason):
             job.ended_at = at
-            return _stop(job, round_, reason)
+            faults = [report.happened_at for report in job.reports]
+            faults += [loss.last_heard_at for loss in job.losses]
+            age_s = max(at - min(faults), 0.0) if faults else None
+            return _stop(job, round_, replace(reason, age_s=age_s))
         case RoundSettled(round_):
             return _judge(job, round_, at)
         case WorldSucceeded():

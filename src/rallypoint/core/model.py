@@ -98,6 +98,9 @@ class EndReason(Struct, frozen=True, array_like=True):
     kind: EndKind
     text: str
     node_id: str = ""
+    age_s: float | None = None
+    """How long ago the worker had ended, or the lost node was last heard, when the round was ended;
+    None when there was no fault."""
 
 
 class WorkerFailure(Struct, frozen=True, array_like=True):

@@ -1,0 +1,204 @@
+"""What happened to this node's part of a job, and when: kept for the summary, told to listeners.
+
+The driver says what its group was told and did. Nothing here can fail or block, and nothing of the
+job depends on it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from msgspec import Struct, field
+
+from rallypoint.core import timeline
+from rallypoint.core.group_events import (
+    Exit,
+    GroupEffect,
+    GroupEvent,
+    ReportFailures,
+    VerdictGiven,
+    WorkersExited,
+    WorkersGone,
+)
+from rallypoint.core.model import Verdict, WorkerFailure
+from rallypoint.core.timeline import Phase, RoundLife, Timeline
+from rallypoint.observe.records import AgentEvent
+
+
+class WorkerEnd(Struct, frozen=True):
+    """How one worker ended. `state` is SUCCEEDED, FAILED (and counts as the job's failure) or
+    TERMINATED (because it was told to end). `at` is seconds since the epoch."""
+
+    local_rank: int
+    pid: int
+    state: str
+    exit_code: int | None
+    """-n: ended by signal n; None: not known."""
+    at: float
+    failure: WorkerFailure | None = None
+
+
+class Listener:
+    """Who wants to know; each does what it needs of this. Called in the loop: it may not block."""
+
+    def round_began(self, life: RoundLife, before: RoundLife | None, joined_s: float) -> None:
+        """The places of a round are known; to get one took so long."""
+
+    def phase_ended(self, life: RoundLife, phase: Phase) -> None:
+        """One phase of a round is over."""
+
+    def workers_started(self, life: RoundLife, pids: Sequence[int]) -> None:
+        """All workers run."""
+
+    def worker_ended(self, life: RoundLife, end: WorkerEnd) -> None:
+        """A worker ended; told of a failure when its last words are known."""
+
+    def workers_failed(self, life: RoundLife) -> None:
+        """The first failure of a round on this node was noticed."""
+
+    def said(self, event: AgentEvent) -> None:
+        """What a person may see."""
+
+    def heartbeat_acknowledged(self) -> None:
+        """The coordinator has answered."""
+
+    def finished(self, succeeded: bool, reason: str, verdict: Verdict | None) -> None:
+        """This agent ends."""
+
+
+class _Workers(Struct):
+    """The workers of the newest round."""
+
+    pids: tuple[int, ...] = ()
+    exits: dict[int, tuple[Exit, float]] = field(default_factory=dict)
+    failures: dict[int, WorkerFailure] = field(default_factory=dict)
+    failed: set[int] = field(default_factory=set)
+    told: set[int] = field(default_factory=set)
+
+
+class Chronicle:
+    """For the loop's thread. `node` is this node's name, once it has one."""
+
+    def __init__(self) -> None:
+        self.timeline = Timeline()
+        self.began_at = time.monotonic()
+        self.began_wall = time.time()
+        self.node = ""
+        self._workers = _Workers()
+        self._listeners: list[Listener] = []
+
+    def tell(self, listener: Listener) -> None:
+        """From now on."""
+        self._listeners.append(listener)
+
+    def stepped(self, event: GroupEvent, effects: list[GroupEffect]) -> None:
+        """The group was told this, and wants that done."""
+        at, line = time.monotonic(), self.timeline
+        newest, since = line.newest, line.joining_since
+        was_stopping = newest is not None and newest.stopping_at is not None
+        phases = timeline.step(line, event, effects, at)
+        if line.newest is not None and line.newest is not newest:
+            self._workers = _Workers()
+            for listener in self._listeners:
+                listener.round_began(line.newest, newest, 0.0 if since is None else at - since)
+        match event:
+            case WorkersExited(stamp, exits) if newest and stamp.round == newest.number:
+                self._exited(newest, exits, effects, was_stopping)
+            case VerdictGiven(verdict) if line.verdict is None:
+                line.verdict = verdict
+            case WorkersGone(stamp) if newest and stamp.round == newest.number:
+                self._gone(newest)
+        self._tell_phases(phases)
+
+    def spawned(self, pids: Sequence[int], took_s: float) -> None:
+        """The workers of the newest round run."""
+        phases = timeline.spawned(self.timeline, took_s, time.monotonic())
+        self._workers.pids = tuple(pids)
+        if (life := self.timeline.newest) is not None:
+            for listener in self._listeners:
+                listener.workers_started(life, pids)
+        self._tell_phases(phases)
+
+    def failed(self, round_: int, failures: Sequence[WorkerFailure]) -> None:
+        """What is known of failures here: at once, or at the end of the round all of it."""
+        self._workers.failures |= {failure.local_rank: failure for failure in failures}
+        age_s = max((failure.age_s for failure in failures), default=None)
+        if age_s is not None:
+            self._tell_phases(timeline.failed_here(self.timeline, round_, age_s))
+
+    def first_output(self, round_: int) -> None:
+        """The first byte of a round's workers came through."""
+        at = time.monotonic()
+        self._tell_phases(timeline.first_seen(self.timeline, round_, "first_output", at))
+
+    def first_progress(self, round_: int) -> None:
+        """A worker of the round has told of progress. To be called as often as one likes."""
+        at = time.monotonic()
+        self._tell_phases(timeline.first_seen(self.timeline, round_, "first_progress", at))
+
+    def said(self, event: AgentEvent) -> None:
+        """The driver said this to its observer."""
+        for listener in self._listeners:
+            listener.said(event)
+
+    def heartbeat_acknowledged(self) -> None:
+        """The coordinator has answered a heartbeat."""
+        for listener in self._listeners:
+            listener.heartbeat_acknowledged()
+
+    def finished(self, succeeded: bool, reason: str) -> None:
+        """The agent ends: the last that is told."""
+        for listener in self._listeners:
+            listener.finished(succeeded, reason, self.timeline.verdict)
+
+    def _exited(
+        self,
+        life: RoundLife,
+        exits: tuple[Exit, ...],
+        effects: list[GroupEffect],
+        was_stopping: bool,
+    ) -> None:
+        now, workers = time.time(), self._workers
+        for exit_ in exits:
+            workers.exits.setdefault(exit_.local_rank, (exit_, now))
+            if exit_.code == 0 and not was_stopping:
+                self._tell_end(life, exit_.local_rank, "SUCCEEDED")
+        fresh = {
+            exit_.local_rank
+            for effect in effects
+            if isinstance(effect, ReportFailures)
+            for exit_ in effect.exits
+        }
+        if fresh and not workers.failed:
+            for listener in self._listeners:
+                listener.workers_failed(life)
+        workers.failed |= fresh
+
+    def _gone(self, life: RoundLife) -> None:
+        """Whoever has not been told of yet was told to end, or is why the others were."""
+        workers = self._workers
+        for local_rank in sorted({*range(len(workers.pids)), *workers.failed}):
+            state = "FAILED" if local_rank in workers.failed else "TERMINATED"
+            self._tell_end(life, local_rank, state)
+
+    def _tell_end(self, life: RoundLife, local_rank: int, state: str) -> None:
+        workers = self._workers
+        if local_rank in workers.told:
+            return
+        workers.told.add(local_rank)
+        exit_, at = workers.exits.get(local_rank, (None, time.time()))
+        code = None if exit_ is None else exit_.code
+        if exit_ is not None and exit_.signal is not None:
+            code = -exit_.signal
+        pid = workers.pids[local_rank] if local_rank < len(workers.pids) else 0
+        failure = workers.failures.get(local_rank)
+        end = WorkerEnd(local_rank, pid, state, code, at, failure)
+        for listener in self._listeners:
+            listener.worker_ended(life, end)
+
+    def _tell_phases(self, phases: list[Phase]) -> None:
+        for phase in phases:
+            life = next(x for x in reversed(self.timeline.rounds) if x.number == phase.round)
+            for listener in self._listeners:
+                listener.phase_ended(life, phase)

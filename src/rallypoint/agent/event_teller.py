@@ -1,0 +1,162 @@
+"""What an agent does, as events: torch's names and keys, and Rallypoint's own beside them."""
+
+from __future__ import annotations
+
+import os.path
+import socket
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from rallypoint.agent.chronicle import Chronicle, Listener, WorkerEnd
+from rallypoint.agent.progress import place_text
+from rallypoint.config import AgentConfig
+from rallypoint.core.cause import how_it_ended
+from rallypoint.core.model import Verdict, WorkerFailure
+from rallypoint.core.timeline import Phase, RoundLife
+from rallypoint.observe.event import Event, EventMetadataValue, EventSource
+from rallypoint.observe.records import AgentEvent
+
+STATUS = "torchelastic.worker.status."
+"""Before a state: torch's names of events."""
+OWN = "rallypoint."
+"""Before the name of an agent's own event, and of a phase."""
+
+
+class EventTeller(Listener):
+    """Makes the events of one agent. `put` takes each, and may not block."""
+
+    def __init__(
+        self, config: AgentConfig, chronicle: Chronicle, put: Callable[[Event], None]
+    ) -> None:
+        self._config, self._chronicle, self._put = config, chronicle, put
+        self._host = socket.gethostname()
+
+    def round_began(self, life: RoundLife, before: RoundLife | None, joined_s: float) -> None:
+        self._agent("RENDEZVOUS", life, life.assignment.why, duration_ms=_ms(joined_s))
+
+    def phase_ended(self, life: RoundLife, phase: Phase) -> None:
+        if phase.name == "rendezvous":
+            took_s = time.monotonic() - life.began_at
+            place = place_text(life.assignment, self._config.workers.count)
+            self._agent("ASSIGN_WORKER_RANKS", life, place, duration_ms=_ms(took_s))
+        text = f"{phase.name} took {phase.took_s:.3f} s"
+        took_ms = _ms(phase.took_s)
+        more: dict[str, EventMetadataValue] = {"phase": phase.name, "duration_ms": took_ms}
+        self._own("phase", text, phase.round, more)
+
+    def workers_started(self, life: RoundLife, pids: Sequence[int]) -> None:
+        for local_rank, pid in enumerate(pids):
+            end = WorkerEnd(local_rank, pid, "START", None, time.time())
+            self._worker(life, end, life.assignment.why)
+
+    def worker_ended(self, life: RoundLife, end: WorkerEnd) -> None:
+        self._worker(life, end, _why(life, end))
+
+    def said(self, event: AgentEvent) -> None:
+        self._own(event.name, event.message, event.round, dict(event.fields), at=event.at)
+
+    def finished(self, succeeded: bool, reason: str, verdict: Verdict | None) -> None:
+        self._agent("SUCCEEDED" if succeeded else "FAILED", self._chronicle.timeline.newest, reason)
+
+    def _agent(
+        self,
+        state: str,
+        life: RoundLife | None,
+        reason: str,
+        duration_ms: float | None = None,
+    ) -> None:
+        metadata = self._status(state, life, reason, self._nested(life))
+        metadata["duration_ms"] = duration_ms
+        self._put(Event(STATUS + state, EventSource.AGENT, metadata=metadata))
+
+    def _worker(self, life: RoundLife, end: WorkerEnd, reason: str) -> None:
+        assignment = life.assignment
+        nested = self._nested(life) | {
+            "local_rank": end.local_rank,
+            "role_rank": assignment.base_role_rank + end.local_rank,
+            "role_world_size": assignment.role_world_size,
+            "exit_code": end.exit_code,
+            "worker_pid": end.pid or None,
+        }
+        metadata = self._status(end.state, life, reason, nested)
+        metadata["global_rank"] = assignment.base_rank + end.local_rank
+        metadata["worker_id"] = str(end.pid) if end.pid else None
+        if end.state == "FAILED" and end.failure is not None:
+            metadata["raw_error"] = _raw_error(end.failure)
+        timestamp = int(end.at * 1000)
+        self._put(Event(STATUS + end.state, EventSource.WORKER, timestamp, metadata))
+
+    def _status(
+        self,
+        state: str,
+        life: RoundLife | None,
+        reason: str,
+        nested: dict[str, EventMetadataValue],
+    ) -> dict[str, EventMetadataValue]:
+        rendezvous = self._config.rendezvous
+        backend = rendezvous.handler or ("static" if rendezvous.static else "tcp")
+        return {
+            "run_id": rendezvous.run_id,
+            "global_rank": None,
+            "group_rank": life.assignment.group_rank if life else None,
+            "worker_id": None,
+            "role": self._config.workers.role,
+            "hostname": self._host,
+            "state": state,
+            "total_run_time": int(time.monotonic() - self._chronicle.began_at),
+            "rdzv_backend": backend,
+            "raw_error": None,
+            "metadata": msgspec.json.encode(nested).decode(),
+            "agent_restarts": life.assignment.restart_count if life else 0,
+            "duration_ms": None,
+            "node": self._chronicle.node,
+            "round": life.number if life else None,
+            "reason": reason,
+        }
+
+    def _nested(self, life: RoundLife | None) -> dict[str, EventMetadataValue]:
+        argv = self._config.workers.argv
+        return {
+            "group_world_size": life.assignment.group_world_size if life else None,
+            "entry_point": os.path.basename(argv[0]) if argv else "",
+        }
+
+    def _own(
+        self,
+        name: str,
+        text: str,
+        round_: int | None,
+        more: dict[str, EventMetadataValue],
+        at: float | None = None,
+    ) -> None:
+        metadata: dict[str, EventMetadataValue] = {
+            "run_id": self._config.rendezvous.run_id,
+            "role": self._config.workers.role,
+            "hostname": self._host,
+            "node": self._chronicle.node,
+            "round": round_,
+            "reason": text,
+        }
+        timestamp = int((time.time() if at is None else at) * 1000)
+        self._put(Event(OWN + name, EventSource.AGENT, timestamp, {**more, **metadata}))
+
+
+def _why(life: RoundLife, end: WorkerEnd) -> str:
+    if end.failure is not None:
+        return end.failure.message or how_it_ended(end.failure)
+    if end.state == "TERMINATED" and life.end is not None:
+        return life.end.text
+    return "told to end" if end.state == "TERMINATED" else f"exited with code {end.exit_code}"
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1000, 3)
+
+
+def _raw_error(failure: WorkerFailure) -> str:
+    """In the form of torch's error files."""
+    extra = {"py_callstack": failure.detail, "timestamp": str(int(failure.wall_time))}
+    told = {"message": {"message": failure.message, "extraInfo": extra}}
+    return msgspec.json.encode(told).decode()

@@ -1,0 +1,123 @@
+"""Who is told what one agent does: opened before it starts, closed after it has ended.
+
+Nothing of it is in the way: whoever is slow or fails is behind an `Outlet`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rallypoint.agent.chronicle import Chronicle
+from rallypoint.config import AgentConfig
+from rallypoint.core.group_events import Finish
+from rallypoint.core.model import Outcome
+from rallypoint.core.wording import signal_name
+
+if TYPE_CHECKING:
+    from rallypoint.observe.event import Event
+    from rallypoint.observe.metrics import MetricData
+    from rallypoint.observe.outlet import Outlet
+
+CLOSE_S = 2.0
+"""How long a handler may take for the last events."""
+
+
+class Telemetry:
+    """The listeners of one agent. `console`, where it is set, takes lines instead of stderr."""
+
+    def __init__(self, config: AgentConfig) -> None:
+        """Raises ParameterError for an event log handler that can't be had."""
+        self.chronicle = Chronicle()
+        self.console: Callable[[str], None] | None = None
+        self.lost = 0
+        """How many events did not arrive; known after `close`."""
+        self._config = config
+        self._events: Outlet[Event] | None = None
+        self._metrics: Outlet[MetricData] | None = None
+        self._finished = False
+        self._tell_events(config.observe.event_log_handler)
+        self._tell_metrics()
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Around a whole run: tells of an error that ends it, then closes. For programs, which
+        get what was lost on stderr."""
+        try:
+            yield
+        except BaseException as error:
+            self.finished(False, str(error))
+            raise
+        finally:
+            for line in self.close():
+                sys.stderr.write(f"rallypoint: {line}\n")
+
+    def ended(self, finish: Finish) -> None:
+        """The agent ends as it was decided."""
+        verdict = finish.verdict
+        succeeded = verdict is not None and verdict.outcome is Outcome.SUCCEEDED
+        text = finish.text or (signal_name(finish.signal) if finish.signal else "")
+        self.finished(succeeded, verdict.text if verdict is not None else text)
+
+    def finished(self, succeeded: bool, reason: str) -> None:
+        """The agent ends: the first call counts."""
+        if not self._finished:
+            self._finished = True
+            self.chronicle.finished(succeeded, reason)
+
+    def close(self) -> list[str]:
+        """Let everybody have what is left, for a while. Returns what was lost, a line for each.
+
+        Blocks: not for the loop."""
+        lines = []
+        if self._events is not None:
+            name = self._config.observe.event_log_handler
+            if lost := self._events.close(CLOSE_S):
+                lines.append(f"events were lost ({name}): {lost}")
+            self.lost = self._events.lost
+        if self._metrics is not None and (lost := self._metrics.close(CLOSE_S)):
+            lines.append(f"metrics were lost: {lost}")
+        return lines
+
+    def events_lost(self) -> int:
+        """How many events did not arrive so far."""
+        return self._events.lost if self._events is not None else self.lost
+
+    def _tell_events(self, name: str) -> None:
+        if name == "null":
+            return
+        from rallypoint.agent.event_teller import EventTeller
+
+        put: Callable[[Event], None] = self._to_console
+        if name != "console":
+            from rallypoint.observe.recording import open_outlet
+
+            self._events = open_outlet(name)
+            if self._events is None:
+                return
+            put = self._events.put
+        self.chronicle.tell(EventTeller(self._config, self.chronicle, put))
+
+    def _to_console(self, event: Event) -> None:
+        if self.console is not None:
+            self.console(event.serialize())
+        else:
+            sys.stderr.write(event.serialize() + "\n")
+
+    def _tell_metrics(self) -> None:
+        # A program that has configured a handler has imported them.
+        metrics = sys.modules.get("rallypoint.observe.metrics")
+        if metrics is None:
+            return
+        handler = metrics.handler_of(metrics.GROUP)
+        if isinstance(handler, metrics.NullMetricHandler):
+            return
+        from rallypoint.agent.metric_teller import MetricTeller
+        from rallypoint.observe.outlet import Outlet
+
+        workers, restart = self._config.workers, self._config.restart
+        self._metrics = Outlet(handler.emit)
+        teller = MetricTeller(workers.role, workers.count, restart.max_restarts, self._metrics.put)
+        self.chronicle.tell(teller)

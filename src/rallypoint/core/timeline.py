@@ -1,0 +1,201 @@
+"""What became of each round of a job on one node, and how long each phase of it took.
+
+Fed with what a group of workers is told and does, and with when; the times are seconds on any one
+clock of this node. A round comes up and goes down in these phases:
+
+    rendezvous      from asking for a round to the order to start its workers
+    spawn           until the processes of all workers were started
+    first_output    from then until the first byte that one of them wrote
+    first_progress  from then until one of them told of progress
+    detect          from the end of a worker, or the last word of a lost node, to knowing of it
+    stop            from the order to stop the workers until none of their processes was left
+
+What can't be known is absent, not zero: output that does not pass the agent, a program that tells
+of no progress, a round that ended without a fault.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct, field
+
+from rallypoint.core.group_events import (
+    EnrolWithStore,
+    GroupEffect,
+    GroupEvent,
+    JoinRound,
+    KillWorkers,
+    SignalWorkers,
+    SpawnWorkers,
+    StopOrdered,
+    WorkersGone,
+    WorldAssigned,
+)
+from rallypoint.core.model import Assignment, EndKind, EndReason, Verdict
+
+UNKNOWN = "unknown"
+"""Why a round ended that this node was not told the end of."""
+
+
+class Phase(Struct, frozen=True):
+    """A phase that has just ended."""
+
+    round: int
+    name: str
+    took_s: float
+
+
+class RoundLife(Struct):
+    """One round on this node. `began_at` is when its workers' places were known."""
+
+    assignment: Assignment
+    began_at: float
+    spawned_at: float | None = None
+    stopping_at: float | None = None
+    ended_at: float | None = None
+    end: EndReason | None = None
+    phases: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def number(self) -> int:
+        """Of the round."""
+        return self.assignment.round
+
+
+class Restart(Struct, frozen=True):
+    """A round that followed another one. `counted`: it was paid from the restart budget."""
+
+    round: int
+    kind: str
+    reason: str
+    counted: bool
+
+
+class Timeline(Struct):
+    """All rounds of one node, in order. Changed by the functions of this module only."""
+
+    rounds: list[RoundLife] = field(default_factory=list)
+    joining_since: float | None = None
+    verdict: Verdict | None = None
+
+    @property
+    def newest(self) -> RoundLife | None:
+        """The last round that this node had a place in."""
+        return self.rounds[-1] if self.rounds else None
+
+
+def step(
+    timeline: Timeline, event: GroupEvent, effects: list[GroupEffect], at: float
+) -> list[Phase]:
+    """What the group was told, and what it does about it. Returns the phases that have ended."""
+    ended: list[Phase] = []
+    match event:
+        case WorldAssigned(_, assignment) if any(map(_takes_place, effects)):
+            timeline.rounds.append(RoundLife(assignment, at))
+        case StopOrdered(stamp, reason):
+            ended += _ordered_to_stop(timeline, stamp.round, reason)
+        case WorkersGone(stamp) if (life := _life(timeline, stamp.round)) is not None:
+            life.ended_at = at
+            if life.stopping_at is not None:
+                ended += _end(life, "stop", at - life.stopping_at)
+    for effect in effects:
+        match effect:
+            case JoinRound() if timeline.joining_since is None:
+                timeline.joining_since = at
+            case SpawnWorkers() if timeline.newest and timeline.joining_since is not None:
+                ended += _end(timeline.newest, "rendezvous", at - timeline.joining_since)
+                timeline.joining_since = None
+            case SignalWorkers() | KillWorkers() if timeline.newest is not None:
+                if timeline.newest.stopping_at is None:
+                    timeline.newest.stopping_at = at
+    return ended
+
+
+def spawned(timeline: Timeline, took_s: float, at: float) -> list[Phase]:
+    """The processes of the newest round have been started, which took so long."""
+    life = timeline.newest
+    if life is None:
+        return []
+    life.spawned_at = at
+    return _end(life, "spawn", took_s)
+
+
+def first_seen(timeline: Timeline, round_: int, name: str, at: float) -> list[Phase]:
+    """`first_output` or `first_progress` of this round. What comes again, or late, is not told."""
+    life = _life(timeline, round_)
+    if life is None or life.spawned_at is None or life.stopping_at is not None:
+        return []
+    return _end(life, name, at - life.spawned_at)
+
+
+def failed_here(timeline: Timeline, round_: int, age_s: float) -> list[Phase]:
+    """Workers of this node have failed; the first one ended so long ago."""
+    life = _life(timeline, round_)
+    return [] if life is None else _end(life, "detect", age_s)
+
+
+def ended_by(
+    life: RoundLife, following: RoundLife | None, verdict: Verdict | None
+) -> tuple[str, str] | None:
+    """Why the round ended, as a kind and in the words of whoever has judged it, which are the same
+    on all nodes. None: it was not ended before the job was, or this node was not told.
+
+    `following` is the round after it on this node, `verdict` that of the job.
+    """
+    if following is not None and following.number == life.number + 1:
+        return kind_between(life, following), following.assignment.why
+    if life.end is None:
+        return None
+    judged = life.end.kind is EndKind.FAILURE and following is None and verdict is not None
+    return life.end.kind.value, verdict.text if verdict and judged else life.end.text
+
+
+def restarts(timeline: Timeline) -> list[Restart]:
+    """Every time that this node's workers were started again."""
+    return [
+        Restart(
+            following.number,
+            kind_between(life, following),
+            following.assignment.why,
+            _is_counted(life, following),
+        )
+        for life, following in zip(timeline.rounds, timeline.rounds[1:], strict=False)
+    ]
+
+
+def kind_between(life: RoundLife, following: RoundLife) -> str:
+    """Why there is another round. A failure that turned out to be a node's loss is not charged, so
+    the count tells."""
+    if _is_counted(life, following):
+        return EndKind.FAILURE.value
+    if life.end is None:
+        return UNKNOWN
+    kind = EndKind.LOSS if life.end.kind is EndKind.FAILURE else life.end.kind
+    return str(kind.value)
+
+
+def _is_counted(life: RoundLife, following: RoundLife) -> bool:
+    return following.assignment.restart_count > life.assignment.restart_count
+
+
+def _ordered_to_stop(timeline: Timeline, round_: int, reason: EndReason) -> list[Phase]:
+    life = _life(timeline, round_)
+    if life is None or life.end is not None:
+        return []
+    life.end = reason
+    return [] if reason.age_s is None else _end(life, "detect", reason.age_s)
+
+
+def _takes_place(effect: GroupEffect) -> bool:
+    return isinstance(effect, EnrolWithStore | SpawnWorkers)
+
+
+def _life(timeline: Timeline, round_: int) -> RoundLife | None:
+    """The newest of this number: another coordinator begins to count anew."""
+    return next((life for life in reversed(timeline.rounds) if life.number == round_), None)
+
+
+def _end(life: RoundLife, name: str, took_s: float) -> list[Phase]:
+    if name in life.phases:
+        return []
+    life.phases[name] = max(took_s, 0.0)
+    return [Phase(life.number, name, life.phases[name])]

@@ -1,0 +1,130 @@
+"""The summary of a job as one agent saw it: the schema of `--json-summary`, and the file.
+
+Durations are seconds; a time is text in ISO 8601, UTC. What is not known is null, or absent from
+`phases`. Fields may be added within a `schema` number, none removed or given another meaning.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+import msgspec
+from msgspec import Struct
+
+from rallypoint.errors import UsageError
+
+SCHEMA = 1
+
+
+class CauseSummary(Struct, frozen=True):
+    """The worker whose failure came first: as in the last line of `--log-format json`."""
+
+    time: str
+    node: str
+    rank: int
+    local_rank: int
+    role: str
+    pid: int | None
+    exit_code: int | None
+    signal: str | None
+    message: str
+    detail: tuple[str, ...]
+    detail_is_traceback: bool
+    log_file: str
+
+
+class RoundSummary(Struct, frozen=True):
+    """One round that this node took part in.
+
+    `began_s` and `ended_s` count from the agent's start. `ended_by` is failure, loss, drain or
+    growth; else how the job ended.
+    """
+
+    round: int
+    nodes: int
+    workers: int
+    node_rank: int
+    first_rank: int
+    restart_count: int
+    why: str
+    ended_by: str
+    ended_why: str
+    began_s: float
+    ended_s: float | None
+    phases: dict[str, float]
+
+
+class RestartSummary(Struct, frozen=True):
+    """Workers were started again for `round`. `counted`: it was paid from the budget."""
+
+    round: int
+    kind: str
+    reason: str
+    counted: bool
+
+
+class Summary(Struct, frozen=True):
+    """How a job ended for one agent. `outcome` is succeeded, failed, timed out, infrastructure,
+    cancelled, preempted or usage; `cause` is null where no worker's failure ended it."""
+
+    outcome: str
+    exit_code: int
+    reason: str
+    run_id: str
+    node: str
+    host: str
+    started: str
+    elapsed_s: float
+    round: int
+    restarts_used: int
+    max_restarts: int
+    rounds: tuple[RoundSummary, ...]
+    restarts: tuple[RestartSummary, ...]
+    cause: CauseSummary | None
+    collateral: int
+    events_lost: int
+    versions: dict[str, str]
+    schema: int = SCHEMA
+
+
+class SummaryFile:
+    """A file that gets a summary at once and whole, or stays as it was."""
+
+    def __init__(self, path: str) -> None:
+        """Tries whether it can be written, and leaves no trace. Raises UsageError."""
+        self._target = os.path.realpath(path)
+        try:
+            mode = os.stat(self._target).st_mode if os.path.lexists(self._target) else stat.S_IFREG
+            if not stat.S_ISREG(mode):
+                raise UsageError(f"--json-summary {path}: is there, and is no plain file")
+            os.close(self._open_draft())
+            os.unlink(self._draft)
+        except OSError as error:
+            text = f"--json-summary {path}: can't be written: {error.strerror}"
+            raise UsageError(text) from error
+
+    def write(self, summary: Summary) -> None:
+        """Raises OSError when there is no room any more; then nothing is left behind."""
+        text = msgspec.json.format(msgspec.json.encode(summary), indent=2) + b"\n"
+        try:
+            with open(self._open_draft(), "wb") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(self._draft, self._target)
+        except OSError:
+            try:
+                os.unlink(self._draft)
+            except OSError:
+                pass
+            raise
+
+    @property
+    def _draft(self) -> str:
+        folder, name = os.path.split(self._target)
+        return os.path.join(folder, f".{name[:200]}.{os.getpid()}")
+
+    def _open_draft(self) -> int:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+        return os.open(self._draft, flags, 0o666)
