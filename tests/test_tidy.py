@@ -64,6 +64,7 @@ ENVIRON_READERS = (
     "cli/options.py",
     "config.py",
     "process/bootstrap.py",
+    "process/start_processes.py",
     "worker/error_file.py",
     "worker/place.py",  # a worker is told its place by its environment
     "worker/variables.py",
@@ -94,6 +95,7 @@ WALL_CLOCK_READERS: dict[str, str] = {
     "cli/console.py": "dates a line",
     "cli/event_lines.py": "dates a line",
     "coordinator/hosted_job.py": "dates a lost node for people",
+    "process/process_context.py": "dates failures for people",
     "process/process_failure.py": "dates failures for people",
     "worker/error_file.py": "dates failures for people",
     "observe/event.py": "dates events for whoever reads them",

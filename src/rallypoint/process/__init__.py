@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rallypoint.errors import ChildFailedError
     from rallypoint.process.logs_specs import DefaultLogsSpecs, LogsDest, LogsSpecs
+    from rallypoint.process.process_context import PContext, RunProcsResult, SignalException
     from rallypoint.process.process_failure import ProcessFailure
+    from rallypoint.process.redirects import redirect_stderr, redirect_stdout
+    from rallypoint.process.start_processes import start_processes
     from rallypoint.process.std_map import Std, to_map
     from rallypoint.worker.error_file import ErrorHandler, get_error_handler, record
 
@@ -21,10 +24,16 @@ __all__ = [
     "ErrorHandler",
     "LogsDest",
     "LogsSpecs",
+    "PContext",
     "ProcessFailure",
+    "RunProcsResult",
+    "SignalException",
     "Std",
     "get_error_handler",
     "record",
+    "redirect_stderr",
+    "redirect_stdout",
+    "start_processes",
     "to_map",
 ]
 
@@ -34,10 +43,16 @@ _MODULES = {
     "ErrorHandler": "rallypoint.worker.error_file",
     "LogsDest": "rallypoint.process.logs_specs",
     "LogsSpecs": "rallypoint.process.logs_specs",
+    "PContext": "rallypoint.process.process_context",
     "ProcessFailure": "rallypoint.process.process_failure",
+    "RunProcsResult": "rallypoint.process.process_context",
+    "SignalException": "rallypoint.process.process_context",
     "Std": "rallypoint.process.std_map",
     "get_error_handler": "rallypoint.worker.error_file",
     "record": "rallypoint.worker.error_file",
+    "redirect_stderr": "rallypoint.process.redirects",
+    "redirect_stdout": "rallypoint.process.redirects",
+    "start_processes": "rallypoint.process.start_processes",
     "to_map": "rallypoint.process.std_map",
 }
 

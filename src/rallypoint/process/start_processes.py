@@ -1,0 +1,108 @@
+"""Start the processes of one node: commands or Python functions, with torch's signature."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from rallypoint.core.wording import count
+from rallypoint.errors import ParameterError
+from rallypoint.process.logs_specs import Environs, LogsDest
+from rallypoint.process.process_context import PContext, ProcessPlan
+
+if TYPE_CHECKING:
+    from rallypoint.process.calls import PickledCall
+
+ERROR_FILE_VARIABLE = "TORCHELASTIC_ERROR_FILE"
+_START_METHODS = ("spawn", "forkserver", "fork")
+
+
+class Reifies(Protocol):
+    """What is needed of a `LogsSpecs`; torch's have it, too."""
+
+    def reify(self, envs: Environs) -> LogsDest:
+        """Where the streams go."""
+
+
+def start_processes(
+    name: str,
+    entrypoint: Callable[..., object] | str,
+    args: Mapping[int, Sequence[object]],
+    envs: Mapping[int, Mapping[str, str]],
+    logs_specs: Reifies,
+    log_line_prefixes: Mapping[int, str] | None = None,
+    start_method: str = "spawn",
+    numa_options: None = None,
+    duplicate_stdout_filters: Sequence[str] | None = None,
+    duplicate_stderr_filters: Sequence[str] | None = None,
+    *,
+    grace_s: float = 30.0,
+) -> PContext:
+    """Start one process per local rank, and return at once; `wait` for it, and `close` it.
+
+    `entrypoint` is a program, whose arguments are made texts, or a function (see
+    `rallypoint.config.FunctionCall`). `args` and `envs` have the keys 0 to n-1; an environment is
+    added to our own, as are TORCHELASTIC_ERROR_FILE and, unless set, PYTHONFAULTHANDLER.
+
+    Lines of teed streams have `log_line_prefixes`, else `[<name><local rank>]:`. `grace_s` is how
+    long the others have to end when one has failed.
+
+    Raises ParameterError or UsageError for what can't be used, OSError where the program can't be
+    run (FileNotFoundError ..), InfrastructureError where the system has no process left; then
+    nothing runs.
+    """
+    _check_ranks("args", args)
+    _check_ranks("envs", envs)
+    if len(args) != len(envs):
+        raise ParameterError(
+            f"args are for {count(len(args), 'process')}, envs for {len(envs)}: "
+            "give both for every local rank"
+        )
+    if start_method not in _START_METHODS:
+        raise ParameterError(f"start_method {start_method!r}: use one of {_START_METHODS}")
+    if numa_options is not None:
+        raise ParameterError("numa_options: start_processes binds nothing; leave it out")
+    dest = logs_specs.reify(envs)
+    base = dict(os.environ)
+    base.setdefault("PYTHONFAULTHANDLER", "1")
+    environments = [
+        base | {**envs[rank], ERROR_FILE_VARIABLE: dest.error_files.get(rank, "")}
+        for rank in range(len(envs))
+    ]
+    plan = ProcessPlan(
+        name=name,
+        argvs=[] if callable(entrypoint) else _argvs(entrypoint, args),
+        calls=_calls(entrypoint, args) if callable(entrypoint) else [],
+        envs=environments,
+        dest=dest,
+        prefixes=log_line_prefixes or {},
+        stdout_filters=tuple(duplicate_stdout_filters or ()),
+        stderr_filters=tuple(duplicate_stderr_filters or ()),
+        grace_s=grace_s,
+    )
+    context = PContext(plan)
+    context.start()
+    return context
+
+
+def _check_ranks(what: str, given: Mapping[int, object]) -> None:
+    if not given or set(given) != set(range(len(given))):
+        keys = ", ".join(map(repr, given)) or "none"
+        raise ParameterError(
+            f"{what} has the local ranks {keys}: needs 0 to {max(0, len(given) - 1)}, each once"
+        )
+
+
+def _argvs(program: str, args: Mapping[int, Sequence[object]]) -> list[list[str]]:
+    return [[program, *map(str, args[rank])] for rank in range(len(args))]
+
+
+def _calls(
+    function: Callable[..., object], args: Mapping[int, Sequence[object]]
+) -> list[PickledCall]:
+    from rallypoint.config import FunctionCall
+    from rallypoint.process.calls import pickle_calls
+
+    tuples = tuple(tuple(args[rank]) for rank in range(len(args)))
+    return pickle_calls(FunctionCall(function, tuples))

@@ -1,0 +1,64 @@
+"""Processes of one node, started by torch's function and by ours, from the same arguments."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+PROGRAM = """
+import json, sys
+who, folder = sys.argv[1:]
+if who == "torch":
+    import torch.distributed.elastic.multiprocessing as package
+else:
+    import rallypoint.process as package
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs as TorchsSpecs
+from torch.distributed.elastic.multiprocessing import Std as TorchsStd
+
+def run(name, scripts, specs):
+    args = {n: ("-c", script, n) for n, script in enumerate(scripts)}
+    envs = {n: {"MINE": str(n)} for n in args}
+    context = package.start_processes(name, "sh", args, envs, specs)
+    result = context.wait()
+    context.close()
+    return {
+        "values": {str(n): value for n, value in result.return_values.items()},
+        "failed": result.is_failed(),
+        "failures": {n: f.exitcode for n, f in result.failures.items() if f.exitcode > 0},
+        "out": [open(path).read() for _, path in sorted(result.stdouts.items()) if path],
+        "err": [open(path).read() for _, path in sorted(result.stderrs.items()) if path],
+    }
+
+Std, Specs = package.Std, package.DefaultLogsSpecs
+print(json.dumps([
+    run("good", ["echo $0 $MINE; echo e >&2"] * 2, Specs(folder + "/1", redirects=Std.ALL)),
+    run("mapped", ["echo a", "echo b"], Specs(folder + "/2", redirects={1: Std.OUT})),
+    run("bad", ["exit 3", "sleep 600"], Specs(folder + "/3", redirects=Std.ALL)),
+    run("teed", ["echo a", "echo b"], Specs(folder + "/4", tee={0: Std.OUT})),
+    run("torchs", ["echo a >&2"], TorchsSpecs(folder + "/5", redirects=TorchsStd.ERR)),
+]), file=sys.stderr)
+"""
+
+
+def told(who: str, folder: Path) -> tuple[object, list[str]]:
+    """The results, and the lines on the console."""
+    folder.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, who, str(folder)],
+        env=dict(os.environ),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stderr.splitlines()[-1]), sorted(done.stdout.splitlines())
+
+
+def test_P2_P6_P11_processes_end_and_write_as_torchs(tmp_path: Path) -> None:
+    ours, theirs = told("ours", tmp_path / "ours"), told("torch", tmp_path / "torch")
+    assert ours == theirs
+    assert "[teed0]:a" in ours[1]

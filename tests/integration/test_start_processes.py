@@ -1,0 +1,291 @@
+"""Processes of one node as a library: what was asked for runs, and nothing of it remains."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.integration.one_agent import eventually, is_alive
+
+from rallypoint.errors import ParameterError, UsageError
+from rallypoint.process import (
+    DefaultLogsSpecs,
+    PContext,
+    RunProcsResult,
+    Std,
+    start_processes,
+)
+
+LIMIT_S = 60.0
+
+
+@pytest.fixture(autouse=True)
+def nothing_remains() -> Iterator[None]:
+    """No child, no descriptor, no thread, and the signals are as they were."""
+    fds, threads = sorted(os.listdir("/proc/self/fd")), set(threading.enumerate())
+    handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    yield
+    assert sorted(os.listdir("/proc/self/fd")) == fds
+    assert set(threading.enumerate()) == threads
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == handlers
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+@pytest.fixture
+def specs(tmp_path: Path) -> DefaultLogsSpecs:
+    """Both streams of all in files."""
+    return DefaultLogsSpecs(str(tmp_path / "logs"), redirects=Std.ALL)
+
+
+def shell(specs: DefaultLogsSpecs, *scripts: str, grace_s: float = LIMIT_S) -> PContext:
+    """One shell per script."""
+    args = {rank: ("-c", script) for rank, script in enumerate(scripts)}
+    envs = {rank: {"MINE": f"mine {rank}"} for rank in args}
+    return start_processes("job", "sh", args, envs, specs, grace_s=grace_s)
+
+
+def result_of(context: PContext) -> RunProcsResult:
+    result = context.wait(LIMIT_S)
+    assert result is not None, "it does not end"
+    context.close()
+    assert not any(map(is_alive, context.pids().values()))
+    return result
+
+
+def test_P1_all_succeed(specs: DefaultLogsSpecs) -> None:
+    context = shell(specs, "echo $MINE $0; echo err >&2", "echo $TORCHELASTIC_ERROR_FILE")
+    assert sorted(context.pids()) == [0, 1]
+    result = result_of(context)
+    assert not result.is_failed()
+    assert result.return_values == {0: None, 1: None}
+    assert Path(result.stdouts[0]).read_text() == "mine 0 sh\n"
+    assert Path(result.stderrs[0]).read_text() == "err\n"
+    assert Path(result.stdouts[1]).read_text().endswith("/1/error.json\n")
+    assert context.wait(0) is result
+
+
+@pytest.mark.parametrize(
+    ("args", "envs", "words"),
+    [
+        ({0: (), 2: ()}, {0: {}, 1: {}}, "args has the local ranks 0, 2: needs 0 to 1"),
+        ({0: (), 1: ()}, {1: {}, 2: {}}, "envs has the local ranks 1, 2: needs 0 to 1"),
+        ({0: (), 1: ()}, {0: {}}, "args are for 2 process"),
+        ({}, {}, "args has the local ranks none"),
+    ],
+)
+def test_P1_local_ranks_that_do_not_count_from_0_are_refused(
+    specs: DefaultLogsSpecs,
+    args: dict[int, tuple[str, ...]],
+    envs: dict[int, dict[str, str]],
+    words: str,
+) -> None:
+    with pytest.raises(ParameterError, match="local rank") as caught:
+        start_processes("job", "true", args, envs, specs)
+    assert isinstance(caught.value, ValueError)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_P1_a_program_that_does_not_exist_leaves_nothing(specs: DefaultLogsSpecs) -> None:
+    with pytest.raises(FileNotFoundError, match="no such program in PATH"):
+        start_processes("job", "no-such-program", {0: (), 1: ()}, {0: {}, 1: {}}, specs)
+    with pytest.raises(PermissionError):
+        start_processes("job", "/etc", {0: ()}, {0: {}}, specs)
+
+
+def test_P2_only_the_real_failure_is_listed(specs: DefaultLogsSpecs, tmp_path: Path) -> None:
+    fails = f"until [ -e {tmp_path}/up ]; do :; done; echo oh >&2; exit 3"
+    deaf = f"trap '' TERM; : > {tmp_path}/up; sleep 600 & wait; sleep 600"
+    context = shell(specs, "sleep 600", fails, deaf, grace_s=0.2)
+    result = result_of(context)
+    assert result.is_failed()
+    assert list(result.failures) == [1]
+    assert result.return_values == {}
+    failure = result.failures[1]
+    assert (failure.local_rank, failure.exitcode, failure.pid) == (1, 3, context.pids()[1])
+    assert failure.message == "exit code 3; last line: oh"
+    assert failure.log_file == result.stderrs[1]
+
+
+def test_wait_is_as_patient_as_it_is_told(specs: DefaultLogsSpecs) -> None:
+    context = shell(specs, "sleep 600")
+    assert context.wait(0) is None
+    assert context.wait(0.05, period=100) is None
+    context.close()
+    result = context.wait()
+    assert result is not None
+    assert (result.failures, result.return_values) == ({}, {})
+
+
+def test_close_sends_the_signal_that_is_wanted_and_waits(
+    specs: DefaultLogsSpecs, tmp_path: Path
+) -> None:
+    polite = f"trap 'echo bye; exit 0' USR1; : > {tmp_path}/up; while :; do sleep 0.01; done"
+    context = shell(specs, polite)
+    eventually((tmp_path / "up").exists, "the shell")
+    context.close(signal.SIGUSR1, timeout=LIMIT_S)
+    result = context.wait(0)
+    assert result is not None
+    assert Path(result.stdouts[0]).read_text() == "bye\n"
+
+
+def test_close_ends_what_ignores_its_signal(specs: DefaultLogsSpecs, tmp_path: Path) -> None:
+    context = shell(specs, f"trap '' TERM; : > {tmp_path}/up; sleep 600 & wait; sleep 600")
+    eventually((tmp_path / "up").exists, "the shell")
+    context.close(timeout=0.1)
+    assert not is_alive(context.pids()[0])
+    context.close()
+
+
+def test_W15_what_an_exited_process_left_running_is_ended(
+    specs: DefaultLogsSpecs, tmp_path: Path
+) -> None:
+    context = shell(specs, f"sleep 600 & echo $! > {tmp_path}/pid")
+    assert not result_of(context).is_failed()
+    assert not is_alive(int((tmp_path / "pid").read_text()))
+
+
+def test_W15_close_just_when_they_exit(specs: DefaultLogsSpecs) -> None:
+    for _ in range(20):
+        context = shell(specs, "exit 0", "exit 0")
+        context.close(timeout=LIMIT_S)
+        assert not any(map(is_alive, context.pids().values()))
+
+
+def double(text: str, times: int) -> str:
+    """What function workers run."""
+    print("doubling")
+    return text * times
+
+
+def fail_at(rank: int) -> None:
+    """Fail if we are that one."""
+    if os.environ["MINE"] == f"mine {rank}":
+        raise ValueError(f"I am {rank}")
+
+
+def test_P3_functions_return_values_of_any_size(specs: DefaultLogsSpecs) -> None:
+    args = {0: ("x", 30_000_000), 1: ("y", 2)}
+    context = start_processes("job", double, args, {0: {}, 1: {}}, specs)
+    result = result_of(context)
+    assert result.return_values == {0: "x" * 30_000_000, 1: "yy"}
+    assert Path(result.stdouts[1]).read_text() == "doubling\n"
+
+
+def test_P8_a_function_that_raises_is_told_with_its_traceback(specs: DefaultLogsSpecs) -> None:
+    envs = {rank: {"MINE": f"mine {rank}"} for rank in range(2)}
+    result = result_of(start_processes("job", fail_at, {0: (1,), 1: (1,)}, envs, specs))
+    assert 1 in result.failures
+    message = result.failures[1].message
+    assert isinstance(message, dict)
+    assert message["message"] == "ValueError: I am 1"
+    assert "in fail_at\n" in message["extraInfo"]["py_callstack"]
+
+
+def test_a_function_that_can_not_be_pickled_is_refused(specs: DefaultLogsSpecs) -> None:
+    with pytest.raises(UsageError, match="lambda"):
+        start_processes("job", lambda: 0, {0: ()}, {0: {}}, specs)
+
+
+def program(body: str, folder: Path) -> subprocess.Popen[str]:
+    """A program of its own that starts processes."""
+    script = folder / "program.py"
+    script.write_text(
+        "import os, signal, sys\n"
+        "from rallypoint.process import DefaultLogsSpecs, SignalException, Std, start_processes\n"
+        f"specs = DefaultLogsSpecs({str(folder / 'logs')!r}, tee=Std.OUT)\n" + body
+    )
+    return subprocess.Popen(
+        [sys.executable, str(script)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=folder,
+    )
+
+
+SIGNALLED = """
+context = start_processes("job", "sleep", {0: ("600",)}, {0: {}}, specs)
+print(context.pids()[0], flush=True)
+try:
+    context.wait()
+except SignalException as error:
+    context.close(error.sigval)
+    alive = os.path.exists(f"/proc/{context.pids()[0]}")
+    print(error.sigval.name, context.wait(0).is_failed(), alive)
+os.kill(os.getpid(), signal.SIGTERM)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_is_raised_where_it_is_waited(tmp_path: Path, number: signal.Signals) -> None:
+    with program(SIGNALLED, tmp_path) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline().strip().isdecimal()
+        running.send_signal(number)
+        said, complaint = running.communicate(timeout=LIMIT_S)
+        assert said == f"{number.name} False False\n", complaint
+        # The usual disposition is back.
+        assert running.returncode == -signal.SIGTERM
+
+
+def test_a_killed_program_takes_its_processes_with_it(tmp_path: Path) -> None:
+    with program(SIGNALLED, tmp_path) as running:
+        assert running.stdout is not None
+        pid = int(running.stdout.readline())
+        assert is_alive(pid)
+        running.kill()
+    eventually(lambda: not is_alive(pid), "its end")
+
+
+TEES = """
+args = {n: ("-c", "echo hello; echo there") for n in range(2)}
+context = start_processes(
+    "job", "sh", args, {0: {}, 1: {}}, specs, log_line_prefixes={1: "<one> "},
+    duplicate_stdout_filters=["the"],
+)
+result = context.wait()
+context.close()
+print(open(result.stdouts[0]).read(), end="", file=sys.stderr)
+folder = os.path.dirname(os.path.dirname(result.stdouts[0]))
+print(open(os.path.join(folder, "filtered_stdout.log")).read(), end="", file=sys.stderr)
+"""
+
+
+def test_P6_teed_lines_have_a_prefix(tmp_path: Path) -> None:
+    with program(TEES, tmp_path) as running:
+        said, copies = running.communicate(timeout=LIMIT_S)
+    expected = ["<one> hello", "<one> there", "[job0]:hello", "[job0]:there"]
+    assert sorted(said.splitlines()) == expected
+    assert copies.startswith("hello\nthere\n")
+    assert copies.count("there") == 3
+
+
+REDIRECTS = """
+import ctypes
+from rallypoint.process import redirect_stdout, redirect_stderr
+print("before")
+with redirect_stdout("out"), redirect_stderr("err"):
+    print("python")
+    ctypes.CDLL(None).puts(b"C")
+    os.system("echo child; echo complaint >&2")
+    with redirect_stdout("inner"):
+        print("inner")
+print("after")
+"""
+
+
+def test_a_stream_of_our_own_is_redirected_whoever_writes(tmp_path: Path) -> None:
+    with program(REDIRECTS, tmp_path) as running:
+        said, complaint = running.communicate(timeout=LIMIT_S)
+    assert (said, complaint) == ("before\nafter\n", "")
+    assert sorted((tmp_path / "out").read_text().split()) == ["C", "child", "python"]
+    assert (tmp_path / "err").read_text() == "complaint\n"
+    assert (tmp_path / "inner").read_text() == "inner\n"
