@@ -8,7 +8,7 @@ raised as `UsageError` with the offending value and the fix.
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import Literal
 
 from msgspec import Struct
@@ -218,6 +218,26 @@ class FunctionCall(Struct, frozen=True):
         return str(getattr(self.function, "__qualname__", None) or repr(self.function))
 
 
+class AffinityMode(StrEnum):
+    """Which CPUs a worker may use; `core/cpu_binding.py` says what each means."""
+
+    NODE = "node"
+    SOCKET = "socket"
+    EXCLUSIVE = "exclusive"
+    CORE_COMPLEX = "core-complex"
+
+
+class NumaOptions(Struct, frozen=True):
+    """Workers are bound to CPUs near their GPUs, or, without GPUs, spread over the machine.
+
+    Memory follows by itself: the kernel takes it from the node of the CPU that first uses it.
+    """
+
+    affinity_mode: AffinityMode
+    should_fall_back_if_binding_fails: bool = False
+    """Run unbound, with a notice, where this machine does not allow it; else that is an error."""
+
+
 class WorkerConfig(Struct, frozen=True, kw_only=True):
     """What runs on this node: a command, or a function."""
 
@@ -236,6 +256,8 @@ class WorkerConfig(Struct, frozen=True, kw_only=True):
     """Value of OMP_NUM_THREADS for workers that would inherit none; None: leave it unset."""
     virtual_local_rank: bool = False
     """Every worker gets LOCAL_RANK 0 and sees one device, its own."""
+    numa: NumaOptions | None = None
+    """None: workers may run where their agent may."""
 
     def __post_init__(self) -> None:
         if not 0 < self.count <= MAX_WORKERS_PER_NODE:

@@ -82,7 +82,6 @@ SAMPLES = {
 }
 NOT_YET = {
     "--start-method",
-    "--numa-binding",
 }
 OTHER_DEFAULTS = {
     # torchrun's default -> what the same command line means here, and why

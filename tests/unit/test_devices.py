@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from rallypoint.cli.devices import count_workers, cpu_count, visible_gpus
+from rallypoint.cli.devices import count_workers, cpu_count
+from rallypoint.process.gpus import visible_gpus
 
 UUIDS = ("GPU-aa11", "GPU-aa22", "GPU-bb33", "GPU-cc44")
 
@@ -38,7 +39,14 @@ UUIDS = ("GPU-aa11", "GPU-aa22", "GPU-bb33", "GPU-cc44")
     ],
 )
 def test_cuda_visible_devices(visible: str | None, count: int) -> None:
-    assert visible_gpus(visible, UUIDS) == count
+    assert len(visible_gpus(visible, UUIDS)) == count
+
+
+def test_which_gpus_are_visible_and_in_what_order() -> None:
+    assert visible_gpus("3,GPU-aa22", UUIDS) == [3, 1]
+    assert visible_gpus(None, UUIDS) == [0, 1, 2, 3]
+    assert visible_gpus("MIG-1234", UUIDS) == [None]
+    assert visible_gpus("MIG-1234", ()) == []
 
 
 class Torch:

@@ -121,7 +121,6 @@ BAD: tuple[tuple[str, str], ...] = (
     ),
     ("--on-join at-checkpoint train.py", "--on-join at-checkpoint: not yet; use restart or hold"),
     ("--on-join never train.py", "--on-join never: needs one of restart, hold"),
-    ("--numa-binding node train.py", "--numa-binding node: not yet"),
     (
         "--local-ranks-filter 0,x train.py",
         "--local-ranks-filter 0,x: needs local ranks, for example 0,2, or global ones, as in g12",
@@ -151,6 +150,10 @@ BAD: tuple[tuple[str, str], ...] = (
     (
         "--log-layout round train.py",
         "--log-layout round: needs one of torchrun, rounds; did you mean rounds?",
+    ),
+    (
+        "--numa-binding near train.py",
+        "--numa-binding near: needs one of node, socket, exclusive, core-complex",
     ),
     (
         "--start-method fork train.py",

@@ -10,7 +10,7 @@ from rallypoint.cli.flags import FLAGS
 from rallypoint.cli.help import help_text
 from rallypoint.cli.options import parse_run
 from rallypoint.cli.scan import HelpRequested
-from rallypoint.config import Endpoint, OnJoin, OutputMode
+from rallypoint.config import AffinityMode, Endpoint, NumaOptions, OnJoin, OutputMode
 from rallypoint.errors import UsageError
 
 
@@ -319,6 +319,12 @@ def test_virtual_local_ranks_need_a_device_for_each_worker() -> None:
         "--virtual-local-rank: CUDA_VISIBLE_DEVICES=4 names 1 device for 2 workers; "
         "name one device for each, or start fewer workers"
     )
+
+
+def test_every_mode_of_torchs_numa_binding() -> None:
+    assert parse("train.py").workers.numa is None
+    for mode in AffinityMode:
+        assert parse(f"--numa_binding={mode} train.py").workers.numa == NumaOptions(mode)
 
 
 def test_grace_of_a_stop() -> None:

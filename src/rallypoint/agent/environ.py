@@ -105,6 +105,11 @@ def worker_environ(
     return environ
 
 
+def visible_devices(base: Mapping[str, str] | None = None) -> str | None:
+    """The list of devices that this agent was given; None: all."""
+    return (os.environ if base is None else base).get(VISIBLE_DEVICES)
+
+
 def own_device(visible: str | None, local_rank: int, workers: int) -> str:
     """The one entry of CUDA_VISIBLE_DEVICES for this worker; `visible` is the agent's list.
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+
+from msgspec.structs import replace
 
 from rallypoint.agent.embedding import Embedding, gets_signals
+from rallypoint.agent.environ import visible_devices
 from rallypoint.agent.node_workers import OnExits, OnGone
 from rallypoint.agent.output_files import OutputFiles, output_settings, succeeded
 from rallypoint.agent.participation import JobEnd, Participation
@@ -45,11 +48,12 @@ def run_agent(
     signals = signals_to_handle(config, embedding)
     settings = output_settings(config)
     have_descriptors_for(config.workers.count)
+    config, cpus = _bound(config)
     files = OutputFiles.open(config)
     scratch = make_scratch(config.output.temp_dir, config.rendezvous.run_id)
     try:
         passing = [path for path in (files.passing_dir, scratch) if path]
-        sidecars = Sidecars.start(passing, WorkerOrigin(config.workers))
+        sidecars = Sidecars.start(passing, WorkerOrigin(config.workers, cpus))
         try:
             loop, selector = new_loop()
         except BaseException:
@@ -83,6 +87,17 @@ def run_agent(
     finally:
         files.close()
         remove_scratch(scratch)
+
+
+def _bound(config: AgentConfig) -> tuple[AgentConfig, Sequence[frozenset[int]]]:
+    """The CPUs of each worker, none: unbound; a remark on it joins the notices."""
+    if config.workers.numa is None:
+        return config, ()
+    from rallypoint.agent.worker_cpus import worker_cpus
+
+    cpus, notice = worker_cpus(config.workers, config.workers.numa, visible_devices())
+    notices = (*config.notices, notice) if notice else config.notices
+    return replace(config, notices=notices), cpus
 
 
 async def _take_part(

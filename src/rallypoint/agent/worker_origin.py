@@ -19,11 +19,13 @@ if TYPE_CHECKING:
 class WorkerOrigin:
     """For the life of an agent: it serves every round. Close it last.
 
+    `cpus`: by local rank, the CPUs that each worker may use; empty: where the agent may run.
+
     Raises UsageError when the function or its arguments can't be pickled.
     """
 
-    def __init__(self, config: WorkerConfig) -> None:
-        self._config = config
+    def __init__(self, config: WorkerConfig, cpus: Sequence[frozenset[int]] = ()) -> None:
+        self._config, self._cpus = config, cpus
         self._calls: list[PickledCall] = []
         if config.function is not None:
             # Needed for functions only: pickling takes time to import.
@@ -45,7 +47,16 @@ class WorkerOrigin:
             from rallypoint.process.calls import bootstrap_argv
 
             argv, pass_fds = bootstrap_argv(self._calls[local_rank], results.open(local_rank))
-        return Command(argv, environ, output.stdout_fd, output.stderr_fd, pass_fds=pass_fds)
+        numa = self._config.numa
+        return Command(
+            argv,
+            environ,
+            output.stdout_fd,
+            output.stderr_fd,
+            pass_fds=pass_fds,
+            cpus=self._cpus[local_rank] if self._cpus else frozenset(),
+            unbound_if_refused=numa is not None and numa.should_fall_back_if_binding_fails,
+        )
 
     def spawn(self, commands: Sequence[Command], guard: Guard | None) -> list[WorkerProcess]:
         """Start all or none: see `spawn_workers`."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from rallypoint.process.gpus import nvml_gpus, visible_gpus
+
 GpuUuids = Callable[[], Sequence[str] | None]
 """The UUIDs of this machine's NVIDIA GPUs; None when the library is missing or fails."""
 
@@ -37,7 +39,7 @@ def count_workers(
         return cpu_count()
     uuids = None if word == "xpu" else (gpu_uuids or nvml_uuids)()
     if uuids:
-        found = visible_gpus(environ.get("CUDA_VISIBLE_DEVICES"), uuids)
+        found = len(visible_gpus(environ.get("CUDA_VISIBLE_DEVICES"), uuids))
     elif uuids is None or word == "auto":
         found = _ask_torch(word, interpreter, environ, ask or _ask)
     else:
@@ -55,62 +57,10 @@ def cpu_count() -> int:
         return os.cpu_count() or 1
 
 
-def visible_gpus(visible: str | None, uuids: Sequence[str]) -> int:
-    """How many GPUs a CUDA program sees under this value of CUDA_VISIBLE_DEVICES.
-
-    CUDA's rules: unset shows all; entries are indices or (unique beginnings of) UUIDs; the list
-    ends at the first entry that names nothing (`-1` is the usual way to say so); naming a GPU
-    twice shows none; of MIG instances a program sees one, whatever the list says.
-    """
-    if visible is None:
-        return len(uuids)
-    seen: set[int] = set()
-    for entry in visible.split(","):
-        word = entry.strip()
-        if word.startswith("MIG-"):
-            return len(seen) or min(1, len(uuids))
-        index = _index(word, uuids)
-        if index is None:
-            break
-        if index in seen:
-            return 0
-        seen.add(index)
-    return len(seen)
-
-
-def _index(word: str, uuids: Sequence[str]) -> int | None:
-    if word.isascii() and word.isdigit():
-        return int(word) if int(word) < len(uuids) else None
-    if not word.startswith("GPU-"):
-        return None
-    fits = [index for index, uuid in enumerate(uuids) if uuid.lower().startswith(word.lower())]
-    return fits[0] if len(fits) == 1 else None
-
-
 def nvml_uuids() -> tuple[str, ...] | None:
-    """Asks libnvidia-ml, which comes with the driver. None: no driver, or it doesn't answer."""
-    import ctypes
-
-    try:
-        nvml = ctypes.CDLL("libnvidia-ml.so.1")
-    except OSError:
-        return None
-    if nvml.nvmlInit_v2() != 0:
-        return None
-    try:
-        count = ctypes.c_uint()
-        if nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) != 0:
-            return None
-        found = []
-        for index in range(count.value):
-            device, text = ctypes.c_void_p(), ctypes.create_string_buffer(96)
-            if nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(device)) != 0:
-                continue  # fallen off the bus: CUDA doesn't count it either
-            nvml.nvmlDeviceGetUUID(device, text, len(text))
-            found.append(text.value.decode("ascii", "replace"))
-        return tuple(found)
-    finally:
-        nvml.nvmlShutdown()
+    """The UUIDs of this machine's NVIDIA GPUs; None when nobody tells."""
+    gpus = nvml_gpus()
+    return None if gpus is None else tuple(gpu.uuid for gpu in gpus)
 
 
 def _ask_torch(word: str, interpreter: str, environ: Mapping[str, str], ask: Ask) -> int:

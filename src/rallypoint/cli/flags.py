@@ -79,7 +79,12 @@ WHAT_RUNS = (
         "",
         "each worker sees only its own device (CUDA_VISIBLE_DEVICES), and LOCAL_RANK 0",
     ),
-    Flag("--numa-binding", "POLICY", "not yet", twin="", only=()),
+    Flag(
+        "--numa-binding",
+        "node|socket|exclusive|core-complex",
+        "run each worker on CPUs near its GPU; without GPUs the workers are spread over the nodes",
+        twin="",
+    ),
 )
 
 FAILURES = (

@@ -21,7 +21,9 @@ from rallypoint.cli.scan import Scanned, Value, scan, truth
 from rallypoint.cli.where_to_meet import read_rendezvous
 from rallypoint.config import (
     AccessConfig,
+    AffinityMode,
     AgentConfig,
+    NumaOptions,
     ObserveConfig,
     RestartConfig,
     StopConfig,
@@ -194,7 +196,14 @@ def _workers(
         role=role.text if role else "default",
         omp_threads=omp_threads,
         virtual_local_rank=_virtual_local_rank(scanned, environ, count),
+        numa=_numa(scanned.get("--numa-binding")),
     )
+
+
+def _numa(mode: Value | None) -> NumaOptions | None:
+    if mode is None:
+        return None
+    return NumaOptions(AffinityMode(values.choice(mode, [m.value for m in AffinityMode])))
 
 
 def _virtual_local_rank(scanned: Scanned, environ: Mapping[str, str], workers: int) -> bool:

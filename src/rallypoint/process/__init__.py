@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from rallypoint.config import AffinityMode, NumaOptions
     from rallypoint.errors import ChildFailedError
     from rallypoint.process.logs_specs import DefaultLogsSpecs, LogsDest, LogsSpecs
     from rallypoint.process.process_context import PContext, RunProcsResult, SignalException
@@ -19,12 +20,14 @@ if TYPE_CHECKING:
     from rallypoint.worker.error_file import ErrorHandler, get_error_handler, record
 
 __all__ = [
+    "AffinityMode",
     "ChildFailedError",
     "DefaultLogsSpecs",
     "ErrorHandler",
     "LogsDest",
     "LogsSpecs",
     "PContext",
+    "NumaOptions",
     "ProcessFailure",
     "RunProcsResult",
     "SignalException",
@@ -38,12 +41,14 @@ __all__ = [
 ]
 
 _MODULES = {
+    "AffinityMode": "rallypoint.config",
     "ChildFailedError": "rallypoint.errors",
     "DefaultLogsSpecs": "rallypoint.process.logs_specs",
     "ErrorHandler": "rallypoint.worker.error_file",
     "LogsDest": "rallypoint.process.logs_specs",
     "LogsSpecs": "rallypoint.process.logs_specs",
     "PContext": "rallypoint.process.process_context",
+    "NumaOptions": "rallypoint.config",
     "ProcessFailure": "rallypoint.process.process_failure",
     "RunProcsResult": "rallypoint.process.process_context",
     "SignalException": "rallypoint.process.process_context",

@@ -38,12 +38,14 @@ class Stage(IntEnum):
     STREAMS = 2
     DIRECTORY = 3
     EXEC = 4
+    CPUS = 5
 
 
 class Command(Struct, frozen=True):
     """One worker to start. Descriptors of None mean: inherit the agent's. stdin is inherited.
 
-    `pass_fds`, above 2, keep their numbers in the worker.
+    `pass_fds`, above 2, keep their numbers in the worker. `cpus` are those that it may use; empty:
+    where the agent may run. With `unbound_if_refused` it starts even if the kernel refuses them.
     """
 
     argv: Sequence[str]
@@ -52,6 +54,8 @@ class Command(Struct, frozen=True):
     stderr_fd: int | None = None
     cwd: str | None = None
     pass_fds: Sequence[int] = ()
+    cpus: frozenset[int] = frozenset()
+    unbound_if_refused: bool = False
 
 
 class WorkerProcess(Struct, frozen=True):
@@ -184,6 +188,8 @@ class _Child:
                 os.close(self._guard_fd)
             stage = Stage.STREAMS
             self._place_streams(command)
+            stage = Stage.CPUS
+            _bind(command)
             stage = Stage.DIRECTORY
             if command.cwd is not None:
                 os.chdir(command.cwd)
@@ -206,6 +212,15 @@ class _Child:
             os.close(fd)
         for fd in command.pass_fds:
             os.set_inheritable(fd, True)
+
+
+def _bind(command: Command) -> None:
+    if command.cpus:
+        try:
+            os.sched_setaffinity(0, command.cpus)
+        except OSError:
+            if not command.unbound_if_refused:
+                raise
 
 
 def _candidates(command: Command) -> list[str]:
@@ -248,6 +263,9 @@ def _explain(command: Command, stage: Stage, number: int) -> str:
     match stage:
         case Stage.DIRECTORY:
             return f"cannot enter the working directory {command.cwd!r}: {reason}: create it"
+        case Stage.CPUS:
+            cpus = ",".join(map(str, sorted(command.cpus)))
+            return f"cannot bind a worker to the CPUs {cpus}: {reason}: leave out --numa-binding"
         case Stage.SESSION | Stage.STREAMS:
             return f"cannot set up a worker for {program!r} ({stage.name.lower()}): {reason}"
         case Stage.EXEC:

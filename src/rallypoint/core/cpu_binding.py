@@ -1,0 +1,126 @@
+"""Which CPUs each worker of a node may use, given what the node looks like (`--numa-binding`).
+
+Every worker has a *home*: the NUMA node of its GPU, or, without GPUs, the one that its share of
+the cores lies on. The modes are torch's:
+
+    node           all CPUs of the home
+    socket         all CPUs of the home's socket, which may hold several NUMA nodes
+    exclusive      a share of the home's physical cores that nobody else at this home has
+    core-complex   the CPUs of the home that share one last-level cache, another one for each
+                   worker while there are enough of them
+
+CPUs that this agent itself may not use are given to nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import assert_never
+
+from msgspec import Struct
+
+from rallypoint.config import AffinityMode
+from rallypoint.core.wording import count
+
+
+class Cpu(Struct, frozen=True):
+    """One logical CPU that may be used; equal numbers of two CPUs mean that they share the thing.
+
+    `core` and `cache` (the last level) are numbered by their first CPU.
+    """
+
+    number: int
+    node: int
+    package: int
+    core: int
+    cache: int
+
+
+class BindingImpossible(Exception):
+    """What stands in the way, as a clause."""
+
+
+def parse_cpu_list(text: str) -> frozenset[int]:
+    """The kernel's `0-3,8,10-11`; empty for an empty list. Raises ValueError."""
+    numbers: set[int] = set()
+    for part in text.strip().split(","):
+        if part:
+            first, _, last = part.partition("-")
+            numbers.update(range(int(first), int(last or first) + 1))
+    return frozenset(numbers)
+
+
+def spread(cpus: Sequence[Cpu], workers: int) -> list[int]:
+    """Homes without GPUs: the cores in order of NUMA nodes are cut into equal shares, and a worker
+    is at home where the middle of its share lies."""
+    nodes = sorted({(cpu.node, cpu.core) for cpu in cpus})
+    return [nodes[(2 * i + 1) * len(nodes) // (2 * workers)][0] for i in range(workers)]
+
+
+def bind(
+    cpus: Sequence[Cpu], mode: AffinityMode, homes: Sequence[int], workers: int
+) -> list[frozenset[int]]:
+    """The CPUs of each worker, by local rank. Pure.
+
+    `homes` has the NUMA node of every GPU that is visible, of which the first `workers` are used.
+    Raises BindingImpossible.
+    """
+    here = {home: [cpu for cpu in cpus if cpu.node == home] for home in homes[:workers]}
+    for home, of_home in here.items():
+        if not of_home:
+            raise BindingImpossible(f"this agent may use no CPU of NUMA node {home}")
+    bound = []
+    for local_rank in range(workers):
+        home = homes[local_rank]
+        parts = _parts(cpus, mode, home, here[home], homes.count(home))
+        seat = homes[:local_rank].count(home)
+        bound.append(frozenset(cpu.number for cpu in parts[seat % len(parts)]))
+    return bound
+
+
+def _parts(
+    cpus: Sequence[Cpu], mode: AffinityMode, home: int, of_home: Sequence[Cpu], seats: int
+) -> Sequence[Sequence[Cpu]]:
+    """What those who are at home there get in turn."""
+    match mode:
+        case AffinityMode.NODE:
+            return [of_home]
+        case AffinityMode.SOCKET:
+            return [_of_sockets(cpus, of_home)]
+        case AffinityMode.EXCLUSIVE:
+            return _shares(home, of_home, seats)
+        case AffinityMode.CORE_COMPLEX:
+            return _complexes(of_home)
+        case _:
+            assert_never(mode)
+
+
+def _of_sockets(cpus: Sequence[Cpu], of_home: Sequence[Cpu]) -> list[Cpu]:
+    packages = {cpu.package for cpu in of_home}
+    return [cpu for cpu in cpus if cpu.package in packages]
+
+
+def _shares(home: int, of_home: Sequence[Cpu], seats: int) -> list[list[Cpu]]:
+    """Whole cores, neighbours together; the first get one more where they don't divide evenly."""
+    cores = sorted({(cpu.cache, cpu.core) for cpu in of_home})
+    if len(cores) < seats:
+        raise BindingImpossible(
+            f"NUMA node {home} has {count(len(cores), 'physical core')}: too few for {seats}"
+            " exclusive shares"
+        )
+    size, more = divmod(len(cores), seats)
+    shares, start = [], 0
+    for seat in range(seats):
+        end = start + size + (seat < more)
+        mine = set(cores[start:end])
+        shares.append([cpu for cpu in of_home if (cpu.cache, cpu.core) in mine])
+        start = end
+    return shares
+
+
+def _complexes(of_home: Sequence[Cpu]) -> list[list[Cpu]]:
+    """The largest first: one that is cut down by a limit on this agent is the last choice."""
+    by_cache: dict[int, list[Cpu]] = {}
+    for cpu in of_home:
+        by_cache.setdefault(cpu.cache, []).append(cpu)
+    return [by_cache[cache] for cache in sorted(by_cache, key=lambda c: (-len(by_cache[c]), c))]

@@ -1,0 +1,99 @@
+"""The NVIDIA GPUs of this machine, by NVIDIA's own library: milliseconds, and no package."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+
+class Gpu(Struct, frozen=True):
+    """One GPU: its UUID and where it sits, as /sys/bus/pci/devices names it."""
+
+    uuid: str
+    pci_address: str
+    """Empty when the library does not tell."""
+
+
+def nvml_gpus() -> tuple[Gpu, ...] | None:
+    """Asks libnvidia-ml, which comes with the driver. None: no driver, or it doesn't answer."""
+    import ctypes
+
+    try:
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return None
+    if nvml.nvmlInit_v2() != 0:
+        return None
+    try:
+        count = ctypes.c_uint()
+        if nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) != 0:
+            return None
+        found = []
+        for index in range(count.value):
+            device, text = ctypes.c_void_p(), ctypes.create_string_buffer(96)
+            if nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(device)) != 0:
+                continue  # fallen off the bus: CUDA doesn't count it either
+            nvml.nvmlDeviceGetUUID(device, text, len(text))
+            found.append(Gpu(text.value.decode("ascii", "replace"), _pci_address(nvml, device)))
+        return tuple(found)
+    finally:
+        nvml.nvmlShutdown()
+
+
+def visible_gpus(visible: str | None, uuids: Sequence[str]) -> list[int | None]:
+    """The GPUs, by index, that a CUDA program sees under this value of CUDA_VISIBLE_DEVICES.
+
+    CUDA's rules: unset shows all; entries are indices or (unique beginnings of) UUIDs; the list
+    ends at the first entry that names nothing (`-1` is the usual way to say so); naming a GPU
+    twice shows none; of MIG instances a program sees one, whatever the list says (None: its UUID
+    does not tell which GPU it is a part of).
+    """
+    if visible is None:
+        return list(range(len(uuids)))
+    seen: list[int | None] = []
+    for entry in visible.split(","):
+        word = entry.strip()
+        if word.startswith("MIG-"):
+            if not seen and uuids:
+                seen.append(None)
+            return seen
+        index = _index(word, uuids)
+        if index is None:
+            break
+        if index in seen:
+            return []
+        seen.append(index)
+    return seen
+
+
+def _index(word: str, uuids: Sequence[str]) -> int | None:
+    if word.isascii() and word.isdigit():
+        return int(word) if int(word) < len(uuids) else None
+    if not word.startswith("GPU-"):
+        return None
+    fits = [index for index, uuid in enumerate(uuids) if uuid.lower().startswith(word.lower())]
+    return fits[0] if len(fits) == 1 else None
+
+
+def _pci_address(nvml: object, device: object) -> str:
+    import ctypes
+
+    class PciInfo(ctypes.Structure):
+        """nvmlPciInfo_t."""
+
+        _fields_ = (
+            ("bus_id_legacy", ctypes.c_char * 16),
+            ("domain", ctypes.c_uint),
+            ("bus", ctypes.c_uint),
+            ("device", ctypes.c_uint),
+            ("pci_device_id", ctypes.c_uint),
+            ("pci_subsystem_id", ctypes.c_uint),
+            ("bus_id", ctypes.c_char * 32),
+        )
+
+    ask = getattr(nvml, "nvmlDeviceGetPciInfo_v3", None)
+    info = PciInfo()
+    if ask is None or ask(device, ctypes.byref(info)) != 0:
+        return ""
+    return f"{info.domain:04x}:{info.bus:02x}:{info.device:02x}.0"
