@@ -53,6 +53,7 @@ class WorkerBoard:
         """Of the workers, by local rank, once they run."""
         self.on_change: Callable[[], None] = _nothing
         self.on_timer: Callable[[bytes], None] = _ignore
+        self._watchers: list[Callable[[], None]] = []
 
     @classmethod
     def open(cls, scratch: str, round_number: int, workers: int) -> WorkerBoard:
@@ -84,6 +85,10 @@ class WorkerBoard:
     def bell_path(self) -> str:
         """The named pipe beside it; empty without a board."""
         return os.path.join(self._folder, BELL_NAME) if self._folder else ""
+
+    def watch(self, changed: Callable[[], None]) -> None:
+        """Call this too whenever `on_change` is called."""
+        self._watchers.append(changed)
 
     def request(self, kind: BoardRequest, deadline_s: float) -> None:
         """Ask all local workers for a checkpoint, to be saved within so many seconds.
@@ -170,6 +175,8 @@ class WorkerBoard:
                 self.on_timer(line)
         if not all(line.startswith(b"{") for line in lines):
             self.on_change()
+            for changed in self._watchers:
+                changed()
 
     def _subject(self, local_rank: int, slot: Slot) -> tuple[int, int, int, str]:
         path = os.path.join(self._folder, stacks_name(local_rank)) if self._folder else ""

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import partial
 
 from msgspec import Struct, field
 
+from rallypoint.agent.board import WorkerBoard
 from rallypoint.core import timeline
 from rallypoint.core.group_events import (
     Exit,
@@ -51,6 +53,9 @@ class Listener:
     def workers_started(self, life: RoundLife, pids: Sequence[int]) -> None:
         """All workers run."""
 
+    def worker_exited(self, life: RoundLife, local_rank: int) -> None:
+        """A worker runs no more, for whatever reason."""
+
     def worker_ended(self, life: RoundLife, end: WorkerEnd) -> None:
         """A worker ended; told of a failure when its last words are known."""
 
@@ -85,6 +90,8 @@ class Chronicle:
         self.began_at = time.monotonic()
         self.began_wall = time.time()
         self.node = ""
+        self.board: WorkerBoard | None = None
+        """The newest round's, on which its workers tell of their progress."""
         self._workers = _Workers()
         self._listeners: list[Listener] = []
 
@@ -111,11 +118,14 @@ class Chronicle:
                 self._gone(newest)
         self._tell_phases(phases)
 
-    def spawned(self, pids: Sequence[int], took_s: float) -> None:
-        """The workers of the newest round run."""
+    def spawned(self, pids: Sequence[int], took_s: float, board: WorkerBoard | None = None) -> None:
+        """The workers of the newest round run, and tell of their progress on its board."""
         phases = timeline.spawned(self.timeline, took_s, time.monotonic())
         self._workers.pids = tuple(pids)
+        self.board = board
         if (life := self.timeline.newest) is not None:
+            if board is not None:
+                board.watch(partial(self._look_for_progress, life.number, board))
             for listener in self._listeners:
                 listener.workers_started(life, pids)
         self._tell_phases(phases)
@@ -132,11 +142,6 @@ class Chronicle:
         at = time.monotonic()
         self._tell_phases(timeline.first_seen(self.timeline, round_, "first_output", at))
 
-    def first_progress(self, round_: int) -> None:
-        """A worker of the round has told of progress. To be called as often as one likes."""
-        at = time.monotonic()
-        self._tell_phases(timeline.first_seen(self.timeline, round_, "first_progress", at))
-
     def said(self, event: AgentEvent) -> None:
         """The driver said this to its observer."""
         for listener in self._listeners:
@@ -152,6 +157,11 @@ class Chronicle:
         for listener in self._listeners:
             listener.finished(succeeded, reason, self.timeline.verdict)
 
+    def _look_for_progress(self, round_: int, board: WorkerBoard) -> None:
+        if any(progress is not None for progress in board.progress()):
+            at = time.monotonic()
+            self._tell_phases(timeline.first_seen(self.timeline, round_, "first_progress", at))
+
     def _exited(
         self,
         life: RoundLife,
@@ -162,6 +172,8 @@ class Chronicle:
         now, workers = time.time(), self._workers
         for exit_ in exits:
             workers.exits.setdefault(exit_.local_rank, (exit_, now))
+            for listener in self._listeners:
+                listener.worker_exited(life, exit_.local_rank)
             if exit_.code == 0 and not was_stopping:
                 self._tell_end(life, exit_.local_rank, "SUCCEEDED")
         fresh = {

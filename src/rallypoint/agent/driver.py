@@ -325,7 +325,7 @@ class Agent:
             text = f"started {count} worker{'s' if count > 1 else ''}"
             took_s = round(self._loop.time() - began_at, 6)
             self.say("workers_started", text, (("took_s", took_s),))
-            self.chronicle.spawned(self._workers.pids, took_s)
+            self.chronicle.spawned(self._workers.pids, took_s, self._workers.board)
 
     @property
     def _is_alone(self) -> bool:

@@ -11,7 +11,7 @@ import msgspec
 
 from rallypoint.agent.chronicle import Chronicle, Listener, WorkerEnd
 from rallypoint.agent.progress import place_text
-from rallypoint.config import AgentConfig
+from rallypoint.config import AgentConfig, WorkerConfig
 from rallypoint.core.cause import how_it_ended
 from rallypoint.core.model import Verdict, WorkerFailure
 from rallypoint.core.timeline import Phase, RoundLife
@@ -32,6 +32,7 @@ class EventTeller(Listener):
     ) -> None:
         self._config, self._chronicle, self._put = config, chronicle, put
         self._host = socket.gethostname()
+        self._entry_point = _entry_point(config.workers)
 
     def round_began(self, life: RoundLife, before: RoundLife | None, joined_s: float) -> None:
         self._agent("RENDEZVOUS", life, life.assignment.why, duration_ms=_ms(joined_s))
@@ -117,10 +118,9 @@ class EventTeller(Listener):
         }
 
     def _nested(self, life: RoundLife | None) -> dict[str, EventMetadataValue]:
-        argv = self._config.workers.argv
         return {
             "group_world_size": life.assignment.group_world_size if life else None,
-            "entry_point": os.path.basename(argv[0]) if argv else "",
+            "entry_point": self._entry_point,
         }
 
     def _own(
@@ -141,6 +141,14 @@ class EventTeller(Listener):
         }
         timestamp = int((time.time() if at is None else at) * 1000)
         self._put(Event(OWN + name, EventSource.AGENT, timestamp, {**more, **metadata}))
+
+
+def _entry_point(workers: WorkerConfig) -> str:
+    """The program's name, or the function's."""
+    if workers.function is not None:
+        return workers.function.name
+    name = os.path.basename(workers.argv[0]) if workers.argv else ""
+    return name.encode("utf-8", "backslashreplace").decode()
 
 
 def _why(life: RoundLife, end: WorkerEnd) -> str:

@@ -145,10 +145,15 @@ async def _take_part(
         on_end(end)
 
     try:
+        if telemetry is not None and (url := await telemetry.open()):
+            part.agent.say("metrics", f"metrics are served at {url}")
         return await part.main(ended)
     except RallypointError:
         tell_kept()
         raise
+    finally:
+        if telemetry is not None:
+            telemetry.hang_up()
 
 
 def shared_settings(config: AgentConfig) -> SharedSettings:

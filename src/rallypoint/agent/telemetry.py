@@ -17,6 +17,7 @@ from rallypoint.core.model import Outcome
 from rallypoint.core.wording import signal_name
 
 if TYPE_CHECKING:
+    from rallypoint.agent.metrics_server import MetricsServer
     from rallypoint.observe.event import Event
     from rallypoint.observe.metrics import MetricData
     from rallypoint.observe.outlet import Outlet
@@ -29,7 +30,7 @@ class Telemetry:
     """The listeners of one agent. `console`, where it is set, takes lines instead of stderr."""
 
     def __init__(self, config: AgentConfig) -> None:
-        """Raises ParameterError for an event log handler that can't be had."""
+        """Raises UsageError for an event log handler or a port that can't be had."""
         self.chronicle = Chronicle()
         self.console: Callable[[str], None] | None = None
         self.lost = 0
@@ -38,8 +39,22 @@ class Telemetry:
         self._events: Outlet[Event] | None = None
         self._metrics: Outlet[MetricData] | None = None
         self._finished = False
+        self._server: MetricsServer | None = None
+        self._serve_metrics()
         self._tell_events(config.observe.event_log_handler)
         self._tell_metrics()
+
+    async def open(self) -> str:
+        """Serve the metrics, if they are wanted. Returns where; empty: nowhere."""
+        if self._server is None:
+            return ""
+        await self._server.open()
+        return self._server.url
+
+    def hang_up(self) -> None:
+        """Serve no more, before the loop ends."""
+        if self._server is not None:
+            self._server.close()
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -71,6 +86,7 @@ class Telemetry:
         """Let everybody have what is left, for a while. Returns what was lost, a line for each.
 
         Blocks: not for the loop."""
+        self.hang_up()
         lines = []
         if self._events is not None:
             name = self._config.observe.event_log_handler
@@ -84,6 +100,18 @@ class Telemetry:
     def events_lost(self) -> int:
         """How many events did not arrive so far."""
         return self._events.lost if self._events is not None else self.lost
+
+    def _serve_metrics(self) -> None:
+        endpoint = self._config.observe.metrics
+        if endpoint is None:
+            return
+        from rallypoint.agent.gauges import Gauges
+        from rallypoint.agent.metrics_server import MetricsServer, bind_metrics
+
+        server = self._server = MetricsServer(bind_metrics(endpoint))
+        gauges = Gauges(self._config, self.chronicle, server.loop_lag_s, self.events_lost)
+        server.text = gauges.text
+        self.chronicle.tell(gauges)
 
     def _tell_events(self, name: str) -> None:
         if name == "null":

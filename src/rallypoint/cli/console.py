@@ -22,6 +22,7 @@ LEVELS = {"DEBUG": 10, "INFO": 20, "WARNING": 30, "ERROR": 40, "CRITICAL": 50}
 ROUTINE = frozenset(
     {
         "meeting",
+        "metrics",
         "wait",
         "waiting",
         "round_joined",

@@ -146,6 +146,7 @@ WATCHING = (
         "who gets an event for all that happens: null, console, jsonl:FILE, or of a package (null)",
     ),
     _new("--json-summary", "FILE", "write the whole outcome to FILE at the end"),
+    _new("--metrics-port", "[HOST:]PORT", "serve metrics for Prometheus there (HOST: 127.0.0.1)"),
 )
 
 ACCESS = (

@@ -159,12 +159,13 @@ def _access(scanned: Scanned, environ: Mapping[str, str]) -> AccessConfig:
 
 def _observe(scanned: Scanned, machine: Machine) -> ObserveConfig:
     handler, summary = scanned.get("--event-log-handler"), scanned.get("--json-summary")
-    default = ObserveConfig()
+    metrics, default = scanned.get("--metrics-port"), ObserveConfig()
     return ObserveConfig(
         event_log_handler=values.event_handler(handler, machine.event_handlers)
         if handler
         else default.event_log_handler,
         json_summary=values.file_to_write(summary) if summary else None,
+        metrics=values.listen_at(metrics) if metrics else None,
     )
 
 

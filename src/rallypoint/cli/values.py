@@ -17,6 +17,7 @@ _MAX_NAME = 253
 _MAX_LABEL = 63
 _MAX_DIGITS = 18
 """Longer numbers mean nothing here, and Python refuses to read very long ones."""
+_LOOPBACK = "127.0.0.1"
 EVENT_HANDLERS = ("console", "jsonl", "null")
 """Those that are built in."""
 
@@ -128,6 +129,17 @@ def endpoint(value: Value) -> Endpoint:
         return _bare_ipv6(value, text)
     name, colon, rest = text.partition(":")
     return Endpoint(host(value, name), _port_or_default(value, colon + rest))
+
+
+def listen_at(value: Value) -> Endpoint:
+    """`PORT` on loopback, or `HOST:PORT`; port 0 lets the system choose."""
+    name, colon, digits = value.text.strip().rpartition(":")
+    plain = digits.isascii() and digits.isdigit() and len(digits) <= _MAX_DIGITS
+    if not plain or int(digits) > 65535 or (colon and not name):
+        raise value.wrong("needs PORT or HOST:PORT, for example 9400 or 0.0.0.0:9400")
+    if ":" in name and not (name.startswith("[") and name.endswith("]")):
+        raise value.wrong(f"an IPv6 address with a port needs brackets: [{name}]:{digits}")
+    return Endpoint(host(value, name) if colon else _LOOPBACK, int(digits))
 
 
 def _bare_ipv6(value: Value, text: str) -> Endpoint:

@@ -6,6 +6,7 @@ Torch's own `Event` reads what these serialise to, and the reverse; what torch h
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from dataclasses import asdict, dataclass, field
@@ -19,6 +20,14 @@ from rallypoint.errors import ParameterError
 EventMetadataValue: TypeAlias = str | int | float | bool | None
 _T = TypeVar("_T")
 _SHOWN = 80
+
+
+def json_text(value: object) -> str:
+    """JSON on one line, also of text with bytes in it that are no UTF-8."""
+    try:
+        return msgspec.json.encode(value).decode()
+    except UnicodeEncodeError:
+        return json.dumps(msgspec.to_builtins(value))
 
 
 class EventSource(StrEnum):
@@ -79,7 +88,7 @@ class Event:
 
     def serialize(self) -> str:
         """One JSON object, on one line."""
-        return msgspec.json.encode(asdict(self)).decode()
+        return json_text(asdict(self))
 
     @staticmethod
     def deserialize(data: str | Event) -> Event:
@@ -120,7 +129,7 @@ class RdzvEvent:
 
     def serialize(self) -> str:
         """One JSON object, on one line."""
-        return msgspec.json.encode(asdict(self)).decode()
+        return json_text(asdict(self))
 
     @staticmethod
     def deserialize(data: str | RdzvEvent) -> RdzvEvent:

@@ -106,7 +106,10 @@ class SummaryFile:
 
     def write(self, summary: Summary) -> None:
         """Raises OSError when there is no room any more; then nothing is left behind."""
-        text = msgspec.json.format(msgspec.json.encode(summary), indent=2) + b"\n"
+        import json  # only now: a start has no use for it
+
+        # Text with bytes in it that are no UTF-8 can be written as ASCII only.
+        text = json.dumps(msgspec.to_builtins(summary), indent=2).encode() + b"\n"
         try:
             with open(self._open_draft(), "wb") as file:
                 file.write(text)

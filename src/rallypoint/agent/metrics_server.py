@@ -1,0 +1,172 @@
+"""Serves one text over HTTP to whoever scrapes this agent, and can be hurt by nobody.
+
+`GET /metrics` and `HEAD /metrics`; every other request is refused. A connection serves one request,
+and lasts so many seconds at most; there are few at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import deque
+from collections.abc import Callable
+
+from rallypoint.config import Endpoint
+from rallypoint.errors import UsageError
+from rallypoint.observe.exposition import CONTENT_TYPE
+
+PATH = "/metrics"
+REQUEST_BYTES = 8192
+CONNECTION_S = 5.0
+CONNECTIONS = 16
+LAG_EVERY_S = 1.0
+LAG_SAMPLES = 15
+
+
+def bind_metrics(endpoint: Endpoint) -> socket.socket:
+    """The listening socket. Blocks while a name is looked up. Raises UsageError."""
+    try:
+        found = socket.getaddrinfo(
+            endpoint.host, endpoint.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        family, kind, protocol, _, address = found[0]
+        listener = socket.socket(family, kind, protocol)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            listener.bind(address)
+            listener.listen(CONNECTIONS)
+        except BaseException:
+            listener.close()
+            raise
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        raise UsageError(f"--metrics-port {endpoint}: {why}: choose another") from error
+    return listener
+
+
+class MetricsServer:
+    """For the loop's thread: `open`, then `close`."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self._listener = listener
+        self._server: asyncio.Server | None = None
+        self._connections: set[_Connection] = set()
+        self._lags: deque[float] = deque(maxlen=LAG_SAMPLES)
+        self._ticker: asyncio.TimerHandle | None = None
+        self.text: Callable[[], str] = str
+        """Makes what is served."""
+
+    @property
+    def url(self) -> str:
+        """Where it is served."""
+        host, port = self._listener.getsockname()[:2]
+        return f"http://{Endpoint(host, port)}{PATH}"
+
+    def loop_lag_s(self) -> float:
+        """The most that the loop was late to call, of late."""
+        return max(self._lags, default=0.0)
+
+    async def open(self) -> None:
+        """Serve from now on."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: _Connection(self), sock=self._listener)
+        self._tick(loop, None)
+
+    def close(self) -> None:
+        """Hang up. Safe to call again, and without `open`."""
+        if self._ticker is not None:
+            self._ticker.cancel()
+        if self._server is not None:
+            self._server.close()
+        else:
+            self._listener.close()
+        for connection in list(self._connections):
+            connection.abort()
+
+    def admits(self, connection: _Connection) -> bool:
+        """Whether there is room for one more."""
+        self._connections.add(connection)
+        return len(self._connections) <= CONNECTIONS
+
+    def forget(self, connection: _Connection) -> None:
+        """It has gone."""
+        self._connections.discard(connection)
+
+    def _tick(self, loop: asyncio.AbstractEventLoop, due: float | None) -> None:
+        now = loop.time()
+        if due is not None:
+            self._lags.append(max(now - due, 0.0))
+        due = now + LAG_EVERY_S
+        self._ticker = loop.call_at(due, self._tick, loop, due)
+
+
+class _Connection(asyncio.Protocol):
+    def __init__(self, server: MetricsServer) -> None:
+        self._server = server
+        self._head = b""
+        self._answered = False
+        self._transport: asyncio.Transport | None = None
+        self._limit: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        # Whoever sends or reads too slowly is gone after this, whatever is unwritten.
+        self._limit = asyncio.get_running_loop().call_later(CONNECTION_S, self.abort)
+        if not self._server.admits(self):
+            self._answer("503 Service Unavailable", "too many connections\n")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._limit is not None:
+            self._limit.cancel()
+        self._server.forget(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self._answered:
+            return
+        self._head += data
+        head, blank, _ = self._head.replace(b"\r\n", b"\n").partition(b"\n\n")
+        if blank and len(head) <= REQUEST_BYTES:
+            self._serve(head.partition(b"\n")[0])
+        elif len(self._head) > REQUEST_BYTES:
+            self._answer("431 Request Header Fields Too Large", "the request is too large\n")
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _serve(self, line: bytes) -> None:
+        words = line.decode("latin-1").split(" ")
+        if len(words) != 3 or not words[2].startswith("HTTP/1."):
+            self._answer("400 Bad Request", "this is no HTTP/1 request\n")
+        elif words[1].partition("?")[0] != PATH:
+            self._answer("404 Not Found", f"there is only {PATH}\n", to=words[0])
+        elif words[0] not in ("GET", "HEAD"):
+            self._answer("405 Method Not Allowed", "GET or HEAD\n", "Allow: GET, HEAD\r\n")
+        else:
+            try:
+                text = self._server.text()
+            except OSError as error:
+                self._answer("500 Internal Server Error", f"{error}\n", to=words[0])
+            else:
+                self._answer("200 OK", text, to=words[0], kind=CONTENT_TYPE)
+
+    def _answer(
+        self,
+        status: str,
+        text: str,
+        more: str = "",
+        *,
+        to: str = "GET",
+        kind: str = "text/plain; charset=utf-8",
+    ) -> None:
+        assert self._transport is not None
+        self._answered = True
+        # A node's name may hold bytes that are no UTF-8.
+        body = text.encode("utf-8", "replace")
+        head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
+        head += f"{more}Connection: close\r\n\r\n"
+        self._transport.write(head.encode() + (b"" if to == "HEAD" else body))
+        self._transport.close()
