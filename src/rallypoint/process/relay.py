@@ -74,6 +74,9 @@ class _RelayLoop:
         self._control = control
         self._consoles = open_consoles()
         self._all_consoles = list({id(c): c for c in self._consoles.values()}.values())
+        self._poll = select.poll()
+        self._watched: dict[int, int] = {}
+        self._held: set[Console] = set()
         self._streams: dict[int, _Stream] = {}
         self._tails: dict[tuple[int, int], Tail] = {}
         self._copies: dict[bytes, LogFile] = {}
@@ -90,19 +93,18 @@ class _RelayLoop:
 
     def _turn(self) -> None:
         """Wait for one or more descriptors and serve each once."""
-        poll = select.poll()
-        control_events = select.POLLIN | (select.POLLOUT if self._reports else 0)
-        poll.register(self._control, control_events)
-        for stream in self._streams.values():
-            if stream.console is None or not stream.console.is_full:
-                poll.register(stream.fd, select.POLLIN)
+        self._watch(self._control.fileno(), select.POLLIN, also_out=bool(self._reports))
         for console in self._all_consoles:
-            if console.wants_write:
-                poll.register(console.fd, select.POLLOUT)
-        ready = dict(poll.poll())
+            if console.is_full != (console in self._held):
+                self._hold(console, console.is_full)
+            self._watch(console.fd, 0, also_out=console.wants_write)
+        ready = dict(self._poll.poll())
         # Streams before control: an answer about "until now" then has less to fetch.
-        for stream in list(self._streams.values()):
-            if stream.fd in ready:
+        for fd in ready:
+            stream = self._streams.get(fd)
+            if stream is not None and not (stream.console is not None and stream.console.is_full):
+                # Whoever was served is last when a console that was behind takes bytes again.
+                self._streams[fd] = self._streams.pop(fd)
                 self._read(stream, _READ_BYTES)
         for console in self._all_consoles:
             if console.fd in ready:
@@ -112,6 +114,25 @@ class _RelayLoop:
             self._send_reports()
         if events & ~select.POLLOUT:
             self._receive()
+
+    def _watch(self, fd: int, events: int, *, also_out: bool = False) -> None:
+        """Have the next poll look for this; nothing is told twice to the kernel's list of ours."""
+        wanted = events | (select.POLLOUT if also_out else 0)
+        if self._watched.get(fd, 0) == wanted:
+            return
+        if wanted:
+            self._watched[fd] = wanted
+            self._poll.register(fd, wanted)
+        else:
+            del self._watched[fd]
+            self._poll.unregister(fd)
+
+    def _hold(self, console: Console, hold: bool) -> None:
+        """Whoever writes to a console that is behind is not read from."""
+        (self._held.add if hold else self._held.discard)(console)
+        for stream in self._streams.values():
+            if stream.console is console:
+                self._watch(stream.fd, 0 if hold else select.POLLIN)
 
     # --- the agent's requests
 
@@ -152,6 +173,7 @@ class _RelayLoop:
     def _add(self, request: AddStream, fd: int) -> None:
         os.set_blocking(fd, False)
         worker = (request.round_number, request.local_rank)
+        console = self._consoles.get(request.fd)
         tail = None
         if request.keep_tail:
             # The round before may still be asked about; older ones are history.
@@ -160,13 +182,14 @@ class _RelayLoop:
         self._streams[fd] = _Stream(
             fd=fd,
             worker=worker,
-            console=self._consoles.get(request.fd),
+            console=console,
             lines=LineAssembler(request.prefix) if request.lines else None,
             file=self._open(request.path, request.max_bytes),
             copy=self._open_copy(request.copy_to, request.max_bytes),
             copy_if=request.copy_if,
             tail=tail,
         )
+        self._watch(fd, 0 if console in self._held else select.POLLIN)
 
     # --- the workers' bytes
 
@@ -185,7 +208,7 @@ class _RelayLoop:
                 self._end(stream)
                 return
             self._pass_on(stream, data)
-            limit -= len(data)
+            limit = limit - len(data) if len(data) == _READ_BYTES else 0
 
     def _pass_on(self, stream: _Stream, data: bytes) -> None:
         if stream.worker[0] > self._newest_heard:
@@ -213,6 +236,7 @@ class _RelayLoop:
         if stream.console is not None and stream.lines is not None:
             self._show(stream, stream.console, stream.lines.finish())
         del self._streams[stream.fd]
+        self._watch(stream.fd, 0)
         os.close(stream.fd)
         for file in (stream.file, stream.copy):
             if file is not None:

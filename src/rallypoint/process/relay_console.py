@@ -17,6 +17,7 @@ BACKLOG_LIMIT = 256 * 1024
 
 _PIECE = 4096  # PIPE_BUF: written whole, or poll would not have said writable
 _FILE_PIECE = 64 * 1024
+_AT_ONCE = 64 * 1024  # what one call may write, so that whoever else is ready has a turn
 _GONE = frozenset({errno.EPIPE, errno.EIO, errno.EBADF, errno.ENXIO, errno.ECONNRESET})
 _CLEAR = b"\r\x1b[2K"
 # Without automatic margins a text that is too wide is cut by the terminal, not wrapped.
@@ -37,6 +38,7 @@ class Console:
         "_gone",
         "_head",
         "_piece",
+        "_pieces",
         "_queue",
         "_reported",
         "_status",
@@ -53,7 +55,10 @@ class Console:
         self.name = "stdout" if fd == 1 else "stderr"
         self.fd = _reopen(fd)
         self.is_terminal = os.isatty(fd)
-        self._piece = _FILE_PIECE if stat.S_ISREG(os.fstat(fd).st_mode) else _PIECE
+        is_file = stat.S_ISREG(os.fstat(fd).st_mode)
+        self._piece = _FILE_PIECE if is_file else _PIECE
+        # Only the first piece is sure not to wait where the description is shared.
+        self._pieces = _AT_ONCE // self._piece if is_file or self.fd != fd else 1
         self._queue: deque[bytes] = deque()
         self._head = 0  # how much of the queue's first entry is written
         self.backlog = 0
@@ -99,13 +104,15 @@ class Console:
             self._status = text
 
     def write_some(self) -> None:
-        """Write one piece. Call when the descriptor is writable; never raises OSError."""
+        """Write a few pieces. Call when the descriptor is writable; never raises OSError."""
         try:
             if self._status_shown and (self._queue or self._status != self._status_shown):
                 self._control += _CLEAR
                 self._status_shown = b""
             self._write_control()
-            if self._queue:
+            for _ in range(self._pieces):
+                if not self._queue:
+                    break
                 self._write_piece()
             if not self._queue and self._at_line_start and self._status != self._status_shown:
                 self._control += _STATUS % self._status
