@@ -1,0 +1,193 @@
+"""Who places files: the default as a library, and packages by their entry points."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from tests.integration.one_agent import agent
+
+from rallypoint import process
+from rallypoint.process import DefaultLogsSpecs, LogsDest, LogsSpecs, Std
+from rallypoint.process.log_dir import LogDir, error_file
+
+PLUG_IN = """
+import json, os
+class Mine:
+    def __init__(self, log_dir=None, redirects=None, tee=None, local_ranks_filter=None):
+        self.told = [log_dir, redirects, tee, sorted(local_ranks_filter)]
+        assert log_dir != "bad", "no such archive"
+        self.root = log_dir
+    def reify(self, envs):
+        assert self.root != "worse", "the archive is closed"
+        from rallypoint.process import LogsDest
+        os.makedirs(self.root)
+        with open(f"{self.root}/told", "w") as told:
+            print(self.told, sorted(envs), envs[1]["RANK"], file=told)
+        return LogsDest(
+            stdouts={0: f"{self.root}/zero.out", 1: f"{self.root}/one.out"},
+            tee_stdouts={1: f"{self.root}/one.out"},
+            error_files={0: f"{self.root}/why.json"},
+            filtered_stdout=f"{self.root}/some.out",
+        )
+    root_log_dir = property(lambda self: self.root)
+class NoReify:
+    def __init__(self, **options): pass
+"""
+TORCHS = """
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
+class Torchs(DefaultLogsSpecs):
+    def __init__(self, redirects, **options):
+        assert isinstance(redirects, Std)
+        super().__init__(redirects=redirects, **options)
+"""
+TALKS = """
+import os, sys
+tell("out of", os.environ["RANK"], os.environ["TORCHELASTIC_ERROR_FILE"])
+os.write(2, b"err of " + os.environ["RANK"].encode() + b"\\n")
+"""
+
+
+def package(home: Path) -> dict[str, str]:
+    """An installed package with plug-ins in both groups; the environment that finds it."""
+    folder = home / "site"
+    info = folder / "archive-1.dist-info"
+    info.mkdir(parents=True)
+    (folder / "archive.py").write_text(PLUG_IN)
+    (folder / "torchs.py").write_text(TORCHS)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: archive\nVersion: 1\n")
+    (info / "entry_points.txt").write_text(
+        "[rallypoint.logs_specs]\nmine = archive:Mine\nempty = archive:NoReify\n"
+        "gone = archive:Gone\n"
+        "[torchrun.logs_specs]\nmine = torchs:Torchs\ntorchs = torchs:Torchs\n"
+    )
+    return {"PYTHONPATH": os.pathsep.join((str(folder), os.environ.get("PYTHONPATH", "")))}
+
+
+def test_a_package_places_files_tees_and_error_files(tmp_path: Path) -> None:
+    options = (
+        "--nproc-per-node=2",
+        "--logs-specs=mine",
+        "--log-dir=there",
+        "--redirects=0:1,g3:2",
+        "--tee=1",
+        "--local-ranks-filter=0,1",
+        "--duplicate-stdout-filters=of 1",
+    )
+    with agent(tmp_path, *options, program=TALKS, env=package(tmp_path)) as run:
+        assert run.wait() == 0
+    assert run.out == "[default1]:out of 1 \n"
+    assert "err of 0\n" in run.err
+    there = tmp_path / "there"
+    assert (there / "zero.out").read_text() == "out of 0 there/why.json\n"
+    assert (there / "one.out").read_text() == "out of 1 \n"
+    assert (there / "some.out").read_text() == "[default1]:out of 1 \n"
+    assert (there / "told").read_text() == (
+        "['there', {0: <Std.OUT: 1>, 'g3': <Std.ERR: 2>}, <Std.OUT: 1>, [0, 1]] [0, 1] 1\n"
+    )
+
+
+def test_a_package_that_was_written_for_torchrun_places_files(tmp_path: Path) -> None:
+    options = ("--logs-specs=torchs", "--log-dir=there", "--redirects=3", "--rdzv-id=job")
+    with agent(tmp_path, *options, program=TALKS, env=package(tmp_path)) as run:
+        assert run.wait() == 0
+    (place,) = (tmp_path / "there").glob("job_*/attempt_0/0")
+    assert (place / "stdout.log").read_text() == f"out of 0 {place}/error.json\n"
+    assert (place / "stderr.log").read_text() == "err of 0\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--logs-specs=nine",), "--logs-specs nine: needs one of default, empty, gone, mine, to"),
+        (("--logs-specs=mine", "--log-dir=bad"), "AssertionError: no such archive"),
+        (("--logs-specs=mine", "--log-dir=worse"), "Mine.reify failed: AssertionError: the arc"),
+        (("--logs-specs=empty",), "--logs-specs empty: archive:NoReify of the package archive"),
+        (("--logs-specs=gone",), "AttributeError: module 'archive' has no attribute 'Gone'"),
+    ],
+)
+def test_a_package_that_fails_is_one_line(
+    tmp_path: Path, options: Sequence[str], said: str
+) -> None:
+    more = ("--local-ranks-filter=0",)
+    with agent(tmp_path, *options, *more, program="", env=package(tmp_path)) as run:
+        assert run.wait() == 2
+    (line,) = run.err.splitlines()
+    assert line.startswith("rallypoint")
+    assert said in line
+
+
+def test_the_default_as_a_library(tmp_path: Path) -> None:
+    specs: LogsSpecs = DefaultLogsSpecs(
+        log_dir=str(tmp_path), redirects=Std.OUT, tee={1: Std.ERR}, local_ranks_filter={1}
+    )
+    env = {"TORCHELASTIC_RUN_ID": "job", "TORCHELASTIC_RESTART_COUNT": "4"}
+    dest = specs.reify({0: env, 1: env})
+    (root,) = tmp_path.iterdir()
+    place = f"{root}/attempt_4"
+    assert dest == LogsDest(
+        stdouts={0: f"{place}/0/stdout.log", 1: f"{place}/1/stdout.log"},
+        stderrs={0: "/dev/null", 1: f"{place}/1/stderr.log"},
+        tee_stderrs={1: f"{place}/1/stderr.log"},
+        error_files={0: f"{place}/0/error.json", 1: f"{place}/1/error.json"},
+        filtered_stdout=f"{place}/filtered_stdout.log",
+        filtered_stderr=f"{place}/filtered_stderr.log",
+    )
+    assert specs.root_log_dir == str(tmp_path)
+    assert process.to_map({1: Std.OUT}, 2) == {0: Std.NONE, 1: Std.OUT}
+
+
+def test_a_round_of_a_forgetful_coordinator_takes_no_old_error_for_its_own(tmp_path: Path) -> None:
+    log_dir = LogDir.open(str(tmp_path), "job")
+    for said in ("first", "second"):
+        place = Path(log_dir.begin(0, [0, 1]))
+        left = Path(error_file(str(place), 0))
+        assert not left.exists()
+        left.write_text(said)
+        with (place / "0" / "stdout.log").open("a") as log:
+            log.write(said)
+    log_dir.begin(0, [0, 1])
+    assert {path.name: path.read_text() for path in (place / "0").iterdir()} == {
+        "error.json.1": "first",
+        "error.json.2": "second",
+        "stdout.log": "firstsecond",
+    }
+
+
+COUNTED = """
+import collections, sys
+import rallypoint.process.worker_output as output
+from rallypoint.config import OutputMode
+from rallypoint.process import DefaultLogsSpecs, Std
+ranks = int(sys.argv[2])
+settings = output.OutputSettings(OutputMode.INHERIT, "default", False)
+specs = DefaultLogsSpecs(sys.argv[1], redirects=Std.ALL, layout="rounds")
+outputs = output.WorkerOutputs(settings, specs, None)
+envs = {n: {"RANK": str(n), "RALLYPOINT_ROUND": "0"} for n in range(ranks)}
+open_log = output.open_log
+for opened in outputs.open_round(0, envs):
+    opened.close()
+"""
+
+
+def test_a_rank_costs_a_parallel_file_system_three_operations(tmp_path: Path) -> None:
+    """Its directory and its two files; counted as what four hundred ranks add to four."""
+
+    def operations(ranks: int) -> int:
+        command = ["strace", "-f", "-e", "trace=%file", "-o", str(tmp_path / "trace")]
+        command += [sys.executable, "-c", COUNTED, str(tmp_path / f"logs{ranks}"), str(ranks)]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+        except FileNotFoundError:
+            pytest.skip("strace is not installed")
+        if "ptrace" in done.stderr:
+            pytest.skip("nothing may be traced here")
+        assert (done.returncode, done.stderr) == (0, "")
+        traced = (tmp_path / "trace").read_text()
+        return sum(f"/logs{ranks}/" in line for line in traced.splitlines())
+
+    assert operations(404) - operations(4) == 3 * 400
