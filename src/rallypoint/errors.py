@@ -3,7 +3,8 @@
     RallypointError                 base; `exit_class` says how the command line ends
     +-- UsageError                  the person: a flag, a value, a file name (exit 2)
     |   +-- SettingsConflictError   the person: two nodes were started with different settings
-    |   `-- ParameterError          the person: a value that a library call does not take
+    |   +-- ParameterError          the person: a value that a library call does not take
+    |   `-- LogsSpecsError          whoever wrote the plug-in that places output
     +-- InfrastructureError         the scheduler: worth a requeue (exit 75)
     |   +-- RendezvousError
     |   |   +-- RendezvousTimeoutError     who was missing, how long was waited
@@ -168,6 +169,10 @@ class StoreCorruptError(StoreError):
             f"{file_name} is not a store's file, or was damaged, at byte {offset}: {reason}; "
             "name another file, or remove this one if no process uses it"
         )
+
+
+class LogsSpecsError(UsageError):
+    """A package's plug-in that places output (`--logs-specs`) can't be used."""
 
 
 class LogStorageError(InfrastructureError):

@@ -96,7 +96,9 @@ def test_a_package_that_was_written_for_torchrun_places_files(tmp_path: Path) ->
     with agent(tmp_path, *options, program=TALKS, env=package(tmp_path)) as run:
         assert run.wait() == 0
     (place,) = (tmp_path / "there").glob("job_*/attempt_0/0")
-    assert (place / "stdout.log").read_text() == f"out of 0 {place}/error.json\n"
+    assert (place / "stdout.log").read_text() == (
+        f"out of 0 {place.relative_to(tmp_path)}/error.json\n"
+    )
     assert (place / "stderr.log").read_text() == "err of 0\n"
 
 

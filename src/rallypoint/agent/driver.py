@@ -52,7 +52,7 @@ from rallypoint.core.group_events import (
 )
 from rallypoint.core.model import Assignment, Candidate, JobStatus, Stamp, WorkerFailure
 from rallypoint.core.wording import signal_name
-from rallypoint.errors import InfrastructureError, RallypointError, UsageError
+from rallypoint.errors import InfrastructureError, LogsSpecsError, RallypointError, UsageError
 from rallypoint.observe.observer import Observer, StatusView
 from rallypoint.observe.records import AgentEvent, FieldValue
 from rallypoint.process.guard import Guard
@@ -316,7 +316,7 @@ class Agent:
             self._workers.start(placement)
         except RallypointError as error:
             self._workers = None
-            if isinstance(error, InfrastructureError) and self._is_alone:
+            if isinstance(error, InfrastructureError | LogsSpecsError) and self._is_alone:
                 self._give_up(error)
             else:
                 self._could_not_spawn(stamp, assignment, str(error))
@@ -331,7 +331,7 @@ class Agent:
     def _is_alone(self) -> bool:
         return self._config.rendezvous.max_nodes == 1
 
-    def _give_up(self, error: InfrastructureError) -> None:
+    def _give_up(self, error: RallypointError) -> None:
         """No worker of this job of one node is to blame, and the same will happen again."""
         self._store.close()
         if not self.finished.done():

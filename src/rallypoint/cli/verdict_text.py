@@ -141,6 +141,8 @@ def _advice(view: VerdictView, cause: FirstCause) -> str:
         if any(line.startswith("Current thread 0x") for line in cause.detail):
             return ""
         return "native code crashed: a core dump (ulimit -c unlimited) shows where"
+    if cause.message.startswith("--logs-specs"):
+        return "repair the package, or leave --logs-specs out"
     if cause.exit_code in (126, 127) and not cause.detail:
         return "check that the program exists on that node and may be executed"
     if not cause.detail and not cause.log_file and (not cause.message or _says_no_more(cause)):

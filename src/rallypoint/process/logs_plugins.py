@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, cast
 
-from rallypoint.errors import UsageError
+from rallypoint.errors import LogsSpecsError, UsageError
 from rallypoint.process.logs_specs import LogsSpecs
 from rallypoint.process.std_map import Std, StdMap
 
@@ -37,7 +37,7 @@ def make_logs_specs(
 ) -> LogsSpecs:
     """Load and make the plug-in of this name; ours comes before torch's. Imports its package.
 
-    Raises UsageError, one line that names the plug-in, when there is none or it raises.
+    Raises UsageError when there is none, and LogsSpecsError when it raises: one line each.
     """
     entry, group = _find(name)
     try:
@@ -50,7 +50,7 @@ def make_logs_specs(
         if not callable(getattr(made, "reify", None)):
             raise TypeError(f"{type(made).__name__} has no method reify")
     except Exception as error:
-        raise UsageError(
+        raise LogsSpecsError(
             f"--logs-specs {name}: {entry.value} of the package "
             f"{entry.dist.name if entry.dist else '?'} can't be used: "
             f"{type(error).__name__}: {error}"

@@ -7,7 +7,7 @@ import os
 from msgspec import Struct, field
 
 from rallypoint.config import OutputMode
-from rallypoint.errors import RallypointError, UsageError
+from rallypoint.errors import LogsSpecsError, RallypointError
 from rallypoint.process.limits import out_of_files
 from rallypoint.process.log_dir import open_log, read_tail
 from rallypoint.process.logs_specs import DefaultLogsSpecs, Environs, LogsDest, LogsSpecs
@@ -73,8 +73,8 @@ class WorkerOutputs(Struct, eq=False):
         """Make files and pipes of the workers about to be spawned, by local rank; `envs` are
         theirs. Blocks on the log directory.
 
-        Raises LogStorageError or UsageError (a plug-in's mistake is one, too), or OSError when
-        descriptors have run out; nothing stays open then.
+        Raises LogStorageError or UsageError, LogsSpecsError for a plug-in's mistake, or OSError
+        when descriptors have run out; nothing stays open then.
         """
         dest = self._reify(envs)
         self._stderr = {k: r for k, r in self._stderr.items() if k[0] >= round_number - 1}
@@ -98,7 +98,7 @@ class WorkerOutputs(Struct, eq=False):
             if isinstance(self.specs, DefaultLogsSpecs) or out_of_files(error):
                 raise
             name = type(self.specs).__name__
-            raise UsageError(
+            raise LogsSpecsError(
                 f"--logs-specs: {name}.reify failed: {type(error).__name__}: {error}"
             ) from error
 
