@@ -110,6 +110,10 @@ class OneAgent:
         assert not self.processes(), f"left behind: {self.processes()}"
         return code
 
+    def wait_gone(self) -> None:
+        """Wait until nothing of the job lives, when it was killed and others clear up."""
+        eventually(lambda: not self.processes(), "all of the job to go")
+
     def processes(self) -> dict[int, str]:
         """All living processes of the job by pid, with their names."""
         return {pid: name_of(pid) for pid in marked(self._mark)}

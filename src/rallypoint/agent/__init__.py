@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rallypoint.agent.elastic_agent import ElasticAgent, SimpleElasticAgent
+    from rallypoint.agent.local_agent import LocalElasticAgent
     from rallypoint.agent.worker_group import (
         RunResult,
         Worker,
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ElasticAgent",
     "SimpleElasticAgent",
+    "LocalElasticAgent",
     "RunResult",
     "Worker",
     "WorkerGroup",
@@ -29,6 +31,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "LocalElasticAgent": "local_agent",
     **dict.fromkeys(("ElasticAgent", "SimpleElasticAgent"), "elastic_agent"),
     **dict.fromkeys(
         ("RunResult", "Worker", "WorkerGroup", "WorkerSpec", "WorkerState"), "worker_group"

@@ -33,7 +33,6 @@ from rallypoint.agent.worker_group import RunResult, Worker, WorkerGroup, Worker
 from rallypoint.config import AgentConfig
 from rallypoint.core.model import Assignment, Stamp
 from rallypoint.errors import UsageError
-from rallypoint.observe.observer import Observer
 from rallypoint.rendezvous.fence import new_loop
 
 
@@ -49,17 +48,13 @@ class ElasticAgent(ABC):
         """The workers; changes while the agent runs."""
 
 
-class SimpleElasticAgent(ElasticAgent):
-    """An agent whose workers are run by four hooks. They are called in threads of their own, one at
-    a time but for `_stop_workers`, which may come while `_monitor_workers` waits.
+class SpecAgent(ElasticAgent):
+    """An agent of a `WorkerSpec`; subclasses say what runs the workers.
 
     `rdzv_handler`, or the spec's, is how the nodes meet; without one this node is alone. The agent
     closes the job in the end, or leaves it: a handler is good for one `run`.
-    `shutdown_timeout` is what `_stop_workers` may take, in seconds; when it takes 5 s more, `run`
-    raises. `exit_barrier_timeout` is accepted: a node that has succeeded waits for the others as
-    long as these take, and is told when they give up or meet again.
-
-    Raises ParameterError.
+    `exit_barrier_timeout` is accepted: a node that has succeeded waits for the others as long as
+    these take, and is told when they give up or meet again.
     """
 
     def __init__(
@@ -91,14 +86,11 @@ class SimpleElasticAgent(ElasticAgent):
             self._embedding = embedding = Embedding(handler_calls(self._handler))
             spec, log = self._worker_group.spec, JobLog()
             config = agent_config(spec, embedding.handler, self._shutdown_timeout)
-            number = signal.SIGTERM
             try:
                 end = run_embedded(embedding, lambda: self._run_job(config, embedding, log))
-                number = signal.Signals(end.caught or number)
-                return run_result(end)
             finally:
                 log.close()
-                self._shutdown(number, int(self._shutdown_timeout))
+            return run_result(end)
         finally:
             self._running.release()
 
@@ -118,6 +110,19 @@ class SimpleElasticAgent(ElasticAgent):
         return worker_environ(self._worker_group.placements[worker.local_rank])
 
     @abstractmethod
+    def _run_job(self, config: AgentConfig, embedding: Embedding, log: JobLog) -> JobEnd:
+        """Run the job, in the thread for it."""
+
+
+class SimpleElasticAgent(SpecAgent):
+    """An agent whose workers are run by four hooks. They are called in threads of their own, one at
+    a time but for `_stop_workers`, which may come while `_monitor_workers` waits.
+
+    `shutdown_timeout` is what `_stop_workers` may take, in seconds; when it takes 5 s more, `run`
+    raises.
+    """
+
+    @abstractmethod
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         """Start all workers; returns their ids by local rank. What it raises ends the agent."""
 
@@ -135,9 +140,16 @@ class SimpleElasticAgent(ElasticAgent):
     def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:
         """Free what the hooks have made; called once, at the end of `run`, whatever that is."""
 
-    # One run
+    def _run_job(self, config: AgentConfig, embedding: Embedding, log: JobLog) -> JobEnd:
+        number = signal.SIGTERM
+        try:
+            end = self._run_hooks(config, embedding, log)
+            number = signal.Signals(end.caught or number)
+            return end
+        finally:
+            self._shutdown(number, int(self._shutdown_timeout))
 
-    def _run_job(self, config: AgentConfig, embedding: Embedding, observer: Observer) -> JobEnd:
+    def _run_hooks(self, config: AgentConfig, embedding: Embedding, log: JobLog) -> JobEnd:
         signals = signals_to_handle(config, embedding)
         telemetry = Telemetry(config)
         loop, selector = new_loop()
@@ -158,7 +170,7 @@ class SimpleElasticAgent(ElasticAgent):
 
             shared = shared_settings(config)
             part = Participation(
-                config, shared, signals, observer, make_workers, None, selector, embedding
+                config, shared, signals, log, make_workers, None, selector, embedding
             )
             part.agent.chronicle = telemetry.chronicle
             return await part.main(lambda end: telemetry.ended(end.finish))

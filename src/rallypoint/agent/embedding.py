@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
+from rallypoint.agent.round_workers import RoundWorkers
 from rallypoint.process.dispositions import keep_dispositions
 
 if TYPE_CHECKING:
@@ -21,10 +22,17 @@ T = TypeVar("T")
 
 
 class Embedding:
-    """One agent's tie to the program around it. `handler`: what its nodes meet by, if given."""
+    """One agent's tie to the program around it. `handler`: what its nodes meet by, if given.
 
-    def __init__(self, handler: HandlerCalls | None = None) -> None:
-        self.handler = handler
+    `round_workers`: who runs its processes.
+    """
+
+    def __init__(
+        self,
+        handler: HandlerCalls | None = None,
+        round_workers: Callable[..., RoundWorkers] = RoundWorkers,
+    ) -> None:
+        self.handler, self.round_workers = handler, round_workers
         self._lock = threading.Lock()
         self._early: list[int] = []
         self._tell: Callable[[int], None] | None = None

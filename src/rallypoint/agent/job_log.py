@@ -47,7 +47,8 @@ class JobLog:
         if self._writer is None:
             self._writer = threading.Thread(target=self._write, name="rallypoint-log", daemon=True)
             self._writer.start()
-        self._lines.put((level, f"{event.node}: {event.message}" if event.node else event.message))
+        who = f"rallypoint {event.node}" if event.node else "rallypoint"
+        self._lines.put((level, f"{who}: {event.message}"))
 
     def status(self, view: StatusView) -> None:
         """Events tell the same."""

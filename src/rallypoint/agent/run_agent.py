@@ -113,11 +113,13 @@ async def _take_part(
     embedding: Embedding | None,
     telemetry: Telemetry | None,
 ) -> JobEnd:
+    round_workers = RoundWorkers if embedding is None else embedding.round_workers
+
     def make_workers(
         stamp: Stamp, assignment: Assignment, on_exits: OnExits, on_gone: OnGone
     ) -> RoundWorkers:
         guard, origin, workers = sidecars.guard, sidecars.origin, config.workers
-        return RoundWorkers(
+        return round_workers(
             stamp, assignment, workers, origin, outputs, guard, on_exits, on_gone, scratch
         )
 

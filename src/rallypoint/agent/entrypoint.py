@@ -1,0 +1,97 @@
+"""What workers run, as a program says it: a function, a program, or a command line."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rallypoint.config import FunctionCall, StartMethod, WorkerConfig
+from rallypoint.errors import ParameterError
+
+Entrypoint = Callable[..., Any] | str | Sequence[str] | None
+
+
+def worker_config(
+    entrypoint: Entrypoint,
+    args: Sequence[Any],
+    *,
+    count: int,
+    role: str,
+    start_method: str | None = None,
+    preload: Sequence[str] = (),
+    virtual_local_rank: bool = False,
+) -> WorkerConfig:
+    """Raises ParameterError, and UsageError for what can't be together."""
+    function: FunctionCall | None = None
+    argv: tuple[str, ...] = ()
+    method = _start_method(start_method)
+    if callable(entrypoint):
+        function = FunctionCall(entrypoint, (tuple(args),) * max(count, 0))
+    else:
+        argv = _argv(entrypoint, args)
+        method = method if preload else None
+    return WorkerConfig(
+        argv=argv,
+        function=function,
+        start_method=method,
+        preload=tuple(preload),
+        count=count,
+        role=role,
+        virtual_local_rank=virtual_local_rank,
+    )
+
+
+def entrypoint_name(entrypoint: Entrypoint, args: Sequence[Any] = ()) -> str:
+    """A function's qualified name, or the program; a script rather than its interpreter."""
+    if callable(entrypoint):
+        return str(getattr(entrypoint, "__qualname__", None) or repr(entrypoint))
+    words = [str(word) for word in (*_words(entrypoint), *args)]
+    name = os.path.basename(words[0]) if words else ""
+    if name.startswith("python"):
+        if words[1:2] == ["-c"]:
+            return f"{name} -c"
+        return next((word for word in words[1:] if not word.startswith("-")), name)
+    return name
+
+
+def _start_method(name: str | None) -> StartMethod | None:
+    if name is None:
+        return None
+    try:
+        return StartMethod(name)
+    except ValueError:
+        known = ", ".join(method.value for method in StartMethod)
+        raise ParameterError(f"start_method={name!r}: needs one of {known}") from None
+
+
+def _words(entrypoint: Entrypoint) -> tuple[Any, ...]:
+    if isinstance(entrypoint, str | os.PathLike):
+        return (entrypoint,) if entrypoint else ()
+    return tuple(entrypoint) if isinstance(entrypoint, list | tuple) else ()
+
+
+def _argv(entrypoint: Entrypoint, args: Sequence[Any]) -> tuple[str, ...]:
+    words = _words(entrypoint)
+    if not words:
+        raise ParameterError(
+            f"the entrypoint {entrypoint!r:.80}: needs a function, a program, or a command line "
+            "as a tuple"
+        )
+    argv = tuple(_word(word) for word in (*words, *args))
+    if shutil.which(argv[0]) is None:
+        raise ParameterError(
+            f"the program {argv[0]!r}: there is none that can be run; give its path"
+        )
+    return argv
+
+
+def _word(word: Any) -> str:
+    if isinstance(word, str | os.PathLike):
+        return os.fsdecode(word)
+    if isinstance(word, int | float) and not isinstance(word, bool):
+        return str(word)
+    raise ParameterError(
+        f"the argument {word!r:.80} of a command line: needs a text, a path or a number"
+    )

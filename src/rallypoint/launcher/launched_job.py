@@ -1,0 +1,121 @@
+"""Run one node's part of a job from a program, to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rallypoint.agent.embedding import Embedding, run_embedded, start_in_thread
+from rallypoint.agent.entrypoint import Entrypoint, entrypoint_name
+from rallypoint.agent.job_log import JobLog
+from rallypoint.agent.run_agent import run_agent
+from rallypoint.agent.run_result import run_result
+from rallypoint.config import AgentConfig
+from rallypoint.errors import (
+    ChildFailedError,
+    ExitClass,
+    InfrastructureError,
+    InvariantError,
+    RallypointError,
+)
+from rallypoint.launcher.launch_config import LaunchConfig, agent_config
+
+
+class elastic_launch:  # noqa: N801  # Its name in torch.
+    """`elastic_launch(config, entrypoint)(*args)` runs `entrypoint(*args)`, or the command line
+    with these words, as the workers of this node, and returns what they return by global rank;
+    None for each worker that is a command.
+
+    Blocks until the job has ended. In the main thread SIGINT cancels the job and SIGTERM has this
+    node leave it; several may run at once, in threads. `health_check_server` is accepted.
+
+    Raises ChildFailedError when workers have failed, with the job's first cause on whichever node
+    it was; what `rallypoint.agent`'s `run` raises for what is not the workers' fault;
+    KeyboardInterrupt and SignalException for signals; ParameterError and UsageError for what can't
+    be started.
+    """
+
+    def __init__(
+        self,
+        config: LaunchConfig,
+        entrypoint: Entrypoint,
+        health_check_server: Any = None,
+    ) -> None:
+        self._config, self._entrypoint = config, entrypoint
+
+    def __call__(self, *args: Any) -> dict[int, Any]:
+        return launch_agent(self._config, self._entrypoint, list(args))
+
+
+def launch_agent(
+    config: LaunchConfig,
+    entrypoint: Entrypoint,
+    args: Sequence[Any],
+    health_check_server: Any = None,
+) -> dict[int, Any]:
+    """As `elastic_launch(config, entrypoint)(*args)`."""
+
+    def run() -> dict[int, Any]:
+        settings, embedding = agent_config(config, entrypoint, args), Embedding()
+        name = entrypoint_name(entrypoint, args)
+        return run_embedded(embedding, lambda: _run(settings, name, embedding))
+
+    return _told(run)
+
+
+async def launch(config: LaunchConfig, entrypoint: Entrypoint, *args: Any) -> dict[int, Any]:
+    """The same for a running loop, which goes on meanwhile. Signals are left to the program;
+    cancelling this cancels the job, and returns when its workers are gone."""
+    settings = agent_config(config, entrypoint, args)
+    embedding, name = Embedding(), entrypoint_name(entrypoint, args)
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+
+    def wake() -> None:
+        loop.call_soon_threadsafe(ended.set)
+
+    _, take = start_in_thread(lambda: _run(settings, name, embedding), wake)
+    cancelled = False
+    while not ended.is_set():
+        try:
+            await ended.wait()
+        except asyncio.CancelledError:
+            cancelled = True
+            embedding.signal(signal.SIGINT)
+    if cancelled:
+        raise asyncio.CancelledError
+    return _told(take)
+
+
+def _told(work: Callable[[], dict[int, Any]]) -> dict[int, Any]:
+    """The way through this package helps nobody who reads a traceback; nor does what has led to
+    the one line about somebody's mistake."""
+    try:
+        return work()
+    except InvariantError:
+        raise
+    except RallypointError as error:
+        error.__traceback__ = None
+        if error.exit_class is ExitClass.USAGE:
+            raise error from None
+        raise
+
+
+def _run(config: AgentConfig, name: str, embedding: Embedding) -> dict[int, Any]:
+    log = JobLog()
+    try:
+        end = run_agent(config, lambda relay: log, lambda end: None, embedding)
+    finally:
+        log.close()
+    result = run_result(end)
+    if not result.is_failed():
+        return result.return_values
+    verdict = end.finish.verdict
+    assert verdict is not None
+    cause = verdict.cause
+    if cause is None or cause.failure is None:
+        raise InfrastructureError(verdict.text)
+    raise ChildFailedError(
+        name, result.failures, first_rank=cause.failure.rank, followed=cause.collateral
+    )

@@ -1,0 +1,328 @@
+"""Jobs that a program launches: what it gets back, and what a person sees when it goes wrong."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+from tests.integration.one_agent import agent, free_port
+from tests.integration.own_program import last_line, program
+
+TRAIN = """
+def train(word):
+    env = os.environ
+    count = env["TORCHELASTIC_RESTART_COUNT"]
+    tell("train", env["RANK"], env["WORLD_SIZE"], env["ROLE_NAME"], count)
+    if word == "fail" and env["RANK"] == "1":
+        raise ValueError("bad luck")
+    if word == "once" and count == "0":
+        raise ValueError("once")
+    if word == "wait":
+        time.sleep(600)
+    return int(env["RANK"]) * 10, word
+"""
+
+
+def test_ten_lines_give_the_values_of_all_workers_and_print_nothing(tmp_path: Path) -> None:
+    text = TRAIN + "---\nprint('got', elastic_launch(LaunchConfig(1, 1, 2), train)('fine'))\n"
+    with program(tmp_path, text) as run:
+        assert run.wait() == 0, run.err
+    assert run.told("got") == ["{0: (0, 'fine'), 1: (10, 'fine')}"]
+    assert sorted(run.told("train")) == ["0 2 default_role 0", "1 2 default_role 0"]
+    assert run.err == ""
+
+
+@pytest.mark.parametrize("entrypoint", ["'echo'", "('echo', 'told')"])
+def test_a_command_line_maps_to_none(tmp_path: Path, entrypoint: str) -> None:
+    args = "('told', 3, 0.5)" if entrypoint == "'echo'" else "(3, 0.5)"
+    text = f"---\nprint('got', elastic_launch(LaunchConfig(1, 1, 2), {entrypoint})(*{args}))\n"
+    with program(tmp_path, text) as run:
+        assert run.wait() == 0, run.err
+    assert run.told("got") == ["{0: None, 1: None}"]
+    assert run.told("told") == ["3 0.5"] * 2
+
+
+def test_A2_workers_restart_and_what_went_wrong_is_told(tmp_path: Path) -> None:
+    text = TRAIN + "---\nprint('got', elastic_launch(LaunchConfig(1, 1, 1), train)('once'))\n"
+    with program(tmp_path, text) as run:
+        assert run.wait() == 0, run.err
+    assert run.told("got") == ["{0: (0, 'once')}"]
+    assert len(run.said) == 2, run.err
+    assert run.said[0].endswith("exited with code 1")
+    assert run.said[1].endswith("restart 1 of 3")
+
+
+def test_A3_a_failure_is_raised_with_its_first_cause(tmp_path: Path) -> None:
+    text = (
+        TRAIN
+        + """---
+from rallypoint.errors import ChildFailedError
+try:
+    elastic_launch(LaunchConfig(1, 1, 2, max_restarts=0), train)("fail")
+except ChildFailedError as error:
+    rank, failure = error.get_first_failure()
+    what = failure.message["message"]
+    tell("first", error.name, rank, failure.local_rank, failure.exitcode, what)
+    raise
+"""
+    )
+    with program(tmp_path, text) as run:
+        assert run.wait() == 1
+    assert run.told("first") == ["train 1 1 1 ValueError: bad luck"]
+    assert "Root Cause (first observed failure):" in run.err
+    assert "ValueError: bad luck" in run.err
+    assert "/agent/" not in run.err, "the way through this package helps nobody"
+
+
+NODE = (
+    TRAIN
+    + """---
+from rallypoint.errors import ChildFailedError
+port, nproc, word = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+config = LaunchConfig(
+    2, 2, nproc, run_id="job", rdzv_endpoint=f"127.0.0.1:{port}", max_restarts=0,
+    rdzv_configs={"token": "0123456789abcdef" * 4},
+)
+try:
+    print("got", elastic_launch(config, train)(word))
+except ChildFailedError as error:
+    rank, failure = error.get_first_failure()
+    tell("first", rank, failure.exitcode, failure.message["message"])
+"""
+)
+
+
+@pytest.mark.parametrize("word", ["fine", "fail"])
+def test_two_programs_are_two_nodes_of_one_job(tmp_path: Path, word: str) -> None:
+    port = str(free_port())
+    with (
+        program(tmp_path / "a", NODE, port, "1", word) as a,
+        program(tmp_path / "b", NODE, port, "2", word) as b,
+    ):
+        assert [run.wait() for run in (a, b)] == [0, 0], a.err + b.err
+    if word == "fail":
+        first = ["1 1 ValueError: bad luck"]
+        assert [run.told("first") for run in (a, b)] == [first, first], "A3: on whichever node"
+        return
+    lines = [run.told("got")[0] for run in (a, b)]
+    assert sum(line.count("fine") for line in lines) == 3
+    for rank in range(3):
+        assert sum(f"{rank}: ({rank * 10}, 'fine')" in line for line in lines) == 1
+
+
+def test_two_threads_of_one_program_are_two_nodes_of_one_job(tmp_path: Path) -> None:
+    text = (
+        TRAIN
+        + """---
+port, got = int(sys.argv[1]), {}
+def node(role):
+    config = LaunchConfig(2, 2, 1, role=role, rdzv_endpoint=f"127.0.0.1:{port}")
+    got.update(elastic_launch(config, train)("fine"))
+threads = [threading.Thread(target=node, args=(role,)) for role in ("actor", "learner")]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print("got", sorted(got.items()))
+"""
+    )
+    with program(tmp_path, text, str(free_port())) as run:
+        assert run.wait() == 0, run.err
+    assert run.told("got") == ["[(0, (0, 'fine')), (1, (10, 'fine'))]"]
+    assert {line.split()[2] for line in run.told("train")} == {"actor", "learner"}
+
+
+def test_R7_a_program_and_a_command_line_meet(tmp_path: Path) -> None:
+    """What all nodes must agree on has the same defaults, but for torch's 3 restarts."""
+    port, token = str(free_port()), "0123456789abcdef" * 4
+    (tmp_path / "b").mkdir()
+    options = (f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=job", "--nnodes=2")
+    with (
+        program(tmp_path / "a", NODE, port, "1", "fine") as a,
+        agent(
+            tmp_path / "b",
+            *options,
+            program="import os; tell('rank', os.environ['WORLD_SIZE'])",
+            env={"RALLYPOINT_TOKEN": token},
+        ) as b,
+    ):
+        assert [run.wait() for run in (a, b)] == [0, 0], a.err + b.err
+    assert b.told("rank") == ["2"]
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        ("LaunchConfig(1, 1, 1), lambda: 3", "define it at the top level of a module"),
+        ("LaunchConfig(1, 1, 1), None", "the entrypoint None: needs a function, a program, or"),
+        (
+            "LaunchConfig(1, 1, 1), 'no-such-program'",
+            "program 'no-such-program': there is none",
+        ),
+        ("LaunchConfig(1, 1, 0), train", "nproc_per_node=0: needs 1..4096 workers"),
+        ("LaunchConfig(1, 1, 'gpu'), train", "nproc_per_node='gpu': needs 1..4096 workers"),
+        ("LaunchConfig(2, 1, 1), train", "max_nodes=1 is less than min_nodes=2"),
+        ("LaunchConfig(1, 2, 1), train", "max_nodes=2 without an rdzv_endpoint"),
+        ("LaunchConfig(1, 1, 1, rdzv_backend='zookeeper'), train", "known are c10d, file"),
+        ("LaunchConfig(1, 1, 1, rdzv_configs={'joins': 1}), train", "unknown rendezvous parameter"),
+        ("LaunchConfig(1, 1, 1, start_method='clone'), train", "needs one of spawn, forkserver"),
+        ("LaunchConfig(1, 1, 1, signals_to_handle='SIGFOO'), train", "there is no such signal"),
+        ("LaunchConfig(1, 1, 1, max_restarts=-1), train", "max_restarts=-1: needs 0 or more"),
+        (
+            "LaunchConfig(2, 2, 1, rdzv_backend='static', rdzv_endpoint='127.0.0.1:1'), train",
+            "needs rdzv_configs={'rank': K}",
+        ),
+    ],
+)
+def test_a_mistake_is_one_clear_line(tmp_path: Path, call: str, says: str) -> None:
+    with program(tmp_path, TRAIN + f"---\nelastic_launch({call})(*sys.argv[1:])\n") as run:
+        assert run.wait() == 1
+    assert says in last_line(run)
+    assert last_line(run).startswith("rallypoint.errors.")
+    assert run.err.count("Traceback") == 1, "no chain of what has led to it"
+    assert run.told("train") == []
+
+
+def test_a_port_that_another_program_has_is_named(tmp_path: Path) -> None:
+    text = TRAIN + (
+        "---\nelastic_launch(LaunchConfig(1, 1, 1, rdzv_endpoint=sys.argv[1], "
+        "rdzv_configs={'is_host': True}), train)('fine')\n"
+    )
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        where = f"127.0.0.1:{taken.getsockname()[1]}"
+        with program(tmp_path, text, where) as run:
+            assert run.wait() == 1
+    assert f"this node must host the coordinator at {where}, but" in last_line(run)
+    assert run.told("train") == []
+
+
+@pytest.mark.parametrize(
+    ("number", "exit_code", "says"),
+    [
+        (signal.SIGINT, -signal.SIGINT, "KeyboardInterrupt"),
+        (signal.SIGTERM, 1, "SignalException: this node left the job: it got SIGTERM"),
+        (signal.SIGKILL, -signal.SIGKILL, ""),
+    ],
+    ids=lambda value: value.name if isinstance(value, signal.Signals) else "",
+)
+def test_A6_a_signal_to_the_program_leaves_no_worker(
+    tmp_path: Path, number: signal.Signals, exit_code: int, says: str
+) -> None:
+    text = TRAIN + "---\nelastic_launch(LaunchConfig(1, 1, 2), train)('wait')\n"
+    with program(tmp_path, text) as run:
+        run.wait_told("train", 2)
+        run.send(number)
+        assert run.process.wait(30) == exit_code, run.err
+        run.wait_gone()
+    assert says in last_line(run)
+
+
+NOTEBOOK = (
+    TRAIN
+    + """---
+import asyncio
+async def cell():
+    config = LaunchConfig(1, 1, 2)
+    print("got", elastic_launch(config, train)("fine"))
+    try:
+        elastic_launch(config, train)("wait")
+    except KeyboardInterrupt:
+        tell("interrupted")
+loop = asyncio.new_event_loop()
+loop.run_until_complete(cell())
+"""
+)
+
+
+def test_a_notebook_has_a_loop_and_an_interrupt_button(tmp_path: Path) -> None:
+    with program(tmp_path, NOTEBOOK) as run:
+        run.wait_told("train", 4)
+        run.send(signal.SIGINT)
+        assert run.wait() == 0, run.err
+    assert run.told("got") == ["{0: (0, 'fine'), 1: (10, 'fine')}"]
+    assert "interrupted" in run.out
+
+
+TWIN = (
+    TRAIN
+    + """---
+import asyncio
+from rallypoint.launcher import launch
+async def main():
+    ticks = 0
+    async def tick():
+        nonlocal ticks
+        while True:
+            await asyncio.sleep(0)
+            ticks += 1
+    ticking = asyncio.create_task(tick())
+    print("got", await launch(LaunchConfig(1, 1, 2), train, "fine"))
+    assert ticks > 10, "the loop went on"
+    ticking.cancel()
+    waiting = asyncio.create_task(launch(LaunchConfig(1, 1, 1), train, "wait"))
+    while not os.path.exists("cancel"):
+        await asyncio.sleep(0.01)
+    waiting.cancel()
+    try:
+        await waiting
+    except asyncio.CancelledError:
+        tell("cancelled")
+asyncio.run(main())
+"""
+)
+
+
+def test_the_twin_for_a_running_loop_lets_it_go_on_and_can_be_cancelled(tmp_path: Path) -> None:
+    with program(tmp_path, TWIN) as run:
+        run.wait_told("train", 3)
+        (tmp_path / "cancel").touch()
+        assert run.wait() == 0, run.err
+    assert run.told("got") == ["{0: (0, 'fine'), 1: (10, 'fine')}"]
+    assert "cancelled" in run.out
+
+
+@pytest.mark.parametrize("backend", ["file", "static"])
+def test_nodes_meet_by_other_backends(tmp_path: Path, backend: str) -> None:
+    text = (
+        TRAIN
+        + """---
+backend, where, got = sys.argv[1], sys.argv[2], {}
+def node(rank):
+    conf = {"rank": rank} if backend == "static" else {"last_call_timeout": 0.3}
+    config = LaunchConfig(2, 2, 1, rdzv_backend=backend, rdzv_endpoint=where, rdzv_configs=conf,
+                          local_addr="127.0.0.1" if backend == "file" else None)
+    got.update(elastic_launch(config, train)(str(rank)))
+threads = [threading.Thread(target=node, args=(rank,)) for rank in range(2)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print("got", sorted(got))
+if backend == "static": assert [value[1] for _, value in sorted(got.items())] == ["0", "1"], got
+"""
+    )
+    where = str(tmp_path / "meet") if backend == "file" else f"127.0.0.1:{free_port()}"
+    with program(tmp_path, text, backend, where) as run:
+        assert run.wait() == 0, run.err
+    assert run.told("got") == ["[0, 1]"]
+
+
+def test_logs_specs_decide_on_files_and_the_environment_stays(tmp_path: Path) -> None:
+    text = (
+        TRAIN
+        + """---
+import json, signal
+from rallypoint.process import DefaultLogsSpecs, Std
+def state():
+    return dict(os.environ), {n: str(signal.getsignal(n)) for n in signal.valid_signals()}
+before = state()
+specs = DefaultLogsSpecs(log_dir="logs", redirects=Std.ALL)
+elastic_launch(LaunchConfig(1, 1, 2, logs_specs=specs), train)("fine")
+tell("same", json.dumps(before == state()))
+"""
+    )
+    with program(tmp_path, text) as run:
+        assert run.wait() == 0, run.err
+    assert json.loads(run.told("same")[0])
+    files = sorted((tmp_path / "logs").glob("*/attempt_0/*/stdout.log"))
+    assert [file.read_text().split()[1] for file in files] == ["0", "1"]
+    assert run.told("train") == []
