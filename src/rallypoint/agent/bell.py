@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-import select
 from collections.abc import Callable
+
+from rallypoint.wire.lines import LineSplitter
 
 READ_BYTES = 65536
 
@@ -24,7 +25,7 @@ class LinePipe:
     def __init__(self, path: str, on_lines: Callable[[list[bytes]], None]) -> None:
         self._loop = asyncio.get_running_loop()
         self._path, self._on_lines = path, on_lines
-        self._rest = b""
+        self._splitter = LineSplitter()
         os.mkfifo(path, 0o600)
         try:
             # Both ends: so it never comes to an end, however many writers come and go.
@@ -51,7 +52,5 @@ class LinePipe:
             data = os.read(self._fd, READ_BYTES)
         except BlockingIOError:
             return
-        *lines, rest = (self._rest + data).split(b"\n")
-        self._rest = rest if len(rest) <= select.PIPE_BUF else b""
-        if lines:
+        if lines := self._splitter.feed(data):
             self._on_lines(lines)

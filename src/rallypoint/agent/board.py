@@ -53,6 +53,8 @@ class WorkerBoard:
         """Of the workers, by local rank, once they run."""
         self.on_change: Callable[[], None] = _nothing
         self.on_timer: Callable[[bytes], None] = _ignore
+        self.on_notice: Callable[[str], None] = _ignore
+        """Gets a line for a person."""
         self._watchers: list[Callable[[], None]] = []
 
     @classmethod
@@ -200,5 +202,5 @@ def _nothing() -> None:
     """Until somebody wants to know."""
 
 
-def _ignore(_line: bytes) -> None:
-    """Until somebody keeps timers."""
+def _ignore(_line: object) -> None:
+    """Until somebody wants to have it."""

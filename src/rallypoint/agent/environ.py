@@ -14,6 +14,7 @@ LOCAL_RANK_MACRO = "${local_rank}"
 TOKEN_VARIABLE = "RALLYPOINT_TOKEN"
 BOARD_VARIABLE = "RALLYPOINT_BOARD"
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
+TIMER_FILE_VARIABLE = "TORCHELASTIC_TIMER_FILE"
 
 
 class WorkerPlacement(Struct, frozen=True, kw_only=True):
@@ -50,6 +51,8 @@ class WorkerPlacement(Struct, frozen=True, kw_only=True):
     """The path of the round's board; empty: there is none."""
     virtual_local_rank: bool = False
     """The worker sees one device only, its own, and LOCAL_RANK 0."""
+    timer_file: str = ""
+    """The named pipe for timers of torch's clients; empty: none was asked for."""
 
 
 def worker_environ(
@@ -102,6 +105,8 @@ def worker_environ(
         visible = environ.get(VISIBLE_DEVICES)
         device = own_device(visible, placement.local_rank, placement.local_world_size)
         environ |= {"LOCAL_RANK": "0", VISIBLE_DEVICES: device}
+    if placement.timer_file:
+        environ[TIMER_FILE_VARIABLE] = placement.timer_file
     return environ
 
 
@@ -126,6 +131,14 @@ def own_device(visible: str | None, local_rank: int, workers: int) -> str:
             "name one device for each, or start fewer workers"
         )
     return devices[local_rank]
+
+
+def timer_file_asked_for(base: Mapping[str, str] | None = None) -> str | None:
+    """Where torch's variables want a pipe for timers: its path, or "" for any; None for nowhere."""
+    environ = os.environ if base is None else base
+    if path := environ.get(TIMER_FILE_VARIABLE, ""):
+        return path
+    return "" if environ.get("TORCHELASTIC_ENABLE_FILE_TIMER") == "1" else None
 
 
 def worker_argv(template: Sequence[str], local_rank: int) -> list[str]:

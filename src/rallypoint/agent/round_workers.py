@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from rallypoint.agent.board import WorkerBoard
 from rallypoint.agent.environ import WorkerPlacement, worker_environ
 from rallypoint.agent.node_workers import OnExits, OnGone
+from rallypoint.agent.watchdog import Watchdog
 from rallypoint.agent.worker_origin import WorkerOrigin
 from rallypoint.config import WorkerConfig
 from rallypoint.core.group_events import Exit
@@ -69,6 +70,7 @@ class RoundWorkers:
         self._clearing: asyncio.Task[None] | None = None
         self._oom = OomWatch()
         self.board = WorkerBoard.open(scratch, assignment.round, config.count)
+        self._watchdog = Watchdog(self.board, assignment.base_rank, self._workers.signal_one)
 
     def start(self, placement: Callable[[int, str], WorkerPlacement]) -> None:
         """Spawn all workers; `placement(local_rank, error_file)` says what each is told.
@@ -79,10 +81,10 @@ class RoundWorkers:
         try:
             unopened = {rank: worker_environ(placement(rank, "")) for rank in ranks}
             self._opened = self._outputs.open_round(self._assignment.round, unopened)
-            commands = []
+            commands, board, timer_file = [], self.board.path, self._watchdog.open()
             for local_rank, output in enumerate(self._opened):
-                placed = replace(placement(local_rank, output.error_file), board=self.board.path)
-                environ = worker_environ(placed)
+                place = placement(local_rank, output.error_file)
+                environ = worker_environ(replace(place, board=board, timer_file=timer_file))
                 commands.append(self._origin.command(local_rank, environ, output, self._results))
             self._workers.start(commands, self._exited, self._origin.spawn)
             self.board.pids = self._workers.pids
@@ -94,7 +96,7 @@ class RoundWorkers:
             for output in self._opened:
                 output.close()
             if not self._workers.pids:
-                self.board.close()
+                self._close()
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -111,13 +113,13 @@ class RoundWorkers:
 
     def signal(self, number: int) -> None:
         """To every process group; then wait until nothing is left."""
-        self.board.retire()
+        self._retire()
         self._workers.signal_all(number)
         self.clear()
 
     def kill(self) -> None:
         """SIGKILL to every process group; then wait until nothing is left, but not for ever."""
-        self.board.retire()
+        self._retire()
         self._workers.kill_all()
         self._killed.set()
         self.clear()
@@ -128,7 +130,7 @@ class RoundWorkers:
         Raises OSError when there is no descriptor left to look for processes.
         """
         self._workers.kill_all()
-        self.board.close()
+        self._close()
 
     def clear(self) -> None:
         """Call `on_gone` when nothing is left. Safe to call again."""
@@ -147,6 +149,14 @@ class RoundWorkers:
         Raises UsageError for a result that can't be unpickled in this process.
         """
         return dict.fromkeys(range(self._config.count)) | self._results.load()
+
+    def _retire(self) -> None:
+        self.board.retire()
+        self._watchdog.close()
+
+    def _close(self) -> None:
+        self._watchdog.close()
+        self.board.close()
 
     def _exited(self, local_rank: int, outcome: WorkerExit) -> None:
         self._note(local_rank, outcome)
@@ -195,11 +205,12 @@ class RoundWorkers:
             killed.cancel()
         stuck = await self._workers.reap(KILL_TIMEOUT_S)
         detailed = await asyncio.gather(*map(self._detailed, self._failed))
-        self.board.close()
+        self._close()
         self._on_gone(self._stamp, tuple(stuck), tuple(detailed))
 
     def _failure(self, exit_: Exit) -> WorkerFailure:
         noticed_at, wall_time = self._noticed[exit_.local_rank]
+        blame = self._watchdog.blames.get(exit_.local_rank)
         return WorkerFailure(
             local_rank=exit_.local_rank,
             rank=self._assignment.base_rank + exit_.local_rank,
@@ -209,6 +220,7 @@ class RoundWorkers:
             signal=exit_.signal,
             age_s=self._loop.time() - noticed_at,
             wall_time=wall_time,
+            message=blame.reason if blame else "",
             log_file=path_text(self._opened[exit_.local_rank].log_file),
         )
 
@@ -223,10 +235,11 @@ class RoundWorkers:
             stderr_tail=os.fsencode("\n".join(tail)),
             out_of_memory=self._oom.rose(),
         )
+        blame = self._watchdog.blames.get(exit_.local_rank)
         return replace(
             self._failure(exit_),
-            message=known.message,
-            detail=known.traceback,
+            message=blame.reason if blame else known.message,
+            detail=blame.detail if blame else known.traceback,
             tells_of_lost_peer=known.tells_of_lost_peer,
         )
 

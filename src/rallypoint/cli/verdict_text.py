@@ -15,7 +15,7 @@ from msgspec import Struct
 from rallypoint.cli.render import PROGRAM, clock_text, duration_text, iso_text, one_line
 from rallypoint.core.handler_round import NOT_NEEDED
 from rallypoint.core.model import Outcome
-from rallypoint.core.wording import count
+from rallypoint.core.wording import STACKS, count
 from rallypoint.observe.summary import CauseSummary
 
 _INDENT = "    "
@@ -107,8 +107,9 @@ def _details(view: VerdictView, cause: FirstCause) -> Iterator[str]:
     if cause.message and not _says_no_more(cause):
         yield f"error: {one_line(cause.message)}"
     if cause.detail:
-        yield "its traceback:" if cause.detail_is_traceback else "its last lines on stderr:"
-        for line in cause.detail:
+        heading, lines = _headed(cause)
+        yield heading
+        for line in lines:
             yield f"  | {_harmless(line)}".rstrip()
     if cause.log_file:
         yield f"log: {cause.log_file} (on {one_line(cause.node)})"
@@ -119,6 +120,13 @@ def _details(view: VerdictView, cause: FirstCause) -> Iterator[str]:
     advice = _advice(view, cause)
     if advice:
         yield f"what to do: {advice}"
+
+
+def _headed(cause: FirstCause) -> tuple[str, tuple[str, ...]]:
+    if cause.detail[0] == STACKS:
+        return STACKS, cause.detail[1:]
+    what = "its traceback:" if cause.detail_is_traceback else "its last lines on stderr:"
+    return what, cause.detail
 
 
 def _says_no_more(cause: FirstCause) -> bool:
@@ -132,7 +140,7 @@ def _advice(view: VerdictView, cause: FirstCause) -> str:
     """The next step that the evidence suggests; empty when it suggests none."""
     if cause.signal == "SIGKILL" and "out of memory" in cause.message:
         return "have the workers use less memory, or give the container more"
-    if cause.signal == "SIGKILL":
+    if cause.signal == "SIGKILL" and _says_no_more(cause):
         return (
             f"something outside the job killed it; most often it ran out of memory: "
             f"look for its pid in the kernel log of {one_line(cause.node)} (dmesg -T)"

@@ -7,6 +7,8 @@ import signal
 from rallypoint.core.events import JoinTimedOut
 from rallypoint.core.model import NodeRef, SharedSettings
 
+STACKS = "what it was doing:"
+"""The first line of a detail that is no traceback of an exception, but stacks."""
 NAMES_MAX = 8
 """So many nodes are named; thousands would hide the sentence."""
 

@@ -80,6 +80,16 @@ class WorkerSet:
         for pid in self._held:
             syscalls.signal_group(pid, signum)
 
+    def signal_one(self, local_rank: int, signum: int) -> bool:
+        """Send to one worker alone; SIGKILL also to what it has started in its process group. False
+        when it has exited."""
+        pid = self._pids[local_rank]
+        if pid not in self._held or exits.peek(pid) is not None:
+            return False
+        if signum == signal.SIGKILL:
+            return syscalls.signal_group(pid, signum)
+        return syscalls.signal_process(pid, signum)
+
     def kill_all(self) -> None:
         """SIGKILL to everything these workers have started. Does not wait."""
         self.signal_all(signal.SIGKILL)

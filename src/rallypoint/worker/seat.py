@@ -28,12 +28,15 @@ class Seat:
         self.slot: memoryview | None = slot if _claim(slot) else None
         """None where this process does not speak for the worker."""
 
+    @property
+    def bell_path(self) -> str:
+        """The named pipe that the agent reads."""
+        return os.path.join(self._folder, "bell")
+
     def ring(self, what: str) -> None:
         """Have the agent look at the board. Never blocks; a bell that nobody hears is no harm."""
         try:
-            fd = os.open(
-                os.path.join(self._folder, "bell"), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC
-            )
+            fd = os.open(self.bell_path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
             return
         try:
@@ -45,11 +48,13 @@ class Seat:
 
     def offer_stacks(self) -> None:
         """Have the stacks of all threads written to a file beside the board at a signal from the
-        agent, by the first real-time signal that this program does not use itself."""
+        agent, by the first real-time signal that this program does not use itself. Safe to call
+        again; nothing happens where this process does not speak for its worker."""
+        if self.slot is None or self.slot[at.STACKS]:
+            return
         import faulthandler
         import signal
 
-        assert self.slot is not None
         path = os.path.join(self._folder, f"stacks_{self._rank}")
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         for number in range(signal.SIGRTMAX - STACK_SIGNALS_BELOW_MAX, signal.SIGRTMIN, -1):

@@ -1,0 +1,156 @@
+"""The timers of this node's workers: a worker whose block is not over in time is ended, and it
+alone; the agent lives on, and the round ends by that failure (W6).
+
+Requests come by the bell of the board, which `rallypoint.timer` uses by itself, and by the named
+pipe that torch's variables ask for, for torch's clients. They are dated by the wall clock, as
+torch's are. Only what is left of the time when one arrives is believed, and counted on the clock of
+the loop, so that a clock that is set later ends nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import stat
+import time
+from collections.abc import Callable, Sequence
+
+from msgspec import Struct
+
+from rallypoint.agent.bell import LinePipe
+from rallypoint.errors import UsageError
+from rallypoint.process import sessions
+from rallypoint.timer.pending import PendingTimers, Timer
+from rallypoint.wire.timer_lines import TimerLine, parse_timer_line
+
+MAX_SCOPE_CHARACTERS = 200
+MAX_SIGNAL = 64
+
+
+class Expiry(Struct, frozen=True):
+    """A worker whose timer has ended, and the signal that its request wants for it (0: none)."""
+
+    local_rank: int
+    reason: str
+    signal: int
+
+
+class WorkerTimers:
+    """Keeps the timers of one round. `on_expired` is called from the loop, once per worker."""
+
+    def __init__(self, pids: Sequence[int], on_expired: Callable[[Expiry], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._pids = {pid: local_rank for local_rank, pid in enumerate(pids)}
+        self._on_expired = on_expired
+        self._pending = PendingTimers()
+        self._alarm: asyncio.TimerHandle | None = None
+
+    def line(self, data: bytes) -> None:
+        """A request has arrived, or anything else."""
+        request = parse_timer_line(data)
+        if request is None:
+            return
+        if request.expires_at < 0:
+            self._pending.release(request.pid, request.scope)
+        elif self._worker_of(request.pid) is not None:
+            self._pending.acquire(self._started(request))
+            self._set_alarm()
+
+    def close(self) -> None:
+        """The round ends: nobody is ended for a timer any more. Safe to call again."""
+        self._pending = PendingTimers()
+        self._pids = {}
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+
+    def _started(self, request: TimerLine) -> Timer:
+        left_s = request.expires_at - time.time()
+        ends_at = self._loop.time() + left_s
+        return Timer(request.pid, request.scope, ends_at, left_s, request.signal)
+
+    def _worker_of(self, pid: int) -> int | None:
+        """The worker that this process is, or belongs to."""
+        if pid in self._pids or pid <= 1:
+            return self._pids.get(pid)
+        session = sessions.session_of(pid)
+        return self._pids.get(session) if session is not None else None
+
+    def _set_alarm(self) -> None:
+        """An alarm that is too early costs less than one that is moved at every request."""
+        ends_at = self._pending.next_end()
+        if ends_at is None or (self._alarm is not None and self._alarm.when() <= ends_at):
+            return
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm = self._loop.call_at(ends_at, self._ring)
+
+    def _ring(self) -> None:
+        self._alarm = None
+        for timer in self._pending.expired(self._loop.time()):
+            local_rank = self._worker_of(timer.pid)
+            self._pending.forget(timer.pid)
+            if local_rank is not None:
+                signum = timer.signal if 0 < timer.signal <= MAX_SIGNAL else 0
+                self._on_expired(Expiry(local_rank, _reason(timer), signum))
+        self._set_alarm()
+
+
+class TimerPipe:
+    """The named pipe that torch's variables ask for; `path` is told to the workers.
+
+    A path that a person has chosen is used unless somebody else reads that pipe: another agent of
+    this node, or the one around this one, from which the variable was inherited.
+    """
+
+    def __init__(self, chosen: str, bell: str, on_line: Callable[[bytes], None]) -> None:
+        """Raises UsageError when the pipe can't be made."""
+        self._pipe: LinePipe | None = None
+        self.path = chosen
+        if not chosen or not _make_way(chosen):
+            if not bell:
+                raise UsageError(
+                    "TORCHELASTIC_ENABLE_FILE_TIMER=1: no directory of this node can be written "
+                    "for the pipe: set TMPDIR to one"
+                )
+            self.path = bell
+            return
+        try:
+            self._pipe = LinePipe(chosen, lambda lines: [on_line(line) for line in lines] and None)
+        except OSError as error:
+            raise _cant_make(chosen, os.strerror(error.errno or 0)) from error
+
+    def close(self) -> None:
+        """Remove the pipe, if it is ours. Safe to call again."""
+        if self._pipe is not None:
+            self._pipe.close()
+
+
+def _make_way(path: str) -> bool:
+    """Remove a pipe that nobody reads any more; False when somebody does. Raises UsageError."""
+    try:
+        if not stat.S_ISFIFO(os.lstat(path).st_mode):
+            raise _cant_make(path, "there is something else")
+        os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+    except FileNotFoundError:
+        return True
+    except OSError as error:
+        if error.errno != errno.ENXIO:
+            raise _cant_make(path, os.strerror(error.errno or 0)) from error
+        os.unlink(path)
+        return True
+    return False
+
+
+def _cant_make(path: str, why: str) -> UsageError:
+    return UsageError(
+        f"TORCHELASTIC_TIMER_FILE={path}: can't make this named pipe: {why}: choose another path"
+    )
+
+
+def _reason(timer: Timer) -> str:
+    scope = timer.scope
+    if len(scope) > MAX_SCOPE_CHARACTERS:
+        scope = "..." + scope[-MAX_SCOPE_CHARACTERS:]
+    return f"timer {scope!r} expired after {round(timer.length_s, 1):g} s"

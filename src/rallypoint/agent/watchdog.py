@@ -1,0 +1,104 @@
+"""What happens to a worker whose time is over: its stacks are taken first, then it is ended.
+
+The code of timers is imported when a worker sets the first one, or torch's variables ask for them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from rallypoint.agent.board import WorkerBoard
+from rallypoint.agent.environ import timer_file_asked_for
+from rallypoint.core.wording import STACKS
+
+if TYPE_CHECKING:
+    from rallypoint.agent.timers import Expiry, TimerPipe, WorkerTimers
+
+
+MAX_DETAIL_CHARACTERS = 6000
+
+
+class Blame(Struct, frozen=True):
+    """Why this agent has ended a worker, and what that did at the time."""
+
+    reason: str
+    stacks: str
+
+    @property
+    def detail(self) -> str:
+        """The stacks for the last lines of the job: where there are many, the main thread's, which
+        come last."""
+        return "\n".join((STACKS, self.stacks[-MAX_DETAIL_CHARACTERS:]))
+
+
+class Watchdog:
+    """Of one round: `open` before the workers start, `close` when they are told to stop.
+
+    `end_one(local_rank, signal)` signals a worker, and is false when that has exited.
+    """
+
+    def __init__(
+        self, board: WorkerBoard, base_rank: int, end_one: Callable[[int, int], bool]
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._board, self._base_rank, self._end_one = board, base_rank, end_one
+        self._timers: WorkerTimers | None = None
+        self._pipe: TimerPipe | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._open = True
+        self.blames: dict[int, Blame] = {}
+        """Of the workers that were ended, by local rank."""
+        board.on_timer = self._line
+
+    def open(self) -> str:
+        """The named pipe for torch's clients; empty where none is asked for. Raises UsageError."""
+        chosen = timer_file_asked_for()
+        if chosen is None:
+            return ""
+        from rallypoint.agent.timers import TimerPipe
+
+        self._pipe = TimerPipe(chosen, self._board.bell_path, self._line)
+        return self._pipe.path
+
+    def close(self) -> None:
+        """End nobody any more. Safe to call again."""
+        self._open = False
+        for task in self._tasks:
+            task.cancel()
+        if self._timers is not None:
+            self._timers.close()
+        if self._pipe is not None:
+            self._pipe.close()
+
+    def _line(self, data: bytes) -> None:
+        if not self._open:
+            return
+        if self._timers is None:
+            from rallypoint.agent.timers import WorkerTimers
+
+            self._timers = WorkerTimers(self._board.pids, self._expired)
+        self._timers.line(data)
+
+    def _expired(self, expiry: Expiry) -> None:
+        task = self._loop.create_task(self._end(expiry))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _end(self, expiry: Expiry) -> None:
+        rank = self._base_rank + expiry.local_rank
+        if not expiry.signal:
+            text = f"rank {rank}: {expiry.reason}: it is left alone, as its request asks"
+            self._board.on_notice(text)
+            return
+        texts = await self._board.dump_stacks(local_ranks=[expiry.local_rank])
+        if expiry.local_rank in self.blames:
+            return
+        self.blames[expiry.local_rank] = Blame(expiry.reason, texts.get(expiry.local_rank, ""))
+        if self._end_one(expiry.local_rank, expiry.signal):
+            self._board.on_notice(f"rank {rank}: {expiry.reason}: ending it")
+        else:
+            del self.blames[expiry.local_rank]

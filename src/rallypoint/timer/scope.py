@@ -1,0 +1,91 @@
+"""The block that must be over in time."""
+
+from __future__ import annotations
+
+import sys
+import time
+from abc import ABC, abstractmethod
+from contextlib import ContextDecorator
+from types import TracebackType
+
+from rallypoint.worker.seat import seat
+
+
+class TimerClient(ABC):
+    """How a worker sets timers. Its server decides what happens when one ends."""
+
+    @abstractmethod
+    def acquire(self, scope_id: str, expiration_time: float) -> None:
+        """Start the timer of this scope; it ends at so many seconds since the epoch."""
+
+    @abstractmethod
+    def release(self, scope_id: str) -> None:
+        """End it: nothing will happen."""
+
+
+_client: TimerClient | None = None
+_native: TimerClient | None = None
+
+
+def configure(timer_client: TimerClient | None) -> None:
+    """Set the client of every `expires` that is given none."""
+    global _client
+    _client = timer_client
+
+
+class expires(ContextDecorator):  # noqa: N801
+    """Have this worker ended unless the block is over `after` seconds from its beginning.
+
+    `scope` names the timer in what a person reads; without one it is the caller's `file#line`. Two
+    blocks of one scope are one timer: nested ones need scopes of their own. `client` is used
+    instead of the configured one. In a worker of `rallypoint run` neither is needed. May also
+    decorate a function, and be entered again.
+
+    Raises RuntimeError at the beginning of the block where there is no client, and what the client
+    raises: BrokenPipeError when its server can't be reached.
+    """
+
+    def __init__(
+        self, after: float, scope: str | None = None, client: TimerClient | None = None
+    ) -> None:
+        self._after_s, self._given = after, client
+        self._scope = scope if scope is not None else _place(sys._getframe(1))
+        self._used: list[TimerClient] = []
+
+    def __enter__(self) -> None:
+        client = self._given or _client or _own_client()
+        if client is None:
+            raise RuntimeError(
+                "there is no timer client: call rallypoint.timer.configure before using a timer, "
+                "or start the program with rallypoint run"
+            )
+        client.acquire(self._scope, time.time() + self._after_s)
+        self._used.append(client)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._used.pop().release(self._scope)
+
+
+def _place(frame: object) -> str:
+    code, line = frame.f_code, frame.f_lineno  # type: ignore[attr-defined]
+    return f"{code.co_filename}#{line}"
+
+
+def _own_client() -> TimerClient | None:
+    """To the agent of this worker; None outside of rallypoint."""
+    global _native
+    found = seat()
+    if found is None:
+        return None
+    if _native is None:
+        # A program that sets no timer does not pay for it.
+        from rallypoint.timer.file_timer import FileTimerClient
+
+        _native = FileTimerClient(found.bell_path)
+    found.offer_stacks()
+    return _native
