@@ -100,6 +100,11 @@ WALL_CLOCK_READERS: dict[str, str] = {
     "worker/error_file.py": "dates failures for people",
     "observe/event.py": "dates events for whoever reads them",
     "observe/metrics.py": "dates numbers for whoever reads them",
+    "agent/timers.py": "turns what torch's clients date into what is left",
+    "timer/file_timer.py": "torch's requests of timers are dated by it",
+    "timer/local_timer.py": "torch's requests of timers are dated by it",
+    "timer/scope.py": "torch's requests of timers are dated by it",
+    "timer/server.py": "torch's requests of timers are dated by it",
 }
 UNSAFE_USES: dict[tuple[str, str], str] = {
     (

@@ -220,8 +220,8 @@ class RoundWorkers:
             signal=exit_.signal,
             age_s=self._loop.time() - noticed_at,
             wall_time=wall_time,
-            message=blame.reason if blame else "",
             log_file=path_text(self._opened[exit_.local_rank].log_file),
+            reason=blame.reason if blame else "",
         )
 
     async def _detailed(self, exit_: Exit) -> WorkerFailure:

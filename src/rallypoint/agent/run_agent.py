@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -119,9 +120,11 @@ async def _take_part(
         stamp: Stamp, assignment: Assignment, on_exits: OnExits, on_gone: OnGone
     ) -> RoundWorkers:
         guard, origin, workers = sidecars.guard, sidecars.origin, config.workers
-        return round_workers(
+        made = round_workers(
             stamp, assignment, workers, origin, outputs, guard, on_exits, on_gone, scratch
         )
+        made.board.on_notice = partial(part.agent.say, "timer_expired")
+        return made
 
     part = Participation(
         config,

@@ -107,6 +107,7 @@ class TimerPipe:
     def __init__(self, chosen: str, bell: str, on_line: Callable[[bytes], None]) -> None:
         """Raises UsageError when the pipe can't be made."""
         self._pipe: LinePipe | None = None
+        self._on_line = on_line
         self.path = chosen
         if not chosen or not _make_way(chosen):
             if not bell:
@@ -117,7 +118,7 @@ class TimerPipe:
             self.path = bell
             return
         try:
-            self._pipe = LinePipe(chosen, lambda lines: [on_line(line) for line in lines] and None)
+            self._pipe = LinePipe(chosen, self._feed)
         except OSError as error:
             raise _cant_make(chosen, os.strerror(error.errno or 0)) from error
 
@@ -125,6 +126,10 @@ class TimerPipe:
         """Remove the pipe, if it is ours. Safe to call again."""
         if self._pipe is not None:
             self._pipe.close()
+
+    def _feed(self, lines: list[bytes]) -> None:
+        for line in lines:
+            self._on_line(line)
 
 
 def _make_way(path: str) -> bool:

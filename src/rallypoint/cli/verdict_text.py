@@ -140,7 +140,7 @@ def _advice(view: VerdictView, cause: FirstCause) -> str:
     """The next step that the evidence suggests; empty when it suggests none."""
     if cause.signal == "SIGKILL" and "out of memory" in cause.message:
         return "have the workers use less memory, or give the container more"
-    if cause.signal == "SIGKILL" and _says_no_more(cause):
+    if cause.signal == "SIGKILL" and (not cause.message or _says_no_more(cause)):
         return (
             f"something outside the job killed it; most often it ran out of memory: "
             f"look for its pid in the kernel log of {one_line(cause.node)} (dmesg -T)"

@@ -47,7 +47,9 @@ def first_cause(round_: int, reports: Sequence[Report], losses: Sequence[NodeLos
 
 
 def how_it_ended(failure: WorkerFailure) -> str:
-    """`was killed by SIGKILL`, `exited with code 3`."""
+    """`was killed by SIGKILL`, `exited with code 3`, `was ended: timer 'step' expired`."""
+    if failure.reason:
+        return f"was ended: {failure.reason}"
     if failure.signal is not None:
         return f"was killed by {signal_name(failure.signal)}"
     return f"exited with code {failure.exit_code}"

@@ -124,6 +124,8 @@ class WorkerFailure(Struct, frozen=True, array_like=True):
     log_file: str = ""
     tells_of_lost_peer: bool = False
     """The exception merely says that another worker went away."""
+    reason: str = ""
+    """Why its own agent has ended it; empty: it has ended by itself."""
 
 
 class NodeLoss(Struct, frozen=True, array_like=True):

@@ -199,7 +199,7 @@ class FileTimerServer:
                 if not self._stopping:
                     self.run_once()
             except Exception:
-                # What one client wrote, or a callback raised, must not be the end of all timers.
+                # One timer that makes trouble must not be the end of all others.
                 log.exception("a look at the timers of job %s failed", self._run_id)
                 time.sleep(_PAUSE_S)
 
@@ -226,5 +226,10 @@ class FileTimerServer:
         self.clear_timers(set(expired))
 
     def _tell(self, name: str, request: FileTimerRequest | None) -> None:
-        if self._log_event is not None:
+        if self._log_event is None:
+            return
+        try:
             self._log_event(name, request)
+        except Exception:
+            # Whoever listens must not be the end of all timers.
+            log.exception("what %r was told to failed", name)

@@ -42,7 +42,7 @@ def parse_timer_line(line: bytes) -> TimerLine | None:
     expires_at = said.get("expiration_time")
     if type(pid) is not int or type(signal) is not int or not isinstance(scope, str):
         return None
-    if type(expires_at) not in (int, float):
+    if isinstance(expires_at, bool) or not isinstance(expires_at, int | float):
         return None
     try:
         seconds = float(expires_at)

@@ -1,0 +1,187 @@
+"""W6: a worker whose timer has ended is ended, it alone, and the agent goes on."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from tests.integration.one_agent import agent
+
+STUCK = """
+import os, signal, sys, time
+from rallypoint import worker
+from rallypoint.timer import expires
+place = worker.context()
+def never_ends():
+    time.sleep(600)
+"""
+FAILS_ONCE = (
+    STUCK
+    + """
+if place.round == 0:
+    if place.rank == 0:
+        def told(*_):
+            tell("told", worker.is_current())
+            os._exit(0)
+        signal.signal(signal.SIGTERM, told)
+        tell("pid", os.getpid())
+        worker.barrier("both")
+        time.sleep(600)
+    worker.barrier("both")
+    with expires(after=60, scope="long"), expires(after=1.5, scope="all reduce"):
+        never_ends()
+with expires(after=60, scope="long"):
+    tell("round", place.round, place.restart_count, place.restart_reason)
+"""
+)
+FAILS = (
+    STUCK
+    + """
+if place.rank == 1:
+    with expires(after=1, scope="all reduce"):
+        never_ends()
+time.sleep(600)
+"""
+)
+
+
+def test_W6_an_expired_timer_ends_its_worker_alone_and_the_job_restarts(tmp_path: Path) -> None:
+    with agent(tmp_path, "--nproc-per-node=2", "--max-restarts=1", program=FAILS_ONCE) as run:
+        assert run.wait() == 0, run.err
+        # The other one has lived until the round was stopped, and was asked to end, not killed.
+        assert run.told("told") == ["False"]
+        rounds = run.told("round")
+    assert len(rounds) == 2
+    for line in rounds:
+        assert line.startswith("1 1 ")
+        assert "rank 1" in line
+        assert "timer 'all reduce' expired after 1.5 s" in line
+    assert any(
+        line.endswith("rank 1: timer 'all reduce' expired after 1.5 s: ending it")
+        for line in run.said
+    )
+
+
+def test_W6_the_last_lines_name_the_timer_and_show_the_stacks(tmp_path: Path) -> None:
+    with agent(tmp_path, "--nproc-per-node=2", program=FAILS) as run:
+        assert run.wait() == 1
+        verdict = run.err[run.err.index("rallypoint: job ") :]
+    assert "rank 1 (" in verdict.splitlines()[0]
+    assert "SIGKILL" in verdict.splitlines()[0]
+    assert "error: timer 'all reduce' expired after 1 s" in verdict
+    assert "what it was doing:" in verdict
+    assert "in never_ends" in verdict
+    assert "out of memory" not in verdict
+
+
+def test_blocks_that_are_over_in_time_end_nobody(tmp_path: Path) -> None:
+    program = (
+        STUCK
+        + """
+for turn in range(200):
+    with expires(after=0.5, scope="turn"):
+        pass
+@expires(after=0.5)
+def quick():
+    return 7
+assert [quick(), quick()] == [7, 7]
+try:
+    with expires(after=0.3, scope="fails"):
+        raise KeyError("own")
+except KeyError:
+    pass
+time.sleep(1)
+tell("done", 1)
+"""
+    )
+    with agent(tmp_path, program=program) as run:
+        assert run.wait() == 0, run.err
+        assert run.told("done") == ["1"]
+        assert "expired" not in run.err
+
+
+def test_a_timer_of_a_process_that_a_worker_started_ends_the_worker(tmp_path: Path) -> None:
+    program = """
+import subprocess, sys, time
+text = "import time; from rallypoint.timer import expires\\n"
+text += "with expires(after=1, scope='in a child'): time.sleep(600)"
+subprocess.run([sys.executable, "-c", text])
+tell("survived")
+time.sleep(600)
+"""
+    with agent(tmp_path, program=program) as run:
+        assert run.wait() == 1
+        assert run.told("survived") == []
+        assert "timer 'in a child' expired after 1 s" in run.err
+
+
+def test_a_request_for_a_process_of_somebody_else_ends_nobody(tmp_path: Path) -> None:
+    program = """
+import os, time
+from rallypoint.wire.timer_lines import format_timer_line
+bell = os.path.join(os.path.dirname(os.environ["RALLYPOINT_BOARD"]), "bell")
+fd = os.open(bell, os.O_WRONLY)
+for pid in (os.getppid(), 1, 0, -1, 2**31, 10**30):
+    os.write(fd, format_timer_line(pid, "not mine", time.time(), 9).encode() + b"\\n")
+os.write(fd, b'{"version": 1, "pid": ' + b"[" * 3000 + b"\\n")
+for number in (0, -5, 10**9):
+    os.write(fd, format_timer_line(os.getpid(), "mine", time.time(), number).encode() + b"\\n")
+time.sleep(1)
+tell("done", 1)
+"""
+    with agent(tmp_path, program=program) as run:
+        assert run.wait() == 0, run.err
+        assert run.told("done") == ["1"]
+        assert "rank 0: timer 'mine' expired" in run.err
+        assert "left alone" in run.err
+
+
+PIPE = """
+import os, stat, time
+from rallypoint.timer import FileTimerClient
+path = os.environ["TORCHELASTIC_TIMER_FILE"]
+tell("pipe", path)
+client = FileTimerClient(path)
+client.acquire("by the pipe", time.time() + 1)
+time.sleep(600)
+"""
+
+
+def test_a_pipe_at_the_place_that_torchs_variable_names_is_served_and_removed(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "timers"
+    os.mkfifo(path)  # Left behind by an agent that was killed.
+    env = {"TORCHELASTIC_TIMER_FILE": str(path)}
+    with agent(tmp_path, "--max-restarts=1", program=PIPE, env=env) as run:
+        assert run.wait() == 1
+        assert run.told("pipe") == [str(path)] * 2
+        assert "timer 'by the pipe' expired after 1 s" in run.err
+    assert not path.exists()
+
+
+def test_a_pipe_that_somebody_else_reads_is_left_to_him(tmp_path: Path) -> None:
+    path = tmp_path / "timers"
+    os.mkfifo(path)
+    fd = os.open(path, os.O_RDWR | os.O_NONBLOCK)
+    try:
+        env = {"TORCHELASTIC_TIMER_FILE": str(path)}
+        with agent(tmp_path, program=PIPE, env=env) as run:
+            assert run.wait() == 1
+            assert run.told("pipe") != [str(path)]
+            assert "timer 'by the pipe' expired after 1 s" in run.err
+        assert stat.S_ISFIFO(path.stat().st_mode)
+    finally:
+        os.close(fd)
+
+
+def test_a_place_for_the_pipe_that_is_taken_is_one_clear_line(tmp_path: Path) -> None:
+    for name, why in (("worker.py", "something else"), ("no/where", "No such file")):
+        path = tmp_path / name
+        env = {"TORCHELASTIC_TIMER_FILE": str(path)}
+        with agent(tmp_path, program="pass", env=env) as run:
+            assert run.wait() != 0
+            assert f"TORCHELASTIC_TIMER_FILE={path}: " in run.err
+            assert why in run.err
+            assert "Traceback" not in run.err
