@@ -7,19 +7,14 @@ MAX_LINE_BYTES = 4096
 
 
 class LineSplitter:
-    """Cuts what comes through a pipe into lines. What is too long for a line is dropped."""
+    """Cuts what comes through a pipe into lines. Of what is too long for a line only the end may
+    come out: whoever writes such a thing costs the writers after him nothing."""
 
     def __init__(self) -> None:
         self._rest = b""
-        self._dropping = False
 
     def feed(self, data: bytes) -> list[bytes]:
         """The lines that are complete now, without their ends."""
         *lines, rest = (self._rest + data).split(b"\n")
-        if lines and self._dropping:
-            del lines[0]
-            self._dropping = False
-        if len(rest) > MAX_LINE_BYTES:
-            self._dropping, rest = True, b""
-        self._rest = rest
+        self._rest = rest if len(rest) <= MAX_LINE_BYTES else b""
         return lines
