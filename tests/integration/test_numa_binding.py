@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
 from tests.integration.one_agent import agent
 
 from rallypoint.config import AffinityMode
+from rallypoint.process import DefaultLogsSpecs, NumaOptions, Std, start_processes
 from rallypoint.process.spawn import Command, Stage, WorkerStartError, spawn_workers
 from rallypoint.process.syscalls import reap_if_exited
 from rallypoint.process.topology import allowed_cpus, read_cpus
@@ -84,3 +86,29 @@ def test_cpus_that_went_away_are_an_error_unless_that_was_allowed() -> None:
     [worker] = spawn_workers([allowed], None)
     assert os.waitstatus_to_exitcode(os.waitpid(worker.pid, 0)[1]) == 0
     assert reap_if_exited(worker.pid)
+
+
+class TorchsOptions:
+    """`torch.numa.binding.NumaOptions`, whose modes are texts too."""
+
+    affinity_mode = "exclusive"
+    should_fall_back_if_binding_fails = False
+
+
+@pytest.mark.parametrize("options", [NumaOptions(AffinityMode.EXCLUSIVE), TorchsOptions()])
+def test_start_processes_binds_too(
+    tmp_path: Path, options: NumaOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    specs = DefaultLogsSpecs(str(tmp_path), redirects=Std.OUT)
+    show = "import os; print(*sorted(os.sched_getaffinity(0)))"
+    ranks = range(min(2, CORES))
+    args, envs = dict.fromkeys(ranks, ("-c", show)), {rank: dict[str, str]() for rank in ranks}
+    with pytest.warns(UserWarning, match="the workers are spread over"):
+        context = start_processes("job", sys.executable, args, envs, specs, numa_options=options)
+    result = context.wait(60.0)
+    context.close()
+    assert result is not None
+    texts = [Path(result.stdouts[rank]).read_text().split() for rank in ranks]
+    assert all(texts)
+    assert sum(map(len, texts)) == len(set().union(*texts))

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from tests.unit.machines import make_machine
 
-from rallypoint.agent.worker_cpus import worker_cpus
-from rallypoint.config import AffinityMode, NumaOptions, WorkerConfig
+from rallypoint.config import AffinityMode, NumaOptions
 from rallypoint.core.cpu_binding import BindingImpossible, parse_cpu_list
 from rallypoint.errors import UsageError
 from rallypoint.process.gpus import Gpu
 from rallypoint.process.topology import read_cpus
+from rallypoint.process.worker_cpus import worker_cpus
 
 EIGHT_GPUS = {f"0000:{bus:02x}:00.0": bus // 4 for bus in range(8)}
 """Four on each of two nodes."""
@@ -31,7 +31,7 @@ def cpus(
 ) -> tuple[list[str], str]:
     """The CPUs of each worker in the kernel's form, and the remark."""
     bound, notice = worker_cpus(
-        WorkerConfig(argv=("x",), count=workers),
+        workers,
         NumaOptions(AffinityMode(mode), fall_back),
         visible,
         gpus=lambda: [Gpu(f"GPU-{n}", address) for n, address in enumerate(gpus)],

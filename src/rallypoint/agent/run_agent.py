@@ -94,9 +94,9 @@ def _bound(config: AgentConfig) -> tuple[AgentConfig, Sequence[frozenset[int]]]:
     """The CPUs of each worker, none: unbound; a remark on it joins the notices."""
     if config.workers.numa is None:
         return config, ()
-    from rallypoint.agent.worker_cpus import worker_cpus
+    from rallypoint.process.worker_cpus import worker_cpus
 
-    cpus, notice = worker_cpus(config.workers, config.workers.numa, visible_devices())
+    cpus, notice = worker_cpus(config.workers.count, config.workers.numa, visible_devices())
     notices = (*config.notices, notice) if notice else config.notices
     return replace(config, notices=notices), cpus
 

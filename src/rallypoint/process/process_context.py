@@ -80,6 +80,9 @@ class ProcessPlan(Struct, frozen=True):
     stderr_filters: tuple[str, ...]
     grace_s: float
     """How long the others may take to end when one has failed."""
+    cpus: Sequence[frozenset[int]] = ()
+    """By local rank; empty: none is bound."""
+    unbound_if_refused: bool = False
 
 
 class PContext:
@@ -244,7 +247,17 @@ class _Supervision:
                 stderr_fd = self._open(Std.ERR, local_rank, relay)
                 opened += [stderr_fd] if stderr_fd is not None else []
                 argv, pass_fds = self._program(local_rank)
-                commands.append(Command(argv, env, stdout_fd, stderr_fd, pass_fds=pass_fds))
+                commands.append(
+                    Command(
+                        argv,
+                        env,
+                        stdout_fd,
+                        stderr_fd,
+                        pass_fds=pass_fds,
+                        cpus=self._plan.cpus[local_rank] if self._plan.cpus else frozenset(),
+                        unbound_if_refused=self._plan.unbound_if_refused,
+                    )
+                )
             self._workers.start(commands, self._exited)
         finally:
             for fd in opened:

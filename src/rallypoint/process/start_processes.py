@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
@@ -12,6 +13,7 @@ from rallypoint.process.logs_specs import Environs, LogsDest
 from rallypoint.process.process_context import PContext, ProcessPlan
 
 if TYPE_CHECKING:
+    from rallypoint.config import NumaOptions
     from rallypoint.process.calls import PickledCall
 
 ERROR_FILE_VARIABLE = "TORCHELASTIC_ERROR_FILE"
@@ -33,7 +35,7 @@ def start_processes(
     logs_specs: Reifies,
     log_line_prefixes: Mapping[int, str] | None = None,
     start_method: str = "spawn",
-    numa_options: None = None,
+    numa_options: NumaOptions | None = None,
     duplicate_stdout_filters: Sequence[str] | None = None,
     duplicate_stderr_filters: Sequence[str] | None = None,
     *,
@@ -48,6 +50,8 @@ def start_processes(
     Lines of teed streams have `log_line_prefixes`, else `[<name><local rank>]:`. `grace_s` is how
     long the others have to end when one has failed.
 
+    `numa_options` binds the processes as `--numa-binding` does; a remark on it is a warning.
+
     Raises ParameterError or UsageError for what can't be used, OSError where the program can't be
     run (FileNotFoundError ..), InfrastructureError where the system has no process left; then
     nothing runs.
@@ -61,11 +65,10 @@ def start_processes(
         )
     if start_method not in _START_METHODS:
         raise ParameterError(f"start_method {start_method!r}: use one of {_START_METHODS}")
-    if numa_options is not None:
-        raise ParameterError("numa_options: start_processes binds nothing; leave it out")
     dest = logs_specs.reify(envs)
     base = dict(os.environ)
     base.setdefault("PYTHONFAULTHANDLER", "1")
+    cpus = _cpus(len(envs), numa_options, base)
     environments = [
         base | {**envs[rank], ERROR_FILE_VARIABLE: dest.error_files.get(rank, "")}
         for rank in range(len(envs))
@@ -80,10 +83,29 @@ def start_processes(
         stdout_filters=tuple(duplicate_stdout_filters or ()),
         stderr_filters=tuple(duplicate_stderr_filters or ()),
         grace_s=grace_s,
+        cpus=cpus,
+        unbound_if_refused=_may_run_unbound(numa_options),
     )
     context = PContext(plan)
     context.start()
     return context
+
+
+def _cpus(
+    processes: int, numa: NumaOptions | None, environ: Mapping[str, str]
+) -> Sequence[frozenset[int]]:
+    if numa is None:
+        return ()
+    from rallypoint.process.worker_cpus import worker_cpus
+
+    cpus, notice = worker_cpus(processes, numa, environ.get("CUDA_VISIBLE_DEVICES"))
+    if notice:
+        warnings.warn(notice, stacklevel=3)
+    return cpus
+
+
+def _may_run_unbound(numa: NumaOptions | None) -> bool:
+    return numa is not None and numa.should_fall_back_if_binding_fails
 
 
 def _check_ranks(what: str, given: Mapping[int, object]) -> None:

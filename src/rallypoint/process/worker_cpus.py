@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from rallypoint.config import NumaOptions, WorkerConfig
+from rallypoint.config import AffinityMode, NumaOptions
 from rallypoint.core.cpu_binding import BindingImpossible, Cpu, bind, spread
 from rallypoint.core.wording import count
 from rallypoint.errors import UsageError
@@ -13,7 +13,7 @@ from rallypoint.process.gpus import Gpu, nvml_gpus, visible_gpus
 
 
 def worker_cpus(
-    workers: WorkerConfig,
+    workers: int,
     numa: NumaOptions,
     visible: str | None,
     *,
@@ -28,16 +28,17 @@ def worker_cpus(
 
     Raises UsageError when it can't be done, unless `numa` says to go on without.
     """
-    asked = f"--numa-binding {numa.affinity_mode}"
+    mode = AffinityMode(numa.affinity_mode)  # torch's own will do
+    asked = f"--numa-binding {mode}"
     try:
         cpus = topology.read_cpus(allowed(), sys)
         known = gpus() or ()
         seen = visible_gpus(visible, [gpu.uuid for gpu in known])
         if seen:
-            homes = _homes_of_gpus(known, seen, workers.count, cpus, sys)
+            homes = _homes_of_gpus(known, seen, workers, cpus, sys)
         else:
-            homes = spread(cpus, workers.count)
-        bound = bind(cpus, numa.affinity_mode, homes, workers.count)
+            homes = spread(cpus, workers)
+        bound = bind(cpus, mode, homes, workers)
     except BindingImpossible as why:
         if numa.should_fall_back_if_binding_fails:
             return [], f"{asked}: {why}: the workers run unbound"
