@@ -22,6 +22,7 @@ from rallypoint.process.forks import fork_process
 from rallypoint.store.access import AccessGate, Peer, Reach
 from rallypoint.store.enrol import enrol
 from rallypoint.store.peer_owner import SocketName, owner_of
+from rallypoint.store.refusal_log import LINES_MAX
 from rallypoint.store.round_store import RoundStore
 from rallypoint.store.server import StoreServer
 from rallypoint.store.server_connection import MAX_UNREAD_BYTES
@@ -555,6 +556,21 @@ def test_F9_an_unknown_address_is_held_unserved_then_dropped_with_one_line() -> 
         assert "--insecure" in said[0]
 
     serve_locally(AccessGate(hold_s=0.3), main)
+
+
+def test_F9_many_strangers_do_not_fill_the_log_and_are_counted() -> None:
+    async def main(server: StoreServer, port: int, said: list[str]) -> None:
+        def strangers() -> None:
+            for last in range(LINES_MAX + 6):
+                with connect_from(f"127.0.1.{last + 1}", port) as stranger:
+                    assert stranger.is_closed()
+
+        await in_thread(strangers)
+        assert len(said) == LINES_MAX
+        server.close()
+        assert said[LINES_MAX:] == ["turned away 6 more within 60 s"]
+
+    serve_locally(AccessGate(hold_s=0.01), main)
 
 
 def test_F9_what_a_stranger_sends_is_not_even_read() -> None:

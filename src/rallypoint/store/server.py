@@ -21,12 +21,12 @@ from rallypoint.store.fast_path import FastPath
 from rallypoint.store.keyvalue import KeyValueMachine, Replies
 from rallypoint.store.limits import StoreLimits
 from rallypoint.store.peer_owner import SocketName, identify_peer
+from rallypoint.store.refusal_log import WINDOW_S, RefusalLog
 from rallypoint.store.server_connection import BufferedConnection, ServerConnection
 from rallypoint.store.silence import SilenceWatch
 from rallypoint.wire import c10d
 from rallypoint.wire.enrolment import NONCE_BYTES, StoreEnrolment
 
-_MAX_LINES = 64
 _READ_BYTES = 1 << 18
 _PROBE_AFTER_S, _PROBE_EVERY_S, _PROBES = 600, 60, 5  # as patient as TCP is about data
 _BACKLOG = 65_535  # the kernel takes net.core.somaxconn where that is less
@@ -75,7 +75,8 @@ class StoreServer:
         self._silence_end: asyncio.TimerHandle | None = None
         self._adopting: set[asyncio.Task[object]] = set()
         self._listening: list[asyncio.Server] = []
-        self._say, self._said = say, set[tuple[str, str]]()
+        self._say, self._refusals = say, RefusalLog()
+        self._untold: asyncio.TimerHandle | None = None
         self._own_uid = os.geteuid()
         # asyncio makes a new buffer of 256 KiB for each read, unless it is given one.
         is_buffered = isinstance(self._loop, asyncio.SelectorEventLoop)
@@ -121,6 +122,7 @@ class StoreServer:
         for timer in (self._expiry, self._silence_end):
             if timer is not None:
                 timer.cancel()
+        self._tell_left_out()
         for connection in tuple(self._connections.values()):
             connection.abort()
 
@@ -219,11 +221,18 @@ class StoreServer:
         self._watch_silent()
 
     def _complain(self, refusal: Refusal) -> None:
-        # Once per address and reason: a stranger who tries for ever must not fill the log.
-        subject = (refusal.peer.address, refusal.reason)
-        if subject not in self._said and len(self._said) < _MAX_LINES:
-            self._said.add(subject)
+        if self._refusals.is_told((refusal.peer.address, refusal.reason), self._loop.time()):
             self._say(str(refusal))
+        due_s = self._refusals.due_s
+        if self._untold is None and due_s is not None:
+            self._untold = self._loop.call_at(due_s, self._tell_left_out)
+
+    def _tell_left_out(self) -> None:
+        if self._untold is not None:
+            self._untold.cancel()
+            self._untold = None
+        if left_out := self._refusals.left_out():
+            self._say(f"turned away {left_out} more within {WINDOW_S:g} s")
 
 
 def _set_options(tcp: socket.socket) -> None:

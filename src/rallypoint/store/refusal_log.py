@@ -1,0 +1,43 @@
+"""Which refusals are told: strangers must neither fill a log nor hide one that matters. Pure."""
+
+from __future__ import annotations
+
+LINES_MAX = 64
+WINDOW_S = 60.0
+"""So many lines in so many seconds; how many more there were is told at their end."""
+REMEMBERED = 1024
+"""A subject that is remembered is told once."""
+
+
+class RefusalLog:
+    """Times are seconds of any one clock that does not go back."""
+
+    def __init__(self) -> None:
+        self._told: dict[tuple[str, str], None] = {}
+        self._lines = self._left_out = 0
+        self._end_s = float("-inf")
+
+    def is_told(self, subject: tuple[str, str], now_s: float) -> bool:
+        """Whether this refusal gets a line. `subject` is the address and the reason."""
+        if subject in self._told:
+            return False
+        if now_s >= self._end_s and not self._left_out:
+            self._end_s, self._lines = now_s + WINDOW_S, 0
+        if self._lines == LINES_MAX:
+            self._left_out += 1
+            return False
+        self._lines += 1
+        self._told[subject] = None
+        if len(self._told) > REMEMBERED:
+            del self._told[next(iter(self._told))]
+        return True
+
+    @property
+    def due_s(self) -> float | None:
+        """When `left_out` has something to tell; None: nothing was left out."""
+        return self._end_s if self._left_out else None
+
+    def left_out(self) -> int:
+        """How many refusals got no line; they are forgotten."""
+        number, self._left_out = self._left_out, 0
+        return number
