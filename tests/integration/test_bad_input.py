@@ -57,6 +57,8 @@ COMMANDS: list[tuple[list[str], list[str], int]] = [
     (["--signals-to-handle=SIGNOPE", "w.py"], ["SIGNOPE"], 2),
     (["--exit-code=odd=3", "w.py"], ["odd"], 2),
     (["--log-dir=plain", "w.py"], ["plain"], 2),
+    (["--log-dir=plain/\n\x1b[2J", "w.py"], ["plain/\\n\\x1b[2J"], 2),
+    (["miss\ning.py"], ["'miss\\ning.py': no such file"], 2),
     (["--no-python", "plain"], ["./plain"], 2),
     (["--lease=0", "w.py"], ["--lease"], 2),
     (["--redirects=7", "w.py"], ["7"], 2),

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.command_line import refusal
+from tests.unit.command_line import MACHINE, refusal
+
+from rallypoint.cli.flags import FLAGS, Flag
+from rallypoint.cli.options import parse_run
+from rallypoint.errors import UsageError
 
 BAD: tuple[tuple[str, str], ...] = (
     ("--nnodes 4:2 train.py", "--nnodes 4:2: needs 1 <= MIN <= MAX <= 100000"),
@@ -198,6 +202,52 @@ BAD_ENVIRONMENT: tuple[tuple[str, str, str], ...] = (
 @pytest.mark.parametrize(("name", "text", "why"), BAD_ENVIRONMENT)
 def test_a_mistake_in_the_environment_names_the_variable(name: str, text: str, why: str) -> None:
     assert refusal("train.py", **{name: text}) == f"{name}={text}: {why}"
+
+
+FOREIGN = "a\nb\x1b[2J"
+SHOWN = r"'a\nb\x1b[2J'"
+
+
+@pytest.mark.parametrize("flag", [flag for flag in FLAGS.values() if flag.metavar])
+def test_no_value_of_an_option_breaks_the_line_or_reaches_the_terminal(flag: Flag) -> None:
+    said = []
+    for words in ([flag.name, FOREIGN], [f"{flag.name}={FOREIGN}"], [flag.name, "1" + FOREIGN]):
+        try:
+            parse_run([*words, "train.py"], {}, MACHINE)
+        except UsageError as error:
+            said.append(str(error))
+    assert [ascii(text) for text in said if not text.isprintable()] == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [FOREIGN],
+        ["--no-python", FOREIGN],
+        ["--module", "--no-python", FOREIGN],
+        [f"--{FOREIGN}"],
+        [f"-{FOREIGN}"],
+        [f"-q{FOREIGN}"],
+        [f"--standalone={FOREIGN}"],
+        [f"--rd{FOREIGN}"],
+    ],
+)
+def test_no_other_word_does(words: list[str]) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_run([*words, "train.py"], {}, MACHINE)
+    assert str(caught.value).isprintable(), ascii(str(caught.value))
+
+
+@pytest.mark.parametrize("name", ["PYTHON_EXEC", "LOGLEVEL", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"])
+def test_no_variable_does(name: str) -> None:
+    why = refusal("train.py", **{name: FOREIGN})
+    assert why.isprintable(), ascii(why)
+    assert SHOWN in why
+
+
+def test_no_list_of_devices_does() -> None:
+    why = refusal("--virtual-local-rank --nproc-per-node 2 train.py", CUDA_VISIBLE_DEVICES=FOREIGN)
+    assert why.startswith(f"--virtual-local-rank: CUDA_VISIBLE_DEVICES={SHOWN} names 1 device")
 
 
 def test_several_nodes_without_a_place_to_meet_are_shown_both_ways() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from rallypoint.core.wording import count
+from rallypoint.core.wording import count, shown
 from rallypoint.errors import UsageError
 
 LOCAL_RANK_MACRO = "${local_rank}"
@@ -125,7 +125,7 @@ def own_device(visible: str | None, local_rank: int, workers: int) -> str:
         return str(local_rank)
     devices = [entry.strip() for entry in visible.split(",")]
     if len(devices) < workers:
-        named = f"{VISIBLE_DEVICES}={visible} names {count(len(devices), 'device')}"
+        named = f"{VISIBLE_DEVICES}={shown(visible)} names {count(len(devices), 'device')}"
         raise UsageError(
             f"--virtual-local-rank: {named} for {count(workers, 'worker')}; "
             "name one device for each, or start fewer workers"

@@ -8,6 +8,7 @@ from rallypoint.cli.exit_codes import SIGNALLED, of_class
 from rallypoint.cli.verdict_text import VerdictView
 from rallypoint.config import AgentConfig
 from rallypoint.core.model import Outcome
+from rallypoint.core.wording import shown
 from rallypoint.errors import ExitClass, RallypointError
 from rallypoint.observe.summary import SummaryFile
 
@@ -54,5 +55,5 @@ class JobReport:
         try:
             self._file.write(summary)
         except OSError as error:
-            path = self._config.observe.json_summary
+            path = shown(self._config.observe.json_summary or "")
             complain("rallypoint", f"--json-summary {path}: can't be written: {error.strerror}")

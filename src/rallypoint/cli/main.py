@@ -76,6 +76,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _unknown(command: str) -> str:
     import os.path
 
+    from rallypoint.core.wording import shown
+
+    if not command.isprintable():
+        return f"{shown(command)}: no such command; known: {', '.join(_COMMANDS)}"
     if command.startswith("-"):
         return f"{command}: options come after the command; try rallypoint run {command} ..."
     if command.endswith(".py") or os.path.exists(command):

@@ -29,6 +29,7 @@ from rallypoint.config import (
     StopConfig,
     WorkerConfig,
 )
+from rallypoint.core.wording import shown
 from rallypoint.errors import ExitClass, UsageError
 
 _DEVICE_WORDS = ("cpu", "gpu", "xpu", "auto")
@@ -249,10 +250,10 @@ def _worker_command(
         raise UsageError("'': the script's name is empty; for example: rallypoint run train.py")
     if bare and not by_path:
         if machine.find_program(script) is None:
-            raise UsageError(f"{script}: {_why_no_program(script, machine)}")
+            raise UsageError(f"{shown(script)}: {_why_no_program(script, machine)}")
         return (script, *arguments)
     if not module and not machine.script_exists(script):
-        raise UsageError(f"{script}: {_why_no_script(script, machine)}")
+        raise UsageError(f"{shown(script)}: {_why_no_script(script, machine)}")
     python = (_interpreter(environ, machine), "-u")
     if module:
         return (*python, "-m", script, *arguments)
@@ -285,7 +286,7 @@ def _is_module_name(script: str) -> bool:
 def _interpreter(environ: Mapping[str, str], machine: Machine) -> str:
     chosen = environ.get("PYTHON_EXEC", "")
     if chosen and machine.find_program(chosen) is None:
-        raise UsageError(f"PYTHON_EXEC={chosen}: no such program")
+        raise UsageError(f"PYTHON_EXEC={shown(chosen)}: no such program")
     return chosen or machine.interpreter
 
 

@@ -9,6 +9,7 @@ from typing import Literal, cast
 from rallypoint.cli import values
 from rallypoint.cli.scan import Scanned, Value
 from rallypoint.config import OutputConfig, OutputMode
+from rallypoint.core.wording import shown
 from rallypoint.errors import UsageError
 from rallypoint.process.std_map import check_ranks, names_any, parse_std_map, rank_key
 from rallypoint.process.streams import colour_wanted
@@ -120,5 +121,5 @@ def _log_level(environ: Mapping[str, str]) -> LogLevel:
     given = environ.get("LOGLEVEL", "")
     word = given.strip().upper() or "INFO"
     if word not in _LOG_LEVELS:
-        raise UsageError(f"LOGLEVEL={given}: needs one of {', '.join(_LOG_LEVELS)}")
+        raise UsageError(f"LOGLEVEL={shown(given)}: needs one of {', '.join(_LOG_LEVELS)}")
     return cast(LogLevel, word)

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct, field
 
 from rallypoint.cli.flags import FLAGS, SHORT, Flag, is_torchrun
+from rallypoint.core.wording import quoted, shown
 from rallypoint.errors import UsageError
 
 _TRUE = frozenset({"true", "t", "yes", "y", "on"})
@@ -33,17 +34,12 @@ class Value(Struct, frozen=True):
 
     def wrong(self, why: str) -> UsageError:
         """The error that names this value as it was written, and the fix."""
-        shown = self.origin
-        if not shown.isprintable():
-            option = shown.removesuffix(self.text)
-            text = shown[len(option) :]
-            shown = f"{option}{quoted(text)}" if option.isprintable() else quoted(shown)
-        return UsageError(f"{shown}: {why}")
-
-
-def quoted(text: str) -> str:
-    """Foreign text in quotes, on one line; bytes that are no UTF-8 as a shell writes them."""
-    return ascii(text).replace("\\udc", "\\x")
+        origin = self.origin
+        if not origin.isprintable():
+            option = origin.removesuffix(self.text)
+            text = origin[len(option) :]
+            origin = f"{option}{quoted(text)}" if option.isprintable() else quoted(origin)
+        return UsageError(f"{origin}: {why}")
 
 
 class Scanned(Struct, frozen=True):
@@ -102,7 +98,7 @@ def _long(word: str, rest: list[str], values: dict[str, list[Value]]) -> None:
     if flag.metavar:
         _take(flag, name, text if equals else None, rest, values)
     elif equals:
-        raise UsageError(f"{word}: {flag.name} is a switch, it takes no value")
+        raise UsageError(f"{shown(word)}: {flag.name} is a switch, it takes no value")
     else:
         values.setdefault(flag.name, []).append(Value("1", flag.name))
 
@@ -115,7 +111,8 @@ def _short(word: str, rest: list[str], values: dict[str, list[Value]]) -> None:
             raise HelpRequested
         flag = SHORT.get(name)
         if flag is None:
-            raise UsageError(f"{word}: unknown option{_nearest('--' + word[1:].replace('_', '-'))}")
+            nearest = _nearest("--" + word[1:].replace("_", "-"))
+            raise UsageError(f"{shown(word)}: unknown option{nearest}")
         if flag.metavar:
             _take(flag, name, letters.removeprefix("=") or None, rest, values)
             return
@@ -152,9 +149,9 @@ def _find(spelled: str) -> Flag:
     fits = [flag for flag in fits if is_torchrun(flag)] or fits
     if len(fits) > 1:
         choices = ", ".join(flag.name for flag in fits)
-        raise UsageError(f"{spelled}: could be any of {choices}")
+        raise UsageError(f"{shown(spelled)}: could be any of {choices}")
     if not fits:
-        raise UsageError(f"{spelled}: unknown option{_nearest(name)}")
+        raise UsageError(f"{shown(spelled)}: unknown option{_nearest(name)}")
     return fits[0]
 
 

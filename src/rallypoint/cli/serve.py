@@ -17,11 +17,11 @@ from msgspec import Struct
 from rallypoint.cli import values
 from rallypoint.cli.event_lines import EventLines
 from rallypoint.cli.options import environ_token
-from rallypoint.cli.scan import Value, quoted
+from rallypoint.cli.scan import Value
 from rallypoint.config import DEFAULT_COORDINATOR_PORT, Endpoint
 from rallypoint.coordinator.listen import BindRefused, Refusal, raise_open_files_limit, try_bind
 from rallypoint.coordinator.server import Coordinator
-from rallypoint.core.wording import signal_name
+from rallypoint.core.wording import shown, signal_name
 from rallypoint.errors import UsageError
 from rallypoint.rendezvous.endpoint import NotYet, resolve
 from rallypoint.rendezvous.token import Token, find_token, user_home
@@ -60,8 +60,7 @@ class _Options(Struct, frozen=True):
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        shown = message if message.isprintable() else quoted(message)
-        raise UsageError(f"serve: {shown} (see rallypoint serve --help)")
+        raise UsageError(f"serve: {shown(message)} (see rallypoint serve --help)")
 
 
 def run(argv: list[str]) -> int:
@@ -115,12 +114,14 @@ async def _serve(options: _Options, token: Token | None, lines: EventLines) -> i
 async def _bind(options: _Options) -> list[socket]:
     found = await resolve(Endpoint(options.host, options.port))
     if isinstance(found, NotYet):
-        raise UsageError(f"--host {options.host}: {found.reason}; use an address of this machine")
+        raise UsageError(
+            f"--host {shown(options.host)}: {found.reason}; use an address of this machine"
+        )
     bound = try_bind(found.addresses, options.port)
     if not isinstance(bound, BindRefused):
         return bound
     if bound.refusal is Refusal.NOT_MINE:
-        raise UsageError(f"--host {options.host}: {bound.why}")
+        raise UsageError(f"--host {shown(options.host)}: {bound.why}")
     raise UsageError(f"--port {options.port}: {bound.why}: choose another, or stop what uses it")
 
 
@@ -136,7 +137,8 @@ def _parse(argv: list[str]) -> _Options:
         raise UsageError(f"--port {given.port}: must be 0..{_MAX_PORT}")
     if given.insecure and given.token_file:
         raise UsageError(
-            f"--token-file {given.token_file}: has no effect with --insecure; give one of the two"
+            f"--token-file {shown(given.token_file)}: has no effect with --insecure; "
+            "give one of the two"
         )
     return _Options(
         host=values.host(Value(given.host, f"--host {given.host}")),

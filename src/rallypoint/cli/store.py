@@ -17,7 +17,7 @@ from rallypoint.cli.event_lines import EventLines
 from rallypoint.cli.scan import Value
 from rallypoint.config import Endpoint
 from rallypoint.coordinator.listen import BindRefused, Refusal, try_bind
-from rallypoint.core.wording import signal_name
+from rallypoint.core.wording import shown, signal_name
 from rallypoint.errors import UsageError
 from rallypoint.rendezvous.endpoint import NotYet, resolve
 from rallypoint.store.access import EVERYBODY, AccessGate, AccessPolicy, Who
@@ -65,7 +65,7 @@ class _Options(Struct, frozen=True):
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"store: {message} (see rallypoint store --help)")
+        raise UsageError(f"store: {shown(message)} (see rallypoint store --help)")
 
 
 def run(argv: list[str]) -> int:
@@ -90,12 +90,14 @@ def run(argv: list[str]) -> int:
 async def _serve(options: _Options, limits: StoreLimits, lines: EventLines) -> int:
     found = await resolve(Endpoint(options.host, options.port))
     if isinstance(found, NotYet):
-        raise UsageError(f"--host {options.host}: {found.reason}; use an address of this machine")
+        raise UsageError(
+            f"--host {shown(options.host)}: {found.reason}; use an address of this machine"
+        )
     policy = _policy(options, found.addresses)
     listeners = try_bind(found.addresses, options.port)
     if isinstance(listeners, BindRefused):
         if listeners.refusal is Refusal.NOT_MINE:
-            raise UsageError(f"--host {options.host}: {listeners.why}")
+            raise UsageError(f"--host {shown(options.host)}: {listeners.why}")
         raise UsageError(f"--port {options.port}: {listeners.why}: choose another")
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[int] = loop.create_future()
@@ -133,7 +135,7 @@ def _policy(options: _Options, addresses: tuple[Address, ...]) -> AccessPolicy:
     if all(address.is_loopback for address in addresses):
         return AccessPolicy(Who.SAME_USER)
     raise UsageError(
-        f"--host {options.host}: other machines reach it, so say who may use the store: "
+        f"--host {shown(options.host)}: other machines reach it, so say who may use the store: "
         "--allow 10.0.0.0/8 for a network, or --insecure for everybody"
     )
 
@@ -208,7 +210,7 @@ def _parse(argv: list[str]) -> _Options:
 def _size(text: str) -> int:
     found = _SIZE.fullmatch(text)
     if found is None or not int(found[1]):
-        raise UsageError(f"--max-memory {text}: needs a size like 500M or 2G")
+        raise UsageError(f"--max-memory {shown(text)}: needs a size like 500M or 2G")
     return int(found[1]) << _UNITS[found[2].upper()]
 
 

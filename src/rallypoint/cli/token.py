@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from typing import NoReturn
 
+from rallypoint.core.wording import shown
 from rallypoint.errors import UsageError
 from rallypoint.rendezvous.token import Token, find_or_make_token, find_token, user_home
 
@@ -20,7 +22,7 @@ def run(argv: list[str], env_token: str | None = None) -> int:
     """Print a token to stdout. `env_token` is RALLYPOINT_TOKEN.
 
     Raises AccessError when a token is unsafe, malformed or can't be made, UsageError, and
-    SystemExit as argparse does.
+    SystemExit for --help.
     """
     options = _parser().parse_args(argv)
     if options.token_file is not None:
@@ -36,8 +38,13 @@ def run(argv: list[str], env_token: str | None = None) -> int:
     return 0
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"token: {shown(message)} (see rallypoint token --help)")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="rallypoint token",
         description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from rallypoint.cli.scan import Value, quoted
+from rallypoint.cli.scan import Value
 from rallypoint.config import DEFAULT_COORDINATOR_PORT, MAX_NODES, Endpoint
+from rallypoint.core.wording import shown
 from rallypoint.errors import UsageError
 from rallypoint.store.access import parse_network
 
@@ -62,8 +63,7 @@ def port(value: Value, text: str | None = None) -> int:
     digits = value.text.strip() if text is None else text
     plain = digits.isascii() and digits.isdigit() and len(digits) <= _MAX_DIGITS
     if not plain or not 0 < int(digits) < 65536:
-        shown = digits if digits.isprintable() else quoted(digits)
-        raise value.wrong(f"{shown or 'nothing'} is no port, 1 to 65535")
+        raise value.wrong(f"{shown(digits) or 'nothing'} is no port, 1 to 65535")
     return int(digits)
 
 
@@ -173,7 +173,8 @@ def signal_names(value: Value) -> tuple[str, ...]:
     names = tuple(name.strip() for name in value.text.split(",") if name.strip())
     for name in names:
         if name not in known:
-            raise value.wrong(f"{name} is no signal that can be handled{nearest(name, known)}")
+            close = nearest(name, known)
+            raise value.wrong(f"{shown(name)} is no signal that can be handled{close}")
     return names
 
 
@@ -188,8 +189,8 @@ def event_handler(value: Value, known: Callable[[], Sequence[str]]) -> str:
         return value.text
     offered = known()
     if name not in offered:
-        shown = ", ".join("jsonl:FILE" if one == "jsonl" else one for one in offered)
-        raise value.wrong(f"there is no such handler; there are: {shown}{nearest(name, offered)}")
+        listed = ", ".join("jsonl:FILE" if one == "jsonl" else one for one in offered)
+        raise value.wrong(f"there is no such handler; there are: {listed}{nearest(name, offered)}")
     return value.text
 
 

@@ -18,6 +18,16 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
+def shown(text: str) -> str:
+    """Foreign text within a sentence: as it is, or quoted where it would break the line."""
+    return text if text.isprintable() else quoted(text)
+
+
+def quoted(text: str) -> str:
+    """Foreign text in quotes, on one line; bytes that are no UTF-8 as a shell writes them."""
+    return ascii(text).replace("\\udc", "\\x")
+
+
 def signal_name(number: int) -> str:
     """`SIGKILL` for 9; real-time and unknown ones as `signal 40`."""
     try:

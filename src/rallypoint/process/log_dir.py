@@ -164,8 +164,10 @@ def is_null_device(path: str) -> bool:
 
 
 def path_text(path: str) -> str:
-    """`path` for a person or a peer: bytes that are no UTF-8 are shown as in `\\xff`."""
-    return os.fsencode(path).decode(errors="backslashreplace")
+    """`path` for a person or a peer, on one line: bytes that are no UTF-8 are shown as in `\\xff`,
+    control characters as in `\\n`."""
+    text = os.fsencode(path).decode(errors="backslashreplace")
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def storage_error(path: str, error: OSError) -> RallypointError:

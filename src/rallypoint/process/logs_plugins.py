@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, cast
 
+from rallypoint.core.wording import shown
 from rallypoint.errors import LogsSpecsError, UsageError
 from rallypoint.process.logs_specs import LogsSpecs
 from rallypoint.process.std_map import Std, StdMap
@@ -62,7 +63,7 @@ def _find(name: str) -> tuple[EntryPoint, str]:
     for group in (GROUP, TORCH_GROUP):
         for entry in entry_points(group=group, name=name):
             return entry, group
-    raise UsageError(f"--logs-specs {name}: needs one of {', '.join(known_logs_specs())}")
+    raise UsageError(f"--logs-specs {shown(name)}: needs one of {', '.join(known_logs_specs())}")
 
 
 def _for_group(wanted: StdMap, group: str) -> object:

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 from enum import IntFlag
 from typing import Any, TypeAlias
 
-from rallypoint.core.wording import count
+from rallypoint.core.wording import count, shown
 from rallypoint.errors import UsageError
 
 _FORM = "needs 0 to 3, or RANK:0-3 with commas, as in 0:1,10:3 (g12:3: global rank 12)"
@@ -92,7 +92,7 @@ def parse_std_map(text: str, nproc: int, *, flag: str = "--redirects") -> StdMap
     except ValueError as error:
         raise UsageError(f"{flag} {error}") from None
     if not isinstance(wanted, Std):
-        check_ranks(wanted, nproc, f"{flag} {text}")
+        check_ranks(wanted, nproc, f"{flag} {shown(text)}")
     return wanted
 
 
