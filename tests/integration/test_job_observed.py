@@ -252,6 +252,36 @@ def test_a_node_that_the_job_refuses_leaves_a_summary_too(cluster: Cluster) -> N
     cluster.end_well(*cluster.all_agents[:2])
 
 
+def test_a_node_that_loses_its_coordinator_leaves_a_summary(cluster: Cluster) -> None:
+    file = cluster.folder / "summary.json"
+    cluster.options |= {"lease": 2, "json_summary": str(file)}
+    a, b = cluster.agents("a", "b")
+    cluster.wait_workers(2)
+    a.kill()
+    assert b.wait_exit() == 75
+    told = summary_in(file)
+    assert (told["outcome"], told["exit_code"], told["node"]) == ("infrastructure", 75, "b")
+    (only,) = told["rounds"]
+    assert only["ended_by"] == "infrastructure"
+    assert "coordinator" in told["reason"]
+
+
+def test_an_agent_inside_a_program_tells_its_events_too(tmp_path: Path) -> None:
+    from tests.integration.own_agents import PopenAgent
+
+    from rallypoint.agent import WorkerSpec, WorkerState
+
+    file = tmp_path / "events"
+    spec = WorkerSpec(
+        "trainer", 2, entrypoint="true", max_restarts=0, event_log_handler=f"jsonl:{file}"
+    )
+    assert PopenAgent(spec).run().state is WorkerState.SUCCEEDED
+    names = Counter(event["name"] for event in events_in(file))
+    assert names[STATUS + "START"] == 2
+    assert names[STATUS + "SUCCEEDED"] == 3
+    assert {event["metadata"]["role"] for event in events_in(file)} == {"trainer"}
+
+
 def test_A3_four_agents_agree_on_rounds_restarts_and_the_first_cause(cluster: Cluster) -> None:
     cluster.options |= {"nnodes": "3:4", "max_restarts": 1}
     files = {name: cluster.folder / f"{name}.json" for name in "abcd"}

@@ -173,6 +173,15 @@ def test_a_worker_that_starts_a_job_does_not_pass_on_its_nodes_id() -> None:
     assert parse("--node-id mine train.py", **inside).rendezvous.node_id == "mine"
 
 
+def test_a_worker_that_starts_a_job_takes_neither_its_agents_port_nor_its_summary() -> None:
+    given = {"RALLYPOINT_METRICS_PORT": "9400", "RALLYPOINT_JSON_SUMMARY": "s.json"}
+    watched = parse("train.py", **given, PET_EVENT_LOG_HANDLER="jsonl:e").observe
+    assert (str(watched.metrics), watched.json_summary) == ("127.0.0.1:9400", "s.json")
+    assert watched.event_log_handler == "jsonl:e"
+    inside = parse("train.py", **given, RALLYPOINT_INCARNATION="1").observe
+    assert (inside.metrics, inside.json_summary) == (None, None)
+
+
 def test_the_token_itself_is_kept_out_of_sight() -> None:
     config = parse("train.py", RALLYPOINT_TOKEN=" secret-secret \n")
     assert config.access.token_text == "secret-secret"

@@ -19,7 +19,7 @@ from rallypoint.errors import UsageError
 
 _TRUE = frozenset({"true", "t", "yes", "y", "on"})
 _FALSE = frozenset({"false", "f", "no", "n", "off"})
-_NODE_ID = FLAGS["--node-id"]
+_OF_ONE_AGENT = ("--node-id", "--json-summary", "--metrics-port")
 
 
 class HelpRequested(Exception):
@@ -166,11 +166,16 @@ def _twins(environ: Mapping[str, str], values: dict[str, list[Value]]) -> None:
     """Fills in what the command line left out. An empty variable counts as absent.
 
     A worker is told its node's id in a variable of the same name as the twin of --node-id; in
-    there it is a fact about the outer job, not a wish for a job that the worker starts itself.
+    there it is a fact about the outer job, not a wish for a job that the worker starts itself. And
+    two agents can't have the same port, or the same summary.
     """
     inside_a_worker = "RALLYPOINT_INCARNATION" in environ
     for flag in FLAGS.values():
-        if flag.name in values or not flag.env_name or (inside_a_worker and flag is _NODE_ID):
+        if (
+            flag.name in values
+            or not flag.env_name
+            or (inside_a_worker and flag.name in _OF_ONE_AGENT)
+        ):
             continue
         text = environ.get(flag.env_name, "")
         if text:

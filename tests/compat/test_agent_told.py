@@ -1,0 +1,131 @@
+"""What an agent tells of one and the same job, beside torchrun: events, and metrics."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.compat.launches import plain_environ
+
+STATUS = "torchelastic.worker.status."
+WORKER = """
+import os, sys, time
+first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+if first and os.environ["RANK"] == "0":
+    time.sleep(60)
+sys.exit(3 if first else 0)
+"""
+MEASURED = """
+import sys
+from {package} import MetricHandler, configure
+class Kept(MetricHandler):
+    def emit(self, data):
+        print("METRIC", data.group_name, data.name, data.value, flush=True)
+configure(Kept())
+{run}
+"""
+TORCHS = """
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+config = LaunchConfig(
+    1, 1, 2, run_id="r", role="default", rdzv_backend="c10d", rdzv_endpoint="localhost:0",
+    max_restarts=int(sys.argv[2]), monitor_interval=0.01,
+)
+try:
+    elastic_launch(config, sys.executable)(sys.argv[1])
+except ChildFailedError:
+    pass
+"""
+OURS = """
+from rallypoint.cli.main import main
+options = ["--nproc-per-node", "2", "--max-restarts", sys.argv[2], "--quiet"]
+main(["run", *options, sys.argv[1]])
+"""
+PACKAGES = {
+    "torch.distributed.elastic.metrics": TORCHS,
+    "rallypoint.observe": OURS,
+}
+# Torch measures its agent's methods, which are not ours; we measure phases.
+METHODS = ("SimpleElasticAgent.", "LocalElasticAgent.")
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "worker.py"
+    path.write_text(WORKER)
+    return path
+
+
+def events_of(command: list[str], script: Path) -> list[dict[str, Any]]:
+    options = ["--nproc-per-node", "2", "--max-restarts", "1", "--event-log-handler", "console"]
+    done = subprocess.run(
+        [sys.executable, *command, *options, "--rdzv-id", "r", str(script)],
+        env=plain_environ(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    told = [json.loads(line) for line in done.stderr.splitlines() if line.startswith('{"name"')]
+    return [event for event in told if event["name"].startswith(STATUS)]
+
+
+def test_events_have_torchs_names_sources_and_keys(script: Path) -> None:
+    torchs = events_of(["-m", "torch.distributed.run"], script)
+    ours = events_of(["-m", "rallypoint", "run"], script)
+    for event in torchs:
+        mine = next(e for e in ours if (e["name"], e["source"]) == (event["name"], event["source"]))
+        assert set(event["metadata"]) == set(mine["metadata"]) - {"id", "node", "round", "reason"}
+        nested = json.loads(event["metadata"]["metadata"])
+        own = json.loads(mine["metadata"]["metadata"])
+        assert set(nested) == set(own)
+        assert nested["entry_point"] == own["entry_point"]
+        for key, value in nested.items():
+            assert not isinstance(own[key], list), f"{key}: torchrun wraps {value}"
+        assert event["timestamp"] == 0 < mine["timestamp"]
+    # Torchrun tells of workers' ends in the last round only, and not of those that it restarted.
+    assert Counter(e["name"] for e in ours) - Counter(e["name"] for e in torchs) == {
+        STATUS + "FAILED": 1,
+        STATUS + "TERMINATED": 1,
+    }
+    assert not Counter(e["name"] for e in torchs) - Counter(e["name"] for e in ours)
+
+
+@pytest.mark.parametrize("max_restarts", [0, 1, 3])
+def test_metrics_have_torchs_names_and_end_with_its_values(script: Path, max_restarts: int) -> None:
+    torchs, ours = (
+        metrics_of(package, run, script, max_restarts) for package, run in PACKAGES.items()
+    )
+    named = {name for name in torchs if not name.startswith(METHODS)}
+    assert named >= {"workers.default.flakiness", "workers.default.remaining_restarts"}
+    assert {name: ours[name] for name in named} == {name: torchs[name] for name in named}
+    more = {name for name in ours if not name.startswith("phase.")} - named
+    assert more <= {"workers.default.healthy", "workers.default.stopped"}
+    assert "phase.spawn.duration.ms" in ours
+
+
+def metrics_of(package: str, run: str, script: Path, max_restarts: int) -> dict[str, str]:
+    """The last value of each."""
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            MEASURED.format(package=package, run=run),
+            script,
+            str(max_restarts),
+        ],
+        env=plain_environ(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    told = [line.split(" ") for line in done.stdout.splitlines() if line.startswith("METRIC ")]
+    assert told, done.stderr
+    assert {group for _, group, _, _ in told} == {"torchelastic"}
+    return {name: value for _, _, name, value in told}
