@@ -196,7 +196,7 @@ def event_handler(value: Value, known: Callable[[], Sequence[str]]) -> str:
 
 def file_to_write(value: Value) -> str:
     """A path; not `-`, and none that ends like a directory's."""
-    if value.text in ("-", ".", "..") or value.text.endswith("/") or "\0" in value.text:
+    if value.text in ("", "-", ".", "..") or value.text.endswith("/") or "\0" in value.text:
         raise value.wrong("needs the name of a file")
     return value.text
 
