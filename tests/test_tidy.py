@@ -112,7 +112,7 @@ UNSAFE_USES: dict[tuple[str, str], str] = {
         "imports pickle",
     ): "a function's arguments and result, between an agent and its own child"
     for path in ("process/bootstrap.py", "process/calls.py", "process/result_files.py")
-}
+} | {("process/command_line.py", "calls exec"): "the worker's own script, in the worker"}
 
 
 def imports(source: str) -> Iterator[str]:

@@ -9,7 +9,7 @@ import pytest
 from tests.integration.function_job import function_job
 from tests.integration.one_agent import eventually
 
-every_method = pytest.mark.parametrize("method", ["spawn"])
+every_method = pytest.mark.parametrize("method", ["spawn", "forkserver", "fork"])
 
 
 def end(home: Path, functions: str, launch: str) -> tuple[int, str, str]:
@@ -56,7 +56,10 @@ def look():
     return SEEN, mine.SEEN
 """
     code, out, err = end(tmp_path, functions, f"look, method={method!r}")
-    assert (code, out) == (0, "returned {0: ('0', '0'), 1: ('1', '1')}\n"), err
+    # A fork has its main module from before it was one.
+    own = [None, None] if method == "fork" else ["0", "1"]
+    expected = {rank: (own[rank], str(rank)) for rank in (0, 1)}
+    assert (code, out) == (0, f"returned {expected}\n"), err
 
 
 @every_method
@@ -109,7 +112,7 @@ def test_a_result_that_cannot_be_pickled_fails_the_worker(method: str, tmp_path:
     assert "return plain data" in err
 
 
-@pytest.mark.parametrize("method", ["spawn"])
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
 @pytest.mark.parametrize(
     ("launch", "said"),
     [
@@ -173,3 +176,20 @@ def second_time():
 """
     code, out, err = end(tmp_path, functions, f"second_time, max_restarts=1, method={method!r}")
     assert (code, out.splitlines()[-1]) == (0, "returned {0: '0', 1: '1'}"), err
+
+
+@every_method
+def test_a_function_may_run_a_loop_and_start_processes(method: str, tmp_path: Path) -> None:
+    functions = """
+async def say(word):
+    return word
+
+def work():
+    import asyncio, multiprocessing, subprocess
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        number = pool.apply(abs, (-4,))
+    word = subprocess.run(["echo", "x"], capture_output=True, text=True).stdout
+    return asyncio.run(say("done")), number, word
+"""
+    code, out, err = end(tmp_path, functions, f"work, count=1, method={method!r}")
+    assert (code, out) == (0, "returned {0: ('done', 4, 'x\\n')}\n"), err

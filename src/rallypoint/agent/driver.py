@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 from typing import assert_never
 
 from rallypoint.agent.chronicle import Chronicle
@@ -311,28 +312,29 @@ class Agent:
             node_id=self._node_id(),
             max_restarts=self._config.restart.max_restarts,
         )
-        began_at = self._loop.time()
         try:
-            self._workers.start(placement)
+            self._workers.start(placement, partial(self._started, self._loop.time()))
         except RallypointError as error:
             self._workers = None
             if isinstance(error, InfrastructureError | LogsSpecsError) and self._is_alone:
-                self._give_up(error)
+                self.give_up(error)
             else:
                 self._could_not_spawn(stamp, assignment, str(error))
-        else:
-            count = self._config.workers.count
-            text = f"started {count} worker{'s' if count > 1 else ''}"
-            took_s = round(self._loop.time() - began_at, 6)
-            self.say("workers_started", text, (("took_s", took_s),))
-            self.chronicle.spawned(self._workers.pids, took_s, self._workers.board)
+
+    def _started(self, began_at: float) -> None:
+        count = self._config.workers.count
+        took_s = round(self._loop.time() - began_at, 6)
+        text = f"started {count} worker{'s' if count > 1 else ''}"
+        self.say("workers_started", text, (("took_s", took_s),))
+        assert self._workers is not None
+        self.chronicle.spawned(self._workers.pids, took_s, self._workers.board)
 
     @property
     def _is_alone(self) -> bool:
         return self._config.rendezvous.max_nodes == 1
 
-    def _give_up(self, error: RallypointError) -> None:
-        """No worker of this job of one node is to blame, and the same will happen again."""
+    def give_up(self, error: RallypointError) -> None:
+        """No worker is to blame, and the same will happen again."""
         self._store.close()
         if not self.finished.done():
             self.finished.set_exception(error)

@@ -55,6 +55,19 @@ class WorkerPlacement(Struct, frozen=True, kw_only=True):
     """The named pipe for timers of torch's clients; empty: none was asked for."""
 
 
+def common_environ(
+    omp_threads: int | None, base: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """What all workers of a node have, besides their places."""
+    environ = dict(os.environ if base is None else base)
+    environ.pop(TOKEN_VARIABLE, None)
+    environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
+    environ.setdefault("PYTHONFAULTHANDLER", "1")
+    if omp_threads is not None:
+        environ.setdefault("OMP_NUM_THREADS", str(omp_threads))
+    return environ
+
+
 def worker_environ(
     placement: WorkerPlacement, base: Mapping[str, str] | None = None
 ) -> dict[str, str]:
@@ -68,12 +81,7 @@ def worker_environ(
 
     Raises UsageError where each worker should see one device and there is none for this one.
     """
-    environ = dict(os.environ if base is None else base)
-    environ.pop(TOKEN_VARIABLE, None)
-    environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
-    environ.setdefault("PYTHONFAULTHANDLER", "1")
-    if placement.omp_threads is not None:
-        environ.setdefault("OMP_NUM_THREADS", str(placement.omp_threads))
+    environ = common_environ(placement.omp_threads, base)
     environ |= {
         "LOCAL_RANK": str(placement.local_rank),
         "RANK": str(placement.rank),

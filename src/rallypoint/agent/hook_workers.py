@@ -63,10 +63,15 @@ class HookWorkers:
         self._known: dict[int, WorkerFailure] = {}
         self._results: dict[int, object] = {}
 
-    def start(self, placement: Callable[[int, str], WorkerPlacement]) -> None:
+    def start(
+        self,
+        placement: Callable[[int, str], WorkerPlacement],
+        on_started: Callable[[], None],
+    ) -> None:
         """Seat the group, and have the hooks start it."""
         seat(self._group, placement)
         self._spend(self._run)
+        on_started()
 
     def notice(self) -> None:
         """A hook tells by itself."""

@@ -31,8 +31,13 @@ class NodeWorkers(Protocol):
         """What the workers and this agent tell each other; `WorkerBoard.silent` where they don't.
         Closed by then when `on_gone` is called."""
 
-    def start(self, placement: Callable[[int, str], WorkerPlacement]) -> None:
-        """Start all; `placement(local_rank, error_file)` says what each is told.
+    def start(
+        self,
+        placement: Callable[[int, str], WorkerPlacement],
+        on_started: Callable[[], None],
+    ) -> None:
+        """Start all; `placement(local_rank, error_file)` says what each is told. `on_started` is
+        called when they run, which may be later, and not at all if they are ended before.
 
         Raises UsageError or InfrastructureError; then none runs.
         """

@@ -141,6 +141,7 @@ class Participation:
         if self._sidecars is not None:
             self._sidecars.watch_guard(self._guard_replaced)
             self._sidecars.on_storage_error = partial(self.agent.say, "log_storage")
+            self._sidecars.origin.watch(self.agent.give_up, partial(self.agent.say, "prepared"))
         if self._embedding is not None:
             self._embedding.attach(loop, self._signalled)
         else:
@@ -155,7 +156,7 @@ class Participation:
             if number not in self._signals:
                 signal.signal(number, signal.SIG_IGN)
         release_signals()
-        if needed():
+        if needed() or (self._sidecars is not None and self._sidecars.origin.adopts_orphans):
             self._reaper = Reaper.install(loop, self._is_ours)
 
     def _uninstall(self) -> None:
@@ -163,6 +164,7 @@ class Participation:
             self._embedding.detach()
         if self._sidecars is not None:
             self._sidecars.unwatch_guard()
+            self._sidecars.origin.unwatch()
         if self._reaper is not None:
             self._reaper.close()
 

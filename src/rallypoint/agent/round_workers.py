@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 from msgspec.structs import replace
@@ -18,10 +19,11 @@ from rallypoint.agent.board import WorkerBoard
 from rallypoint.agent.environ import WorkerPlacement, worker_environ
 from rallypoint.agent.node_workers import OnExits, OnGone
 from rallypoint.agent.watchdog import Watchdog
-from rallypoint.agent.worker_origin import WorkerOrigin
+from rallypoint.agent.worker_origin import OriginLostError, WorkerOrigin
 from rallypoint.config import WorkerConfig
 from rallypoint.core.group_events import Exit
 from rallypoint.core.model import Assignment, Stamp, WorkerFailure
+from rallypoint.errors import RallypointError
 from rallypoint.process import exits
 from rallypoint.process.exits import WorkerExit
 from rallypoint.process.guard import Guard
@@ -29,6 +31,7 @@ from rallypoint.process.limits import out_of_files
 from rallypoint.process.log_dir import path_text
 from rallypoint.process.oom import OomWatch
 from rallypoint.process.result_files import ResultFiles
+from rallypoint.process.spawn import Command
 from rallypoint.process.worker_output import WorkerOutput, WorkerOutputs
 from rallypoint.process.workers import WorkerSet
 
@@ -67,36 +70,79 @@ class RoundWorkers:
         self._outcomes: dict[int, WorkerExit] = {}
         self._failed: tuple[Exit, ...] = ()
         self._killed = asyncio.Event()
+        self._starting: asyncio.Task[None] | None = None
         self._clearing: asyncio.Task[None] | None = None
         self._oom = OomWatch()
         self.board = WorkerBoard.open(scratch, assignment.round, config.count)
         self._watchdog = Watchdog(self.board, assignment.base_rank, self._workers.signal_one)
 
-    def start(self, placement: Callable[[int, str], WorkerPlacement]) -> None:
+    def start(
+        self,
+        placement: Callable[[int, str], WorkerPlacement],
+        on_started: Callable[[], None],
+    ) -> None:
         """Spawn all workers; `placement(local_rank, error_file)` says what each is told.
 
-        Raises UsageError or InfrastructureError; then none runs.
+        Raises UsageError or InfrastructureError; then none runs. Where they come from is not ready
+        yet, or is lost in this moment: later. Should that fail, the origin's `on_error` is called.
         """
-        ranks = range(self._config.count)
+        with self._closing_unless_started():
+            commands = self._open(placement)
+            if not self._origin.is_ready or not self._try_to_start(commands):
+                self._starting = self._loop.create_task(self._start_later(commands, on_started))
+                return
+        on_started()
+
+    async def _start_later(
+        self, commands: Sequence[Command], on_started: Callable[[], None]
+    ) -> None:
         try:
-            unopened = {rank: worker_environ(placement(rank, "")) for rank in ranks}
-            self._opened = self._outputs.open_round(self._assignment.round, unopened)
-            commands, board, timer_file = [], self.board.path, self._watchdog.open()
-            for local_rank, output in enumerate(self._opened):
-                place = placement(local_rank, output.error_file)
-                environ = worker_environ(replace(place, board=board, timer_file=timer_file))
-                commands.append(self._origin.command(local_rank, environ, output, self._results))
+            with self._closing_unless_started():
+                await self._origin.wait_ready()
+                while not self._try_to_start(commands):
+                    await self._origin.wait_ready()
+        except RallypointError as error:
+            self._origin.fail(error)
+        else:
+            on_started()
+
+    def _open(self, placement: Callable[[int, str], WorkerPlacement]) -> list[Command]:
+        ranks = range(self._config.count)
+        unopened = {rank: worker_environ(placement(rank, "")) for rank in ranks}
+        self._opened = self._outputs.open_round(self._assignment.round, unopened)
+        commands, board, timer_file = [], self.board.path, self._watchdog.open()
+        for local_rank, output in enumerate(self._opened):
+            place = placement(local_rank, output.error_file)
+            environ = worker_environ(replace(place, board=board, timer_file=timer_file))
+            commands.append(self._origin.command(local_rank, environ, output, self._results))
+        return commands
+
+    def _try_to_start(self, commands: Sequence[Command]) -> bool:
+        """False when it is worth another try."""
+        try:
             self._workers.start(commands, self._exited, self._origin.spawn)
-            self.board.pids = self._workers.pids
+        except OriginLostError:
+            return False
+        self.board.pids = self._workers.pids
+        return True
+
+    @contextmanager
+    def _closing_unless_started(self) -> Iterator[None]:
+        """Workers that were started have their own copies of what was opened for them."""
+        waits = False
+        try:
+            yield
+            waits = not self._workers.pids
         except OSError as error:
             if (short := out_of_files(error)) is None:
                 raise
             raise short from error
         finally:
-            for output in self._opened:
-                output.close()
-            if not self._workers.pids:
-                self._close()
+            if not waits:
+                for output in self._opened:
+                    output.close()
+                if not self._workers.pids:
+                    self._close()
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -129,13 +175,19 @@ class RoundWorkers:
 
         Raises OSError when there is no descriptor left to look for processes.
         """
+        self._cancel_start()
         self._workers.kill_all()
         self._close()
 
     def clear(self) -> None:
         """Call `on_gone` when nothing is left. Safe to call again."""
+        self._cancel_start()
         if self._clearing is None:
             self._clearing = self._loop.create_task(self._clear())
+
+    def _cancel_start(self) -> None:
+        if self._starting is not None:
+            self._starting.cancel()
 
     def failures(self, failed: tuple[Exit, ...]) -> tuple[WorkerFailure, ...]:
         """What is known at once of these exits; the rest comes with `on_gone`."""

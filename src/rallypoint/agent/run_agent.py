@@ -16,7 +16,7 @@ from rallypoint.agent.participation import JobEnd, Participation
 from rallypoint.agent.round_workers import RoundWorkers
 from rallypoint.agent.sidecars import Sidecars
 from rallypoint.agent.telemetry import Telemetry
-from rallypoint.agent.worker_origin import WorkerOrigin
+from rallypoint.agent.worker_origin import make_origin
 from rallypoint.config import AgentConfig, OnJoin, StopConfig
 from rallypoint.core.model import Assignment, SharedSettings, Stamp
 from rallypoint.errors import RallypointError, UsageError
@@ -54,7 +54,7 @@ def run_agent(
     scratch = make_scratch(config.output.temp_dir, config.rendezvous.run_id)
     try:
         passing = [path for path in (files.passing_dir, scratch) if path]
-        sidecars = Sidecars.start(passing, WorkerOrigin(config.workers, cpus))
+        sidecars = Sidecars.start(passing, make_origin(config.workers, cpus))
         try:
             loop, selector = new_loop()
         except BaseException:

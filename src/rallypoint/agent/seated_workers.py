@@ -16,12 +16,19 @@ class SeatedWorkers(RoundWorkers):
 
     group: WorkerGroup
 
-    def start(self, placement: Callable[[int, str], WorkerPlacement]) -> None:
+    def start(
+        self,
+        placement: Callable[[int, str], WorkerPlacement],
+        on_started: Callable[[], None],
+    ) -> None:
+        def note() -> None:
+            for worker, pid in zip(self.group.workers, self.pids, strict=True):
+                worker.id = pid
+            self.group.state = WorkerState.HEALTHY
+            on_started()
+
         seat(self.group, placement)
-        super().start(placement)
-        for worker, pid in zip(self.group.workers, self.pids, strict=True):
-            worker.id = pid
-        self.group.state = WorkerState.HEALTHY
+        super().start(placement, note)
 
     def clear(self) -> None:
         if WorkerState.is_running(self.group.state):

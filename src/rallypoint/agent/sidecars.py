@@ -32,6 +32,13 @@ class Sidecars:
         except OSError as error:
             self.guard.stop()
             raise cant_start_process(error) from error
+        try:
+            origin.start(self.guard)
+        except BaseException as error:
+            self.kill()
+            if isinstance(error, OSError):
+                raise cant_start_process(error) from error
+            raise
 
     @classmethod
     def start(cls, temporary_dirs: Sequence[str], origin: WorkerOrigin) -> Sidecars:
@@ -42,7 +49,7 @@ class Sidecars:
 
     def owns(self, pid: int) -> bool:
         """Nobody else may reap these."""
-        return self.guard.owns(pid) or pid == self.relay.process.pid
+        return self.guard.owns(pid) or pid == self.relay.process.pid or self.origin.owns(pid)
 
     def watch_guard(self, on_replaced: Callable[[Guard], None]) -> None:
         """Replace a guard that was killed: without one, a killed agent leaves workers behind."""
@@ -76,6 +83,7 @@ class Sidecars:
         self.unwatch_guard()
         self.guard.stop()
         self.guard = self._start_guard()
+        self.origin.use_guard(self.guard)
         assert self._on_guard_replaced is not None
         self._on_guard_replaced(self.guard)
         self.watch_guard(self._on_guard_replaced)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rallypoint.agent.environ import worker_argv
-from rallypoint.config import WorkerConfig
+from rallypoint.config import StartMethod, WorkerConfig
+from rallypoint.errors import InfrastructureError, RallypointError
 from rallypoint.process.guard import Guard
 from rallypoint.process.result_files import ResultFiles
 from rallypoint.process.spawn import Command, WorkerProcess, spawn_workers
@@ -16,22 +17,64 @@ if TYPE_CHECKING:
     from rallypoint.process.calls import PickledCall
 
 
+class OriginLostError(InfrastructureError):
+    """What workers come from has just died; no worker of the batch is left. It is being replaced:
+    wait until it is ready, then try again."""
+
+
 class WorkerOrigin:
-    """For the life of an agent: it serves every round. Close it last.
+    """Execs every worker. For the life of an agent: it serves every round.
 
-    `cpus`: by local rank, the CPUs that each worker may use; empty: where the agent may run.
-
-    Raises UsageError when the function or its arguments can't be pickled.
+    A life: `start` before the loop runs, `watch` in it, `unwatch`, `close`. `cpus`: by local rank,
+    the CPUs that each worker may use; empty: where the agent may run.
     """
 
+    adopts_orphans = False
+    """Whether orphans of workers become children of this process, which must reap them."""
+
     def __init__(self, config: WorkerConfig, cpus: Sequence[frozenset[int]] = ()) -> None:
+        """Raises UsageError when the function or its arguments can't be pickled."""
         self._config, self._cpus = config, cpus
         self._calls: list[PickledCall] = []
-        if config.function is not None:
+        self._on_error: Callable[[RallypointError], None] | None = None
+        if config.function is not None and config.method is not StartMethod.FORK:
             # Needed for functions only: pickling takes time to import.
             from rallypoint.process.calls import pickle_calls
 
             self._calls = pickle_calls(config.function)
+
+    def start(self, guard: Guard) -> None:
+        """Start what workers come from. Raises UsageError or InfrastructureError."""
+
+    def watch(
+        self, on_error: Callable[[RallypointError], None], on_notice: Callable[[str], None]
+    ) -> None:
+        """In the loop: keep ready. `on_error`: there will be no worker, ever."""
+        self._on_error = on_error
+
+    def unwatch(self) -> None:
+        """The loop is about to end. Safe without a watch."""
+        self._on_error = None
+
+    def fail(self, error: RallypointError) -> None:
+        """Tell whoever watches that no worker can be started."""
+        if self._on_error is not None:
+            self._on_error(error)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether `spawn` may be called."""
+        return True
+
+    async def wait_ready(self) -> None:
+        """Return when it `is_ready`; never after `on_error`. Safe to cancel."""
+
+    def owns(self, pid: int) -> bool:
+        """Nobody else may reap this child."""
+        return False
+
+    def use_guard(self, guard: Guard) -> None:
+        """The guard was replaced."""
 
     def command(
         self,
@@ -59,10 +102,25 @@ class WorkerOrigin:
         )
 
     def spawn(self, commands: Sequence[Command], guard: Guard | None) -> list[WorkerProcess]:
-        """Start all or none: see `spawn_workers`."""
+        """Start all or none: see `spawn_workers`. Raises OriginLostError besides."""
         return spawn_workers(commands, guard)
 
     def close(self) -> None:
-        """Nothing can be started any more. Safe to repeat."""
+        """Nothing can be started any more; nothing of ours is left. Safe to repeat."""
         while self._calls:
             self._calls.pop().close()
+
+
+def make_origin(config: WorkerConfig, cpus: Sequence[frozenset[int]] = ()) -> WorkerOrigin:
+    """By the start method. Raises UsageError for what can't be started that way."""
+    match config.method:
+        case StartMethod.FORKSERVER:
+            from rallypoint.agent.prepared_origin import PreparedOrigin
+
+            return PreparedOrigin(config, cpus)
+        case StartMethod.FORK:
+            from rallypoint.agent.forking_origin import ForkingOrigin
+
+            return ForkingOrigin(config, cpus)
+        case StartMethod.SPAWN:
+            return WorkerOrigin(config, cpus)

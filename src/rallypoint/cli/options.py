@@ -31,12 +31,9 @@ from rallypoint.config import (
 )
 from rallypoint.core.wording import shown
 from rallypoint.errors import ExitClass, UsageError
+from rallypoint.process.command_line import RUN_PATH
 
 _DEVICE_WORDS = ("cpu", "gpu", "xpu", "auto")
-_RUN_PATH = (
-    "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
-)
-"""Needs nothing but the standard library in the worker's interpreter, and hides itself."""
 
 
 class Machine(Struct, frozen=True):
@@ -258,7 +255,7 @@ def _worker_command(
     if module:
         return (*python, "-m", script, *arguments)
     if by_path:
-        return (*python, "-c", _RUN_PATH, script, *arguments)
+        return (*python, "-c", RUN_PATH, script, *arguments)
     return (*python, script, *arguments)
 
 

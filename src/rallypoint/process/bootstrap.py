@@ -12,7 +12,7 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
 
 OWN_FOLDER = os.path.dirname(os.path.abspath(__file__))
@@ -36,7 +36,7 @@ def run_pickled_call(call_fd: int, result_fd: int, inherited: list[int]) -> None
     """
     import io
     import pickle
-    from multiprocessing import process, spawn
+    from multiprocessing import process
 
     content = io.BytesIO(_read(call_fd))
     os.close(call_fd)
@@ -46,8 +46,7 @@ def run_pickled_call(call_fd: int, result_fd: int, inherited: list[int]) -> None
         main_module = _prepare_paths(pickle.load(content))
 
         def load_and_call() -> None:
-            if main_module:
-                spawn.prepare(main_module)
+            import_main(main_module)
             function, args = _load(content)
             assert callable(function)
             del current._inheriting  # type: ignore[attr-defined]
@@ -59,6 +58,61 @@ def run_pickled_call(call_fd: int, result_fd: int, inherited: list[int]) -> None
         _recorded(load_and_call)
     finally:
         current.__dict__.pop("_inheriting", None)
+
+
+def prepare_from(call_fd: int) -> dict[str, object]:
+    """In a prepared process: have the paths of a call's caller, and closes `call_fd`. Returns what
+    `import_main` needs."""
+    import io
+    import pickle
+
+    content = io.BytesIO(_read(call_fd))
+    os.close(call_fd)
+    return _prepare_paths(pickle.load(content))
+
+
+def import_main(main_module: dict[str, object]) -> None:
+    """Import the caller's main module, as `multiprocessing` does, unless that was done before."""
+    from multiprocessing import process, spawn
+
+    current = process.current_process()
+    outer = hasattr(current, "_inheriting")
+    current._inheriting = True  # type: ignore[attr-defined]
+    try:
+        spawn.prepare(main_module)
+    finally:
+        if not outer:
+            del current._inheriting  # type: ignore[attr-defined]
+
+
+def run_call(
+    function: Callable[..., object],
+    args: tuple[object, ...],
+    result_fd: int,
+    environ: Mapping[str, str],
+) -> None:
+    """In a fork of the caller, which has function and arguments."""
+    set_environ(environ)
+    _recorded(lambda: _leave_result(result_fd, function, function(*args)))
+
+
+def run_command(argv: Sequence[str], environ: Mapping[str, str]) -> None:
+    """In a fork of the caller: run a Python command line."""
+    from rallypoint.process import command_line
+
+    set_environ(environ)
+    line = command_line.parse(argv)
+    assert line is not None
+    if not sys.flags.safe_path:
+        sys.path.insert(0, command_line.first_path(line))
+    show_users_frames()
+    command_line.run(line, argv)
+
+
+def set_environ(environ: Mapping[str, str]) -> None:
+    """Have exactly this environment."""
+    os.environ.clear()
+    os.environ.update(environ)
 
 
 def _recorded(body: Callable[[], None]) -> None:

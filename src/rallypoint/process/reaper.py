@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from rallypoint.process import sigchld, syscalls
 
@@ -43,6 +43,17 @@ class Reaper:
 def needed() -> bool:
     """Whether orphans come to this process by nature: it is PID 1 of a container."""
     return os.getpid() == 1
+
+
+def reap_orphans_of(sids: Collection[int], is_ours: Callable[[int], bool]) -> None:
+    """Reap what has come from these sessions and exited. For a process that has other children of
+    its own, whose exit statuses somebody waits for."""
+    for pid in _children():
+        try:
+            if os.getsid(pid) in sids and not is_ours(pid):
+                syscalls.reap_if_exited(pid)
+        except ProcessLookupError:
+            continue
 
 
 def _children() -> list[int]:

@@ -14,7 +14,7 @@ import resource
 import signal
 import struct
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from typing import NoReturn
 
@@ -22,6 +22,7 @@ from msgspec import Struct
 
 from rallypoint.errors import InfrastructureError, UsageError
 from rallypoint.process import dispositions, syscalls
+from rallypoint.process.forked_body import run_forked
 from rallypoint.process.guard import Guard, register_self
 
 _REPORT = struct.Struct("=iii")
@@ -46,6 +47,8 @@ class Command(Struct, frozen=True):
 
     `pass_fds`, above 2, keep their numbers in the worker. `cpus` are those that it may use; empty:
     where the agent may run. With `unbound_if_refused` it starts even if the kernel refuses them.
+    With a `body` nothing is exec'd: the worker is a fork of this process that runs it, see
+    `forked_body`; `argv` and `env` are not used.
     """
 
     argv: Sequence[str]
@@ -56,6 +59,7 @@ class Command(Struct, frozen=True):
     pass_fds: Sequence[int] = ()
     cpus: frozenset[int] = frozenset()
     unbound_if_refused: bool = False
+    body: Callable[[], None] | None = None
 
 
 class WorkerProcess(Struct, frozen=True):
@@ -110,7 +114,9 @@ def spawn_workers(commands: Sequence[Command], guard: Guard | None) -> list[Work
     Raises WorkerStartError (stage and errno of the first that failed) or WorkerForkError.
     """
     for index, command in enumerate(commands):
-        if not command.argv or any("\0" in word for word in command.argv):
+        if command.body is None and (
+            not command.argv or any("\0" in word for word in command.argv)
+        ):
             raise WorkerStartError(command, Stage.EXEC, errno.EINVAL, index)
     dispositions.keep_exit_statuses()
     report_read, report_write = syscalls.pipe_above_standard_fds()
@@ -194,6 +200,8 @@ class _Child:
             if command.cwd is not None:
                 os.chdir(command.cwd)
             stage = Stage.EXEC
+            if command.body is not None:
+                run_forked(command.body, self._changed_signals, frozenset(command.pass_fds))
             dispositions.reset_in_child(self._changed_signals, frozenset())
             _exec_first(programs, command)
         except (OSError, ValueError) as error:
@@ -208,6 +216,8 @@ class _Child:
         sources = [(os.dup(fd), place) for fd, place in given if fd is not None]
         for source, place in sources:
             os.dup2(source, place)
+        if command.body is not None:
+            return  # Then all but `pass_fds` is closed.
         for fd in self._leaks:
             os.close(fd)
         for fd in command.pass_fds:
@@ -224,6 +234,8 @@ def _bind(command: Command) -> None:
 
 
 def _candidates(command: Command) -> list[str]:
+    if command.body is not None:
+        return []
     program = command.argv[0]
     if os.path.dirname(program):
         return [program]

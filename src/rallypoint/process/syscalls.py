@@ -13,6 +13,7 @@ from collections.abc import Callable
 from functools import cache
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
 
 Prctl = Callable[[int, int], int]
 PidfdOpen = Callable[[int], int]
@@ -49,6 +50,12 @@ def die_with_parent(prctl: Prctl, parent_pid: int) -> None:
     prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent_pid:
         os._exit(1)
+
+
+def adopt_orphans(adopt: bool) -> bool:
+    """Whether processes whose parent dies become this process's children, from now on, if they
+    descend from it. False where the system has no such thing."""
+    return os.path.isdir("/proc/self") and load_prctl()(_PR_SET_CHILD_SUBREAPER, int(adopt)) == 0
 
 
 def pidfd_open(pid: int) -> int:
@@ -117,6 +124,20 @@ def inheritable_fds() -> list[int]:
         except OSError:
             continue
     return leaking
+
+
+def open_fds() -> frozenset[int]:
+    """The descriptors above 2 that this process has."""
+    listed = os.listdir("/proc/self/fd" if os.path.isdir("/proc/self") else "/dev/fd")
+    return frozenset(fd for fd in map(int, listed) if fd > 2 and _is_open(fd))
+
+
+def _is_open(fd: int) -> bool:
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False
+    return True
 
 
 def close_fds_except(keep: frozenset[int]) -> None:

@@ -1,0 +1,98 @@
+"""A worker's Python command line, run by a process that is there already.
+
+For the prepared process, in whose interpreter it needs nothing but the standard library: what
+`python [options] script args` and `python [options] -m module args` do once they have started.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import NamedTuple
+
+RUN_PATH = (
+    "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+)
+"""The program of `--run-path`, given to -c: hides itself from the script."""
+
+_WITH_VALUE = ("-X", "-W")
+
+
+class CommandLine(NamedTuple):
+    """`python *options` and what it runs: a `script`, a `module`, or a `path` given to runpy."""
+
+    python: str
+    options: tuple[str, ...]
+    kind: str
+    name: str
+    arguments: tuple[str, ...]
+
+
+def parse(argv: Sequence[str]) -> CommandLine | None:
+    """None when it is no command line of Python that can be run here (`python -c`, `sleep 1`)."""
+    if not argv or not os.path.basename(argv[0]).startswith(("python", "pypy")):
+        return None
+    place = 1
+    while place < len(argv) and argv[place].startswith("-") and argv[place] not in ("-m", "-c"):
+        place += 2 if argv[place] in _WITH_VALUE else 1
+    options, rest = tuple(argv[1:place]), tuple(argv[place:])
+    if "-" in options or "-i" in options:
+        return None
+    if rest[:1] == ("-m",) and len(rest) > 1:
+        return CommandLine(argv[0], options, "module", rest[1], rest[2:])
+    if rest[:2] == ("-c", RUN_PATH) and len(rest) > 2:
+        return CommandLine(argv[0], options, "path", rest[2], rest[3:])
+    if rest and rest[0] not in ("-c", "-m"):
+        return CommandLine(argv[0], options, "script", rest[0], rest[1:])
+    return None
+
+
+def first_path(line: CommandLine) -> str:
+    """What Python puts first into sys.path for it."""
+    match line.kind:
+        case "module":
+            return os.getcwd()
+        case "path":
+            return ""
+    if os.path.isdir(line.name):
+        return os.path.abspath(line.name)
+    return os.path.dirname(os.path.realpath(line.name))
+
+
+def run(line: CommandLine, argv: Sequence[str]) -> None:
+    """Run it as `__main__`, to its end; `argv` is the whole command."""
+    sys.orig_argv[:] = argv
+    sys.argv[:] = [line.name, *line.arguments]
+    if line.kind == "module":
+        import runpy
+
+        runpy.run_module(line.name, run_name="__main__", alter_sys=True)
+    elif line.kind == "path" or not _is_plain_source(line.name):
+        import runpy
+
+        runpy.run_path(line.name, run_name="__main__")
+    else:
+        _run_source(line.name)
+
+
+def _is_plain_source(name: str) -> bool:
+    if name.endswith(".py"):
+        return True
+    import zipfile
+
+    return not (os.path.isdir(name) or name.endswith(".pyc") or zipfile.is_zipfile(name))
+
+
+def _run_source(name: str) -> None:
+    """In contrast to runpy: in a lasting `__main__`, with sys.argv[0] as it was given and an
+    absolute `__file__`."""
+    import types
+    from importlib.machinery import SourceFileLoader
+
+    path = os.path.join(os.getcwd(), name)
+    loader = SourceFileLoader("__main__", path)
+    main = types.ModuleType("__main__")
+    main.__dict__.update(__file__=path, __loader__=loader, __cached__=None, __annotations__={})
+    sys.modules["__main__"] = main
+    exec(loader.source_to_code(loader.get_data(path), path), main.__dict__)

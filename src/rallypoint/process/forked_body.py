@@ -1,0 +1,43 @@
+"""A worker that is a fork of its agent, and execs nothing."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterable
+from typing import NoReturn
+
+from rallypoint.process import dispositions, syscalls
+
+
+def run_forked(
+    body: Callable[[], None], changed: Iterable[int], keep_fds: frozenset[int]
+) -> NoReturn:
+    """In a forked worker that is set up: run `body` as Python's main program would be, and exit.
+
+    No descriptor above 2 but `keep_fds` stays open. Of what the caller has registered to be run at
+    its exit nothing is; what `multiprocessing` does at the end of a child (it flushes queues) is.
+    """
+    # Sockets of the agent that are garbage must not be finalized here; see `forks`.
+    gc.freeze()
+    dispositions.reset_in_child(changed, dispositions.IGNORED_BY_PYTHON)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    syscalls.close_fds_except(keep_fds)
+    code = 1
+    try:
+        from multiprocessing import get_context
+
+        child = get_context("fork").Process(target=_shown, args=(body,))
+        code = child._bootstrap()  # type: ignore[attr-defined]
+    finally:
+        os._exit(code)
+
+
+def _shown(body: Callable[[], None]) -> None:
+    try:
+        body()
+    except Exception:
+        sys.excepthook(*sys.exc_info())
+        sys.exit(1)

@@ -1,0 +1,195 @@
+"""The agent's handle of its prepared process: see `prepared_program`."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import socket
+import struct
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from rallypoint.errors import InfrastructureError, UsageError
+from rallypoint.process import syscalls
+from rallypoint.process.guard import Guard
+from rallypoint.process.spawn import Command, WorkerForkError, WorkerProcess, abandon, spawn_workers
+
+PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "prepared_program.py")
+FORK_TIMEOUT_S = 10.0
+"""For the forks of one round. A process that does not answer by then is replaced."""
+KEPT_AT_ONE = ("OPENBLAS_NUM_THREADS",)
+"""Native pools that would start when their library is imported; workers get theirs."""
+
+_LENGTH = struct.Struct("=I")
+
+
+class PreparedProcessLostError(InfrastructureError):
+    """It was killed, or does not answer; no worker of the batch is left. Worth another try."""
+
+
+class Preparation(Struct, frozen=True):
+    """What to prepare: an interpreter with its options, and what it imports.
+
+    `argv` is a worker's command, whose path is to be used; for a function `call_fd` instead, which
+    holds its caller's path.
+    """
+
+    interpreter: tuple[str, ...]
+    preload: tuple[str, ...]
+    argv: tuple[str, ...] = ()
+    call_fd: int | None = None
+
+
+class Readiness(Struct, frozen=True):
+    """What a prepared process says once: that it can fork, or why it never will."""
+
+    ready: bool = False
+    error: str = ""
+    warnings: tuple[str, ...] = ()
+
+
+_adopting: list[object] = []
+_adopting_lock = threading.Lock()
+
+
+def adopt_orphans(owner: object) -> None:
+    """Have orphans of what this process starts become its children, whom it must reap, until the
+    last owner calls `release_orphans`. Raises UsageError where the system has no such thing."""
+    with _adopting_lock:
+        if not syscalls.adopt_orphans(True):
+            raise UsageError("workers can be forked from a prepared process on Linux only")
+        _adopting.append(owner)
+
+
+def release_orphans(owner: object) -> None:
+    """Call exactly once per `adopt_orphans`."""
+    with _adopting_lock:
+        _adopting.remove(owner)
+        if not _adopting:
+            syscalls.adopt_orphans(False)
+
+
+class PreparedProcess:
+    """One that lives, until `stop`. Its owner must `adopt_orphans`."""
+
+    def __init__(self, process: WorkerProcess, control: socket.socket, guard: Guard) -> None:
+        self.pid, self._control, self._guard = process.pid, control, guard
+        self._unread = b""
+
+    @classmethod
+    def start(
+        cls, preparation: Preparation, environ: Mapping[str, str], guard: Guard
+    ) -> PreparedProcess:
+        """Exec it. It imports on its own; see `readiness`. Raises UsageError when the interpreter
+        can't be run."""
+        ours, theirs = socket.socketpair()
+        try:
+            argv = [*preparation.interpreter, "-u", PROGRAM, str(theirs.fileno())]
+            shown = {**environ, **dict.fromkeys(KEPT_AT_ONE, "1")}
+            command = Command(argv, shown, pass_fds=(theirs.fileno(),))
+            process = spawn_workers([command], guard)[0]
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        prepared = cls(process, ours, guard)
+        fds = [] if preparation.call_fd is None else [preparation.call_fd]
+        try:
+            prepared._send(fds, preload=preparation.preload, argv=preparation.argv)
+        except OSError:
+            pass  # It is dead already, which shows when its readiness is read.
+        return prepared
+
+    def fileno(self) -> int:
+        """Becomes readable when there is something to read, or it has died."""
+        return self._control.fileno()
+
+    def readiness(self) -> Readiness | None:
+        """What it says, or None: nothing yet. Does not block.
+
+        Raises PreparedProcessLostError when it has died.
+        """
+        self._control.setblocking(False)
+        try:
+            answer = self._line()
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            raise PreparedProcessLostError("the prepared process has died") from error
+        return Readiness(
+            bool(answer.get("ready")), answer.get("error", ""), tuple(answer.get("warnings", ()))
+        )
+
+    def fork(self, commands: Sequence[Command], guard: Guard | None) -> list[WorkerProcess]:
+        """Fork all workers, or none; they are children of this process. Blocks for some 10 ms per
+        worker, as forking a large process takes. After it has said that it is ready.
+
+        Of a command with `pass_fds` these are its call and its result.
+
+        Raises PreparedProcessLostError or WorkerForkError.
+        """
+        go_read, go_write = syscalls.pipe_above_standard_fds()
+        pids: list[int] = []
+        try:
+            self._control.settimeout(FORK_TIMEOUT_S)
+            for command in commands:
+                self._send_worker(command)
+            gate = [go_read] if guard is None else [go_read, guard.child_fd]
+            self._send(gate, fork=os.getpid())
+            pids = self._line()["pids"]
+            if len(pids) < len(commands) or min(pids, default=0) < 0:
+                number = -min(pids, default=-errno.EAGAIN)
+                raise WorkerForkError(len(pids) - 1, OSError(number, os.strerror(number)))
+            os.write(go_write, b"g" * len(commands))
+        except OSError as error:
+            raise PreparedProcessLostError(f"the prepared process was lost: {error}") from error
+        except WorkerForkError:
+            # Nobody has told them to go.
+            abandon([pid for pid in pids if pid > 0], guard)
+            raise
+        finally:
+            os.close(go_read)
+            os.close(go_write)
+        return [WorkerProcess(pid) for pid in pids]
+
+    def use_guard(self, guard: Guard) -> None:
+        """The guard was replaced."""
+        self._guard = guard
+        guard.register(self.pid)
+
+    def stop(self) -> None:
+        """Kill and reap it. Its workers live on. Call exactly once."""
+        self._control.close()
+        abandon([self.pid], self._guard)
+
+    def _send_worker(self, command: Command) -> None:
+        streams = command.stdout_fd, command.stderr_fd
+        self._send(
+            [*(fd for fd in streams if fd is not None), *command.pass_fds],
+            argv=[] if command.pass_fds else list(command.argv),
+            env=dict(command.env),
+            streams=[fd is not None for fd in streams],
+            cpus=sorted(command.cpus),
+            unbound_if_refused=command.unbound_if_refused,
+        )
+
+    def _send(self, fds: Sequence[int], **fields: object) -> None:
+        content = json.dumps(fields).encode()
+        record = _LENGTH.pack(len(content)) + content
+        sent = socket.send_fds(self._control, [record], fds)
+        self._control.sendall(record[sent:])
+
+    def _line(self) -> dict[str, Any]:
+        while b"\n" not in self._unread:
+            read = self._control.recv(65536)
+            if not read:
+                raise PreparedProcessLostError("the prepared process has died")
+            self._unread += read
+        line, _, self._unread = self._unread.partition(b"\n")
+        answer: dict[str, Any] = json.loads(line)
+        return answer

@@ -1,0 +1,289 @@
+"""The prepared process: has imported what takes long, and forks workers on demand.
+
+Exec'd by its path with the workers' interpreter, where it needs the standard library only.
+
+It must not be the workers' parent, for the agent waits for them and is the one with whom they die.
+So a short-lived child forks them and exits: the agent, a subreaper, gets them. A worker registers
+with the guard as soon as it leads its session, and runs nothing of the user's before the agent has
+said so, which it does once it knows the worker's number. So whoever is killed meanwhile, agent,
+prepared process or child, no worker is left that nobody knows.
+
+On the control socket the agent sends records: 4 bytes of length, a JSON object, descriptors with
+the first byte. Answers are lines of JSON.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import importlib.util
+import json
+import os
+import signal
+import socket
+import struct
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+FOLDER = os.path.dirname(os.path.abspath(__file__))
+
+
+def _sibling(name: str) -> Any:
+    """By path: this interpreter may not have our package. Names that shadow nobody's module."""
+    spec = importlib.util.spec_from_file_location(
+        f"_rallypoint_{name}", os.path.join(FOLDER, f"{name}.py")
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+if TYPE_CHECKING:
+    from rallypoint.process import bootstrap, command_line, native_threads
+else:
+    bootstrap = _sibling("bootstrap")
+    command_line = _sibling("command_line")
+    native_threads = _sibling("native_threads")
+
+_LENGTH, _RECORD = struct.Struct("=I"), struct.Struct("=i")
+_MAX_FDS = 253
+_PR_SET_PDEATHSIG = 1
+_NAMES = ("TERM", "INT", "HUP", "QUIT", "USR1", "USR2", "TSTP", "TTIN", "TTOU", "ALRM", "XCPU")
+_IGNORED = [signal.Signals[f"SIG{name}"] for name in _NAMES]
+"""What schedulers, shells and people send to everybody; it ends with its agent."""
+
+
+class Worker(NamedTuple):
+    """One to fork: its command (empty: the call in `fds`), environment and descriptors."""
+
+    argv: list[str]
+    env: dict[str, str]
+    stdout: int | None
+    stderr: int | None
+    fds: list[int]
+    cpus: list[int]
+    unbound_if_refused: bool
+
+
+class Gate(NamedTuple):
+    """What a new worker needs of the agent."""
+
+    agent_pid: int
+    go: int
+    guard: int | None
+
+
+class Broken(Exception):
+    """This process can't be forked from, or a module can't be imported: one line."""
+
+
+def main() -> None:
+    """`prepared_program.py CONTROL_FD`. Returns in a worker only, when that has ended."""
+    for number in _IGNORED:
+        signal.signal(number, signal.SIG_IGN)
+    bootstrap.forget_own_folder()
+    agent = socket.socket(fileno=int(sys.argv[1]))
+    os.set_inheritable(agent.fileno(), False)
+    order, fds = _receive(agent)
+    try:
+        warnings = prepare(order["preload"], order["argv"], fds)
+    except Broken as broken:
+        _answer(agent, error=str(broken))
+        os._exit(2)
+    _answer(agent, ready=True, warnings=warnings)
+    worker = serve(agent, ctypes.CDLL(None).prctl)
+    become(worker)
+
+
+def prepare(modules: list[str], argv: list[str], fds: list[int]) -> list[str]:
+    """Import; returns warnings. Raises: Broken."""
+    if argv:
+        line = command_line.parse(argv)
+        assert line is not None
+        if not sys.flags.safe_path:
+            sys.path.insert(0, command_line.first_path(line))
+    main_module = bootstrap.prepare_from(fds[0]) if fds else {}
+    warnings: list[str] = []
+    for name in modules:
+        before = len(native_threads.native_threads())
+        try:
+            _import(name, main_module)
+        except BaseException as error:
+            raise Broken(_why_not_imported(name, error)) from error
+        if python := native_threads.python_threads():
+            raise Broken(
+                f"preload {name}: it has started a Python thread ({python[0]}), and a process with "
+                "threads must not be forked: import it in the workers"
+            )
+        if native_threads.cuda_is_initialised():
+            raise Broken(
+                f"preload {name}: it has initialised CUDA, which can't be used after a fork: "
+                "import it in the workers"
+            )
+        native = native_threads.native_threads()
+        if len(native) > before:
+            warnings.append(
+                f"preload {name}: it has started {len(native) - before} native threads "
+                f"({', '.join(sorted(set(native)))}), which the workers will not have"
+            )
+    gc.collect()
+    gc.freeze()  # Whoever looks for garbage writes to every page, and would copy it.
+    return warnings
+
+
+def serve(agent: socket.socket, prctl: Any) -> Worker:
+    """Fork workers until the agent is gone. Returns in each worker."""
+    while True:
+        batch: list[Worker] = []
+        while "fork" not in (received := _receive(agent))[0]:
+            batch.append(_worker(*received))
+        order, fds = received
+        gate = Gate(order["fork"], fds[0], fds[1] if len(fds) > 1 else None)
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            worker = _fork_all(batch, write, gate)
+            agent.close()
+            os.close(read)
+            os.close(write)
+            _begin(worker, batch, gate, prctl)
+            return worker
+        os.close(write)
+        with open(read, "rb") as file:
+            told = file.read()
+        os.waitpid(child, 0)  # From here on its children are the agent's.
+        _answer(agent, pids=[pid for (pid,) in _RECORD.iter_unpack(told)])
+        for fd in fds:
+            os.close(fd)
+        for worker in batch:
+            _close(worker)
+
+
+def become(worker: Worker) -> None:
+    """In a worker: be what was asked for, with the user's frames on top of nothing."""
+    bootstrap.set_environ(worker.env)
+    native_threads.give_openblas_its_threads(worker.env)
+    native_threads.reseed()
+    if not worker.argv:
+        call_fd, result_fd, *inherited = worker.fds
+        bootstrap.run_pickled_call(call_fd, result_fd, inherited)
+        return
+    line = command_line.parse(worker.argv)
+    assert line is not None
+    bootstrap.show_users_frames()
+    command_line.run(line, worker.argv)
+
+
+def _fork_all(batch: list[Worker], report: int, gate: Gate) -> Worker:
+    """In the short-lived child: fork each, tell its number or minus the error, and exit. Returns
+    in each worker."""
+    try:
+        for worker in batch:
+            pid = os.fork()
+            if pid == 0:
+                os.setsid()
+                if gate.guard is not None:
+                    try:
+                        os.write(gate.guard, _RECORD.pack(os.getpid()))
+                    except OSError:
+                        pass  # A dead guard is no reason not to start: the agent learns of it.
+                return worker
+            os.write(report, _RECORD.pack(pid))
+    except OSError as error:
+        os.write(report, _RECORD.pack(-(error.errno or 1)))
+    os._exit(0)
+
+
+def _begin(worker: Worker, batch: list[Worker], gate: Gate, prctl: Any) -> None:
+    """In a worker: signals, streams, and then wait for the agent's word."""
+    try:
+        for number in _IGNORED:
+            if signal.getsignal(number) == signal.SIG_IGN:
+                usual = signal.SIG_DFL if number != signal.SIGINT else signal.default_int_handler
+                signal.signal(number, usual)
+        for fd, place in ((worker.stdout, 1), (worker.stderr, 2)):
+            if fd is not None:
+                os.dup2(fd, place)
+        for other in batch:
+            _close(other, keep=worker.fds)
+        _bind(worker)
+        if not os.read(gate.go, 1):
+            os._exit(1)  # The agent is gone, or has given up.
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != gate.agent_pid:
+            os._exit(1)
+        for gate_fd in (gate.go, gate.guard):
+            if gate_fd is not None:
+                os.close(gate_fd)
+    except OSError as error:
+        os.write(2, f"a worker can't be set up: {error}\n".encode())
+        os._exit(127)
+
+
+def _bind(worker: Worker) -> None:
+    if worker.cpus:
+        try:
+            os.sched_setaffinity(0, worker.cpus)
+        except OSError:
+            if not worker.unbound_if_refused:
+                raise
+
+
+def _worker(order: dict[str, Any], fds: list[int]) -> Worker:
+    streams = [fds.pop(0) if given else None for given in order["streams"]]
+    cpus, unbound = order["cpus"], order["unbound_if_refused"]
+    return Worker(order["argv"], order["env"], streams[0], streams[1], fds, cpus, unbound)
+
+
+def _close(worker: Worker, keep: list[int] | None = None) -> None:
+    for fd in (worker.stdout, worker.stderr, *worker.fds):
+        if fd is not None and fd not in (keep or ()):
+            os.close(fd)
+
+
+def _import(name: str, main_module: dict[str, object]) -> None:
+    if name == "__main__":
+        bootstrap.import_main(main_module)
+    else:
+        importlib.import_module(name)
+
+
+def _why_not_imported(name: str, error: BaseException) -> str:
+    lines = str(error).splitlines()
+    what = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    missing = isinstance(error, ModuleNotFoundError) and error.name == name.partition(".")[0]
+    fix = f"install it for {sys.executable}, or check its name" if missing else "see its own error"
+    return f"preload {name}: can't be imported ({what}): {fix}"
+
+
+def _receive(agent: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    """One record and its descriptors. Exits when the agent is gone."""
+    head, fds, _, _ = socket.recv_fds(agent, _LENGTH.size, _MAX_FDS)
+    head += _exactly(agent, _LENGTH.size - len(head)) if head else _gone()
+    return json.loads(_exactly(agent, _LENGTH.unpack(head)[0])), list(fds)
+
+
+def _exactly(agent: socket.socket, count: int) -> bytes:
+    chunks = []
+    while count:
+        chunks.append(agent.recv(min(count, 1 << 20)) or _gone())
+        count -= len(chunks[-1])
+    return b"".join(chunks)
+
+
+def _gone() -> NoReturn:
+    os._exit(0)
+
+
+def _answer(agent: socket.socket, **fields: Any) -> None:
+    try:
+        agent.sendall(json.dumps(fields).encode() + b"\n")
+    except OSError:
+        _gone()
+
+
+if __name__ == "__main__":
+    main()
