@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.integration.one_agent import agent
+from tests.integration.own_program import program
 
 from rallypoint.config import AffinityMode
 from rallypoint.process import DefaultLogsSpecs, NumaOptions, Std, start_processes
@@ -112,3 +113,31 @@ def test_start_processes_binds_too(
     texts = [Path(result.stdouts[rank]).read_text().split() for rank in ranks]
     assert all(texts)
     assert sum(map(len, texts)) == len(set().union(*texts))
+
+
+PROGRAM = """
+def where():
+    return sorted(os.sched_getaffinity(0))
+---
+from rallypoint.errors import ParameterError
+from rallypoint.process import AffinityMode, NumaOptions
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
+numa = NumaOptions(AffinityMode.EXCLUSIVE)
+for cpus in elastic_launch(LaunchConfig(1, 1, {count}, numa_options=numa), where)().values():
+    tell("cpus", 0, *cpus)
+try:
+    elastic_launch(LaunchConfig(1, 1, 1, numa_options="node"), where)()
+except ParameterError as error:
+    tell("refused", error)
+"""
+
+
+def test_jobs_that_a_program_launches_are_bound_if_it_asks(tmp_path: Path) -> None:
+    with program(tmp_path, PROGRAM.replace("{count}", str(min(2, CORES)))) as run:
+        assert run.wait() == 0, run.err
+        found = [set(line.split()[1:]) for line in run.told("cpus")]
+        assert all(found)
+        assert sum(map(len, found)) == len(set().union(*found))
+        modes = "node, socket, exclusive, core-complex"
+        [refused] = run.told("refused")
+        assert refused == f"numa_options='node': needs a NumaOptions with a mode of {modes}"

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rallypoint.config import FunctionCall, StartMethod, WorkerConfig
+from rallypoint.config import AffinityMode, FunctionCall, NumaOptions, StartMethod, WorkerConfig
 from rallypoint.errors import ParameterError
 
 Entrypoint = Callable[..., Any] | str | Sequence[str] | None
@@ -22,6 +22,7 @@ def worker_config(
     start_method: str | None = None,
     preload: Sequence[str] = (),
     virtual_local_rank: bool = False,
+    numa_options: Any = None,
 ) -> WorkerConfig:
     """Raises ParameterError, and UsageError for what can't be together."""
     function: FunctionCall | None = None
@@ -40,6 +41,7 @@ def worker_config(
         count=count,
         role=role,
         virtual_local_rank=virtual_local_rank,
+        numa=_numa(numa_options),
     )
 
 
@@ -54,6 +56,20 @@ def entrypoint_name(entrypoint: Entrypoint, args: Sequence[Any] = ()) -> str:
             return f"{name} -c"
         return next((word for word in words[1:] if not word.startswith("-")), name)
     return name
+
+
+def _numa(options: Any) -> NumaOptions | None:
+    """From ours or torch's."""
+    if options is None:
+        return None
+    try:
+        mode = AffinityMode(options.affinity_mode)
+        return NumaOptions(mode, bool(options.should_fall_back_if_binding_fails))
+    except (AttributeError, ValueError):
+        modes = ", ".join(AffinityMode)
+        raise ParameterError(
+            f"numa_options={options!r:.80}: needs a NumaOptions with a mode of {modes}"
+        ) from None
 
 
 def _start_method(name: str | None) -> StartMethod | None:

@@ -16,7 +16,6 @@ from rallypoint.agent.run_agent import run_agent
 from rallypoint.agent.seated_workers import SeatedWorkers
 from rallypoint.agent.worker_group import WorkerSpec
 from rallypoint.config import AgentConfig, OutputConfig, OutputMode
-from rallypoint.errors import ParameterError
 
 
 class LocalElasticAgent(SpecAgent):
@@ -43,8 +42,6 @@ class LocalElasticAgent(SpecAgent):
         rdzv_handler: Any = None,
     ) -> None:
         super().__init__(spec, exit_barrier_timeout, shutdown_timeout, rdzv_handler=rdzv_handler)
-        if spec.numa_options is not None:
-            raise ParameterError(f"numa_options={spec.numa_options!r:.80}: not yet; leave it out")
         self._workers = worker_config(
             spec.entrypoint,
             spec.args,
@@ -52,6 +49,7 @@ class LocalElasticAgent(SpecAgent):
             role=spec.role,
             start_method=start_method,
             virtual_local_rank=spec.virtual_local_rank,
+            numa_options=spec.numa_options,
         )
         self._output = OutputConfig(
             mode=OutputMode.INHERIT,

@@ -32,7 +32,8 @@ class LaunchConfig:
     forkserver for a function; `preload` names modules to import before workers are forked.
     `logs_specs` decides on files of the workers; without one their output is inherited.
     `shutdown_timeout` is the grace in seconds after SIGTERM, wherever workers are stopped; None: 25
-    when a person or a scheduler ends the job, 5 when a round ends. `metrics_cfg`,
+    when a person or a scheduler ends the job, 5 when a round ends. `numa_options` is a NumaOptions,
+    ours or torch's; None: workers are not bound. `metrics_cfg`,
     `monitor_interval` and `event_log_handler` are accepted: exits are noticed at once.
 
     A value that can't be used is refused when the job is launched: ParameterError or UsageError.
@@ -67,8 +68,6 @@ class LaunchConfig:
 
 def agent_config(config: LaunchConfig, entrypoint: Entrypoint, args: Sequence[Any]) -> AgentConfig:
     """The settings of this node's agent. Raises ParameterError and UsageError, each one line."""
-    if config.numa_options is not None:
-        raise ParameterError(f"numa_options={config.numa_options!r:.80}: not yet; leave it out")
     count, budget = config.nproc_per_node, config.max_restarts
     if not isinstance(count, int) or not 0 < count <= MAX_WORKERS_PER_NODE:
         raise ParameterError(f"nproc_per_node={count!r}: needs 1..{MAX_WORKERS_PER_NODE} workers")
@@ -95,6 +94,7 @@ def agent_config(config: LaunchConfig, entrypoint: Entrypoint, args: Sequence[An
             start_method=config.start_method,
             preload=config.preload,
             virtual_local_rank=config.virtual_local_rank,
+            numa_options=config.numa_options,
         ),
         restart=RestartConfig(max_restarts=config.max_restarts),
         output=_output(config),

@@ -56,13 +56,7 @@ def start_processes(
     run (FileNotFoundError ..), InfrastructureError where the system has no process left; then
     nothing runs.
     """
-    _check_ranks("args", args)
-    _check_ranks("envs", envs)
-    if len(args) != len(envs):
-        raise ParameterError(
-            f"args are for {count(len(args), 'process')}, envs for {len(envs)}: "
-            "give both for every local rank"
-        )
+    _check(args, envs)
     if start_method not in _START_METHODS:
         raise ParameterError(f"start_method {start_method!r}: use one of {_START_METHODS}")
     dest = logs_specs.reify(envs)
@@ -106,6 +100,16 @@ def _cpus(
 
 def _may_run_unbound(numa: NumaOptions | None) -> bool:
     return numa is not None and numa.should_fall_back_if_binding_fails
+
+
+def _check(args: Mapping[int, object], envs: Mapping[int, object]) -> None:
+    _check_ranks("args", args)
+    _check_ranks("envs", envs)
+    if len(args) != len(envs):
+        raise ParameterError(
+            f"args are for {count(len(args), 'process')}, envs for {len(envs)}: "
+            "give both for every local rank"
+        )
 
 
 def _check_ranks(what: str, given: Mapping[int, object]) -> None:
