@@ -157,7 +157,7 @@ def test_a_pipe_at_the_place_that_torchs_variable_names_is_served_and_removed(
     with agent(tmp_path, "--max-restarts=1", program=PIPE, env=env) as run:
         assert run.wait() == 1
         assert run.told("pipe") == [str(path)] * 2
-        assert "timer 'by the pipe' expired after 1 s" in run.err
+        assert "timer 'by the pipe' expired after " in run.err
     assert not path.exists()
 
 
@@ -170,7 +170,7 @@ def test_a_pipe_that_somebody_else_reads_is_left_to_him(tmp_path: Path) -> None:
         with agent(tmp_path, program=PIPE, env=env) as run:
             assert run.wait() == 1
             assert run.told("pipe") != [str(path)]
-            assert "timer 'by the pipe' expired after 1 s" in run.err
+            assert "timer 'by the pipe' expired after " in run.err
         assert stat.S_ISFIFO(path.stat().st_mode)
     finally:
         os.close(fd)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import math
 import os
 import stat
 import time
@@ -67,8 +68,10 @@ class WorkerTimers:
 
     def _started(self, request: TimerLine) -> Timer:
         left_s = request.expires_at - time.time()
+        # What a client does not say is known but for the time that its request has waited.
+        length_s = math.ceil(left_s * 10) / 10 if request.length_s is None else request.length_s
         ends_at = self._loop.time() + left_s
-        return Timer(request.pid, request.scope, ends_at, left_s, request.signal)
+        return Timer(request.pid, request.scope, ends_at, length_s, request.signal)
 
     def _worker_of(self, pid: int) -> int | None:
         """The worker that this process is, or belongs to."""
@@ -158,4 +161,4 @@ def _reason(timer: Timer) -> str:
     scope = timer.scope
     if len(scope) > MAX_SCOPE_CHARACTERS:
         scope = "..." + scope[-MAX_SCOPE_CHARACTERS:]
-    return f"timer {scope!r} expired after {round(timer.length_s, 1):g} s"
+    return f"timer {scope!r} expired after {timer.length_s:g} s"

@@ -61,17 +61,18 @@ class FileTimerClient(TimerClient):
 
     def acquire(self, scope_id: str, expiration_time: float) -> None:
         """Start the timer of this scope."""
-        self._send(FileTimerRequest(os.getpid(), scope_id, expiration_time, self.signal))
+        request = FileTimerRequest(os.getpid(), scope_id, expiration_time, self.signal)
+        self._send(request.scope_id, request.to_json())
 
     def release(self, scope_id: str) -> None:
         """End it."""
-        self._send(FileTimerRequest(os.getpid(), scope_id, RELEASE, 0))
+        self._send(scope_id, FileTimerRequest(os.getpid(), scope_id, RELEASE, 0).to_json())
 
-    def _send(self, request: FileTimerRequest) -> None:
-        line = request.to_json().encode() + b"\n"
+    def _send(self, scope_id: str, text: str) -> None:
+        line = text.encode() + b"\n"
         if len(line) > MAX_LINE_BYTES:
             raise RuntimeError(
-                f"the scope {request.scope_id[:40]!r}... makes a request of {len(line)} bytes: "
+                f"the scope {scope_id[:40]!r}... makes a request of {len(line)} bytes: "
                 f"at most {MAX_LINE_BYTES} are possible, use a shorter scope"
             )
         failure: OSError | None = None
@@ -95,6 +96,15 @@ class FileTimerClient(TimerClient):
         raise BrokenPipeError(
             f"no timer server can be reached at {self._file_path}: {why}"
         ) from failure
+
+
+class AgentTimerClient(FileTimerClient):
+    """To the agent of this worker, which is told how long a timer is as well."""
+
+    def begin(self, scope_id: str, after_s: float) -> None:
+        """Start the timer of this scope; it ends after so many seconds."""
+        ends_at, pid = time.time() + after_s, os.getpid()
+        self._send(scope_id, format_timer_line(pid, scope_id, ends_at, self.signal, after_s))
 
 
 class FileTimerServer:
@@ -209,7 +219,7 @@ class FileTimerServer:
         except BlockingIOError:
             return
         lines = map(parse_timer_line, self._splitter.feed(data))
-        requests = [FileTimerRequest(*line) for line in lines if line is not None]
+        requests = [FileTimerRequest(*line[:4]) for line in lines if line is not None]
         if requests:
             self._progress_at = int(time.time())
         self.register_timers(requests)

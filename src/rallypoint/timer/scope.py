@@ -7,8 +7,12 @@ import time
 from abc import ABC, abstractmethod
 from contextlib import ContextDecorator
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from rallypoint.worker.seat import seat
+
+if TYPE_CHECKING:
+    from rallypoint.timer.file_timer import AgentTimerClient
 
 
 class TimerClient(ABC):
@@ -24,7 +28,7 @@ class TimerClient(ABC):
 
 
 _client: TimerClient | None = None
-_native: TimerClient | None = None
+_native: AgentTimerClient | None = None
 
 
 def configure(timer_client: TimerClient | None) -> None:
@@ -53,13 +57,12 @@ class expires(ContextDecorator):  # noqa: N801
         self._used: list[TimerClient] = []
 
     def __enter__(self) -> None:
-        client = self._given or _client or _own_client()
-        if client is None:
-            raise RuntimeError(
-                "there is no timer client: call rallypoint.timer.configure before using a timer, "
-                "or start the program with rallypoint run"
-            )
-        client.acquire(self._scope, time.time() + self._after_s)
+        client = self._given or _client
+        if client is not None:
+            client.acquire(self._scope, time.time() + self._after_s)
+        else:
+            client = _own_client()
+            client.begin(self._scope, self._after_s)
         self._used.append(client)
 
     def __exit__(
@@ -76,16 +79,19 @@ def _place(frame: object) -> str:
     return f"{code.co_filename}#{line}"
 
 
-def _own_client() -> TimerClient | None:
-    """To the agent of this worker; None outside of rallypoint."""
+def _own_client() -> AgentTimerClient:
+    """To the agent of this worker. Raises RuntimeError outside of rallypoint."""
     global _native
     found = seat()
     if found is None:
-        return None
+        raise RuntimeError(
+            "there is no timer client: call rallypoint.timer.configure before using a timer, "
+            "or start the program with rallypoint run"
+        )
     if _native is None:
         # A program that sets no timer does not pay for it.
-        from rallypoint.timer.file_timer import FileTimerClient
+        from rallypoint.timer.file_timer import AgentTimerClient
 
-        _native = FileTimerClient(found.bell_path)
+        _native = AgentTimerClient(found.bell_path)
     found.offer_stacks()
     return _native

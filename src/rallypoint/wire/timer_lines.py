@@ -1,8 +1,8 @@
 """Requests of timers as they come through a named pipe: one JSON object per line, as torch's. Pure.
 
 `{"version": 1, "pid": 7, "scope_id": "step", "expiration_time": 1700000000.0, "signal": 9}`; a
-negative time releases. Whoever can write to the pipe writes what he likes: what is no request is
-none, and no error.
+negative time releases. Ours may add `after_s`, how long the timer is. Whoever can write to the pipe
+writes what he likes: what is no request is none, and no error.
 """
 
 from __future__ import annotations
@@ -22,12 +22,17 @@ class TimerLine(NamedTuple):
     scope: str
     expires_at: float
     signal: int
+    length_s: float | None = None
+    """How long the timer is, where the client says so: for people."""
 
 
-def format_timer_line(pid: int, scope: str, expires_at: float, signal: int) -> str:
+def format_timer_line(
+    pid: int, scope: str, expires_at: float, signal: int, length_s: float | None = None
+) -> str:
     """The request as JSON, without the end of the line."""
     fields = {"pid": pid, "scope_id": scope, "expiration_time": expires_at, "signal": signal}
-    return json.dumps({"version": VERSION} | fields)
+    told = {} if length_s is None else {"after_s": length_s}
+    return json.dumps({"version": VERSION} | fields | told)
 
 
 def parse_timer_line(line: bytes) -> TimerLine | None:
@@ -39,13 +44,19 @@ def parse_timer_line(line: bytes) -> TimerLine | None:
     if not isinstance(said, dict) or said.get("version") != VERSION:
         return None
     pid, scope, signal = said.get("pid"), said.get("scope_id"), said.get("signal", 0)
-    expires_at = said.get("expiration_time")
     if type(pid) is not int or type(signal) is not int or not isinstance(scope, str):
         return None
-    if isinstance(expires_at, bool) or not isinstance(expires_at, int | float):
+    seconds = _number(said.get("expiration_time"))
+    if seconds is None:
+        return None
+    return TimerLine(pid, scope, seconds, signal, _number(said.get("after_s")))
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
-        seconds = float(expires_at)
+        number = float(value)
     except OverflowError:
         return None
-    return TimerLine(pid, scope, seconds, signal) if math.isfinite(seconds) else None
+    return number if math.isfinite(number) else None
