@@ -59,10 +59,12 @@ class OutputMode(Enum):
 
 
 class OnJoin(Enum):
-    """What late nodes do to a running round: RESTART grows it, HOLD waits until it ends anyway."""
+    """What late nodes do to a running round: RESTART grows it, HOLD waits until it ends anyway,
+    AT_CHECKPOINT asks the workers for a checkpoint and grows it when they have saved one."""
 
     RESTART = "restart"
     HOLD = "hold"
+    AT_CHECKPOINT = "at-checkpoint"
 
 
 class Endpoint(Struct, frozen=True):
@@ -326,6 +328,14 @@ class StopConfig(Struct, frozen=True, kw_only=True):
     """For a drain or a cancelled job; under the 30 s after which schedulers kill."""
     restart_grace_s: float = 5.0
     """For a round that ends: workers stuck in a collective never answer SIGTERM."""
+    drain_deadline_s: float | None = None
+    """From when this node is told to go until its workers are killed; a fifth of it is kept for
+    them to stop, the rest is for a last checkpoint. None: `shutdown_grace_s`."""
+    drain_signal: str = ""
+    """Sent to the workers when the job is about to lose a node; empty: none."""
+    preempt_notice: str = ""
+    """A file whose appearance means that this node is to go, or `cmd:COMMAND`, that it ends with
+    code 0; empty: nothing is watched."""
     signals: tuple[str, ...] = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
     exit_codes: tuple[tuple[str, int], ...] = ()
     """Overrides of the exit code of a class: (`success|failed|usage|infrastructure`, code)."""
@@ -333,6 +343,13 @@ class StopConfig(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         _not_negative("--shutdown-timeout", self.shutdown_grace_s)
         _not_negative("--restart-grace", self.restart_grace_s)
+        _not_negative("--drain-deadline", self.drain_deadline)
+
+    @property
+    def drain_deadline(self) -> float:
+        """In seconds, whether it was given or not."""
+        given = self.drain_deadline_s
+        return self.shutdown_grace_s if given is None else given
 
 
 class AccessConfig(Struct, frozen=True, kw_only=True):

@@ -34,6 +34,8 @@ from rallypoint.core.group_events import (
     JoinRound,
     KillWorkers,
     LeaseEnded,
+    LeaveOrdered,
+    LeaveWanted,
     NodeExpelled,
     ReportEnrolment,
     ReportFailures,
@@ -86,6 +88,9 @@ def test_F1_an_order_to_stop_another_round_is_not_ours(phase: Phase) -> None:
 @pytest.mark.parametrize("phase", PHASES[1:], ids=lambda phase: phase.name)
 def test_F1_a_world_is_taken_only_when_nothing_runs(phase: Phase) -> None:
     assert Node(phase).step(assigned(1)) == []
+
+
+LEFT = Finish(FinishKind.SIGNAL, signal=TERM, text="this node left the job: it got SIGTERM")
 
 
 def test_F1_an_older_world_is_not_taken() -> None:
@@ -177,7 +182,10 @@ def test_an_order_to_stop_counts_once() -> None:
 def test_workers_that_ignore_the_signal_are_killed_after_the_grace() -> None:
     node = Node(Phase.STOPPING)
     assert node.step(WaitEnded(WaitKind.GRACE, 1)) == [KillWorkers()]
-    assert node.step(WorkersGone(stamp(), (71, 72))) == [JoinRound()]
+    [finish] = node.step(WorkersGone(stamp(), (71, 72)))
+    assert isinstance(finish, Finish)
+    assert finish.kind is FinishKind.STUCK, "no other round may run beside them"
+    assert "71, 72" in finish.text
     assert node.said == ["killing", "stuck"]
     assert node.step(WaitEnded(WaitKind.GRACE, 1)) == []
 
@@ -192,13 +200,11 @@ def test_A5_a_worker_ended_by_a_scheduler_s_signal_is_a_suspect_first() -> None:
 def test_A5_a_suspect_is_innocent_when_the_agent_gets_the_signal_too() -> None:
     node = Node(Phase.RUNNING)
     node.step(exited(-TERM))
-    drain, wait = node.step(SignalCaught(TERM))
-    assert drain == AnnounceDrain(TERM)
-    assert wait == Wait(WaitKind.ANNOUNCE, 2, group.ANNOUNCE_S)
+    assert node.step(SignalCaught(TERM))[0] == AnnounceDrain(TERM, "it got SIGTERM", 20.0)
     assert node.step(exited(None, -TERM)) == []
     assert node.step(WaitEnded(WaitKind.SUSPECT, 1)) == []
-    assert node.step(Announced())[0] == SignalWorkers(TERM)
-    assert node.step(WorkersGone(stamp())) == [Finish(FinishKind.SIGNAL, signal=TERM)]
+    assert node.steps(Announced(), LeaveOrdered())[0] == SignalWorkers(TERM)
+    assert node.step(WorkersGone(stamp())) == [LEFT]
 
 
 def test_A5_a_suspect_is_named_after_the_one_to_blame() -> None:
@@ -209,15 +215,64 @@ def test_A5_a_suspect_is_named_after_the_one_to_blame() -> None:
 
 
 def test_A5_a_drain_is_announced_before_workers_are_signalled() -> None:
-    for word in (Announced(), WaitEnded(WaitKind.ANNOUNCE, 1)):
+    for word in (LeaveOrdered(), WaitEnded(WaitKind.ANNOUNCE, 1)):
         node = Node(Phase.RUNNING)
         assert node.step(SignalCaught(TERM)) == [
-            AnnounceDrain(TERM),
+            AnnounceDrain(TERM, "it got SIGTERM", 20.0),
             Wait(WaitKind.ANNOUNCE, 1, group.ANNOUNCE_S),
+            Wait(WaitKind.CHECKPOINT, 2, 20.0),
+            Wait(WaitKind.DRAIN, 3, 25.0),
         ]
-        assert node.step(word) == [SignalWorkers(TERM), Wait(WaitKind.GRACE, 2, 25.0)]
+        assert node.step(word) == [SignalWorkers(TERM), Wait(WaitKind.GRACE, 4, 25.0)]
         assert node.step(word) == []
-        assert node.step(WorkersGone(stamp())) == [Finish(FinishKind.SIGNAL, signal=TERM)]
+        assert node.step(WorkersGone(stamp())) == [LEFT]
+
+
+@pytest.mark.parametrize("word", [LeaveOrdered(), WaitEnded(WaitKind.CHECKPOINT, 2)])
+def test_A5_workers_run_on_for_a_checkpoint_until_the_job_is_ready(word: GroupEvent) -> None:
+    node = Node(Phase.RUNNING)
+    node.steps(SignalCaught(TERM))
+    assert node.steps(Announced(), WaitEnded(WaitKind.ANNOUNCE, 1)) == []
+    assert node.step(exited(0, 0)) == [], "they exit because they were asked to (A4)"
+    assert node.step(word)[0] == SignalWorkers(TERM)
+    assert node.step(WorkersGone(stamp())) == [LEFT]
+
+
+def test_A5_the_drain_deadline_bounds_it_all() -> None:
+    for words in ([Announced()], [Announced(), LeaveOrdered()], []):
+        node = Node(Phase.RUNNING)
+        node.steps(SignalCaught(TERM), *words)
+        assert node.step(WaitEnded(WaitKind.DRAIN, 3)) == [KillWorkers()]
+        assert node.said == ["signal", "killing"]
+        assert node.step(WorkersGone(stamp())) == [LEFT]
+
+
+def test_A5_a_round_that_ends_during_the_checkpoint_ends_the_node_s_part() -> None:
+    node = Node(Phase.RUNNING)
+    node.steps(SignalCaught(TERM), Announced())
+    assert node.step(StopOrdered(stamp(), REASON))[0] == SignalWorkers(TERM)
+    assert node.step(WorkersGone(stamp())) == [LEFT], "it does not join again"
+
+
+def test_A5_a_notice_is_a_drain_and_the_signal_that_follows_is_no_second_one() -> None:
+    node = Node(Phase.RUNNING)
+    drain, *_ = node.step(LeaveWanted("/run/preempted has appeared"))
+    assert drain == AnnounceDrain(TERM, "/run/preempted has appeared", 20.0)
+    assert node.step(LeaveWanted("/run/preempted has appeared")) == []
+    node.step(Announced())
+    assert node.step(SignalCaught(TERM)) == []
+    assert node.step(LeaveOrdered())[0] == SignalWorkers(TERM)
+    assert node.step(SignalCaught(TERM)) == [KillWorkers()], "this is the second"
+    [finish] = node.step(WorkersGone(stamp()))
+    assert isinstance(finish, Finish)
+    assert finish.text == "this node left the job: /run/preempted has appeared"
+
+
+def test_A5_an_interrupt_during_a_notice_cancels_the_job() -> None:
+    node = Node(Phase.RUNNING)
+    node.steps(LeaveWanted("drained"), Announced())
+    assert node.step(SignalCaught(INT))[0] == AnnounceCancel(INT)
+    assert node.step(Announced())[0] == SignalWorkers(INT)
 
 
 @pytest.mark.parametrize("first", [WorkersGone(stamp()), Announced()])
@@ -226,7 +281,7 @@ def test_A5_a_drain_during_a_stop_never_joins_again(first: GroupEvent) -> None:
     node.step(SignalCaught(TERM))
     last = Announced() if isinstance(first, WorkersGone) else WorkersGone(stamp())
     assert node.step(first) == []
-    assert node.step(last) == [Finish(FinishKind.SIGNAL, signal=TERM)]
+    assert node.step(last) == [LEFT]
 
 
 @pytest.mark.parametrize("phase", [Phase.IDLE, Phase.ENROLLING, Phase.READY])
@@ -237,7 +292,7 @@ def test_A5_a_node_without_workers_leaves_at_once(phase: Phase) -> None:
     assert node.step(SessionOpened(resumed=False))[:1] == (
         [] if phase is Phase.IDLE else [AbandonRound()]
     )
-    assert node.step(Announced()) == [Finish(FinishKind.SIGNAL, signal=TERM)]
+    assert node.step(Announced()) == [LEFT]
 
 
 def test_A5_sigint_cancels_the_job() -> None:
@@ -260,7 +315,7 @@ def test_A5_a_second_signal_skips_the_grace(phase: Phase) -> None:
     if phase >= Phase.RUNNING:
         assert effects == [KillWorkers()]
         effects = node.step(WorkersGone(stamp()))
-    assert effects[-1] == Finish(FinishKind.SIGNAL, signal=TERM)
+    assert effects[-1] == LEFT
 
 
 @pytest.mark.parametrize("phase", PHASES[:-1], ids=lambda phase: phase.name)
@@ -281,7 +336,7 @@ def test_a_verdict_ends_the_agent_from_every_phase(phase: Phase, outcome: Outcom
 def test_a_verdict_during_a_drain_keeps_the_signal_as_the_reason() -> None:
     node = Node(Phase.RUNNING)
     node.steps(SignalCaught(TERM), Announced(), verdict(Outcome.FAILED))
-    assert node.step(WorkersGone(stamp())) == [Finish(FinishKind.SIGNAL, signal=TERM)]
+    assert node.step(WorkersGone(stamp())) == [LEFT]
 
 
 @pytest.mark.parametrize("phase", PHASES[:-1], ids=lambda phase: phase.name)

@@ -11,7 +11,6 @@ from rallypoint.core.job_events import (
     Assign,
     EnrolmentFailed,
     GiveVerdict,
-    HostLeaving,
     JobCancelled,
     NodeDrains,
     NodeEnrolled,
@@ -31,7 +30,7 @@ def test_the_verdict_is_given_once() -> None:
     assert verdict.signal == 2
     for event in (
         JobCancelled(B, "got SIGINT", 2),
-        HostLeaving(A, "it got SIGTERM", 15),
+        NodeDrains(A, "it got SIGTERM", 15, hosts=True),
         NodeFailed(A, 0, (failed(),)),
         SessionLost(A, "gone", 0.0),
         NodeLeft(B),
@@ -45,7 +44,7 @@ def test_R5_who_joins_after_the_verdict_is_told_it() -> None:
     host = running()
     host.step(JobCancelled(A, "got SIGINT", 2))
     assert host.join(C) == [GiveVerdict(C, host.verdict)]
-    assert job.truth(host.job, C) == [GiveVerdict(C, host.verdict)]
+    assert job.truth(host.job, C, host.at) == [GiveVerdict(C, host.verdict)]
 
 
 def test_A5_drains_of_all_nodes_within_3_s_are_one_stop_of_the_job() -> None:
@@ -84,11 +83,11 @@ def test_A5_a_draining_node_is_told_nothing_more_of_the_round() -> None:
 
 def test_A5_the_host_leaves_and_the_job_is_preempted() -> None:
     host = running()
-    assert verdicts(host.step(HostLeaving(A, "it got SIGTERM", 15))) == [A, B]
+    assert verdicts(host.step(NodeDrains(A, "it got SIGTERM", 15, hosts=True))) == [A, B]
     assert host.verdict.outcome is Outcome.PREEMPTED
     assert "rallypoint serve" in host.verdict.text
     alone = running(replace(RULES, min_nodes=1, max_nodes=1), A)
-    alone.step(HostLeaving(A, "it got SIGTERM", 15))
+    alone.step(NodeDrains(A, "it got SIGTERM", 15, hosts=True))
     assert alone.verdict.text == "it got SIGTERM"
 
 
@@ -160,22 +159,22 @@ def test_R3_a_timeout_names_who_was_missing() -> None:
 
 def test_a_member_that_comes_back_is_told_the_truth() -> None:
     host = Host()
-    assert job.truth(host.job, A) == []
+    assert job.truth(host.job, A, host.at) == []
     host.join(A)
-    assert job.truth(host.job, A) == []
+    assert job.truth(host.job, A, host.at) == []
     host.join(B)
-    [assign] = job.truth(host.job, A)
+    [assign] = job.truth(host.job, A, host.at)
     assert isinstance(assign, Assign)
     for ref in (A, B):
         host.step(NodeEnrolled(ref, 0))
-    assert job.truth(host.job, A) == [assign, StartWorkers(A, 0)]
-    assert job.truth(host.job, replace(A, incarnation="older")) == []
+    assert job.truth(host.job, A, host.at) == [assign, StartWorkers(A, 0)]
+    assert job.truth(host.job, replace(A, incarnation="older"), host.at) == []
     host.fail(B, failed(), at=1.0)
-    [stop] = job.truth(host.job, A)
+    [stop] = job.truth(host.job, A, host.at)
     assert isinstance(stop, StopWorkers)
     assert stop.round == 0
     host.join(A)
-    assert job.truth(host.job, A) == []
+    assert job.truth(host.job, A, host.at) == []
 
 
 def test_status_says_where_the_job_is() -> None:

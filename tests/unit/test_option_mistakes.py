@@ -123,8 +123,17 @@ BAD: tuple[tuple[str, str], ...] = (
         "--no-restart-on 0 train.py",
         "--no-restart-on 0: needs exit codes from 1 to 255, for example 3 or 3,77",
     ),
-    ("--on-join at-checkpoint train.py", "--on-join at-checkpoint: not yet; use restart or hold"),
-    ("--on-join never train.py", "--on-join never: needs one of restart, hold"),
+    ("--drain-deadline soon train.py", "--drain-deadline soon: needs a number of seconds"),
+    (
+        "--drain-signal SIGFOO train.py",
+        "--drain-signal SIGFOO: SIGFOO is no signal that can be handled; did you mean SIGIO?",
+    ),
+    (
+        "--drain-signal USR1,USR2 train.py",
+        "--drain-signal USR1,USR2: needs one signal, for example SIGUSR1",
+    ),
+    ("--preempt-notice cmd: train.py", "--preempt-notice cmd:: needs a file, or cmd:COMMAND"),
+    ("--on-join never train.py", "--on-join never: needs one of restart, hold, at-checkpoint"),
     (
         "--local-ranks-filter 0,x train.py",
         "--local-ranks-filter 0,x: needs local ranks, for example 0,2, or global ones, as in g12",

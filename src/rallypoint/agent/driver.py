@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 from functools import partial
 from typing import assert_never
 
+from rallypoint.agent.checkpoints import Checkpoints
 from rallypoint.agent.chronicle import Chronicle
 from rallypoint.agent.node_workers import MakeWorkers, NodeWorkers
-from rallypoint.agent.progress import place_text, spawn_failure, waiting_for
+from rallypoint.agent.progress import place_text, spawn_failure, status_view, waiting_for
 from rallypoint.agent.round_workers import placement_maker
 from rallypoint.agent.store_access import StoreAccess
 from rallypoint.config import AgentConfig
@@ -31,6 +33,8 @@ from rallypoint.core.group_events import (
     JoinRound,
     KillWorkers,
     LeaseEnded,
+    LeaveOrdered,
+    LeaveWanted,
     NodeExpelled,
     ReportEnrolment,
     ReportFailures,
@@ -52,9 +56,9 @@ from rallypoint.core.group_events import (
     WorldAssigned,
 )
 from rallypoint.core.model import Assignment, Candidate, JobStatus, Stamp, WorkerFailure
-from rallypoint.core.wording import signal_name
+from rallypoint.core.wording import count, signal_name
 from rallypoint.errors import InfrastructureError, LogsSpecsError, RallypointError, UsageError
-from rallypoint.observe.observer import Observer, StatusView
+from rallypoint.observe.observer import Observer
 from rallypoint.observe.records import AgentEvent, FieldValue
 from rallypoint.process.guard import Guard
 from rallypoint.rendezvous.session import AgentSession, Pushed
@@ -81,8 +85,10 @@ class Agent:
                 shutdown_grace_s=config.stop.shutdown_grace_s,
                 restart_grace_s=config.stop.restart_grace_s,
                 signals=signals,
+                drain_deadline_s=config.stop.drain_deadline,
             )
         )
+        self._checkpoints = Checkpoints(config, self._report, self.say)
         self._session: AgentSession | None = None
         self._candidate: Candidate | None = None
         self._hosts = False
@@ -121,10 +127,8 @@ class Agent:
     def abandon_workers(self) -> None:
         """End what runs, if anything still does: only after an error of the agent itself."""
         if self._workers is not None:
-            try:
+            with suppress(OSError):  # The guard does it, as soon as this agent has gone.
                 self._workers.abandon()
-            except OSError:
-                pass  # The guard does it, as soon as this agent has gone.
 
     def return_values(self) -> dict[int, object]:
         """By global rank, if the workers of this node have succeeded. To be called once."""
@@ -136,6 +140,10 @@ class Agent:
     def caught(self, number: int) -> None:
         """A signal arrived for this agent."""
         self._step(SignalCaught(number))
+
+    def leave(self, why: str) -> None:
+        """A person, or a notice of this node's end, wants it to go. May be said again."""
+        self._step(LeaveWanted(why))
 
     def say(self, name: str, text: str, fields: tuple[tuple[str, FieldValue], ...] = ()) -> None:
         """Tell the observer what happened."""
@@ -163,19 +171,8 @@ class Agent:
                 self._observer.event(
                     AgentEvent("waiting", f"waiting for {what}", time.time(), self._node_id())
                 )
-        assignment = self._state.assignment
-        self._observer.status(
-            StatusView(
-                round=assignment.round if assignment else 0,
-                nodes=assignment.group_world_size if assignment else 0,
-                max_nodes=rendezvous.max_nodes,
-                workers=assignment.world_size if assignment else 0,
-                restarts=assignment.restart_count if assignment else 0,
-                max_restarts=self._config.restart.max_restarts,
-                waiting_for=what,
-                for_s=self._loop.time() - self._waiting_since[1],
-            )
-        )
+        waited_s = self._loop.time() - self._waiting_since[1]
+        self._observer.status(status_view(self._config, self._state.assignment, what, waited_s))
 
     # What the session says.
 
@@ -223,6 +220,14 @@ class Agent:
                 self._step(VerdictGiven(verdict))
             case m.Expelled(_, why, final):
                 self._step(NodeExpelled(why, final))
+            case m.CheckpointWanted():
+                self._checkpoints.wanted(message)
+            case m.CheckpointNotWanted():
+                self._checkpoints.withdrawn(message)
+            case m.LeaveNow():
+                self._step(LeaveOrdered())
+            case m.DrainWanted(_, why):
+                self.leave(why)
             case _:
                 assert_never(message)
 
@@ -267,8 +272,8 @@ class Agent:
                 self._succeeded(stamp)
             case ReportEnrolment(stamp, error):
                 self._report(m.NotEnrolled(stamp, error) if error else m.Enrolled(stamp))
-            case AnnounceDrain(number):
-                self._report(m.Drain(f"it got {signal_name(number)}", number, self._hosts))
+            case AnnounceDrain(number, why, notice_s):
+                self._report(m.Drain(why, number, self._hosts, notice_s))
             case AnnounceCancel(number):
                 self._report(m.Cancel(f"got {signal_name(number)}", number))
             case Finish():
@@ -316,22 +321,21 @@ class Agent:
             self._workers.start(placement, partial(self._started, self._loop.time()))
         except RallypointError as error:
             self._workers = None
-            if isinstance(error, InfrastructureError | LogsSpecsError) and self._is_alone:
+            is_alone = self._config.rendezvous.max_nodes == 1
+            if isinstance(error, InfrastructureError | LogsSpecsError) and is_alone:
                 self.give_up(error)
             else:
                 self._could_not_spawn(stamp, assignment, str(error))
 
     def _started(self, began_at: float) -> None:
-        count = self._config.workers.count
+        text = f"started {count(self._config.workers.count, 'worker')}"
         took_s = round(self._loop.time() - began_at, 6)
-        text = f"started {count} worker{'s' if count > 1 else ''}"
         self.say("workers_started", text, (("took_s", took_s),))
-        assert self._workers is not None
-        self.chronicle.spawned(self._workers.pids, took_s, self._workers.board)
-
-    @property
-    def _is_alone(self) -> bool:
-        return self._config.rendezvous.max_nodes == 1
+        workers, stamp = self._workers, self._state.stamp
+        assert workers is not None
+        assert stamp is not None
+        self.chronicle.spawned(workers.pids, took_s, workers.board)
+        self._checkpoints.begin(stamp, workers.board, workers.notify)
 
     def give_up(self, error: RallypointError) -> None:
         """No worker is to blame, and the same will happen again."""
@@ -347,6 +351,7 @@ class Agent:
 
     def _exited(self, stamp: Stamp, exits: tuple[Exit, ...]) -> None:
         self._step(WorkersExited(stamp, exits))
+        self._checkpoints.exited(stamp, exits)
 
     def _succeeded(self, stamp: Stamp) -> None:
         self._succeeded_workers = self._workers
@@ -370,6 +375,7 @@ class Agent:
     ) -> None:
         self._store.close()
         self._workers = None
+        self._checkpoints.end()
         if self._state.then is group.Then.JOIN and not stuck:
             self.say("workers_stopped", f"the workers of round {stamp.round} have stopped")
         if failures:

@@ -59,8 +59,7 @@ def common_environ(
     omp_threads: int | None, base: Mapping[str, str] | None = None
 ) -> dict[str, str]:
     """What all workers of a node have, besides their places."""
-    environ = dict(os.environ if base is None else base)
-    environ.pop(TOKEN_VARIABLE, None)
+    environ = without_token(base)
     environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
     environ.setdefault("PYTHONFAULTHANDLER", "1")
     if omp_threads is not None:
@@ -115,6 +114,13 @@ def worker_environ(
         environ |= {"LOCAL_RANK": "0", VISIBLE_DEVICES: device}
     if placement.timer_file:
         environ[TIMER_FILE_VARIABLE] = placement.timer_file
+    return environ
+
+
+def without_token(base: Mapping[str, str] | None = None) -> dict[str, str]:
+    """`base` (the agent's own environment) as another program may see it."""
+    environ = dict(os.environ if base is None else base)
+    environ.pop(TOKEN_VARIABLE, None)
     return environ
 
 

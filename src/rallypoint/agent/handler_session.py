@@ -48,7 +48,7 @@ from rallypoint.core.model import (
     WorkerFailure,
 )
 from rallypoint.errors import InfrastructureError, RendezvousClosedError, UsageError
-from rallypoint.rendezvous.session import SessionHandler
+from rallypoint.rendezvous.session import Pushed, SessionHandler
 from rallypoint.wire import messages as m
 
 FIRST_POLL_S = 0.01
@@ -132,9 +132,10 @@ class HandlerSession:
                 self._stop_taking_part()
                 self._say_farewell(self._calls.leave())
                 self._loop.call_soon(self._agent.acknowledged, report)
+                self._push(m.LeaveNow(self._round.stamp if self._round else Stamp(0, 0, 0)))
             case m.Cancel(why, number):
                 self._cancel(report, why, number)
-            case m.Finishing() | m.Leave():
+            case m.Finishing() | m.Leave() | m.CheckpointAnswered():
                 pass
 
     async def close(self, timeout_s: float) -> None:
@@ -373,7 +374,7 @@ class HandlerSession:
         self._farewell = self._loop.create_task(say(words))
         return self._farewell
 
-    def _push(self, message: m.Assigned | m.StartNow | m.StopNow | m.Ended) -> None:
+    def _push(self, message: Pushed) -> None:
         """Later: the agent may be in the middle of a step."""
 
         def push() -> None:

@@ -88,6 +88,9 @@ class HookWorkers:
     def use_guard(self, guard: Guard) -> None:
         """Hooks have none."""
 
+    def notify(self, number: int) -> None:
+        """What the hooks run gets no signal."""
+
     def signal(self, number: int) -> None:
         """Call `_stop_workers`, whatever the signal."""
         if not self._stopping:

@@ -9,7 +9,7 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -40,6 +40,9 @@ from rallypoint.rendezvous.session import AgentSession, CoordinatorSession, Iden
 from rallypoint.store.round_store import RoundStore
 from rallypoint.wire.address import Address
 
+if TYPE_CHECKING:
+    from rallypoint.agent.preempt_notice import PreemptNotice
+
 FAREWELL_S = 2.0
 """How long the last reports may take to be acknowledged."""
 
@@ -49,6 +52,7 @@ TOLD_BY_HOST = frozenset(
         "node_refused",
         "node_draining",
         "node_expelled",
+        "checkpoint",
         "connection_closed",
         "patience",
         "other_node_lost",
@@ -100,6 +104,7 @@ class Participation:
         self._session: AgentSession | None = None
         self._reaper: Reaper | None = None
         self._caught = 0
+        self._notice: PreemptNotice | None = None
         self.agent = Agent(config, make_workers, observer, self._signals, self._store_access)
 
     async def main(self, on_end: Callable[[JobEnd], None]) -> JobEnd:
@@ -128,6 +133,8 @@ class Participation:
         finally:
             meeting.cancel()
             await asyncio.gather(meeting, return_exceptions=True)
+            if self._notice is not None:
+                await self._notice.close()
             await self._leave()
             self._uninstall()
         # Last, for large ones take their time: by now nobody waits for this node.
@@ -146,6 +153,17 @@ class Participation:
             self._embedding.attach(loop, self._signalled)
         else:
             self._own_process(loop)
+        self._watch_notice()
+
+    def _watch_notice(self) -> None:
+        if spec := self._config.stop.preempt_notice:
+            # Imported by who asks for it: others start without.
+            from rallypoint.agent.preempt_notice import PreemptNotice
+
+            guard = self._sidecars.guard if self._sidecars is not None else None
+            trouble = partial(self.agent.say, "notice")
+            self._notice = PreemptNotice(spec, guard, self.agent.leave, trouble)
+            self._notice.start()
 
     def _signalled(self, number: int) -> None:
         self._caught = self._caught or number
@@ -299,7 +317,7 @@ class Participation:
         self.agent.say("guard_replaced", "the guard process was killed: started another")
 
     def _is_ours(self, pid: int) -> bool:
-        owners = (self._store, self.agent, self._sidecars)
+        owners = (self._store, self.agent, self._sidecars, self._notice)
         return any(owner is not None and owner.owns(pid) for owner in owners)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from rallypoint.config import AgentConfig
 from rallypoint.core.group import Phase
 from rallypoint.core.model import Assignment, JobStatus, WorkerFailure
 from rallypoint.core.wording import count
+from rallypoint.observe.observer import StatusView
 
 SPAWN_FAILED = 127
 """Exit code of a worker that could not be started, as a shell would say it."""
@@ -67,3 +69,29 @@ def _idle(status: JobStatus | None, min_nodes: int) -> str:
             if not missing:
                 return "the next round"
             return f"{count(missing, 'more node')} ({status.joined} of {min_nodes} joined)"
+
+
+def assigned_text(assignment: Assignment, workers: int) -> str:
+    """A node's part of a round, for a person."""
+    first, last = assignment.base_rank, assignment.base_rank + workers - 1
+    ranks = f"rank {first}" if first == last else f"ranks {first}-{last}"
+    return (
+        f"round {assignment.round}: node {assignment.group_rank} of "
+        f"{assignment.group_world_size}, {ranks} of {assignment.world_size} ({assignment.why})"
+    )
+
+
+def status_view(
+    config: AgentConfig, assignment: Assignment | None, what: str, waited_s: float
+) -> StatusView:
+    """Where the job is, as this agent knows it."""
+    return StatusView(
+        round=assignment.round if assignment else 0,
+        nodes=assignment.group_world_size if assignment else 0,
+        max_nodes=config.rendezvous.max_nodes,
+        workers=assignment.world_size if assignment else 0,
+        restarts=assignment.restart_count if assignment else 0,
+        max_restarts=config.restart.max_restarts,
+        waiting_for=what,
+        for_s=waited_s,
+    )

@@ -163,6 +163,11 @@ class RoundWorkers:
         self._workers.signal_all(number)
         self.clear()
 
+    def notify(self, number: int) -> None:
+        """To the workers themselves; what they have started may not know this signal."""
+        for local_rank in range(len(self._workers.pids)):
+            self._workers.signal_one(local_rank, number)
+
     def kill(self) -> None:
         """SIGKILL to every process group; then wait until nothing is left, but not for ever."""
         self._retire()

@@ -181,8 +181,9 @@ def shared_settings(config: AgentConfig) -> SharedSettings:
         join_settle_s=rendezvous.join_settle_s,
         join_settle_max_s=rendezvous.join_settle_max_s,
         min_growth_interval_s=rendezvous.min_growth_interval_s,
-        grow=rendezvous.on_join is OnJoin.RESTART,
+        grow=rendezvous.on_join is not OnJoin.HOLD,
         max_node_losses_per_hour=rendezvous.max_node_losses_per_hour,
+        at_checkpoint=rendezvous.on_join is OnJoin.AT_CHECKPOINT,
     )
 
 

@@ -25,7 +25,7 @@ def _class(finish: Finish) -> ExitClass | None:
     match finish.kind:
         case FinishKind.SIGNAL:
             return None
-        case FinishKind.EXPELLED | FinishKind.COORDINATOR_LOST:
+        case FinishKind.EXPELLED | FinishKind.COORDINATOR_LOST | FinishKind.STUCK:
             return ExitClass.INFRASTRUCTURE
         case FinishKind.VERDICT:
             assert finish.verdict is not None

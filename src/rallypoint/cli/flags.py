@@ -57,7 +57,12 @@ MEETING = (
     Flag("--local-addr", "ADDR", "address by which the other nodes reach this one"),
     _new("--join-settle", "SECONDS", "admit late nodes when none has come for so long (10)"),
     _new("--min-growth-interval", "SECONDS", "let a younger round run on undisturbed (60)"),
-    _new("--on-join", "restart|hold", "late nodes: regrow at once, or at the next restart"),
+    _new(
+        "--on-join",
+        "restart|hold|at-checkpoint",
+        "late nodes: regrow at once, at the next restart, or when the workers have saved a"
+        " checkpoint that they were asked for (restart)",
+    ),
     _new("--max-node-losses", "N", "lost nodes in an hour that end the job (10)"),
     _new("--node-id", "NAME", "name of this node (its host name and a number)"),
     _new("--topology", "KEY", "rank nodes by this first, for example rack-07"),
@@ -100,6 +105,18 @@ STOPPING = (
     Flag("--shutdown-timeout", "SECONDS", "grace from SIGTERM to SIGKILL when the job stops (25)"),
     _new("--restart-grace", "SECONDS", "the same when workers are restarted (5)"),
     Flag("--signals-to-handle", "NAME,...", "that stop the job (SIGTERM,SIGINT,SIGHUP,SIGQUIT)"),
+    _new(
+        "--drain-deadline",
+        "SECONDS",
+        "when this node is told to go: the time in all for a last checkpoint of the job, and for"
+        " its workers to stop, until SIGKILL (--shutdown-timeout)",
+    ),
+    _new("--drain-signal", "NAME", "asks workers for that checkpoint, besides rallypoint.worker"),
+    _new(
+        "--preempt-notice",
+        "FILE|cmd:COMMAND",
+        "this node is to go when FILE appears, or COMMAND ends with 0 (run every 5 s)",
+    ),
     Flag("--monitor-interval", "SECONDS", "accepted: nothing polls"),
     _new(
         "--exit-code",

@@ -135,7 +135,12 @@ def _stop(scanned: Scanned, environ: Mapping[str, str]) -> StopConfig:
     if grace is None and fallback:
         grace = Value(fallback, f"TORCH_ELASTIC_SHUTDOWN_TIMEOUT={fallback}")
     default, signals = StopConfig(), scanned.get("--signals-to-handle")
+    deadline, notice = scanned.get("--drain-deadline"), scanned.get("--preempt-notice")
+    drain_signal = scanned.get("--drain-signal")
     return StopConfig(
+        drain_deadline_s=values.seconds(deadline) if deadline else None,
+        drain_signal=values.one_signal(drain_signal) if drain_signal else "",
+        preempt_notice=values.preempt_notice(notice) if notice else "",
         shutdown_grace_s=values.seconds(grace) if grace else default.shutdown_grace_s,
         restart_grace_s=values.seconds(restart) if restart else default.restart_grace_s,
         signals=values.signal_names(signals) if signals else default.signals,

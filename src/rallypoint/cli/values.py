@@ -178,6 +178,22 @@ def signal_names(value: Value) -> tuple[str, ...]:
     return names
 
 
+def one_signal(value: Value) -> str:
+    """The name of a signal that a process may handle, in full or without SIG."""
+    name = value.text.strip().upper()
+    if not name or "," in name:
+        raise value.wrong("needs one signal, for example SIGUSR1")
+    return signal_names(Value(name if name.startswith("SIG") else f"SIG{name}", value.origin))[0]
+
+
+def preempt_notice(value: Value) -> str:
+    """A file, or `cmd:` and a command of the shell."""
+    kind, colon, command = value.text.partition(":")
+    if not value.text.strip() or (kind == "cmd" and colon and not command.strip()):
+        raise value.wrong("needs a file, or cmd:COMMAND")
+    return value.text
+
+
 def event_handler(value: Value, known: Callable[[], Sequence[str]]) -> str:
     """`NAME` or `NAME:ARGUMENT`; what other packages offer is only asked for if need be."""
     name = value.text.partition(":")[0]

@@ -14,7 +14,7 @@ def verdict_view(end: JobEnd) -> VerdictView:
     """What to show of it."""
     finish, verdict = end.finish, end.finish.verdict
     if finish.kind is not FinishKind.VERDICT or verdict is None:
-        lost = finish.kind in (FinishKind.EXPELLED, FinishKind.COORDINATOR_LOST)
+        lost = finish.kind is not FinishKind.SIGNAL
         return VerdictView(
             outcome=Outcome.INFRASTRUCTURE if lost else Outcome.PREEMPTED,
             run_id=end.run_id,
@@ -22,7 +22,7 @@ def verdict_view(end: JobEnd) -> VerdictView:
             elapsed_s=end.elapsed_s,
             restarts=0,
             max_restarts=0,
-            reason=finish.text or f"this node left the job: it got {signal_name(finish.signal)}",
+            reason=finish.text,
         )
     return VerdictView(
         outcome=verdict.outcome,

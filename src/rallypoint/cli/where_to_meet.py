@@ -213,8 +213,6 @@ def _is_host(conf: RdzvConf, rank: int | None, *, alone: bool, static: bool) -> 
 def _on_join(given: Value | None) -> OnJoin:
     if given is None:
         return OnJoin.RESTART
-    if given.text == "at-checkpoint":
-        raise given.wrong("not yet; use restart or hold")
     return OnJoin(choice(given, [mode.value for mode in OnJoin]))
 
 

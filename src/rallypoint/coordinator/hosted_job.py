@@ -11,41 +11,31 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import assert_never
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from rallypoint.coordinator.connection import Connection
 from rallypoint.coordinator.deadlines import Deadlines
+from rallypoint.coordinator.translation import event_of, message_of
 from rallypoint.core import job as jobs
 from rallypoint.core import wording
 from rallypoint.core.events import (
     ExpelNode,
     NodeJoined,
     NodeLeft,
-    NodeSucceeded,
     RefuseNode,
     Timer,
     TimerEnded,
-    WorkersFinishing,
 )
 from rallypoint.core.job_events import (
-    Assign,
-    EnrolmentFailed,
-    FailuresDetailed,
     GiveVerdict,
-    HostLeaving,
     JobCancelled,
     JobEffect,
     JobEvent,
     NodeDrains,
-    NodeEnrolled,
-    NodeFailed,
     Record,
     SessionLost,
-    StartWorkers,
-    StopWorkers,
 )
 from rallypoint.core.liveness import Liveness, Patience
 from rallypoint.core.model import NodeRef, SharedSettings, Stamp, Verdict
@@ -162,7 +152,7 @@ class HostedJob:
         self._heard(session)
         connection.send(m.Attached(session.ref.node_id, self._incarnation, self._epoch, resumed))
         connection.send(m.Ack(session.applied))
-        for effect in jobs.truth(self._job, session.ref):
+        for effect in jobs.truth(self._job, session.ref, self._loop.time()):
             self._perform(effect)
 
     def received(
@@ -195,29 +185,19 @@ class HostedJob:
                 if self._claims_rank(session, candidate.node_rank):
                     self._node_ids[ref.node_id] = ref.incarnation
                     self._step(NodeJoined(ref, seq, candidate, session.settings))
-            case m.Failed(stamp, failures) if self._is_ours(stamp):
-                self._step(NodeFailed(ref, stamp.round, failures))
-            case m.Detailed(stamp, failures) if self._is_ours(stamp):
-                self._step(FailuresDetailed(ref, stamp.round, failures))
-            case m.Finishing(stamp) if self._is_ours(stamp):
-                self._step(WorkersFinishing(stamp.round))
-            case m.Succeeded(stamp) if self._is_ours(stamp):
-                self._step(NodeSucceeded(ref, stamp.round))
-            case m.Enrolled(stamp) if self._is_ours(stamp):
-                self._step(NodeEnrolled(ref, stamp.round))
-            case m.NotEnrolled(stamp, text) if self._is_ours(stamp):
-                self._step(EnrolmentFailed(ref, stamp.round, text))
-            case m.Drain(why, signal, hosts):
+            case m.Drain(why, signal, hosts, notice_s):
                 self._yield_rank(session)
-                self._step((HostLeaving if hosts else NodeDrains)(ref, why, signal))
+                self._step(NodeDrains(ref, why, signal, notice_s, hosts))
             case m.Cancel(why, signal):
                 self._step(JobCancelled(ref, why, signal))
             case m.Leave():
                 self._step(NodeLeft(ref))
                 self._forget(session)
+            case _ if self._is_ours(report.stamp):
+                self._step(event_of(ref, report))
             case _:
                 # About another coordinator's or incarnation's round: answer with the truth.
-                for effect in jobs.truth(self._job, ref):
+                for effect in jobs.truth(self._job, ref, self._loop.time()):
                     self._perform(effect)
 
     def _claims_rank(self, session: Session, node_rank: int) -> bool:
@@ -268,12 +248,6 @@ class HostedJob:
 
     def _perform(self, effect: JobEffect) -> None:
         match effect:
-            case Assign(ref, assignment):
-                self._send(ref, m.Assigned(self._stamp(assignment.round), assignment))
-            case StartWorkers(ref, round_):
-                self._send(ref, m.StartNow(self._stamp(round_)))
-            case StopWorkers(ref, round_, reason):
-                self._send(ref, m.StopNow(self._stamp(round_), reason))
             case GiveVerdict(ref, verdict):
                 self._send(ref, m.Ended(self._stamp(verdict.round), self._dated(ref, verdict)))
             case ExpelNode(ref, why, final):
@@ -290,7 +264,7 @@ class HostedJob:
             case Record():
                 self._on_record(effect)
             case _:
-                assert_never(effect)
+                self._send(effect.ref, message_of(effect, self._stamp))
 
     def _send(self, ref: NodeRef, message: m.ToAgent) -> None:
         session = self._sessions.get(ref.incarnation)

@@ -45,6 +45,8 @@ class NodeDraining(Struct, frozen=True):
 
     ref: NodeRef
     why: str
+    success_is_void: bool = False
+    """Its workers exited with code 0 because it is leaving."""
 
 
 class RoundFailed(Struct, frozen=True):
@@ -57,6 +59,12 @@ class RoundFailed(Struct, frozen=True):
 
 class RoundReleased(Struct, frozen=True):
     """The end of the round before this one has been judged: this one may complete."""
+
+    round: int
+
+
+class GrowthReady(Struct, frozen=True):
+    """The workers of this round have saved a checkpoint: late nodes may be admitted."""
 
     round: int
 
@@ -92,6 +100,8 @@ class TimerKind(Enum):
     LOSS_HOUR = "loss hour"
     BACKOFF = "backoff"
     CHARGE = "charge"
+    NOTICE = "notice"
+    STACKS = "stacks"
 
 
 class Timer(Struct, frozen=True):
@@ -115,6 +125,7 @@ Event = (
     | NodeDraining
     | RoundFailed
     | RoundReleased
+    | GrowthReady
     | WorkersFinishing
     | NodeSucceeded
     | JobClosed

@@ -26,16 +26,11 @@ gets that signal too, within two seconds, it was no failure (behaviour A5).
 from __future__ import annotations
 
 import signal
-from enum import IntEnum
 from typing import assert_never
 
-from msgspec import Struct, field
-
+from rallypoint.core import group_leave
 from rallypoint.core.group_events import (
-    AbandonRound,
-    AnnounceCancel,
     Announced,
-    AnnounceDrain,
     EnrolmentDone,
     EnrolWithStore,
     Exit,
@@ -43,9 +38,10 @@ from rallypoint.core.group_events import (
     FinishKind,
     GroupEffect,
     GroupEvent,
-    JoinRound,
     KillWorkers,
     LeaseEnded,
+    LeaveOrdered,
+    LeaveWanted,
     NodeExpelled,
     ReportEnrolment,
     ReportFailures,
@@ -55,79 +51,25 @@ from rallypoint.core.group_events import (
     SessionGivenUp,
     SessionOpened,
     SignalCaught,
-    SignalWorkers,
     SpawnWorkers,
     StartOrdered,
     StopOrdered,
     VerdictGiven,
-    Wait,
     WaitEnded,
     WaitKind,
     WorkersExited,
     WorkersGone,
     WorldAssigned,
 )
-from rallypoint.core.model import Assignment, EndKind, EndReason, Outcome, Stamp, Verdict
-from rallypoint.core.wording import signal_name
+from rallypoint.core.group_leave import ANNOUNCE_S as ANNOUNCE_S
+from rallypoint.core.group_state import GroupSettings as GroupSettings
+from rallypoint.core.group_state import GroupState as GroupState
+from rallypoint.core.group_state import Phase as Phase
+from rallypoint.core.group_state import Then as Then
+from rallypoint.core.group_state import abort, proceed, stop, wait
+from rallypoint.core.model import EndKind, EndReason, Outcome, Stamp, Verdict
 
 SUSPECT_S = 2.0
-ANNOUNCE_S = 1.0
-"""How long a drain waits for the coordinator to know of it."""
-
-
-class Phase(IntEnum):
-    """What is observed; see the module's essay."""
-
-    IDLE = 0
-    ENROLLING = 1
-    READY = 2
-    RUNNING = 3
-    FINISHED = 4
-    STOPPING = 5
-    DONE = 6
-
-
-class Then(IntEnum):
-    """What is desired once nothing runs; a higher one is never replaced by a lower."""
-
-    JOIN = 0
-    LEAVE = 1
-    END = 2
-    GIVE_UP = 3
-
-
-class GroupSettings(Struct, frozen=True):
-    """How this node stops its workers. Seconds."""
-
-    workers: int
-    shutdown_grace_s: float
-    restart_grace_s: float
-    signals: tuple[int, ...]
-
-
-class GroupState(Struct):
-    """All that the machine knows. Only `step` changes it."""
-
-    settings: GroupSettings
-    phase: Phase = Phase.IDLE
-    then: Then = Then.JOIN
-    stamp: Stamp | None = None
-    assignment: Assignment | None = None
-    ended: set[int] = field(default_factory=set)
-    """Local ranks of the workers that have exited by themselves."""
-    succeeded: int = 0
-    suspects: list[Exit] = field(default_factory=list)
-    seeks_culprit: bool = False
-    """The round ends by a failure, and this agent has killed nobody yet."""
-    signals_caught: int = 0
-    signal: int = 0
-    """The first signal that told this agent to go."""
-    announced: bool = False
-    verdict: Verdict | None = None
-    finish: Finish | None = None
-    waits: int = 0
-    """Numbers the waits."""
-    newest_wait: dict[WaitKind, int] = field(default_factory=dict)
 
 
 def step(state: GroupState, event: GroupEvent) -> list[GroupEffect]:
@@ -153,7 +95,7 @@ def step(state: GroupState, event: GroupEvent) -> list[GroupEffect]:
             return _lease_ended(state)
         case SessionGivenUp(text):
             finish = Finish(FinishKind.COORDINATOR_LOST, text=text)
-            return _abort(state, Then.GIVE_UP, finish)
+            return abort(state, Then.GIVE_UP, finish)
         case EnrolmentDone(stamp, error):
             return _enrolled(state, stamp, error)
         case WorkersExited(stamp, exits):
@@ -161,9 +103,13 @@ def step(state: GroupState, event: GroupEvent) -> list[GroupEffect]:
         case WorkersGone(stamp, stuck):
             return _gone(state, stamp, stuck)
         case SignalCaught(number):
-            return _signal(state, number)
+            return group_leave.caught(state, number)
+        case LeaveWanted(why):
+            return group_leave.leave_wanted(state, why)
         case Announced():
-            return _announced(state)
+            return group_leave.announced(state)
+        case LeaveOrdered():
+            return group_leave.leave_now(state)
         case WaitEnded(kind, number):
             return _wait_ended(state, kind, number)
         case _:
@@ -173,12 +119,12 @@ def step(state: GroupState, event: GroupEvent) -> list[GroupEffect]:
 def _forgotten(state: GroupState) -> list[GroupEffect]:
     """A coordinator that knows nothing of us: whatever runs here belongs to no world."""
     if state.phase is Phase.IDLE:
-        return _next(state) if state.then is Then.JOIN else []
-    return _abort(state, Then.JOIN, None)
+        return proceed(state) if state.then is Then.JOIN else []
+    return abort(state, Then.JOIN, None)
 
 
 def _assigned(state: GroupState, event: WorldAssigned) -> list[GroupEffect]:
-    if state.phase is not Phase.IDLE or state.then is not Then.JOIN or state.signals_caught:
+    if state.phase is not Phase.IDLE or state.then is not Then.JOIN or state.leaving:
         return []
     if state.stamp is not None and not _is_newer(event.stamp, state.stamp):
         return []
@@ -196,7 +142,7 @@ def _assigned(state: GroupState, event: WorldAssigned) -> list[GroupEffect]:
 def _spawn(state: GroupState) -> list[GroupEffect]:
     assert state.stamp is not None
     assert state.assignment is not None
-    state.phase = Phase.RUNNING
+    state.phase, state.killing = Phase.RUNNING, False
     return [SpawnWorkers(state.stamp, state.assignment)]
 
 
@@ -212,11 +158,11 @@ def _stop_ordered(state: GroupState, stamp: Stamp, reason: EndReason) -> list[Gr
     if state.phase is Phase.IDLE and (state.stamp is None or _is_newer(stamp, state.stamp)):
         # A round that ended before we heard of it: it took our last join with it.
         state.stamp = stamp
-        return _next(state) if state.then is Then.JOIN else []
+        return proceed(state) if state.then is Then.JOIN else []
     if stamp != state.stamp:
         return []
     state.seeks_culprit |= reason.kind is EndKind.FAILURE and state.phase is Phase.RUNNING
-    return _stop(state, Then.JOIN, signal.SIGTERM, state.settings.restart_grace_s)
+    return stop(state, Then.JOIN, signal.SIGTERM, state.settings.restart_grace_s)
 
 
 def _verdict(state: GroupState, verdict: Verdict) -> list[GroupEffect]:
@@ -229,14 +175,14 @@ def _verdict(state: GroupState, verdict: Verdict) -> list[GroupEffect]:
     number = verdict.signal if asked_to_stop and verdict.signal else signal.SIGTERM
     settings = state.settings
     grace_s = settings.shutdown_grace_s if asked_to_stop else settings.restart_grace_s
-    return _stop(state, Then.END, number, grace_s)
+    return stop(state, Then.END, number, grace_s)
 
 
 def _expelled(state: GroupState, why: str, final: bool) -> list[GroupEffect]:
     say = Say("expelled", f"this node was expelled from the job: {why}")
     if final:
-        return [say, *_abort(state, Then.GIVE_UP, Finish(FinishKind.EXPELLED, text=why))]
-    return [say, *_abort(state, Then.JOIN, None)]
+        return [say, *abort(state, Then.GIVE_UP, Finish(FinishKind.EXPELLED, text=why))]
+    return [say, *abort(state, Then.JOIN, None)]
 
 
 def _lease_ended(state: GroupState) -> list[GroupEffect]:
@@ -244,11 +190,11 @@ def _lease_ended(state: GroupState) -> list[GroupEffect]:
         # Workers that have all ended can't disturb anybody, and their success may still count.
         return []
     text = "the lease ended without a word from the coordinator: killing the workers"
-    return [Say("fenced", text), *_abort(state, Then.JOIN, None)]
+    return [Say("fenced", text), *abort(state, Then.JOIN, None)]
 
 
 def _exited(state: GroupState, stamp: Stamp, exits: tuple[Exit, ...]) -> list[GroupEffect]:
-    if stamp != state.stamp or state.signals_caught:
+    if stamp != state.stamp or state.leaving:
         return []
     exits = tuple(exit_ for exit_ in exits if exit_.local_rank not in state.ended)
     state.ended.update(exit_.local_rank for exit_ in exits)
@@ -265,7 +211,7 @@ def _exited(state: GroupState, stamp: Stamp, exits: tuple[Exit, ...]) -> list[Gr
         return _fail(state, blamed)
     effects: list[GroupEffect] = []
     if suspects:
-        effects.append(_wait(state, WaitKind.SUSPECT, SUSPECT_S))
+        effects.append(wait(state, WaitKind.SUSPECT, SUSPECT_S))
     if first_success:
         effects.append(ReportFinishing(stamp))
     if state.succeeded == state.settings.workers:
@@ -279,7 +225,7 @@ def _fail(state: GroupState, blamed: list[Exit]) -> list[GroupEffect]:
     report = ReportFailures(state.stamp, (*blamed, *state.suspects))
     state.suspects.clear()
     state.seeks_culprit = True
-    return [report, *_stop(state, Then.JOIN, signal.SIGTERM, state.settings.restart_grace_s)]
+    return [report, *stop(state, Then.JOIN, signal.SIGTERM, state.settings.restart_grace_s)]
 
 
 def _gone(state: GroupState, stamp: Stamp, stuck: tuple[int, ...]) -> list[GroupEffect]:
@@ -288,45 +234,13 @@ def _gone(state: GroupState, stamp: Stamp, stuck: tuple[int, ...]) -> list[Group
     effects: list[GroupEffect] = []
     if stuck:
         pids = ", ".join(map(str, stuck))
-        effects.append(Say("stuck", f"these processes would not die, even of SIGKILL: {pids}"))
+        text = f"these processes would not die, even of SIGKILL: {pids}"
+        effects.append(Say("stuck", text))
+        if state.then is Then.JOIN:
+            # They hold the devices, and perhaps files, that the next round would need.
+            state.then, state.finish = Then.GIVE_UP, Finish(FinishKind.STUCK, text=text)
     state.phase = Phase.IDLE
-    return effects + _next(state)
-
-
-def _next(state: GroupState) -> list[GroupEffect]:
-    """Nothing runs here: do what is desired."""
-    if state.then is Then.JOIN:
-        return [] if state.signals_caught and not state.announced else [JoinRound()]
-    assert state.finish is not None
-    state.phase = Phase.DONE
-    return [state.finish]
-
-
-def _signal(state: GroupState, number: int) -> list[GroupEffect]:
-    state.signals_caught += 1
-    if state.signals_caught > 1:
-        finish = Finish(FinishKind.SIGNAL, signal=state.signal)
-        say = Say("signal", f"got {signal_name(number)} again: killing the workers")
-        return [say, *_abort(state, Then.LEAVE, finish)]
-    state.signal = number
-    state.suspects.clear()
-    cancel = number == signal.SIGINT
-    what = "cancelling the job" if cancel else "leaving the job"
-    return [
-        Say("signal", f"got {signal_name(number)}: {what}"),
-        AnnounceCancel(number) if cancel else AnnounceDrain(number),
-        _wait(state, WaitKind.ANNOUNCE, ANNOUNCE_S),
-    ]
-
-
-def _announced(state: GroupState) -> list[GroupEffect]:
-    """The job knows that this node goes, or can't be told in time: stop its workers."""
-    if not state.signal or state.announced:
-        return []
-    state.announced = True
-    if state.finish is None:
-        state.finish = Finish(FinishKind.SIGNAL, signal=state.signal)
-    return _stop(state, Then.LEAVE, state.signal, state.settings.shutdown_grace_s)
+    return effects + proceed(state)
 
 
 def _wait_ended(state: GroupState, kind: WaitKind, number: int) -> list[GroupEffect]:
@@ -336,59 +250,21 @@ def _wait_ended(state: GroupState, kind: WaitKind, number: int) -> list[GroupEff
         case WaitKind.GRACE:
             if state.phase is not Phase.STOPPING:
                 return []
-            state.seeks_culprit = False
+            if state.killing:
+                return []
+            state.seeks_culprit, state.killing = False, True
             text = "the workers did not stop in their grace: killing them"
             return [Say("killing", text), KillWorkers()]
         case WaitKind.SUSPECT:
             return _fail(state, []) if state.phase is Phase.RUNNING and state.suspects else []
         case WaitKind.ANNOUNCE:
-            return _announced(state)
+            return group_leave.unheard(state)
+        case WaitKind.CHECKPOINT:
+            return group_leave.leave_now(state)
+        case WaitKind.DRAIN:
+            return group_leave.time_is_over(state)
         case _:
             assert_never(kind)
-
-
-def _stop(state: GroupState, then: Then, number: int, grace_s: float) -> list[GroupEffect]:
-    """Stop what runs, politely; a stop that is under way goes on as it is."""
-    state.then = max(state.then, then)
-    match state.phase:
-        case Phase.IDLE:
-            return _next(state) if state.then is not Then.JOIN else []
-        case Phase.ENROLLING | Phase.READY:
-            state.phase = Phase.IDLE
-            return [AbandonRound(), *_next(state)]
-        case Phase.RUNNING | Phase.FINISHED:
-            state.phase = Phase.STOPPING
-            return [SignalWorkers(number), _wait(state, WaitKind.GRACE, grace_s)]
-        case Phase.STOPPING | Phase.DONE:
-            return []
-        case _:
-            assert_never(state.phase)
-
-
-def _abort(state: GroupState, then: Then, finish: Finish | None) -> list[GroupEffect]:
-    """Stop what runs, at once."""
-    state.then = max(state.then, then)
-    state.finish = state.finish or finish
-    match state.phase:
-        case Phase.IDLE:
-            return _next(state) if state.then is not Then.JOIN else []
-        case Phase.ENROLLING | Phase.READY:
-            state.phase = Phase.IDLE
-            return [AbandonRound(), *_next(state)]
-        case Phase.RUNNING | Phase.FINISHED | Phase.STOPPING:
-            state.phase = Phase.STOPPING
-            state.seeks_culprit = False
-            return [KillWorkers()]
-        case Phase.DONE:
-            return []
-        case _:
-            assert_never(state.phase)
-
-
-def _wait(state: GroupState, kind: WaitKind, length_s: float) -> Wait:
-    state.waits += 1
-    state.newest_wait[kind] = state.waits
-    return Wait(kind, state.waits, length_s)
 
 
 def _is_newer(stamp: Stamp, than: Stamp) -> bool:

@@ -96,6 +96,16 @@ class SignalCaught(Struct, frozen=True):
     signal: int
 
 
+class LeaveWanted(Struct, frozen=True):
+    """A person, or a notice of this node's end, told this agent to go."""
+
+    why: str
+
+
+class LeaveOrdered(Struct, frozen=True):
+    """The job's workers have taken their last checkpoint, or need not: this node may go."""
+
+
 class Announced(Struct, frozen=True):
     """The coordinator knows that this node goes."""
 
@@ -106,6 +116,8 @@ class WaitKind(Enum):
     GRACE = "grace"
     SUSPECT = "suspect"
     ANNOUNCE = "announce"
+    CHECKPOINT = "checkpoint"
+    DRAIN = "drain"
 
 
 class WaitEnded(Struct, frozen=True):
@@ -128,6 +140,8 @@ GroupEvent = (
     | WorkersExited
     | WorkersGone
     | SignalCaught
+    | LeaveWanted
+    | LeaveOrdered
     | Announced
     | WaitEnded
 )
@@ -200,9 +214,14 @@ class ReportEnrolment(Struct, frozen=True):
 
 
 class AnnounceDrain(Struct, frozen=True):
-    """Tell the coordinator that this node goes; answer with `Announced`."""
+    """Tell the coordinator that this node goes; answer with `Announced`, then `LeaveOrdered`.
+
+    `notice_s`: how long the workers may take for a last checkpoint.
+    """
 
     signal: int
+    why: str
+    notice_s: float
 
 
 class AnnounceCancel(Struct, frozen=True):
@@ -218,6 +237,8 @@ class FinishKind(Enum):
     SIGNAL = "signal"
     EXPELLED = "expelled"
     COORDINATOR_LOST = "coordinator lost"
+    STUCK = "stuck"
+    """Processes would not die: no other round may run here."""
 
 
 class Finish(Struct, frozen=True):

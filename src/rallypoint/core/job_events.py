@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from rallypoint.core.events import Event, ExpelNode, RefuseNode
-from rallypoint.core.model import Assignment, EndReason, NodeRef, Verdict, WorkerFailure
+from rallypoint.core.model import Assignment, EndKind, EndReason, NodeRef, Verdict, WorkerFailure
 
 
 class SessionLost(Struct, frozen=True):
@@ -49,19 +49,26 @@ class EnrolmentFailed(Struct, frozen=True):
 
 
 class NodeDrains(Struct, frozen=True):
-    """A node has been told to go; its workers are being stopped."""
+    """A node has been told to go. Its workers run on for a checkpoint, for `notice_s` at most."""
 
     ref: NodeRef
     why: str
     signal: int
+    notice_s: float = 0.0
+    hosts: bool = False
+    """The coordinator lives there, and goes with it."""
 
 
-class HostLeaving(Struct, frozen=True):
-    """The node that hosts the coordinator has been told to go."""
+class CheckpointAnswered(Struct, frozen=True):
+    """A node's workers have saved a checkpoint as they were asked to, or have none to save."""
 
     ref: NodeRef
-    why: str
-    signal: int
+    round: int
+    number: int
+    listens: bool
+    """Some of them knew of the question."""
+    failed: bool = False
+    """One of them has failed: no other answer will come."""
 
 
 class JobCancelled(Struct, frozen=True):
@@ -80,7 +87,7 @@ JobEvent = (
     | NodeEnrolled
     | EnrolmentFailed
     | NodeDrains
-    | HostLeaving
+    | CheckpointAnswered
     | JobCancelled
 )
 
@@ -107,6 +114,32 @@ class StopWorkers(Struct, frozen=True):
     reason: EndReason
 
 
+class WantCheckpoint(Struct, frozen=True):
+    """Ask a node's workers for a checkpoint before the round ends; answer `CheckpointAnswered`."""
+
+    ref: NodeRef
+    round: int
+    number: int
+    kind: EndKind
+    reason: str
+    left_s: float | None
+    """None: there is no hurry."""
+
+
+class DropCheckpoint(Struct, frozen=True):
+    """Nobody waits for the checkpoint any more."""
+
+    ref: NodeRef
+    round: int
+    number: int
+
+
+class LeaveNow(Struct, frozen=True):
+    """Tell a node that drains to stop its workers."""
+
+    ref: NodeRef
+
+
 class GiveVerdict(Struct, frozen=True):
     """Tell a node how the job ended."""
 
@@ -122,4 +155,15 @@ class Record(Struct, frozen=True):
     node_id: str = ""
 
 
-JobEffect = Assign | StartWorkers | StopWorkers | GiveVerdict | ExpelNode | RefuseNode | Record
+JobEffect = (
+    Assign
+    | StartWorkers
+    | StopWorkers
+    | WantCheckpoint
+    | DropCheckpoint
+    | LeaveNow
+    | GiveVerdict
+    | ExpelNode
+    | RefuseNode
+    | Record
+)

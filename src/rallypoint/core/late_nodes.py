@@ -6,7 +6,23 @@ that is trusted: it triggers nothing for minutes, and would only keep the other 
 
 from __future__ import annotations
 
-from rallypoint.core.round_state import Member, RoundState, Standing, stand
+from rallypoint.core.round_state import Member, Phase, RoundState, Standing, stand
+
+
+def are_wanted(state: RoundState) -> bool:
+    """Somebody waits, and this round is one that late nodes may end."""
+    may = state.phase is Phase.ACTIVE and state.settings.grow and not state.finishing
+    return may and state.growth_allowed and state.eager_waiting > 0
+
+
+def may_be_admitted(state: RoundState) -> bool:
+    """A vacant place can be filled, or the job be full, or arrivals have settled."""
+    if not are_wanted(state):
+        return False
+    size, waiting = len(state.places), state.eager_waiting
+    vacant = state.largest_world - size
+    full = size + waiting >= state.settings.max_nodes
+    return vacant > 0 or full or state.settled or state.settings.join_settle_s == 0
 
 
 def seek_place(state: RoundState, member: Member) -> None:

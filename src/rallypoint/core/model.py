@@ -38,6 +38,11 @@ class SharedSettings(Struct, frozen=True, array_like=True):
     grow: bool = True
     """False: late nodes wait until the round ends for another reason."""
     max_node_losses_per_hour: int = 10
+    at_checkpoint: bool = False
+    """Late nodes wait until the workers have saved a checkpoint."""
+    hang_timeout_s: float = 0.0
+    """A worker that is silent for so long ends the round; 0: none does. Equal on all nodes, because
+    a rank that hangs silences all: the most impatient node would decide for everybody."""
 
     def first_difference(self, other: SharedSettings) -> tuple[str, object, object] | None:
         """The first setting that differs, as (name, self's value, other's value)."""

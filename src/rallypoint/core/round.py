@@ -47,6 +47,7 @@ from rallypoint.core.events import (
     Event,
     ExpelNode,
     FormWorld,
+    GrowthReady,
     JobClosed,
     JoinTimedOut,
     NodeDraining,
@@ -94,8 +95,11 @@ def step(state: RoundState, event: Event) -> list[Effect]:
             return _gone(state, ref, why, lost=True)
         case NodeLeft(ref):
             return _gone(state, ref, "left", lost=False)
-        case NodeDraining(ref, why):
-            return _draining(state, ref, why)
+        case NodeDraining():
+            return _draining(state, event)
+        case GrowthReady(round_):
+            wanted = is_active(state, round_) and late_nodes.are_wanted(state)
+            return _grow(state) if wanted else []
         case RoundFailed(round_, text, node_id):
             if not is_active(state, round_):
                 return []
@@ -206,11 +210,15 @@ def _forget(state: RoundState, member: Member, why: str, *, lost: bool) -> list[
     return effects
 
 
-def _draining(state: RoundState, ref: NodeRef, why: str) -> list[Effect]:
+def _draining(state: RoundState, event: NodeDraining) -> list[Effect]:
+    ref = event.ref
     member = state.members.get(ref.node_id)
     if member is None or member.ref != ref or member.standing is Standing.LEAVING:
         return []
     standing = member.standing
+    if event.success_is_void and member.succeeded:
+        member.succeeded = False
+        state.succeeded -= 1
     was_running = standing is Standing.RUNNING and not member.succeeded
     withdraw(state, member)
     stand(state, member, Standing.LEAVING)
@@ -218,7 +226,7 @@ def _draining(state: RoundState, ref: NodeRef, why: str) -> list[Effect]:
         late_nodes.no_longer_waits(state)
     effects: list[Effect] = []
     if was_running:
-        text = f"node {ref} is leaving: {why}"
+        text = f"node {ref} is leaving: {event.why}"
         effects = _end_round(state, EndReason(EndKind.DRAIN, text, ref.node_id))
     return effects + _proceed(state)
 
@@ -261,10 +269,8 @@ def _timer_ended(state: RoundState, timer: Timer) -> list[Effect]:
             losses.forget_recent(state, timer.id)
         case TimerKind.LOSS_HOUR:
             losses.forget(state, timer.id)
-        case TimerKind.BACKOFF | TimerKind.CHARGE:
-            pass
         case _:
-            assert_never(timer.kind)
+            pass  # the job's own
     return []
 
 
@@ -353,14 +359,12 @@ def _complete(state: RoundState) -> list[Effect]:
 
 def _try_grow(state: RoundState) -> list[Effect]:
     """Admit those who wait, if it is time (behaviour R2)."""
-    if state.phase is not Phase.ACTIVE or state.finishing or not state.settings.grow:
+    if state.settings.at_checkpoint or not late_nodes.may_be_admitted(state):
         return []
-    size, waiting = len(state.places), state.eager_waiting
-    if not waiting or not state.growth_allowed:
-        return []
-    vacant = state.largest_world - size
-    full = size + waiting >= state.settings.max_nodes
-    if not (vacant > 0 or full or state.settled or state.settings.join_settle_s == 0):
-        return []
+    return _grow(state)
+
+
+def _grow(state: RoundState) -> list[Effect]:
+    waiting = state.eager_waiting
     text = f"{waiting} more node{'s' if waiting > 1 else ''} joined"
     return _end_round(state, EndReason(EndKind.GROWTH, text)) + _settle(state)

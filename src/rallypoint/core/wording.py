@@ -36,6 +36,11 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
+def signal_number(name: str) -> int:
+    """9 for `SIGKILL`; 0 for an empty name. Raises KeyError."""
+    return signal.Signals[name].value if name else 0
+
+
 def nobody_came(settings: SharedSettings, timeout: JoinTimedOut) -> str:
     """Who was missing, and how long was waited."""
     waited = f"waited {settings.join_timeout_s:g} s for {count(settings.min_nodes, 'node')}"

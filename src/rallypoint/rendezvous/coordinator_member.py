@@ -227,6 +227,12 @@ class CoordinatorMember:
                     self._fail(RendezvousGracefulExitError(why))
                 elif self._phase is Phase.RUNNING:
                     self._round_over(f"this node was expelled from the job: {why}")
+            case m.CheckpointWanted(stamp, number):
+                # Whose work this is only its program knows, which is not asked: nobody waits.
+                if self._session is not None:
+                    self._session.report(m.CheckpointAnswered(stamp, number, listens=False))
+            case m.CheckpointNotWanted() | m.LeaveNow() | m.DrainWanted():
+                pass
             case _:
                 assert_never(message)
 

@@ -33,7 +33,18 @@ DEAF_SHARE = 0.5
 """Of the lease: a connection on which a heartbeat has waited so long for its answer is given up
 (a router forgot it, a cable was pulled), while there is time for another."""
 
-Pushed = m.Assigned | m.StartNow | m.StopNow | m.Ended | m.Expelled | m.HeartbeatAck
+Pushed = (
+    m.Assigned
+    | m.StartNow
+    | m.StopNow
+    | m.Ended
+    | m.Expelled
+    | m.HeartbeatAck
+    | m.CheckpointWanted
+    | m.CheckpointNotWanted
+    | m.LeaveNow
+    | m.DrainWanted
+)
 Dial = Callable[[], Awaitable[ClientConnection]]
 
 
@@ -238,6 +249,8 @@ class CoordinatorSession:
                 if self._is_current(stamp):
                     self._renewed(self._beats_sent.pop(number, None))
                     self._handler.pushed(message)
+            case m.DrainAnswer():
+                pass  # for who asked instead of taking part
             case _:
                 if self._is_current(message.stamp):
                     self._handler.pushed(message)

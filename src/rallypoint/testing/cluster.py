@@ -52,7 +52,13 @@ class Ack(Struct, frozen=True):
     number: int
 
 
-Pushed = Hello | Ack | g.GroupEvent
+class Asked(Struct, frozen=True):
+    """The workers are to save a checkpoint, which takes them a while."""
+
+    wanted: j.WantCheckpoint
+
+
+Pushed = Hello | Ack | Asked | g.GroupEvent
 
 
 class Numbered(Struct, frozen=True):
@@ -84,7 +90,7 @@ class SimulatedAgent:
         self.finish: g.Finish | None = None
         self.finishes = 0
         self.link: Link | None = None
-        self.local: deque[g.GroupEvent] = deque()
+        self.local: deque[g.GroupEvent | Asked] = deque()
         """What processes and the round store will tell this agent."""
         self.waits: dict[g.WaitEnded, float] = {}
         self.now_s = 0.0
@@ -119,6 +125,8 @@ class SimulatedAgent:
                     event = self._unacknowledged.popleft().event
                     if isinstance(event, j.NodeDrains | j.JobCancelled):
                         self.step(g.Announced())
+            case Asked():
+                self.local.append(message)
             case _:
                 self.step(message)
 
@@ -155,8 +163,8 @@ class SimulatedAgent:
                 self._report(NodeSucceeded(self.ref, stamp.round))
             case g.ReportEnrolment(stamp):
                 self._report(j.NodeEnrolled(self.ref, stamp.round))
-            case g.AnnounceDrain(number):
-                self._report(j.NodeDrains(self.ref, "it was told to", number))
+            case g.AnnounceDrain(number, why, notice_s):
+                self._report(j.NodeDrains(self.ref, why, number, notice_s))
             case g.AnnounceCancel(number):
                 self._report(j.JobCancelled(self.ref, "interrupted", number))
             case g.Finish():
@@ -171,6 +179,11 @@ class SimulatedAgent:
     def local_event(self) -> None:
         """The next word of a process or of the round store."""
         event = self.local.popleft()
+        if isinstance(event, Asked):
+            wanted = event.wanted
+            saved = j.CheckpointAnswered(self.ref, wanted.round, wanted.number, listens=True)
+            self._report(saved)
+            return
         if isinstance(event, g.WorkersGone):
             self.running = None
         self.step(event)
@@ -234,7 +247,7 @@ class Cluster:
             seen.opened = agent.generation
         seen.link = agent.link
         seen.link.down += [Hello(resumed), Ack(seen.applied)]
-        for effect in job.truth(self.job, agent.ref):
+        for effect in job.truth(self.job, agent.ref, self.timers.now_s):
             self._perform(effect)
 
     def cut(self, agent: SimulatedAgent) -> None:
@@ -347,6 +360,12 @@ class Cluster:
                 self._send(ref, g.StartOrdered(_stamp(round_)))
             case j.StopWorkers(ref, round_, reason):
                 self._send(ref, g.StopOrdered(_stamp(round_), reason))
+            case j.WantCheckpoint(ref):
+                self._send(ref, Asked(effect))
+            case j.DropCheckpoint():
+                pass
+            case j.LeaveNow(ref):
+                self._send(ref, g.LeaveOrdered())
             case j.GiveVerdict(ref, verdict):
                 self._send(ref, g.VerdictGiven(verdict))
             case ExpelNode(ref, why, final):
@@ -361,7 +380,7 @@ class Cluster:
             case _:
                 assert_never(effect)
 
-    def _send(self, ref: NodeRef, message: g.GroupEvent) -> None:
+    def _send(self, ref: NodeRef, message: Pushed) -> None:
         seen = self._sessions.get(ref.incarnation)
         if seen is not None and seen.link is not None:
             seen.link.down.append(message)

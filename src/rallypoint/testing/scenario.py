@@ -22,7 +22,11 @@ and joins again in the same instant, unless it is slow. The commands:
     fail NODE [rank=LOCAL] [code=N | signal=SIGNAME] [age=S]
     finishing NODE | succeed NODE               its first worker, or all of them, ended well
     lose NODE [silent=S]                        it went away, last heard S seconds ago
-    drain NODE | leave NODE | cancel NODE       it was told to go; says farewell; Ctrl-C there
+    drain NODE [notice=S] [hosts=1]             it was told to go; its workers may take S seconds
+                                                for a checkpoint; the coordinator lives there
+    listens NODE                                its workers know of checkpoints that are asked for
+    saved NODE [failed=1]                       they have saved it; or one has died instead
+    leave NODE | cancel NODE                    it says farewell; Ctrl-C there
     tick S                                      so many seconds pass
     status                                      what a person would be shown
 
@@ -72,6 +76,9 @@ class Scenario:
         self._candidates: dict[NodeRef, Candidate] = {}
         self._assigned: dict[str, Assignment] = {}
         self._slow: set[str] = set()
+        self._listens: set[str] = set()
+        self._leaving: set[NodeRef] = set()
+        self._asked: dict[str, j.WantCheckpoint] = {}
         self._answers: deque[tuple[str, j.JobEvent]] = deque()
         self._trace: list[str] = []
 
@@ -99,6 +106,8 @@ class Scenario:
                 self._tick(float(seconds))
             case "slow", [node]:
                 self._slow.add(node)
+            case "listens", [node]:
+                self._listens.add(node)
             case "join", [node]:
                 self._join(node, options)
             case _, [node] if name in _REPORTS:
@@ -160,7 +169,13 @@ class Scenario:
                 why = f"silent for {silent_s:g} s" if silent_s else "its session ended"
                 return j.SessionLost(ref, why, at - silent_s)
             case "drain":
-                return j.NodeDrains(ref, "SIGTERM", int(signal.SIGTERM))
+                self._leaving.add(ref)
+                notice_s, hosts = float(options.get("notice", "0")), "hosts" in options
+                return j.NodeDrains(ref, "SIGTERM", int(signal.SIGTERM), notice_s, hosts)
+            case "saved":
+                asked = self._asked[node]
+                failed = "failed" in options
+                return j.CheckpointAnswered(ref, asked.round, asked.number, True, failed)
             case "cancel":
                 return j.JobCancelled(ref, "SIGINT", int(signal.SIGINT))
             case _:
@@ -198,8 +213,19 @@ class Scenario:
                 self._tell(ref, f"start the workers of round {round_}")
             case j.StopWorkers(ref, round_, reason):
                 self._tell(ref, f"stop the workers of round {round_}: {reason.text}")
-                if ref.node_id not in self._slow:
+                if ref.node_id not in self._slow and ref not in self._leaving:
                     self._answers.append((f"{ref} -> stopped, joins again", self._joined(ref)))
+            case j.WantCheckpoint(ref, round_, number, kind, reason, left_s):
+                hurry = "" if left_s is None else f", {left_s:g} s left"
+                self._tell(ref, f"save a checkpoint ({kind.value}): {reason}{hurry}")
+                self._asked[ref.node_id] = effect
+                if ref.node_id not in self._listens:
+                    answer = j.CheckpointAnswered(ref, round_, number, listens=False)
+                    self._answers.append((f"{ref} -> nobody listens", answer))
+            case j.DropCheckpoint(ref):
+                self._tell(ref, "no checkpoint is wanted any more")
+            case j.LeaveNow(ref):
+                self._tell(ref, "leave")
             case j.GiveVerdict(ref, verdict):
                 self._tell(ref, f"the job {verdict.outcome.value}: {verdict.text}")
             case ExpelNode(ref, why, final):
@@ -220,7 +246,8 @@ _REPORTS: Mapping[str, tuple[str, ...]] = {
     "finishing": (),
     "succeed": (),
     "lose": ("silent",),
-    "drain": (),
+    "drain": ("notice", "hosts"),
+    "saved": ("failed",),
     "leave": (),
     "cancel": (),
 }

@@ -20,6 +20,7 @@ from msgspec import Struct
 from rallypoint.core.model import (
     Assignment,
     Candidate,
+    EndKind,
     EndReason,
     JobStatus,
     SharedSettings,
@@ -101,6 +102,8 @@ class Drain(Struct, frozen=True, array_like=True, tag=9):
     signal: int
     hosts: bool
     """The coordinator lives in this very agent."""
+    notice_s: float = 0.0
+    """How long the job's workers may take for a checkpoint before this node stops its own."""
 
 
 class Cancel(Struct, frozen=True, array_like=True, tag=10):
@@ -114,6 +117,15 @@ class Leave(Struct, frozen=True, array_like=True, tag=11):
     """Farewell: nothing of the job runs here, and a verdict that was given has been read."""
 
 
+class CheckpointAnswered(Struct, frozen=True, array_like=True, tag=12):
+    """The workers here have saved a checkpoint as was asked, or nobody listens here."""
+
+    stamp: Stamp
+    number: int
+    listens: bool
+    failed: bool = False
+
+
 Report = (
     Join
     | Failed
@@ -125,6 +137,7 @@ Report = (
     | Drain
     | Cancel
     | Leave
+    | CheckpointAnswered
 )
 
 
@@ -141,7 +154,14 @@ class Heartbeat(Struct, frozen=True, array_like=True, tag=21):
     number: int
 
 
-ToCoordinator = Attach | Numbered | Heartbeat
+class DrainNode(Struct, frozen=True, array_like=True, tag=22):
+    """Instead of `Attach`: a person asks that a node leaves. Answered by `DrainAnswer`s."""
+
+    node_id: str
+    why: str
+
+
+ToCoordinator = Attach | Numbered | Heartbeat | DrainNode
 
 
 class Attached(Struct, frozen=True, array_like=True, tag=1):
@@ -209,7 +229,62 @@ class Expelled(Struct, frozen=True, array_like=True, tag=9):
     final: bool
 
 
-ToAgent = Attached | Refused | Ack | HeartbeatAck | Assigned | StartNow | StopNow | Ended | Expelled
+class CheckpointWanted(Struct, frozen=True, array_like=True, tag=10):
+    """The round is about to end: have the workers save a checkpoint, and answer."""
+
+    stamp: Stamp
+    number: int
+    kind: EndKind
+    reason: str
+    left_s: float | None
+    """None: there is no hurry."""
+
+
+class CheckpointNotWanted(Struct, frozen=True, array_like=True, tag=11):
+    """Nobody waits for it any more."""
+
+    stamp: Stamp
+    number: int
+
+
+class LeaveNow(Struct, frozen=True, array_like=True, tag=12):
+    """The job is ready for this node to go, as it has announced."""
+
+    stamp: Stamp
+
+
+class DrainWanted(Struct, frozen=True, array_like=True, tag=13):
+    """A person wants this node to go, as if it had got a signal."""
+
+    stamp: Stamp
+    why: str
+
+
+class DrainAnswer(Struct, frozen=True, array_like=True, tag=14):
+    """To who has sent `DrainNode`: what happens. After `done` nothing more is said."""
+
+    text: str
+    done: bool
+    found: bool = True
+    """False: there is no such node, and `text` names those that there are."""
+
+
+ToAgent = (
+    Attached
+    | Refused
+    | Ack
+    | HeartbeatAck
+    | Assigned
+    | StartNow
+    | StopNow
+    | Ended
+    | Expelled
+    | CheckpointWanted
+    | CheckpointNotWanted
+    | LeaveNow
+    | DrainWanted
+    | DrainAnswer
+)
 
 _encoder = msgspec.msgpack.Encoder()
 _to_coordinator: msgspec.msgpack.Decoder[ToCoordinator] = msgspec.msgpack.Decoder(ToCoordinator)

@@ -1,0 +1,118 @@
+"""A last call for a checkpoint on this node: asks the workers, and answers the coordinator.
+
+When it may answer is decided in `core/checkpoint_request.py`; the workers are asked by the board of
+their round, or by a signal of the person's choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+
+from rallypoint.agent.board import WorkerBoard
+from rallypoint.config import AgentConfig
+from rallypoint.core import checkpoint_request as requests
+from rallypoint.core.checkpoint_request import Request, RequestState
+from rallypoint.core.group_events import Exit
+from rallypoint.core.model import EndKind, Stamp
+from rallypoint.core.wording import signal_name, signal_number
+from rallypoint.wire import messages as m
+from rallypoint.wire.board import BoardRequest
+
+NO_HURRY_S = 10 * 365 * 86400.0
+"""Until when a checkpoint that nothing waits for is asked for."""
+
+
+class Checkpoints:
+    """One agent's. `begin` with each round's workers, `end` when they have gone."""
+
+    def __init__(
+        self,
+        config: AgentConfig,
+        report: Callable[[m.Report], None],
+        say: Callable[[str, str], None],
+    ) -> None:
+        self._count = config.workers.count
+        self._drain_signal = signal_number(config.stop.drain_signal)
+        """Sent to the workers when the job is about to lose nodes; 0: none."""
+        self._report, self._say = report, say
+        self._state: RequestState | None = None
+        self._board: WorkerBoard | None = None
+        self._notify: Callable[[int], None] = _nobody
+
+    def begin(self, stamp: Stamp, board: WorkerBoard, notify: Callable[[int], None]) -> None:
+        """Workers of a round run; `notify` sends them a signal."""
+        self._state = RequestState(stamp, self._count)
+        self._board, self._notify = board, notify
+        board.watch(self.changed)
+
+    def end(self) -> None:
+        """They have gone."""
+        self._state = self._board = None
+        self._notify = _nobody
+
+    def wanted(self, message: m.CheckpointWanted) -> None:
+        """The coordinator asks. Heard again it changes nothing."""
+        request = Request(
+            message.stamp, message.number, message.kind, message.reason, message.left_s
+        )
+        state = self._state
+        if state is None:
+            # Nothing runs here that could save one.
+            answer = m.CheckpointAnswered(message.stamp, message.number, listens=False)
+            self._report(answer)
+            return
+        if not requests.asked(state, request, by_signal=bool(self._drain_signal)):
+            return
+        if self._board is not None:
+            left_s = NO_HURRY_S if request.left_s is None else request.left_s
+            self._board.request(_KINDS[request.kind], left_s)
+        if state.all_asked:
+            self._notify(self._drain_signal)
+        self.changed()
+        if state.told is None:
+            self._say("checkpoint_wanted", self._how_asked(request, state.all_asked))
+
+    def withdrawn(self, message: m.CheckpointNotWanted) -> None:
+        """The coordinator does not wait any more."""
+        state, board = self._state, self._board
+        if state and board and requests.withdrawn(state, message.number):
+            board.withdraw()
+
+    def exited(self, stamp: Stamp, exits: tuple[Exit, ...]) -> None:
+        """Workers have ended: nothing more is to be expected of them."""
+        if self._state is not None and self._state.stamp == stamp:
+            requests.ended(self._state, exits)
+            self.changed()
+
+    def changed(self) -> None:
+        """The workers may have said something: answer if all have."""
+        state, board = self._state, self._board
+        if state is None or state.request is None:
+            return
+        listeners, saved = (board.listeners(), board.answered()) if board else (_NONE, _NONE)
+        answer = requests.answer(state, listeners, saved)
+        if answer is None:
+            return
+        if answer.listens and not answer.failed:
+            self._say("checkpoint_saved", "the workers of this node have saved a checkpoint")
+        request = state.request
+        self._report(
+            m.CheckpointAnswered(request.stamp, request.number, answer.listens, answer.failed)
+        )
+
+    def _how_asked(self, request: Request, by_signal: bool) -> str:
+        text = f"{request.reason}: asked the workers for a checkpoint"
+        if by_signal:
+            text += f" by {signal_name(self._drain_signal)}"
+        if request.left_s is not None and request.left_s != inf:
+            text += f", {request.left_s:.3g} s left"
+        return text
+
+
+_KINDS = {EndKind.DRAIN: BoardRequest.DRAIN, EndKind.GROWTH: BoardRequest.GROWTH}
+_NONE: frozenset[int] = frozenset()
+
+
+def _nobody(number: int) -> None:
+    """No workers run."""

@@ -1,0 +1,91 @@
+"""One node's part of a last call for a checkpoint: when it may answer. Pure.
+
+A job that knows nothing of this must not wait for it: a node on which no worker listens answers at
+once. Else it answers when each worker that listens has saved its checkpoint, or has ended well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Set
+
+from msgspec import Struct, field
+
+from rallypoint.core.group_events import Exit
+from rallypoint.core.model import EndKind, Stamp
+
+
+class Request(Struct, frozen=True):
+    """What the coordinator asks for."""
+
+    stamp: Stamp
+    number: int
+    kind: EndKind
+    reason: str
+    left_s: float | None
+    """None: there is no hurry."""
+
+
+class Answer(Struct, frozen=True):
+    """What this node says to it."""
+
+    listens: bool
+    failed: bool
+
+
+class RequestState(Struct):
+    """The workers of one round, and what they are asked."""
+
+    stamp: Stamp
+    workers: int
+    request: Request | None = None
+    all_asked: bool = False
+    """Every worker has got a signal that asks for the checkpoint."""
+    ended_well: set[int] = field(default_factory=set)
+    failed: bool = False
+    told: Answer | None = None
+
+
+def asked(state: RequestState, request: Request, *, by_signal: bool) -> bool:
+    """A new question, or one that was heard before; False when it is not for these workers."""
+    if request.stamp != state.stamp or request == state.request:
+        return False
+    if state.request is not None and request.number <= state.request.number:
+        return False
+    state.request, state.told = request, None
+    state.all_asked = by_signal and request.kind is EndKind.DRAIN
+    return True
+
+
+def withdrawn(state: RequestState, number: int) -> bool:
+    """Nobody waits for it any more; False when something newer is asked."""
+    if state.request is None or state.request.number != number:
+        return False
+    state.request = None
+    return True
+
+
+def ended(state: RequestState, exits: Iterable[Exit]) -> None:
+    """Workers have ended."""
+    for exit_ in exits:
+        if exit_.code == 0:
+            state.ended_well.add(exit_.local_rank)
+        else:
+            state.failed = True
+
+
+def answer(state: RequestState, listeners: Set[int], saved: Set[int]) -> Answer | None:
+    """What to say now; None: nothing yet, or nothing new.
+
+    Who began to listen late may still be asked for a growth, which waits for a real checkpoint.
+    """
+    if state.request is None:
+        return None
+    awaited = frozenset(range(state.workers)) if state.all_asked else frozenset(listeners)
+    if awaited - saved - state.ended_well and not state.failed:
+        return None
+    found = Answer(bool(awaited), state.failed)
+    may_grow = state.request.kind is EndKind.GROWTH and not (state.told and state.told.listens)
+    if state.told is not None and not (may_grow and found.listens):
+        return None
+    state.told = found
+    return found

@@ -1,0 +1,121 @@
+"""How a node leaves: it was told to by a signal, by a person, or by a notice of its end.
+
+The job is told before anything is stopped. While the workers of all nodes take a last checkpoint
+together those of this one run on, until the coordinator says that it is done, or the time that
+they get for it is over. `drain_deadline_s` bounds it all: a part of it is for the checkpoint, the
+rest for the workers to stop, and then they are killed.
+"""
+
+from __future__ import annotations
+
+import signal
+
+from rallypoint.core.group_events import (
+    AnnounceCancel,
+    AnnounceDrain,
+    Finish,
+    FinishKind,
+    GroupEffect,
+    Say,
+    WaitKind,
+)
+from rallypoint.core.group_state import GroupSettings, GroupState, Phase, Then, abort, stop, wait
+from rallypoint.core.wording import signal_name
+
+ANNOUNCE_S = 1.0
+"""How long a drain waits for the coordinator to know of it."""
+STOP_SHARE = 0.2
+"""Of a drain's time, kept for the workers to stop after their checkpoint."""
+
+
+def notice_s(settings: GroupSettings) -> float:
+    """How long the workers may take for a last checkpoint. Seconds."""
+    deadline_s = settings.drain_deadline_s
+    return deadline_s - min(settings.shutdown_grace_s, STOP_SHARE * deadline_s)
+
+
+def caught(state: GroupState, number: int) -> list[GroupEffect]:
+    """A signal told this agent to go; a second one skips every wait."""
+    state.signals_caught += 1
+    name = signal_name(number)
+    if state.signals_caught > 1:
+        say = Say("signal", f"got {name} again: killing the workers")
+        return [say, *abort(state, Then.LEAVE, state.finish or _finish(state))]
+    if number == signal.SIGINT:
+        return _cancel(state, number)
+    if state.leaving:
+        return [Say("signal", f"got {name}: this node is leaving already")]
+    return _go(state, number, f"it got {name}", f"got {name}: leaving the job")
+
+
+def leave_wanted(state: GroupState, why: str) -> list[GroupEffect]:
+    """A person, or a notice of this node's end, told it to go. Said twice it does nothing more."""
+    if state.leaving:
+        return []
+    return _go(state, signal.SIGTERM, why, f"leaving the job: {why}")
+
+
+def announced(state: GroupState) -> list[GroupEffect]:
+    """The job knows that this node goes. What runs here runs on until `leave_now`."""
+    if not state.leaving or state.announced:
+        return []
+    runs = state.phase in (Phase.RUNNING, Phase.FINISHED)
+    if state.cancels or not runs or not notice_s(state.settings):
+        return leave_now(state)
+    state.announced = True
+    state.then = max(state.then, Then.LEAVE)
+    state.finish = state.finish or _finish(state)
+    return []
+
+
+def unheard(state: GroupState) -> list[GroupEffect]:
+    """The job can't be told in time."""
+    return [] if state.announced else leave_now(state)
+
+
+def leave_now(state: GroupState) -> list[GroupEffect]:
+    """The job is ready for this node to go: stop its workers."""
+    if not state.leaving:
+        return []
+    state.announced = True
+    state.finish = state.finish or _finish(state)
+    return stop(state, Then.LEAVE, state.signal, state.settings.shutdown_grace_s)
+
+
+def time_is_over(state: GroupState) -> list[GroupEffect]:
+    """The drain has taken all of its time."""
+    effects: list[GroupEffect] = []
+    if not state.killing and state.phase in (Phase.RUNNING, Phase.FINISHED, Phase.STOPPING):
+        time_s = state.settings.drain_deadline_s
+        text = f"the workers did not stop in the {time_s:g} s of the drain: killing them"
+        effects.append(Say("killing", text))
+    return [*effects, *abort(state, Then.LEAVE, _finish(state))]
+
+
+def _go(state: GroupState, number: int, why: str, said: str) -> list[GroupEffect]:
+    state.leaving, state.signal, state.leaving_why = True, number, why
+    state.suspects.clear()
+    settings = state.settings
+    return [
+        Say("signal" if state.signals_caught else "leaving", said),
+        AnnounceDrain(number, why, notice_s(settings)),
+        wait(state, WaitKind.ANNOUNCE, ANNOUNCE_S),
+        wait(state, WaitKind.CHECKPOINT, notice_s(settings)),
+        wait(state, WaitKind.DRAIN, settings.drain_deadline_s),
+    ]
+
+
+def _cancel(state: GroupState, number: int) -> list[GroupEffect]:
+    state.leaving, state.cancels, state.signal, state.announced = True, True, number, False
+    state.leaving_why = f"it got {signal_name(number)}"
+    state.suspects.clear()
+    return [
+        Say("signal", f"got {signal_name(number)}: cancelling the job"),
+        AnnounceCancel(number),
+        wait(state, WaitKind.ANNOUNCE, ANNOUNCE_S),
+    ]
+
+
+def _finish(state: GroupState) -> Finish:
+    text = f"this node left the job: {state.leaving_why}"
+    return Finish(FinishKind.SIGNAL, signal=state.signal, text=text)

@@ -1,0 +1,142 @@
+"""What one node's worker group knows, and the moves that end what runs here.
+
+`group.py` has the essay; who decides when to stop is there, and in `group_leave.py`.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import assert_never
+
+from msgspec import Struct, field
+
+from rallypoint.core.group_events import (
+    AbandonRound,
+    Exit,
+    Finish,
+    GroupEffect,
+    JoinRound,
+    KillWorkers,
+    SignalWorkers,
+    Wait,
+    WaitKind,
+)
+from rallypoint.core.model import Assignment, Stamp, Verdict
+
+
+class Phase(IntEnum):
+    """What is observed; see the module's essay."""
+
+    IDLE = 0
+    ENROLLING = 1
+    READY = 2
+    RUNNING = 3
+    FINISHED = 4
+    STOPPING = 5
+    DONE = 6
+
+
+class Then(IntEnum):
+    """What is desired once nothing runs; a higher one is never replaced by a lower."""
+
+    JOIN = 0
+    LEAVE = 1
+    END = 2
+    GIVE_UP = 3
+
+
+class GroupSettings(Struct, frozen=True):
+    """How this node stops its workers. Seconds."""
+
+    workers: int
+    shutdown_grace_s: float
+    restart_grace_s: float
+    signals: tuple[int, ...]
+    drain_deadline_s: float = 25.0
+    """From when this node is told to go until its workers are killed."""
+
+
+class GroupState(Struct):
+    """All that the machine knows. Only `step` changes it."""
+
+    settings: GroupSettings
+    phase: Phase = Phase.IDLE
+    then: Then = Then.JOIN
+    stamp: Stamp | None = None
+    assignment: Assignment | None = None
+    ended: set[int] = field(default_factory=set)
+    """Local ranks of the workers that have exited by themselves."""
+    succeeded: int = 0
+    suspects: list[Exit] = field(default_factory=list)
+    seeks_culprit: bool = False
+    """The round ends by a failure, and this agent has killed nobody yet."""
+    signals_caught: int = 0
+    signal: int = 0
+    """What told this agent to go, or stands for it: its workers are sent this one."""
+    leaving: bool = False
+    """This node was told to go, in whatever way."""
+    leaving_why: str = ""
+    cancels: bool = False
+    """It was an interrupt, which ends the job."""
+    announced: bool = False
+    killing: bool = False
+    """The workers of this round have been sent SIGKILL."""
+    verdict: Verdict | None = None
+    finish: Finish | None = None
+    waits: int = 0
+    """Numbers the waits."""
+    newest_wait: dict[WaitKind, int] = field(default_factory=dict)
+
+
+def proceed(state: GroupState) -> list[GroupEffect]:
+    """Nothing runs here: do what is desired."""
+    if state.then is Then.JOIN:
+        return [] if state.leaving and not state.announced else [JoinRound()]
+    assert state.finish is not None
+    state.phase = Phase.DONE
+    return [state.finish]
+
+
+def stop(state: GroupState, then: Then, number: int, grace_s: float) -> list[GroupEffect]:
+    """Stop what runs, politely; a stop that is under way goes on as it is."""
+    state.then = max(state.then, then)
+    match state.phase:
+        case Phase.IDLE:
+            return proceed(state) if state.then is not Then.JOIN else []
+        case Phase.ENROLLING | Phase.READY:
+            state.phase = Phase.IDLE
+            return [AbandonRound(), *proceed(state)]
+        case Phase.RUNNING | Phase.FINISHED:
+            state.phase = Phase.STOPPING
+            return [SignalWorkers(number), wait(state, WaitKind.GRACE, grace_s)]
+        case Phase.STOPPING | Phase.DONE:
+            return []
+        case _:
+            assert_never(state.phase)
+
+
+def abort(state: GroupState, then: Then, finish: Finish | None) -> list[GroupEffect]:
+    """Stop what runs, at once."""
+    state.then = max(state.then, then)
+    state.finish = state.finish or finish
+    match state.phase:
+        case Phase.IDLE:
+            return proceed(state) if state.then is not Then.JOIN else []
+        case Phase.ENROLLING | Phase.READY:
+            state.phase = Phase.IDLE
+            return [AbandonRound(), *proceed(state)]
+        case Phase.RUNNING | Phase.FINISHED | Phase.STOPPING:
+            state.phase, state.killing = Phase.STOPPING, True
+            state.seeks_culprit = False
+            return [KillWorkers()]
+        case Phase.DONE:
+            return []
+        case _:
+            assert_never(state.phase)
+
+
+def wait(state: GroupState, kind: WaitKind, length_s: float) -> Wait:
+    """A wait that makes older ones of its kind void."""
+    state.waits += 1
+    state.newest_wait[kind] = state.waits
+    return Wait(kind, state.waits, length_s)

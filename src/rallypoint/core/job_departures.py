@@ -1,0 +1,169 @@
+"""Planned changes of a job's world: nodes that leave or join after a checkpoint (`notice.py`)."""
+
+from __future__ import annotations
+
+from math import inf
+
+from rallypoint.core import late_nodes, wording
+from rallypoint.core import notice as notices
+from rallypoint.core.events import (
+    Effect,
+    GrowthReady,
+    NodeDraining,
+    StopRound,
+)
+from rallypoint.core.job_events import (
+    CheckpointAnswered,
+    DropCheckpoint,
+    JobEffect,
+    LeaveNow,
+    NodeDrains,
+    Record,
+    WantCheckpoint,
+)
+from rallypoint.core.job_rounds import is_member, perform, run_round
+from rallypoint.core.job_state import JobState, close
+from rallypoint.core.model import EndKind, NodeRef, Outcome
+from rallypoint.core.notice import Leaver, Notice
+from rallypoint.core.round import step as step_round
+from rallypoint.core.round_state import Phase, Standing
+
+DRAIN_WINDOW_S = 3.0
+"""Drains of all nodes within this time are one stop of the job."""
+
+
+def drains(job: JobState, event: NodeDrains, at: float) -> list[JobEffect]:
+    """A node was told to go: ask for a checkpoint if its workers run, else let it go at once."""
+    node_id = event.ref.node_id
+    member = job.round.members.get(node_id)
+    if member is None or member.ref != event.ref or member.standing is Standing.LEAVING:
+        return []
+    if is_leaver(job, event.ref):
+        return []
+    if not job.drained or at - job.drain_began_at > DRAIN_WINDOW_S:
+        job.drained, job.drain_began_at = set(), at
+        job.drain_world = frozenset(place.node_id for place in job.round.places)
+    job.drained.add(node_id)
+    leaver = Leaver(event.ref, event.why, event.signal, at, event.notice_s, event.hosts)
+    works = member.standing is Standing.RUNNING and not member.succeeded
+    if not (event.notice_s and works and job.started and job.round.phase is Phase.ACTIVE):
+        return _leave(job, (leaver,), at, is_said=False)
+    text = f"node {node_id} is leaving: {event.why}"
+    effects: list[JobEffect] = [Record("node_draining", text, node_id)]
+    if job.notice is None or job.notice.kind is not EndKind.DRAIN:
+        effects += _open_notice(job, EndKind.DRAIN, text, at, leaver)
+    else:
+        job.notice.leavers[node_id] = leaver
+    return effects
+
+
+def _leave(
+    job: JobState, leavers: tuple[Leaver, ...], at: float, *, is_said: bool
+) -> list[JobEffect]:
+    """These nodes go now."""
+    state = job.round
+    here = [x for x in leavers if is_member(job, x.ref)]
+    others = len(state.members) - state.counts[Standing.LEAVING] - len(here)
+    host = next((leaver for leaver in leavers if leaver.hosts), None)
+    if host is not None:
+        alone = len(state.members) < 2
+        text = wording.host_leaves(host.ref, host.why, alone=alone)
+        return close(job, Outcome.PREEMPTED, text, host.signal)
+    gone = job.drained.union(leaver.ref.node_id for leaver in leavers)
+    if job.drain_world and job.drain_world <= gone and not others:
+        last = leavers[-1]
+        return close(job, Outcome.PREEMPTED, f"every node is leaving: {last.why}", last.signal)
+    effects: list[JobEffect] = []
+    asked: list[Effect] = []
+    for ref, why in ((leaver.ref, leaver.why) for leaver in here):
+        if not is_said:
+            text = f"node {ref} is leaving: {why}"
+            effects.append(Record("node_draining", text, ref.node_id))
+        said_at = job.succeeded_at.get(ref.node_id)
+        is_void = said_at is not None and at - said_at <= notices.COLLATERAL_S
+        asked += step_round(state, NodeDraining(ref, why, is_void))
+    for effect in asked:
+        if job.verdict is None:
+            effects += perform(job, effect, at)
+    # What has failed since the first of them was told to go, has failed because of that (A5).
+    if any(isinstance(effect, StopRound) for effect in asked):
+        job.ended_at = min(leaver.began_at for leaver in leavers)
+    return effects + [LeaveNow(leaver.ref) for leaver in here]
+
+
+def _open_notice(
+    job: JobState, kind: EndKind, reason: str, at: float, leaver: Leaver | None = None
+) -> list[JobEffect]:
+    job.notices += 1
+    notice = job.notice = notices.open_notice(job.round, job.notices, kind, reason, at)
+    if leaver is not None:
+        notice.leavers[leaver.ref.node_id] = leaver
+    members = (job.round.members[node_id] for node_id in sorted(notice.awaited))
+    return [want_checkpoint(notice, member.ref, at) for member in members]
+
+
+def want_checkpoint(notice: Notice, ref: NodeRef, at: float) -> WantCheckpoint:
+    """The question to one node."""
+    left_s = None if notice.until == inf else max(0.0, notice.until - at)
+    return WantCheckpoint(ref, notice.round, notice.number, notice.kind, notice.reason, left_s)
+
+
+def answered(job: JobState, event: CheckpointAnswered, at: float) -> list[JobEffect]:
+    """One node is ready."""
+    notice, node_id = job.notice, event.ref.node_id
+    if notice is None or (event.round, event.number) != (notice.round, notice.number):
+        return []
+    if not is_member(job, event.ref):
+        return []
+    notice.awaited.discard(node_id)
+    notice.some_listen |= event.listens
+    if event.failed and node_id in notice.leavers:
+        return end_notice(job, at, f"a worker of node {node_id} has failed")
+    return end_notice(job, at) if notice.is_over else []
+
+
+def end_notice(job: JobState, at: float, cut_short: str = "") -> list[JobEffect]:
+    """Everybody is ready, or nobody may wait any longer."""
+    notice, job.notice = job.notice, None
+    assert notice is not None
+    text = notices.how_it_went(notice, cut_short)
+    effects: list[JobEffect] = [Record("checkpoint", text)] if text else []
+    if notice.kind is EndKind.GROWTH:
+        return effects + run_round(job, GrowthReady(notice.round), at)
+    return effects + _leave(job, tuple(notice.leavers.values()), at, is_said=True)
+
+
+def keep_notice(job: JobState, at: float) -> list[JobEffect]:
+    """A notice ends with its round; one to grow is opened when somebody waits, and only then."""
+    notice, state = job.notice, job.round
+    if job.verdict is not None:
+        return []
+    if notice is None:
+        if not (state.settings.at_checkpoint and job.started and late_nodes.may_be_admitted(state)):
+            return []
+        waiting = wording.count(state.eager_waiting, "more node")
+        verb = "waits" if state.eager_waiting == 1 else "wait"
+        text = f"{waiting} {verb} for a checkpoint"
+        return [Record("checkpoint", text), *_open_notice(job, EndKind.GROWTH, text, at)]
+    if state.phase is not Phase.ACTIVE or state.round != notice.round:
+        job.notice, leavers = None, tuple(notice.leavers.values())
+        return _leave(job, leavers, at, is_said=True) if leavers else []
+    if notice.kind is EndKind.GROWTH and not late_nodes.are_wanted(state):
+        job.notice = None
+        running = (m for m in state.members.values() if m.standing is Standing.RUNNING)
+        return [DropCheckpoint(m.ref, notice.round, notice.number) for m in running]
+    return []
+
+
+def is_leaver(job: JobState, ref: NodeRef) -> bool:
+    """This node has been told to go, and waits for its workers' checkpoint."""
+    leaver = job.notice.leavers.get(ref.node_id) if job.notice is not None else None
+    return leaver is not None and leaver.ref == ref
+
+
+def is_collateral(job: JobState, happened_at: float) -> bool:
+    """A worker failed because a drain has begun, of whatever node (behaviour A5)."""
+    notice = job.notice
+    if notice is None or notice.kind is not EndKind.DRAIN:
+        return False
+    return 0 <= happened_at - notice.began_at <= notices.COLLATERAL_S

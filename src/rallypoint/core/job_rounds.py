@@ -1,0 +1,142 @@
+"""How a job's rounds begin and end: the world that is formed, and the judgement of its end."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from msgspec.structs import replace
+
+from rallypoint.core import cause as causes
+from rallypoint.core import restart, wording
+from rallypoint.core.assign import assignments
+from rallypoint.core.events import (
+    Effect,
+    Event,
+    ExpelNode,
+    FormWorld,
+    JoinTimedOut,
+    NodeJoined,
+    RefuseNode,
+    RoundReleased,
+    RoundSettled,
+    StopRound,
+    TooManyLosses,
+    WorldSucceeded,
+)
+from rallypoint.core.job_events import (
+    Assign,
+    JobEffect,
+    Record,
+    StopWorkers,
+)
+from rallypoint.core.job_state import JobState, close
+from rallypoint.core.model import EndKind, EndReason, NodeRef, Outcome
+from rallypoint.core.round import step as step_round
+from rallypoint.core.round_state import Standing
+
+
+def run_round(job: JobState, event: Event, at: float) -> list[JobEffect]:
+    """Give the round machine an event, and do what it asks for."""
+    was_here = isinstance(event, NodeJoined) and is_member(job, event.ref)
+    asked = step_round(job.round, event)
+    effects: list[JobEffect] = []
+    if isinstance(event, NodeJoined) and not was_here and is_member(job, event.ref):
+        effects.append(Record("node_joined", f"node {event.ref} joined", event.ref.node_id))
+    for effect in asked:
+        if job.verdict is None:
+            effects += perform(job, effect, at)
+    return effects
+
+
+def is_member(job: JobState, ref: NodeRef) -> bool:
+    """This very incarnation takes part."""
+    member = job.round.members.get(ref.node_id)
+    return member is not None and member.ref == ref
+
+
+def perform(job: JobState, effect: Effect, at: float) -> list[JobEffect]:
+    """What a wish of the round machine means for the job."""
+    match effect:
+        case FormWorld():
+            return _form(job, effect)
+        case StopRound(round_, reason):
+            job.ended_at = at
+            faults = [report.happened_at for report in job.reports]
+            faults += [loss.last_heard_at for loss in job.losses]
+            age_s = max(at - min(faults), 0.0) if faults else None
+            return _stop(job, round_, replace(reason, age_s=age_s))
+        case RoundSettled(round_):
+            return _judge(job, round_, at)
+        case WorldSucceeded():
+            return close(job, Outcome.SUCCEEDED, "all workers exited with code 0")
+        case JoinTimedOut():
+            return close(job, Outcome.TIMED_OUT, wording.nobody_came(job.round.settings, effect))
+        case TooManyLosses(count):
+            text = wording.too_many_lost(count, job.round.settings)
+            return close(job, Outcome.INFRASTRUCTURE, text, cause=True)
+        case ExpelNode(ref, why):
+            record = Record("node_expelled", f"node {ref} was expelled: {why}", ref.node_id)
+            return [effect, record]
+        case RefuseNode():
+            return [effect]
+        case _:
+            assert_never(effect)
+
+
+def _form(job: JobState, effect: FormWorld) -> list[JobEffect]:
+    first = job.end_reason is None
+    why = "the first round" if job.end_reason is None else job.end_reason.text
+    job.assigned = assignments(effect, job.ledger.total, why)
+    job.reports, job.losses, job.end_reason = [], [], None
+    job.enrolled, job.drained, job.succeeded_at = set(), set(), {}
+    job.started = len(effect.world) == 1
+    nodes = len(effect.world)
+    job.world_workers = sum(seat.candidate.workers for seat in effect.world)
+    size = f"{wording.count(nodes, 'node')}, {wording.count(job.world_workers, 'worker')}"
+    text = f"round {effect.round}: {size}"
+    effects: list[JobEffect] = [Record("round_formed", text if first else f"{text} ({why})")]
+    effects += [Assign(seat.ref, job.assigned[seat.ref.node_id]) for seat in effect.world]
+    return effects
+
+
+def _stop(job: JobState, round_: int, reason: EndReason) -> list[JobEffect]:
+    job.end_reason = reason
+    effects: list[JobEffect] = [
+        StopWorkers(member.ref, round_, reason)
+        for member in job.round.members.values()
+        if member.standing is Standing.STOPPING
+    ]
+    text = f"round {round_} ended: {reason.text}"
+    return [Record("round_ended", text, reason.node_id), *effects]
+
+
+def _judge(job: JobState, round_: int, at: float) -> list[JobEffect]:
+    if job.judged_round == round_:
+        return []
+    job.judged_round = round_
+    assert job.end_reason is not None
+    if job.end_reason.kind is not EndKind.FAILURE:
+        # What fails after a round was ended for another reason fails because of that end.
+        job.reports = [r for r in job.reports if r.happened_at <= job.ended_at]
+    cause = causes.first_cause(round_ - 1, job.reports, job.losses)
+    if cause is None or cause.failure is None:
+        if cause is not None and job.end_reason.kind is EndKind.FAILURE:
+            job.end_reason = EndReason(EndKind.LOSS, causes.describe(cause), cause.node_id)
+        if len(job.losses) > 1 and job.end_reason.kind is EndKind.LOSS:
+            # Those that were lost with the first, which alone was known when the round ended.
+            text = causes.describe_losses(job.losses)
+            job.end_reason = EndReason(EndKind.LOSS, text, job.end_reason.node_id)
+        return run_round(job, RoundReleased(round_), at)
+    decision = restart.charge(job.ledger, job.round.settings, cause.failure)
+    blame = causes.describe(cause)
+    if isinstance(decision, restart.GiveUp):
+        return close(job, Outcome.FAILED, f"{blame}; {decision.reason}", cause=True)
+    pause = f" in {decision.delay_s:g} s" if decision.delay_s else ""
+    # Told once: the end of the round has named the culprit, unless it was found since.
+    named = "" if blame == job.end_reason.text else f": {blame}"
+    job.end_reason = EndReason(job.end_reason.kind, blame, cause.node_id)
+    record = Record("restart", f"{decision.reason}{pause}{named}", cause.node_id)
+    if decision.delay_s:
+        job.backoff_s = decision.delay_s
+        return [record]
+    return [record, *run_round(job, RoundReleased(round_), at)]

@@ -1,0 +1,88 @@
+"""What is known of one job, and how it is closed; `job.py` has the essay and the decisions."""
+
+from __future__ import annotations
+
+from msgspec import Struct, field
+
+from rallypoint.core import cause as causes
+from rallypoint.core import restart
+from rallypoint.core.events import JobClosed
+from rallypoint.core.job_events import GiveVerdict, JobEffect, Record
+from rallypoint.core.model import (
+    Assignment,
+    EndReason,
+    JobStatus,
+    NodeLoss,
+    Outcome,
+    SharedSettings,
+    Verdict,
+)
+from rallypoint.core.notice import Notice
+from rallypoint.core.round import step as step_round
+from rallypoint.core.round_state import Phase, RoundState, Standing
+
+
+class JobState(Struct):
+    """All that is known of one job. Only `step` changes it."""
+
+    round: RoundState
+    ledger: restart.Ledger = field(default_factory=restart.Ledger)
+    reports: list[causes.Report] = field(default_factory=list)
+    losses: list[NodeLoss] = field(default_factory=list)
+    end_reason: EndReason | None = None
+    ended_at: float = 0.0
+    judged_round: int = 0
+    """The forming round whose predecessor has been judged."""
+    backoff_s: float = 0.0
+    assigned: dict[str, Assignment] = field(default_factory=dict)
+    world_workers: int = 0
+    enrolled: set[str] = field(default_factory=set)
+    started: bool = False
+    drained: set[str] = field(default_factory=set)
+    drain_began_at: float = 0.0
+    drain_world: frozenset[str] = frozenset()
+    succeeded_at: dict[str, float] = field(default_factory=dict)
+    """When each node said that its workers had ended well."""
+    notice: Notice | None = None
+    notices: int = 0
+    verdict: Verdict | None = None
+
+
+def new_job(settings: SharedSettings) -> JobState:
+    """A job that nobody has joined yet."""
+    return JobState(RoundState(settings))
+
+
+def status(job: JobState) -> JobStatus:
+    """What a person is told while waiting. O(1)."""
+    state = job.round
+    active = state.phase is Phase.ACTIVE
+    return JobStatus(
+        phase=state.phase.value,
+        round=state.round,
+        joined=state.counts[Standing.JOINED],
+        stopping=state.counts[Standing.STOPPING],
+        waiting=state.counts[Standing.WAITING],
+        standby=state.counts[Standing.STANDBY],
+        world_nodes=len(state.places) if active else 0,
+        world_workers=job.world_workers if active else 0,
+        restarts_used=job.ledger.total,
+    )
+
+
+def close(
+    job: JobState, outcome: Outcome, text: str, signal: int = 0, *, cause: bool = False
+) -> list[JobEffect]:
+    """Give the verdict, to everyone, once."""
+    state = job.round
+    found = None
+    if cause:
+        round_ = state.round if state.phase is Phase.ACTIVE else max(state.round - 1, 0)
+        found = causes.first_cause(round_, job.reports, job.losses)
+    last = state.round if state.phase is Phase.ACTIVE else max(state.round - 1, 0)
+    budget = state.settings.max_restarts
+    job.verdict = Verdict(outcome, text, last, job.ledger.total, budget, found, signal)
+    step_round(state, JobClosed())
+    effects: list[JobEffect] = [Record("verdict", f"job {outcome.value}: {text}")]
+    effects += [GiveVerdict(member.ref, job.verdict) for member in state.members.values()]
+    return effects

@@ -1,0 +1,93 @@
+"""A last call for a checkpoint: the job is about to lose nodes, or to gain some, and its workers
+are asked to save one first. Pure.
+
+A notice belongs to one round. It is open from the first `NodeDrains` (or the first wish to grow at
+a checkpoint) until every participant has answered, the first leaver's time for it is over, or the
+round has ended for another reason. Then those that leave are drained, or late nodes admitted.
+"""
+
+from __future__ import annotations
+
+from math import inf
+
+from msgspec import Struct, field
+
+from rallypoint.core.events import Timer, TimerKind
+from rallypoint.core.model import EndKind, NodeRef
+from rallypoint.core.round_state import RoundState, Standing
+from rallypoint.core.wording import count, names
+
+COLLATERAL_S = 2.0
+"""What workers do so soon after a drain began is no failure: schedulers signal every process."""
+
+
+class Leaver(Struct, frozen=True):
+    """A node that has been told to go."""
+
+    ref: NodeRef
+    why: str
+    signal: int
+    began_at: float
+    """On the host's clock."""
+    notice_s: float
+    """How long its workers may take."""
+    hosts: bool
+    """The coordinator lives there: the job ends with it."""
+
+
+class Notice(Struct):
+    """What is asked, by whom, and who has yet to answer."""
+
+    number: int
+    """Counts the notices of a job: older answers are void."""
+    kind: EndKind
+    round: int
+    reason: str
+    began_at: float
+    leavers: dict[str, Leaver] = field(default_factory=dict)
+    awaited: set[str] = field(default_factory=set)
+    some_listen: bool = False
+    """Workers have been asked and have saved a checkpoint, of at least one node."""
+
+    @property
+    def until(self) -> float:
+        """When it ends at the latest; a growth has all the time of the world."""
+        return min((x.began_at + x.notice_s for x in self.leavers.values()), default=inf)
+
+    @property
+    def is_over(self) -> bool:
+        """Everybody has answered. Nobody's restart is worth more than a checkpoint: a growth waits
+        until somebody has really saved one."""
+        return not self.awaited and (self.kind is EndKind.DRAIN or self.some_listen)
+
+
+def open_notice(
+    state: RoundState, number: int, kind: EndKind, reason: str, began_at: float
+) -> Notice:
+    """Everybody whose workers run is asked. O(N)."""
+    awaited = {
+        member.ref.node_id
+        for member in state.members.values()
+        if member.standing is Standing.RUNNING and not member.succeeded
+    }
+    return Notice(number, kind, state.round, reason, began_at, awaited=awaited)
+
+
+def timers_wanted(notice: Notice) -> dict[Timer, float]:
+    """How long the workers have, for each node that leaves."""
+    return {
+        Timer(TimerKind.NOTICE, notice.round, node_id): leaver.notice_s
+        for node_id, leaver in notice.leavers.items()
+    }
+
+
+def how_it_went(notice: Notice, cut_short: str) -> str:
+    """For a person; empty when no worker has anything to do with it. `cut_short`: by what."""
+    if cut_short:
+        return f"{cut_short}: going on without a checkpoint of all"
+    if notice.awaited:
+        time_s = notice.until - notice.began_at
+        late = count(len(notice.awaited), "node")
+        who = names(tuple(sorted(notice.awaited)))
+        return f"{late} told of no checkpoint within {time_s:g} s ({who}): going on without"
+    return "the workers that were asked have saved a checkpoint" if notice.some_listen else ""
