@@ -309,14 +309,7 @@ class Agent:
             self._store.open(stamp)
         self._succeeded_workers, self.failures = None, {}
         self._workers = self._make_workers(stamp, assignment, self._exited, self._gone)
-        placement = placement_maker(
-            assignment,
-            stamp,
-            self._config.workers,
-            run_id=self._config.rendezvous.run_id,
-            node_id=self._node_id(),
-            max_restarts=self._config.restart.max_restarts,
-        )
+        placement = placement_maker(assignment, stamp, self._config, self._node_id())
         try:
             self._workers.start(placement, partial(self._started, self._loop.time()))
         except RallypointError as error:

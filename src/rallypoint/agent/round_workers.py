@@ -20,7 +20,7 @@ from rallypoint.agent.environ import WorkerPlacement, worker_environ
 from rallypoint.agent.node_workers import OnExits, OnGone
 from rallypoint.agent.watchdog import Watchdog
 from rallypoint.agent.worker_origin import OriginLostError, WorkerOrigin
-from rallypoint.config import WorkerConfig
+from rallypoint.config import AgentConfig, WorkerConfig
 from rallypoint.core.group_events import Exit
 from rallypoint.core.model import Assignment, Stamp, WorkerFailure
 from rallypoint.errors import RallypointError
@@ -302,23 +302,17 @@ class RoundWorkers:
 
 
 def placement_maker(
-    assignment: Assignment,
-    stamp: Stamp,
-    config: WorkerConfig,
-    *,
-    run_id: str,
-    node_id: str,
-    max_restarts: int,
+    assignment: Assignment, stamp: Stamp, config: AgentConfig, node_id: str
 ) -> Callable[[int, str], WorkerPlacement]:
     """What each local rank of this round is told."""
     return partial(
         _placement,
         assignment=assignment,
         stamp=stamp,
-        config=config,
-        run_id=run_id,
+        config=config.workers,
+        run_id=config.rendezvous.run_id,
         node_id=node_id,
-        max_restarts=max_restarts,
+        max_restarts=config.restart.max_restarts,
     )
 
 
