@@ -276,7 +276,7 @@ class WorkerConfig(Struct, frozen=True, kw_only=True):
             )
         if self.preload and self.start_method not in (None, StartMethod.FORKSERVER):
             raise UsageError(
-                f"preload {','.join(self.preload)} with the start method "
+                f"--preload {','.join(self.preload)} with the start method "
                 f"{self.start_method.value}: only forkserver imports modules beforehand"
             )
 

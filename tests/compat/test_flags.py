@@ -80,9 +80,7 @@ SAMPLES = {
     "--signals-to-handle": "SIGTERM",
     "--shutdown-timeout": "3",
 }
-NOT_YET = {
-    "--start-method",
-}
+NOT_YET: set[str] = set()
 OTHER_DEFAULTS = {
     # torchrun's default -> what the same command line means here, and why
     "--rdzv-backend": "tcp: static only where ranks are given",

@@ -169,8 +169,20 @@ BAD: tuple[tuple[str, str], ...] = (
         "--numa-binding near: needs one of node, socket, exclusive, core-complex",
     ),
     (
-        "--start-method fork train.py",
-        "--start-method fork: not yet; use spawn or leave it out",
+        "--start-method thread train.py",
+        "--start-method thread: needs one of spawn, forkserver, fork",
+    ),
+    (
+        "--preload a,my-b train.py",
+        "--preload a,my-b: my-b is no name of a module; for example: --preload torch,numpy",
+    ),
+    (
+        "--preload torch --no-python echo",
+        "--preload torch: has no effect with --no-python: a program imports for itself",
+    ),
+    (
+        "--preload torch --run-path --start-method fork train.py",
+        "--preload torch with the start method fork: only forkserver imports modules beforehand",
     ),
     (
         "--event-log-handler x train.py",
@@ -200,7 +212,8 @@ def test_each_mistake_gets_one_line(line: str, message: str) -> None:
 BAD_ENVIRONMENT: tuple[tuple[str, str, str], ...] = (
     ("PET_NNODES", "4:2", "needs 1 <= MIN <= MAX <= 100000"),
     ("PET_STANDALONE", "maybe", "needs 1 or 0, true or false"),
-    ("PET_START_METHOD", "forkserver", "not yet; use spawn or leave it out"),
+    ("PET_START_METHOD", "thread", "needs one of spawn, forkserver, fork"),
+    ("RALLYPOINT_PRELOAD", "a/b", "a/b is no name of a module; for example: --preload torch,numpy"),
     ("RALLYPOINT_LEASE", "soon", "needs a number of seconds"),
     ("LOGLEVEL", "loud", "needs one of DEBUG, INFO, WARNING, ERROR, CRITICAL"),
     ("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "-1", "needs a number of seconds, 0 or more"),

@@ -10,7 +10,7 @@ from rallypoint.cli.flags import FLAGS
 from rallypoint.cli.help import help_text
 from rallypoint.cli.options import parse_run
 from rallypoint.cli.scan import HelpRequested
-from rallypoint.config import AffinityMode, Endpoint, NumaOptions, OnJoin, OutputMode
+from rallypoint.config import AffinityMode, Endpoint, NumaOptions, OnJoin, OutputMode, StartMethod
 from rallypoint.errors import UsageError
 
 
@@ -334,6 +334,22 @@ def test_every_mode_of_torchs_numa_binding() -> None:
     assert parse("train.py").workers.numa is None
     for mode in AffinityMode:
         assert parse(f"--numa_binding={mode} train.py").workers.numa == NumaOptions(mode)
+
+
+def test_what_is_imported_beforehand() -> None:
+    assert parse("--preload torch,numpy.linalg,torch train.py").workers.preload == (
+        "torch",
+        "numpy.linalg",
+    )
+    assert parse("train.py", RALLYPOINT_PRELOAD="torch").workers.method is StartMethod.FORKSERVER
+    assert parse("train.py").workers.method is StartMethod.SPAWN
+
+
+@pytest.mark.parametrize("method", StartMethod)
+def test_the_start_method_is_that_of_run_path(method: StartMethod) -> None:
+    chosen = f"--start-method {method.value}"
+    assert parse(f"{chosen} --run-path train.py").workers.method is method
+    assert parse(f"{chosen} train.py").workers.method is StartMethod.SPAWN
 
 
 def test_grace_of_a_stop() -> None:

@@ -112,7 +112,7 @@ class PreparedOrigin(WorkerOrigin):
         line = command_line.parse(config.argv)
         if line is None:
             raise UsageError(
-                f"preload {','.join(config.preload)}: {' '.join(config.argv[:2])} is no Python "
+                f"--preload {','.join(config.preload)}: {' '.join(config.argv[:2])} is no Python "
                 "script or module, so that it can't be run by a process that is there already"
             )
         return Preparation((line.python, *line.options), config.preload, config.argv)

@@ -78,7 +78,16 @@ WHAT_RUNS = (
     Flag("--module", "", "SCRIPT is a module, as in python -m", short="-m"),
     Flag("--no-python", "", "SCRIPT is a program, not a Python script"),
     Flag("--run-path", "", "run SCRIPT by runpy.run_path in the worker's interpreter"),
-    Flag("--start-method", "spawn", "accepted: commands are always spawned", only=("spawn",)),
+    Flag(
+        "--start-method",
+        "spawn|forkserver|fork",
+        "where workers of --run-path come from: exec'd, or forks of a process (spawn)",
+    ),
+    _new(
+        "--preload",
+        "MODULE,...",
+        "import these once and fork the workers from there: a restart costs milliseconds",
+    ),
     Flag(
         "--virtual-local-rank",
         "",

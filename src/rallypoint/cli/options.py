@@ -26,6 +26,7 @@ from rallypoint.config import (
     NumaOptions,
     ObserveConfig,
     RestartConfig,
+    StartMethod,
     StopConfig,
     WorkerConfig,
 )
@@ -189,6 +190,10 @@ def _workers(
 ) -> WorkerConfig:
     role = scanned.get("--role")
     argv = _worker_command(scanned, environ, machine)
+    method, preload = scanned.get("--start-method"), scanned.get("--preload")
+    if preload is not None and scanned.on("--no-python") and not scanned.on("--run-path"):
+        raise preload.wrong("has no effect with --no-python: a program imports for itself")
+    chosen = StartMethod(values.choice(method, [m.value for m in StartMethod])) if method else None
     count = _count(scanned.get("--nproc-per-node"), environ, machine)
     omp_threads = None
     if count > 1 and "OMP_NUM_THREADS" not in environ:
@@ -196,6 +201,9 @@ def _workers(
         notices.append(f"OMP_NUM_THREADS is not set: each of the {count} workers gets 1")
     return WorkerConfig(
         argv=argv,
+        # As with torchrun, of no meaning for a script or a module, which are commands.
+        start_method=chosen if scanned.on("--run-path") else None,
+        preload=values.module_names(preload) if preload else (),
         count=count,
         role=role.text if role else "default",
         omp_threads=omp_threads,

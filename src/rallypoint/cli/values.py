@@ -165,6 +165,17 @@ def output_map(value: Value) -> str:
     return value.text
 
 
+def module_names(value: Value) -> tuple[str, ...]:
+    """Comma-separated names of Python modules, each once."""
+    names = dict.fromkeys(name.strip() for name in value.text.split(",") if name.strip())
+    for name in names:
+        if not all(word.isidentifier() for word in name.split(".")):
+            raise value.wrong(
+                f"{shown(name)} is no name of a module; for example: --preload torch,numpy"
+            )
+    return tuple(names)
+
+
 def signal_names(value: Value) -> tuple[str, ...]:
     """Comma-separated names of signals that a process may handle."""
     import signal

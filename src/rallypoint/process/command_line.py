@@ -31,7 +31,8 @@ class CommandLine(NamedTuple):
 
 def parse(argv: Sequence[str]) -> CommandLine | None:
     """None when it is no command line of Python that can be run here (`python -c`, `sleep 1`)."""
-    if not argv or not os.path.basename(argv[0]).startswith(("python", "pypy")):
+    program = os.path.basename(argv[0]) if argv else ""
+    if "python" not in program and "pypy" not in program:
         return None
     place = 1
     while place < len(argv) and argv[place].startswith("-") and argv[place] not in ("-m", "-c"):
@@ -55,7 +56,7 @@ def first_path(line: CommandLine) -> str:
             return os.getcwd()
         case "path":
             return ""
-    if os.path.isdir(line.name):
+    if _holds_modules(line.name):
         return os.path.abspath(line.name)
     return os.path.dirname(os.path.realpath(line.name))
 
@@ -68,25 +69,41 @@ def run(line: CommandLine, argv: Sequence[str]) -> None:
         import runpy
 
         runpy.run_module(line.name, run_name="__main__", alter_sys=True)
-    elif line.kind == "path" or not _is_plain_source(line.name):
+    elif line.kind == "path" or line.name.endswith(".pyc"):
         import runpy
 
         runpy.run_path(line.name, run_name="__main__")
+    elif _holds_modules(line.name):
+        _run_main_of(os.path.abspath(line.name))
     else:
         _run_source(line.name)
 
 
-def _is_plain_source(name: str) -> bool:
-    if name.endswith(".py"):
-        return True
+def _holds_modules(name: str) -> bool:
+    """A directory, or an archive."""
+    if name.endswith((".py", ".pyc")):
+        return False
     import zipfile
 
-    return not (os.path.isdir(name) or name.endswith(".pyc") or zipfile.is_zipfile(name))
+    return os.path.isdir(name) or zipfile.is_zipfile(name)
+
+
+# In contrast to runpy, the next two leave sys.argv[0] as it was given, make `__file__` absolute, and
+# run in a `__main__` that lasts, all as Python does.
+
+
+def _run_main_of(path: str) -> None:
+    from importlib.machinery import PathFinder
+    from importlib.util import module_from_spec
+
+    spec = PathFinder.find_spec("__main__", [path])
+    if spec is None or spec.loader is None:
+        sys.exit(f"{sys.executable}: can't find '__main__' module in {path!r}")
+    main = sys.modules["__main__"] = module_from_spec(spec)
+    spec.loader.exec_module(main)
 
 
 def _run_source(name: str) -> None:
-    """In contrast to runpy: in a lasting `__main__`, with sys.argv[0] as it was given and an
-    absolute `__file__`."""
     import types
     from importlib.machinery import SourceFileLoader
 

@@ -115,18 +115,18 @@ def prepare(modules: list[str], argv: list[str], fds: list[int]) -> list[str]:
             raise Broken(_why_not_imported(name, error)) from error
         if python := native_threads.python_threads():
             raise Broken(
-                f"preload {name}: it has started a Python thread ({python[0]}), and a process with "
+                f"--preload {name}: it has started a Python thread ({python[0]}), and what has "
                 "threads must not be forked: import it in the workers"
             )
         if native_threads.cuda_is_initialised():
             raise Broken(
-                f"preload {name}: it has initialised CUDA, which can't be used after a fork: "
+                f"--preload {name}: it has initialised CUDA, which can't be used after a fork: "
                 "import it in the workers"
             )
         native = native_threads.native_threads()
         if len(native) > before:
             warnings.append(
-                f"preload {name}: it has started {len(native) - before} native threads "
+                f"--preload {name}: it has started {len(native) - before} native threads "
                 f"({', '.join(sorted(set(native)))}), which the workers will not have"
             )
     gc.collect()
@@ -256,7 +256,7 @@ def _why_not_imported(name: str, error: BaseException) -> str:
     what = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
     missing = isinstance(error, ModuleNotFoundError) and error.name == name.partition(".")[0]
     fix = f"install it for {sys.executable}, or check its name" if missing else "see its own error"
-    return f"preload {name}: can't be imported ({what}): {fix}"
+    return f"--preload {name}: can't be imported ({what}): {fix}"
 
 
 def _receive(agent: socket.socket) -> tuple[dict[str, Any], list[int]]:
