@@ -48,6 +48,30 @@ def test_A6_an_agent_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
         assert not os.listdir(tmp_path / "tmp")
 
 
+LEAVES_A_CHILD = """
+import os, signal, time
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    signal.signal(number, signal.SIG_IGN)
+if os.environ["RANK"] == "0":
+    tell("exits", os.getpid())
+    if os.fork():
+        os._exit(0)
+tell("pid", os.getpid())
+time.sleep(600)
+"""
+
+
+def test_A6_what_an_exited_worker_left_ends_with_an_agent_that_is_killed(tmp_path: Path) -> None:
+    with agent(tmp_path, "--nproc-per-node=2", program=LEAVES_A_CHILD) as run:
+        stay = [int(pid) for pid in run.wait_told("pid", 2)]
+        [worker] = [int(pid) for pid in run.wait_told("exits")]
+        eventually(lambda: not is_alive(worker), "the exit of the first worker")
+        assert all(map(is_alive, stay))
+        run.send(signal.SIGKILL)
+        eventually(lambda: not run.processes(), "an end of all processes of the job")
+        assert not os.listdir(tmp_path / "tmp")
+
+
 def test_A6_an_agent_that_is_killed_leaves_the_logs_that_a_person_asked_for(
     tmp_path: Path,
 ) -> None:

@@ -93,6 +93,26 @@ def test_A5_a_second_signal_skips_the_grace(tmp_path: Path) -> None:
         assert not [pid for pid in found if is_alive(pid)]
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "code"),
+    [
+        (signal.SIGTERM, signal.SIGINT, 143),
+        (signal.SIGINT, signal.SIGINT, 130),
+        (signal.SIGHUP, signal.SIGQUIT, 129),
+    ],
+)
+def test_A5_a_second_signal_of_any_kind_does_not_begin_the_grace_anew(
+    tmp_path: Path, first: int, second: int, code: int
+) -> None:
+    with agent(tmp_path, "--shutdown-timeout=600", program=STUBBORN) as run:
+        found = pids(run, 3)
+        run.send(first)
+        run.wait_said(signal.Signals(first).name)
+        run.send(second)
+        assert run.wait() == code
+        assert not [pid for pid in found if is_alive(pid)]
+
+
 def test_A5_workers_that_end_in_their_grace_are_not_waited_for(tmp_path: Path) -> None:
     with agent(tmp_path, "--shutdown-timeout=600", program=SLEEPS) as run:
         pids(run)
