@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import resource
 import socket
 from pathlib import Path
@@ -61,6 +62,17 @@ def test_a_soft_limit_of_open_files_that_is_too_low_is_raised_for_the_agent(
     with agent(tmp_path, program=WORKER, under=limited("-Sn 12")) as run:
         assert run.wait() == 0, run.err
     assert run.told("limits")[0].split()[0] == "12"
+
+
+def test_a_relay_has_descriptors_for_the_pipes_and_files_of_all_workers(tmp_path: Path) -> None:
+    (tmp_path / "end").touch()
+    options = ("--nproc-per-node=40", "--tee=3", "--log-dir=logs")
+    with agent(tmp_path, *options, program=WORKER, under=limited("-Sn 155")) as run:
+        assert run.wait() == 0, run.err
+    told = re.findall(r"^\[default(\d+)\]:limits 155 ", run.out, re.MULTILINE)
+    assert sorted(map(int, told)) == list(range(40))
+    assert len(list((tmp_path / "logs").rglob("*.log"))) == 80
+    assert "too many open files" not in run.err
 
 
 def test_open_files_that_run_out_later_end_the_job_with_one_line(tmp_path: Path) -> None:

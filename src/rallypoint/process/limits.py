@@ -10,8 +10,9 @@ from rallypoint.errors import InfrastructureError
 
 _FOR_THE_AGENT = 24
 """Descriptors of an agent: streams, pipes to its helpers, loop, listeners, connections."""
-_PER_WORKER = 3
-"""Two pipes while it starts, later a pidfd; and the pipe that all of them share."""
+_PER_WORKER = 5
+"""In the agent, while it starts: two pipes, both ends, later a pidfd, and the pipe that all share.
+In the relay, which has the agent's limit: two pipes and two files."""
 
 
 def cant_start_process(error: OSError) -> InfrastructureError:
