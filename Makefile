@@ -30,6 +30,7 @@ demo: $(DEMO_SETUP)
 bench: $(SETUP)
 	$(BIN)/python benchmarks/launch.py
 	$(BIN)/python benchmarks/recovery.py
+	$(BIN)/python benchmarks/output.py
 	$(BIN)/python benchmarks/store.py
 	$(BIN)/python benchmarks/rendezvous.py
 

@@ -32,6 +32,26 @@ def test_a_quick_benchmark_fills_its_tables(name: str, rows: int, tmp_path: Path
     assert list(tmp_path.glob("rallypoint-bench-*")) == []
 
 
+def test_the_quick_benchmark_of_output_fills_its_tables(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, BENCHMARKS / "output.py", "--quick"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        env={"TMPDIR": str(tmp_path), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    measured = [line for line in done.stdout.splitlines() if MEASURED.search(line)]
+    assert [line.split(" | ")[0] for line in measured] == [
+        *("| floor", "| --output prefix", "| --tee 1") * 2,
+        "| agent",
+        "| relay",
+    ]
+    assert [line.count("all whole") for line in measured[:3]] == [0, 1, 1]
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_quick_benchmark_of_the_store_fills_its_tables(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, BENCHMARKS / "store.py", "--quick"],

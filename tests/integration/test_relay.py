@@ -241,6 +241,30 @@ def test_a_slow_console_slows_the_worker_and_drops_nothing(tmp_path: Path) -> No
     assert b"".join([line for line in lines if line.startswith(b"line ")]) == data
 
 
+def test_whoever_waits_for_a_slow_console_has_a_turn(tmp_path: Path) -> None:
+    program = "import os, sys\nwhile True: os.write(1, sys.argv[1].encode() * 65535 + b'\\n')"
+    received = bytearray()
+
+    async def main(reader: int, console: int) -> None:
+        async with running(console, console) as relay:
+            streams = [add(relay, Std.OUT, LINES, rank=rank) for rank in range(12)]
+            workers = [spawn(program, chr(65 + n), stdout=fd) for n, fd in enumerate(streams)]
+            await until(lambda: takes_nothing(console))
+            # Much more than pipes and backlog hold.
+            await receive(reader, received, lambda: len(received) > 16_000_000)
+            for worker in workers:
+                worker.kill()
+                worker.wait()
+            draining = asyncio.create_task(relay.drain())
+            await receive(reader, bytearray(), draining.done)
+
+    with pipe_console() as (reader, console):
+        asyncio.run(main(reader, console))
+    late = received[8_000_000:]
+    shares = {letter: late.count(bytes([letter])) for letter in range(65, 65 + 12)}
+    assert min(shares.values()) > 200_000, shares
+
+
 def test_a_line_without_end_does_not_grow_the_relay(tmp_path: Path) -> None:
     program = "import os\nfor _ in range(3200): os.write(1, b'x' * 65536)"  # 200 MB
 

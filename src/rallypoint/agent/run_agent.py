@@ -142,7 +142,10 @@ async def _take_part(
 
     def tell_kept() -> None:
         if place := files.kept_dir:
-            part.agent.say("logs_kept", f"what the workers wrote is kept in {path_text(place)}")
+            path = path_text(place)
+            part.agent.say(
+                "logs_kept", f"what the workers wrote is kept in {path}", (("path", path),)
+            )
 
     def ended(end: JobEnd) -> None:
         files.succeeded = succeeded(end)
