@@ -189,6 +189,23 @@ def test_P8_a_function_that_raises_is_told_with_its_traceback(specs: DefaultLogs
     assert "in fail_at\n" in message["extraInfo"]["py_callstack"]
 
 
+def test_a_fork_of_the_caller_needs_nothing_pickled(
+    specs: DefaultLogsSpecs, tmp_path: Path
+) -> None:
+    with open(tmp_path / "open", "w+") as file:
+        file.write("shared")
+        file.flush()
+
+        def read() -> tuple[str, str | None]:
+            return os.pread(file.fileno(), 10, 0).decode(), os.environ.get("MINE")
+
+        envs = {rank: {"MINE": f"mine {rank}"} for rank in range(2)}
+        args: dict[int, tuple[()]] = {0: (), 1: ()}
+        result = result_of(start_processes("job", read, args, envs, specs, start_method="fork"))
+    assert result.return_values == {0: ("shared", "mine 0"), 1: ("shared", "mine 1")}
+    assert "MINE" not in os.environ
+
+
 def test_a_function_that_can_not_be_pickled_is_refused(specs: DefaultLogsSpecs) -> None:
     with pytest.raises(UsageError, match="lambda"):
         start_processes("job", lambda: 0, {0: ()}, {0: {}}, specs)
@@ -213,8 +230,8 @@ def program(body: str, folder: Path) -> subprocess.Popen[str]:
 
 SIGNALLED = """
 context = start_processes("job", "sleep", {0: ("600",)}, {0: {}}, specs)
-print(context.pids()[0], flush=True)
 try:
+    print(context.pids()[0], flush=True)
     context.wait()
 except SignalException as error:
     context.close(error.sigval)

@@ -11,12 +11,14 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from rallypoint.core.wording import signal_name
 from rallypoint.process import dispositions, exits
@@ -32,6 +34,7 @@ from rallypoint.process.streams import NULL_DEVICE, Console, Copies, ToRelay
 from rallypoint.process.workers import WorkerSet
 
 if TYPE_CHECKING:
+    from rallypoint.config import FunctionCall
     from rallypoint.process.calls import PickledCall
 
 KILL_TIMEOUT_S = 5.0
@@ -67,12 +70,21 @@ class SignalException(Exception):  # Its name in torch.
         self.sigval = sigval
 
 
+class Programs(Struct, frozen=True):
+    """What runs, by local rank: commands, functions in interpreters of their own, or one function
+    in `forks` of this process, which have its descriptors `fds`, too."""
+
+    argvs: Sequence[Sequence[str]] = ()
+    calls: Sequence[PickledCall] = ()
+    forks: FunctionCall | None = None
+    fds: Collection[int] = ()
+
+
 class ProcessPlan(Struct, frozen=True):
-    """What to start, each by local rank: `argvs` of commands, or `calls` of functions."""
+    """What to start, and how."""
 
     name: str
-    argvs: Sequence[Sequence[str]]
-    calls: Sequence[PickledCall]
+    programs: Programs
     envs: Sequence[Mapping[str, str]]
     dest: LogsDest
     prefixes: Mapping[int, str]
@@ -240,38 +252,48 @@ class _Supervision:
     def _start(self, relay: Relay | None) -> None:
         opened: list[int] = []
         commands: list[Command] = []
+        programs = self._plan.programs
         try:
             for local_rank, env in enumerate(self._plan.envs):
                 stdout_fd = self._open(Std.OUT, local_rank, relay)
                 opened += [stdout_fd] if stdout_fd is not None else []
                 stderr_fd = self._open(Std.ERR, local_rank, relay)
                 opened += [stderr_fd] if stderr_fd is not None else []
-                argv, pass_fds = self._program(local_rank)
-                commands.append(
-                    Command(
-                        argv,
-                        env,
-                        stdout_fd,
-                        stderr_fd,
-                        pass_fds=pass_fds,
-                        cpus=self._plan.cpus[local_rank] if self._plan.cpus else frozenset(),
-                        unbound_if_refused=self._plan.unbound_if_refused,
-                    )
+                command = Command(
+                    programs.argvs[local_rank] if programs.argvs else (),
+                    env,
+                    stdout_fd,
+                    stderr_fd,
+                    cpus=self._plan.cpus[local_rank] if self._plan.cpus else frozenset(),
+                    unbound_if_refused=self._plan.unbound_if_refused,
                 )
+                commands.append(self._for_function(local_rank, command))
             self._workers.start(commands, self._exited)
         finally:
             for fd in opened:
                 os.close(fd)
-            for call in self._plan.calls:
+            for call in self._plan.programs.calls:
                 call.close()
         self.pids = self._workers.pids
 
-    def _program(self, local_rank: int) -> tuple[Sequence[str], Sequence[int]]:
-        if not self._plan.calls:
-            return self._plan.argvs[local_rank], ()
-        from rallypoint.process.calls import bootstrap_argv
+    def _for_function(self, local_rank: int, command: Command) -> Command:
+        """The same with what runs a function, if one is to be run."""
+        if (call := self._plan.programs.forks) is not None:
+            from rallypoint.process.bootstrap import run_call
 
-        return bootstrap_argv(self._plan.calls[local_rank], self._results.open(local_rank))
+            result_fd = self._results.open(local_rank)
+            body = partial(run_call, call.function, call.args[local_rank], result_fd, command.env)
+            argv = [call.name]
+            return replace(
+                command, argv=argv, pass_fds=(result_fd, *self._plan.programs.fds), body=body
+            )
+        if self._plan.programs.calls:
+            from rallypoint.process.calls import bootstrap_argv
+
+            result_fd = self._results.open(local_rank)
+            argv, pass_fds = bootstrap_argv(self._plan.programs.calls[local_rank], result_fd)
+            return replace(command, argv=argv, pass_fds=pass_fds)
+        return command
 
     def _open(self, stream: Std, local_rank: int, relay: Relay | None) -> int | None:
         """Where the stream goes; None: where ours goes."""
@@ -331,7 +353,7 @@ class _Supervision:
                 failure = await self._failure(local_rank, outcome, at, relay)
                 self.result.failures[local_rank] = failure
         if not self.result.failures and len(self._outcomes) == len(self.pids):
-            values = self._results.load() if self._plan.calls else {}
+            values = self._results.load()
             self.result.return_values = {n: values.get(n) for n in range(len(self.pids))}
 
     async def _failure(

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Protocol
 from rallypoint.core.wording import count
 from rallypoint.errors import ParameterError
 from rallypoint.process.logs_specs import Environs, LogsDest
-from rallypoint.process.process_context import PContext, ProcessPlan
+from rallypoint.process.process_context import PContext, ProcessPlan, Programs
+from rallypoint.process.syscalls import open_fds
 
 if TYPE_CHECKING:
     from rallypoint.config import NumaOptions
-    from rallypoint.process.calls import PickledCall
 
 ERROR_FILE_VARIABLE = "TORCHELASTIC_ERROR_FILE"
 _START_METHODS = ("spawn", "forkserver", "fork")
@@ -44,7 +44,8 @@ def start_processes(
     """Start one process per local rank, and return at once; `wait` for it, and `close` it.
 
     `entrypoint` is a program, whose arguments are made texts, or a function (see
-    `rallypoint.config.FunctionCall`). `args` and `envs` have the keys 0 to n-1; an environment is
+    `rallypoint.config.FunctionCall`), which with the start method `fork` runs in forks of this
+    process, else in interpreters of their own. `args` and `envs` have the keys 0 to n-1; an environment is
     added to our own, as are TORCHELASTIC_ERROR_FILE and, unless set, PYTHONFAULTHANDLER.
 
     Lines of teed streams have `log_line_prefixes`, else `[<name><local rank>]:`. `grace_s` is how
@@ -69,8 +70,7 @@ def start_processes(
     ]
     plan = ProcessPlan(
         name=name,
-        argvs=[] if callable(entrypoint) else _argvs(entrypoint, args),
-        calls=_calls(entrypoint, args) if callable(entrypoint) else [],
+        programs=_programs(entrypoint, args, start_method),
         envs=environments,
         dest=dest,
         prefixes=log_line_prefixes or {},
@@ -120,15 +120,18 @@ def _check_ranks(what: str, given: Mapping[int, object]) -> None:
         )
 
 
-def _argvs(program: str, args: Mapping[int, Sequence[object]]) -> list[list[str]]:
-    return [[program, *map(str, args[rank])] for rank in range(len(args))]
-
-
-def _calls(
-    function: Callable[..., object], args: Mapping[int, Sequence[object]]
-) -> list[PickledCall]:
+def _programs(
+    entrypoint: Callable[..., object] | str,
+    args: Mapping[int, Sequence[object]],
+    start_method: str,
+) -> Programs:
+    tuples = tuple(tuple(args[rank]) for rank in range(len(args)))
+    if not callable(entrypoint):
+        return Programs(argvs=[[entrypoint, *map(str, words)] for words in tuples])
     from rallypoint.config import FunctionCall
     from rallypoint.process.calls import pickle_calls
 
-    tuples = tuple(tuple(args[rank]) for rank in range(len(args)))
-    return pickle_calls(FunctionCall(function, tuples))
+    call = FunctionCall(entrypoint, tuples)
+    if start_method == "fork":
+        return Programs(forks=call, fds=open_fds())
+    return Programs(calls=pickle_calls(call))
