@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import sys
+from collections.abc import Callable
 from typing import cast
 
 from rallypoint.agent.participation import JobEnd
@@ -11,6 +12,7 @@ from rallypoint.config import AgentConfig
 from rallypoint.core.group_events import FinishKind
 from rallypoint.core.model import Outcome
 from rallypoint.core.ranks import id_of_rank
+from rallypoint.process.log_dir import path_text
 from rallypoint.process.logs_specs import DefaultLogsSpecs, LogsSpecs
 from rallypoint.process.std_map import check_ranks, parse_std_map
 from rallypoint.process.streams import resolve_mode
@@ -48,6 +50,12 @@ class OutputFiles:
     def kept_dir(self) -> str:
         """The temporary directory, if it is to stay."""
         return self._temporary_dir if self._asked_for and not self.succeeded else ""
+
+    def tell_kept(self, say: Callable[[str, str, tuple[tuple[str, str], ...]], None]) -> None:
+        """Name what stays, if anything does; `say` gets a name, a line and fields."""
+        if self.kept_dir:
+            path = path_text(self.kept_dir)
+            say("logs_kept", f"what the workers wrote is kept in {path}", (("path", path),))
 
     def close(self) -> None:
         """At the end of the agent. Never raises."""

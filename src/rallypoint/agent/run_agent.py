@@ -22,7 +22,6 @@ from rallypoint.core.model import Assignment, SharedSettings, Stamp
 from rallypoint.errors import RallypointError, UsageError
 from rallypoint.observe.observer import Observer
 from rallypoint.process.limits import have_descriptors_for, out_of_files
-from rallypoint.process.log_dir import path_text
 from rallypoint.process.relay_client import Relay
 from rallypoint.process.scratch import make_scratch, remove_scratch
 from rallypoint.process.worker_output import WorkerOutputs
@@ -140,16 +139,9 @@ async def _take_part(
         part.agent.chronicle = telemetry.chronicle
     sidecars.relay.on_first_output = part.agent.chronicle.first_output
 
-    def tell_kept() -> None:
-        if place := files.kept_dir:
-            path = path_text(place)
-            part.agent.say(
-                "logs_kept", f"what the workers wrote is kept in {path}", (("path", path),)
-            )
-
     def ended(end: JobEnd) -> None:
         files.succeeded = succeeded(end)
-        tell_kept()
+        files.tell_kept(part.agent.say)
         on_end(end)
 
     try:
@@ -157,7 +149,7 @@ async def _take_part(
             part.agent.say("metrics", f"metrics are served at {url}")
         return await part.main(ended)
     except RallypointError:
-        tell_kept()
+        files.tell_kept(part.agent.say)
         raise
     finally:
         if telemetry is not None:
