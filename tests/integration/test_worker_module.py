@@ -124,6 +124,30 @@ raise SystemExit(1)
         assert run.told("current") == ["False"]
 
 
+def test_F2_a_worker_knows_that_the_lease_is_over_while_its_agent_is_paused(tmp_path: Path) -> None:
+    program = """
+import time
+from rallypoint import worker
+if worker.context().round:
+    raise SystemExit(0)
+tell("current", worker.is_current())
+while worker.is_current():
+    time.sleep(0.01)
+tell("over", 1)
+time.sleep(600)
+"""
+    with agent(tmp_path, "--lease=2", program=program) as run:
+        run.wait_told("current")
+        assert "over" not in run.out
+        run.send(signal.SIGSTOP)
+        try:
+            run.wait_told("over")
+        finally:
+            run.send(signal.SIGCONT)
+        assert run.wait() == 0, run.err
+        assert run.told("current") == ["True"]
+
+
 def test_outside_of_any_launcher_every_call_says_what_is_true_of_one_process() -> None:
     script = """
 from rallypoint import worker

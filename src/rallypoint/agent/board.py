@@ -109,6 +109,11 @@ class WorkerBoard:
         self._write(at.REQUEST, layout.pack_request(self._number, BoardRequest.NONE))
         self._write(at.DEADLINE, 0)
 
+    def hold(self, until_s: float) -> None:
+        """This node has its place until then, in seconds on CLOCK_BOOTTIME: workers can see when
+        that is over, even while this agent can't tell them."""
+        self._write(at.HELD_UNTIL, int(until_s * at.NS_PER_S))
+
     def retire(self) -> None:
         """The round has ended for these workers: `rallypoint.worker.is_current` is false now."""
         self._write(at.CURRENT, 0)

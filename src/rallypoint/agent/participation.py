@@ -103,6 +103,8 @@ class Participation:
         self._coordinator: Coordinator | None = None
         self._session: AgentSession | None = None
         self._reaper: Reaper | None = None
+        self._held_until = 0.0
+        self._tell_held: Callable[[float], None] | None = None
         self._caught = 0
         self._notice: PreemptNotice | None = None
         self.agent = Agent(config, make_workers, observer, self._signals, self._store_access)
@@ -139,6 +141,17 @@ class Participation:
             self._uninstall()
         # Last, for large ones take their time: by now nobody waits for this node.
         return replace(end, return_values=agent.return_values())
+
+    def tell_held(self, told: Callable[[float], None]) -> None:
+        """Have this told from now on until when the node holds its place, in seconds on
+        CLOCK_BOOTTIME; 0: not known, or nobody takes it."""
+        self._tell_held = told
+        told(self._held_until)
+
+    def _held(self, until: float) -> None:
+        self._held_until = until
+        if self._tell_held is not None:
+            self._tell_held(until)
 
     def _install(self) -> None:
         loop = asyncio.get_running_loop()
@@ -217,6 +230,7 @@ class Participation:
         self._store_access.use(met.token, self._store, met.addresses if rendezvous.static else ())
         session = self._session = self._make_session(met)
         self._selector.on_wake = session.check_fence
+        session.on_held = self._held
         self.agent.join(session, candidate, hosts=met.coordinator is not None)
         session.open(met.connection)
 

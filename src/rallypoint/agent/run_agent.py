@@ -123,6 +123,7 @@ async def _take_part(
             stamp, assignment, workers, origin, outputs, guard, on_exits, on_gone, scratch
         )
         made.board.on_notice = partial(part.agent.say, "timer_expired")
+        part.tell_held(made.board.hold)
         return made
 
     part = Participation(

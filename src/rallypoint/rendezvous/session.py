@@ -114,6 +114,8 @@ class CoordinatorSession:
         self._beats_sent: dict[int, float] = {}
         self._attach_sent_at = 0.0
         self._held_until: float | None = None
+        self.on_held: Callable[[float], None] = _nothing
+        """Told at each renewal until when the lease goes, on `clock`."""
         self._fenced = False
         self._timer: asyncio.TimerHandle | None = None
         self._keeper: asyncio.Task[None] | None = None
@@ -276,6 +278,7 @@ class CoordinatorSession:
         if sent_at is not None:
             self._held_until = max(self._held_until or 0.0, sent_at + self._settings.lease_s)
             self._fenced = self._fenced and self._clock() > self._held_until
+            self.on_held(self._held_until)
 
     def _beat(self) -> None:
         """Send a heartbeat, or, without a connection, look at the lease."""
@@ -306,3 +309,7 @@ def _raise_in_loop(task: asyncio.Task[None]) -> None:
     """A bug in a task must not pass in silence: the loop's exception handler gets it."""
     if not task.cancelled():
         task.result()
+
+
+def _nothing(_until: float) -> None:
+    """Until somebody wants to know."""

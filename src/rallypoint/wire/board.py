@@ -5,7 +5,7 @@ the machine, which its processors read and write whole: so there are no locks an
 Each word has one writer: the header's is the agent, a slot's is the worker of its local rank. That
 worker runs a user's code, so whatever stands in a slot is possible, and none of it an error.
 
-    header   magic, version, workers, current, request, deadline, two spare
+    header   magic, version, workers, current, request, deadline, held until, one spare
     slot     owner, listens, step, progress at, answered, checkpoint step, stacks, spare; per worker
 
 A request is one word, its number above its kind, so that both are read as they belong together.

@@ -17,6 +17,8 @@ CURRENT = 3
 REQUEST = 4
 DEADLINE = 5
 """Of the request, in ns on CLOCK_MONOTONIC; 0: none."""
+HELD_UNTIL = 6
+"""The end of the agent's lease, in ns on CLOCK_BOOTTIME; 0: not known, or there is none."""
 
 # Words of a slot.
 OWNER = 0

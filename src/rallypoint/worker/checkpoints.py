@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from time import CLOCK_BOOTTIME, clock_gettime_ns
 
 from rallypoint.wire import board_words as at
 from rallypoint.worker.seat import own_seat, seat
@@ -46,10 +47,15 @@ def checkpoint_saved(step: int | None = None) -> bool:
 
 
 def is_current() -> bool:
-    """False once the round of this process was ended, or its node was fenced: others may have
-    taken its place, so that it must not overwrite their checkpoint. True outside of rallypoint."""
+    """False once the round of this process was ended, or the lease of its node is over: others may
+    have taken its place, so that it must not overwrite their checkpoint. This is known here also
+    while the agent is paused. True outside of rallypoint."""
     found = seat()
-    return found is None or found.words[at.CURRENT] == 1
+    if found is None:
+        return True
+    held_until = found.words[at.HELD_UNTIL]
+    in_time = held_until == 0 or clock_gettime_ns(CLOCK_BOOTTIME) < held_until
+    return found.words[at.CURRENT] == 1 and in_time
 
 
 def _listen() -> memoryview | None:
