@@ -36,6 +36,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
+from signal import Signals
 from typing import Any, Protocol
 
 _MAX_SHOWN = 5
@@ -257,12 +258,12 @@ class ChildFailedError(RallypointError):
 
 
 class SignalException(RallypointError):
-    """A signal ended this node's part of the job, or the job. `sigval` is its number.
+    """A signal ended this process's part of a job, or the job. `sigval` is that signal.
 
     (The name is torch's.)
     """
 
-    def __init__(self, msg: str, sigval: int) -> None:
+    def __init__(self, msg: str, sigval: Signals) -> None:
         self.sigval = sigval
         super().__init__(msg)
 

@@ -58,20 +58,6 @@ def entrypoint_name(entrypoint: Entrypoint, args: Sequence[Any] = ()) -> str:
     return name
 
 
-def _numa(options: Any) -> NumaOptions | None:
-    """From ours or torch's."""
-    if options is None:
-        return None
-    try:
-        mode = AffinityMode(options.affinity_mode)
-        return NumaOptions(mode, bool(options.should_fall_back_if_binding_fails))
-    except (AttributeError, ValueError):
-        modes = ", ".join(AffinityMode)
-        raise ParameterError(
-            f"numa_options={options!r:.80}: needs a NumaOptions with a mode of {modes}"
-        ) from None
-
-
 def _start_method(name: str | None) -> StartMethod | None:
     if name is None:
         return None
@@ -80,6 +66,19 @@ def _start_method(name: str | None) -> StartMethod | None:
     except ValueError:
         known = ", ".join(method.value for method in StartMethod)
         raise ParameterError(f"start_method={name!r}: needs one of {known}") from None
+
+
+def _numa(options: Any) -> NumaOptions | None:
+    """Ours, torch's, or the name of a policy."""
+    if options is None or isinstance(options, NumaOptions):
+        return options
+    mode = getattr(options, "affinity_mode", options)
+    try:
+        policy = AffinityMode(getattr(mode, "value", mode))
+    except ValueError:
+        known = ", ".join(one.value for one in AffinityMode)
+        raise ParameterError(f"numa_options={options!r:.80}: needs one of {known}") from None
+    return NumaOptions(policy, bool(getattr(options, "should_fall_back_if_binding_fails", False)))
 
 
 def _words(entrypoint: Entrypoint) -> tuple[Any, ...]:

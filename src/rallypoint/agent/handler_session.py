@@ -54,6 +54,8 @@ from rallypoint.wire import messages as m
 FIRST_POLL_S = 0.01
 LONGEST_POLL_S = 0.25
 RETRY_S = 1.0
+DETAILS_S = 1.0
+"""How long the end of the job may wait for what the workers said of it."""
 _MEET_AGAIN = "the nodes meet again: one was lost, came, or restarts its workers"
 _FIRST = "the first round"
 
@@ -65,6 +67,8 @@ class _Round(Struct):
     stamp: Stamp
     reports: list[Report] = field(default_factory=list)
     decision: restart.Decision | None = None
+    detailed: asyncio.Event = field(default_factory=asyncio.Event)
+    """What the workers said of their failures is known."""
 
 
 class HandlerSession:
@@ -279,6 +283,7 @@ class HandlerSession:
     def _detailed(self, stamp: Stamp, failures: tuple[WorkerFailure, ...]) -> None:
         if self._round is None or self._round.stamp != stamp:
             return
+        self._round.detailed.set()
         detailed = {failure.local_rank: failure for failure in failures}
         for report in self._round.reports:
             found = detailed.get(report.failure.local_rank)
@@ -287,6 +292,10 @@ class HandlerSession:
 
     async def _give_up(self, round_: _Round, text: str) -> Verdict:
         """The verdict of the job: the first that a node has left in the store."""
+        try:
+            await asyncio.wait_for(round_.detailed.wait(), DETAILS_S)
+        except TimeoutError:
+            pass  # Workers that would not stop hold up nobody else.
         mine = self._judge(Outcome.FAILED, text, self._cause(round_))
         try:
             told = await self._calls.claim(round_.met.store, mine)

@@ -8,11 +8,11 @@ from typing import Any
 from msgspec.structs import replace
 
 from rallypoint.agent.elastic_agent import SpecAgent
+from rallypoint.agent.embedded_run import run_processes
 from rallypoint.agent.embedding import Embedding
 from rallypoint.agent.entrypoint import worker_config
 from rallypoint.agent.job_log import JobLog
 from rallypoint.agent.participation import JobEnd
-from rallypoint.agent.run_agent import run_agent
 from rallypoint.agent.seated_workers import SeatedWorkers
 from rallypoint.agent.worker_group import WorkerSpec
 from rallypoint.config import AgentConfig, OutputConfig, OutputMode
@@ -69,4 +69,4 @@ class LocalElasticAgent(SpecAgent):
 
         embedding.round_workers = seated
         config = replace(config, workers=self._workers, output=self._output)
-        return run_agent(config, lambda relay: log, lambda end: None, embedding)
+        return run_processes(config, log, embedding)

@@ -8,7 +8,6 @@ from rallypoint.agent.participation import JobEnd
 from rallypoint.agent.worker_group import RunResult, WorkerState
 from rallypoint.core.group_events import FinishKind
 from rallypoint.core.model import Outcome, Verdict, WorkerFailure
-from rallypoint.core.wording import signal_name
 from rallypoint.errors import (
     InfrastructureError,
     RendezvousClosedError,
@@ -41,8 +40,8 @@ def run_result(end: JobEnd) -> RunResult:
     if end.caught == signal.SIGINT:
         raise KeyboardInterrupt
     if end.caught or verdict is None:
-        number = end.caught or finish.signal
-        raise SignalException(f"this node left the job: it got {signal_name(number)}", number)
+        number = signal.Signals(end.caught or finish.signal)
+        raise SignalException(f"this node left the job: it got {number.name}", number)
     raise _no_result(verdict)
 
 
@@ -82,7 +81,7 @@ def _no_result(verdict: Verdict) -> Exception:
         case Outcome.TIMED_OUT:
             return RendezvousTimeoutError(verdict.text)
         case Outcome.CANCELLED | Outcome.PREEMPTED:
-            return SignalException(verdict.text, verdict.signal)
+            return SignalException(verdict.text, signal.Signals(verdict.signal))
     if verdict.ended_s_ago is not None:
         return RendezvousClosedError(verdict.text)
     return InfrastructureError(verdict.text)

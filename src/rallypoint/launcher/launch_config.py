@@ -11,6 +11,7 @@ from rallypoint.agent.entrypoint import Entrypoint, worker_config
 from rallypoint.config import (
     MAX_WORKERS_PER_NODE,
     AgentConfig,
+    ObserveConfig,
     OutputConfig,
     OutputMode,
     RestartConfig,
@@ -33,8 +34,9 @@ class LaunchConfig:
     `logs_specs` decides on files of the workers; without one their output is inherited.
     `shutdown_timeout` is the grace in seconds after SIGTERM, wherever workers are stopped; None: 25
     when a person or a scheduler ends the job, 5 when a round ends. `numa_options` is a NumaOptions,
-    ours or torch's; None: workers are not bound. `metrics_cfg`,
-    `monitor_interval` and `event_log_handler` are accepted: exits are noticed at once.
+    ours or torch's, or the name of a policy; None: workers are not bound. `event_log_handler` is
+    `null`, `console`, `jsonl:FILE` or a package's. `metrics_cfg` and `monitor_interval` are
+    accepted: see `observe.configure` for metrics, and exits are noticed at once.
 
     A value that can't be used is refused when the job is launched: ParameterError or UsageError.
     """
@@ -100,6 +102,7 @@ def agent_config(config: LaunchConfig, entrypoint: Entrypoint, args: Sequence[An
         output=_output(config),
         stop=_stop(config),
         access=access,
+        observe=ObserveConfig(event_log_handler=config.event_log_handler),
     )
 
 

@@ -7,10 +7,10 @@ import signal
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from rallypoint.agent.embedded_run import run_processes
 from rallypoint.agent.embedding import Embedding, run_embedded, start_in_thread
 from rallypoint.agent.entrypoint import Entrypoint, entrypoint_name
 from rallypoint.agent.job_log import JobLog
-from rallypoint.agent.run_agent import run_agent
 from rallypoint.agent.run_result import run_result
 from rallypoint.config import AgentConfig
 from rallypoint.errors import (
@@ -105,7 +105,7 @@ def _told(work: Callable[[], dict[int, Any]]) -> dict[int, Any]:
 def _run(config: AgentConfig, name: str, embedding: Embedding) -> dict[int, Any]:
     log = JobLog()
     try:
-        end = run_agent(config, lambda relay: log, lambda end: None, embedding)
+        end = run_processes(config, log, embedding)
     finally:
         log.close()
     result = run_result(end)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rallypoint.config import AffinityMode, NumaOptions
-    from rallypoint.errors import ChildFailedError
+    from rallypoint.errors import ChildFailedError, SignalException
     from rallypoint.process.logs_specs import DefaultLogsSpecs, LogsDest, LogsSpecs
-    from rallypoint.process.process_context import PContext, RunProcsResult, SignalException
+    from rallypoint.process.process_context import PContext, RunProcsResult
     from rallypoint.process.process_failure import ProcessFailure
     from rallypoint.process.redirects import redirect_stderr, redirect_stdout
     from rallypoint.process.start_processes import start_processes
@@ -51,7 +51,7 @@ _MODULES = {
     "NumaOptions": "rallypoint.config",
     "ProcessFailure": "rallypoint.process.process_failure",
     "RunProcsResult": "rallypoint.process.process_context",
-    "SignalException": "rallypoint.process.process_context",
+    "SignalException": "rallypoint.errors",
     "Std": "rallypoint.process.std_map",
     "get_error_handler": "rallypoint.worker.error_file",
     "record": "rallypoint.worker.error_file",

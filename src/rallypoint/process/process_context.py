@@ -21,6 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rallypoint.core.wording import signal_name
+from rallypoint.errors import SignalException
 from rallypoint.process import dispositions, exits
 from rallypoint.process.exits import WorkerExit
 from rallypoint.process.log_dir import open_log, read_tail
@@ -60,14 +61,6 @@ class RunProcsResult:
     def is_failed(self) -> bool:
         """Whether any has failed."""
         return len(self.failures) > 0
-
-
-class SignalException(Exception):  # Its name in torch.
-    """Raised in the main thread while it runs processes and gets a signal that would end it."""
-
-    def __init__(self, msg: str, sigval: signal.Signals) -> None:
-        super().__init__(msg)
-        self.sigval = sigval
 
 
 class Programs(Struct, frozen=True):

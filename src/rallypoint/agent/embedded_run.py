@@ -1,0 +1,21 @@
+"""An agent of real processes inside somebody's program, quiet but for what its log says."""
+
+from __future__ import annotations
+
+from rallypoint.agent.embedding import Embedding
+from rallypoint.agent.job_log import JobLog
+from rallypoint.agent.participation import JobEnd
+from rallypoint.agent.run_agent import run_agent
+from rallypoint.agent.telemetry import Telemetry
+from rallypoint.config import AgentConfig
+
+
+def run_processes(config: AgentConfig, log: JobLog, embedding: Embedding) -> JobEnd:
+    """Run this node's part of the job, to its end. Blocks. Raises as `run_agent` does."""
+    telemetry = Telemetry(config)
+
+    def ended(end: JobEnd) -> None:
+        telemetry.ended(end.finish)
+
+    with telemetry.watching():
+        return run_agent(config, lambda relay: log, ended, embedding, telemetry)

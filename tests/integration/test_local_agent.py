@@ -1,0 +1,127 @@
+"""LocalElasticAgent: an agent of real processes in somebody's program."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+from tests.integration.one_agent import eventually
+from tests.integration.own_program import program
+
+HEAD = """
+import json, signal
+from rallypoint.agent import LocalElasticAgent, WorkerSpec, WorkerState
+from rallypoint.rendezvous import RendezvousParameters, get_rendezvous_handler
+
+def handler(where, least=1, most=2):
+    conf = {"last_call_timeout": 0.3, "keep_alive_interval": 0.5}
+    return get_rendezvous_handler(
+        RendezvousParameters("file", where, "job", least, most, "127.0.0.1", **conf)
+    )
+
+def work(word):
+    env = os.environ
+    tell(word, env["RANK"], env["WORLD_SIZE"], env["ROLE_RANK"], env["ROLE_WORLD_SIZE"])
+    if word == "wait":
+        time.sleep(600)
+    if word == "once" and env["RALLYPOINT_ROUND"] == "0" and env["RANK"] == "1":
+        raise ValueError("once")
+    return int(env["RANK"]), env["ROLE_NAME"], env["RALLYPOINT_ROUND"]
+"""
+
+
+def test_A10_workers_and_their_children_die_with_the_program_of_their_agent(tmp_path: Path) -> None:
+    """torch's live on under init."""
+    text = (
+        HEAD
+        + """---
+command = ("sh", "-c", "sleep 600 & sleep 600")
+LocalElasticAgent(WorkerSpec("default", 2, entrypoint=command)).run()
+"""
+    )
+    with program(tmp_path, text) as run:
+        eventually(lambda: len(run.named("sleep")) == 4, "four processes of workers")
+        run.send(signal.SIGKILL)
+        run.wait_gone()
+
+
+def test_its_group_says_who_runs_and_where(tmp_path: Path) -> None:
+    text = (
+        HEAD
+        + """---
+agent = LocalElasticAgent(WorkerSpec("trainer", 2, entrypoint=work, args=("wait",)))
+group = agent.get_worker_group()
+thread = threading.Thread(target=agent.run)
+thread.start()
+while not os.path.exists("look"): time.sleep(0.01)
+for worker in group.workers:
+    place = open(f"/proc/{worker.id}/environ").read().split("\\0")
+    tell("worker", worker.local_rank, worker.global_rank, f"RANK={worker.global_rank}" in place)
+tell("group", group.state, group.group_rank, group.group_world_size, group.master_port > 0)
+agent.interrupt(signal.SIGTERM)
+thread.join()
+tell("after", group.state)
+"""
+    )
+    with program(tmp_path, text) as run:
+        run.wait_told("wait", 2)
+        (tmp_path / "look").touch()
+        assert run.wait() == 0, run.err
+    assert run.told("worker") == ["0 0 True", "1 1 True"]
+    assert run.told("group") == ["HEALTHY 0 1 True"]
+    assert run.told("after") == ["STOPPED"]
+    assert "SignalException: this node left the job: it got SIGTERM" in run.err
+
+
+def test_agents_of_several_sizes_and_roles_meet_by_live_handlers(tmp_path: Path) -> None:
+    """A handler may be in the spec, as torch has it, or be given to the agent."""
+    text = (
+        HEAD
+        + """---
+where, values = sys.argv[1], {}
+def node(role, count):
+    meet = handler(where, 2, 2)
+    spec = WorkerSpec(role, count, meet if role == "actor" else None, entrypoint=work,
+                      args=("once",), max_restarts=1)
+    agent = LocalElasticAgent(spec, rdzv_handler=None if role == "actor" else meet)
+    result = agent.run()
+    assert result.state is WorkerState.SUCCEEDED, result
+    values.update(result.return_values)
+threads = [threading.Thread(target=node, args=given) for given in (("actor", 1), ("learner", 2))]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+tell("values", json.dumps(sorted(values.items())))
+"""
+    )
+    with program(tmp_path, text, str(tmp_path / "meet")) as run:
+        assert run.wait() == 0, run.err
+    values: list[tuple[int, list[str]]] = json.loads(run.told("values")[0])
+    assert [rank for rank, _ in values] == [0, 1, 2]
+    assert [int(value[0]) for _, value in values] == [0, 1, 2]
+    assert sorted(value[1] for _, value in values) == ["actor", "learner", "learner"]
+    assert {value[2] for _, value in values} == {"1"}, "all run again when one has failed"
+    by_role = {tuple(line.split()[2:]) for line in run.told("once")}
+    assert by_role == {("0", "1"), ("0", "2"), ("1", "2")}
+
+
+def test_a_failure_without_budget_is_told_by_every_agent(tmp_path: Path) -> None:
+    text = (
+        HEAD
+        + """---
+where = sys.argv[1]
+def node():
+    spec = WorkerSpec("default", 1, handler(where, 2, 2), entrypoint=work, args=("once",),
+                      max_restarts=0)
+    result = LocalElasticAgent(spec).run()
+    failure = result.failures[1]
+    tell("result", result.state, result.is_failed(), list(result.failures), failure.exitcode,
+         failure.message["message"])
+threads = [threading.Thread(target=node) for _ in range(2)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+"""
+    )
+    with program(tmp_path, text, str(tmp_path / "meet")) as run:
+        assert run.wait() == 0, run.err
+    assert run.told("result") == ["FAILED True [1] 1 ValueError: once"] * 2

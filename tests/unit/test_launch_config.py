@@ -1,0 +1,131 @@
+"""From torch's vocabulary of a launch to the settings of an agent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rallypoint.agent.entrypoint import entrypoint_name
+from rallypoint.agent.run_agent import shared_settings
+from rallypoint.cli.options import parse_run
+from rallypoint.config import AgentConfig, Endpoint, StartMethod
+from rallypoint.errors import UsageError
+from rallypoint.launcher import LaunchConfig
+from rallypoint.launcher.launch_config import agent_config
+
+AT = "127.0.0.1:29999"
+
+
+def settings(least: int = 1, most: int = 1, **given: Any) -> AgentConfig:
+    return agent_config(LaunchConfig(least, most, 2, **given), "true", ("a", 1))
+
+
+def command_line(*words: str) -> AgentConfig:
+    return parse_run([*words, "--nproc-per-node=2", "--no-python", "true"], {})
+
+
+def test_one_node_alone_needs_nothing_and_is_nobody_elses() -> None:
+    first, second = settings(), settings()
+    assert first.rendezvous.endpoint == Endpoint("localhost", 0)
+    assert first.rendezvous.is_host
+    assert first.rendezvous.run_id != second.rendezvous.run_id
+    assert settings(run_id="mine").rendezvous.run_id == "mine"
+    assert first.workers.argv == ("true", "a", "1")
+    assert first.workers.role == "default_role"
+    assert first.restart.max_restarts == 3
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({}, ()),
+        (
+            {"rdzv_configs": {"last_call_timeout": 7, "keep_alive_interval": 2}},
+            ("--rdzv-conf=last_call_timeout=7,keep_alive_interval=2",),
+        ),
+        ({"rdzv_timeout": 100}, ("--rdzv-conf=timeout=100",)),
+        ({"rdzv_configs": {"rank": 1}}, ("--node-rank=1", "--rdzv-backend=c10d")),
+        (
+            {"rdzv_backend": "static", "rdzv_configs": {"rank": 1}},
+            ("--rdzv-backend=static", "--node-rank=1"),
+        ),
+    ],
+)
+def test_R7_several_nodes_agree_with_those_of_the_command_line(
+    given: dict[str, Any], words: tuple[str, ...]
+) -> None:
+    ours = settings(2, 2, rdzv_endpoint=AT, run_id="job", **given)
+    theirs = command_line(
+        f"--rdzv-endpoint={AT}", "--rdzv-id=job", "--nnodes=2", "--max-restarts=3", *words
+    )
+    assert shared_settings(ours).first_difference(shared_settings(theirs)) is None
+    assert ours.rendezvous.endpoint == theirs.rendezvous.endpoint
+    assert ours.rendezvous.is_host == theirs.rendezvous.is_host
+    assert ours.rendezvous.node_rank == theirs.rendezvous.node_rank
+    assert ours.rendezvous.host_timeout_s == theirs.rendezvous.host_timeout_s
+
+
+def test_a_backend_without_a_coordinator_gets_its_configuration_as_it_is() -> None:
+    made = settings(1, 2, rdzv_backend="file", rdzv_endpoint="/shared", rdzv_configs={"a": 1})
+    assert made.rendezvous.handler == "file"
+    assert made.rendezvous.handler_endpoint == "/shared"
+    assert str(made.rendezvous.handler_conf) == "(('a', 1),)", "numbers stay numbers"
+
+
+def test_one_grace_for_every_stop() -> None:
+    usual, given = settings().stop, settings(shutdown_timeout=3).stop
+    assert (usual.shutdown_grace_s, usual.restart_grace_s) == (25.0, 5.0)
+    assert (given.shutdown_grace_s, given.restart_grace_s) == (3.0, 3.0)
+
+
+def test_signals_are_a_list_of_names() -> None:
+    assert settings(signals_to_handle="SIGTERM, SIGUSR1").stop.signals == ("SIGTERM", "SIGUSR1")
+
+
+def test_functions_are_forked_from_a_prepared_process_unless_told_otherwise() -> None:
+    def method(**given: Any) -> StartMethod:
+        return agent_config(LaunchConfig(1, 1, 1, **given), print, ()).workers.method
+
+    assert method() is StartMethod.FORKSERVER
+    assert method(start_method="spawn") is StartMethod.SPAWN
+    assert settings(start_method="fork").workers.method is StartMethod.SPAWN, "a command execs"
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"shutdown_timeout": -1}, "shutdown_timeout=-1"),
+        ({"rdzv_backend": "etcd"}, "rdzv_backend='etcd': known are"),
+        ({"rdzv_backend": "file"}, "rdzv_backend='file': needs an rdzv_endpoint"),
+        ({"rdzv_configs": {"rank": "first"}, "rdzv_endpoint": AT}, "'first'"),
+        ({"rdzv_configs": {"join_timeout": "soon"}}, "join_timeout='soon'"),
+        ({"rdzv_endpoint": "127.0.0.1:port"}, "port"),
+        ({"numa_options": "moon"}, "numa_options='moon': needs one of node, socket"),
+        ({"role": ""}, "--role"),
+    ],
+)
+def test_a_mistake_is_one_line_with_the_value(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        settings(**given)
+    assert says in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_an_argument_that_is_no_text_is_refused() -> None:
+    with pytest.raises(UsageError, match="the argument None of a command line"):
+        agent_config(LaunchConfig(1, 1, 1), "true", (None,))
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (("/usr/bin/python3", "-u", "train.py", "x"), "train.py"),
+        (("/usr/bin/python3", "-m", "package.train"), "package.train"),
+        (("python3", "-c", "print()"), "python3 -c"),
+        (("/opt/train", "x"), "train"),
+    ],
+)
+def test_a_job_is_named_after_its_script(words: tuple[str, ...], name: str) -> None:
+    assert entrypoint_name(words[0], words[1:]) == name
+    assert entrypoint_name(words) == name
