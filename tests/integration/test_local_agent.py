@@ -23,6 +23,7 @@ def handler(where, least=1, most=2):
 def work(word):
     env = os.environ
     tell(word, env["RANK"], env["WORLD_SIZE"], env["ROLE_RANK"], env["ROLE_WORLD_SIZE"])
+    tell("pid", env["RANK"], os.getpid())
     if word == "wait":
         time.sleep(600)
     if word == "once" and env["RALLYPOINT_ROUND"] == "0" and env["RANK"] == "1":
@@ -56,8 +57,7 @@ thread = threading.Thread(target=agent.run)
 thread.start()
 while not os.path.exists("look"): time.sleep(0.01)
 for worker in group.workers:
-    place = open(f"/proc/{worker.id}/environ").read().split("\\0")
-    tell("worker", worker.local_rank, worker.global_rank, f"RANK={worker.global_rank}" in place)
+    tell("worker", worker.id, worker.local_rank, worker.global_rank, worker.world_size)
 tell("group", group.state, group.group_rank, group.group_world_size, group.master_port > 0)
 agent.interrupt(signal.SIGTERM)
 thread.join()
@@ -65,10 +65,11 @@ tell("after", group.state)
 """
     )
     with program(tmp_path, text) as run:
-        run.wait_told("wait", 2)
+        run.wait_told("pid", 2)
         (tmp_path / "look").touch()
         assert run.wait() == 0, run.err
-    assert run.told("worker") == ["0 0 True", "1 1 True"]
+    pids = dict(line.split() for line in run.told("pid"))
+    assert run.told("worker") == [f"{pids['0']} 0 0 2", f"{pids['1']} 1 1 2"]
     assert run.told("group") == ["HEALTHY 0 1 True"]
     assert run.told("after") == ["STOPPED"]
     assert "SignalException: this node left the job: it got SIGTERM" in run.err

@@ -101,7 +101,7 @@ def test_functions_are_forked_from_a_prepared_process_unless_told_otherwise() ->
         ({"rdzv_configs": {"rank": "first"}, "rdzv_endpoint": AT}, "'first'"),
         ({"rdzv_configs": {"join_timeout": "soon"}}, "join_timeout='soon'"),
         ({"rdzv_endpoint": "127.0.0.1:port"}, "port"),
-        ({"numa_options": "moon"}, "numa_options='moon': needs one of node, socket"),
+        ({"numa_options": "moon"}, "numa_options='moon': needs a NumaOptions"),
         ({"role": ""}, "--role"),
     ],
 )

@@ -69,16 +69,17 @@ def _start_method(name: str | None) -> StartMethod | None:
 
 
 def _numa(options: Any) -> NumaOptions | None:
-    """Ours, torch's, or the name of a policy."""
-    if options is None or isinstance(options, NumaOptions):
-        return options
-    mode = getattr(options, "affinity_mode", options)
+    """From ours or torch's."""
+    if options is None:
+        return None
     try:
-        policy = AffinityMode(getattr(mode, "value", mode))
-    except ValueError:
-        known = ", ".join(one.value for one in AffinityMode)
-        raise ParameterError(f"numa_options={options!r:.80}: needs one of {known}") from None
-    return NumaOptions(policy, bool(getattr(options, "should_fall_back_if_binding_fails", False)))
+        mode = AffinityMode(options.affinity_mode)
+        return NumaOptions(mode, bool(options.should_fall_back_if_binding_fails))
+    except (AttributeError, ValueError):
+        modes = ", ".join(AffinityMode)
+        raise ParameterError(
+            f"numa_options={options!r:.80}: needs a NumaOptions with a mode of {modes}"
+        ) from None
 
 
 def _words(entrypoint: Entrypoint) -> tuple[Any, ...]:

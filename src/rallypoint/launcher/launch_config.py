@@ -34,9 +34,9 @@ class LaunchConfig:
     `logs_specs` decides on files of the workers; without one their output is inherited.
     `shutdown_timeout` is the grace in seconds after SIGTERM, wherever workers are stopped; None: 25
     when a person or a scheduler ends the job, 5 when a round ends. `numa_options` is a NumaOptions,
-    ours or torch's, or the name of a policy; None: workers are not bound. `event_log_handler` is
-    `null`, `console`, `jsonl:FILE` or a package's. `metrics_cfg` and `monitor_interval` are
-    accepted: see `observe.configure` for metrics, and exits are noticed at once.
+    ours or torch's; None: workers are not bound. `event_log_handler` is `null`, `console`,
+    `jsonl:FILE` or a package's. `metrics_cfg` and `monitor_interval` are accepted: see
+    `observe.configure` for metrics, and exits are noticed at once.
 
     A value that can't be used is refused when the job is launched: ParameterError or UsageError.
     """

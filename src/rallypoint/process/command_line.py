@@ -88,8 +88,8 @@ def _holds_modules(name: str) -> bool:
     return os.path.isdir(name) or zipfile.is_zipfile(name)
 
 
-# In contrast to runpy, the next two leave sys.argv[0] as it was given, make `__file__` absolute, and
-# run in a `__main__` that lasts, all as Python does.
+# In contrast to runpy, the next two leave sys.argv[0] as it was given, make `__file__` absolute,
+# and run in a `__main__` that lasts, all as Python does.
 
 
 def _run_main_of(path: str) -> None:
