@@ -1,0 +1,108 @@
+"""What listeners are told of workers' ends: each once, and in whose words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from tests.unit.groups import TERM, Node, assigned, exited, stamp, verdict
+
+from rallypoint.agent.chronicle import Chronicle, Listener, WorkerEnd
+from rallypoint.core import group
+from rallypoint.core.group import Phase
+from rallypoint.core.group_events import (
+    Announced,
+    EnrolmentDone,
+    GroupEvent,
+    SignalCaught,
+    StartOrdered,
+    StopOrdered,
+    WorkersGone,
+)
+from rallypoint.core.model import EndKind, EndReason, Outcome, WorkerFailure
+from rallypoint.core.timeline import RoundLife
+
+REASON = EndReason(EndKind.FAILURE, "rank 1 exited with code 3", "a", 0.0)
+
+
+class Kept(Listener):
+    def __init__(self) -> None:
+        self.ends: list[tuple[int, str, int | None]] = []
+        self.words: list[str] = []
+        self.started: list[Sequence[int]] = []
+        self.failed = 0
+
+    def workers_started(self, life: RoundLife, pids: Sequence[int]) -> None:
+        self.started.append(pids)
+
+    def worker_ended(self, life: RoundLife, end: WorkerEnd) -> None:
+        self.ends.append((end.local_rank, end.state, end.exit_code))
+        if end.failure is not None:
+            self.words.append(end.failure.message)
+
+    def workers_failed(self, life: RoundLife) -> None:
+        self.failed += 1
+
+
+class Told:
+    """A chronicle beside a group whose two workers run."""
+
+    def __init__(self) -> None:
+        self.state = Node(Phase.IDLE).state
+        self.chronicle, self.kept = Chronicle(), Kept()
+        self.chronicle.tell(self.kept)
+        self.step(assigned(), EnrolmentDone(stamp()), StartOrdered(stamp()))
+        self.chronicle.spawned((70, 71), 0.1)
+
+    def step(self, *events: GroupEvent) -> None:
+        for event in events:
+            self.chronicle.stepped(event, group.step(self.state, event))
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()
+
+
+def test_workers_that_end_well_are_told_at_once(told: Told) -> None:
+    assert told.kept.started == [(70, 71)]
+    told.step(exited(None, 0))
+    assert told.kept.ends == [(1, "SUCCEEDED", 0)]
+    told.step(exited(0, 0), verdict(Outcome.SUCCEEDED), WorkersGone(stamp()))
+    assert told.kept.ends == [(1, "SUCCEEDED", 0), (0, "SUCCEEDED", 0)]
+    assert told.kept.failed == 0
+
+
+def test_a_failure_is_told_when_its_words_are_known_and_who_was_told_to_end_did_not_fail(
+    told: Told,
+) -> None:
+    told.step(exited(None, 3))
+    assert told.kept.failed == 1
+    assert told.kept.ends == []
+    # One that catches SIGTERM and exits with 0 has not done its work.
+    told.step(StopOrdered(stamp(), REASON), exited(0, 3))
+    assert told.kept.ends == []
+    told.chronicle.failed(0, [WorkerFailure(1, 1, "r", 71, 3, None, 0.0, 0.0, "ValueError: bad")])
+    told.step(WorkersGone(stamp()))
+    assert told.kept.ends == [(0, "TERMINATED", 0), (1, "FAILED", 3)]
+    assert told.kept.words == ["ValueError: bad"]
+
+
+def test_a_signal_is_a_negative_code_and_one_that_the_agent_got_too_is_no_failure(
+    told: Told,
+) -> None:
+    told.step(exited(-TERM), SignalCaught(TERM), Announced(), exited(None, -TERM))
+    told.step(WorkersGone(stamp()))
+    assert told.kept.ends == [(0, "TERMINATED", -TERM), (1, "TERMINATED", -TERM)]
+    assert told.kept.failed == 0
+
+
+def test_a_worker_of_which_nothing_is_known_is_told_to_have_ended(told: Told) -> None:
+    told.step(StopOrdered(stamp(), REASON), WorkersGone(stamp()))
+    assert told.kept.ends == [(0, "TERMINATED", None), (1, "TERMINATED", None)]
+
+
+def test_a_verdict_is_kept_from_the_first_time(told: Told) -> None:
+    told.step(verdict(Outcome.FAILED), verdict(Outcome.SUCCEEDED))
+    assert told.chronicle.timeline.verdict is not None
+    assert told.chronicle.timeline.verdict.outcome is Outcome.FAILED

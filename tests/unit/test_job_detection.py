@@ -1,0 +1,26 @@
+"""The end of a round says how long ago what ended it had happened, on the coordinator's clock."""
+
+from __future__ import annotations
+
+from tests.unit.jobs import A, B, failed, running
+
+from rallypoint.core.events import NodeLeft
+from rallypoint.core.job_events import JobEffect, StopWorkers
+
+
+def ages(effects: list[JobEffect]) -> set[float | None]:
+    return {effect.reason.age_s for effect in effects if isinstance(effect, StopWorkers)}
+
+
+def test_a_failure_is_as_old_as_its_node_says() -> None:
+    assert ages(running().fail(A, failed(age_s=0.25), at=10.0)) == {0.25}
+
+
+def test_a_lost_node_is_as_old_as_its_last_word() -> None:
+    host = running()
+    host.at = 20.0
+    assert ages(host.lose(B, heard_at=5.0)) == {15.0}
+
+
+def test_a_round_that_a_farewell_ends_has_no_fault() -> None:
+    assert ages(running().step(NodeLeft(B), at=10.0)) == {None}
