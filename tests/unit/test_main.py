@@ -18,7 +18,7 @@ SEE = " (see rallypoint run --help)"
     ("line", "said"),
     [
         ("rnu x.py", "rallypoint: rnu: no such command; did you mean rallypoint run?"),
-        ("zzz", "rallypoint: zzz: no such command; known: run, serve, store, token"),
+        ("zzz", "rallypoint: zzz: no such command; known: run, drain, serve, store, token"),
         (
             "train.py --lr 3",
             "rallypoint: train.py: no such command; to start it: rallypoint run train.py",

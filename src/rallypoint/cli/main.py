@@ -12,13 +12,14 @@ from collections.abc import Sequence
 from rallypoint.cli.complain import complain
 from rallypoint.errors import ExitClass, RallypointError
 
-_COMMANDS = ("run", "serve", "store", "token")
+_COMMANDS = ("run", "drain", "serve", "store", "token")
 _ENDED_BY_SIGINT = 130
 
 _HELP = """\
 usage: rallypoint COMMAND [options]
 
   run      start, watch and heal a job's workers on this node
+  drain    have a node leave its job in peace
   serve    host a coordinator for many jobs, outside any of them
   store    host a store for torch's TCPStore clients, outside any job
   token    make or show the secret that the nodes of a job share
@@ -42,6 +43,10 @@ def main(argv: Sequence[str] | None = None) -> int:
                 from rallypoint.cli.run import run
 
                 return run(words[1:])
+            case "drain":
+                from rallypoint.cli.drain import run as drain
+
+                return drain(words[1:])
             case "serve":
                 from rallypoint.cli.serve import run as serve
 

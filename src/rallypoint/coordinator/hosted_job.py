@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from rallypoint.coordinator.connection import Connection
 from rallypoint.coordinator.deadlines import Deadlines
+from rallypoint.coordinator.drain_desk import DrainDesk
 from rallypoint.coordinator.translation import event_of, message_of
 from rallypoint.core import job as jobs
 from rallypoint.core import wording
@@ -92,6 +93,7 @@ class HostedJob:
         self._ended_at: float | None = None
         self._liveness = Liveness(settings.lease_s, settings.reconnect_grace_s)
         self._check: asyncio.TimerHandle | None = None
+        self._desk = DrainDesk()
         self._deadlines = Deadlines(self._loop, self._timer_ended)
 
     @property
@@ -118,6 +120,7 @@ class HostedJob:
         if self._check is not None:
             self._check.cancel()
         self._deadlines.cancel()
+        self._desk.close()
         for session in self._sessions.values():
             self._hang_up(session)
         self._sessions.clear()
@@ -154,6 +157,22 @@ class HostedJob:
         connection.send(m.Ack(session.applied))
         for effect in jobs.truth(self._job, session.ref, self._loop.time()):
             self._perform(effect)
+        if (why := self._desk.why(session.ref)) is not None:
+            connection.send(m.DrainWanted(self._stamp(), why))
+
+    def drain(self, connection: Connection, node_id: str, why: str) -> None:
+        """A person wants a node to leave, and waits on this connection."""
+        found = (s for s in self._sessions.values() if s.ref.node_id == node_id)
+        session = next(found, None)
+        if session is None:
+            known = {s.ref.node_id for s in self._sessions.values()}
+            self._desk.refuse(connection, node_id, known)
+            return
+        ref, is_here = session.ref, session.connection is not None
+        is_leaving = jobs.is_leaving(self._job, ref)
+        self._desk.want(connection, ref, why, is_leaving=is_leaving, is_here=is_here)
+        if not is_leaving:
+            self._send(ref, m.DrainWanted(self._stamp(), why))
 
     def received(
         self, connection: Connection, session: Session, message: m.Numbered | m.Heartbeat
@@ -307,9 +326,10 @@ class HostedJob:
             ordinal += 1
         return f"{hello.host_name}-{ordinal}"
 
-    def _forget(self, session: Session) -> None:
+    def _forget(self, session: Session, how: str = "") -> None:
         ref = session.ref
         self._sessions.pop(ref.incarnation, None)
+        self._desk.gone(ref, how or f"node {ref} has left")
         self._yield_rank(session)
         if self._node_ids.get(ref.node_id) == ref.incarnation:
             del self._node_ids[ref.node_id]
@@ -347,7 +367,7 @@ class HostedJob:
         self._watch()
 
     def _lose(self, session: Session, why: str, last_heard_at: float) -> None:
-        self._forget(session)
+        self._forget(session, f"node {session.ref} was lost: {why}")
         self._hang_up(session)
         wall_time = time.time() - (self._loop.time() - last_heard_at)
         self._step(SessionLost(session.ref, why, last_heard_at, wall_time))

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from socket import socket
 
 from rallypoint.coordinator.connection import Connection
+from rallypoint.coordinator.drain_desk import no_job
 from rallypoint.coordinator.hosted_job import HostedJob, Session
 from rallypoint.coordinator.listen import listen_backlog
 from rallypoint.coordinator.shared_port import SharedPort
@@ -131,6 +132,9 @@ class Coordinator:
             case m.Attach():
                 if isinstance(session, str):
                     self._attach(connection, session, message)
+            case m.DrainNode(node_id, why):
+                if isinstance(session, str):
+                    self._drain(connection, session, node_id, why)
             case m.Numbered() | m.Heartbeat():
                 # Frames of a connection that has been replaced belong to nobody.
                 if isinstance(session, Session):
@@ -156,6 +160,16 @@ class Coordinator:
             connection.close()
             return
         self._job_of(hello).attach(connection, hello)
+
+    def _drain(self, connection: Connection, run_id: str, node_id: str, why: str) -> None:
+        self._opening.pop(connection, None)
+        if (job := self._jobs.get(run_id)) is not None:
+            job.drain(connection, node_id, why)
+            return
+        text = f"there is no job {run_id!r} at this coordinator: give its --rdzv-id"
+        if self._only is not None:
+            text = f"the job here is {self._only.run_id!r}: give it as --rdzv-id"
+        no_job(connection, text)
 
     def _refusal(self, run_id: str) -> str | None:
         """Why a job of this name can't meet here."""

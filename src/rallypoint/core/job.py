@@ -37,6 +37,9 @@ from rallypoint.core.job_departures import (
     keep_notice,
     want_checkpoint,
 )
+from rallypoint.core.job_departures import (
+    is_leaving as is_leaving,
+)
 from rallypoint.core.job_events import (
     Assign,
     CheckpointAnswered,

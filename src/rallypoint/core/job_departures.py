@@ -161,6 +161,13 @@ def is_leaver(job: JobState, ref: NodeRef) -> bool:
     return leaver is not None and leaver.ref == ref
 
 
+def is_leaving(job: JobState, ref: NodeRef) -> bool:
+    """This node has been told to go, and the job knows."""
+    member = job.round.members.get(ref.node_id)
+    gone = member is not None and member.ref == ref and member.standing is Standing.LEAVING
+    return gone or is_leaver(job, ref)
+
+
 def is_collateral(job: JobState, happened_at: float) -> bool:
     """A worker failed because a drain has begun, of whatever node (behaviour A5)."""
     notice = job.notice

@@ -1,0 +1,154 @@
+"""`rallypoint drain NODE`: has a node leave its job in peace.
+
+It does what SIGTERM to that node's agent does, from wherever the coordinator can be reached.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from typing import NoReturn
+
+from msgspec import Struct
+
+from rallypoint.cli import values
+from rallypoint.cli.options import environ_token
+from rallypoint.cli.scan import Value
+from rallypoint.config import DEFAULT_COORDINATOR_PORT, Endpoint
+from rallypoint.core.model import UNNAMED_RUN_ID
+from rallypoint.core.wording import quoted
+from rallypoint.errors import RendezvousConnectionError, UsageError
+from rallypoint.rendezvous.connection import ClientConnection, dial
+from rallypoint.rendezvous.endpoint import NotYet, resolve
+from rallypoint.rendezvous.token import find_token, no_token_error, user_home
+from rallypoint.wire import messages as m
+
+_WHY = "it was drained (rallypoint drain)"
+
+_DESCRIPTION = """\
+Have a node leave its job in peace, and wait until it has.
+
+The workers of the whole job may save a checkpoint first; then the node stops its workers and
+leaves, and the other nodes go on without it. No restart is charged. The node's --drain-deadline
+bounds it all. A job whose coordinator lives on that very node ends as preempted.
+
+  rallypoint drain node-3 --rdzv-endpoint node-0 --rdzv-id digits
+"""
+
+_EPILOG = """\
+Exit codes: 0 the node has left (or was told to, with --no-wait), 2 there is no such node or job, or
+wrong usage, 75 no coordinator answers there, or it went away before the node had left.
+"""
+
+
+class _Options(Struct, frozen=True):
+    node: str
+    endpoint: Endpoint
+    run_id: str
+    token_file: str | None
+    insecure: bool
+    wait: bool
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        shown = message if message.isprintable() else quoted(message)
+        raise UsageError(f"drain: {shown} (see rallypoint drain --help)")
+
+
+def run(argv: list[str]) -> int:
+    """Returns 0 when the node has left. Blocks until then.
+
+    Raises UsageError, AccessError, InfrastructureError, and SystemExit for --help.
+    """
+    options = _parse(argv)
+    secret = None
+    if not options.insecure:
+        token = find_token(options.token_file, environ_token(), user_home(), create=False)
+        if token is None:
+            raise no_token_error()
+        secret = token.for_job(options.run_id)
+    asyncio.run(_drain(options, secret))
+    return 0
+
+
+async def _drain(options: _Options, secret: bytes | None) -> None:
+    found = await resolve(options.endpoint)
+    if isinstance(found, NotYet):
+        raise RendezvousConnectionError(
+            f"can't reach the coordinator at {options.endpoint}: {found.reason}"
+        )
+    connection = await dial(found.addresses, options.run_id, secret)
+    try:
+        await _converse(connection, options)
+    finally:
+        connection.close()
+
+
+async def _converse(connection: ClientConnection, options: _Options) -> None:
+    answers: asyncio.Queue[m.ToAgent | str] = asyncio.Queue()
+    connection.lost.add_done_callback(lambda lost: answers.put_nowait(lost.result()))
+    connection.listen(answers.put_nowait)
+    connection.send(m.DrainNode(options.node, _WHY))
+    while True:
+        answer = await answers.get()
+        if isinstance(answer, str):
+            raise RendezvousConnectionError(
+                f"the coordinator went away before node {options.node!r} had left: {answer}"
+            )
+        if not isinstance(answer, m.DrainAnswer):
+            continue
+        if not answer.found:
+            raise UsageError(f"drain {options.node}: {answer.text}")
+        print(answer.text, flush=True)
+        if answer.done or not options.wait:
+            return
+
+
+def _parse(argv: list[str]) -> _Options:
+    given = _parser().parse_args(argv)
+    if given.insecure and given.token_file:
+        raise UsageError(
+            f"--token-file {given.token_file}: has no effect with --insecure; give one of the two"
+        )
+    where = given.rdzv_endpoint
+    return _Options(
+        node=given.node,
+        endpoint=values.endpoint(Value(where, f"--rdzv-endpoint {where}")),
+        run_id=given.rdzv_id,
+        token_file=given.token_file,
+        insecure=given.insecure,
+        wait=not given.no_wait,
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="rallypoint drain",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("node", metavar="NODE", help="the node's id, as the job's lines show it")
+    parser.add_argument(
+        "--rdzv-endpoint",
+        default=f"localhost:{DEFAULT_COORDINATOR_PORT}",
+        metavar="HOST[:PORT]",
+        help=f"where the job's nodes meet (localhost:{DEFAULT_COORDINATOR_PORT})",
+    )
+    parser.add_argument(
+        "--rdzv-id",
+        default=UNNAMED_RUN_ID,
+        metavar="ID",
+        help=f"the name of the job ({UNNAMED_RUN_ID})",
+    )
+    parser.add_argument("--no-wait", action="store_true", help="return when the node was told")
+    parser.add_argument(
+        "--token-file",
+        metavar="FILE",
+        help="use the token in FILE, else RALLYPOINT_TOKEN, else ~/.config/rallypoint/token",
+    )
+    parser.add_argument(
+        "--insecure", action="store_true", help="the job runs with --insecure, without a token"
+    )
+    return parser
