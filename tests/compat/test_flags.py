@@ -1,4 +1,4 @@
-"""Every option of the real torchrun is understood, or refused by name with "not yet"."""
+"""Every option of the real torchrun is understood."""
 
 from __future__ import annotations
 
@@ -80,7 +80,6 @@ SAMPLES = {
     "--signals-to-handle": "SIGTERM",
     "--shutdown-timeout": "3",
 }
-NOT_YET: set[str] = set()
 OTHER_DEFAULTS = {
     # torchrun's default -> what the same command line means here, and why
     "--rdzv-backend": "tcp: static only where ranks are given",
@@ -115,18 +114,14 @@ def refusal(argv: list[str]) -> str | None:
     return None
 
 
-def test_every_spelling_is_understood_or_not_yet(options: list[TorchrunOption]) -> None:
+def test_every_spelling_is_understood(options: list[TorchrunOption]) -> None:
     for option in options:
         name = long_name(option)
         value = [SAMPLES[name]] if option.takes_value else []
         script = {"--module": "json.tool", "--no-python": sys.executable}.get(name, __file__)
         for spelling in option.spellings:
             why = refusal([spelling, *value, script])
-            if name in NOT_YET:
-                assert why is not None, f"{spelling} is ignored"
-                assert why.startswith(f"{' '.join([name, *value])}: not yet")
-            else:
-                assert why is None, f"{spelling}: {why}"
+            assert why is None, f"{spelling}: {why}"
 
 
 def test_every_default_of_torchrun_may_be_spelled_out(options: list[TorchrunOption]) -> None:

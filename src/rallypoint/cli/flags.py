@@ -10,10 +10,7 @@ from msgspec import Struct
 
 
 class Flag(Struct, frozen=True):
-    """One option. `metavar` is empty for a switch.
-
-    `only` names the values that may be given while the feature itself is not built; None: built.
-    """
+    """One option. `metavar` is empty for a switch."""
 
     name: str
     metavar: str
@@ -21,7 +18,6 @@ class Flag(Struct, frozen=True):
     short: str = ""
     twin: str = "PET"
     repeatable: bool = False
-    only: tuple[str, ...] | None = None
 
     @property
     def env_name(self) -> str:

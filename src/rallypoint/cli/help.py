@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rallypoint.cli.flags import FLAGS, GROUPS, Flag
+from rallypoint.cli.flags import GROUPS, Flag
 
 _COLUMN = 29
 _WIDTH = 79
@@ -46,11 +46,8 @@ def help_text() -> str:
     for title, flags in GROUPS:
         lines = [f"{title}:"]
         for flag in flags:
-            if flag.only is None:
-                lines += _entry(flag.about, _head(flag))
+            lines += _entry(flag.about, _head(flag))
         parts.append("\n".join(lines) + "\n")
-    unbuilt = [flag.name for flag in FLAGS.values() if flag.only is not None]
-    parts.append("\n".join(["Of torchrun, but not yet:", *_entry(", ".join(unbuilt), "")]) + "\n")
     return "\n".join([*parts, _BOTTOM])
 
 
@@ -60,15 +57,14 @@ def _head(flag: Flag) -> str:
 
 def _entry(about: str, head: str) -> list[str]:
     """`head` and, in the second column, `about`; a long head has a line of its own."""
-    column = _COLUMN if head else 2
-    lines = [head] if len(head) > column - 2 else []
+    lines = [head] if len(head) > _COLUMN - 2 else []
     line = "" if lines else head
     for word in about.split():
-        if len(line) < column:
-            line = line.ljust(column) + word
+        if len(line) < _COLUMN:
+            line = line.ljust(_COLUMN) + word
         elif len(line) + 1 + len(word) > _WIDTH:
             lines.append(line)
-            line = " " * column + word
+            line = " " * _COLUMN + word
         else:
             line += " " + word
     return [*lines, line]

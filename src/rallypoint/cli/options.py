@@ -15,9 +15,8 @@ from msgspec import Struct
 
 from rallypoint.agent.environ import VISIBLE_DEVICES, own_device
 from rallypoint.cli import values
-from rallypoint.cli.flags import FLAGS
 from rallypoint.cli.output_options import read_output
-from rallypoint.cli.scan import Scanned, Value, scan, truth
+from rallypoint.cli.scan import Scanned, Value, scan
 from rallypoint.cli.where_to_meet import read_rendezvous
 from rallypoint.config import (
     AccessConfig,
@@ -86,7 +85,6 @@ def parse_run(
     environ = os.environ if environ is None else environ
     machine = machine or this_machine()
     scanned = scan(argv, environ)
-    _refuse_unbuilt(scanned)
     notices: list[str] = []
     rendezvous = read_rendezvous(scanned, machine.random_id, notices, machine.handlers)
     _monitor_interval(scanned.get("--monitor-interval"))
@@ -102,18 +100,6 @@ def parse_run(
         workers=workers,
         notices=tuple(notices),
     )
-
-
-def _refuse_unbuilt(scanned: Scanned) -> None:
-    """An option that would be ignored is refused, unless it asks for what happens anyway."""
-    for name, flag in FLAGS.items():
-        value = scanned.get(name)
-        if flag.only is None or value is None or value.text in flag.only:
-            continue
-        if not flag.metavar and not truth(value):
-            continue
-        instead = f"; use {flag.only[0]} or leave it out" if flag.only else ""
-        raise value.wrong(f"not yet{instead}")
 
 
 def _restart(scanned: Scanned) -> RestartConfig:

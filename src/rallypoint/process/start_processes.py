@@ -45,8 +45,9 @@ def start_processes(
 
     `entrypoint` is a program, whose arguments are made texts, or a function (see
     `rallypoint.config.FunctionCall`), which with the start method `fork` runs in forks of this
-    process, else in interpreters of their own. `args` and `envs` have the keys 0 to n-1; an environment is
-    added to our own, as are TORCHELASTIC_ERROR_FILE and, unless set, PYTHONFAULTHANDLER.
+    process, else in interpreters of their own. `args` and `envs` have the keys 0 to n-1; an
+    environment is added to our own, as are TORCHELASTIC_ERROR_FILE and, unless set,
+    PYTHONFAULTHANDLER.
 
     Lines of teed streams have `log_line_prefixes`, else `[<name><local rank>]:`. `grace_s` is how
     long the others have to end when one has failed.
