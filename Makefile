@@ -33,6 +33,7 @@ bench: $(SETUP)
 	$(BIN)/python benchmarks/output.py
 	$(BIN)/python benchmarks/store.py
 	$(BIN)/python benchmarks/rendezvous.py
+	$(BIN)/python benchmarks/calls.py
 
 # Until something is found, FUZZ_SECONDS have passed, or it is stopped.
 fuzz: $(VENV)/.ready-fuzz

@@ -86,3 +86,18 @@ def test_the_quick_benchmark_of_the_rendezvous_fills_its_tables(tmp_path: Path) 
     lines = [line for line in done.stdout.splitlines() if line.startswith("| 2 |")]
     assert [line.count("n=3") for line in lines] == [3, 3, 3, 3], done.stdout
     assert "most messages of a node to join | 4.00 | at most 6 | met" in done.stdout
+
+
+def test_the_quick_benchmark_of_calls_fills_its_table(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, BENCHMARKS / "calls.py", "--quick"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={"TMPDIR": str(tmp_path), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    measured = [line for line in done.stdout.splitlines() if len(MEASURED.findall(line)) == 2]
+    assert len(measured) == 6, done.stdout
+    assert not list(tmp_path.glob("rallypoint-*"))
