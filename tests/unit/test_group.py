@@ -5,11 +5,13 @@ from __future__ import annotations
 import copy
 
 import pytest
+from msgspec.structs import replace
 from tests.unit.groups import (
     INT,
     KILL,
     PHASES,
     REASON,
+    RULES,
     TERM,
     Node,
     assigned,
@@ -389,3 +391,21 @@ def test_F2_without_a_coordinator_the_agent_gives_up(phase: Phase) -> None:
         assert effects == [KillWorkers()]
         effects = node.step(WorkersGone(stamp()))
     assert effects[-1] == Finish(FinishKind.COORDINATOR_LOST, text="no answer")
+
+
+@pytest.mark.parametrize(
+    ("restart_grace_s", "more", "ends"),
+    [(60.0, [Wait(WaitKind.GRACE, 5, 25.0)], (1, 5)), (5.0, [], (1,))],
+    ids=["shorter", "longer"],
+)
+def test_A5_a_leave_may_shorten_a_stop_that_is_under_way_and_never_extends_it(
+    restart_grace_s: float, more: list[Wait], ends: tuple[int, ...]
+) -> None:
+    for number in ends:
+        node = Node(Phase.RUNNING)
+        node.state.settings = replace(RULES, restart_grace_s=restart_grace_s)
+        assert node.step(exited(3))[-1] == Wait(WaitKind.GRACE, 1, restart_grace_s)
+        node.step(SignalCaught(TERM))
+        assert node.step(Announced()) == more
+        assert node.step(WaitEnded(WaitKind.GRACE, number)) == [KillWorkers()]
+        assert node.said[-1] == "killing"

@@ -244,7 +244,9 @@ def _gone(state: GroupState, stamp: Stamp, stuck: tuple[int, ...]) -> list[Group
 
 
 def _wait_ended(state: GroupState, kind: WaitKind, number: int) -> list[GroupEffect]:
-    if state.newest_wait.get(kind) != number:
+    newest = state.newest_wait.get(kind, 0)
+    oldest = state.first_grace if kind is WaitKind.GRACE else newest
+    if not 0 < oldest <= number <= newest:
         return []
     match kind:
         case WaitKind.GRACE:

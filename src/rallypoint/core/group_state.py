@@ -86,6 +86,10 @@ class GroupState(Struct):
     waits: int = 0
     """Numbers the waits."""
     newest_wait: dict[WaitKind, int] = field(default_factory=dict)
+    grace_s: float = 0.0
+    """The shortest grace that the stop under way was given."""
+    first_grace: int = 0
+    """Number of its first wait: the one that ends first ends the grace."""
 
 
 def proceed(state: GroupState) -> list[GroupEffect]:
@@ -98,7 +102,7 @@ def proceed(state: GroupState) -> list[GroupEffect]:
 
 
 def stop(state: GroupState, then: Then, number: int, grace_s: float) -> list[GroupEffect]:
-    """Stop what runs, politely; a stop that is under way goes on as it is."""
+    """Stop what runs, politely. A stop that is under way goes on, with no more time than this."""
     state.then = max(state.then, then)
     match state.phase:
         case Phase.IDLE:
@@ -107,8 +111,13 @@ def stop(state: GroupState, then: Then, number: int, grace_s: float) -> list[Gro
             state.phase = Phase.IDLE
             return [AbandonRound(), *proceed(state)]
         case Phase.RUNNING | Phase.FINISHED:
-            state.phase = Phase.STOPPING
-            return [SignalWorkers(number), wait(state, WaitKind.GRACE, grace_s)]
+            state.phase, state.grace_s = Phase.STOPPING, grace_s
+            grace = wait(state, WaitKind.GRACE, grace_s)
+            state.first_grace = grace.number
+            return [SignalWorkers(number), grace]
+        case Phase.STOPPING if grace_s < state.grace_s and not state.killing:
+            state.grace_s = grace_s
+            return [wait(state, WaitKind.GRACE, grace_s)]
         case Phase.STOPPING | Phase.DONE:
             return []
         case _:
