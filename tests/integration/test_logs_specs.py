@@ -35,6 +35,11 @@ class Mine:
             filtered_stdout=f"{self.root}/some.out",
         )
     root_log_dir = property(lambda self: self.root)
+class Same(Mine):
+    def reify(self, envs):
+        from rallypoint.process import LogsDest
+        os.makedirs(self.root, exist_ok=True)
+        return LogsDest(error_files={n: f"{self.root}/why.json" for n in envs})
 class NoReify:
     def __init__(self, **options): pass
 """
@@ -62,7 +67,7 @@ def package(home: Path) -> dict[str, str]:
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: archive\nVersion: 1\n")
     (info / "entry_points.txt").write_text(
         "[rallypoint.logs_specs]\nmine = archive:Mine\nempty = archive:NoReify\n"
-        "gone = archive:Gone\n"
+        "gone = archive:Gone\nsame = archive:Same\n"
         "[torchrun.logs_specs]\nmine = torchs:Torchs\ntorchs = torchs:Torchs\n"
     )
     return {"PYTHONPATH": os.pathsep.join((str(folder), os.environ.get("PYTHONPATH", "")))}
@@ -91,6 +96,23 @@ def test_a_package_places_files_tees_and_error_files(tmp_path: Path) -> None:
     )
 
 
+def test_an_error_file_of_an_earlier_round_is_not_taken_for_this_ones(tmp_path: Path) -> None:
+    program = """
+import json, os
+if os.environ["RALLYPOINT_ROUND"] == "0":
+    with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w") as file:
+        json.dump({"message": "what went wrong first", "timestamp": 1}, file)
+os._exit(7)
+"""
+    options = ("--logs-specs=same", "--log-dir=there", "--local-ranks-filter=0", "--max-restarts=1")
+    with agent(tmp_path, *options, program=program, env=package(tmp_path)) as run:
+        assert run.wait() == 1
+    assert "exited with code 7" in run.err
+    _, _, verdict = run.err.partition(" failed: ")
+    assert "first" not in verdict, run.err
+    assert "what went wrong first" in (tmp_path / "there" / "why.json.1").read_text()
+
+
 def test_a_package_that_was_written_for_torchrun_places_files(tmp_path: Path) -> None:
     options = ("--logs-specs=torchs", "--log-dir=there", "--redirects=3", "--rdzv-id=job")
     with agent(tmp_path, *options, program=TALKS, env=package(tmp_path)) as run:
@@ -105,7 +127,7 @@ def test_a_package_that_was_written_for_torchrun_places_files(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--logs-specs=nine",), "--logs-specs nine: needs one of default, empty, gone, mine, to"),
+        (("--logs-specs=nine",), "--logs-specs nine: needs one of default, empty, gone, mine, sa"),
         (("--logs-specs=mine", "--log-dir=bad"), "AssertionError: no such archive"),
         (("--logs-specs=mine", "--log-dir=worse"), "Mine.reify failed: AssertionError: the arc"),
         (("--logs-specs=empty",), "--logs-specs empty: archive:NoReify of the package archive"),

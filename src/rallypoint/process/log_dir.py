@@ -105,7 +105,7 @@ class LogDir(Struct, frozen=True):
             for local_rank in local_ranks:
                 worker = os.path.join(place, str(local_rank))
                 if not _make(worker):
-                    _set_aside(os.path.join(worker, _ERROR_FILE))
+                    set_aside(os.path.join(worker, _ERROR_FILE))
         except OSError as error:
             raise storage_error(place, error) from error
         if self.layout == "rounds":
@@ -229,7 +229,10 @@ def _make(path: str) -> bool:
     return True
 
 
-def _set_aside(path: str) -> None:
+def set_aside(path: str) -> None:
+    """Have a file that may be there end in the first number that is free. Raises OSError."""
+    if not os.path.exists(path):
+        return
     number = 1
     while os.path.exists(f"{path}.{number}"):
         number += 1

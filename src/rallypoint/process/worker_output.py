@@ -9,7 +9,7 @@ from msgspec import Struct, field
 from rallypoint.config import OutputMode
 from rallypoint.errors import LogsSpecsError, RallypointError
 from rallypoint.process.limits import out_of_files
-from rallypoint.process.log_dir import open_log, read_tail
+from rallypoint.process.log_dir import open_log, read_tail, set_aside
 from rallypoint.process.logs_specs import DefaultLogsSpecs, Environs, LogsDest, LogsSpecs
 from rallypoint.process.relay_client import Relay
 from rallypoint.process.std_map import Std, is_named
@@ -91,7 +91,12 @@ class WorkerOutputs(Struct, eq=False):
 
     def _reify(self, envs: Environs) -> LogsDest:
         try:
-            return self.specs.reify(envs)
+            dest = self.specs.reify(envs)
+            if not isinstance(self.specs, DefaultLogsSpecs):
+                # A place that is used again may hold what an earlier worker left.
+                for path in dest.error_files.values():
+                    set_aside(path)
+            return dest
         except RallypointError:
             raise
         except Exception as error:
