@@ -8,6 +8,7 @@ from pathlib import Path
 from shutil import rmtree
 
 import pytest
+from tests.integration.cluster import Cluster, wait_until
 from tests.integration.one_agent import agent, eventually
 
 TWO = "--nproc-per-node=2"
@@ -25,10 +26,10 @@ FAILS_ONCE = TALKS + "sys.exit(round_ == '0' and rank == '1')"
 FAILS = TALKS + "sys.exit(rank == '1')"
 
 
-def files(folder: Path) -> dict[str, str]:
+def files(folder: Path, random: str = "_RANDOM/") -> dict[str, str]:
     """Every file below `folder` by its path, without what is random in it."""
     return {
-        re.sub(r"_[0-9a-f]{8}/", "_RANDOM/", str(path.relative_to(folder))): path.read_text()
+        re.sub(r"_[0-9a-f]{8}/", random, str(path.relative_to(folder))): path.read_text()
         for path in sorted(folder.rglob("*"))
         if path.is_file()
     }
@@ -138,6 +139,31 @@ def test_nodes_share_a_log_directory_by_rounds(tmp_path: Path) -> None:
     }
     for node in ("rack_7", "rack_7.2"):
         assert os.readlink(logs / "job" / node / "latest") == "round_1"
+
+
+@pytest.mark.parametrize("layout", ["torchrun", "rounds"])
+def test_P5_nodes_that_run_at_once_share_a_log_directory(tmp_path: Path, layout: str) -> None:
+    """Two agents of a machine have one host name; ranks are named by their place in the job."""
+    logs = tmp_path / "logs"
+    options = {"log_dir": str(logs), "log_layout": layout, "redirects": "g1:2,g3:2"}
+    with Cluster(tmp_path, nnodes=2, max_restarts=1, **options) as cluster:
+        agents = [cluster.agent(name, nproc=2, node_id=None) for name in ("a", "b")]
+        cluster.wait_workers(4, round=0)
+        cluster.order("os.write(2, f'{me}'.encode())")
+        wait_until(lambda: sum(map(bool, files(logs, r"\g<0>").values())) == 2, "their lines")
+        cluster.order("sys.exit(1)", round=0, rank=3)
+        cluster.wait_workers(4, round=1)
+        cluster.order("sys.exit(0)", round=1)
+        assert [agent.wait_exit() for agent in agents] == [0, 0]
+    written = {path: text for path, text in files(logs, r"\g<0>").items() if path.endswith(".log")}
+    assert sorted(written.values()) == sorted(
+        f"['{round_}', '{node}', '{rank}']"
+        for round_ in (0, 1)
+        for node, rank in {(worker.node, worker.rank) for worker in cluster.workers(1)}
+        if rank in (1, 3)
+    )
+    assert len(list(logs.glob("job_*" if layout == "torchrun" else "job/*"))) == 2
+    assert all(path.endswith("/1/stderr.log") for path in written)
 
 
 def test_a_redirected_log_is_rotated(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ keep it.
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import socket
@@ -151,8 +152,10 @@ class _RelayLoop:
 
     def _serve(self, packet: bytes, fds: list[int]) -> None:
         match decode_request(packet):
-            case AddStream() as request:
+            case AddStream() as request if fds:
                 self._add(request, fds[0])
+            case AddStream(path=path):  # there was no descriptor left to take it with
+                self._report_failure(path or b"stdout", errno.EMFILE)
             case ShowStatus(text):
                 self._consoles[2].show_status(text)
             case Say(lines):
