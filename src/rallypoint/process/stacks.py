@@ -81,13 +81,16 @@ def _catches(pid: int, signum: int) -> bool:
 
 
 async def _settled(path: str, before: int, deadline: float) -> bool:
-    """Wait until the file has grown and grows no more; False when it has not grown in time."""
+    """Wait until the file has grown and grows no more; False when it has not grown in time.
+
+    A line that is not ended will be, however long the writer waits for a CPU.
+    """
     loop = asyncio.get_running_loop()
     last, same = before, 0
     while loop.time() < deadline and same < _SETTLED_LOOKS:
         await asyncio.sleep(_LOOK_S)
         size = _size(path)
-        same = same + 1 if size == last > before else 0
+        same = same + 1 if size == last > before and _ends_a_line(path, size) else 0
         last = size
     return last > before
 
@@ -99,15 +102,23 @@ def _size(path: str) -> int:
         return -1
 
 
+def _ends_a_line(path: str, size: int) -> bool:
+    return _bytes(path, size - 1, 1) in (b"\n", b"")
+
+
 def _read(path: str, start: int) -> str:
+    return _bytes(path, start, STACKS_LIMIT_BYTES).decode(errors="replace").strip()
+
+
+def _bytes(path: str, start: int, length: int) -> bytes:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
-        return ""
+        return b""
     try:
-        return os.pread(fd, STACKS_LIMIT_BYTES, start).decode(errors="replace").strip()
+        return os.pread(fd, length, start)
     except OSError:
-        return ""
+        return b""
     finally:
         os.close(fd)
 
