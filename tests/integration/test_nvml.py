@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from rallypoint.cli.devices import cpu_count
 LIBRARY = """
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #define PLACES 5
 #define LOST 2
 static int started, devices[PLACES];
@@ -34,6 +37,14 @@ int nvmlDeviceGetUUID(void *device, char *text, unsigned length) {
     if (!started || place >= PLACES) return 1;
     if (length < 41) return 7;
     return snprintf(text, length, "GPU-%08x-0000-4000-8000-0123456789ab", 0xaaa1 + place) < 0;
+}
+struct pci { char legacy[16]; unsigned domain, bus, device, ids[2]; char text[32]; };
+int nvmlDeviceGetPciInfo_v3(void *device, struct pci *pci) {
+    unsigned place = (int *) device - devices;
+    if (!started || place >= PLACES) return 1;
+    memset(pci, 0x55, sizeof *pci);
+    pci->domain = 0x10000, pci->bus = 0x1b + place, pci->device = place;
+    return 0;
 }
 """
 WORKER = """
@@ -84,6 +95,30 @@ def test_there_is_a_worker_for_every_gpu_that_cuda_would_show(
         expected = workers or cpu_count()
         assert code == 0, run.err
         assert run.told("world") == [str(expected)] * expected
+
+
+def test_where_the_gpus_sit_is_told_as_sys_names_it(driver: dict[str, str]) -> None:
+    ask = (
+        "from rallypoint.process.gpus import nvml_gpus\n"
+        "for gpu in nvml_gpus(): print(gpu.uuid[:12], gpu.pci_address)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", ask], env=os.environ | driver, capture_output=True, text=True
+    )
+    assert done.stdout.splitlines() == [
+        "GPU-0000aaa1 10000:1b:00.0",
+        "GPU-0000aaa2 10000:1c:01.0",
+        "GPU-0000aaa4 10000:1e:03.0",
+        "GPU-0000aaa5 10000:1f:04.0",
+    ], done.stderr
+
+
+def test_binding_asks_for_a_gpu_for_each_worker(driver: dict[str, str], tmp_path: Path) -> None:
+    options = ("--numa-binding=node", "--nproc-per-node=5", "--quiet")
+    with agent(tmp_path, *options, program=WORKER, env=driver) as run:
+        assert run.wait() == 2
+    (line,) = run.said
+    assert "--numa-binding node: 5 workers, but 4 GPUs visible" in line
 
 
 def test_a_library_without_its_driver_leaves_the_question_to_torch(
