@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.integration.cluster import free_port
 
 import rallypoint.agent as our_agent
 import rallypoint.launcher as our_launcher
@@ -215,3 +216,38 @@ def test_a_launch_returns_and_raises_what_torchs_does(tmp_path: Path) -> None:
     theirs, ours = told
     assert ours[:3] == theirs[:3]
     assert ours[3] == "ValueError: bad luck"
+
+
+OVER_TORCHS_HANDLER = """
+import os, sys, threading
+from rallypoint.agent import LocalElasticAgent, WorkerSpec
+from torch.distributed.elastic.rendezvous import RendezvousParameters
+from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
+
+results = {}
+COMMAND = ("sh", "-c", 'echo told $RANK $WORLD_SIZE $RALLYPOINT_ROUND;'
+           '[ "$RANK$RALLYPOINT_ROUND" != 10 ] || exit 3')
+
+def node(number):
+    params = RendezvousParameters("c10d", "localhost:" + sys.argv[1], "job", 2, 2, "localhost")
+    spec = WorkerSpec("trainer", 1, get_rendezvous_handler(params), entrypoint=COMMAND)
+    results[number] = LocalElasticAgent(spec).run().state.value
+
+threads = [threading.Thread(target=node, args=(number,)) for number in range(2)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print("results", results[0], results[1])
+"""
+
+
+def test_agents_meet_by_live_handlers_of_torchs(tmp_path: Path) -> None:
+    """And restart together, when one of them has failed."""
+    script = tmp_path / "nodes.py"
+    script.write_text(OVER_TORCHS_HANDLER)
+    ran = subprocess.run(
+        [sys.executable, str(script), str(free_port())], capture_output=True, text=True, timeout=120
+    )
+    assert ran.returncode == 0, ran.stderr
+    lines = ran.stdout.splitlines()
+    assert lines[-1] == "results SUCCEEDED SUCCEEDED", ran.stderr
+    assert sorted(lines[:-1]) == [f"told {rank} 2 {round_}" for rank in (0, 1) for round_ in (0, 1)]

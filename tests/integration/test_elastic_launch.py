@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import signal
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from tests.integration.one_agent import agent, free_port
+from tests.integration.one_agent import agent, environment, free_port
 from tests.integration.own_program import last_line, program
 
 TRAIN = """
@@ -216,6 +218,24 @@ def test_A6_a_signal_to_the_program_leaves_no_worker(
         assert run.process.wait(30) == exit_code, run.err
         run.wait_gone()
     assert says in last_line(run)
+
+
+def test_a_function_at_a_prompt_needs_fork(tmp_path: Path) -> None:
+    text = """
+from rallypoint.launcher import LaunchConfig, elastic_launch
+def train(): return 7
+try: elastic_launch(LaunchConfig(1, 1, 2), train)()
+except ValueError as error: print(error)
+print(elastic_launch(LaunchConfig(1, 1, 2, start_method="fork"), train)())
+"""
+    env = environment(tmp_path, "prompt")
+    ran = subprocess.run(
+        [sys.executable, "-"], input=text, env=env, capture_output=True, text=True, timeout=60
+    )
+    refused, values = ran.stdout.splitlines()
+    assert refused.startswith("the function train is defined in a notebook or at a prompt")
+    assert refused.endswith("start_method='fork'")
+    assert values == "{0: 7, 1: 7}"
 
 
 NOTEBOOK = (

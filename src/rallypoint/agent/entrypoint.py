@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -29,6 +30,8 @@ def worker_config(
     argv: tuple[str, ...] = ()
     method = _start_method(start_method)
     if callable(entrypoint):
+        if method is not StartMethod.FORK:
+            _check_importable(entrypoint)
         function = FunctionCall(entrypoint, (tuple(args),) * max(count, 0))
     else:
         argv = _argv(entrypoint, args)
@@ -66,6 +69,21 @@ def _start_method(name: str | None) -> StartMethod | None:
     except ValueError:
         known = ", ".join(method.value for method in StartMethod)
         raise ParameterError(f"start_method={name!r}: needs one of {known}") from None
+
+
+def _check_importable(function: Callable[..., Any]) -> None:
+    """A worker imports the main program to find what is defined there; see `multiprocessing`."""
+    main = sys.modules.get("__main__")
+    file = getattr(main, "__file__", None)
+    is_module = getattr(main, "__spec__", None) is not None
+    if getattr(function, "__module__", "") != "__main__" or is_module:
+        return
+    if file is None or not os.path.exists(file):
+        raise ParameterError(
+            f"the function {entrypoint_name(function)} is defined in a notebook or at a prompt, "
+            "which workers can't import: define it in a file and import it, or give "
+            "start_method='fork'"
+        )
 
 
 def _numa(options: Any) -> NumaOptions | None:

@@ -119,7 +119,9 @@ class HandlerCalls:
     def _meet(self) -> Met:
         info = self._handler.next_rendezvous()
         try:
-            store, rank, size = info
+            # Torch's own has these names; the oldest handlers return a plain tuple.
+            named = hasattr(info, "bootstrap_store_info")
+            store, rank, size = (info.store, info.rank, info.world_size) if named else info
             is_place = 0 <= rank < size
         except (TypeError, ValueError):
             is_place = False
