@@ -42,6 +42,7 @@ class ForkingOrigin(WorkerOrigin):
         output: WorkerOutput,
         results: ResultFiles,
     ) -> Command:
+        _flush()
         call = self._config.function
         command = super().command(local_rank, environ, output, results)
         if call is None:
@@ -52,6 +53,15 @@ class ForkingOrigin(WorkerOrigin):
             pass_fds=(result_fd, *self._callers_fds),
             body=partial(bootstrap.run_call, call.function, args, result_fd, environ),
         )
+
+
+def _flush() -> None:
+    """What the caller has printed and not yet written would be written by every worker, too."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (AttributeError, OSError, ValueError):
+            continue  # None, closed, or broken: there is nothing to write twice
 
 
 def _runs_here(config: WorkerConfig) -> bool:
