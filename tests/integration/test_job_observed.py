@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -280,6 +282,40 @@ def test_an_agent_inside_a_program_tells_its_events_too(tmp_path: Path) -> None:
     assert names[STATUS + "START"] == 2
     assert names[STATUS + "SUCCEEDED"] == 3
     assert {event["metadata"]["role"] for event in events_in(file)} == {"trainer"}
+
+
+LAUNCHES = """
+import sys
+from rallypoint.launcher import LaunchConfig, elastic_launch
+from rallypoint.observe import MetricHandler, configure
+
+class Kept(MetricHandler):
+    def emit(self, data):
+        print("METRIC", data.name, data.value, flush=True)
+
+def work(number):
+    return number + 1
+
+if __name__ == "__main__":
+    configure(Kept())
+    config = LaunchConfig(1, 1, 2, role="trainer", event_log_handler="jsonl:" + sys.argv[1])
+    print("RESULT", elastic_launch(config, work)(41))
+"""
+
+
+def test_a_program_that_launches_a_job_is_told_its_events_and_its_metrics(tmp_path: Path) -> None:
+    script, file = tmp_path / "launches.py", tmp_path / "events"
+    script.write_text(LAUNCHES)
+    done = subprocess.run(
+        [sys.executable, script, file], capture_output=True, text=True, timeout=60, check=True
+    )
+    lines = done.stdout.splitlines()
+    assert "RESULT {0: 42, 1: 42}" in lines
+    assert "METRIC workers.trainer.run_success_no_retries 1" in lines
+    assert "METRIC workers.trainer.succeeded 1" in lines
+    events = events_in(file)
+    assert (events[-1]["name"], events[-1]["source"]) == (STATUS + "SUCCEEDED", "AGENT")
+    assert json.loads(events[-1]["metadata"]["metadata"])["entry_point"] == "work"
 
 
 def test_A3_four_agents_agree_on_rounds_restarts_and_the_first_cause(cluster: Cluster) -> None:

@@ -195,6 +195,20 @@ def test_a_port_that_can_not_be_had_is_one_line_before_anything_starts(
     assert said.format(taken=number) in line
 
 
+def test_who_has_no_coordinator_has_no_age_of_its_heartbeat(tmp_path: Path) -> None:
+    """It would only grow."""
+    meeting = ("--rdzv-backend", "file", "--rdzv-endpoint", str(tmp_path / "meeting"))
+    options = ("--nnodes", "1:2", *meeting, "--rdzv-conf", "last_call_timeout=1")
+    with agent(tmp_path, *options, "--metrics-port", "0", program=WAITS) as running:
+        port = port_of(running)
+        running.wait_told("up")
+        found = scrape(port)
+        assert one(found, "nodes") == 1
+        assert ("rallypoint_heartbeat_age_seconds", ()) not in found
+        (tmp_path / "end").touch()
+        assert running.wait() == 0
+
+
 def test_the_survivors_count_the_node_that_was_lost(cluster: Cluster) -> None:
     ports = free_port(), free_port()
     cluster.options["rdzv_conf"] = "last_call_timeout=600"

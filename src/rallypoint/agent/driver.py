@@ -202,9 +202,10 @@ class Agent:
 
     def pushed(self, message: Pushed) -> None:
         match message:
-            case m.HeartbeatAck(_, _, status):
+            case m.HeartbeatAck(number, _, status):
                 self._status = status
-                self.chronicle.heartbeat_acknowledged()
+                if number:  # 0: news of a handler, which nobody sends heartbeats for
+                    self.chronicle.heartbeat_acknowledged()
                 self.show_status()
             case m.Assigned(stamp, assignment):
                 self._step(WorldAssigned(stamp, assignment))

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from rallypoint import __version__
 from rallypoint.agent.chronicle import Chronicle, Listener, WorkerEnd
 from rallypoint.config import AgentConfig
+from rallypoint.core.model import EndKind
 from rallypoint.core.timeline import Phase, RoundLife, kind_between
 from rallypoint.observe.exposition import Family, Histogram, Kind, Labels, Sample, exposition
 from rallypoint.observe.records import AgentEvent
 
 PHASE_BOUNDS_S = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0)
-REASONS = ("failure", "loss", "drain", "growth")
 
 
 class Gauges(Listener):
@@ -30,7 +30,7 @@ class Gauges(Listener):
         self._config, self._chronicle = config, chronicle
         self._loop_lag_s, self._events_lost = loop_lag_s, events_lost
         # A series that is there from the start makes its first increase visible.
-        self._restarts: Counter[str] = Counter(dict.fromkeys(REASONS, 0))
+        self._restarts: Counter[str] = Counter({kind.value: 0 for kind in EndKind})
         self._losses = self._failures = 0
         self._running: set[int] = set()
         self._phases: dict[str, Histogram] = {}

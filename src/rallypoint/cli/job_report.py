@@ -34,6 +34,7 @@ class JobReport:
     def failed(self, error: BaseException) -> None:
         """This agent ends by an error, also after the job's end."""
         self._ended = error
+        self.telemetry.console = None  # It has been taken down.
         self.telemetry.finished(False, str(error))
         if isinstance(error, RallypointError):
             self.close(of_class(self._config, error.exit_class))
