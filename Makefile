@@ -31,6 +31,7 @@ bench: $(SETUP)
 	$(BIN)/python benchmarks/launch.py
 	$(BIN)/python benchmarks/recovery.py
 	$(BIN)/python benchmarks/output.py
+	$(BIN)/python benchmarks/restart.py
 	$(BIN)/python benchmarks/store.py
 	$(BIN)/python benchmarks/rendezvous.py
 	$(BIN)/python benchmarks/calls.py

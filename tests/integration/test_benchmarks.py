@@ -101,3 +101,23 @@ def test_the_quick_benchmark_of_calls_fills_its_table(tmp_path: Path) -> None:
     measured = [line for line in done.stdout.splitlines() if len(MEASURED.findall(line)) == 2]
     assert len(measured) == 6, done.stdout
     assert not list(tmp_path.glob("rallypoint-*"))
+
+
+def test_the_quick_benchmark_of_restarts_fills_its_table(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, BENCHMARKS / "restart.py", "--quick"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={"TMPDIR": str(tmp_path), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = [line for line in done.stdout.splitlines() if MEASURED.search(line)]
+    assert [line.split("|")[1].strip() for line in rows] == [
+        "a fork alone",
+        "rallypoint",
+        "rallypoint --preload asyncio",
+    ]
+    assert "met" in rows[2] or "missed" in rows[2]
+    assert list(tmp_path.glob("rallypoint-bench-*")) == []

@@ -10,15 +10,28 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 from collections.abc import Mapping
 
 _CUDA_DEVICE = "/dev/nvidia-uvm"
 _OPENBLAS_PREFIXES, _OPENBLAS_SUFFIXES = ("", "scipy_"), ("", "64_", "_64", "_64_")
 _PTHREADS = 1
+_MOMENTS, _MOMENT_S = 5, 0.01
 
 
 def python_threads() -> list[str]:
-    """Names of Python's threads but the main one; those that were not made by `threading` too."""
+    """Names of Python's threads but the main one; those that were not made by `threading` too.
+
+    Where the kernel knows of more threads, it gives those that have just begun a moment to show.
+    """
+    for _ in range(_MOMENTS):
+        if (found := _known_to_python()) or not native_threads():
+            break
+        time.sleep(_MOMENT_S)
+    return found
+
+
+def _known_to_python() -> list[str]:
     here = threading.main_thread().ident
     known = {thread.ident: thread.name for thread in threading.enumerate()}
     return [known.get(i, "a thread without a name") for i in sys._current_frames() if i != here]

@@ -254,8 +254,8 @@ def _import(name: str, main_module: dict[str, object]) -> None:
 def _why_not_imported(name: str, error: BaseException) -> str:
     lines = str(error).splitlines()
     what = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-    missing = isinstance(error, ModuleNotFoundError) and error.name == name.partition(".")[0]
-    fix = f"install it for {sys.executable}, or check its name" if missing else "see its own error"
+    missing = isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}.")
+    fix = f"install it for {sys.executable}, or check its name" if missing else "leave it out"
     return f"--preload {name}: can't be imported ({what}): {fix}"
 
 

@@ -1,0 +1,357 @@
+"""Workers that are forked from a process which has imported what takes long (`--preload`)."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from tests.integration.one_agent import OneAgent, agent, eventually, is_alive
+
+SLOW = """
+import os, sys
+os.write(2, b"slow is imported\\n")
+PID, SEEN = os.getpid(), os.environ.get("LOCAL_RANK")
+ARGV = list(sys.argv)
+"""
+STAY = """
+import os, signal, subprocess, time
+import slow
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+subprocess.Popen(["sleep", "600"])
+tell("up", os.getpid(), os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"])
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """With a module beside the script."""
+    (tmp_path / "slow.py").write_text(SLOW)
+    return tmp_path
+
+
+def prepared_pid(running: OneAgent) -> int:
+    """The process that workers are forked from: an agent's child with our program as its own."""
+    children = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
+    for pid in map(int, children):
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        leads = os.getsid(pid) == pid
+        if any(word.endswith(b"prepared_program.py") for word in words) and leads:
+            told = {int(line.split()[0]) for line in running.told("up")}
+            if pid not in told:
+                return pid
+    raise AssertionError("there is no prepared process")
+
+
+def test_modules_are_imported_once_and_before_any_worker(home: Path) -> None:
+    program = """
+import os, slow
+assert slow.PID != os.getpid()
+tell("rank", os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"], slow.SEEN)
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    raise SystemExit(7)
+"""
+    options = "--nproc-per-node=3", "--max-restarts=1", "--preload=slow"
+    with agent(home, *options, program=program) as job:
+        assert job.wait() == 0, job.err
+        assert job.err.count("slow is imported") == 1
+        assert sorted(job.told("rank"))[3:] == ["1 1 None", "2 0 None", "2 1 None"]
+
+
+def test_a_worker_has_what_an_execd_one_has(home: Path) -> None:
+    program = """
+import json, os, signal, sys, resource
+OTHER = "BOARD", "PORT", "INCARNATION", "RUN_ID", "TEST", "FILE"  # In each job another.
+names = [name for name in os.environ if not name.endswith(OTHER)]
+print(json.dumps({
+    "argv": sys.argv, "orig": sys.orig_argv[1:], "file": __file__, "path": sys.path,
+    "name": __name__,
+    "environ": sorted((n, os.environ[n]) for n in names),
+    "signals": [str(signal.getsignal(n)) for n in sorted(signal.valid_signals())],
+    "mask": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
+    "fds": sorted(int(fd) for fd in os.listdir("/proc/self/fd") if int(fd) < 20),
+    "limits": resource.getrlimit(resource.RLIMIT_NOFILE),
+    "leads": os.getsid(0) == os.getpid() == os.getpgrp(),
+    "buffered": sys.stdout.line_buffering or not sys.stdout.write_through,
+    "hooks": sys.excepthook is sys.__excepthook__ or "ours",
+}))
+"""
+    said = []
+    for options in ((), ("--preload=json",)):
+        with agent(home, *options, program=program, arguments=("-x", "${local_rank}")) as job:
+            assert job.wait() == 0, job.err
+            said.append(json.loads(job.out))
+    by_exec, by_fork = said
+    assert by_exec.pop("hooks") is True
+    assert by_fork.pop("hooks") in (True, "ours")
+    assert by_fork == by_exec
+
+
+@pytest.mark.parametrize("how", [("-m", "thing"), ("--run-path", "thing.py"), ("thing.py",)])
+def test_scripts_modules_and_paths_can_be_preloaded(how: tuple[str, ...], home: Path) -> None:
+    (home / "thing.py").write_text("import slow, sys\nprint(__name__, slow.SEEN, sys.argv[1:])\n")
+    with agent(home, "--preload", "slow", *how, "a", "${local_rank}") as job:
+        assert job.wait() == 0, job.err
+        assert job.out == "__main__ None ['a', '0']\n"
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver", "fork"])
+def test_run_path_has_a_start_method(method: str, home: Path) -> None:
+    (home / "thing.py").write_text("import os, sys\nprint(sys.argv, os.environ['RANK'])\n")
+    with agent(home, f"--start-method={method}", "--run-path", "thing.py", "a") as job:
+        assert job.wait() == 0, job.err
+        assert job.out == "['thing.py', 'a'] 0\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "said"),
+    [
+        ("raise SystemExit(4)", (4, None), "exited with code 4"),
+        ("sys.exit('no data here')", (1, None), "no data here"),
+        ("os._exit(3)", (3, None), "exited with code 3"),
+        ("1 / 0", (1, None), "ZeroDivisionError: division by zero"),
+        ("os.kill(os.getpid(), signal.SIGINT)", (None, "SIGINT"), "KeyboardInterrupt"),
+        ("os.abort()", (None, "SIGABRT"), "SIGABRT"),
+        ("import atexit; atexit.register(tell, 'bye'); sys.exit(9)", (9, None), "code 9"),
+    ],
+)
+def test_A7_a_forked_worker_ends_as_an_execd_one(
+    body: str, code: tuple[int | None, str | None], said: str, home: Path
+) -> None:
+    ends = []
+    for options in ((), ("--preload=slow",)):
+        program = f"import os, signal, sys\ndef main():\n    {body}\nmain()\n"
+        with agent(home, *options, "--json-summary=end.json", program=program) as job:
+            assert job.wait() == 1
+            cause = json.loads((home / "end.json").read_text())["cause"]
+            assert (cause["exit_code"], cause["signal"]) == code
+            assert said in job.err
+            told = [line for line in [*cause["detail"], *job.err.splitlines()] if "  File" in line]
+            if "Fatal Python error" in job.err:
+                told = [line for line in told if "worker.py" in line]  # It shows every frame.
+            ends.append((cause["message"], job.out, told))
+    assert ends[0] == ends[1]
+
+
+def test_A6_nothing_is_left_of_a_killed_agent(home: Path) -> None:
+    options = "--nproc-per-node=2", "--preload=slow"
+    with agent(home, *options, program=STAY) as job:
+        job.wait_told("up", 2)
+        assert len(job.processes()) == 8, "agent, guard, relay, prepared, and two of each worker"
+        job.send(signal.SIGKILL)
+        job.process.wait()
+        eventually(lambda: not job.processes(), "everything is gone")
+        eventually(lambda: not list((home / "tmp").iterdir()), "no file is left")
+
+
+def test_A6_nothing_is_left_of_an_agent_that_is_killed_while_it_prepares(home: Path) -> None:
+    (home / "slow.py").write_text("import time\nprint('begun', flush=True)\ntime.sleep(600)\n")
+    with agent(home, "--preload=slow", program="") as job:
+        eventually(lambda: "begun" in job.out, "the import has begun")
+        job.send(signal.SIGKILL)
+        job.process.wait()
+        eventually(lambda: not job.processes(), "everything is gone")
+        eventually(lambda: not list((home / "tmp").iterdir()), "no file is left")
+
+
+def test_A5_a_signal_while_it_prepares_ends_the_agent(home: Path) -> None:
+    (home / "slow.py").write_text("import time\nprint('begun', flush=True)\ntime.sleep(600)\n")
+    with agent(home, "--preload=slow", program="") as job:
+        eventually(lambda: "begun" in job.out, "the import has begun")
+        job.send(signal.SIGTERM)
+        assert job.wait() == 128 + signal.SIGTERM, job.err
+
+
+def test_a_killed_prepared_process_is_replaced_and_its_workers_live_on(home: Path) -> None:
+    options = "--nproc-per-node=2", "--preload=slow", "--max-restarts=1", "--restart-grace=0"
+    with agent(home, *options, program=STAY) as job:
+        workers = [int(line.split()[0]) for line in job.wait_told("up", 2)]
+        first = prepared_pid(job)
+        os.kill(first, signal.SIGKILL)
+        eventually(lambda: job.err.count("slow is imported") == 2, "another is prepared")
+        assert all(map(is_alive, workers))
+        assert not is_alive(first)
+        assert prepared_pid(job) != first
+        os.kill(workers[0], signal.SIGKILL)
+        lines = job.wait_told("up", 4)[2:]
+        assert sorted(line.split()[1:] for line in lines) == [["0", "1"], ["1", "1"]]
+        assert not any(map(is_alive, workers))
+        job.send(signal.SIGINT)
+        job.send(signal.SIGINT)
+        assert job.wait() == 128 + signal.SIGINT
+
+
+def test_it_survives_what_a_terminal_or_a_scheduler_sends_to_everybody(home: Path) -> None:
+    with agent(home, "--preload=slow", "--max-restarts=1", program=STAY) as job:
+        worker = int(job.wait_told("up")[0].split()[0])
+        prepared = prepared_pid(job)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
+            os.kill(prepared, number)
+        os.kill(worker, signal.SIGKILL)
+        job.wait_told("up", 2)
+        assert is_alive(prepared)
+        assert prepared_pid(job) == prepared
+        job.send(signal.SIGKILL)
+        job.process.wait()
+        eventually(lambda: not job.processes(), "everything is gone")
+        eventually(lambda: not list((home / "tmp").iterdir()), "no file is left")
+
+
+def test_orphans_of_workers_are_reaped(home: Path) -> None:
+    program = """
+import os, time
+for _ in range(20):
+    if os.fork() == 0:
+        if os.fork() == 0:
+            os._exit(0)
+        os._exit(0)
+    os.wait()
+tell("up", os.getpid())
+time.sleep(600)
+"""
+    with agent(home, "--preload=slow", program=program) as job:
+        job.wait_told("up")
+        children = Path(f"/proc/{job.pid}/task/{job.pid}/children")
+        eventually(lambda: len(children.read_text().split()) == 4, "only those that live are left")
+        job.send(signal.SIGINT)
+        assert job.wait() == 128 + signal.SIGINT
+
+
+@pytest.mark.parametrize(
+    ("module", "text", "said"),
+    [
+        ("nosuch", "", "ModuleNotFoundError: No module named 'nosuch'): install it for "),
+        ("bad", "raise ValueError('not\\ntoday')", "can't be imported (ValueError: not): "),
+        ("bad", "raise SystemExit(3)", "can't be imported (SystemExit: 3): "),
+        (
+            "bad",
+            "from threading import *\nThread(target=Event().wait, name='pump', daemon=1).start()",
+            "it has started a Python thread (pump), ",
+        ),
+        (
+            "bad",
+            "import _thread, threading\n_thread.start_new_thread(threading.Event().wait, ())",
+            "it has started a Python thread (a thread without a name), ",
+        ),
+    ],
+)
+def test_what_cannot_be_preloaded_is_one_line(
+    module: str, text: str, said: str, home: Path
+) -> None:
+    (home / "bad.py").write_text(text)
+    with agent(home, f"--preload=json,{module}", program="tell('up')") as job:
+        assert job.wait() == 2
+        lines = job.err.splitlines()
+        assert len(lines) == 1
+        assert lines[0].startswith(f"rallypoint: --preload {module}: ")
+        assert said in lines[0]
+        assert job.out == ""
+
+
+def test_native_threads_are_named_in_a_warning(home: Path) -> None:
+    (home / "pool.py").write_text(
+        "import ctypes\n"
+        "START = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)\n"
+        "lib = ctypes.CDLL(None)\n"
+        "thread = ctypes.c_ulong()\n"
+        "pause = ctypes.cast(lib.pause, ctypes.c_void_p)\n"
+        "assert lib.pthread_create(ctypes.byref(thread), None, pause, None) == 0\n"
+    )
+    with agent(home, "--preload=json,pool", program="import pool\ntell('up')") as job:
+        assert job.wait() == 0, job.err
+        assert job.told("up") == [""] or job.out == "up\n"
+        assert "--preload pool: it has started 1 native threads" in job.err
+
+
+def test_a_module_that_kills_its_process_ends_the_job(home: Path) -> None:
+    (home / "bad.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
+    with agent(home, "--preload=bad", program="") as job:
+        assert job.wait() == 75
+        assert "the process that imports bad for the workers died 3 times" in job.err
+
+
+THREADS = """
+import os, time
+import numpy, torch
+a, b = numpy.random.rand(700, 700), torch.rand(700, 700)
+a @ a, b @ b
+tell("has", torch.get_num_threads(), len(os.listdir("/proc/self/task")))
+tell("drew", numpy.random.rand())
+"""
+
+
+@pytest.mark.parametrize("env", [{}, {"OMP_NUM_THREADS": "1"}, {"OPENBLAS_NUM_THREADS": "1"}])
+def test_a_worker_has_the_threads_that_its_environment_asks_for(
+    env: dict[str, str], home: Path
+) -> None:
+    said, drawn = [], set()
+    for options in ((), ("--preload=numpy,torch",)):
+        with agent(home, *options, program=THREADS, env=env) as job:
+            assert job.wait() == 0, job.err
+            assert "native threads" not in job.err
+            said.append(job.told("has"))
+            drawn |= {*job.told("drew")}
+    assert said[0] == said[1]
+    assert len(drawn) == 2
+
+
+def test_each_worker_draws_its_own_numbers(home: Path) -> None:
+    program = "import numpy, random\ntell('drew', numpy.random.rand(), random.random())"
+    with agent(home, "--preload=numpy,random", "--nproc-per-node=2", program=program) as job:
+        assert job.wait() == 0, job.err
+        first, second = (line.split() for line in job.told("drew"))
+        assert first[0] != second[0]
+        assert first[1] != second[1]
+
+
+TRAIN = """
+import os, signal
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+rank, again = dist.get_rank(), os.environ["TORCHELASTIC_RESTART_COUNT"] == "1"
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+torch.manual_seed(rank)
+for step in range(30):
+    if step == 10 and rank == 1 and not again:
+        os.kill(os.getpid(), signal.SIGKILL)
+    data = torch.randn(16, 8)
+    loss = (model(data) - data.sum(1, keepdim=True)).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+weights = [torch.zeros(8) for _ in range(2)]
+dist.all_gather(weights, model.module.weight.data.flatten())
+assert torch.equal(*weights)
+tell("trained", rank, again)
+dist.destroy_process_group()
+"""
+
+
+def test_workers_of_a_preloaded_torch_train_after_one_was_killed(home: Path) -> None:
+    options = "--nproc-per-node=2", "--max-restarts=1", "--preload=torch"
+    env = {"TORCHINDUCTOR_CACHE_DIR": str(home / "inductor")}  # Torch's own, and left by it.
+    with agent(home, *options, program=TRAIN, env=env) as job:
+        assert job.wait() == 0, job.err
+        assert sorted(job.told("trained")) == ["0 True", "1 True"]
+
+
+def test_the_interpreter_of_the_workers_needs_none_of_our_packages(home: Path) -> None:
+    bare = home / "bare-python"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S -E "$@"\n')
+    bare.chmod(0o755)
+    program = """
+import sys
+assert not any("site-packages" in path for path in sys.path), sys.path
+tell("up", "msgspec" in sys.modules)
+"""
+    env = {"PYTHON_EXEC": str(bare)}
+    with agent(home, "--preload=json", program=program, env=env) as job:
+        assert job.wait() == 0, job.err
+        assert job.told("up") == ["False"]
