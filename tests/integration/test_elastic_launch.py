@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -346,3 +347,23 @@ tell("same", json.dumps(before == state()))
     files = sorted((tmp_path / "logs").glob("*/attempt_0/*/stdout.log"))
     assert [file.read_text().split()[1] for file in files] == ["0", "1"]
     assert run.told("train") == []
+
+
+def examples_of_the_page() -> list[str]:
+    page = Path(__file__).parents[2] / "docs" / "agent.md"
+    return re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+
+
+@pytest.mark.parametrize(
+    ("number", "says"), [(0, "rank 1 of 2 did 100"), (1, "hello"), (2, "1 of 2")]
+)
+def test_the_examples_of_the_page_run_as_they_are(tmp_path: Path, number: int, says: str) -> None:
+    script = tmp_path / "example.py"
+    script.write_text(examples_of_the_page()[number])
+    env = environment(tmp_path, "example")
+    ran = subprocess.run(
+        [sys.executable, str(script)], env=env, capture_output=True, text=True, timeout=60
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert says in ran.stdout
+    assert list((tmp_path / "tmp").iterdir()) == []

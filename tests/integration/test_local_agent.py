@@ -6,7 +6,7 @@ import json
 import signal
 from pathlib import Path
 
-from tests.integration.one_agent import eventually
+from tests.integration.one_agent import eventually, free_port
 from tests.integration.own_program import program
 
 HEAD = """
@@ -126,3 +126,19 @@ for thread in threads: thread.join()
     with program(tmp_path, text, str(tmp_path / "meet")) as run:
         assert run.wait() == 0, run.err
     assert run.told("result") == ["FAILED True [1] 1 ValueError: once"] * 2
+
+
+def test_a_spec_says_where_the_workers_store_listens(tmp_path: Path) -> None:
+    text = (
+        HEAD
+        + """---
+command = ("sh", "-c", "echo at $MASTER_ADDR:$MASTER_PORT")
+port = int(sys.argv[1])
+spec = WorkerSpec("x", 1, entrypoint=command, master_addr="localhost", master_port=port)
+LocalElasticAgent(spec).run()
+"""
+    )
+    port = free_port()
+    with program(tmp_path, text, str(port)) as run:
+        assert run.wait() == 0, run.err
+    assert run.told("at") == [f"localhost:{port}"]
