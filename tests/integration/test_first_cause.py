@@ -6,6 +6,7 @@ that what comes first is not what was noticed first.
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import re
@@ -79,7 +80,13 @@ def test_A3_A7_every_node_names_the_same_culprit(tmp_path: Path, kind: str, seed
         cluster = stack.enter_context(Cluster(tmp_path, nnodes=4, log_format="text"))
         cluster.options |= {"lease": 60, "log_dir": str(tmp_path / "logs"), "redirects": 2}
         agents = [
-            cluster.agent(name, WORKERS_PER_NODE, hosts=name == "a", prefix=prefix.get(name, ()))
+            cluster.agent(
+                name,
+                WORKERS_PER_NODE,
+                hosts=name == "a",
+                prefix=prefix.get(name, ()),
+                json_summary=str(tmp_path / f"{name}.json"),
+            )
             for name in NAMES
         ]
         workers = cluster.wait_workers(len(NAMES) * WORKERS_PER_NODE)
@@ -89,6 +96,8 @@ def test_A3_A7_every_node_names_the_same_culprit(tmp_path: Path, kind: str, seed
         for lines in told:
             names_the_culprit(lines, culprit, case)
         assert told.count(told[0]) == len(told), told
+        for name in NAMES:
+            summary_agrees(tmp_path / f"{name}.json", culprit, told[0])
 
 
 def fail_behind_its_agents_back(
@@ -117,6 +126,20 @@ def last_lines(agent: AgentProcess) -> list[str]:
     starts = [n for n, line in enumerate(agent.lines) if line.startswith("rallypoint: job ")]
     assert len(starts) == 1, agent.lines
     return agent.lines[starts[0] :]
+
+
+def summary_agrees(file: Path, culprit: Worker, lines: list[str]) -> None:
+    """What a program reads is what a person reads."""
+    told = json.loads(file.read_text())
+    cause = told["cause"]
+    assert (told["outcome"], told["exit_code"], told["collateral"]) == ("failed", 1, 1)
+    assert (cause["rank"], cause["node"], cause["pid"]) == (culprit.rank, culprit.node, culprit.pid)
+    how = f"killed by {cause['signal']}" if cause["signal"] else f"code {cause['exit_code']}"
+    assert f"{how} at " in lines[0]
+    assert f"    log: {cause['log_file']} (on {culprit.node})" in lines
+    assert [f"      | {line}".rstrip() for line in cause["detail"]] == [
+        line for line in lines if line.startswith("      |")
+    ]
 
 
 def names_the_culprit(lines: list[str], culprit: Worker, case: Case) -> None:
