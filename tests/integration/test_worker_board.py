@@ -11,13 +11,14 @@ import stat
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from rallypoint.agent.board import WorkerBoard
-from rallypoint.wire.board import BoardRequest
+from rallypoint.wire import board_words as at
+from rallypoint.wire.board import BoardRequest, pack_word
 
 LIMIT_S = 30.0
 SERVE = """
@@ -50,7 +51,8 @@ class Worker:
         return self.process.stdout.readline().strip()
 
     def end(self) -> None:
-        self.process.kill()
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
         self.process.communicate()
 
 
@@ -285,9 +287,12 @@ sys.stdin.read()
 STUCK = """
 import sys, threading, time
 from rallypoint import worker
+waits = threading.Event()
 def waits_for_ever():
+    waits.set()
     threading.Event().wait()
 threading.Thread(target=waits_for_ever, daemon=True).start()
+waits.wait()
 def busy_in_step():
     print("stuck", flush=True)
     sum(iter(lambda: 1, 2))
@@ -331,6 +336,22 @@ def test_a_worker_that_offers_no_stacks_is_not_signalled(tmp_path: Path) -> None
     asyncio.run(body())
 
 
+def test_a_process_of_another_session_is_not_signalled(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with a_board(tmp_path, 2) as board:
+            with workers(board, 2) as (first, second):
+                for worker in (first, second):
+                    worker.ask("worker.progress(1)")
+                with open(board.path, "r+b") as file:
+                    file.seek(at.WORD_BYTES * (at.first_word(0) + at.OWNER))
+                    file.write(pack_word(second.process.pid))
+                texts = await board.dump_stacks(local_ranks=[0])
+                assert texts[0].startswith(f"process {first.process.pid} ")
+                assert (Path(board.path).parent / "stacks_1").read_text() == ""
+
+    asyncio.run(body())
+
+
 def test_a_worker_that_became_another_program_is_not_signalled(tmp_path: Path) -> None:
     program = """
 import os
@@ -347,7 +368,6 @@ os.execv("/bin/sh", ["sh", "-c", "echo 1; sleep 600"])
                 texts = await board.dump_stacks()
                 assert texts[0].startswith("process ")
                 assert one.process.poll() is None
-                os.killpg(one.process.pid, signal.SIGKILL)
 
     asyncio.run(body())
 

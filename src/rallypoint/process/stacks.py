@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Callable
 
 from rallypoint.process import sessions, syscalls
 
@@ -30,10 +31,14 @@ _STATES = {
 async def dump(worker: int, owner: int, signum: int, path: str, *, timeout_s: float) -> str:
     """The stacks of the worker with this pid. `owner` is the process of its session that writes
     them to `path` when it gets `signum`. Where it can't or does not: what /proc says instead."""
-    before = _size(path)
+    before, blocking = _size(path), _blocking(owner, signum)
     if path and before >= 0 and _ask(worker, owner, signum):
         deadline = asyncio.get_running_loop().time() + timeout_s
-        if await _settled(path, before, deadline):
+
+        def writing() -> bool:
+            return not _blocking(owner, signum) <= blocking
+
+        if await _settled(path, before, writing, deadline):
             return _read(path, before)
         return f"{describe(owner)}; it wrote no stacks within {timeout_s:g} s"
     return describe(worker)
@@ -73,21 +78,36 @@ def _ask(worker: int, owner: int, signum: int) -> bool:
 
 
 def _catches(pid: int, signum: int) -> bool:
+    return _has_signal(_status(pid).get("SigCgt", ""), signum)
+
+
+def _blocking(pid: int, signum: int) -> frozenset[str]:
+    """The threads that block this signal, as the one does that just handles it."""
+    if not signal.SIGRTMIN <= signum <= signal.SIGRTMAX or pid <= 1:
+        return frozenset()
     try:
-        caught = int(_status(pid).get("SigCgt", "0"), 16)
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return frozenset()
+    masks = ((thread, _status(f"{pid}/task/{thread}").get("SigBlk", "")) for thread in threads)
+    return frozenset(thread for thread, mask in masks if _has_signal(mask, signum))
+
+
+def _has_signal(mask: str, signum: int) -> bool:
+    try:
+        return bool(int(mask, 16) >> (signum - 1) & 1)
     except ValueError:
         return False
-    return bool(caught >> (signum - 1) & 1)
 
 
-async def _settled(path: str, before: int, deadline: float) -> bool:
-    """Wait until the file has grown and grows no more; False when it has not grown in time.
+async def _settled(path: str, before: int, writing: Callable[[], bool], deadline: float) -> bool:
+    """Wait until the file has grown and is whole; False when it has not grown in time.
 
     A line that is not ended will be, however long the writer waits for a CPU.
     """
     loop = asyncio.get_running_loop()
     last, same = before, 0
-    while loop.time() < deadline and same < _SETTLED_LOOKS:
+    while loop.time() < deadline and (same < _SETTLED_LOOKS or writing()):
         await asyncio.sleep(_LOOK_S)
         size = _size(path)
         same = same + 1 if size == last > before and _ends_a_line(path, size) else 0
@@ -107,6 +127,8 @@ def _ends_a_line(path: str, size: int) -> bool:
 
 
 def _read(path: str, start: int) -> str:
+    # Where there are too many threads, the first one, which comes last, tells most.
+    start = max(start, _size(path) - STACKS_LIMIT_BYTES)
     return _bytes(path, start, STACKS_LIMIT_BYTES).decode(errors="replace").strip()
 
 
@@ -123,7 +145,7 @@ def _bytes(path: str, start: int, length: int) -> bytes:
         os.close(fd)
 
 
-def _status(pid: int) -> dict[str, str]:
+def _status(pid: int | str) -> dict[str, str]:
     try:
         with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
             lines = file.read().splitlines()
