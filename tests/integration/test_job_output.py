@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import select
+import threading
 from pathlib import Path
 from shutil import rmtree
+from typing import Any
 
 import pytest
 from tests.integration.cluster import Cluster, wait_until
@@ -209,6 +212,52 @@ def test_lines_of_sixty_four_workers_are_whole_on_the_console(tmp_path: Path, ho
         assert found[4] == bodies[number % 2]
         heard[rank] += 1
     assert heard == [200] * 64
+
+
+@pytest.mark.parametrize("how", [{"tee": "1"}, {"output": "prefix"}])
+def test_a_console_that_takes_nothing_holds_up_its_writers_only(
+    tmp_path: Path, how: dict[str, Any]
+) -> None:
+    """Its agent stops and restarts the workers when another node fails."""
+    stuck = tmp_path / "stuck"
+    os.mkfifo(stuck)
+    console = os.open(stuck, os.O_RDWR | os.O_NONBLOCK)
+    under = ("sh", "-c", f'exec "$@" >"{stuck}"', "sh")
+    with Cluster(tmp_path, nnodes=2, max_restarts=1) as cluster:
+        free, held = cluster.agent("free"), cluster.agent("held", prefix=under, **how)
+        wait_until(lambda: free.workers(0), "the first round")
+        cluster.order("while True: os.write(1, b'x' * 9999 + b'\\n')", round=0, node="held")
+        wait_until(lambda: takes_nothing(console), "a full console")
+        cluster.order("sys.exit(1)", round=0, node="free")
+        (again,) = wait_until(lambda: free.workers(1), "the next round")
+        assert again.env["WORLD_SIZE"] == "2"
+        assert takes_nothing(console)
+        reading = threading.Thread(target=read_until_closed, args=(console,))
+        reading.start()
+        cluster.order("sys.exit(0)", round=1)
+        assert [agent.wait_exit() for agent in (free, held)] == [0, 0]
+        with stuck.open("wb") as last:
+            last.write(END)
+        reading.join()
+
+
+END = b"nothing comes after this"
+
+
+def takes_nothing(writer: int) -> bool:
+    """Whether a write to this pipe would wait."""
+    poll = select.poll()
+    poll.register(writer, select.POLLOUT)
+    return not poll.poll(0)
+
+
+def read_until_closed(console: int) -> None:
+    """Take all that comes, and close it after END."""
+    os.set_blocking(console, True)
+    last = b""
+    while not last.endswith(END):
+        last = last[-len(END) :] + os.read(console, 1 << 16)
+    os.close(console)
 
 
 ENDLESS = """
