@@ -87,6 +87,7 @@ OPTIONAL_CLIENTS: dict[tuple[str, str], str] = {
 }
 WALL_CLOCK_READERS: dict[str, str] = {
     "agent/chronicle.py": "dates the ends of workers for whoever reads of them",
+    "agent/hang_watch.py": "dates a hang for people",
     "agent/driver.py": "dates events and failures for people",
     "agent/hook_workers.py": "dates failures for people",
     "agent/event_teller.py": "dates events for whoever reads them",

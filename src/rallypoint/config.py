@@ -181,7 +181,12 @@ class RestartConfig(Struct, frozen=True, kw_only=True):
     no_restart_exit_codes: tuple[int, ...] = ()
     """Exit codes that end the job whatever the budget."""
 
+    hang_timeout_s: float = 0.0
+    """A worker that has ever told of progress and is silent for so long has failed; 0: never.
+    Longer than the longest step, with its checkpoint and its evaluation."""
+
     def __post_init__(self) -> None:
+        _not_negative("--hang-timeout", self.hang_timeout_s)
         _not_negative("--max-restarts", self.max_restarts)
         _not_negative("--restart-backoff", self.backoff_s)
         if self.window_s is not None:

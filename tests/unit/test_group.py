@@ -222,7 +222,7 @@ def test_A5_a_drain_is_announced_before_workers_are_signalled() -> None:
         assert node.step(SignalCaught(TERM)) == [
             AnnounceDrain(TERM, "it got SIGTERM", 20.0),
             Wait(WaitKind.ANNOUNCE, 1, group.ANNOUNCE_S),
-            Wait(WaitKind.CHECKPOINT, 2, 20.0),
+            Wait(WaitKind.CHECKPOINT, 2, 22.5),
             Wait(WaitKind.DRAIN, 3, 25.0),
         ]
         assert node.step(word) == [SignalWorkers(TERM), Wait(WaitKind.GRACE, 4, 25.0)]

@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 from typing import assert_never
 
-from rallypoint.agent.checkpoints import Checkpoints
+from rallypoint.agent.board_talk import BoardTalk
 from rallypoint.agent.chronicle import Chronicle
 from rallypoint.agent.node_workers import MakeWorkers, NodeWorkers
 from rallypoint.agent.progress import place_text, spawn_failure, status_view, waiting_for
@@ -88,7 +88,7 @@ class Agent:
                 drain_deadline_s=config.stop.drain_deadline,
             )
         )
-        self._checkpoints = Checkpoints(config, self._report, self.say)
+        self._talk = BoardTalk(config, self._report, self.say)
         self._session: AgentSession | None = None
         self._candidate: Candidate | None = None
         self._hosts = False
@@ -221,10 +221,8 @@ class Agent:
                 self._step(VerdictGiven(verdict))
             case m.Expelled(_, why, final):
                 self._step(NodeExpelled(why, final))
-            case m.CheckpointWanted():
-                self._checkpoints.wanted(message)
-            case m.CheckpointNotWanted():
-                self._checkpoints.withdrawn(message)
+            case m.CheckpointWanted() | m.CheckpointNotWanted() | m.CollectStacks():
+                self._talk.pushed(message)
             case m.LeaveNow():
                 self._step(LeaveOrdered())
             case m.DrainWanted(_, why):
@@ -325,11 +323,9 @@ class Agent:
         text = f"started {count(self._config.workers.count, 'worker')}"
         took_s = round(self._loop.time() - began_at, 6)
         self.say("workers_started", text, (("took_s", took_s),))
-        workers, stamp = self._workers, self._state.stamp
-        assert workers is not None
-        assert stamp is not None
-        self.chronicle.spawned(workers.pids, took_s, workers.board)
-        self._checkpoints.begin(stamp, workers.board, workers.notify)
+        assert self._workers is not None
+        self.chronicle.spawned(self._workers.pids, took_s, self._workers.board)
+        self._talk.begin(self._state.stamp, self._state.assignment, self._workers)
 
     def give_up(self, error: RallypointError) -> None:
         """No worker is to blame, and the same will happen again."""
@@ -345,7 +341,8 @@ class Agent:
 
     def _exited(self, stamp: Stamp, exits: tuple[Exit, ...]) -> None:
         self._step(WorkersExited(stamp, exits))
-        self._checkpoints.exited(stamp, exits)
+        if self._state.phase is not group.Phase.STOPPING:
+            self._talk.exited(stamp, exits)
 
     def _succeeded(self, stamp: Stamp) -> None:
         self._succeeded_workers = self._workers
@@ -369,7 +366,7 @@ class Agent:
     ) -> None:
         self._store.close()
         self._workers = None
-        self._checkpoints.end()
+        self._talk.end()
         if self._state.then is group.Then.JOIN and not stuck:
             self.say("workers_stopped", f"the workers of round {stamp.round} have stopped")
         if failures:

@@ -141,6 +141,8 @@ class HandlerSession:
                 self._cancel(report, why, number)
             case m.Finishing() | m.Leave() | m.CheckpointAnswered():
                 pass
+            case m.HangSuspected() | m.StacksCollected():
+                pass  # told when the command line was read
 
     async def close(self, timeout_s: float) -> None:
         """Say farewell, at most so long, and let the handler go."""

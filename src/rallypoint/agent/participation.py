@@ -53,6 +53,7 @@ TOLD_BY_HOST = frozenset(
         "node_draining",
         "node_expelled",
         "checkpoint",
+        "hang_suspected",
         "connection_closed",
         "patience",
         "other_node_lost",

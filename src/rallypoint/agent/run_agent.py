@@ -179,6 +179,7 @@ def shared_settings(config: AgentConfig) -> SharedSettings:
         min_growth_interval_s=rendezvous.min_growth_interval_s,
         grow=rendezvous.on_join is not OnJoin.HOLD,
         max_node_losses_per_hour=rendezvous.max_node_losses_per_hour,
+        hang_timeout_s=restart.hang_timeout_s,
         at_checkpoint=rendezvous.on_join is OnJoin.AT_CHECKPOINT,
     )
 

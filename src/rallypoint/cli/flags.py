@@ -99,6 +99,12 @@ WHAT_RUNS = (
 
 FAILURES = (
     Flag("--max-restarts", "N", "worker failures that are healed, over the whole job (0)"),
+    _new(
+        "--hang-timeout",
+        "SECONDS",
+        "a worker that calls rallypoint.worker.progress and then is silent for so long has failed"
+        " (never)",
+    ),
     _new("--restart-window", "SECONDS", "count only the failures of the last so many seconds"),
     _new("--restart-backoff", "SECONDS", "pause before a restart, doubled each time (0)"),
     _new("--no-restart-on", "CODE,...", "exit codes that end the job at once"),

@@ -105,6 +105,7 @@ def parse_run(
 def _restart(scanned: Scanned) -> RestartConfig:
     budget, window = scanned.get("--max-restarts"), scanned.get("--restart-window")
     backoff, final = scanned.get("--restart-backoff"), scanned.get("--no-restart-on")
+    hang = scanned.get("--hang-timeout")
     if budget is not None and values.integer(budget) < 0:
         raise budget.wrong("needs 0 or more")
     return RestartConfig(
@@ -112,6 +113,7 @@ def _restart(scanned: Scanned) -> RestartConfig:
         window_s=values.seconds(window, positive=True) if window else None,
         backoff_s=values.seconds(backoff) if backoff else 0.0,
         no_restart_exit_codes=values.exit_codes(final) if final else (),
+        hang_timeout_s=values.seconds(hang, positive=True) if hang else 0.0,
     )
 
 

@@ -99,6 +99,8 @@ def _what_happened(cause: FirstCause, zone: tzinfo | None) -> str:
     role = "" if cause.role == "default" else f"role {one_line(cause.role)}, "
     who = f"rank {cause.rank} ({role}node {one_line(cause.node)}, local rank {cause.local_rank}"
     how = f"was killed by {cause.signal}" if cause.signal else f"exited with code {cause.exit_code}"
+    if not cause.signal and cause.exit_code is None:
+        how = "hung"
     pid = f", pid {cause.pid}" if cause.pid else ""
     return f"{who}{pid}) {how} at {clock_text(cause.at, zone, precise=True)}"
 

@@ -29,6 +29,8 @@ _ONLY_WITH_A_COORDINATOR = (
     "--join-settle",
     "--min-growth-interval",
     "--on-join",
+    "--hang-timeout",
+    "--drain-signal",
     "--max-node-losses",
     "--topology",
     "--reconnect-timeout",

@@ -8,13 +8,16 @@ from rallypoint.core.events import NodeSucceeded, WorkersFinishing
 from rallypoint.core.job_events import (
     Assign,
     CheckpointAnswered,
+    CollectStacks,
     DropCheckpoint,
     EnrolmentFailed,
     FailuresDetailed,
+    HangSuspected,
     JobEvent,
     LeaveNow,
     NodeEnrolled,
     NodeFailed,
+    StacksCollected,
     StartWorkers,
     StopWorkers,
     WantCheckpoint,
@@ -30,9 +33,13 @@ OfRound = (
     | m.Enrolled
     | m.NotEnrolled
     | m.CheckpointAnswered
+    | m.HangSuspected
+    | m.StacksCollected
 )
 """Reports about a round: void when it is another coordinator's."""
-Told = Assign | StartWorkers | StopWorkers | WantCheckpoint | DropCheckpoint | LeaveNow
+Told = (
+    Assign | StartWorkers | StopWorkers | WantCheckpoint | DropCheckpoint | LeaveNow | CollectStacks
+)
 """Effects that are one message to one agent."""
 
 
@@ -54,6 +61,10 @@ def event_of(ref: NodeRef, report: OfRound) -> JobEvent:
             return EnrolmentFailed(ref, round_, text)
         case m.CheckpointAnswered(_, number, listens, failed):
             return CheckpointAnswered(ref, round_, number, listens, failed)
+        case m.HangSuspected():
+            return HangSuspected(ref, round_)
+        case m.StacksCollected(_, number, behind, furthest):
+            return StacksCollected(ref, number, behind, furthest)
 
 
 def message_of(effect: Told, stamp: Callable[[int | None], Stamp]) -> m.ToAgent:
@@ -69,5 +80,7 @@ def message_of(effect: Told, stamp: Callable[[int | None], Stamp]) -> m.ToAgent:
             return m.CheckpointWanted(stamp(round_), number, kind, reason, left_s)
         case DropCheckpoint(_, round_, number):
             return m.CheckpointNotWanted(stamp(round_), number)
+        case CollectStacks(_, round_, number):
+            return m.CollectStacks(stamp(round_), number)
         case LeaveNow():
             return m.LeaveNow(stamp(None))

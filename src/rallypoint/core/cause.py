@@ -47,7 +47,10 @@ def first_cause(round_: int, reports: Sequence[Report], losses: Sequence[NodeLos
 
 
 def how_it_ended(failure: WorkerFailure) -> str:
-    """`was killed by SIGKILL`, `exited with code 3`, `was ended: timer 'step' expired`."""
+    """`was killed by SIGKILL`, `exited with code 3`, `was ended: timer 'step' expired`,
+    `made no progress for 300 s: at step 17`."""
+    if failure.exit_code is None and failure.signal is None and failure.reason:
+        return f"made {failure.reason}"
     if failure.reason:
         return f"was ended: {failure.reason}"
     if failure.signal is not None:

@@ -100,7 +100,8 @@ def _go(state: GroupState, number: int, why: str, said: str) -> list[GroupEffect
         Say("signal" if state.signals_caught else "leaving", said),
         AnnounceDrain(number, why, notice_s(settings)),
         wait(state, WaitKind.ANNOUNCE, ANNOUNCE_S),
-        wait(state, WaitKind.CHECKPOINT, notice_s(settings)),
+        # The coordinator's word should come first: others are not told when this time is over.
+        wait(state, WaitKind.CHECKPOINT, (notice_s(settings) + settings.drain_deadline_s) / 2),
         wait(state, WaitKind.DRAIN, settings.drain_deadline_s),
     ]
 

@@ -15,8 +15,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from rallypoint.core import cause as causes
+from rallypoint.core import job_hang, restart, round_timers
 from rallypoint.core import notice as notices
-from rallypoint.core import restart, round_timers
 from rallypoint.core.events import (
     NodeJoined,
     NodeLeft,
@@ -46,6 +46,7 @@ from rallypoint.core.job_events import (
     EnrolmentFailed,
     FailuresDetailed,
     GiveVerdict,
+    HangSuspected,
     JobCancelled,
     JobEffect,
     JobEvent,
@@ -55,6 +56,7 @@ from rallypoint.core.job_events import (
     NodeFailed,
     Record,
     SessionLost,
+    StacksCollected,
     StartWorkers,
     StopWorkers,
 )
@@ -112,6 +114,13 @@ def _apply(job: JobState, event: JobEvent, at: float) -> list[JobEffect]:
         case TimerEnded(timer) if timer.kind is TimerKind.CHARGE:
             restart.forget(job.ledger, timer.id)
             return []
+        case HangSuspected():
+            return job_hang.suspected(job, event)
+        case StacksCollected():
+            return _blame(job, job_hang.collected(job, event), at)
+        case TimerEnded(timer) if timer.kind is TimerKind.STACKS:
+            due = timer in timers_wanted(job)
+            return _blame(job, job_hang.conclude(job), at) if due else []
         case TimerEnded(timer) if timer.kind is TimerKind.NOTICE:
             return end_notice(job, at) if timer in timers_wanted(job) else []
         case TimerEnded(timer) if timer.kind is TimerKind.BACKOFF:
@@ -129,6 +138,7 @@ def timers_wanted(job: JobState) -> dict[Timer, float]:
         return {}
     wanted = round_timers.timers_wanted(job.round)
     wanted.update(restart.timers_wanted(job.ledger, job.round.settings))
+    wanted.update(job_hang.timers_wanted(job))
     if job.notice is not None:
         wanted.update(notices.timers_wanted(job.notice))
     if job.backoff_s:
@@ -184,6 +194,13 @@ def _failed(job: JobState, event: NodeFailed, at: float) -> list[JobEffect]:
     ]
     text = causes.describe_failure(node_id, event.failures[0])
     return run_round(job, RoundFailed(event.round, text, node_id), at)
+
+
+def _blame(job: JobState, found: NodeFailed | Record | None, at: float) -> list[JobEffect]:
+    """What an inquiry about a hang has come to, if it is over."""
+    if isinstance(found, NodeFailed):
+        return _failed(job, found, at)
+    return [] if found is None else [found]
 
 
 def _is_report_due(job: JobState, ref: NodeRef, round_: int) -> bool:

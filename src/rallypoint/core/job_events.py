@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from rallypoint.core.events import Event, ExpelNode, RefuseNode
+from rallypoint.core.hang import Behind
 from rallypoint.core.model import Assignment, EndKind, EndReason, NodeRef, Verdict, WorkerFailure
 
 
@@ -79,6 +80,22 @@ class JobCancelled(Struct, frozen=True):
     signal: int
 
 
+class HangSuspected(Struct, frozen=True):
+    """A worker of this node has told of no progress for too long."""
+
+    ref: NodeRef
+    round: int
+
+
+class StacksCollected(Struct, frozen=True):
+    """What the workers of one node do; see `hang.Found`."""
+
+    ref: NodeRef
+    number: int
+    behind: Behind | None
+    furthest: int
+
+
 JobEvent = (
     Event
     | SessionLost
@@ -88,6 +105,8 @@ JobEvent = (
     | EnrolmentFailed
     | NodeDrains
     | CheckpointAnswered
+    | HangSuspected
+    | StacksCollected
     | JobCancelled
 )
 
@@ -140,6 +159,14 @@ class LeaveNow(Struct, frozen=True):
     ref: NodeRef
 
 
+class CollectStacks(Struct, frozen=True):
+    """Ask a node what its workers do; answer `StacksCollected`."""
+
+    ref: NodeRef
+    round: int
+    number: int
+
+
 class GiveVerdict(Struct, frozen=True):
     """Tell a node how the job ended."""
 
@@ -162,6 +189,7 @@ JobEffect = (
     | WantCheckpoint
     | DropCheckpoint
     | LeaveNow
+    | CollectStacks
     | GiveVerdict
     | ExpelNode
     | RefuseNode

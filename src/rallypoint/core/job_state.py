@@ -7,6 +7,7 @@ from msgspec import Struct, field
 from rallypoint.core import cause as causes
 from rallypoint.core import restart
 from rallypoint.core.events import JobClosed
+from rallypoint.core.hang import Inquiry
 from rallypoint.core.job_events import GiveVerdict, JobEffect, Record
 from rallypoint.core.model import (
     Assignment,
@@ -45,6 +46,8 @@ class JobState(Struct):
     """When each node said that its workers had ended well."""
     notice: Notice | None = None
     notices: int = 0
+    inquiry: Inquiry | None = None
+    inquiries: int = 0
     verdict: Verdict | None = None
 
 

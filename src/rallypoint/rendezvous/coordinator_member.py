@@ -231,6 +231,9 @@ class CoordinatorMember:
                 # Whose work this is only its program knows, which is not asked: nobody waits.
                 if self._session is not None:
                     self._session.report(m.CheckpointAnswered(stamp, number, listens=False))
+            case m.CollectStacks(stamp, number):
+                if self._session is not None:
+                    self._session.report(m.StacksCollected(stamp, number, None, -1))
             case m.CheckpointNotWanted() | m.LeaveNow() | m.DrainWanted():
                 pass
             case _:

@@ -44,6 +44,7 @@ Pushed = (
     | m.CheckpointNotWanted
     | m.LeaveNow
     | m.DrainWanted
+    | m.CollectStacks
 )
 Dial = Callable[[], Awaitable[ClientConnection]]
 

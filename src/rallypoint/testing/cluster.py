@@ -362,7 +362,7 @@ class Cluster:
                 self._send(ref, g.StopOrdered(_stamp(round_), reason))
             case j.WantCheckpoint(ref):
                 self._send(ref, Asked(effect))
-            case j.DropCheckpoint():
+            case j.DropCheckpoint() | j.CollectStacks():
                 pass
             case j.LeaveNow(ref):
                 self._send(ref, g.LeaveOrdered())

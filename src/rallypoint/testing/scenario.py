@@ -26,6 +26,10 @@ and joins again in the same instant, unless it is slow. The commands:
                                                 for a checkpoint; the coordinator lives there
     listens NODE                                its workers know of checkpoints that are asked for
     saved NODE [failed=1]                       they have saved it; or one has died instead
+    hangs NODE                                  a worker there has made no progress for too long
+    behind NODE [rank=LOCAL step=N silent=S] [furthest=N]
+                                                what its workers do, when all nodes are asked: one
+                                                is behind, unless it was heard lately
     leave NODE | cancel NODE                    it says farewell; Ctrl-C there
     tick S                                      so many seconds pass
     status                                      what a person would be shown
@@ -59,6 +63,7 @@ from rallypoint.core.events import (
     TimerEnded,
     WorkersFinishing,
 )
+from rallypoint.core.hang import Behind
 from rallypoint.core.model import Assignment, Candidate, NodeRef, SharedSettings, WorkerFailure
 from rallypoint.testing.virtual_time import VirtualTimers
 
@@ -78,6 +83,7 @@ class Scenario:
         self._slow: set[str] = set()
         self._listens: set[str] = set()
         self._leaving: set[NodeRef] = set()
+        self._inquiry = 0
         self._asked: dict[str, j.WantCheckpoint] = {}
         self._answers: deque[tuple[str, j.JobEvent]] = deque()
         self._trace: list[str] = []
@@ -172,6 +178,15 @@ class Scenario:
                 self._leaving.add(ref)
                 notice_s, hosts = float(options.get("notice", "0")), "hosts" in options
                 return j.NodeDrains(ref, "SIGTERM", int(signal.SIGTERM), notice_s, hosts)
+            case "hangs":
+                return j.HangSuspected(ref, round_)
+            case "behind":
+                step, silent_s = int(options.get("step", "-1")), float(options.get("silent", "0"))
+                failure = _failure(options, assigned.base_rank if assigned else 0, "worker")
+                failure = msgspec.structs.replace(failure, exit_code=None)
+                behind = Behind(failure, step, silent_s) if "silent" in options else None
+                furthest = int(options.get("furthest", step))
+                return j.StacksCollected(ref, self._inquiry, behind, furthest)
             case "saved":
                 asked = self._asked[node]
                 failed = "failed" in options
@@ -222,6 +237,9 @@ class Scenario:
                 if ref.node_id not in self._listens:
                     answer = j.CheckpointAnswered(ref, round_, number, listens=False)
                     self._answers.append((f"{ref} -> nobody listens", answer))
+            case j.CollectStacks(ref):
+                self._tell(ref, "tell what the workers do")
+                self._inquiry = effect.number
             case j.DropCheckpoint(ref):
                 self._tell(ref, "no checkpoint is wanted any more")
             case j.LeaveNow(ref):
@@ -248,6 +266,8 @@ _REPORTS: Mapping[str, tuple[str, ...]] = {
     "lose": ("silent",),
     "drain": ("notice", "hosts"),
     "saved": ("failed",),
+    "hangs": (),
+    "behind": ("rank", "step", "silent", "furthest"),
     "leave": (),
     "cancel": (),
 }

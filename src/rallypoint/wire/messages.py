@@ -17,6 +17,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
+from rallypoint.core.hang import Behind
 from rallypoint.core.model import (
     Assignment,
     Candidate,
@@ -126,6 +127,23 @@ class CheckpointAnswered(Struct, frozen=True, array_like=True, tag=12):
     failed: bool = False
 
 
+class HangSuspected(Struct, frozen=True, array_like=True, tag=13):
+    """A worker here has told of no progress for `--hang-timeout`."""
+
+    stamp: Stamp
+
+
+class StacksCollected(Struct, frozen=True, array_like=True, tag=14):
+    """How far the workers here are, and what the one that is behind does."""
+
+    stamp: Stamp
+    number: int
+    behind: Behind | None
+    """None: all were heard lately, or never."""
+    furthest: int
+    """The largest step; -1: none."""
+
+
 Report = (
     Join
     | Failed
@@ -138,6 +156,8 @@ Report = (
     | Cancel
     | Leave
     | CheckpointAnswered
+    | HangSuspected
+    | StacksCollected
 )
 
 
@@ -260,6 +280,13 @@ class DrainWanted(Struct, frozen=True, array_like=True, tag=13):
     why: str
 
 
+class CollectStacks(Struct, frozen=True, array_like=True, tag=15):
+    """Tell what the workers do, with `StacksCollected`."""
+
+    stamp: Stamp
+    number: int
+
+
 class DrainAnswer(Struct, frozen=True, array_like=True, tag=14):
     """To who has sent `DrainNode`: what happens. After `done` nothing more is said."""
 
@@ -283,6 +310,7 @@ ToAgent = (
     | CheckpointNotWanted
     | LeaveNow
     | DrainWanted
+    | CollectStacks
     | DrainAnswer
 )
 

@@ -1,0 +1,55 @@
+"""What this agent and its workers say to each other by the board of a round, besides timers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rallypoint.agent.checkpoints import Checkpoints
+from rallypoint.agent.hang_watch import HangWatch
+from rallypoint.agent.node_workers import NodeWorkers
+from rallypoint.config import AgentConfig
+from rallypoint.core.group_events import Exit
+from rallypoint.core.model import Assignment, Stamp
+from rallypoint.wire import messages as m
+
+
+class BoardTalk:
+    """One agent's. `begin` with each round's workers, `end` when they have gone."""
+
+    def __init__(
+        self,
+        config: AgentConfig,
+        report: Callable[[m.Report], None],
+        say: Callable[[str, str], None],
+    ) -> None:
+        self._checkpoints = Checkpoints(config, report, say)
+        self._hangs = HangWatch(config, report, say)
+
+    def begin(
+        self, stamp: Stamp | None, assignment: Assignment | None, workers: NodeWorkers
+    ) -> None:
+        """Workers of a round run."""
+        assert stamp is not None
+        assert assignment is not None
+        self._checkpoints.begin(stamp, workers.board, workers.notify)
+        self._hangs.begin(stamp, assignment, workers.board)
+
+    def end(self) -> None:
+        """They have gone."""
+        self._checkpoints.end()
+        self._hangs.end()
+
+    def exited(self, stamp: Stamp, exits: tuple[Exit, ...]) -> None:
+        """These workers say nothing more."""
+        self._checkpoints.exited(stamp, exits)
+        self._hangs.exited(stamp, exits)
+
+    def pushed(self, message: m.CheckpointWanted | m.CheckpointNotWanted | m.CollectStacks) -> None:
+        """The coordinator wants something of the workers."""
+        match message:
+            case m.CheckpointWanted():
+                self._checkpoints.wanted(message)
+            case m.CheckpointNotWanted():
+                self._checkpoints.withdrawn(message)
+            case m.CollectStacks():
+                self._hangs.collect(message)

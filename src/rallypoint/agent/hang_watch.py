@@ -1,0 +1,160 @@
+"""`--hang-timeout` on this node: notices workers that make no progress, and tells what they do.
+
+What counts as a hang, and who is to blame for it, is decided in `core/hang.py`. All stacks of this
+node go to one file, of which a person is told; the coordinator gets those of the one worker that is
+behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Mapping
+
+from rallypoint.agent.board import WorkerBoard
+from rallypoint.config import AgentConfig
+from rallypoint.core import hang
+from rallypoint.core.group_events import Exit
+from rallypoint.core.hang import Behind, Pace
+from rallypoint.core.model import Assignment, Stamp, WorkerFailure
+from rallypoint.process.log_dir import safe_name
+from rallypoint.wire import messages as m
+
+DUMP_S = 2.0
+DETAIL_BYTES = 32 * 1024
+"""So much of a worker's stacks goes to the coordinator: the end, where the main thread is."""
+
+
+class HangWatch:
+    """One agent's. `begin` with each round's workers, `end` when they have gone."""
+
+    def __init__(
+        self,
+        config: AgentConfig,
+        report: Callable[[m.Report], None],
+        say: Callable[[str, str], None],
+    ) -> None:
+        self._config, self._report, self._say = config, report, say
+        self._loop = asyncio.get_running_loop()
+        self._stamp: Stamp | None = None
+        self._assignment: Assignment | None = None
+        self._board: WorkerBoard | None = None
+        self._ended: set[int] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._collecting: asyncio.Task[None] | None = None
+
+    def begin(self, stamp: Stamp, assignment: Assignment, board: WorkerBoard) -> None:
+        """Workers of a round run."""
+        self.end()
+        self._stamp, self._assignment, self._board = stamp, assignment, board
+        self._ended = set()
+        if self._timeout_s:
+            board.watch(self._changed)
+
+    def end(self) -> None:
+        """They are being stopped, or have gone."""
+        self._stamp = self._assignment = self._board = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._collecting is not None:
+            self._collecting.cancel()
+            self._collecting = None
+
+    def exited(self, stamp: Stamp, exits: tuple[Exit, ...]) -> None:
+        """These workers need make no progress any more."""
+        if stamp == self._stamp:
+            self._ended.update(exit_.local_rank for exit_ in exits)
+
+    def collect(self, message: m.CollectStacks) -> None:
+        """Tell what the workers do, within some seconds."""
+        if self._collecting is None or self._collecting.done():
+            self._collecting = self._loop.create_task(self._collect(message))
+
+    @property
+    def _timeout_s(self) -> float:
+        return self._config.restart.hang_timeout_s
+
+    def _paces(self) -> list[Pace]:
+        told = enumerate(self._board.progress() if self._board is not None else ())
+        return [
+            Pace(rank, progress.step, progress.age_s)
+            for rank, progress in told
+            if progress is not None and rank not in self._ended
+        ]
+
+    def _changed(self) -> None:
+        """Progress itself rings no bell, but the first one does: from then on, time tells."""
+        if self._timer is None:
+            self._arm()
+
+    def _arm(self) -> None:
+        delay_s = hang.next_look_s(self._paces(), self._timeout_s)
+        self._timer = None if delay_s is None else self._loop.call_later(delay_s, self._look)
+
+    def _look(self) -> None:
+        self._arm()
+        if self._stamp is not None and hang.is_suspect(self._paces(), self._timeout_s):
+            self._report(m.HangSuspected(self._stamp))
+
+    async def _collect(self, message: m.CollectStacks) -> None:
+        stamp, board, assignment = self._stamp, self._board, self._assignment
+        behind: Behind | None = None
+        paces = self._paces()
+        if board is not None and assignment is not None and stamp == message.stamp:
+            stacks = await board.dump_stacks(DUMP_S)
+            path = self._keep(assignment, stacks, paces)
+            worst = hang.most_behind(paces, self._timeout_s)
+            if worst is not None:
+                failure = self._failure(assignment, board, worst, stacks, path)
+                behind = Behind(failure, worst.step, worst.silent_s)
+        furthest = max((pace.step for pace in paces), default=-1)
+        self._report(m.StacksCollected(message.stamp, message.number, behind, furthest))
+
+    def _failure(
+        self,
+        assignment: Assignment,
+        board: WorkerBoard,
+        pace: Pace,
+        stacks: Mapping[int, str],
+        path: str,
+    ) -> WorkerFailure:
+        rank = pace.local_rank
+        return WorkerFailure(
+            local_rank=rank,
+            rank=assignment.base_rank + rank,
+            role=self._config.workers.role,
+            pid=board.pids[rank],
+            exit_code=None,
+            signal=None,
+            age_s=0.0,
+            wall_time=time.time(),
+            detail=stacks.get(rank, "").encode()[-DETAIL_BYTES:].decode(errors="ignore"),
+            log_file=path,
+        )
+
+    def _keep(self, assignment: Assignment, stacks: Mapping[int, str], paces: list[Pace]) -> str:
+        """The file that has it all; empty when it can't be written, which is no reason to fail."""
+        output, run_id = self._config.output, self._config.rendezvous.run_id
+        folder = output.log_dir or output.temp_dir
+        name = f"{safe_name(run_id)}_stacks_round{assignment.round}_rank{assignment.base_rank}.txt"
+        path = os.path.join(folder, name)
+        known = {pace.local_rank: pace for pace in paces}
+        try:
+            os.makedirs(folder, exist_ok=True)
+            with open(path, "a", encoding="utf-8") as file:
+                for rank, text in stacks.items():
+                    file.write(f"{_heading(assignment.base_rank + rank, known.get(rank))}\n")
+                    file.write(f"{text.rstrip()}\n\n")
+        except OSError as error:
+            self._say("stacks", f"the stacks can't be kept in {path}: {error.strerror}")
+            return ""
+        self._say("stacks", f"what the workers of this node do is in {path}")
+        return path
+
+
+def _heading(rank: int, pace: Pace | None) -> str:
+    if pace is None:
+        return f"rank {rank}, which has told of no progress or has ended:"
+    return f"rank {rank}, at step {pace.step}, silent for {pace.silent_s:.1f} s:"

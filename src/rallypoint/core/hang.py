@@ -1,0 +1,91 @@
+"""Workers that make no progress: who is suspected, and who is to blame (`--hang-timeout`). Pure.
+
+One rank that hangs silences all that wait for it, so silence alone names nobody. When a worker has
+been silent for too long every node is asked how far its workers are and what they do; then the rank
+that is behind is blamed: the one of the smallest step, of those the one that has been silent for
+longest. Ranks that were heard lately are none of those; and who never tells of progress, never
+hangs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from rallypoint.core.model import WorkerFailure
+
+COLLECT_S = 5.0
+"""How long the nodes may take to tell what their workers do."""
+SILENT_SHARE = 0.5
+"""Of the time: who was heard more lately did not hang with the others."""
+LOOK_AGAIN_SHARE = 0.25
+
+
+class Pace(Struct, frozen=True):
+    """How far a worker is, by its own word, and for how long it has said nothing. Seconds."""
+
+    local_rank: int
+    step: int
+    silent_s: float
+
+
+class Behind(Struct, frozen=True, array_like=True):
+    """The one worker of a node that is behind its others, as its agent sees it."""
+
+    failure: WorkerFailure
+    """What it does in `detail`; no word of why yet."""
+    step: int
+    silent_s: float
+
+
+class Found(Struct, frozen=True):
+    """What one node has told."""
+
+    node_id: str
+    behind: Behind | None
+    furthest: int
+    """The largest step of its workers; -1: none."""
+
+
+class Inquiry(Struct):
+    """Every node of a round is asked what its workers do."""
+
+    number: int
+    round: int
+    awaited: set[str]
+    found: list[Found] = field(default_factory=list)
+
+
+def is_suspect(paces: Iterable[Pace], timeout_s: float) -> bool:
+    """One of these workers has been silent for too long."""
+    return any(pace.silent_s >= timeout_s for pace in paces)
+
+
+def next_look_s(paces: Sequence[Pace], timeout_s: float) -> float | None:
+    """After how long a worker may have become a suspect; None: not before one tells of progress."""
+    if not paces:
+        return None
+    longest_s = max(pace.silent_s for pace in paces)
+    return max(timeout_s - longest_s, LOOK_AGAIN_SHARE * timeout_s if longest_s >= timeout_s else 0)
+
+
+def most_behind(paces: Iterable[Pace], timeout_s: float) -> Pace | None:
+    """The one to tell of: the smallest step among the silent."""
+    silent = [pace for pace in paces if pace.silent_s >= SILENT_SHARE * timeout_s]
+    return min(silent, key=lambda pace: (pace.step, -pace.silent_s), default=None)
+
+
+def blamed(found: Sequence[Found]) -> tuple[str, WorkerFailure] | None:
+    """The node and the worker that hang; None when all that were silent have been heard since."""
+    silent = [(one.node_id, one.behind) for one in found if one.behind is not None]
+    if not silent:
+        return None
+    node_id, behind = min(silent, key=lambda one: (one[1].step, -one[1].silent_s))
+    furthest = max(one.furthest for one in found)
+    where = f"at step {behind.step}"
+    if furthest > behind.step:
+        where += f" while others are at {furthest}"
+    text = f"no progress for {behind.silent_s:.3g} s: {where}"
+    return node_id, replace(behind.failure, message=text, reason=text)

@@ -1,0 +1,77 @@
+"""A job whose workers may hang: asks all nodes what they do, then blames one worker (`hang.py`)."""
+
+from __future__ import annotations
+
+from rallypoint.core import hang
+from rallypoint.core.events import Timer, TimerKind
+from rallypoint.core.job_events import (
+    CollectStacks,
+    HangSuspected,
+    JobEffect,
+    NodeFailed,
+    Record,
+    StacksCollected,
+)
+from rallypoint.core.job_rounds import is_member
+from rallypoint.core.job_state import JobState
+from rallypoint.core.model import EndKind
+from rallypoint.core.round_state import Standing, is_active
+
+
+def suspected(job: JobState, event: HangSuspected) -> list[JobEffect]:
+    """Ask every node, unless that is under way, or the round is about to end anyway."""
+    state, notice = job.round, job.notice
+    if not is_active(state, event.round) or not is_member(job, event.ref) or _inquiry(job):
+        return []
+    if notice is not None and notice.kind is EndKind.DRAIN:
+        return []
+    asked = [
+        member.ref
+        for member in state.members.values()
+        if member.standing is Standing.RUNNING and not member.succeeded
+    ]
+    job.inquiries += 1
+    awaited = {ref.node_id for ref in asked}
+    job.inquiry = hang.Inquiry(job.inquiries, state.round, awaited)
+    text = f"a worker of node {event.ref} makes no progress: collecting what all of them do"
+    record = Record("hang_suspected", text, event.ref.node_id)
+    return [record, *(CollectStacks(ref, state.round, job.inquiries) for ref in asked)]
+
+
+def collected(job: JobState, event: StacksCollected) -> NodeFailed | Record | None:
+    """One node has told; when all have, the failure to blame or why there is none."""
+    inquiry = _inquiry(job)
+    if inquiry is None or event.number != inquiry.number or not is_member(job, event.ref):
+        return None
+    node_id = event.ref.node_id
+    if node_id not in inquiry.awaited:
+        return None
+    inquiry.awaited.discard(node_id)
+    inquiry.found.append(hang.Found(node_id, event.behind, event.furthest))
+    return None if inquiry.awaited else conclude(job)
+
+
+def conclude(job: JobState) -> NodeFailed | Record | None:
+    """All have told, or may not be waited for any longer."""
+    inquiry, job.inquiry = _inquiry(job), None
+    if inquiry is None:
+        return None
+    blamed = hang.blamed(inquiry.found)
+    if blamed is None:
+        return Record("hang_suspected", "every worker has made progress since: no worker hangs")
+    node_id, failure = blamed
+    return NodeFailed(job.round.members[node_id].ref, inquiry.round, (failure,))
+
+
+def timers_wanted(job: JobState) -> dict[Timer, float]:
+    """How long the nodes may take to tell."""
+    inquiry = _inquiry(job)
+    if inquiry is None:
+        return {}
+    return {Timer(TimerKind.STACKS, inquiry.round, str(inquiry.number)): hang.COLLECT_S}
+
+
+def _inquiry(job: JobState) -> hang.Inquiry | None:
+    """The one that is under way, in a round that is."""
+    inquiry = job.inquiry
+    return inquiry if inquiry is not None and is_active(job.round, inquiry.round) else None
