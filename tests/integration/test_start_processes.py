@@ -221,6 +221,7 @@ def program(body: str, folder: Path) -> subprocess.Popen[str]:
     )
     return subprocess.Popen(
         [sys.executable, str(script)],
+        env={name: text for name, text in os.environ.items() if name != "PYTHONUNBUFFERED"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
