@@ -118,7 +118,7 @@ def answered(job: JobState, event: CheckpointAnswered, at: float) -> list[JobEff
     notice.awaited.discard(node_id)
     notice.some_listen |= event.listens
     if event.failed and node_id in notice.leavers:
-        return end_notice(job, at, f"a worker of node {node_id} has failed")
+        return end_notice(job, at, f"a worker of node {node_id} has ended")
     return end_notice(job, at) if notice.is_over else []
 
 
