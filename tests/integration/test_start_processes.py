@@ -237,7 +237,7 @@ try:
 except SignalException as error:
     context.close(error.sigval)
     alive = os.path.exists(f"/proc/{context.pids()[0]}")
-    print(error.sigval.name, context.wait(0).is_failed(), alive)
+    print(error.sigval.name, context.wait(0).is_failed(), alive, flush=True)
 os.kill(os.getpid(), signal.SIGTERM)
 """
 
