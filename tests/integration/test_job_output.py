@@ -97,6 +97,16 @@ os.write(1, b"\\n")
         assert run.out == "[default0]:a snowman \N{SNOWMAN} melts\n"
 
 
+def test_a_line_that_a_crash_left_open_is_kept_and_comes_before_the_verdict(tmp_path: Path) -> None:
+    program = "import os, signal; os.write(2, b'last words'); os.kill(os.getpid(), signal.SIGKILL)"
+    with agent(tmp_path, "--tee=2", "--log-dir=logs", program=program) as run:
+        assert run.wait() == 1
+    lines = run.err.splitlines()
+    (verdict,) = (line for line in lines if " failed: rank 0" in line)
+    assert lines.index("[default0]:last words") < lines.index(verdict)
+    assert [*files(tmp_path / "logs").values()] == ["last words"]
+
+
 def test_a_filter_hides_ranks_on_the_console_and_their_files_are_written(tmp_path: Path) -> None:
     """The last lines of a hidden rank still tell why the job failed."""
     options = ("--nproc-per-node=3", "--log-dir=logs", "--local-ranks-filter=0,g2", "--rdzv-id=j")

@@ -106,7 +106,7 @@ class _RelayLoop:
             if stream is not None and not (stream.console is not None and stream.console.is_full):
                 # Whoever was served is last when a console that was behind takes bytes again.
                 self._streams[fd] = self._streams.pop(fd)
-                self._read(stream, _READ_BYTES)
+                self._read(stream, 1)
         for console in self._all_consoles:
             if console.fd in ready:
                 self._write(console)
@@ -201,7 +201,8 @@ class _RelayLoop:
             self._read(stream, _PIPE_BYTES)
 
     def _read(self, stream: _Stream, limit: int) -> None:
-        """Take what is in the pipe now, at most about `limit` bytes of it."""
+        """Take what is in the pipe now, also its end, piece by piece until there were `limit` bytes
+        of it."""
         while limit > 0:
             try:
                 data = os.read(stream.fd, _READ_BYTES)
@@ -211,7 +212,7 @@ class _RelayLoop:
                 self._end(stream)
                 return
             self._pass_on(stream, data)
-            limit = limit - len(data) if len(data) == _READ_BYTES else 0
+            limit -= len(data)
 
     def _pass_on(self, stream: _Stream, data: bytes) -> None:
         if stream.worker[0] > self._newest_heard:
