@@ -392,3 +392,36 @@ def test_networks_that_may_use_the_store_are_checked() -> None:
     assert config.access.store_networks == ("10.0.0.0/8", "fd00::/8", "192.0.2.1/32")
     with pytest.raises(UsageError, match=r"--store-allow 10\.0\.0\.1/8: needs networks"):
         parse_run(["--store-allow", "10.0.0.1/8", "train.py"], {}, MACHINE)
+
+
+def test_output_is_filtered_copied_rotated_and_placed() -> None:
+    line = (
+        "--nproc-per-node 3 --tee 0:1,g12:3 --local-ranks-filter 0,2,g12 "
+        "--duplicate-stdout-filters loss,a,,b --duplicate-stderr-filters ,, "
+        "--log-layout rounds --log-max-bytes 10m train.py"
+    )
+    config = parse(line, OMP_NUM_THREADS="1")
+    assert config.output.local_ranks_filter == (0, 2, "g12")
+    assert config.output.duplicate_stdout_filters == ("loss", "a,b")
+    assert config.output.duplicate_stderr_filters == (",",)
+    assert (config.output.log_layout, config.output.log_max_bytes) == ("rounds", 10 << 20)
+    assert config.notices == ()
+    by_variables = parse(
+        "train.py",
+        PET_TEE="1",
+        PET_LOCAL_RANKS_FILTER="",
+        PET_DUPLICATE_STDOUT_FILTERS="loss",
+        RALLYPOINT_LOG_LAYOUT="rounds",
+        RALLYPOINT_LOG_MAX_BYTES="512",
+    ).output
+    assert by_variables.local_ranks_filter is None
+    assert by_variables.duplicate_stdout_filters == ("loss",)
+    assert (by_variables.log_layout, by_variables.log_max_bytes) == ("rounds", 512)
+
+
+def test_what_would_have_no_effect_is_remarked() -> None:
+    config = parse("--duplicate-stderr-filters x --log-max-bytes 1G --redirects 0 train.py")
+    assert config.notices == (
+        "--duplicate-stderr-filters copies teed lines, and --tee is not given",
+        "--log-max-bytes is about files, and neither --redirects nor --tee is given",
+    )
