@@ -284,6 +284,31 @@ def test_an_agent_inside_a_program_tells_its_events_too(tmp_path: Path) -> None:
     assert {event["metadata"]["role"] for event in events_in(file)} == {"trainer"}
 
 
+def test_A5_a_node_that_leaves_was_preempted_and_the_others_know_that_it_left(
+    cluster: Cluster,
+) -> None:
+    files = {name: cluster.folder / f"{name}.json" for name in "ab"}
+    cluster.options["rdzv_conf"] = "last_call_timeout=600"
+    a, b = (
+        cluster.agent(name, hosts=name == "a", nnodes="1:2", json_summary=str(file))
+        for name, file in files.items()
+    )
+    cluster.wait_workers(2, round=0)
+    b.signal(signal.SIGTERM)
+    assert b.wait_exit() == 128 + signal.SIGTERM
+    cluster.wait_workers(1, round=1)
+    cluster.end_well(a)
+    left, stayed = summary_in(files["b"]), summary_in(files["a"])
+    assert (left["outcome"], left["exit_code"]) == ("preempted", 143)
+    assert len(left["rounds"]) == 1
+    assert stayed["outcome"] == "succeeded"
+    (again,) = stayed["restarts"]
+    assert (again["round"], again["kind"], again["counted"]) == (1, "drain", False)
+    assert "node b" in again["reason"]
+    assert [one["ended_by"] for one in stayed["rounds"]] == ["drain", "succeeded"]
+    assert "detect" not in stayed["rounds"][0]["phases"]
+
+
 LAUNCHES = """
 import sys
 from rallypoint.launcher import LaunchConfig, elastic_launch
