@@ -7,10 +7,11 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from tests.integration.memory_cgroup import inside, memory_cgroup
 from tests.integration.one_agent import eventually, is_alive
 
 from rallypoint.errors import ParameterError, UsageError
@@ -211,7 +212,7 @@ def test_a_function_that_can_not_be_pickled_is_refused(specs: DefaultLogsSpecs) 
         start_processes("job", lambda: 0, {0: ()}, {0: {}}, specs)
 
 
-def program(body: str, folder: Path) -> subprocess.Popen[str]:
+def program(body: str, folder: Path, under: Sequence[str] = ()) -> subprocess.Popen[str]:
     """A program of its own that starts processes."""
     script = folder / "program.py"
     script.write_text(
@@ -220,7 +221,7 @@ def program(body: str, folder: Path) -> subprocess.Popen[str]:
         f"specs = DefaultLogsSpecs({str(folder / 'logs')!r}, tee=Std.OUT)\n" + body
     )
     return subprocess.Popen(
-        [sys.executable, str(script)],
+        [*under, sys.executable, str(script)],
         env={name: text for name, text in os.environ.items() if name != "PYTHONUNBUFFERED"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -252,6 +253,22 @@ def test_a_signal_is_raised_where_it_is_waited(tmp_path: Path, number: signal.Si
         assert said == f"{number.name} False False\n", complaint
         # The usual disposition is back.
         assert running.returncode == -signal.SIGTERM
+
+
+LACKS_MEMORY = """
+context = start_processes("job", sys.executable, {0: ("-c", "b'x' * (4 << 30)")}, {0: {}}, specs)
+print(context.wait().failures[0].message)
+context.close()
+"""
+
+
+def test_A7_a_kill_for_lack_of_memory_is_told(tmp_path: Path) -> None:
+    with memory_cgroup(300 << 20) as group:
+        if group is None:
+            pytest.skip("no memory cgroup that this user may make")
+        with program(LACKS_MEMORY, tmp_path, under=inside(group)) as running:
+            said, complaint = running.communicate(timeout=LIMIT_S)
+    assert said.startswith("killed by SIGKILL: out of memory"), complaint
 
 
 def test_a_killed_program_takes_its_processes_with_it(tmp_path: Path) -> None:

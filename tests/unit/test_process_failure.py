@@ -118,6 +118,14 @@ def test_P10_the_banner_names_the_first_cause_last(tmp_path: Path) -> None:
     assert "Failures:\n  <NO_OTHER_FAILURES>\n---" in alone
 
 
+def test_P10_without_a_file_the_banner_shows_what_stderr_told() -> None:
+    trace = "Traceback (most recent call last):\nValueError: bad"
+    told = ProcessFailure(0, 1, 1, "", said="ValueError: bad", detail=trace)
+    assert told.message == "ValueError: bad"
+    text = str(ChildFailedError("x", {0: told}))
+    assert "  traceback : Traceback (most recent call last):\n  ValueError: bad\n" in text
+
+
 def test_P10_a_banner_does_no_harm_to_a_terminal(tmp_path: Path) -> None:
     path = written(tmp_path / "e", {"message": "a\x1b[2Jb\x07"})
     text = str(ChildFailedError("x", {0: ProcessFailure(0, 1, 1, path)}))

@@ -26,6 +26,7 @@ from rallypoint.process import dispositions, exits
 from rallypoint.process.exits import WorkerExit
 from rallypoint.process.log_dir import open_log, read_tail
 from rallypoint.process.logs_specs import LogsDest
+from rallypoint.process.oom import OomWatch
 from rallypoint.process.process_failure import ProcessFailure
 from rallypoint.process.relay_client import Relay
 from rallypoint.process.result_files import ResultFiles
@@ -216,6 +217,7 @@ class _Supervision:
         self._stopping = False
         self._wish: tuple[int, float] | None = None
         self._results = ResultFiles()
+        self._oom = OomWatch()
 
     def stop(self, number: int, timeout_s: float) -> None:
         """End all, from now on with this signal and this grace."""
@@ -361,13 +363,15 @@ class _Supervision:
             tail = await relay.tail(0, local_rank)
         else:
             tail = read_tail(path) if path else b""
-        known = describe_failure(outcome, stderr_tail=tail)
+        lacked_memory = self._oom.rose()
+        known = describe_failure(outcome, stderr_tail=tail, out_of_memory=lacked_memory)
         return ProcessFailure(
             local_rank,
             self.pids[local_rank],
             outcome.returncode,
             dest.error_files.get(local_rank, ""),
-            said=known.message if tail else "",
+            said=known.message if tail or lacked_memory else "",
+            detail=known.traceback,
             seen_at=at,
             log_file=path or dest.stdouts.get(local_rank, ""),
         )

@@ -44,6 +44,8 @@ class ProcessFailure:
     """Where it ran."""
     log_file: str = ""
     """Where its output is; may be empty."""
+    detail: str = ""
+    """The traceback or the last lines on stderr, for the banner, where no file has more."""
     said: InitVar[str] = ""
     seen_at: InitVar[float | None] = None
 
@@ -93,7 +95,8 @@ class ProcessFailure:
 
     def _traceback(self) -> str:
         if isinstance(self.message, str):
-            return self.message
+            # A traceback ends with the message.
+            return self.detail or self.message
         extra = self.message.get("extraInfo")
         callstack = extra.get("py_callstack") if isinstance(extra, dict) else None
         return callstack if isinstance(callstack, str) else str(self.message["message"])
