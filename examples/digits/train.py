@@ -1,8 +1,9 @@
 """Trains a small network on handwritten digits with DistributedDataParallel on CPUs.
 
-Plain PyTorch: nothing of the launcher is imported. What makes it elastic is in three places: the
-process group is made from the environment, every epoch ends in a checkpoint, and a start looks
-for one. The number of workers may differ from start to start.
+Plain PyTorch. What makes it elastic is in three places: the process group is made from the
+environment, every epoch ends in a checkpoint, and a start looks for one. The number of workers may
+differ from start to start. The calls of `rallypoint.worker`, which do nothing elsewhere, make that
+plannable: when nodes are to leave or come, all workers stop after the same checkpoint.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+from rallypoint import worker
 
 SEED = 7
 GLOBAL_BATCH = 64
@@ -55,11 +58,16 @@ def main() -> None:
             save(options.checkpoint, network, optimizer, epoch + 1)
             at = f"epoch {epoch + 1}/{options.epochs}"
             print(f"{at}: loss {loss:.3f}, accuracy {accuracy:.3f}", flush=True)
+        worker.progress(epoch + 1)
+        if any_worker(worker.should_restart_at_checkpoint()):
+            worker.checkpoint_saved(epoch + 1)
+            print(f"rank {rank} stops after epoch {epoch + 1}", flush=True)
+            break
         time.sleep(max(0.0, began_at + options.epoch_seconds - time.monotonic()))
-
-    accuracy = measure_accuracy(network, test_set)
-    if rank == 0:
-        print(f"accuracy {accuracy:.3f}", flush=True)
+    else:
+        accuracy = measure_accuracy(network, test_set)
+        if rank == 0:
+            print(f"accuracy {accuracy:.3f}", flush=True)
 
     # A thread of gloo's that wants Python while the interpreter ends aborts the process. The group
     # joins its threads when nothing refers to it any more: the model does, in a cycle, and so would
@@ -115,6 +123,14 @@ def measure_accuracy(network: nn.Module, test_set: TensorDataset) -> float:
         right = (network(pixels).argmax(dim=1) == digits).sum()
     dist.all_reduce(right)
     return float(right.item() / len(test_set))
+
+
+def any_worker(wants: bool) -> bool:
+    """Whether one of them does: each learns it at a moment of its own. All have come so far then,
+    rank 0 too, which has saved the checkpoint before."""
+    some = torch.tensor(int(wants))
+    dist.all_reduce(some, op=dist.ReduceOp.MAX)
+    return bool(some.item())
 
 
 def save(path: Path, network: nn.Module, optimizer: torch.optim.Optimizer, done: int) -> None:

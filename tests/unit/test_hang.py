@@ -1,0 +1,73 @@
+"""Who is suspected to hang, and who is blamed."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+from tests.unit.jobs import RULES, A, B, failed, running
+
+from rallypoint.core import hang, job
+from rallypoint.core.events import TimerEnded, TimerKind
+from rallypoint.core.hang import Behind, Found, Pace
+from rallypoint.core.job_events import (
+    CollectStacks,
+    HangSuspected,
+    NodeDrains,
+    StacksCollected,
+    StopWorkers,
+)
+
+
+def behind(step: int, silent_s: float, rank: int = 0) -> Behind:
+    return Behind(failed(code=1, local_rank=rank), step, silent_s)
+
+
+def test_looks_come_when_a_worker_may_have_been_silent_for_too_long() -> None:
+    assert hang.next_look_s([], 300.0) is None, "nobody has ever told of progress"
+    assert hang.next_look_s([Pace(0, 1, 10.0), Pace(1, 1, 100.0)], 300.0) == 200.0
+    assert hang.next_look_s([Pace(0, 1, 400.0)], 300.0) == 75.0, "it was told, and is told again"
+    assert not hang.is_suspect([Pace(0, 1, 299.0)], 300.0)
+    assert hang.is_suspect([Pace(0, 1, 1.0), Pace(1, 9, 300.0)], 300.0)
+
+
+def test_the_smallest_step_of_the_silent_is_behind_then_the_longest_silent() -> None:
+    slow_but_alive = Pace(0, 3, 10.0)
+    waiting = Pace(1, 42, 300.0)
+    assert hang.most_behind([slow_but_alive, waiting], 300.0) == waiting
+    assert hang.most_behind([waiting, Pace(2, 17, 299.0)], 300.0) == Pace(2, 17, 299.0)
+    assert hang.most_behind([waiting, Pace(2, 42, 301.0)], 300.0) == Pace(2, 42, 301.0)
+    assert hang.most_behind([slow_but_alive], 300.0) is None
+
+
+def test_blame_over_all_nodes() -> None:
+    found = [Found("a", behind(42, 301.0), 42), Found("b", behind(17, 299.0), 40)]
+    node_id, failure = hang.blamed(found) or ("", None)
+    assert node_id == "b"
+    assert failure is not None
+    assert failure.message == "no progress for 299 s: at step 17 while others are at 42"
+    assert hang.blamed([Found("a", None, 42)]) is None
+    alone = hang.blamed([Found("a", behind(5, 300.0), 5)])
+    assert alone is not None
+    assert alone[1].message == "no progress for 300 s: at step 5"
+
+
+def test_every_node_is_asked_once_and_may_take_five_seconds() -> None:
+    host = running(replace(RULES, hang_timeout_s=300.0))
+    assert host.step(HangSuspected(A, 7)) == [], "another round"
+    assert host.step(HangSuspected(A, 0)) == [CollectStacks(A, 0, 1), CollectStacks(B, 0, 1)]
+    assert host.step(HangSuspected(B, 0)) == [], "under way"
+    [timer] = [t for t in job.timers_wanted(host.job) if t.kind is TimerKind.STACKS]
+    assert job.timers_wanted(host.job)[timer] == 5.0
+    assert host.step(StacksCollected(B, 9, behind(1, 300.0), 1)) == [], "another inquiry"
+    assert host.step(StacksCollected(B, 1, behind(1, 300.0), 1)) == []
+    stops = host.step(TimerEnded(timer))
+    assert [effect.ref for effect in stops if isinstance(effect, StopWorkers)] == [A, B]
+    assert host.step(TimerEnded(timer)) == []
+    host.join(A, B)
+    assert host.blamed == "b"
+    assert host.job.ledger.total == 1
+
+
+def test_A5_no_hang_is_looked_into_while_a_node_leaves() -> None:
+    host = running(replace(RULES, hang_timeout_s=300.0))
+    host.step(NodeDrains(A, "it got SIGTERM", 15, notice_s=20.0))
+    assert host.step(HangSuspected(B, 0)) == []
