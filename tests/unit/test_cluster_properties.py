@@ -29,8 +29,16 @@ class Hammer(RuleBasedStateMachine):
         budget=st.integers(0, 3),
         backoff_s=st.sampled_from([0.0, 5.0]),
         first=st.integers(1, 4),
+        at_checkpoint=st.booleans(),
     )
-    def begin(self, sizes: tuple[int, int], budget: int, backoff_s: float, first: int) -> None:
+    def begin(
+        self,
+        sizes: tuple[int, int],
+        budget: int,
+        backoff_s: float,
+        first: int,
+        at_checkpoint: bool,
+    ) -> None:
         self.cluster = Cluster(
             SharedSettings(
                 "job",
@@ -38,6 +46,7 @@ class Hammer(RuleBasedStateMachine):
                 max_nodes=sizes[1],
                 max_restarts=budget,
                 restart_backoff_s=backoff_s,
+                at_checkpoint=at_checkpoint,
             )
         )
         self.dead: set[str] = set()
@@ -122,6 +131,12 @@ class Hammer(RuleBasedStateMachine):
     def signal(self, data: st.DataObject, number: int) -> None:
         if agent := self.pick(data):
             self.cluster.signal(agent, number)
+
+    @rule(data=st.data())
+    def notice(self, data: st.DataObject) -> None:
+        """A node learns that it is about to go."""
+        if agent := self.pick(data):
+            self.cluster.notice(agent)
 
     @rule(seconds=st.sampled_from([0.5, 1.0, 3.0, 8.0, 31.0, 90.0]))
     def pass_time(self, seconds: float) -> None:

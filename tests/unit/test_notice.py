@@ -114,3 +114,15 @@ def test_A5_all_leave_within_one_notice_and_the_job_is_preempted() -> None:
     host.step(CheckpointAnswered(B, 0, 1, listens=True), at=21.0)
     assert host.verdict.outcome is Outcome.PREEMPTED
     assert host.verdict.signal == 15
+
+
+def test_R2_nobody_is_interrupted_for_a_growth_who_saves_no_checkpoint() -> None:
+    growing = replace(RULES, min_nodes=1, max_nodes=2, at_checkpoint=True)
+    host = running(replace(growing, max_nodes=1, min_growth_interval_s=0.0), A)
+    host.job.round.settings = replace(growing, min_growth_interval_s=0.0)
+    [want] = host.join(B)
+    assert isinstance(want, WantCheckpoint)
+    assert (want.kind, want.left_s) == (EndKind.GROWTH, None)
+    assert host.step(CheckpointAnswered(A, 0, 1, listens=False)) == []
+    effects = host.step(CheckpointAnswered(A, 0, 1, listens=True))
+    assert [e.ref for e in effects if isinstance(e, StopWorkers)] == [A]

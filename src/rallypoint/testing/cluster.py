@@ -285,6 +285,10 @@ class Cluster:
         """Somebody tells this agent to go."""
         agent.step(g.SignalCaught(number))
 
+    def notice(self, agent: SimulatedAgent) -> None:
+        """Somebody says that this node is about to go."""
+        agent.step(g.LeaveWanted("it is about to go"))
+
     def moves(self) -> list[tuple[str, SimulatedAgent]]:
         """Everything that could happen next without time passing."""
         found: list[tuple[str, SimulatedAgent]] = []
