@@ -309,6 +309,20 @@ def test_A5_a_node_that_leaves_was_preempted_and_the_others_know_that_it_left(
     assert "detect" not in stayed["rounds"][0]["phases"]
 
 
+def test_the_host_tells_programs_which_node_was_lost(cluster: Cluster) -> None:
+    file = cluster.folder / "events"
+    cluster.options["rdzv_conf"] = "last_call_timeout=600"
+    a = cluster.agent("a", hosts=True, nnodes="1:2", event_log_handler=f"jsonl:{file}")
+    b = cluster.agent("b", hosts=False, nnodes="1:2")
+    cluster.wait_workers(2, round=0)
+    b.kill()
+    cluster.wait_workers(1, round=1)
+    cluster.end_well(a)
+    told = [e["metadata"] for e in events_in(file) if e["name"] == "rallypoint.node_lost"]
+    assert [(one["about"], one["node"], one["round"]) for one in told] == [("b", "a", 0)]
+    assert told[0]["reason"].startswith("node b was lost: ")
+
+
 LAUNCHES = """
 import sys
 from rallypoint.launcher import LaunchConfig, elastic_launch

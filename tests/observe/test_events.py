@@ -73,6 +73,11 @@ def test_an_event_survives_its_json() -> None:
     assert "id" not in Event.deserialize('{"name": "a", "source": "AGENT"}').metadata
 
 
+def test_text_with_bytes_that_are_no_utf_8_is_told_all_the_same() -> None:
+    event = Event("a", EventSource.AGENT, metadata={"path": "caf\udce9"})
+    assert json.loads(event.serialize())["metadata"]["path"] == "caf\udce9"
+
+
 def test_a_rendezvous_event_survives_its_json_and_is_recorded_with_a_time() -> None:
     event = RdzvEvent("n", "run", "why", "host", 7, NodeState.FAILED, rank=2, error_trace="t")
     assert RdzvEvent.deserialize(event.serialize()) == event

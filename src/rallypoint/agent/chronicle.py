@@ -147,6 +147,13 @@ class Chronicle:
         for listener in self._listeners:
             listener.said(event)
 
+    def noted(self, name: str, text: str, about: str) -> None:
+        """The coordinator in this agent has seen this, of a node or of none. For programs only."""
+        life = self.timeline.newest
+        fields = (("about", about),) if about else ()
+        round_ = life.number if life is not None else None
+        self.said(AgentEvent(name, text, time.time(), self.node, round_, fields))
+
     def heartbeat_acknowledged(self) -> None:
         """The coordinator has answered a heartbeat."""
         for listener in self._listeners:

@@ -7,15 +7,13 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 
-import msgspec
-
 from rallypoint.agent.chronicle import Chronicle, Listener, WorkerEnd
 from rallypoint.agent.progress import place_text
 from rallypoint.config import AgentConfig, WorkerConfig
 from rallypoint.core.cause import how_it_ended
 from rallypoint.core.model import Verdict, WorkerFailure
 from rallypoint.core.timeline import Phase, RoundLife
-from rallypoint.observe.event import Event, EventMetadataValue, EventSource
+from rallypoint.observe.event import Event, EventMetadataValue, EventSource, json_text
 from rallypoint.observe.records import AgentEvent
 
 STATUS = "torchelastic.worker.status."
@@ -109,7 +107,7 @@ class EventTeller(Listener):
             "total_run_time": int(time.monotonic() - self._chronicle.began_at),
             "rdzv_backend": backend,
             "raw_error": None,
-            "metadata": msgspec.json.encode(nested).decode(),
+            "metadata": json_text(nested),
             "agent_restarts": life.assignment.restart_count if life else 0,
             "duration_ms": None,
             "node": self._chronicle.node,
@@ -167,4 +165,4 @@ def _raw_error(failure: WorkerFailure) -> str:
     """In the form of torch's error files."""
     extra = {"py_callstack": failure.detail, "timestamp": str(int(failure.wall_time))}
     told = {"message": {"message": failure.message, "extraInfo": extra}}
-    return msgspec.json.encode(told).decode()
+    return json_text(told)

@@ -61,6 +61,8 @@ TOLD_BY_HOST = frozenset(
     }
 )
 """What only the coordinator knows: its host tells it. The rest every node tells itself."""
+NOTED = frozenset({"node_lost", "round_formed", "verdict"})
+"""What every node tells in other words, but programs may want to hear of from its host."""
 
 
 class JobEnd(Struct, frozen=True):
@@ -323,6 +325,8 @@ class Participation:
         alone = self._config.rendezvous.max_nodes == 1
         if record.name in TOLD_BY_HOST and not (alone and record.name == "node_joined"):
             self.agent.say(record.name, record.text)
+        elif record.name in NOTED:
+            self.agent.chronicle.noted(record.name, record.text, record.node_id)
 
     def _say_status(self, text: str) -> None:
         self.agent.say_once("meeting", text)
