@@ -134,6 +134,15 @@ def test_a_filter_holds_for_whatever_the_console_gets(tmp_path: Path) -> None:
         assert "err of 1" in run.err
 
 
+def test_W19_copies_without_a_log_directory_are_none(tmp_path: Path) -> None:
+    """torchrun looks for a file below the null device."""
+    options = ("--log-dir=/dev/null", "--tee=1", "--duplicate-stdout-filters=out")
+    with agent(tmp_path, *options, program=TALKS) as run:
+        assert run.wait() == 0
+    assert run.out == "[default0]:out of 0\n"
+    assert [line for line in run.err.splitlines() if "null" in line] == []
+
+
 def test_nodes_share_a_log_directory_by_rounds(tmp_path: Path) -> None:
     """Two of one name, too: a launch after the other, or two agents on one machine."""
     options = (TWO, "--max-restarts=1", "--log-dir=logs", "--redirects=1", "--log-layout=rounds")

@@ -479,6 +479,26 @@ def test_the_first_output_of_each_round_is_told_once(tmp_path: Path) -> None:
     assert heard == [3, 4]
 
 
+def test_a_lost_relay_costs_no_file_and_shows_nothing_hidden(tmp_path: Path) -> None:
+    specs = DefaultLogsSpecs(str(tmp_path / "logs"), tee={0: Std.OUT}, local_ranks_filter={0})
+
+    async def main(console: int) -> None:
+        with consoles(console, console):
+            relay = Relay.start()
+            relay.process.kill()
+            assert not await relay.drain(LIMIT_S)
+            opened = WorkerOutputs(SETTINGS, specs, relay).open_round(1, environs(1, 2))
+            for rank, output in enumerate(opened):
+                program = f"import os; os.write(1, b'out {rank}'); os.write(2, b'err {rank}')"
+                await end_of(spawn(program, stdout=output.stdout_fd, stderr=output.stderr_fd))
+            await relay.stop()
+
+    with file_console(tmp_path / "console") as console:
+        asyncio.run(main(console))
+    assert (tmp_path / "console").read_text() == "err 0"
+    assert [log.read_text() for log in (tmp_path / "logs").rglob("*.log")] == ["out 0"]
+
+
 def test_status_line_stays_below_the_lines_and_goes_in_the_end() -> None:
     master, terminal = pty.openpty()
     os.set_blocking(master, False)
