@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rallypoint.process.redirects import redirect_stderr, redirect_stdout
     from rallypoint.process.start_processes import start_processes
     from rallypoint.process.std_map import Std, to_map
+    from rallypoint.process.tail_log import TailLog
     from rallypoint.worker.error_file import ErrorHandler, get_error_handler, record
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "RunProcsResult",
     "SignalException",
     "Std",
+    "TailLog",
     "get_error_handler",
     "record",
     "redirect_stderr",
@@ -53,6 +55,7 @@ _MODULES = {
     "RunProcsResult": "rallypoint.process.process_context",
     "SignalException": "rallypoint.errors",
     "Std": "rallypoint.process.std_map",
+    "TailLog": "rallypoint.process.tail_log",
     "get_error_handler": "rallypoint.worker.error_file",
     "record": "rallypoint.worker.error_file",
     "redirect_stderr": "rallypoint.process.redirects",
