@@ -163,10 +163,8 @@ class WorkerBoard:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-        if self._folder and os.path.isdir(self._folder):
-            from shutil import rmtree
-
-            rmtree(self._folder, ignore_errors=True)
+        if self._folder:
+            _remove(self._folder)
 
     def _make(self) -> None:
         path = self.path
@@ -201,6 +199,20 @@ class WorkerBoard:
     def _write(self, word: int, value: int) -> None:
         if self._fd >= 0:
             os.pwrite(self._fd, layout.pack_word(value), at.WORD_BYTES * word)
+
+
+def _remove(folder: str) -> None:
+    """Plain files as a rule: then nothing needs to be imported for it at the end of a round."""
+    try:
+        for name in os.listdir(folder):
+            os.unlink(os.path.join(folder, name))
+        os.rmdir(folder)
+    except FileNotFoundError:
+        return
+    except OSError:
+        from shutil import rmtree
+
+        rmtree(folder, ignore_errors=True)
 
 
 def _nothing() -> None:
