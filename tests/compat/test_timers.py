@@ -39,6 +39,10 @@ def test_W6_torchs_client_in_a_worker_of_ours(tmp_path: Path) -> None:
     env = {"TORCHELASTIC_ENABLE_FILE_TIMER": "1"}
     options = ("--nproc-per-node=2", "--max-restarts=1")
     with agent(tmp_path, *options, program=WORKER, env=env) as run:
+        # Each of the two rounds imports torch.
+        run.wait_told("round", 2)
+        run.wait_said("restart 1 of 1")
+        run.wait_told("round", 4)
         assert run.wait() == 0, run.err
         assert sorted(run.told("round")) == ["0", "0", "1", "1"]
         assert "rank 1: timer 'all reduce' expired after " in run.err

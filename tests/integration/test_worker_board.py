@@ -308,12 +308,12 @@ def test_stacks_of_all_threads_of_a_worker_that_never_yields(tmp_path: Path) -> 
                 for worker in started:
                     assert worker.process.stdout is not None
                     worker.process.stdout.readline()
-                texts = await board.dump_stacks()
+                texts = await board.dump_stacks(LIMIT_S)
                 assert set(texts) == {0, 1}
                 for text in texts.values():
                     assert "busy_in_step" in text
                     assert "waits_for_ever" in text
-                again = await board.dump_stacks(local_ranks=[1])
+                again = await board.dump_stacks(LIMIT_S, [1])
                 assert set(again) == {1}
                 assert again[1].count("busy_in_step") == 1, "only what is new"
                 assert all(worker.process.poll() is None for worker in started)
