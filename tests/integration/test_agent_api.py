@@ -185,6 +185,7 @@ def test_A1_a_node_that_comes_wakes_an_agent_that_would_not_look_for_an_hour() -
         with pytest.raises(SignalException, match="it got SIGTERM"):
             running.result()
     assert first.calls[-1] == "shutdown SIGTERM"
+    assert "rallypoint-hooks" not in {thread.name for thread in threading.enumerate()}
     assert all(process.poll() is not None for process in first.processes.values())
 
 

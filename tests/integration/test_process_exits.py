@@ -8,10 +8,18 @@ import asyncio
 import os
 import signal
 
-from tests.integration.round_workers import ENVIRONMENT, LIMIT_S, Outcomes, either_way, run, until
+from tests.integration.round_workers import (
+    ENVIRONMENT,
+    LIMIT_S,
+    Outcomes,
+    either_way,
+    no_pidfds,
+    run,
+    until,
+)
 
 from rallypoint.process import syscalls
-from rallypoint.process.exits import ExitWatch, WorkerExit
+from rallypoint.process.exits import ExitWatch, WorkerExit, needs_main_thread
 from rallypoint.process.spawn import Command, spawn_worker
 from rallypoint.process.workers import WorkerSet
 
@@ -120,3 +128,8 @@ def test_W15_number_of_an_exited_worker_stays_reserved_until_it_is_reaped() -> N
         assert await workers.reap(LIMIT_S) == []
 
     run(body)
+
+
+def test_other_threads_notice_exits_only_where_there_are_pidfds() -> None:
+    assert not needs_main_thread()
+    assert needs_main_thread(pidfd_open=no_pidfds)

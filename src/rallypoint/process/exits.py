@@ -63,6 +63,15 @@ def peek(pid: int) -> WorkerExit | None:
     return WorkerExit(None, result.si_status, result.si_code == os.CLD_DUMPED)
 
 
+def needs_main_thread(*, pidfd_open: syscalls.PidfdOpen = syscalls.pidfd_open) -> bool:
+    """Whether exits are noticed by SIGCHLD here, which other threads can't handle."""
+    try:
+        os.close(pidfd_open(os.getpid()))
+    except OSError as error:
+        return syscalls.lacks_pidfd(error)
+    return False
+
+
 class ExitWatch:
     """Calls back once per watched child, from the loop, when the child has exited."""
 
