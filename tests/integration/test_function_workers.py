@@ -193,3 +193,57 @@ def work():
 """
     code, out, err = end(tmp_path, functions, f"work, count=1, method={method!r}")
     assert (code, out) == (0, "returned {0: ('done', 4, 'x\\n')}\n"), err
+
+
+def test_the_main_module_may_be_imported_beforehand(tmp_path: Path) -> None:
+    functions = """
+BORN = os.getpid()
+
+def again():
+    import json
+    tell("born", BORN, os.getpid(), os.getppid())
+    if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        sys.exit(1)
+"""
+    launch = "again, max_restarts=1, preload=('__main__', 'json')"
+    with function_job(tmp_path, functions, launch) as job:
+        assert job.wait() == 0, job.err
+        lines = [list(map(int, line.split())) for line in job.told("born")[-2:]]
+        assert len({born for born, _, _ in lines}) == 1, "in one process for both"
+        assert all(parent == job.pid for _, _, parent in lines)
+        assert job.pid not in {born for born, _, _ in lines}
+
+
+def test_a_preload_that_cannot_be_imported_is_an_error_of_the_call(tmp_path: Path) -> None:
+    code, out, err = end(tmp_path, "", "print, preload=('nosuch',)")
+    assert (code, out) == (1, "")
+    assert err.startswith("UsageError: --preload nosuch: can't be imported (ModuleNotFoundError")
+    assert err.count("\n") == 1
+
+
+@every_method
+def test_a_job_may_be_launched_by_another_thread(method: str, tmp_path: Path) -> None:
+    functions = """
+def child():
+    import signal
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    tell("up", os.environ["RANK"])
+    if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        sys.exit(1)
+    return os.environ["RANK"]
+
+def start():
+    import threading
+    from rallypoint.launcher import LaunchConfig, elastic_launch
+    config = LaunchConfig(1, 1, 2, max_restarts=1, start_method=METHOD)
+    got = []
+    thread = threading.Thread(target=lambda: got.append(elastic_launch(config, child)()))
+    thread.start()
+    thread.join(60)
+    tell("got", got)
+    return lambda: None
+"""
+    functions = functions.replace("METHOD", repr(method))
+    with function_job(tmp_path, functions, "start(), method='fork', count=1") as job:
+        assert job.wait() == 0, job.err
+        assert job.told("got") == ["[{0: '0', 1: '1'}]"], job.err

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.integration.one_agent import OneAgent, agent, eventually, is_alive
+from tests.integration.one_agent import OneAgent, agent, eventually, free_port, is_alive
 
 SLOW = """
 import os, sys
@@ -201,6 +201,45 @@ def test_it_survives_what_a_terminal_or_a_scheduler_sends_to_everybody(home: Pat
         eventually(lambda: not list((home / "tmp").iterdir()), "no file is left")
 
 
+def test_W15_the_number_of_a_forked_worker_stays_its_own_until_its_children_are_gone(
+    home: Path,
+) -> None:
+    program = """
+import os, subprocess, sys, time
+if os.environ["RANK"] == "0":
+    tell("child", subprocess.Popen(["sleep", "600"]).pid)
+    tell("left", os.getpid())
+    sys.exit(0)
+tell("up", os.getpid())
+time.sleep(600)
+"""
+    options = "--nproc-per-node=2", "--preload=slow", "--shutdown-timeout=1"
+    with agent(home, *options, program=program) as job:
+        left, child = int(job.wait_told("left")[0]), int(job.wait_told("child")[0])
+        stat = Path(f"/proc/{left}/stat")
+        eventually(lambda: stat.read_text().rpartition(")")[2].split()[0] == "Z", "a zombie")
+        assert int(stat.read_text().rpartition(")")[2].split()[1]) == job.pid
+        job.send(signal.SIGINT)
+        assert job.wait() == 128 + signal.SIGINT
+        assert not is_alive(child)
+        assert not stat.exists()
+
+
+def test_a_node_that_cannot_prepare_starts_no_worker_anywhere(home: Path) -> None:
+    meet = f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--rdzv-id=x", "--insecure"
+    options = "--nnodes=2", *meet, "--rdzv-conf=join_timeout=2"
+    other = home / "other"
+    other.mkdir()
+    program = "tell('up')"
+    with (
+        agent(home, *options, "--preload=slow", program=program) as good,
+        agent(other, *options, "--preload=nosuch", program=program) as bad,
+    ):
+        assert bad.wait() == 2
+        assert good.wait() == 75, good.err
+        assert good.out + bad.out == ""
+
+
 def test_orphans_of_workers_are_reaped(home: Path) -> None:
     program = """
 import os, time
@@ -233,6 +272,11 @@ time.sleep(600)
             "it has started a Python thread (pump), ",
         ),
         (
+            "torch",
+            "class cuda:\n    is_initialized = staticmethod(lambda: True)",
+            "it has initialised CUDA, which can't be used after a fork: ",
+        ),
+        (
             "bad",
             "import _thread, threading\n_thread.start_new_thread(threading.Event().wait, ())",
             "it has started a Python thread (a thread without a name), ",
@@ -242,7 +286,8 @@ time.sleep(600)
 def test_what_cannot_be_preloaded_is_one_line(
     module: str, text: str, said: str, home: Path
 ) -> None:
-    (home / "bad.py").write_text(text)
+    if text:
+        (home / f"{module}.py").write_text(text)
     with agent(home, f"--preload=json,{module}", program="tell('up')") as job:
         assert job.wait() == 2
         lines = job.err.splitlines()

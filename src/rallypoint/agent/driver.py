@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from typing import assert_never
@@ -98,6 +99,8 @@ class Agent:
         self.failures: dict[int, WorkerFailure] = {}
         """By global rank: the newest round's on this node."""
         self._enrolling: asyncio.Task[None] | None = None
+        self.wait_ready: Callable[[], Awaitable[None]] | None = None
+        """Until workers could be started: no node starts any before all of them can."""
         self._status: JobStatus | None = None
         self._waiting_since = ("", self._loop.time())
         self._refusal: UsageError | None = None
@@ -295,6 +298,8 @@ class Agent:
     async def _enrol(self, stamp: Stamp, assignment: Assignment) -> None:
         if assignment.group_rank == 0:
             self._store.open(stamp)
+        if self.wait_ready is not None:
+            await self.wait_ready()
         try:
             await self._store.enrol(stamp, assignment, self._node_id())
         except RallypointError as error:

@@ -165,6 +165,7 @@ class Participation:
             self._sidecars.watch_guard(self._guard_replaced)
             self._sidecars.on_storage_error = partial(self.agent.say, "log_storage")
             self._sidecars.origin.watch(self.agent.give_up, partial(self.agent.say, "prepared"))
+            self.agent.wait_ready = self._sidecars.origin.wait_ready
         if self._embedding is not None:
             self._embedding.attach(loop, self._signalled)
         else:

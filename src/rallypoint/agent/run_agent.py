@@ -47,7 +47,8 @@ def run_agent(
     """
     signals = signals_to_handle(config, embedding)
     settings = output_settings(config)
-    have_descriptors_for(config.workers.count)
+    # A call and a result for each, if there is a function.
+    have_descriptors_for(config.workers.count * (2 if config.workers.function else 1))
     config, cpus = _bound(config)
     files = OutputFiles.open(config)
     scratch = make_scratch(config.output.temp_dir, config.rendezvous.run_id)

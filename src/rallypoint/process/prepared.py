@@ -19,7 +19,7 @@ from rallypoint.process.guard import Guard
 from rallypoint.process.spawn import Command, WorkerForkError, WorkerProcess, abandon, spawn_workers
 
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "prepared_program.py")
-FORK_TIMEOUT_S = 10.0
+FORK_TIMEOUT_S = 5.0
 """For the forks of one round. A process that does not answer by then is replaced."""
 KEPT_AT_ONE = ("OPENBLAS_NUM_THREADS",)
 """Native pools that would start when their library is imported; workers get theirs."""

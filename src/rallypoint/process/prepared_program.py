@@ -19,6 +19,7 @@ import gc
 import importlib.util
 import json
 import os
+import resource
 import signal
 import socket
 import struct
@@ -50,6 +51,8 @@ else:
 
 _LENGTH, _RECORD = struct.Struct("=I"), struct.Struct("=i")
 _MAX_FDS = 253
+_OPEN_FILES = resource.getrlimit(resource.RLIMIT_NOFILE)
+"""As the workers are to have it; a batch of many takes more."""
 _PR_SET_PDEATHSIG = 1
 _NAMES = ("TERM", "INT", "HUP", "QUIT", "USR1", "USR2", "TSTP", "TTIN", "TTOU", "ALRM", "XCPU")
 _IGNORED = [signal.Signals[f"SIG{name}"] for name in _NAMES]
@@ -84,6 +87,7 @@ def main() -> None:
     """`prepared_program.py CONTROL_FD`. Returns in a worker only, when that has ended."""
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (_OPEN_FILES[1], _OPEN_FILES[1]))
     bootstrap.forget_own_folder()
     agent = socket.socket(fileno=int(sys.argv[1]))
     os.set_inheritable(agent.fileno(), False)
@@ -209,6 +213,7 @@ def _begin(worker: Worker, batch: list[Worker], gate: Gate, prctl: Any) -> None:
                 os.dup2(fd, place)
         for other in batch:
             _close(other, keep=worker.fds)
+        resource.setrlimit(resource.RLIMIT_NOFILE, _OPEN_FILES)
         _bind(worker)
         if not os.read(gate.go, 1):
             os._exit(1)  # The agent is gone, or has given up.
