@@ -247,3 +247,33 @@ def start():
     with function_job(tmp_path, functions, "start(), method='fork', count=1") as job:
         assert job.wait() == 0, job.err
         assert job.told("got") == ["[{0: '0', 1: '1'}]"], job.err
+
+
+@every_method
+def test_what_a_function_raises_is_told_without_its_stderr(method: str, tmp_path: Path) -> None:
+    functions = """
+def fail():
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    raise ValueError("unseen")
+"""
+    code, _, err = end(tmp_path, functions, f"fail, count=1, method={method!r}")
+    assert code == 1
+    assert "error: ValueError: unseen" in err
+
+
+def test_a_fork_has_the_callers_descriptors_and_none_of_the_agents(tmp_path: Path) -> None:
+    functions = """
+ours = os.pipe()
+
+def look():
+    links = {}
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        try:
+            links[fd] = os.readlink(f"/proc/self/fd/{fd}")
+        except OSError:
+            continue
+    rest = [link for fd, link in links.items() if fd > 2 and fd not in ours]
+    return set(ours) <= set(links), [link for link in rest if not link.startswith("/")]
+"""
+    code, out, err = end(tmp_path, functions, "look, count=1, method='fork'")
+    assert (code, out) == (0, "returned {0: (True, [])}\n"), err

@@ -25,6 +25,11 @@ subprocess.Popen(["sleep", "600"])
 tell("up", os.getpid(), os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"])
 time.sleep(600)
 """
+LATE = """
+import time
+time.sleep(1.5)  # A large package.
+raise ValueError("after all")
+"""
 
 
 @pytest.fixture
@@ -82,7 +87,9 @@ print(json.dumps({
 """
     said = []
     for options in ((), ("--preload=json",)):
-        with agent(home, *options, program=program, arguments=("-x", "${local_rank}")) as job:
+        under = "bash", "-c", 'ulimit -S -n 600; exec "$@"', "bash"
+        arguments = "-x", "${local_rank}"
+        with agent(home, *options, program=program, arguments=arguments, under=under) as job:
             assert job.wait() == 0, job.err
             said.append(json.loads(job.out))
     by_exec, by_fork = said
@@ -230,11 +237,13 @@ def test_a_node_that_cannot_prepare_starts_no_worker_anywhere(home: Path) -> Non
     options = "--nnodes=2", *meet, "--rdzv-conf=join_timeout=2"
     other = home / "other"
     other.mkdir()
+    (other / "late.py").write_text(LATE)
     program = "tell('up')"
     with (
         agent(home, *options, "--preload=slow", program=program) as good,
-        agent(other, *options, "--preload=nosuch", program=program) as bad,
+        agent(other, *options, "--preload=late", program=program) as bad,
     ):
+        bad.wait_said("round 0: node")
         assert bad.wait() == 2
         assert good.wait() == 75, good.err
         assert good.out + bad.out == ""
@@ -346,7 +355,7 @@ def test_a_worker_has_the_threads_that_its_environment_asks_for(
 
 def test_each_worker_draws_its_own_numbers(home: Path) -> None:
     program = "import numpy, random\ntell('drew', numpy.random.rand(), random.random())"
-    with agent(home, "--preload=numpy,random", "--nproc-per-node=2", program=program) as job:
+    with agent(home, "--preload=numpy.random,random", "--nproc-per-node=2", program=program) as job:
         assert job.wait() == 0, job.err
         first, second = (line.split() for line in job.told("drew"))
         assert first[0] != second[0]
