@@ -74,6 +74,33 @@ def test_R2_late_nodes_are_admitted_at_a_checkpoint(cluster: Cluster) -> None:
     assert a.verdict["restarts"] == 0
 
 
+def test_A4_exit_0_after_the_checkpoint_of_a_growth_is_no_success(cluster: Cluster) -> None:
+    """What `examples/digits/train.py` does: save, and leave the loop. One node is faster."""
+    cluster.options |= {"on_join": "at-checkpoint", "nnodes": "2:3"}
+    a, b = cluster.agent("a", hosts=True), cluster.agent("b", hosts=False)
+    first = cluster.wait_workers(2, round=0)
+    listening(cluster, a, b)
+    c = cluster.agent("c")
+    a.wait_event("checkpoint", "1 more node waits for a checkpoint")
+    cluster.order(SAVE + "; sys.exit(0)", round=0, node="a")
+    a.wait_event("succeeded", round=0)
+    assert [worker.is_alive for worker in first] == [False, True]
+    cluster.order(SAVE + "; sys.exit(0)", round=0, node="b")
+    cluster.wait_workers(3, round=1)
+    cluster.end_well(a, b, c)
+
+
+def test_A4_a_job_that_ends_while_nodes_wait_has_succeeded(cluster: Cluster) -> None:
+    cluster.options |= {"on_join": "at-checkpoint"}
+    a = cluster.agent("a")
+    cluster.wait_workers(1, round=0)
+    listening(cluster, a)
+    b = cluster.agent("b")
+    a.wait_event("checkpoint", "1 more node waits for a checkpoint")
+    cluster.end_well(a, b)
+    assert len(cluster.workers()) == 1
+
+
 def test_R2_nobody_is_interrupted_for_a_growth_who_never_saves(cluster: Cluster) -> None:
     cluster.options |= {"on_join": "at-checkpoint"}
     a = cluster.agent("a")

@@ -75,3 +75,10 @@ def test_nothing_is_answered_that_was_withdrawn() -> None:
     assert requests.withdrawn(state, 1)
     assert requests.answer(state, NOBODY, NOBODY) is None
     assert not requests.withdrawn(state, 1)
+
+
+def test_R2_who_has_ended_well_has_not_saved_a_checkpoint_for_a_growth() -> None:
+    state = asked(EndKind.GROWTH)
+    requests.ended(state, [Exit(0, 0, None), Exit(1, 0, None)])
+    assert requests.answer(state, BOTH, NOBODY) == Answer(listens=False, failed=False)
+    assert requests.answer(state, BOTH, frozenset({1})) == Answer(listens=True, failed=False)

@@ -1,7 +1,8 @@
 """One node's part of a last call for a checkpoint: when it may answer. Pure.
 
 A job that knows nothing of this must not wait for it: a node on which no worker listens answers at
-once. Else it answers when each worker that listens has saved its checkpoint, or has ended well.
+once. Else it answers when each worker that listens has saved its checkpoint, or has ended well. For
+a growth, which nobody needs to wait for, only a checkpoint that was really saved counts.
 """
 
 from __future__ import annotations
@@ -83,9 +84,10 @@ def answer(state: RequestState, listeners: Set[int], saved: Set[int]) -> Answer 
     awaited = frozenset(range(state.workers)) if state.all_asked else frozenset(listeners)
     if awaited - saved - state.ended_well and not state.failed:
         return None
-    found = Answer(bool(awaited), state.failed)
-    may_grow = state.request.kind is EndKind.GROWTH and not (state.told and state.told.listens)
-    if state.told is not None and not (may_grow and found.listens):
+    grows = state.request.kind is EndKind.GROWTH
+    found = Answer(bool(awaited & saved if grows else awaited), state.failed)
+    may_change = grows and not (state.told and state.told.listens)
+    if state.told is not None and not (may_change and found.listens):
         return None
     state.told = found
     return found

@@ -27,6 +27,7 @@ from rallypoint.core.events import (
     Timer,
     TimerEnded,
     TimerKind,
+    WorkersFinishing,
 )
 from rallypoint.core.job_departures import (
     answered,
@@ -35,6 +36,7 @@ from rallypoint.core.job_departures import (
     is_collateral,
     is_leaver,
     keep_notice,
+    succeeded_meanwhile,
     want_checkpoint,
 )
 from rallypoint.core.job_departures import (
@@ -65,7 +67,7 @@ from rallypoint.core.job_state import JobState as JobState
 from rallypoint.core.job_state import close
 from rallypoint.core.job_state import new_job as new_job
 from rallypoint.core.job_state import status as status
-from rallypoint.core.model import EndKind, NodeLoss, NodeRef, Outcome
+from rallypoint.core.model import NodeLoss, NodeRef, Outcome
 from rallypoint.core.round_state import Phase, Standing
 
 
@@ -103,12 +105,12 @@ def _apply(job: JobState, event: JobEvent, at: float) -> list[JobEffect]:
         case CheckpointAnswered():
             return answered(job, event, at)
         case NodeSucceeded(ref, round_):
-            if job.notice is not None and job.notice.kind is EndKind.DRAIN:
-                # They exit because the job is asked to stop, not because it has ended (A4).
-                done = CheckpointAnswered(ref, round_, job.notice.number, listens=True)
-                return answered(job, done, at)
+            if job.notice is not None and job.notice.round == round_:
+                return succeeded_meanwhile(job, event, at)
             job.succeeded_at[ref.node_id] = at
             return run_round(job, event, at)
+        case WorkersFinishing() if job.notice is not None:
+            return []  # because they were asked, for all that is known
         case JobCancelled(ref, why, signal):
             return close(job, Outcome.CANCELLED, f"cancelled on node {ref}: {why}", signal)
         case TimerEnded(timer) if timer.kind is TimerKind.CHARGE:

@@ -10,6 +10,7 @@ from rallypoint.core.events import (
     Effect,
     GrowthReady,
     NodeDraining,
+    NodeSucceeded,
     StopRound,
 )
 from rallypoint.core.job_events import (
@@ -120,6 +121,26 @@ def answered(job: JobState, event: CheckpointAnswered, at: float) -> list[JobEff
     if event.failed and node_id in notice.leavers:
         return end_notice(job, at, f"a worker of node {node_id} has ended")
     return end_notice(job, at) if notice.is_over else []
+
+
+def succeeded_meanwhile(job: JobState, event: NodeSucceeded, at: float) -> list[JobEffect]:
+    """Workers that exit with 0 while a checkpoint is asked for, exit because of that (A4). Only if
+    all do while nobody has saved one since, the job has come to its end."""
+    notice = job.notice
+    assert notice is not None
+    node_id, drains = event.ref.node_id, notice.kind is EndKind.DRAIN
+    if not is_member(job, event.ref):
+        return []
+    notice.held[node_id] = event
+    done = CheckpointAnswered(event.ref, notice.round, notice.number, listens=drains)
+    effects = answered(job, done, at)
+    running = job.round.counts[Standing.RUNNING]
+    if job.notice is not notice or notice.some_listen or len(notice.held) < running:
+        return effects
+    job.notice = None
+    for held in notice.held.values():
+        effects += run_round(job, held, at)
+    return effects
 
 
 def end_notice(job: JobState, at: float, cut_short: str = "") -> list[JobEffect]:

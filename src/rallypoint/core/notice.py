@@ -12,7 +12,7 @@ from math import inf
 
 from msgspec import Struct, field
 
-from rallypoint.core.events import Timer, TimerKind
+from rallypoint.core.events import NodeSucceeded, Timer, TimerKind
 from rallypoint.core.model import EndKind, NodeRef
 from rallypoint.core.round_state import RoundState, Standing
 from rallypoint.core.wording import count, names
@@ -48,6 +48,8 @@ class Notice(Struct):
     awaited: set[str] = field(default_factory=set)
     some_listen: bool = False
     """Workers have been asked and have saved a checkpoint, of at least one node."""
+    held: dict[str, NodeSucceeded] = field(default_factory=dict)
+    """Whose workers have all ended well meanwhile: because they were asked, or for good."""
 
     @property
     def until(self) -> float:
