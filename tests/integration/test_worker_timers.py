@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import stat
 from pathlib import Path
 
@@ -96,6 +97,40 @@ tell("done", 1)
 """
     )
     with agent(tmp_path, program=program) as run:
+        assert run.wait() == 0, run.err
+        assert run.told("done") == ["1"]
+        assert "expired" not in run.err
+
+
+PAUSED = """
+import threading, time
+from rallypoint.timer import expires
+turn, waited = 0, threading.Event()
+def watch():
+    seen, since = turn, time.monotonic()
+    while time.monotonic() < since + 1.5:  # longer than a client without patience tries
+        time.sleep(0.01)
+        if turn != seen:
+            seen, since = turn, time.monotonic()
+    tell("waits", turn)
+    waited.set()
+tell("runs", 1)
+threading.Thread(target=watch, daemon=True).start()
+while not waited.is_set():
+    with expires(after=60, scope="turn"):
+        turn += 1
+tell("done", 1)
+"""
+
+
+def test_an_agent_that_is_paused_fails_no_worker_that_uses_timers(tmp_path: Path) -> None:
+    with agent(tmp_path, "--lease=60", program=PAUSED) as run:
+        run.wait_told("runs")
+        run.send(signal.SIGSTOP)
+        try:
+            run.wait_told("waits")
+        finally:
+            run.send(signal.SIGCONT)
         assert run.wait() == 0, run.err
         assert run.told("done") == ["1"]
         assert "expired" not in run.err

@@ -9,7 +9,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from typing import NoReturn
 
 from rallypoint.process import sessions, syscalls
 from rallypoint.timer.scope import TimerClient
@@ -56,6 +55,8 @@ class FileTimerClient(TimerClient):
     it raises BrokenPipeError when nobody reads the pipe, RuntimeError for too long a scope.
     """
 
+    _tries_when_full = _TRIES
+
     def __init__(self, file_path: str, signal: int = signal.SIGKILL) -> None:
         self._file_path, self.signal = file_path, int(signal)
 
@@ -75,31 +76,32 @@ class FileTimerClient(TimerClient):
                 f"the scope {scope_id[:40]!r}... makes a request of {len(line)} bytes: "
                 f"at most {MAX_LINE_BYTES} are possible, use a shorter scope"
             )
-        failure: OSError | None = None
-        for attempt in range(_TRIES):
-            if attempt:
-                time.sleep(_PAUSE_S)
+        attempt = 0
+        while True:
             try:
                 fd = os.open(self._file_path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
                 try:
                     os.write(fd, line)
+                    return
                 finally:
                     os.close(fd)
             except OSError as error:
-                failure = error
-            else:
-                return
-        self._give_up(failure)
-
-    def _give_up(self, failure: OSError | None) -> NoReturn:
-        why = failure.strerror if failure is not None else "no answer"
-        raise BrokenPipeError(
-            f"no timer server can be reached at {self._file_path}: {why}"
-        ) from failure
+                attempt += 1
+                is_full = isinstance(error, BlockingIOError)
+                if attempt >= (self._tries_when_full if is_full else _TRIES):
+                    where = f"no timer server can be reached at {self._file_path}"
+                    raise BrokenPipeError(f"{where}: {error.strerror}") from error
+            time.sleep(_PAUSE_S)
 
 
 class AgentTimerClient(FileTimerClient):
-    """To the agent of this worker, which is told how long a timer is as well."""
+    """To the agent of this worker, which is told how long a timer is as well.
+
+    An agent that is paused does not read: that must not fail its workers. A call blocks for at most
+    a minute.
+    """
+
+    _tries_when_full = 600
 
     def begin(self, scope_id: str, after_s: float) -> None:
         """Start the timer of this scope; it ends after so many seconds."""
