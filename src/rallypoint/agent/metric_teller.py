@@ -10,6 +10,14 @@ from rallypoint.core.model import Verdict
 from rallypoint.core.timeline import Phase, RoundLife
 from rallypoint.observe.metrics import GROUP, MetricData
 
+METHODS = {
+    "rendezvous": "SimpleElasticAgent._rendezvous",
+    "spawn": "LocalElasticAgent._start_workers",
+    "stop": "LocalElasticAgent._stop_workers",
+}
+"""What does in torch's agent what happens in a phase. `_assign_worker_ranks` is none here,
+since ranks come with the rendezvous, and `_monitor_workers` is not called: nothing polls."""
+
 
 class MetricTeller(Listener):
     """A state is told when it changes, not at every look. `put` may not block."""
@@ -20,6 +28,9 @@ class MetricTeller(Listener):
         self._role, self._max_restarts, self._put = role, max_restarts, put
         self._count, self._succeeded = workers, 0
         self._remaining = max_restarts
+        self._began_at = time.monotonic()
+        self._stop_s: float | None = None
+        """What it took to stop the round before."""
 
     def round_began(self, life: RoundLife, before: RoundLife | None, joined_s: float) -> None:
         self._remaining = max(self._max_restarts - life.assignment.restart_count, 0)
@@ -28,7 +39,12 @@ class MetricTeller(Listener):
 
     def phase_ended(self, life: RoundLife, phase: Phase) -> None:
         self._tell(f"phase.{phase.name}.duration.ms", int(phase.took_s * 1000))
+        if phase.name in METHODS:
+            self._method(METHODS[phase.name], phase.took_s)
+        if phase.name == "spawn":
+            self._workers_are_up(life)
         if phase.name == "stop":
+            self._stop_s = phase.took_s
             self._worker_metric("stopped", 1)
 
     def workers_started(self, life: RoundLife, pids: Sequence[int]) -> None:
@@ -54,6 +70,18 @@ class MetricTeller(Listener):
         for how, was in (("success", succeeded), ("failed", not succeeded)):
             self._worker_metric(f"run_{how}_with_retries", int(was and used > 0))
             self._worker_metric(f"run_{how}_no_retries", int(was and used == 0))
+        self._method("SimpleElasticAgent.run", time.monotonic() - self._began_at)
+
+    def _workers_are_up(self, life: RoundLife) -> None:
+        """What torch calls to initialize the workers, or to restart them, is several phases."""
+        took_s = life.phases.get("rendezvous", 0.0) + life.phases["spawn"]
+        self._method("SimpleElasticAgent._initialize_workers", took_s)
+        if self._stop_s is not None:
+            self._method("SimpleElasticAgent._restart_workers", self._stop_s + took_s)
+
+    def _method(self, name: str, took_s: float) -> None:
+        self._tell(f"{name}.success", 1)
+        self._tell(f"{name}.duration.ms", int(took_s * 1000))
 
     def _worker_metric(self, name: str, value: int) -> None:
         self._tell(f"workers.{self._role}.{name}", value)
