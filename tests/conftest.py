@@ -14,8 +14,8 @@ import signal
 
 from hypothesis import settings
 
-settings.register_profile("steady", derandomize=True)
-settings.register_profile("search", derandomize=False, print_blob=True)
+settings.register_profile("steady", derandomize=True, deadline=None)
+settings.register_profile("search", derandomize=False, print_blob=True, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 
 
