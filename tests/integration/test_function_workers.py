@@ -277,3 +277,55 @@ def look():
 """
     code, out, err = end(tmp_path, functions, "look, count=1, method='fork'")
     assert (code, out) == (0, "returned {0: (True, [])}\n"), err
+
+
+def test_the_callers_own_children_are_left_alone_and_no_orphan_stays(tmp_path: Path) -> None:
+    functions = """
+def orphaner():
+    for _ in range(3):
+        if os.fork() == 0:
+            if os.fork() == 0:
+                os._exit(0)
+            os._exit(0)
+        os.wait()
+
+def adopts():
+    import ctypes
+    answer = ctypes.c_int(-1)
+    ctypes.CDLL(None).prctl(37, ctypes.byref(answer), 0, 0, 0)
+    return answer.value
+
+def start():
+    import subprocess
+    from rallypoint.launcher import LaunchConfig, elastic_launch
+
+    mine = subprocess.Popen(["sh", "-c", "exit 5"])
+    orphaned = elastic_launch(LaunchConfig(1, 1, 2), orphaner)()
+    tell("got", orphaned, mine.wait(), adopts())
+    try:
+        os.waitpid(-1, os.WNOHANG)
+    except ChildProcessError:
+        tell("clean")
+    return print
+"""
+    with function_job(tmp_path, functions, "start(), method='spawn', count=1") as job:
+        assert job.wait() == 0, job.err
+        assert job.told("got") == ["{0: None, 1: None} 5 0"]
+        assert "clean" in job.out.splitlines()
+
+
+@every_method
+def test_what_a_function_registers_for_its_exit_is_run(method: str, tmp_path: Path) -> None:
+    functions = """
+def leave():
+    import atexit
+    atexit.register(tell, "bye")
+    sys.exit(0)
+
+def launcher():
+    import atexit
+    atexit.register(tell, "end")
+    return leave
+"""
+    code, out, err = end(tmp_path, functions, f"launcher(), count=1, method={method!r}")
+    assert (code, out.splitlines()) == (0, ["bye", "returned {0: None}", "end"]), err

@@ -192,6 +192,27 @@ def test_a_killed_prepared_process_is_replaced_and_its_workers_live_on(home: Pat
         assert job.wait() == 128 + signal.SIGINT
 
 
+def test_a_prepared_process_that_hangs_is_replaced(home: Path) -> None:
+    with agent(home, "--preload=slow", "--max-restarts=1", program=STAY) as job:
+        worker = int(job.wait_told("up")[0].split()[0])
+        first = prepared_pid(job)
+        os.kill(first, signal.SIGSTOP)
+        os.kill(worker, signal.SIGKILL)
+        assert job.wait_told("up", 2)[1].split()[1:] == ["0", "1"]
+        assert not is_alive(first)
+        job.send(signal.SIGINT)
+        job.send(signal.SIGINT)
+        assert job.wait() == 128 + signal.SIGINT
+
+
+def test_a_person_is_told_why_nothing_starts(home: Path) -> None:
+    (home / "slow.py").write_text("import time\ntime.sleep(600)\n")
+    with agent(home, "--preload=slow,json", program="") as job:
+        job.wait_said("still importing slow, json: the workers start after that")
+        job.send(signal.SIGINT)
+        assert job.wait() == 128 + signal.SIGINT
+
+
 def test_it_survives_what_a_terminal_or_a_scheduler_sends_to_everybody(home: Path) -> None:
     with agent(home, "--preload=slow", "--max-restarts=1", program=STAY) as job:
         worker = int(job.wait_told("up")[0].split()[0])

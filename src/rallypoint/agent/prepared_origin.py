@@ -25,6 +25,8 @@ from rallypoint.process.spawn import Command, WorkerProcess
 
 _ATTEMPTS = 3
 """A process that dies so often before it is ready does so of its imports."""
+_SLOW_S = 5.0
+"""Imports that take longer are mentioned: somebody may be watching."""
 
 
 class PreparedOrigin(WorkerOrigin):
@@ -39,6 +41,7 @@ class PreparedOrigin(WorkerOrigin):
         self._ready = asyncio.Event()
         self._attempts = 0
         self._on_notice: Callable[[str], None] = lambda text: None
+        self._slow: asyncio.TimerHandle | None = None
         self._adopts = False
         self._sessions: set[int] = set()
         self._preparation = self._prepare(config)
@@ -55,9 +58,12 @@ class PreparedOrigin(WorkerOrigin):
         super().watch(on_error, on_notice)
         self._on_notice = on_notice
         self._listen()
+        self._slow = asyncio.get_running_loop().call_later(_SLOW_S, self._say_slow)
 
     def unwatch(self) -> None:
         super().unwatch()
+        if self._slow is not None:
+            self._slow.cancel()
         if self._process is not None:
             asyncio.get_running_loop().remove_reader(self._process.fileno())
 
@@ -170,6 +176,11 @@ class PreparedOrigin(WorkerOrigin):
             self._give_up(cant_start_process(error))
         else:
             self._listen()
+
+    def _say_slow(self) -> None:
+        if not self.is_ready and self._config.preload:
+            modules = ", ".join(self._config.preload)
+            self._on_notice(f"still importing {modules}: the workers start after that")
 
     def _give_up(self, error: RallypointError) -> None:
         if self._process is not None:

@@ -103,8 +103,7 @@ def run_command(argv: Sequence[str], environ: Mapping[str, str]) -> None:
     set_environ(environ)
     line = command_line.parse(argv)
     assert line is not None
-    if not sys.flags.safe_path:
-        sys.path.insert(0, command_line.first_path(line))
+    command_line.add_first_path(line)
     show_users_frames()
     command_line.run(line, argv)
 

@@ -1,6 +1,6 @@
 """A worker's Python command line, run by a process that is there already.
 
-For the prepared process, in whose interpreter it needs nothing but the standard library: what
+For the prepared process, whose interpreter may be older than ours and have no other package: what
 `python [options] script args` and `python [options] -m module args` do once they have started.
 """
 
@@ -49,13 +49,18 @@ def parse(argv: Sequence[str]) -> CommandLine | None:
     return None
 
 
+def add_first_path(line: CommandLine) -> None:
+    """Put into sys.path what Python puts there for it."""
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path.insert(0, first_path(line))
+
+
 def first_path(line: CommandLine) -> str:
     """What Python puts first into sys.path for it."""
-    match line.kind:
-        case "module":
-            return os.getcwd()
-        case "path":
-            return ""
+    if line.kind == "module":
+        return os.getcwd()
+    if line.kind == "path":
+        return ""
     if _holds_modules(line.name):
         return os.path.abspath(line.name)
     return os.path.dirname(os.path.realpath(line.name))
@@ -63,7 +68,7 @@ def first_path(line: CommandLine) -> str:
 
 def run(line: CommandLine, argv: Sequence[str]) -> None:
     """Run it as `__main__`, to its end; `argv` is the whole command."""
-    sys.orig_argv[:] = argv
+    sys.orig_argv = list(argv)
     sys.argv[:] = [line.name, *line.arguments]
     if line.kind == "module":
         import runpy

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import signal
@@ -17,8 +18,9 @@ def run_forked(
 ) -> NoReturn:
     """In a forked worker that is set up: run `body` as Python's main program would be, and exit.
 
-    No descriptor above 2 but `keep_fds` stays open. Of what the caller has registered to be run at
-    its exit nothing is; what `multiprocessing` does at the end of a child (it flushes queues) is.
+    No descriptor above 2 but `keep_fds` stays open. What the caller has registered to be run at its
+    exit is not run; what the worker registers is, and what `multiprocessing` does at the end of a
+    child (it flushes queues).
     """
     # Sockets of the agent that are garbage must not be finalized here; see `forks`.
     gc.freeze()
@@ -36,8 +38,11 @@ def run_forked(
 
 
 def _shown(body: Callable[[], None]) -> None:
+    atexit._clear()
     try:
         body()
     except Exception:
         sys.excepthook(*sys.exc_info())
         sys.exit(1)
+    finally:
+        atexit._run_exitfuncs()

@@ -107,8 +107,7 @@ def prepare(modules: list[str], argv: list[str], fds: list[int]) -> list[str]:
     if argv:
         line = command_line.parse(argv)
         assert line is not None
-        if not sys.flags.safe_path:
-            sys.path.insert(0, command_line.first_path(line))
+        command_line.add_first_path(line)
     main_module = bootstrap.prepare_from(fds[0]) if fds else {}
     warnings: list[str] = []
     for name in modules:
@@ -189,16 +188,20 @@ def _fork_all(batch: list[Worker], report: int, gate: Gate) -> Worker:
             pid = os.fork()
             if pid == 0:
                 os.setsid()
-                if gate.guard is not None:
-                    try:
-                        os.write(gate.guard, _RECORD.pack(os.getpid()))
-                    except OSError:
-                        pass  # A dead guard is no reason not to start: the agent learns of it.
+                _tell_guard(gate, os.getpid())
                 return worker
             os.write(report, _RECORD.pack(pid))
     except OSError as error:
         os.write(report, _RECORD.pack(-(error.errno or 1)))
     os._exit(0)
+
+
+def _tell_guard(gate: Gate, record: int) -> None:
+    if gate.guard is not None:
+        try:
+            os.write(gate.guard, _RECORD.pack(record))
+        except OSError:
+            pass  # A dead guard is no reason not to start: the agent learns of it.
 
 
 def _begin(worker: Worker, batch: list[Worker], gate: Gate, prctl: Any) -> None:
@@ -215,10 +218,12 @@ def _begin(worker: Worker, batch: list[Worker], gate: Gate, prctl: Any) -> None:
             _close(other, keep=worker.fds)
         resource.setrlimit(resource.RLIMIT_NOFILE, _OPEN_FILES)
         _bind(worker)
-        if not os.read(gate.go, 1):
-            os._exit(1)  # The agent is gone, or has given up.
+        told = os.read(gate.go, 1)
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != gate.agent_pid:
+        if not told or os.getppid() != gate.agent_pid:
+            # The agent is gone, or has given up and may not know the number: nobody else will have
+            # it forgotten.
+            _tell_guard(gate, -os.getpid())
             os._exit(1)
         for gate_fd in (gate.go, gate.guard):
             if gate_fd is not None:
