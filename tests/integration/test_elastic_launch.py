@@ -154,6 +154,14 @@ def test_R7_a_program_and_a_command_line_meet(tmp_path: Path) -> None:
     assert b.told("rank") == ["2"]
 
 
+def test_a_node_that_waits_for_others_says_so(tmp_path: Path) -> None:
+    with program(tmp_path, NODE, str(free_port()), "1", "fine") as run:
+        run.wait_said("waiting for 1 more node (1 of 2 joined)")
+        run.send(signal.SIGINT)
+        assert run.wait() == -signal.SIGINT
+    assert run.told("train") == []
+
+
 @pytest.mark.parametrize(
     ("call", "says"),
     [

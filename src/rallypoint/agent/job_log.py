@@ -16,9 +16,14 @@ from rallypoint.observe.records import AgentEvent
 
 LAST_LINES_S = 2.0
 """How long the last lines may take."""
+WAIT_TOLD_S = 5.0
+"""A node that has met nobody for so long says what it waits for."""
 ROUTINE = frozenset(
     {
+        "checkpoint_saved",
+        "checkpoint_wanted",
         "meeting",
+        "metrics",
         "node_joined",
         "wait",
         "waiting",
@@ -39,19 +44,27 @@ class JobLog:
     def __init__(self) -> None:
         self._lines: queue.SimpleQueue[tuple[int, str] | None] = queue.SimpleQueue()
         self._writer: threading.Thread | None = None
+        self._told_wait = ""
 
     def event(self, event: AgentEvent) -> None:
+        who = f"rallypoint {event.node}" if event.node else "rallypoint"
         level = logging.INFO if event.name in ROUTINE else logging.WARNING
+        self._tell(level, f"{who}: {event.message}")
+
+    def status(self, view: StatusView) -> None:
+        """Events tell most of it; but the first wait may be for nodes that nobody has started."""
+        if view.nodes or view.for_s < WAIT_TOLD_S or view.waiting_for in ("", self._told_wait):
+            return
+        self._told_wait = view.waiting_for
+        self._tell(logging.WARNING, f"rallypoint: waiting for {view.waiting_for}")
+
+    def _tell(self, level: int, line: str) -> None:
         if not _log.isEnabledFor(level):
             return
         if self._writer is None:
             self._writer = threading.Thread(target=self._write, name="rallypoint-log", daemon=True)
             self._writer.start()
-        who = f"rallypoint {event.node}" if event.node else "rallypoint"
-        self._lines.put((level, f"{who}: {event.message}"))
-
-    def status(self, view: StatusView) -> None:
-        """Events tell the same."""
+        self._lines.put((level, line))
 
     def close(self) -> None:
         """Wait for the last lines, but not for ever."""

@@ -1,0 +1,37 @@
+"""A program that needs one name of a package does not pay for the others."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib import import_module
+from types import ModuleType
+
+import pytest
+
+LOOK = """
+import sys
+import {package}
+print(sorted(name for name in sys.modules if name.startswith("rallypoint.")))
+"""
+
+
+@pytest.mark.parametrize("package", ["rallypoint.agent", "rallypoint.launcher"])
+def test_importing_a_package_imports_nothing_else(package: str) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", LOOK.format(package=package)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ran.stdout.strip() == f"['{package}']"
+
+
+@pytest.mark.parametrize("package", ["rallypoint.agent", "rallypoint.launcher"])
+def test_every_name_that_is_offered_is_there_and_is_listed(package: str) -> None:
+    module = import_module(package)
+    for name in module.__all__:
+        assert not isinstance(getattr(module, name), ModuleType)
+    assert set(module.__all__) <= set(dir(module))
+    with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):
+        _ = module.Nothing
