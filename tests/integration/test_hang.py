@@ -58,6 +58,7 @@ def test_A3_a_hang_is_the_first_cause_on_every_node(impatient: Cluster) -> None:
         cause = agent.verdict["cause"]
         assert (cause["node"], cause["rank"]) == ("b", 1)
         assert "at step 17 while others are at 42" in cause["message"]
+        assert cause["detail"][0] == "what it was doing:"
         assert any("stuck_here" in line for line in cause["detail"])
         assert Path(cause["log_file"]).is_relative_to(impatient.folder / "logs")
 

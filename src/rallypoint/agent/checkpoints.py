@@ -7,7 +7,6 @@ their round, or by a signal of the person's choice.
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import inf
 
 from rallypoint.agent.board import WorkerBoard
 from rallypoint.config import AgentConfig
@@ -102,12 +101,12 @@ class Checkpoints:
         )
 
     def _how_asked(self, request: Request, by_signal: bool) -> str:
-        text = f"{request.reason}: asked the workers for a checkpoint"
+        text = "asked the workers for a checkpoint"
         if by_signal:
             text += f" by {signal_name(self._drain_signal)}"
-        if request.left_s is not None and request.left_s != inf:
+        if request.left_s is not None:
             text += f", {request.left_s:.3g} s left"
-        return text
+        return f"{text} ({request.reason})"
 
 
 _KINDS = {EndKind.DRAIN: BoardRequest.DRAIN, EndKind.GROWTH: BoardRequest.GROWTH}

@@ -18,11 +18,12 @@ from rallypoint.core import hang
 from rallypoint.core.group_events import Exit
 from rallypoint.core.hang import Behind, Pace
 from rallypoint.core.model import Assignment, Stamp, WorkerFailure
+from rallypoint.core.wording import STACKS
 from rallypoint.process.log_dir import safe_name
 from rallypoint.wire import messages as m
 
 DUMP_S = 2.0
-DETAIL_BYTES = 32 * 1024
+DETAIL_CHARACTERS = 16 * 1024
 """So much of a worker's stacks goes to the coordinator: the end, where the main thread is."""
 
 
@@ -130,7 +131,7 @@ class HangWatch:
             signal=None,
             age_s=0.0,
             wall_time=time.time(),
-            detail=stacks.get(rank, "").encode()[-DETAIL_BYTES:].decode(errors="ignore"),
+            detail=f"{STACKS}\n{stacks.get(rank, '')[-DETAIL_CHARACTERS:]}",
             log_file=path,
         )
 
