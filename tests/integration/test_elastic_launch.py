@@ -335,6 +335,32 @@ if backend == "static": assert [value[1] for _, value in sorted(got.items())] ==
     assert run.told("got") == ["[0, 1]"]
 
 
+AGAIN = (
+    TRAIN
+    + """---
+import asyncio, gc
+from rallypoint.launcher import launch
+def held():
+    gc.collect()
+    return len(os.listdir("/proc/self/fd")), [thread.name for thread in threading.enumerate()]
+config, seen = LaunchConfig(1, 1, 2), []
+for _ in range(3):
+    elastic_launch(config, train)("fine")
+    elastic_launch(config, "true")()
+    asyncio.run(launch(config, train, "fine"))
+    seen.append(held())
+tell("held", seen[0] == seen[1] == seen[2], seen)
+"""
+)
+
+
+def test_a_program_that_launches_again_and_again_holds_nothing_of_it(tmp_path: Path) -> None:
+    with program(tmp_path, AGAIN) as run:
+        assert run.wait() == 0, run.err
+    assert run.told("held")[0].startswith("True"), run.told("held")
+    assert "['MainThread']" in run.told("held")[0]
+
+
 def test_logs_specs_decide_on_files_and_the_environment_stays(tmp_path: Path) -> None:
     text = (
         TRAIN
