@@ -88,8 +88,9 @@ print(json.dumps({
     said = []
     for options in ((), ("--preload=json",)):
         under = "bash", "-c", 'ulimit -S -n 600; exec "$@"', "bash"
-        arguments = "-x", "${local_rank}"
-        with agent(home, *options, program=program, arguments=arguments, under=under) as job:
+        words = "-x", "${local_rank}"
+        env = {"PYTHONPATH": str(home / "lib"), "PYTHONWARNINGS": "error::UserWarning"}
+        with agent(home, *options, program=program, arguments=words, env=env, under=under) as job:
             assert job.wait() == 0, job.err
             said.append(json.loads(job.out))
     by_exec, by_fork = said

@@ -34,10 +34,15 @@ STANDARD = {
 }
 """By top-level name; what a version of Python imports in place of another's is listed too."""
 LATE = {
+    "rallypoint.agent.forking_origin",
+    "rallypoint.agent.prepared_origin",
     "rallypoint.cli.devices",
     "rallypoint.cli.help",
     "rallypoint.cli.serve",
     "rallypoint.cli.token",
+    "rallypoint.process.bootstrap",
+    "rallypoint.process.calls",
+    "rallypoint.process.prepared",
     "rallypoint.store.fast_path",
     "rallypoint.store.keyvalue",
     "rallypoint.store.round_process",

@@ -91,6 +91,10 @@ def main() -> None:
     bootstrap.forget_own_folder()
     agent = socket.socket(fileno=int(sys.argv[1]))
     os.set_inheritable(agent.fileno(), False)
+    if not hasattr(socket, "recv_fds"):
+        version = ".".join(map(str, sys.version_info[:2]))
+        _answer(agent, error=f"--preload: {sys.executable} is Python {version}: needs 3.9 or later")
+        os._exit(2)
     order, fds = _receive(agent)
     try:
         warnings = prepare(order["preload"], order["argv"], fds)
