@@ -55,3 +55,31 @@ def test_A5_W7_workers_have_their_grace_to_say_goodbye(cluster: Cluster, occasio
     a = stop_workers_of_a(cluster, occasion)
     assert a.stdout_lines.count("bye") == 1
     assert "killing" not in [event.name for event in a.events]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_A5_W7_the_shutdown_timeout_counts_on_every_node(
+    cluster: Cluster, number: int, code: int
+) -> None:
+    """Also where another node was cancelled, or the host left: nobody waits for the deaf."""
+    cluster.options |= {"restart_grace": 600, "shutdown_timeout": 0.3}
+    cluster.order("[signal.signal(n, signal.SIG_IGN) for n in (2, 15)]", node="b")
+    a, b = cluster.agents("a", "b")
+    workers = cluster.wait_workers(2)
+    a.signal(number)
+    assert [a.wait_exit(), b.wait_exit()] == [code, code]
+    assert not any(worker.is_alive for worker in workers)
+    assert "killing" in [event.name for event in b.events]
+
+
+def test_A5_W7_a_node_that_was_replaced_kills_its_workers_at_once(cluster: Cluster) -> None:
+    cluster.options |= {"restart_grace": 600, "shutdown_timeout": 600}
+    cluster.order(IGNORE_SIGTERM, round=0, node="b")
+    a, b = cluster.agents("a", "b")
+    first = cluster.wait_workers(2, round=0)
+    cluster.order("os._exit(0)", round=0, node="a")  # it need not be waited for
+    newer = cluster.agent("b", hosts=False)
+    assert b.wait_exit() == 75
+    assert not next(worker for worker in first if worker.node == "b").is_alive
+    cluster.wait_workers(2, round=1)
+    cluster.end_well(a, newer)
