@@ -329,3 +329,67 @@ def launcher():
 """
     code, out, err = end(tmp_path, functions, f"launcher(), count=1, method={method!r}")
     assert (code, out.splitlines()) == (0, ["bye", "returned {0: None}", "end"]), err
+
+
+@every_method
+def test_what_a_fork_of_a_worker_returns_is_not_the_workers_result(
+    method: str, tmp_path: Path
+) -> None:
+    functions = """
+def fork():
+    pid = os.fork()
+    if pid:
+        os.waitpid(pid, 0)
+    return "worker" if pid else "its child"
+"""
+    code, out, err = end(tmp_path, functions, f"fork, count=1, method={method!r}")
+    assert (code, out) == (0, "returned {0: 'worker'}\n"), err
+
+
+@every_method
+def test_a_result_that_cannot_be_handed_over_is_named(method: str, tmp_path: Path) -> None:
+    functions = """
+def give():
+    import resource
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+    return "x" * 100_000
+"""
+    code, out, err = end(tmp_path, functions, f"give, count=1, method={method!r}")
+    assert (code, out) == (1, "returned {}\n")
+    assert "the result of give (str) can't be handed over: [Errno 27] File too large" in err
+
+
+@every_method
+@pytest.mark.parametrize(
+    ("raised", "told"),
+    [
+        ("KeyboardInterrupt", "was killed by SIGINT"),
+        ("GeneratorExit", "exited with code 1"),
+        ("BaseExceptionGroup('two', [KeyboardInterrupt()])", "exited with code 1"),
+    ],
+)
+def test_A7_an_end_by_no_exception_is_that_of_a_python_program(
+    method: str, raised: str, told: str, tmp_path: Path
+) -> None:
+    functions = f"def leave():\n    raise {raised}\n"
+    code, out, err = end(tmp_path, functions, f"leave, count=1, method={method!r}")
+    assert (code, out) == (1, "returned {}\n")
+    assert told in err
+    assert "Process ForkProcess" not in err
+    assert "bootstrap.py" not in err, "a person looks for their own frames"
+
+
+@every_method
+def test_a_function_reads_what_its_launcher_would(method: str, tmp_path: Path) -> None:
+    functions = """
+def read():
+    return sys.stdin.read()
+
+def given():
+    with open("input", "w") as file:
+        file.write("two\\nlines\\n")
+    os.dup2(os.open("input", os.O_RDONLY), 0)
+    return read
+"""
+    code, out, err = end(tmp_path, functions, f"given(), count=1, method={method!r}")
+    assert (code, out) == (0, "returned {0: 'two\\nlines\\n'}\n"), err

@@ -343,6 +343,30 @@ def test_native_threads_are_named_in_a_warning(home: Path) -> None:
         assert "--preload pool: it has started 1 native threads" in job.err
 
 
+def test_modules_may_change_signals_and_directory_and_fork(home: Path) -> None:
+    (home / "bad.py").write_text(
+        "import os, signal\n"
+        "os.chdir('/')\n"
+        "signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
+        "os.fork()\n"
+    )
+    program = "import os\ntell('up', os.getcwd(), os.path.abspath(__file__))\n"
+    with agent(home, "--preload=bad", program=program) as job:
+        assert job.wait() == 0, job.err
+        assert job.told("up") == [f"{home} {home / 'worker.py'}"]
+        assert "was lost" not in job.err
+
+
+def test_a_module_that_makes_forking_fail_ends_the_job(home: Path) -> None:
+    (home / "bad.py").write_text(
+        "import os, signal\n"
+        "os.register_at_fork(before=lambda: os.kill(os.getpid(), signal.SIGKILL))\n"
+    )
+    with agent(home, "--preload=bad", program="") as job:
+        assert job.wait() == 75
+        assert "the process that imports bad for the workers died 3 times" in job.err
+
+
 def test_a_module_that_kills_its_process_ends_the_job(home: Path) -> None:
     (home / "bad.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
     with agent(home, "--preload=bad", program="") as job:

@@ -24,7 +24,7 @@ from rallypoint.process.reaper import reap_orphans_of
 from rallypoint.process.spawn import Command, WorkerProcess
 
 _ATTEMPTS = 3
-"""A process that dies so often before it is ready does so of its imports."""
+"""A process that dies so often before it has forked workers does so of its imports."""
 _SLOW_S = 5.0
 """Imports that take longer are mentioned: somebody may be watching."""
 
@@ -91,6 +91,7 @@ class PreparedOrigin(WorkerOrigin):
         except PreparedProcessLostError as error:
             self._replace()
             raise OriginLostError(str(error)) from error
+        self._attempts = 0
         self._sessions = {self._process.pid, *(process.pid for process in processes)}
         return processes
 
@@ -138,6 +139,8 @@ class PreparedOrigin(WorkerOrigin):
         try:
             said = self._process.readiness()
         except PreparedProcessLostError:
+            if self._ready.is_set():
+                self._attempts = 0  # It was idle: that somebody has killed it proves nothing.
             self._replace()
         else:
             if said is not None:
@@ -149,12 +152,10 @@ class PreparedOrigin(WorkerOrigin):
             return
         for warning in said.warnings if self._attempts == 1 else ():
             self._on_notice(warning)
-        self._attempts = 0
         self._ready.set()
 
     def _replace(self) -> None:
         """Somebody has killed it, or its imports have."""
-        was_ready = self._ready.is_set()
         self._ready.clear()
         if self._process is not None:
             asyncio.get_running_loop().remove_reader(self._process.fileno())
@@ -162,7 +163,7 @@ class PreparedOrigin(WorkerOrigin):
             self._process = None
         if self._on_error is None:
             return
-        if not was_ready and self._attempts >= _ATTEMPTS:
+        if self._attempts >= _ATTEMPTS:
             modules = ", ".join(self._config.preload) or "nothing"
             text = f"the process that imports {modules} for the workers died {_ATTEMPTS} times"
             self._give_up(InfrastructureError(f"{text} meanwhile: try without preload"))

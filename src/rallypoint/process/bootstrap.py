@@ -50,7 +50,7 @@ def run_pickled_call(call_fd: int, result_fd: int, inherited: list[int]) -> None
             function, args = _load(content)
             assert callable(function)
             del current._inheriting  # type: ignore[attr-defined]
-            _leave_result(result_fd, function, function(*args))
+            _call(function, args, result_fd)
 
         from rallypoint.process.inherited_fds import inherit
 
@@ -93,7 +93,7 @@ def run_call(
 ) -> None:
     """In a fork of the caller, which has function and arguments."""
     set_environ(environ)
-    _recorded(lambda: _leave_result(result_fd, function, function(*args)))
+    _recorded(lambda: _call(function, args, result_fd))
 
 
 def run_command(argv: Sequence[str], environ: Mapping[str, str]) -> None:
@@ -174,19 +174,31 @@ def _load(content: object) -> tuple[object, tuple[object, ...]]:
     return function, args
 
 
+def _call(function: Callable[..., object], args: tuple[object, ...], result_fd: int) -> None:
+    worker = os.getpid()
+    result = function(*args)
+    if os.getpid() == worker:  # The function has forked, and this is its child: no worker.
+        _leave_result(result_fd, function, result)
+
+
 def _leave_result(result_fd: int, function: object, result: object) -> None:
     import pickle
 
     try:
         with open(result_fd, "wb", buffering=1 << 20, closefd=False) as file:
             pickle.dump(result, file, protocol=pickle.HIGHEST_PROTOCOL)
+    except OSError as error:
+        raise OSError(f"{_what(function, result)} can't be handed over: {error}") from error
     except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as error:
         os.ftruncate(result_fd, 0)
-        name = getattr(function, "__qualname__", None) or repr(function)
         raise TypeError(
-            f"the result of {name} ({type(result).__qualname__}) can't be pickled: {error}: "
-            "return plain data"
+            f"{_what(function, result)} can't be pickled: {error}: return plain data"
         ) from error
+
+
+def _what(function: object, result: object) -> str:
+    name = getattr(function, "__qualname__", None) or repr(function)
+    return f"the result of {name} ({type(result).__qualname__})"
 
 
 def _read(fd: int) -> bytes:

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterable
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 from rallypoint.process import dispositions, syscalls
 
@@ -27,22 +27,33 @@ def run_forked(
     dispositions.reset_in_child(changed, dispositions.IGNORED_BY_PYTHON)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     syscalls.close_fds_except(keep_fds)
+    # To be closed for a child of `multiprocessing`; a worker reads what any other would.
+    stdin, sys.stdin = sys.stdin, None
+    interrupts: list[BaseException] = []
     code = 1
     try:
         from multiprocessing import get_context
 
-        child = get_context("fork").Process(target=_shown, args=(body,))
+        child = get_context("fork").Process(target=_shown, args=(body, stdin, interrupts))
         code = child._bootstrap()  # type: ignore[attr-defined]
+        if interrupts:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGINT)
     finally:
         os._exit(code)
 
 
-def _shown(body: Callable[[], None]) -> None:
+def _shown(body: Callable[[], None], stdin: TextIO | None, interrupts: list[BaseException]) -> None:
+    sys.stdin = stdin
     atexit._clear()
     try:
         body()
-    except Exception:
+    except SystemExit:
+        raise
+    except BaseException as error:
         sys.excepthook(*sys.exc_info())
+        if isinstance(error, KeyboardInterrupt):
+            interrupts.append(error)
         sys.exit(1)
     finally:
         atexit._run_exitfuncs()

@@ -113,6 +113,7 @@ def prepare(modules: list[str], argv: list[str], fds: list[int]) -> list[str]:
         assert line is not None
         command_line.add_first_path(line)
     main_module = bootstrap.prepare_from(fds[0]) if fds else {}
+    pid, directory = os.getpid(), os.open(".", os.O_PATH)
     warnings: list[str] = []
     for name in modules:
         before = len(native_threads.native_threads())
@@ -120,6 +121,8 @@ def prepare(modules: list[str], argv: list[str], fds: list[int]) -> list[str]:
             _import(name, main_module)
         except BaseException as error:
             raise Broken(_why_not_imported(name, error)) from error
+        if os.getpid() != pid:
+            os._exit(0)  # The module has forked, and its child has come back from the import.
         if python := native_threads.python_threads():
             raise Broken(
                 f"--preload {name}: it has started a Python thread ({python[0]}), and what has "
@@ -136,6 +139,8 @@ def prepare(modules: list[str], argv: list[str], fds: list[int]) -> list[str]:
                 f"--preload {name}: it has started {len(native) - before} native threads "
                 f"({', '.join(sorted(set(native)))}), which the workers will not have"
             )
+    os.fchdir(directory)  # Where the workers start, whatever a module has done.
+    os.close(directory)
     gc.collect()
     gc.freeze()  # Whoever looks for garbage writes to every page, and would copy it.
     return warnings
@@ -161,12 +166,19 @@ def serve(agent: socket.socket, prctl: Any) -> Worker:
         os.close(write)
         with open(read, "rb") as file:
             told = file.read()
-        os.waitpid(child, 0)  # From here on its children are the agent's.
+        _wait_for(child)  # From here on its children are the agent's.
         _answer(agent, pids=[pid for (pid,) in _RECORD.iter_unpack(told)])
         for fd in fds:
             os.close(fd)
         for worker in batch:
             _close(worker)
+
+
+def _wait_for(child: int) -> None:
+    try:
+        os.waitpid(child, 0)
+    except ChildProcessError:
+        pass  # A module has SIGCHLD ignored, or handled by reaping everybody: it is gone.
 
 
 def become(worker: Worker) -> None:
