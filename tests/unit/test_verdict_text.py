@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from rallypoint.cli.verdict_text import FirstCause, VerdictView, verdict_json, verdict_lines
 from rallypoint.core.model import Outcome
+from rallypoint.core.wording import STACKS
 
 KILLED = FirstCause(
     node="gpu4",
@@ -120,6 +121,30 @@ def test_A7_an_end_that_no_worker_caused_is_one_line() -> None:
     ]
     assert lines(replace(view, outcome=Outcome.PREEMPTED, reason="SIGTERM to gpu1")) == [
         "rallypoint: job train-7 was preempted in round 2: SIGTERM to gpu1"
+    ]
+    left = "this node left the job: it got SIGTERM"
+    assert lines(replace(view, outcome=Outcome.PREEMPTED, reason=left)) == [
+        "rallypoint: this node left job train-7 in round 2: it got SIGTERM"
+    ]
+
+
+def test_A2_a_hang_is_told_with_what_the_worker_was_doing() -> None:
+    text = "no progress for 300 s: at step 17 while others are at 42"
+    assert FAILED.cause is not None
+    cause = replace(
+        FAILED.cause,
+        exit_code=None,
+        signal=None,
+        message=text,
+        detail=(STACKS, '  File "train.py", line 9 in evaluate'),
+        detail_is_traceback=False,
+    )
+    told = lines(replace(FAILED, cause=cause))
+    assert " hung at " in told[0]
+    assert told[1:4] == [
+        f"    error: {text}",
+        f"    {STACKS}",
+        '      |   File "train.py", line 9 in evaluate',
     ]
 
 

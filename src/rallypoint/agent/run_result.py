@@ -8,6 +8,7 @@ from rallypoint.agent.participation import JobEnd
 from rallypoint.agent.worker_group import RunResult, WorkerState
 from rallypoint.core.group_events import FinishKind
 from rallypoint.core.model import Outcome, Verdict, WorkerFailure
+from rallypoint.core.wording import LEFT
 from rallypoint.errors import (
     InfrastructureError,
     RendezvousClosedError,
@@ -31,6 +32,8 @@ def run_result(end: JobEnd) -> RunResult:
     finish, verdict = end.finish, end.finish.verdict
     if finish.kind in (FinishKind.EXPELLED, FinishKind.COORDINATOR_LOST):
         raise RendezvousConnectionError(finish.text or "this node was expelled from the job")
+    if finish.kind is FinishKind.STUCK:
+        raise InfrastructureError(finish.text)
     if verdict is not None and verdict.outcome is Outcome.SUCCEEDED:
         return RunResult(WorkerState.SUCCEEDED, dict(end.return_values), {})
     if verdict is not None and verdict.outcome is Outcome.FAILED:
@@ -41,7 +44,7 @@ def run_result(end: JobEnd) -> RunResult:
         raise KeyboardInterrupt
     if end.caught or verdict is None:
         number = signal.Signals(end.caught or finish.signal)
-        raise SignalException(f"this node left the job: it got {number.name}", number)
+        raise SignalException(finish.text or f"{LEFT}: it got {number.name}", number)
     raise _no_result(verdict)
 
 

@@ -15,7 +15,7 @@ from msgspec import Struct
 from rallypoint.cli.render import PROGRAM, clock_text, duration_text, iso_text, one_line
 from rallypoint.core.handler_round import NOT_NEEDED
 from rallypoint.core.model import Outcome
-from rallypoint.core.wording import STACKS, count
+from rallypoint.core.wording import LEFT, STACKS, count
 from rallypoint.observe.summary import CauseSummary
 
 _INDENT = "    "
@@ -77,6 +77,10 @@ def verdict_lines(
         return (f"{job} succeeded in {_took_text(view.elapsed_s)}{after}",)
     if view.outcome is Outcome.CANCELLED and view.reason.startswith("cancelled "):
         return (f"{job} was {one_line(view.reason)}",)
+    if view.outcome is Outcome.PREEMPTED and view.reason.startswith(LEFT):
+        why = view.reason.removeprefix(LEFT)
+        job_id = one_line(view.run_id)
+        return (f"{PROGRAM}: this node left job {job_id} in round {view.round}{one_line(why)}",)
     if view.cause is None:
         how = {
             Outcome.FAILED: "failed",

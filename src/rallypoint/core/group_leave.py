@@ -20,7 +20,7 @@ from rallypoint.core.group_events import (
     WaitKind,
 )
 from rallypoint.core.group_state import GroupSettings, GroupState, Phase, Then, abort, stop, wait
-from rallypoint.core.wording import signal_name
+from rallypoint.core.wording import LEFT, signal_name
 
 ANNOUNCE_S = 1.0
 """How long a drain waits for the coordinator to know of it."""
@@ -118,5 +118,5 @@ def _cancel(state: GroupState, number: int) -> list[GroupEffect]:
 
 
 def _finish(state: GroupState) -> Finish:
-    text = f"this node left the job: {state.leaving_why}"
+    text = f"{LEFT}: {state.leaving_why}"
     return Finish(FinishKind.SIGNAL, signal=state.signal, text=text)

@@ -9,6 +9,8 @@ from rallypoint.core.model import NodeRef, SharedSettings
 
 STACKS = "what it was doing:"
 """The first line of a detail that is no traceback of an exception, but stacks."""
+LEFT = "this node left the job"
+"""How the reason of an agent begins whose node left while the job went on, for all it knows."""
 NAMES_MAX = 8
 """So many nodes are named; thousands would hide the sentence."""
 
