@@ -77,6 +77,10 @@ def test_A7_drain_names_what_is_wrong_in_one_line(cluster: Cluster) -> None:
     nobody = drain(cluster, "z")
     assert nobody.returncode == 2
     assert "there is no node 'z' in the job; there are a, b" in nobody.stderr
+    garbled = drain(cluster, "z\n\x1b[31m")
+    assert garbled.returncode == 2
+    assert garbled.stderr.isascii()
+    assert "\x1b" not in garbled.stderr
     stranger = drain(cluster, "a", "--insecure")
     assert stranger.returncode == 2
     cluster.end_well(a, b)
@@ -84,6 +88,6 @@ def test_A7_drain_names_what_is_wrong_in_one_line(cluster: Cluster) -> None:
     gone = drain(cluster, "a")
     assert gone.returncode == 75
     assert "can't reach the coordinator" in gone.stderr
-    for failed in (other, nobody, stranger, gone):
+    for failed in (other, nobody, garbled, stranger, gone):
         assert len(failed.stderr.splitlines()) == 1
         assert failed.stdout == ""

@@ -149,6 +149,19 @@ def test_the_bell_rings_for_what_is_new(tmp_path: Path) -> None:
     asyncio.run(body())
 
 
+@pytest.mark.parametrize("time_s", [1e12, 1e30, 1e300])
+def test_a_time_of_the_far_future_fits_on_the_board(tmp_path: Path, time_s: float) -> None:
+    async def body() -> None:
+        async with a_board(tmp_path, 1) as board:
+            board.request(BoardRequest.DRAIN, time_s)
+            board.hold(time_s)
+            with workers(board, 1) as (one,):
+                assert one.ask("worker.drain_requested()") == "True"
+                assert one.ask("worker.is_current()") == "True"
+
+    asyncio.run(body())
+
+
 def test_is_current_until_the_round_ends(tmp_path: Path) -> None:
     async def body() -> None:
         async with a_board(tmp_path, 1) as board:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 from tests.unit.jobs import RULES, A, B, failed, running
 
@@ -48,6 +49,15 @@ def test_blame_over_all_nodes() -> None:
     alone = hang.blamed([Found("a", behind(5, 300.0), 5)])
     assert alone is not None
     assert alone[1].message == "no progress for 300 s: at step 5"
+
+
+@pytest.mark.parametrize(
+    ("silent_s", "shown"), [(3.0212, "3.02"), (99.97, "100"), (1800.4, "1800"), (86400.0, "86400")]
+)
+def test_a_long_silence_is_told_in_seconds_without_an_exponent(silent_s: float, shown: str) -> None:
+    _, failure = hang.blamed([Found("a", behind(5, silent_s), 5)]) or ("", None)
+    assert failure is not None
+    assert failure.message == f"no progress for {shown} s: at step 5"
 
 
 def test_every_node_is_asked_once_and_may_take_five_seconds() -> None:

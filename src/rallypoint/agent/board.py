@@ -100,7 +100,7 @@ class WorkerBoard:
         if kind is not self._kind:
             self._number += 1
             self._kind = kind
-        self._write(at.DEADLINE, time.monotonic_ns() + int(deadline_s * at.NS_PER_S))
+        self._write(at.DEADLINE, time.monotonic_ns() + _ns(deadline_s))
         self._write(at.REQUEST, layout.pack_request(self._number, kind))
 
     def withdraw(self) -> None:
@@ -112,7 +112,7 @@ class WorkerBoard:
     def hold(self, until_s: float) -> None:
         """This node has its place until then, in seconds on CLOCK_BOOTTIME: workers can see when
         that is over, even while this agent can't tell them."""
-        self._write(at.HELD_UNTIL, int(until_s * at.NS_PER_S))
+        self._write(at.HELD_UNTIL, _ns(until_s))
 
     def retire(self) -> None:
         """The round has ended for these workers: `rallypoint.worker.is_current` is false now."""
@@ -199,6 +199,11 @@ class WorkerBoard:
     def _write(self, word: int, value: int) -> None:
         if self._fd >= 0:
             os.pwrite(self._fd, layout.pack_word(value), at.WORD_BYTES * word)
+
+
+def _ns(time_s: float) -> int:
+    """No word can tell of a far future; half of what it can tell leaves room to add to."""
+    return int(min(time_s, at.MAX_WORD / 2 / at.NS_PER_S) * at.NS_PER_S)
 
 
 def _remove(folder: str) -> None:

@@ -14,7 +14,7 @@ from rallypoint.core import checkpoint_request as requests
 from rallypoint.core.checkpoint_request import Request, RequestState
 from rallypoint.core.group_events import Exit
 from rallypoint.core.model import EndKind, Stamp
-from rallypoint.core.wording import signal_name, signal_number
+from rallypoint.core.wording import brief_seconds, signal_name, signal_number
 from rallypoint.wire import messages as m
 from rallypoint.wire.board import BoardRequest
 
@@ -105,7 +105,7 @@ class Checkpoints:
         if by_signal:
             text += f" by {signal_name(self._drain_signal)}"
         if request.left_s is not None:
-            text += f", {request.left_s:.3g} s left"
+            text += f", {brief_seconds(request.left_s)} s left"
         return f"{text} ({request.reason})"
 
 

@@ -16,7 +16,7 @@ from rallypoint.cli.options import environ_token
 from rallypoint.cli.scan import Value
 from rallypoint.config import DEFAULT_COORDINATOR_PORT, Endpoint
 from rallypoint.core.model import UNNAMED_RUN_ID
-from rallypoint.core.wording import quoted
+from rallypoint.core.wording import quoted, shown
 from rallypoint.errors import RendezvousConnectionError, UsageError
 from rallypoint.rendezvous.connection import ClientConnection, dial
 from rallypoint.rendezvous.endpoint import NotYet, resolve
@@ -99,7 +99,7 @@ async def _converse(connection: ClientConnection, options: _Options) -> None:
         if not isinstance(answer, m.DrainAnswer):
             continue
         if not answer.found:
-            raise UsageError(f"drain {options.node}: {answer.text}")
+            raise UsageError(f"drain {shown(options.node)}: {answer.text}")
         print(answer.text, flush=True)
         if answer.done or not options.wait:
             return

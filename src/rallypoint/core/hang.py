@@ -15,6 +15,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from rallypoint.core.model import WorkerFailure
+from rallypoint.core.wording import brief_seconds
 
 COLLECT_S = 5.0
 """How long the nodes may take to tell what their workers do."""
@@ -87,5 +88,5 @@ def blamed(found: Sequence[Found]) -> tuple[str, WorkerFailure] | None:
     where = f"at step {behind.step}"
     if furthest > behind.step:
         where += f" while others are at {furthest}"
-    text = f"no progress for {behind.silent_s:.3g} s: {where}"
+    text = f"no progress for {brief_seconds(behind.silent_s)} s: {where}"
     return node_id, replace(behind.failure, message=text, reason=text)

@@ -20,6 +20,11 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
+def brief_seconds(time_s: float) -> str:
+    """`3.02` or `1800`: what matters of a time in seconds, without an exponent."""
+    return f"{time_s:.3g}" if time_s < 100 else f"{time_s:.0f}"
+
+
 def shown(text: str) -> str:
     """Foreign text within a sentence: as it is, or quoted where it would break the line."""
     return text if text.isprintable() else quoted(text)
