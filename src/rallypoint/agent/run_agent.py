@@ -50,11 +50,13 @@ def run_agent(
     # A call and a result for each, if there is a function.
     have_descriptors_for(config.workers.count * (2 if config.workers.function else 1))
     config, cpus = _bound(config)
+    # First, for it takes its time: until the guard runs, a killed agent would leave its folders.
+    origin = make_origin(config.workers, cpus)
     files = OutputFiles.open(config)
     scratch = make_scratch(config.output.temp_dir, config.rendezvous.run_id)
     try:
         passing = [path for path in (files.passing_dir, scratch) if path]
-        sidecars = Sidecars.start(passing, make_origin(config.workers, cpus))
+        sidecars = Sidecars.start(passing, origin)
         try:
             loop, selector = new_loop()
         except BaseException:

@@ -17,16 +17,22 @@ class PickledCall:
     """A call as a worker reads it: the caller's preparation, then the function and its arguments.
 
     `fds` are copies of the descriptors in the arguments. All stay open for the restarts to come,
-    until `close`.
+    until `close`, or for as long as this object lives.
     """
 
     def __init__(self, fd: int, fds: Sequence[int]) -> None:
         self.fd, self.fds = fd, tuple(fds)
+        self._is_open = True
 
     def close(self) -> None:
-        """Call exactly once."""
-        for fd in (self.fd, *self.fds):
-            os.close(fd)
+        """Safe to repeat."""
+        if self._is_open:
+            self._is_open = False
+            for fd in (self.fd, *self.fds):
+                os.close(fd)
+
+    def __del__(self) -> None:
+        self.close()
 
 
 def pickle_calls(call: FunctionCall) -> list[PickledCall]:
