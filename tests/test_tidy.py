@@ -51,7 +51,7 @@ LAYERS = (
     {"wire"},
     {"core"},
 )
-ANYWHERE = frozenset({"errors", "config", ""})
+ANYWHERE = frozenset({"errors", "config", "lazy", ""})
 SPAWNING_MODULES = frozenset({"subprocess", "multiprocessing", "pty", "concurrent"})
 SPAWNING_CALLS = re.compile(
     r"os\.(kill|killpg|fork|forkpty|system|popen|startfile|posix_spawnp?|(exec|spawn)[vlpe]+)"

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -16,33 +13,6 @@ import rallypoint.testing
 from rallypoint.errors import StoreTimeoutError
 from rallypoint.rendezvous import RendezvousStateError, RendezvousStoreInfo
 from rallypoint.store import HashStore
-
-PACKAGES = (rallypoint.rendezvous, rallypoint.testing)
-IN_THE_WAY = """
-import sys
-before = set(sys.modules)
-import rallypoint.rendezvous, rallypoint.testing
-print(sorted(name for name in set(sys.modules) - before if name.startswith("rallypoint.")))
-from rallypoint.rendezvous import RendezvousParameters
-late = ("rallypoint.rendezvous.dynamic", "rallypoint.store")
-print([name for name in late if name in sys.modules])
-"""
-
-
-@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.__name__)
-def test_every_name_that_is_offered_is_there_and_is_listed(package: ModuleType) -> None:
-    for name in package.__all__:
-        assert getattr(package, name).__class__ is not ModuleType
-    assert set(package.__all__) <= set(dir(package))
-    with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):
-        _ = package.Nothing
-
-
-def test_a_package_imports_what_is_asked_for_and_no_more() -> None:
-    ran = subprocess.run(
-        [sys.executable, "-c", IN_THE_WAY], capture_output=True, text=True, check=True
-    )
-    assert ran.stdout.splitlines() == ["['rallypoint.rendezvous', 'rallypoint.testing']", "[]"]
 
 
 def test_the_names_of_torch_are_here() -> None:

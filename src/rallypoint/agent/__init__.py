@@ -5,8 +5,9 @@ Importing this package imports nothing else; a name is imported when it is first
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from rallypoint.lazy import exports
 
 if TYPE_CHECKING:
     from rallypoint.agent.elastic_agent import ElasticAgent, SimpleElasticAgent
@@ -30,22 +31,11 @@ __all__ = [
     "WorkerState",
 ]
 
-_MODULES = {
-    "LocalElasticAgent": "local_agent",
-    **dict.fromkeys(("ElasticAgent", "SimpleElasticAgent"), "elastic_agent"),
-    **dict.fromkeys(
-        ("RunResult", "Worker", "WorkerGroup", "WorkerSpec", "WorkerState"), "worker_group"
-    ),
-}
-
-
-def __getattr__(name: str) -> object:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = exports(
+    globals(),
+    {
+        ".elastic_agent": ("ElasticAgent", "SimpleElasticAgent"),
+        ".local_agent": ("LocalElasticAgent",),
+        ".worker_group": ("RunResult", "Worker", "WorkerGroup", "WorkerSpec", "WorkerState"),
+    },
+)

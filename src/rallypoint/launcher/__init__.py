@@ -9,8 +9,9 @@ Importing this package imports nothing else; a name is imported when it is first
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from rallypoint.lazy import exports
 
 if TYPE_CHECKING:
     from rallypoint.launcher.launch_config import LaunchConfig
@@ -18,15 +19,10 @@ if TYPE_CHECKING:
 
 __all__ = ["LaunchConfig", "elastic_launch", "launch", "launch_agent"]
 
-
-def __getattr__(name: str) -> object:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = "launch_config" if name == "LaunchConfig" else "launched_job"
-    value: object = getattr(import_module(f"{__name__}.{module}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = exports(
+    globals(),
+    {
+        ".launch_config": ("LaunchConfig",),
+        ".launched_job": ("elastic_launch", "launch", "launch_agent"),
+    },
+)

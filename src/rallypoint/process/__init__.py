@@ -5,8 +5,9 @@ Importing this package imports nothing else; a name is imported when it is first
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from rallypoint.lazy import exports
 
 if TYPE_CHECKING:
     from rallypoint.config import AffinityMode, NumaOptions
@@ -42,36 +43,18 @@ __all__ = [
     "to_map",
 ]
 
-_MODULES = {
-    "AffinityMode": "rallypoint.config",
-    "ChildFailedError": "rallypoint.errors",
-    "DefaultLogsSpecs": "rallypoint.process.logs_specs",
-    "ErrorHandler": "rallypoint.worker.error_file",
-    "LogsDest": "rallypoint.process.logs_specs",
-    "LogsSpecs": "rallypoint.process.logs_specs",
-    "PContext": "rallypoint.process.process_context",
-    "NumaOptions": "rallypoint.config",
-    "ProcessFailure": "rallypoint.process.process_failure",
-    "RunProcsResult": "rallypoint.process.process_context",
-    "SignalException": "rallypoint.errors",
-    "Std": "rallypoint.process.std_map",
-    "TailLog": "rallypoint.process.tail_log",
-    "get_error_handler": "rallypoint.worker.error_file",
-    "record": "rallypoint.worker.error_file",
-    "redirect_stderr": "rallypoint.process.redirects",
-    "redirect_stdout": "rallypoint.process.redirects",
-    "start_processes": "rallypoint.process.start_processes",
-    "to_map": "rallypoint.process.std_map",
-}
-
-
-def __getattr__(name: str) -> object:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(import_module(_MODULES[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = exports(
+    globals(),
+    {
+        "rallypoint.config": ("AffinityMode", "NumaOptions"),
+        "rallypoint.errors": ("ChildFailedError", "SignalException"),
+        ".logs_specs": ("DefaultLogsSpecs", "LogsDest", "LogsSpecs"),
+        ".process_context": ("PContext", "RunProcsResult"),
+        ".process_failure": ("ProcessFailure",),
+        ".redirects": ("redirect_stderr", "redirect_stdout"),
+        ".start_processes": ("start_processes",),
+        ".std_map": ("Std", "to_map"),
+        ".tail_log": ("TailLog",),
+        "rallypoint.worker.error_file": ("ErrorHandler", "get_error_handler", "record"),
+    },
+)

@@ -6,8 +6,9 @@ who needs one backend does not pay for the others.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from rallypoint.lazy import exports
 
 if TYPE_CHECKING:
     from rallypoint.errors import (
@@ -89,41 +90,41 @@ __all__ = [
     "SettingsConflictError",
 ]
 
-_MODULES = {
-    "BeatingBackend": "rallypoint.rendezvous.backend",
-    "LetterBackend": "rallypoint.rendezvous.backend",
-    "RendezvousBackend": "rallypoint.rendezvous.backend",
-    "WakingBackend": "rallypoint.rendezvous.backend",
-    "C10dRendezvousBackend": "rallypoint.rendezvous.c10d_backend",
-    "create_backend": "rallypoint.rendezvous.c10d_store",
-    "CoordinatorRendezvousHandler": "rallypoint.rendezvous.coordinator_handler",
-    "DynamicRendezvousHandler": "rallypoint.rendezvous.dynamic",
-    "create_handler": "rallypoint.rendezvous.dynamic",
-    "RendezvousClosedException": "rallypoint.rendezvous.handler",
-    "RendezvousHandler": "rallypoint.rendezvous.handler",
-    "RendezvousInfo": "rallypoint.rendezvous.handler",
-    "RendezvousNonRetryableError": "rallypoint.rendezvous.handler",
-    "RendezvousStoreInfo": "rallypoint.rendezvous.handler",
-    "RendezvousTimeoutException": "rallypoint.rendezvous.handler",
-    "MemoryRendezvousBackend": "rallypoint.rendezvous.memory_backend",
-    "RendezvousParameters": "rallypoint.rendezvous.parameters",
-    "RendezvousSettings": "rallypoint.rendezvous.parameters",
-    "RendezvousTimeout": "rallypoint.rendezvous.parameters",
-    "RendezvousHandlerCreator": "rallypoint.rendezvous.registry",
-    "RendezvousHandlerRegistry": "rallypoint.rendezvous.registry",
-    "get_rendezvous_handler": "rallypoint.rendezvous.registry",
-    "rendezvous_handler_registry": "rallypoint.rendezvous.registry",
-    "StaticRendezvousHandler": "rallypoint.rendezvous.static_handler",
-}
-
-
-def __getattr__(name: str) -> object:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(import_module(_MODULES.get(name, "rallypoint.errors")), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = exports(
+    globals(),
+    {
+        "rallypoint.errors": (
+            "ParameterError",
+            "RendezvousClosedError",
+            "RendezvousConnectionError",
+            "RendezvousError",
+            "RendezvousGracefulExitError",
+            "RendezvousPlugInError",
+            "RendezvousStateError",
+            "RendezvousTimeoutError",
+            "SettingsConflictError",
+        ),
+        ".backend": ("BeatingBackend", "LetterBackend", "RendezvousBackend", "WakingBackend"),
+        ".c10d_backend": ("C10dRendezvousBackend",),
+        ".c10d_store": ("create_backend",),
+        ".coordinator_handler": ("CoordinatorRendezvousHandler",),
+        ".dynamic": ("DynamicRendezvousHandler", "create_handler"),
+        ".handler": (
+            "RendezvousClosedException",
+            "RendezvousHandler",
+            "RendezvousInfo",
+            "RendezvousNonRetryableError",
+            "RendezvousStoreInfo",
+            "RendezvousTimeoutException",
+        ),
+        ".memory_backend": ("MemoryRendezvousBackend",),
+        ".parameters": ("RendezvousParameters", "RendezvousSettings", "RendezvousTimeout"),
+        ".registry": (
+            "RendezvousHandlerCreator",
+            "RendezvousHandlerRegistry",
+            "get_rendezvous_handler",
+            "rendezvous_handler_registry",
+        ),
+        ".static_handler": ("StaticRendezvousHandler",),
+    },
+)

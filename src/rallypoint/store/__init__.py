@@ -6,8 +6,9 @@ the launcher needs no store until a round has one.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from rallypoint.lazy import exports
 
 if TYPE_CHECKING:
     from rallypoint.errors import (
@@ -38,23 +39,21 @@ __all__ = [
     "TCPStore",
 ]
 
-_MODULES = {
-    "AsyncTCPStore": "rallypoint.store.async_tcp_store",
-    "FileStore": "rallypoint.store.file_store",
-    "HashStore": "rallypoint.store.hash_store",
-    "PrefixStore": "rallypoint.store.prefix_store",
-    "Store": "rallypoint.store.store",
-    "TCPStore": "rallypoint.store.tcp_store",
-}
-
-
-def __getattr__(name: str) -> object:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(import_module(_MODULES.get(name, "rallypoint.errors")), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = exports(
+    globals(),
+    {
+        "rallypoint.errors": (
+            "StoreConnectionError",
+            "StoreCorruptError",
+            "StoreError",
+            "StoreQueueEmptyError",
+            "StoreTimeoutError",
+        ),
+        ".async_tcp_store": ("AsyncTCPStore",),
+        ".file_store": ("FileStore",),
+        ".hash_store": ("HashStore",),
+        ".prefix_store": ("PrefixStore",),
+        ".store": ("Store",),
+        ".tcp_store": ("TCPStore",),
+    },
+)

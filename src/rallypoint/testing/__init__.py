@@ -5,8 +5,9 @@ Importing this package imports nothing else; a name is imported when it is first
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from rallypoint.lazy import exports
 
 if TYPE_CHECKING:
     from rallypoint.testing.backend_contract import RendezvousBackendContract
@@ -27,25 +28,14 @@ __all__ = [
     "VirtualTimers",
 ]
 
-_MODULES = {
-    "RendezvousBackendContract": "rallypoint.testing.backend_contract",
-    "Cluster": "rallypoint.testing.cluster",
-    "Clock": "rallypoint.testing.fake_clock",
-    "FakeClock": "rallypoint.testing.fake_clock",
-    "Scenario": "rallypoint.testing.scenario",
-    "SharedCluster": "rallypoint.testing.shared_cluster",
-    "RoundHost": "rallypoint.testing.virtual_time",
-    "VirtualTimers": "rallypoint.testing.virtual_time",
-}
-
-
-def __getattr__(name: str) -> object:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(import_module(_MODULES[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = exports(
+    globals(),
+    {
+        ".backend_contract": ("RendezvousBackendContract",),
+        ".cluster": ("Cluster",),
+        ".fake_clock": ("Clock", "FakeClock"),
+        ".scenario": ("Scenario",),
+        ".shared_cluster": ("SharedCluster",),
+        ".virtual_time": ("RoundHost", "VirtualTimers"),
+    },
+)

@@ -14,6 +14,8 @@ Importing this package imports nothing else; a name is imported when it is first
 
 from __future__ import annotations
 
+from rallypoint.lazy import exports
+
 TYPE_CHECKING = False  # That of `typing` would cost a worker several ms.
 if TYPE_CHECKING:
     from rallypoint.timer.file_timer import FileTimerClient, FileTimerRequest, FileTimerServer
@@ -40,31 +42,12 @@ __all__ = [
     "expires",
 ]
 
-_MODULES = {
-    "FileTimerClient": "file_timer",
-    "FileTimerRequest": "file_timer",
-    "FileTimerServer": "file_timer",
-    "LocalTimerClient": "local_timer",
-    "LocalTimerServer": "local_timer",
-    "MultiprocessingRequestQueue": "local_timer",
-    "RequestQueue": "server",
-    "TimerClient": "scope",
-    "TimerRequest": "server",
-    "TimerServer": "server",
-    "configure": "scope",
-    "expires": "scope",
-}
-
-
-def __getattr__(name: str) -> object:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    value: object = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = exports(
+    globals(),
+    {
+        ".file_timer": ("FileTimerClient", "FileTimerRequest", "FileTimerServer"),
+        ".local_timer": ("LocalTimerClient", "LocalTimerServer", "MultiprocessingRequestQueue"),
+        ".scope": ("TimerClient", "configure", "expires"),
+        ".server": ("RequestQueue", "TimerRequest", "TimerServer"),
+    },
+)

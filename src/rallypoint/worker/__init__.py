@@ -21,6 +21,8 @@ Importing this package imports nothing else; a name is imported when it is first
 
 from __future__ import annotations
 
+from rallypoint.lazy import exports
+
 TYPE_CHECKING = False  # That of `typing` would cost a worker several ms.
 if TYPE_CHECKING:
     from rallypoint.worker.checkpoints import (
@@ -49,31 +51,18 @@ __all__ = [
     "store",
 ]
 
-_MODULES = {
-    "Context": "place",
-    "ErrorHandler": "error_file",
-    "barrier": "meeting",
-    "checkpoint_saved": "checkpoints",
-    "context": "place",
-    "drain_requested": "checkpoints",
-    "get_error_handler": "error_file",
-    "is_current": "checkpoints",
-    "progress": "pace",
-    "record": "error_file",
-    "should_restart_at_checkpoint": "checkpoints",
-    "store": "meeting",
-}
-
-
-def __getattr__(name: str) -> object:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    value: object = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = exports(
+    globals(),
+    {
+        ".checkpoints": (
+            "checkpoint_saved",
+            "drain_requested",
+            "is_current",
+            "should_restart_at_checkpoint",
+        ),
+        ".error_file": ("ErrorHandler", "get_error_handler", "record"),
+        ".meeting": ("barrier", "store"),
+        ".pace": ("progress",),
+        ".place": ("Context", "context"),
+    },
+)
