@@ -11,6 +11,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -315,6 +316,12 @@ def test_programs_are_short_too(folder: str) -> None:
 
 def test_no_large_file_is_tracked() -> None:
     assert [file.name for file in tracked() if file.stat().st_size > FILE_BYTES] == []
+
+
+def test_no_two_tests_have_one_name() -> None:
+    """Pytest can't collect them together."""
+    names = Counter(file.name for file in tracked() if file.name.startswith("test_"))
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 def test_every_exception_has_a_reason_and_a_file() -> None:
