@@ -206,6 +206,8 @@ def test_a_handler_of_logging_gets_the_json_as_its_message(tmp_path: Path) -> No
     [
         ("1 / 0", "ZeroDivisionError: division by zero"),
         ("def make(argument): return 3", "TypeError: 3 has no handle(event) and close()"),
+        ("import sys; sys.exit(5)", "SystemExit: 5"),
+        ("raise ValueError('a\\nb')", r"ValueError: 'a\nb'"),
     ],
 )
 def test_a_handler_of_a_package_that_cant_be_made_is_one_line(

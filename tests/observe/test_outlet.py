@@ -54,6 +54,35 @@ def test_a_receiver_that_raises_is_counted_with_its_first_error() -> None:
     assert outlet.lost == 3
 
 
+def test_a_receiver_that_wants_to_end_the_program_is_counted_and_goes_on() -> None:
+    got: list[int] = []
+
+    def leave_first(item: int) -> None:
+        if item == 0:
+            raise SystemExit("leaving\n")
+        got.append(item)
+
+    outlet = Outlet(leave_first)
+    for n in range(3):
+        outlet.put(n)
+    assert outlet.close(LONG_S) == r"1 failed: SystemExit: 'leaving\n'"
+    assert got == [1, 2]
+
+
+def test_a_receiver_that_hangs_at_its_end_has_lost_nothing() -> None:
+    received, release = threading.Event(), threading.Event()
+
+    def close() -> None:
+        release.wait(LONG_S)
+
+    outlet: Outlet[int] = Outlet(lambda item: received.set(), close)
+    outlet.put(1)
+    assert received.wait(LONG_S)
+    assert outlet.close(1.0) == "it did not close in time"
+    assert outlet.lost == 0
+    release.set()
+
+
 def test_what_is_put_after_the_end_is_dropped() -> None:
     outlet: Outlet[int] = Outlet(lambda item: None)
     outlet.close(LONG_S)

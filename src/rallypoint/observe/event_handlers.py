@@ -140,11 +140,13 @@ def _offered(name: str) -> EntryPoint | None:
 def _made_by(entry: EntryPoint, argument: str) -> EventHandler:
     try:
         return _adapted(entry.load()(argument))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
+        from rallypoint.core.wording import shown
+
         package = entry.dist.name if entry.dist else "?"
         raise ParameterError(
             f"event log handler {entry.name}: that of the package {package} could not be made: "
-            f"{type(error).__name__}: {error}"
+            f"{type(error).__name__}: {shown(str(error))}"
         ) from error
 
 

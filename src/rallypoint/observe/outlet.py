@@ -32,7 +32,7 @@ class Outlet(Generic[_T]):
         self._waiting: SimpleQueue[_T | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._is_closed = False
+        self._is_closed = self._is_receiving = False
         self._abandoned = threading.Event()
         self._dropped = self._failed = 0
         self._first_error = ""
@@ -77,23 +77,27 @@ class Outlet(Generic[_T]):
         """A receiver that hangs is left where it is, in a thread that nobody waits for."""
         self._abandoned.set()
         # The one that it hangs at, and what is behind it but for the mark of the end.
-        self._dropped += max(0, self._waiting.qsize() - 1) + 1
+        self._dropped += max(0, self._waiting.qsize() - 1) + self._is_receiving
+        if not self._dropped:
+            self._first_error = self._first_error or "it did not close in time"
 
     def _work(self) -> None:
         while (item := self._waiting.get()) is not None and not self._abandoned.is_set():
+            self._is_receiving = True
             try:
                 self._receive(item)
-            except Exception as error:
+            except BaseException as error:  # SystemExit, too, would end this thread alone.
                 self._fail(error)
+            self._is_receiving = False
         self._close()
 
     def _close(self) -> None:
         try:
             self._close_receiver()
-        except Exception as error:
+        except BaseException as error:
             self._first_error = self._first_error or _described(error)
 
-    def _fail(self, error: Exception) -> None:
+    def _fail(self, error: BaseException) -> None:
         if not self._abandoned.is_set():
             self._failed += 1
             self._first_error = self._first_error or _described(error)
@@ -109,7 +113,10 @@ class Outlet(Generic[_T]):
         return "; ".join(parts)
 
 
-def _described(error: Exception) -> str:
+def _described(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    return f"{type(error).__name__}: {error}"
+    # Who has no trouble does not pay for it.
+    from rallypoint.core.wording import shown
+
+    return f"{type(error).__name__}: {shown(str(error))}"
