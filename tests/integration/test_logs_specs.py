@@ -40,6 +40,18 @@ class Same(Mine):
         from rallypoint.process import LogsDest
         os.makedirs(self.root, exist_ok=True)
         return LogsDest(error_files={n: f"{self.root}/why.json" for n in envs})
+class Odd(Mine):
+    def reify(self, envs):
+        from rallypoint.process import LogsDest
+        if self.root == "number":
+            return LogsDest(stdouts={0: 5})
+        if self.root == "nul":
+            return LogsDest(stdouts={0: "a" + chr(0)})
+        if self.root == "dict":
+            return {}
+        if self.root == "lines":
+            raise ValueError("first" + chr(10) + "second")
+        raise SystemExit(0)
 class NoReify:
     def __init__(self, **options): pass
 """
@@ -67,7 +79,7 @@ def package(home: Path) -> dict[str, str]:
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: archive\nVersion: 1\n")
     (info / "entry_points.txt").write_text(
         "[rallypoint.logs_specs]\nmine = archive:Mine\nempty = archive:NoReify\n"
-        "gone = archive:Gone\nsame = archive:Same\n"
+        "gone = archive:Gone\nodd = archive:Odd\nsame = archive:Same\n"
         "[torchrun.logs_specs]\nmine = torchs:Torchs\ntorchs = torchs:Torchs\n"
     )
     return {"PYTHONPATH": os.pathsep.join((str(folder), os.environ.get("PYTHONPATH", "")))}
@@ -127,10 +139,15 @@ def test_a_package_that_was_written_for_torchrun_places_files(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--logs-specs=nine",), "--logs-specs nine: needs one of default, empty, gone, mine, sa"),
+        (("--logs-specs=nine",), "--logs-specs nine: needs one of default, empty, gone, mine, od"),
         (("--logs-specs=mine", "--log-dir=bad"), "AssertionError: no such archive"),
         (("--logs-specs=mine", "--log-dir=worse"), "Mine.reify failed: AssertionError: the arc"),
         (("--logs-specs=empty",), "--logs-specs empty: archive:NoReify of the package archive"),
+        (("--logs-specs=odd", "--log-dir=number"), "Odd.reify failed: TypeError: expected str"),
+        (("--logs-specs=odd", "--log-dir=nul"), "ValueError: stdouts has 'a\\x00' for 0"),
+        (("--logs-specs=odd", "--log-dir=dict"), "has no attribute 'stdouts'"),
+        (("--logs-specs=odd", "--log-dir=lines"), "Odd.reify failed: ValueError: first"),
+        (("--logs-specs=odd", "--log-dir=exit"), "Odd.reify failed: SystemExit: 0"),
         (("--logs-specs=gone",), "AttributeError: module 'archive' has no attribute 'Gone'"),
     ],
 )

@@ -53,6 +53,11 @@ def test_spellings_of_one_option(line: str) -> None:
     assert config.workers.argv == (PYTHON, "-u", "train.py")
 
 
+def test_an_empty_log_dir_is_none_as_for_torchrun() -> None:
+    assert parse("--log-dir= --redirects 3 train.py").output.log_dir is None
+    assert parse("train.py", PET_LOG_DIR="").output.log_dir is None
+
+
 def test_a_prefix_that_names_one_torchrun_option_still_does() -> None:
     config = parse("--re 2 --max- 4 --log- logs train.py")
     assert (config.output.redirects, config.output.log_dir) == ("2", "logs")

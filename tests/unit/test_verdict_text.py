@@ -99,6 +99,13 @@ def test_A7_without_any_trace_the_advice_is_to_keep_one() -> None:
     assert "what to do" not in lines(replace(FAILED, cause=told))[-1]
 
 
+def test_A7_only_a_program_that_was_not_found_is_looked_for() -> None:
+    absent = replace(RAISED, exit_code=127, message="exit code 127", detail=())
+    assert "check that the program exists" in lines(replace(FAILED, cause=absent))[-1]
+    full = replace(absent, message="can't write logs under /logs/0: No space left on device")
+    assert "what to do" not in lines(replace(FAILED, cause=full))[-1]
+
+
 def test_A7_a_kill_for_memory_is_told_as_such() -> None:
     message = "killed by SIGKILL: out of memory (the kernel has just killed for memory here)"
     told = lines(replace(FAILED, cause=replace(KILLED, message=message)))

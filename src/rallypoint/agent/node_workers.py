@@ -77,23 +77,3 @@ class NodeWorkers(Protocol):
 
 
 MakeWorkers = Callable[[Stamp, Assignment, OnExits, OnGone], NodeWorkers]
-
-SPAWN_FAILED = 127
-"""Exit code of a worker that could not be started, as a shell would say it."""
-
-
-def could_not_start(
-    assignment: Assignment, role: str, text: str, wall_time: float
-) -> WorkerFailure:
-    """The failure that stands for all workers of a node on which none could be started."""
-    return WorkerFailure(
-        local_rank=0,
-        rank=assignment.base_rank,
-        role=role,
-        pid=0,
-        exit_code=SPAWN_FAILED,
-        signal=None,
-        age_s=0.0,
-        wall_time=wall_time,
-        message=text,
-    )

@@ -39,7 +39,7 @@ def read_output(
         quiet=scanned.on("--quiet"),
         log_format=cast(Literal["text", "json"], chosen),
         log_level=_log_level(environ),
-        log_dir=log_dir.text if log_dir else None,
+        log_dir=(log_dir.text or None) if log_dir else None,
         redirects=values.output_map(redirects) if redirects else "0",
         tee=values.output_map(tee) if tee else "0",
         temp_dir=environ.get("TMPDIR") or "/tmp",

@@ -157,7 +157,7 @@ def _advice(view: VerdictView, cause: FirstCause) -> str:
         return "native code crashed: a core dump (ulimit -c unlimited) shows where"
     if cause.message.startswith("--logs-specs"):
         return "repair the package, or leave --logs-specs out"
-    if cause.exit_code in (126, 127) and not cause.detail:
+    if cause.exit_code in (126, 127) and not cause.detail and _says_no_more(cause):
         return "check that the program exists on that node and may be executed"
     if not cause.detail and not cause.log_file and (not cause.message or _says_no_more(cause)):
         return "run again with --log-dir DIR --tee 3 to keep what each worker writes"

@@ -35,6 +35,12 @@ def quoted(text: str) -> str:
     return ascii(text).replace("\\udc", "\\x")
 
 
+def raised(error: BaseException) -> str:
+    """An exception of somebody's code within a line: its class, and the first line of its text."""
+    first = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {shown(first)}" if first else type(error).__name__
+
+
 def signal_name(number: int) -> str:
     """`SIGKILL` for 9; real-time and unknown ones as `signal 40`."""
     try:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, cast
 
-from rallypoint.core.wording import shown
+from rallypoint.core.wording import raised, shown
 from rallypoint.errors import LogsSpecsError, UsageError
 from rallypoint.process.logs_specs import LogsSpecs
 from rallypoint.process.std_map import Std, StdMap
@@ -50,11 +50,10 @@ def make_logs_specs(
         )
         if not callable(getattr(made, "reify", None)):
             raise TypeError(f"{type(made).__name__} has no method reify")
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise LogsSpecsError(
             f"--logs-specs {name}: {entry.value} of the package "
-            f"{entry.dist.name if entry.dist else '?'} can't be used: "
-            f"{type(error).__name__}: {error}"
+            f"{entry.dist.name if entry.dist else '?'} can't be used: {raised(error)}"
         ) from error
     return cast(LogsSpecs, made)
 

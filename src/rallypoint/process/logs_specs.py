@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
+from typing import TypeVar, cast
 
 from msgspec import Struct, field
 
@@ -17,6 +18,7 @@ from rallypoint.process.log_dir import Layout, LogDir, error_file
 from rallypoint.process.std_map import Std, StdMap, is_named, names_any, streams_of
 from rallypoint.process.streams import NULL_DEVICE
 
+K = TypeVar("K")
 Environs = Mapping[int, Mapping[str, str]]
 """The environment of each worker of this node, by local rank."""
 
@@ -36,6 +38,25 @@ class LogsDest(Struct):
     error_files: dict[int, str] = field(default_factory=dict)
     filtered_stdout: str = ""
     filtered_stderr: str = ""
+
+
+def checked(given: object) -> LogsDest:
+    """What a package's `reify` has returned, as ours. Raises AttributeError, TypeError or
+    ValueError for what is none."""
+    dest = LogsDest()
+    for name in ("stdouts", "stderrs", "tee_stdouts", "tee_stderrs", "error_files"):
+        setattr(dest, name, _paths(name, getattr(given, name)))
+    for name in ("filtered_stdout", "filtered_stderr"):
+        setattr(dest, name, _paths(name, {name: getattr(given, name, "")})[name])
+    return dest
+
+
+def _paths(name: str, given: Mapping[K, object]) -> dict[K, str]:
+    paths = {key: os.fspath(cast(str, path)) for key, path in given.items()}
+    for key, path in paths.items():
+        if "\0" in path:
+            raise ValueError(f"{name} has {path!r} for {key!r}")
+    return paths
 
 
 class LogsSpecs(ABC):

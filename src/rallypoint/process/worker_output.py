@@ -7,10 +7,11 @@ import os
 from msgspec import Struct, field
 
 from rallypoint.config import OutputMode
+from rallypoint.core.wording import raised
 from rallypoint.errors import LogsSpecsError, RallypointError
 from rallypoint.process.limits import out_of_files
 from rallypoint.process.log_dir import open_log, read_tail, set_aside
-from rallypoint.process.logs_specs import DefaultLogsSpecs, Environs, LogsDest, LogsSpecs
+from rallypoint.process.logs_specs import DefaultLogsSpecs, Environs, LogsDest, LogsSpecs, checked
 from rallypoint.process.relay_client import Relay
 from rallypoint.process.std_map import Std, is_named
 from rallypoint.process.streams import (
@@ -93,19 +94,18 @@ class WorkerOutputs(Struct, eq=False):
         try:
             dest = self.specs.reify(envs)
             if not isinstance(self.specs, DefaultLogsSpecs):
+                dest = checked(dest)
                 # A place that is used again may hold what an earlier worker left.
                 for path in dest.error_files.values():
                     set_aside(path)
             return dest
         except RallypointError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             if isinstance(self.specs, DefaultLogsSpecs) or out_of_files(error):
                 raise
             name = type(self.specs).__name__
-            raise LogsSpecsError(
-                f"--logs-specs: {name}.reify failed: {type(error).__name__}: {error}"
-            ) from error
+            raise LogsSpecsError(f"--logs-specs: {name}.reify failed: {raised(error)}") from error
 
     def _open_worker(
         self, dest: LogsDest, round_number: int, local_rank: int, rank: int
