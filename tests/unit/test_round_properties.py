@@ -408,7 +408,6 @@ def test_R1_R2_R3_R4_R5_F4_whatever_happens() -> None:
             max_examples=100,
             stateful_step_count=80,
             deadline=None,
-            derandomize=False,
             database=None,
             print_blob=True,
             suppress_health_check=list(HealthCheck),

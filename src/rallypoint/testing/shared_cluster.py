@@ -73,6 +73,8 @@ class SharedNode:
         self.seq = self.beat = 0
         self.counts_at = clock.now()
         self.is_dead = self.is_paused = self.is_cut_off = self.has_left = False
+        self.is_refused = False
+        """It was told that another agent has its place, and has ended."""
         self.is_slow = False
         """It does not stop its workers when it is told to."""
         self.counted_at_s = 0.0
@@ -93,7 +95,8 @@ class SharedNode:
     @property
     def is_well(self) -> bool:
         """It runs, reaches the store and has not left."""
-        return not (self.is_dead or self.is_paused or self.is_cut_off or self.has_left)
+        has_ended = self.is_dead or self.has_left or self.is_refused
+        return not (has_ended or self.is_paused or self.is_cut_off)
 
     @property
     def outlook(self) -> Outlook:
@@ -273,6 +276,7 @@ class SharedCluster:
 
         def change(shared: SharedState, writer: str) -> list[Effect] | None:
             if shared_round.join_refused(shared, node.ref, self.settings) is not None:
+                node.is_refused = True
                 return None
             if not self.keeps_beats:
                 shared.beats[node.ref.node_id] = node.beat
