@@ -393,3 +393,24 @@ def given():
 """
     code, out, err = end(tmp_path, functions, f"given(), count=1, method={method!r}")
     assert (code, out) == (0, "returned {0: 'two\\nlines\\n'}\n"), err
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_launch_without_a_guard_is_told_in_one_line(method: str, tmp_path: Path) -> None:
+    functions = f"""
+def give():
+    return 1
+
+def again():
+    if __name__ != "__main__":
+        launch(give, method={method!r})
+    return give
+
+again()
+"""
+    code, out, err = end(tmp_path, functions, f"give, count=1, method={method!r}")
+    assert (code, out) == (1, "returned {}\n")
+    said = [line for line in err.splitlines() if line.startswith("UsageError: workers can't be")]
+    assert said, err
+    assert "under if __name__ == '__main__':" in said[0]
+    assert "freeze_support" not in err

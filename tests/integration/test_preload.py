@@ -357,6 +357,15 @@ def test_modules_may_change_signals_and_directory_and_fork(home: Path) -> None:
         assert "was lost" not in job.err
 
 
+def test_any_number_of_workers_can_be_forked_however_slowly(home: Path) -> None:
+    (home / "slow.py").write_text(
+        "import os, time\nos.register_at_fork(before=lambda: time.sleep(0.4))\n"
+    )
+    with agent(home, "--preload=slow", "--nproc-per-node=20", program="tell('up')") as job:
+        assert job.wait() == 0, job.err
+        assert "was lost" not in job.err
+
+
 def test_a_module_that_makes_forking_fail_ends_the_job(home: Path) -> None:
     (home / "bad.py").write_text(
         "import os, signal\n"

@@ -103,6 +103,8 @@ def test_functions_are_forked_from_a_prepared_process_unless_told_otherwise() ->
         ({"rdzv_endpoint": "127.0.0.1:port"}, "port"),
         ({"numa_options": "moon"}, "numa_options='moon': needs a NumaOptions"),
         ({"role": ""}, "--role"),
+        ({"preload": "torch"}, "preload='torch': needs names of modules, as in preload=['torch']"),
+        ({"preload": [5]}, "preload=[5]: needs"),
     ],
 )
 def test_a_mistake_is_one_line_with_the_value(given: dict[str, Any], says: str) -> None:

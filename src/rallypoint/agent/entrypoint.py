@@ -29,6 +29,10 @@ def worker_config(
     function: FunctionCall | None = None
     argv: tuple[str, ...] = ()
     method = _start_method(start_method)
+    if isinstance(preload, str) or not all(isinstance(name, str) for name in preload):
+        raise ParameterError(
+            f"preload={preload!r}: needs names of modules, as in preload=['torch']"
+        )
     if callable(entrypoint):
         if method is not StartMethod.FORK:
             _check_importable(entrypoint)

@@ -95,6 +95,9 @@ def _told(work: Callable[[], dict[int, Any]]) -> dict[int, Any]:
         return work()
     except InvariantError:
         raise
+    except KeyboardInterrupt as error:
+        error.__traceback__ = None
+        raise
     except RallypointError as error:
         error.__traceback__ = None
         if error.exit_class is ExitClass.USAGE:

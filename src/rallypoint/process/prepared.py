@@ -20,7 +20,7 @@ from rallypoint.process.spawn import Command, WorkerForkError, WorkerProcess, ab
 
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "prepared_program.py")
 FORK_TIMEOUT_S = 5.0
-"""For the forks of one round. A process that does not answer by then is replaced."""
+"""For each fork of a round. A process that does not answer by then is replaced."""
 KEPT_AT_ONE = ("OPENBLAS_NUM_THREADS",)
 """Native pools that would start when their library is imported; workers get theirs."""
 
@@ -141,7 +141,8 @@ class PreparedProcess:
                 self._send_worker(command)
             gate = [go_read] if guard is None else [go_read, guard.child_fd]
             self._send(gate, fork=os.getpid())
-            pids = self._line()["pids"]
+            while pid := self._line()["pid"]:
+                pids.append(pid)
             if len(pids) < len(commands) or min(pids, default=0) < 0:
                 number = -min(pids, default=-errno.EAGAIN)
                 raise WorkerForkError(len(pids) - 1, OSError(number, os.strerror(number)))

@@ -164,11 +164,11 @@ def serve(agent: socket.socket, prctl: Any) -> Worker:
             _begin(worker, batch, gate, prctl)
             return worker
         os.close(write)
-        with open(read, "rb") as file:
-            told = file.read()
+        while told := os.read(read, _RECORD.size):
+            _answer(agent, pid=_RECORD.unpack(told)[0])
         _wait_for(child)  # From here on its children are the agent's.
-        _answer(agent, pids=[pid for (pid,) in _RECORD.iter_unpack(told)])
-        for fd in fds:
+        _answer(agent, pid=0)
+        for fd in (read, *fds):
             os.close(fd)
         for worker in batch:
             _close(worker)
