@@ -195,6 +195,22 @@ def test_closed_standard_streams(tmp_path: Path, closed: str) -> None:
     assert (tmp_path / "ran").read_text() == "yes"
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
+@pytest.mark.parametrize("words", ["--help", "--version", "run --help", "token"])
+def test_an_answer_that_can_not_be_written_is_one_line(tmp_path: Path, words: str) -> None:
+    command = [sys.executable, "-m", "rallypoint", *words.split()]
+    env = environment(tmp_path, "no agent")
+    with open("/dev/full", "wb") as full:
+        ran = subprocess.run(command, env=env, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert ran.returncode == 75
+    assert ran.stderr == "rallypoint: stdout can't be written: No space left on device\n"
+    read, write = os.pipe()
+    os.close(read)
+    ran = subprocess.run(command, env=env, stdout=write, stderr=subprocess.PIPE, text=True)
+    os.close(write)
+    assert (ran.returncode, ran.stderr) == (0, ""), "as in `rallypoint --help | head -1`"
+
+
 def test_a_reader_that_goes_away_ends_nothing_but_its_pipe(tmp_path: Path) -> None:
     """As in `rallypoint run ... 2>&1 | head -1`."""
     mark = uuid.uuid4().hex

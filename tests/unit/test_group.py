@@ -43,6 +43,7 @@ from rallypoint.core.group_events import (
     ReportFailures,
     ReportFinishing,
     ReportSuccess,
+    Say,
     SessionGivenUp,
     SessionOpened,
     SignalCaught,
@@ -318,6 +319,16 @@ def test_A5_a_second_signal_skips_the_grace(phase: Phase) -> None:
         assert effects == [KillWorkers()]
         effects = node.step(WorkersGone(stamp()))
     assert effects[-1] == LEFT
+
+
+@pytest.mark.parametrize(("first", "word"), [(TERM, "too"), (INT, "again")])
+def test_A5_a_second_signal_is_said_to_come_again_if_it_does(first: int, word: str) -> None:
+    node = Node(Phase.RUNNING)
+    node.step(SignalCaught(first))
+    said = [
+        effect for effect in group.step(node.state, SignalCaught(INT)) if isinstance(effect, Say)
+    ]
+    assert said[0].text == f"got SIGINT {word}: killing the workers"
 
 
 @pytest.mark.parametrize("phase", PHASES[:-1], ids=lambda phase: phase.name)

@@ -14,6 +14,7 @@ from msgspec import Struct
 from rallypoint.cli import values
 from rallypoint.cli.options import environ_token
 from rallypoint.cli.scan import Value
+from rallypoint.cli.tell import tell
 from rallypoint.config import DEFAULT_COORDINATOR_PORT, Endpoint
 from rallypoint.core.model import UNNAMED_RUN_ID
 from rallypoint.core.wording import quoted, shown
@@ -100,7 +101,7 @@ async def _converse(connection: ClientConnection, options: _Options) -> None:
             continue
         if not answer.found:
             raise UsageError(f"drain {shown(options.node)}: {answer.text}")
-        print(answer.text, flush=True)
+        tell(f"{answer.text}\n")
         if answer.done or not options.wait:
             return
 

@@ -61,12 +61,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
                 return token(words[1:], environ_token())
             case "--help" | "-h" | "help":
-                sys.stdout.write(_HELP)
+                from rallypoint.cli.tell import tell
+
+                tell(_HELP)
                 return 0
             case "--version" | "-V":
                 from rallypoint import __version__
+                from rallypoint.cli.tell import tell
 
-                sys.stdout.write(f"rallypoint {__version__}\n")
+                tell(f"rallypoint {__version__}\n")
                 return 0
             case _:
                 complain("rallypoint", _unknown(command))

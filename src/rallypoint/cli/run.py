@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import sys
 from collections.abc import Sequence
 
 from rallypoint.cli.complain import complain
@@ -22,8 +21,9 @@ def run(argv: Sequence[str]) -> int:
         config = parse_run(argv)
     except HelpRequested:
         from rallypoint.cli.help import help_text
+        from rallypoint.cli.tell import tell
 
-        sys.stdout.write(help_text())
+        tell(help_text())
         return 0
     except RallypointError as error:
         text = str(error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import NoReturn
 
+from rallypoint.cli.tell import tell
 from rallypoint.core.wording import shown
 from rallypoint.errors import UsageError
 from rallypoint.rendezvous.token import Token, find_or_make_token, find_token, user_home
@@ -34,7 +35,8 @@ def run(argv: list[str], env_token: str | None = None) -> int:
         raise UsageError(
             f"--run-id {options.run_id!r}: the token in {token.source} is good for one job already"
         )
-    print(token.text() if options.run_id is None else token.text_for_job(options.run_id))
+    text = token.text() if options.run_id is None else token.text_for_job(options.run_id)
+    tell(f"{text}\n")
     return 0
 
 

@@ -39,7 +39,8 @@ def caught(state: GroupState, number: int) -> list[GroupEffect]:
     state.signals_caught += 1
     name = signal_name(number)
     if state.signals_caught > 1:
-        say = Say("signal", f"got {name} again: killing the workers")
+        word = "again" if number == state.signal else "too"
+        say = Say("signal", f"got {name} {word}: killing the workers")
         return [say, *abort(state, Then.LEAVE, state.finish or _finish(state))]
     if number == signal.SIGINT:
         return _cancel(state, number)
