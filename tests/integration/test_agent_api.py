@@ -235,6 +235,11 @@ def test_what_a_hook_raises_is_raised_and_the_job_goes_on_without_this_node() ->
         ("_start_workers", {0: "a", 2: "b"}, "local ranks 0..1"),
         ("_monitor_workers", "fine", "returned 'fine': it needs a RunResult"),
         ("_monitor_workers", RunResult(WorkerState.STOPPED), "returned the state STOPPED"),
+        (
+            "_monitor_workers",
+            RunResult(WorkerState.FAILED, failures={"x": 5}),  # type: ignore[dict-item]
+            "failures of ['x']: it needs global ranks of this node, 0..1",
+        ),
     ],
 )
 def test_a_hook_that_breaks_its_contract_is_named_in_one_line(

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.integration.memory_cgroup import inside, memory_cgroup
@@ -77,14 +78,17 @@ def test_P1_all_succeed(specs: DefaultLogsSpecs) -> None:
     [
         ({0: (), 2: ()}, {0: {}, 1: {}}, "args has the local ranks 0, 2: needs 0 to 1"),
         ({0: (), 1: ()}, {1: {}, 2: {}}, "envs has the local ranks 1, 2: needs 0 to 1"),
-        ({0: (), 1: ()}, {0: {}}, "args are for 2 process"),
-        ({}, {}, "args has the local ranks none"),
+        ({0: (), 1: ()}, {0: {}}, "args are for 2 local ranks, envs for 1"),
+        ({}, {}, "args is empty: needs an entry for each local rank, from 0"),
+        ({0: ()}, {0: {"A": 5}}, "envs has for local rank 0 'A': 5: needs a name without ="),
+        ({0: ()}, {0: {"A=B": "1"}}, "envs has for local rank 0 'A=B': '1'"),
+        ({0: ()}, {0: {"A": "\0"}}, "envs has for local rank 0 'A': "),
     ],
 )
 def test_P1_local_ranks_that_do_not_count_from_0_are_refused(
     specs: DefaultLogsSpecs,
     args: dict[int, tuple[str, ...]],
-    envs: dict[int, dict[str, str]],
+    envs: dict[int, dict[str, Any]],
     words: str,
 ) -> None:
     with pytest.raises(ParameterError, match="local rank") as caught:

@@ -20,6 +20,7 @@ from rallypoint.agent.node_workers import OnExits, OnGone
 from rallypoint.agent.worker_group import RunResult, WorkerGroup, WorkerState
 from rallypoint.core.group_events import Exit
 from rallypoint.core.model import Assignment, Stamp, WorkerFailure
+from rallypoint.core.wording import raised
 from rallypoint.errors import InfrastructureError, RallypointError
 from rallypoint.process.guard import Guard
 
@@ -146,6 +147,12 @@ class HookWorkers:
                 break
             if not isinstance(result, RunResult):
                 raise _contract(f"_monitor_workers returned {result!r:.80}: it needs a RunResult")
+            ours = {worker.global_rank for worker in group.workers}
+            if not set(result.failures) <= ours:
+                raise _contract(
+                    f"_monitor_workers returned failures of {list(result.failures)!r:.80}: "
+                    f"it needs global ranks of this node, {min(ours)}..{max(ours)}"
+                )
             group.state = result.state
             if result.state is not WorkerState.HEALTHY:
                 return result
@@ -202,7 +209,7 @@ class HookWorkers:
         exits = []
         for rank, failure in result.failures.items():
             code = int(getattr(failure, "exitcode", UNKNOWN_FAILURE)) or UNKNOWN_FAILURE
-            local = getattr(failure, "local_rank", rank - self._assignment.base_rank)
+            local = rank - self._assignment.base_rank
             exits.append(
                 Exit(local, None if code < 0 else code, -code if code < 0 else None),
             )
@@ -267,7 +274,7 @@ def _as_exception(error: BaseException) -> Exception:
     """What ends a thread must not pass in silence."""
     if isinstance(error, Exception):
         return error
-    return _contract(f"raised {type(error).__name__}: {error}")
+    return _contract(f"raised {raised(error)}")
 
 
 def _contract(text: str) -> RallypointError:

@@ -103,21 +103,30 @@ def _may_run_unbound(numa: NumaOptions | None) -> bool:
     return numa is not None and numa.should_fall_back_if_binding_fails
 
 
-def _check(args: Mapping[int, object], envs: Mapping[int, object]) -> None:
+def _check(args: Mapping[int, object], envs: Mapping[int, Mapping[str, str]]) -> None:
     _check_ranks("args", args)
     _check_ranks("envs", envs)
     if len(args) != len(envs):
         raise ParameterError(
-            f"args are for {count(len(args), 'process')}, envs for {len(envs)}: "
+            f"args are for {count(len(args), 'local rank')}, envs for {len(envs)}: "
             "give both for every local rank"
         )
+    for local_rank, env in envs.items():
+        for name, value in env.items():
+            if not name or "=" in name or "\0" in f"{name}{value}" or not isinstance(value, str):
+                raise ParameterError(
+                    f"envs has for local rank {local_rank} {name!r}: {value!r}: needs a name "
+                    "without = and a text"
+                )
 
 
 def _check_ranks(what: str, given: Mapping[int, object]) -> None:
-    if not given or set(given) != set(range(len(given))):
-        keys = ", ".join(map(repr, given)) or "none"
+    if not given:
+        raise ParameterError(f"{what} is empty: needs an entry for each local rank, from 0")
+    if set(given) != set(range(len(given))):
+        keys = ", ".join(map(repr, given))
         raise ParameterError(
-            f"{what} has the local ranks {keys}: needs 0 to {max(0, len(given) - 1)}, each once"
+            f"{what} has the local ranks {keys}: needs 0 to {len(given) - 1}, each once"
         )
 
 
