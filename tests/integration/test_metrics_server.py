@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import re
 import socket
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -110,6 +111,30 @@ def test_it_shows_how_a_job_stands_and_what_has_happened(tmp_path: Path) -> None
         (tmp_path / "end").touch()
         assert running.wait() == 0
         assert not is_listening(port)
+
+
+def test_a_worker_that_has_ended_does_not_look_as_if_it_made_no_progress(tmp_path: Path) -> None:
+    program = """
+    import os, time
+    from rallypoint.worker import progress
+    progress(42)
+    tell("up")
+    while not os.path.exists("go" if os.environ["RANK"] == "0" else "end"):
+        time.sleep(0.01)
+    """
+    options = ("--nproc-per-node", "2", "--metrics-port", "0")
+    with agent(tmp_path, *options, program=textwrap.dedent(program)) as running:
+        port = port_of(running)
+        running.wait_told("up", 2)
+        for name in ("worker_step", "worker_progress_age_seconds"):
+            assert one(scrape(port), name, local_rank="0") >= 0
+        (tmp_path / "go").touch()
+        eventually(lambda: one(scrape(port), "local_workers") == 1, "the end of one worker")
+        samples = scrape(port)
+        told = [labels for name, labels in samples if name.startswith("rallypoint_worker_")]
+        assert sorted(told) == [(), (("local_rank", "1"),), (("local_rank", "1"),)]
+        (tmp_path / "end").touch()
+        assert running.wait() == 0
 
 
 def test_other_requests_are_refused(tmp_path: Path) -> None:

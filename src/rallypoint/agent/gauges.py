@@ -125,7 +125,7 @@ class Gauges(Listener):
         told = [
             ((("local_rank", str(rank)),), progress)
             for rank, progress in enumerate(board.progress() if board is not None else ())
-            if progress is not None
+            if progress is not None and rank in self._running
         ]
         steps = [Sample(progress.step, labels) for labels, progress in told]
         ages = [Sample(progress.age_s, labels) for labels, progress in told]
