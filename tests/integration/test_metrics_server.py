@@ -118,7 +118,7 @@ def test_a_worker_that_has_ended_does_not_look_as_if_it_made_no_progress(tmp_pat
     import os, time
     from rallypoint.worker import progress
     progress(42)
-    tell("up")
+    tell("up", 1)
     while not os.path.exists("go" if os.environ["RANK"] == "0" else "end"):
         time.sleep(0.01)
     """

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from tests.unit.jobs import RULES, A, B, C, failed, running, verdicts
 
 from rallypoint.core import job
-from rallypoint.core.events import NodeSucceeded, TimerEnded, TimerKind
+from rallypoint.core.events import NodeSucceeded, Timer, TimerEnded, TimerKind
 from rallypoint.core.job_events import (
     Assign,
     CheckpointAnswered,
@@ -66,6 +66,14 @@ def test_A5_each_leaver_has_its_own_time() -> None:
     effects = host.step(TimerEnded(timer), at=17.0)
     assert [e.ref for e in effects if isinstance(e, LeaveNow)] == [B, C]
     assert [e.ref for e in effects if isinstance(e, StopWorkers)] == [A]
+
+
+def test_a_time_that_is_over_is_told_briefly() -> None:
+    host = running(RULES)
+    host.step(replace(DRAIN_B, notice_s=5.62749), at=10.0)
+    host.step(TimerEnded(Timer(TimerKind.NOTICE, 0, B.node_id)), at=15.7)
+    said = [record.text for record in host.records if record.name == "checkpoint"]
+    assert said == ["2 nodes told of no checkpoint within 5.63 s (a, b): going on without"]
 
 
 def test_A5_nothing_is_asked_where_no_worker_runs() -> None:

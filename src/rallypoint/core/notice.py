@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from rallypoint.core.events import NodeSucceeded, Timer, TimerKind
 from rallypoint.core.model import EndKind, NodeRef
 from rallypoint.core.round_state import RoundState, Standing
-from rallypoint.core.wording import count, names
+from rallypoint.core.wording import brief_seconds, count, names
 
 COLLATERAL_S = 2.0
 """What workers do so soon after a drain began is no failure: schedulers signal every process."""
@@ -88,8 +88,8 @@ def how_it_went(notice: Notice, cut_short: str) -> str:
     if cut_short:
         return f"{cut_short}: going on without a checkpoint of all"
     if notice.awaited:
-        time_s = notice.until - notice.began_at
+        time_s = brief_seconds(notice.until - notice.began_at)
         late = count(len(notice.awaited), "node")
         who = names(tuple(sorted(notice.awaited)))
-        return f"{late} told of no checkpoint within {time_s:g} s ({who}): going on without"
+        return f"{late} told of no checkpoint within {time_s} s ({who}): going on without"
     return "the workers that were asked have saved a checkpoint" if notice.some_listen else ""
