@@ -41,6 +41,26 @@ from typing import Any, Protocol
 
 _MAX_SHOWN = 5
 _BANNER_WIDTH = 60
+_OPTIONS = {
+    "min_nodes": "--nnodes (min_nodes)",
+    "max_nodes": "--nnodes (max_nodes)",
+    "static": "--node-rank or --rdzv-endpoint (static)",
+    "max_restarts": "--max-restarts (max_restarts)",
+    "restart_window_s": "--restart-window (restart_window_s)",
+    "restart_backoff_s": "--restart-backoff (restart_backoff_s)",
+    "no_restart_exit_codes": "--no-restart-on (no_restart_exit_codes)",
+    "lease_s": "--lease (lease_s)",
+    "join_timeout_s": "--rdzv-conf join_timeout=S (join_timeout_s)",
+    "last_call_s": "--rdzv-conf last_call_timeout=S (last_call_s)",
+    "join_settle_s": "--join-settle (join_settle_s)",
+    "min_growth_interval_s": "--min-growth-interval (min_growth_interval_s)",
+    "grow": "--on-join (grow)",
+    "at_checkpoint": "--on-join (at_checkpoint)",
+    "max_node_losses_per_hour": "--max-node-losses (max_node_losses_per_hour)",
+    "hang_timeout_s": "--hang-timeout (hang_timeout_s)",
+}
+"""What a person gives for a setting, by its name: the settings of nodes that meet by a handler have
+other names."""
 
 
 class ExitClass(Enum):
@@ -71,7 +91,7 @@ class SettingsConflictError(UsageError):
         self.name, self.ours, self.theirs = name, ours, theirs
         super().__init__(
             f"this node was started with {name}={ours} but the job runs with {name}={theirs}: "
-            f"start every node of a job with the same {name}"
+            f"start every node of a job with the same {_OPTIONS.get(name, name)}"
         )
 
 

@@ -223,7 +223,7 @@ def test_an_embedded_coordinator_serves_its_own_job_only() -> None:
             client = await place.dial(replace(ONE, run_id="other"), "life")
             client.attach()
             text = (await client.wait(m.Refused)).text
-            assert text == "this port is used by job 'job', not 'other': choose another port"
+            assert text.startswith("this port is used by job 'job', not 'other': give --rdzv-id")
             await client.wait_closed()
 
     go(body())

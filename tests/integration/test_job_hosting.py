@@ -117,7 +117,10 @@ def test_an_embedded_coordinator_serves_its_own_job_only(cluster: Cluster) -> No
     cluster.wait_workers(1)
     stranger = cluster.agent("stranger", rdzv_id="another")
     assert stranger.wait_exit() == 2
-    line = "this port is used by job 'job', not 'another': choose another port"
+    line = (
+        "this port is used by job 'job', not 'another': "
+        "give --rdzv-id job to take part in it, or choose another port"
+    )
     assert stranger.lines == [f"rallypoint: {line}"]
     assert line in a.wait_event("node_refused").message
     assert stranger.workers() == []

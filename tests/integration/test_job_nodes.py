@@ -72,18 +72,18 @@ def test_R7_settings_that_differ_are_refused_with_both_sides(cluster: Cluster) -
     cluster.options |= {"nnodes": "1:2", "max_restarts": 2}
     a = cluster.agent("a")
     first = cluster.wait_workers(1)
-    conflicts: list[tuple[dict[str, Any], str, str, str]] = [
-        ({"nnodes": "2"}, "min_nodes", "2", "1"),
-        ({"nnodes": "1:3"}, "max_nodes", "3", "2"),
-        ({"max_restarts": 3}, "max_restarts", "3", "2"),
-        ({"lease": 4}, "lease_s", "4.0", "5.0"),
+    conflicts: list[tuple[dict[str, Any], str, str, str, str]] = [
+        ({"nnodes": "2"}, "min_nodes", "2", "1", "--nnodes"),
+        ({"nnodes": "1:3"}, "max_nodes", "3", "2", "--nnodes"),
+        ({"max_restarts": 3}, "max_restarts", "3", "2", "--max-restarts"),
+        ({"lease": 4}, "lease_s", "4.0", "5.0", "--lease"),
     ]
-    for number, (options, name, theirs, ours) in enumerate(conflicts):
+    for number, (options, name, theirs, ours, option) in enumerate(conflicts):
         b = cluster.agent(f"b{number}", **options)
         assert b.wait_exit() == 2
         line = (
             f"this node was started with {name}={theirs} but the job runs with {name}={ours}: "
-            f"start every node of a job with the same {name}"
+            f"start every node of a job with the same {option} ({name})"
         )
         assert b.lines == [f"rallypoint: {line}"]
         assert line in a.wait_event("node_refused", f"{name}=").message

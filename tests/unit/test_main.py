@@ -28,6 +28,24 @@ SEE = " (see rallypoint run --help)"
             "rallypoint: --nnodes: options come after the command; try rallypoint run --nnodes ...",
         ),
         ("run --lease 0 x.py", f"rallypoint run: --lease 0: {SECONDS}{SEE}"),
+        (
+            "run --max-restart train.py",
+            (
+                "rallypoint run: the script is missing: --max-restarts took train.py as its "
+                f"value; give --max-restarts its own, or leave it out{SEE}"
+            ),
+        ),
+        (
+            "run --nprocs 2 x.py",
+            f"rallypoint run: --nprocs: unknown option; did you mean --nproc-per-node?{SEE}",
+        ),
+        (
+            "drain",
+            (
+                "rallypoint drain: the following arguments are required: NODE "
+                "(see rallypoint drain --help)"
+            ),
+        ),
         ("run no-such-file.py", f"rallypoint run: no-such-file.py: no such file{SEE}"),
         (
             "run",

@@ -170,7 +170,7 @@ class Agent:
         what = waiting_for(self._state.phase, status, rendezvous.min_nodes)
         if what != self._waiting_since[0]:
             self._waiting_since = (what, self._loop.time())
-            if what and self._state.phase is group.Phase.IDLE:
+            if what and self._state.phase is group.Phase.IDLE and not self._state.leaving:
                 self._observer.event(
                     AgentEvent("waiting", f"waiting for {what}", time.time(), self._node_id())
                 )

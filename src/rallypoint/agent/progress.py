@@ -45,9 +45,9 @@ def waiting_for(phase: Phase, status: JobStatus | None, min_nodes: int) -> str:
         case Phase.STOPPING:
             return "the workers to stop"
         case Phase.ENROLLING:
-            return "the round store"
+            return "this node to be ready (the round store, preloaded modules)"
         case Phase.READY:
-            return "every node to reach the round store"
+            return "every node to be ready (the round store, preloaded modules)"
         case Phase.FINISHED:
             return "the workers of the other nodes to finish"
         case Phase.IDLE:

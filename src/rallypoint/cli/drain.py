@@ -25,6 +25,7 @@ from rallypoint.rendezvous.token import find_token, no_token_error, user_home
 from rallypoint.wire import messages as m
 
 _WHY = "it was drained (rallypoint drain)"
+_CHECK = "is that where the job's nodes meet? Give --rdzv-endpoint HOST[:PORT]"
 
 _DESCRIPTION = """\
 Have a node leave its job in peace, and wait until it has.
@@ -54,7 +55,7 @@ class _Options(Struct, frozen=True):
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         shown = message if message.isprintable() else quoted(message)
-        raise UsageError(f"drain: {shown} (see rallypoint drain --help)")
+        raise UsageError(f"{shown} (see rallypoint drain --help)")
 
 
 def run(argv: list[str]) -> int:
@@ -77,9 +78,12 @@ async def _drain(options: _Options, secret: bytes | None) -> None:
     found = await resolve(options.endpoint)
     if isinstance(found, NotYet):
         raise RendezvousConnectionError(
-            f"can't reach the coordinator at {options.endpoint}: {found.reason}"
+            f"can't reach the coordinator at {options.endpoint}: {found.reason}: {_CHECK}"
         )
-    connection = await dial(found.addresses, options.run_id, secret)
+    try:
+        connection = await dial(found.addresses, options.run_id, secret)
+    except RendezvousConnectionError as error:
+        raise RendezvousConnectionError(f"{error}: {_CHECK}") from error
     try:
         await _converse(connection, options)
     finally:
@@ -100,8 +104,9 @@ async def _converse(connection: ClientConnection, options: _Options) -> None:
         if not isinstance(answer, m.DrainAnswer):
             continue
         if not answer.found:
-            raise UsageError(f"drain {shown(options.node)}: {answer.text}")
-        tell(f"{answer.text}\n")
+            raise UsageError(f"{shown(options.node)}: {answer.text}")
+        tell(f"{answer.text}
+")
         if answer.done or not options.wait:
             return
 

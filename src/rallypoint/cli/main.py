@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 complain("rallypoint", _unknown(command))
                 return ExitClass.USAGE.value
     except RallypointError as error:
-        complain("rallypoint", str(error))
+        complain(f"rallypoint {command}", str(error))
         return error.exit_class.value
     except KeyboardInterrupt:
         return _ENDED_BY_SIGINT

@@ -240,6 +240,12 @@ def _worker_command(
         other = "--no-python" if bare else "--run-path"
         raise UsageError(f"--module with {other}: a module is run by Python's -m; give one of them")
     if not scanned.command:
+        for name, given in scanned.values.items():
+            if given[-1].text.endswith(".py"):
+                raise UsageError(
+                    f"the script is missing: {name} took {given[-1].text} as its value; "
+                    f"give {name} its own, or leave it out"
+                )
         raise UsageError(
             "the script is missing; for example: rallypoint run --nproc-per-node 2 train.py"
         )

@@ -19,6 +19,7 @@ from rallypoint.errors import UsageError
 
 _TRUE = frozenset({"true", "t", "yes", "y", "on"})
 _FALSE = frozenset({"false", "f", "no", "n", "off"})
+_ALIKE = len("--nproc")
 _OF_ONE_AGENT = ("--node-id", "--json-summary", "--metrics-port")
 
 
@@ -158,7 +159,9 @@ def _find(spelled: str) -> Flag:
 def _nearest(name: str) -> str:
     from difflib import get_close_matches
 
-    close = get_close_matches(name, FLAGS, n=1)
+    # Who writes --nprocs means what begins alike, though another name is closer in length.
+    alike = [known for known in FLAGS if known[:_ALIKE] == name[:_ALIKE]]
+    close = get_close_matches(name, FLAGS, n=1) if len(alike) != 1 else alike
     return f"; did you mean {close[0]}?" if close else ""
 
 

@@ -60,7 +60,7 @@ class _Options(Struct, frozen=True):
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"serve: {shown(message)} (see rallypoint serve --help)")
+        raise UsageError(f"{shown(message)} (see rallypoint serve --help)")
 
 
 def run(argv: list[str]) -> int:

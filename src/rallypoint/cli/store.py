@@ -65,7 +65,7 @@ class _Options(Struct, frozen=True):
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"store: {shown(message)} (see rallypoint store --help)")
+        raise UsageError(f"{shown(message)} (see rallypoint store --help)")
 
 
 def run(argv: list[str]) -> int:

@@ -42,7 +42,7 @@ def run(argv: list[str], env_token: str | None = None) -> int:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"token: {shown(message)} (see rallypoint token --help)")
+        raise UsageError(f"{shown(message)} (see rallypoint token --help)")
 
 
 def _parser() -> argparse.ArgumentParser:

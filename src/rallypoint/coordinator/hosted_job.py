@@ -255,7 +255,7 @@ class HostedJob:
         self._forget(session)
         self._hang_up(session, m.Refused(text))
         if connection is not None:
-            self._on_record(Record("node_refused", f"refused {connection.peer}: {text}"))
+            self._on_record(Record("node_refused", f"refused {connection.peer}, told it: {text}"))
 
     def _step(self, event: JobEvent) -> None:
         now = self._loop.time()
@@ -291,7 +291,7 @@ class HostedJob:
             session.connection.send(message)
 
     def _refuse(self, connection: Connection, text: str) -> None:
-        self._on_record(Record("node_refused", f"refused {connection.peer}: {text}"))
+        self._on_record(Record("node_refused", f"refused {connection.peer}, told it: {text}"))
         connection.send(m.Refused(text))
         connection.close()
 
@@ -329,7 +329,8 @@ class HostedJob:
     def _forget(self, session: Session, how: str = "") -> None:
         ref = session.ref
         self._sessions.pop(ref.incarnation, None)
-        self._desk.gone(ref, how or f"node {ref} has left")
+        ended = f", and the job has ended: {self.verdict.text}" if self.verdict else ""
+        self._desk.gone(ref, how or f"node {ref} has left{ended}")
         self._yield_rank(session)
         if self._node_ids.get(ref.node_id) == ref.incarnation:
             del self._node_ids[ref.node_id]

@@ -155,7 +155,9 @@ class Coordinator:
             raise ProtocolError(f"a node of job {run_id!r} attached to {hello.settings.run_id!r}")
         text = self._refusal(run_id)
         if text is not None:
-            self._on_record(run_id, Record("node_refused", f"refused {connection.peer}: {text}"))
+            self._on_record(
+                run_id, Record("node_refused", f"refused {connection.peer}, told it: {text}")
+            )
             connection.send(m.Refused(text))
             connection.close()
             return
@@ -166,7 +168,7 @@ class Coordinator:
         if (job := self._jobs.get(run_id)) is not None:
             job.drain(connection, node_id, why)
             return
-        text = f"there is no job {run_id!r} at this coordinator: give its --rdzv-id"
+        text = f"there is no job {run_id!r} at this coordinator: check --rdzv-id"
         if self._only is not None:
             text = f"the job here is {self._only.run_id!r}: give it as --rdzv-id"
         no_job(connection, text)
@@ -177,7 +179,10 @@ class Coordinator:
             other = self._only.run_id
             if run_id == other:
                 return None
-            return f"this port is used by job {other!r}, not {run_id!r}: choose another port"
+            return (
+                f"this port is used by job {other!r}, not {run_id!r}: "
+                f"give --rdzv-id {other} to take part in it, or choose another port"
+            )
         if run_id != UNNAMED_RUN_ID:
             return None
         return (

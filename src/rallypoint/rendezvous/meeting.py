@@ -126,7 +126,10 @@ async def _resolve(config: RendezvousConfig, on_status: OnStatus) -> tuple[Addre
                 f"{found.reason}: gave up after {config.join_timeout_s:g} s; check the host name "
                 f"of the endpoint {config.endpoint}"
             )
-        on_status(f"waiting for the name of the coordinator: {found.reason}")
+        on_status(
+            f"waiting for the name of the coordinator, {config.join_timeout_s:g} s at most: "
+            f"{found.reason}; check the endpoint {config.endpoint}"
+        )
         await asyncio.sleep(RESOLVE_RETRY_S)
 
 
