@@ -3,6 +3,7 @@
     RallypointError                 base; `exit_class` says how the command line ends
     +-- UsageError                  the person: a flag, a value, a file name (exit 2)
     |   +-- SettingsConflictError   the person: two nodes were started with different settings
+    |   +-- UnguardedLaunchError    the person: no `if __name__ == "__main__":` in the program
     |   +-- ParameterError          the person: a value that a library call does not take
     |   `-- LogsSpecsError          whoever wrote the plug-in that places output
     +-- InfrastructureError         the scheduler: worth a requeue (exit 75)
@@ -92,6 +93,16 @@ class SettingsConflictError(UsageError):
         super().__init__(
             f"this node was started with {name}={ours} but the job runs with {name}={theirs}: "
             f"start every node of a job with the same {_OPTIONS.get(name, name)}"
+        )
+
+
+class UnguardedLaunchError(UsageError):
+    """A worker imports the program that has launched it, and that launches again."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "workers import the program to find its function, and importing it launches again: "
+            "put the launch under `if __name__ == '__main__':`"
         )
 
 

@@ -48,6 +48,18 @@ def test_a_command_line_maps_to_none(tmp_path: Path, entrypoint: str) -> None:
     assert run.told("told") == ["3 0.5"] * 2
 
 
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_launch_without_the_usual_guard_is_one_line(tmp_path: Path, method: str) -> None:
+    config = f"LaunchConfig(1, 1, 1, max_restarts=0, start_method={method!r})"
+    with program(tmp_path, f"{TRAIN}elastic_launch({config}, train)('fine')\n---\npass\n") as run:
+        assert run.wait() == 1
+    line = "put the launch under `if __name__ == '__main__':`"
+    assert run.said[0].startswith("rallypoint: workers import the program"), run.err
+    assert run.said[0].endswith(line)
+    assert "bootstrapping" not in run.err
+    assert run.told("train") == []
+
+
 def test_A2_workers_restart_and_what_went_wrong_is_told(tmp_path: Path) -> None:
     text = TRAIN + "---\nprint('got', elastic_launch(LaunchConfig(1, 1, 1), train)('once'))\n"
     with program(tmp_path, text) as run:

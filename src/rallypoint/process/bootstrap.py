@@ -46,12 +46,16 @@ def run_pickled_call(call_fd: int, result_fd: int, inherited: list[int]) -> None
         main_module = _prepare_paths(pickle.load(content))
 
         def load_and_call() -> None:
-            import_main(main_module)
+            try:
+                import_main(main_module)
+            except UnguardedLaunchError as error:  # All that a traceback would show is our way.
+                raise SystemExit(f"rallypoint: {error}") from None
             function, args = _load(content)
             assert callable(function)
             del current._inheriting  # type: ignore[attr-defined]
             _call(function, args, result_fd)
 
+        from rallypoint.errors import UnguardedLaunchError
         from rallypoint.process.inherited_fds import inherit
 
         inherit(inherited)

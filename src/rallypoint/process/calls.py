@@ -7,7 +7,7 @@ import pickle
 from collections.abc import Callable, Sequence
 
 from rallypoint.config import FunctionCall
-from rallypoint.errors import UsageError
+from rallypoint.errors import UnguardedLaunchError, UsageError
 from rallypoint.process.result_files import memory_file
 
 BOOTSTRAP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bootstrap.py")
@@ -38,8 +38,13 @@ class PickledCall:
 def pickle_calls(call: FunctionCall) -> list[PickledCall]:
     """Each worker's call, by local rank.
 
-    Raises UsageError when the function or an argument can't be pickled; then none is open.
+    Raises UsageError when the function or an argument can't be pickled; then none is open. Raises
+    UnguardedLaunchError in a worker that is about to find its own function.
     """
+    from multiprocessing import process
+
+    if getattr(process.current_process(), "_inheriting", False):
+        raise UnguardedLaunchError
     pickled: list[PickledCall] = []
     try:
         for local_rank, args in enumerate(call.args):
