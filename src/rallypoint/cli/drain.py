@@ -105,8 +105,7 @@ async def _converse(connection: ClientConnection, options: _Options) -> None:
             continue
         if not answer.found:
             raise UsageError(f"{shown(options.node)}: {answer.text}")
-        tell(f"{answer.text}
-")
+        tell(f"{answer.text}\n")
         if answer.done or not options.wait:
             return
 

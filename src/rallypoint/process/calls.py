@@ -88,13 +88,13 @@ class _Inheritance:
 
 
 def _pickle(call: FunctionCall, local_rank: int, args: tuple[object, ...]) -> PickledCall:
-    from multiprocessing import context
+    from multiprocessing import context, spawn
     from multiprocessing.reduction import ForkingPickler
 
     inheritance = _Inheritance()
     context.set_spawning_popen(inheritance)  # type: ignore[arg-type]
     try:
-        preparation = _preparation(local_rank)
+        preparation = spawn.get_preparation_data(f"worker-{local_rank}")
         content = [pickle.dumps(preparation)]
         try:
             content.append(bytes(ForkingPickler.dumps((call.function, args))))
@@ -110,17 +110,6 @@ def _pickle(call: FunctionCall, local_rank: int, args: tuple[object, ...]) -> Pi
     with open(fd, "wb", closefd=False) as file:
         file.writelines(content)
     return PickledCall(fd, inheritance.fds)
-
-
-def _preparation(local_rank: int) -> dict[str, object]:
-    from multiprocessing import process, spawn
-
-    if getattr(process.current_process(), "_inheriting", False):
-        raise UsageError(
-            "workers can't be started while a worker imports this program: put what starts them "
-            "under if __name__ == '__main__':"
-        )
-    return spawn.get_preparation_data(f"worker-{local_rank}")
 
 
 def _cant_pickle(call: FunctionCall, local_rank: int, error: Exception) -> UsageError:
