@@ -411,5 +411,6 @@ again()
     code, out, err = end(tmp_path, functions, f"give, count=1, method={method!r}")
     assert (code, out) == (1, "returned {}\n")
     assert "freeze_support" not in err
-    (line,) = (line for line in err.splitlines() if line.startswith("rallypoint: workers import"))
+    start = "UnguardedLaunchError: workers import"
+    (line,) = (line for line in err.splitlines() if line.startswith(start))
     assert line.endswith("put the launch under `if __name__ == '__main__':`")
