@@ -241,6 +241,38 @@ def test_A6_a_signal_to_the_program_leaves_no_worker(
     assert says in last_line(run)
 
 
+@pytest.mark.parametrize("method", ["spawn", "forkserver", "fork"])
+def test_A6_a_handler_of_the_program_may_raise_and_leaves_nothing(
+    tmp_path: Path, method: str
+) -> None:
+    text = (
+        TRAIN
+        + f"""
+def late(number, frame):
+    raise TimeoutError("too long")
+---
+import signal
+signal.signal(signal.SIGUSR1, late)
+before = os.listdir("/proc/self/fd")
+try:
+    elastic_launch(LaunchConfig(1, 1, 2, start_method={method!r}), train)("wait")
+except TimeoutError as error:
+    tell("raised", error)
+with open(f"/proc/self/task/{{os.getpid()}}/children") as children:
+    tell("left", children.read(), threading.active_count() - 1)
+tell("files", os.listdir("/proc/self/fd") == before)
+"""
+    )
+    with program(tmp_path, text) as run:
+        run.wait_told("train", 2)
+        run.send(signal.SIGUSR1)
+        assert run.wait() == 0, run.err
+    assert run.told("raised") == ["too long"]
+    assert run.told("left") == [" 0"]
+    assert run.told("files") == ["True"]
+    assert run.err == ""
+
+
 def test_a_function_at_a_prompt_needs_fork(tmp_path: Path) -> None:
     text = """
 from rallypoint.launcher import LaunchConfig, elastic_launch

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -27,6 +29,7 @@ from rallypoint.process.scratch import make_scratch, remove_scratch
 from rallypoint.process.worker_output import WorkerOutputs
 from rallypoint.rendezvous.fence import WakeSelector, new_loop
 
+T = TypeVar("T")
 MakeObserver = Callable[[Relay], Observer]
 
 
@@ -65,21 +68,20 @@ def run_agent(
         try:
             observer = make_observer(sidecars.relay)
             outputs = WorkerOutputs(settings, files.specs, sidecars.relay)
-            return loop.run_until_complete(
-                _take_part(
-                    config,
-                    signals,
-                    observer,
-                    outputs,
-                    files,
-                    scratch,
-                    sidecars,
-                    selector,
-                    on_end,
-                    embedding,
-                    telemetry,
-                )
+            agent = _take_part(
+                config,
+                signals,
+                observer,
+                outputs,
+                files,
+                scratch,
+                sidecars,
+                selector,
+                on_end,
+                embedding,
+                telemetry,
             )
+            return _run_to_its_end(loop, agent)
         except OSError as error:
             if (short := out_of_files(error)) is None:
                 raise
@@ -90,6 +92,17 @@ def run_agent(
     finally:
         files.close()
         remove_scratch(scratch)
+
+
+def _run_to_its_end(loop: asyncio.AbstractEventLoop, agent: Coroutine[Any, Any, T]) -> T:
+    """Its result. What a signal handler of the program's raises meanwhile ends the agent first."""
+    task = loop.create_task(agent)
+    try:
+        return loop.run_until_complete(task)
+    finally:
+        if not task.done():
+            task.cancel()
+            loop.run_until_complete(asyncio.wait([task]))
 
 
 def _bound(config: AgentConfig) -> tuple[AgentConfig, Sequence[frozenset[int]]]:
