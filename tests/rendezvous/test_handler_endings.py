@@ -62,7 +62,7 @@ def test_who_is_dropped_without_a_word_has_left_and_keeps_nothing() -> None:
         before = len(os.listdir("/proc/self/fd"))
         store = TCPStore("127.0.0.1", server.port)
         backend = C10dRendezvousBackend(store, "job")
-        handler = node(backend)
+        handler = node(C10dRendezvousBackend(store, "job"))
         other = node(backend)
         meet_both(handler, other)
         assert threads.count() == 4

@@ -8,7 +8,6 @@ waits for a key that whoever stored it sets, on a connection of its own.
 
 from __future__ import annotations
 
-import random
 import secrets
 import time
 from collections import deque
@@ -24,6 +23,7 @@ from rallypoint.errors import (
 )
 from rallypoint.rendezvous.backend import RendezvousBackend, Token
 from rallypoint.store.file_store import FileStore
+from rallypoint.store.jitter import uniform
 from rallypoint.store.store import Store
 from rallypoint.store.tcp_store import TCPStore
 
@@ -97,7 +97,7 @@ class C10dRendezvousBackend(RendezvousBackend):
             left_s = ends_at - time.monotonic()
             if left_s <= 0:
                 return False
-            time.sleep(min(pause_s * random.uniform(0.7, 1.0), left_s))
+            time.sleep(min(pause_s * uniform(0.7, 1.0), left_s))
             pause_s = min(pause_s * 1.5, LONGEST_POLL_S)
         return True
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -27,6 +26,7 @@ from rallypoint.errors import (
 from rallypoint.rendezvous.backend_thread import BackendThread
 from rallypoint.rendezvous.shared_endings import closed_error, timeout_error
 from rallypoint.rendezvous.shared_value import FIRST_BACKOFF_S, Change, SharedValue
+from rallypoint.store.jitter import uniform
 
 TURN_S = 0.1
 """Whoever's turn it is to take letters in is given so long."""
@@ -118,7 +118,7 @@ class SharedDriver:
                     raise closed_error(self._settings.run_id, outlook)
                 case Outside() | Pending(standing=Standing.STOPPING):
                     # Removed meanwhile; or the round formed, and ended before we could look.
-                    await asyncio.sleep(random.uniform(0, FIRST_BACKOFF_S))
+                    await asyncio.sleep(uniform(0, FIRST_BACKOFF_S))
                     await self._ask_to_join(candidate)
                     continue
                 case Pending():
@@ -177,7 +177,7 @@ class SharedDriver:
             except RendezvousConnectionError:
                 if self._is_stopped or loop.time() >= ends_at:
                     raise
-                await asyncio.sleep(random.uniform(0.5, 1) * POLL_PENDING_S)
+                await asyncio.sleep(uniform(0.5, 1) * POLL_PENDING_S)
 
     async def _try_to_join(self, event: NodeJoined) -> None:
         self._raise_if_refused()
@@ -198,12 +198,12 @@ class SharedDriver:
         await self._value.load()
         while self._value.letters_taken < number:
             if self._value.letters_taken + 1 < number:
-                await self.wait_for_change(random.uniform(0.5, 1) * TURN_S)
+                await self.wait_for_change(uniform(0.5, 1) * TURN_S)
                 if self._value.letters_taken >= number:
                     return
             await self._value.update(lambda _shared, _writer: None)
             if self._value.letters_taken < number:  # an earlier letter is still being written
-                await asyncio.sleep(random.uniform(0.5, 1) * TURN_S)
+                await asyncio.sleep(uniform(0.5, 1) * TURN_S)
                 await self._value.load()
 
     def _apply_join(self, shared: SharedState, event: NodeJoined, writer: str) -> list[Effect]:
@@ -357,8 +357,8 @@ class SharedDriver:
             return
         if pending and self._value.state is not None and self._member.watched()[:1] != ():
             crowd = len(self._value.state.round.members)
-            await asyncio.sleep(random.uniform(0, min(CROWD_PAUSE_S * crowd, CROWD_PAUSE_MAX_S)))
+            await asyncio.sleep(uniform(0, min(CROWD_PAUSE_S * crowd, CROWD_PAUSE_MAX_S)))
 
     async def _pause(self) -> None:
         """Before a store that failed is asked again."""
-        await asyncio.sleep(min(self._interval_s, POLL_ACTIVE_S) * random.uniform(0.5, 1))
+        await asyncio.sleep(min(self._interval_s, POLL_ACTIVE_S) * uniform(0.5, 1))

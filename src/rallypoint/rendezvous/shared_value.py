@@ -9,7 +9,6 @@ reading: each write carries a random name.
 from __future__ import annotations
 
 import asyncio
-import random
 import secrets
 from collections.abc import Awaitable, Callable
 
@@ -20,6 +19,7 @@ from rallypoint.core.shared_round import SharedState
 from rallypoint.errors import RendezvousConnectionError
 from rallypoint.rendezvous.backend import Token
 from rallypoint.rendezvous.backend_thread import BackendThread
+from rallypoint.store.jitter import uniform
 
 FIRST_BACKOFF_S = 0.005
 LONGEST_BACKOFF_S = 1.0
@@ -81,7 +81,7 @@ class SharedValue:
                     return []
                 if await self._store(shared, writer, token):
                     return effects or []
-                await asyncio.sleep(random.uniform(0, backoff_s))
+                await asyncio.sleep(uniform(0, backoff_s))
                 backoff_s = min(backoff_s * 2, LONGEST_BACKOFF_S)
                 await self.load()
         return []

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator, Sequence
 
 from rallypoint.errors import StoreConnectionError
+from rallypoint.store.jitter import uniform
 from rallypoint.wire.c10d_operations import Exchange, Wait
 
 MIN_REPLY_S = 5.0
@@ -107,7 +107,7 @@ def pauses() -> Iterator[float]:
     """Seconds between attempts to connect: growing, and different for each of many clients."""
     pause_s = _FIRST_PAUSE_S
     while True:
-        yield pause_s * random.uniform(0.5, 1.0)
+        yield pause_s * uniform(0.5, 1.0)
         pause_s = min(2 * pause_s, _MAX_PAUSE_S)
 
 
