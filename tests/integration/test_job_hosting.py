@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
 from tests.integration.cluster import AgentProcess, Cluster, free_port, wait_until
 
 
@@ -110,6 +111,20 @@ def test_F6_a_name_that_does_not_resolve_yet_is_waited_for(cluster: Cluster) -> 
     (line,) = a.lines
     assert "'not-yet.invalid' does not resolve yet" in line
     assert "gave up after 1 s; check the host name" in line
+
+
+@pytest.mark.parametrize(("number", "outcome"), [(2, "cancelled"), (15, "preempted")])
+def test_A5_who_is_told_to_go_while_it_waits_for_a_name(
+    cluster: Cluster, number: int, outcome: str
+) -> None:
+    """Nothing is waited for any more; and what a person cancels is not worth a requeue."""
+    a = cluster.agent("a", rdzv_endpoint=f"not-yet.invalid:{cluster.port}")
+    a.wait_event("meeting", "does not resolve yet")
+    a.signal(number)
+    assert a.wait_exit() == 128 + number
+    assert a.verdict["outcome"] == outcome
+    names = [event.name for event in a.events]
+    assert names[names.index("signal") :] == ["signal", "verdict"]
 
 
 def test_an_embedded_coordinator_serves_its_own_job_only(cluster: Cluster) -> None:

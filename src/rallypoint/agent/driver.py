@@ -167,7 +167,7 @@ class Agent:
     def show_status(self) -> None:
         """Tell the observer where the job is."""
         status, rendezvous = self._status, self._config.rendezvous
-        what = waiting_for(self._state.phase, status, rendezvous.min_nodes)
+        what = waiting_for(self._state, status, rendezvous.min_nodes)
         if what != self._waiting_since[0]:
             self._waiting_since = (what, self._loop.time())
             if what and self._state.phase is group.Phase.IDLE and not self._state.leaving:

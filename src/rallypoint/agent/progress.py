@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rallypoint.config import AgentConfig
-from rallypoint.core.group import Phase
+from rallypoint.core.group import GroupState, Phase
 from rallypoint.core.model import Assignment, JobStatus, WorkerFailure
 from rallypoint.core.wording import count
 from rallypoint.observe.observer import StatusView
@@ -37,9 +37,11 @@ def spawn_failure(assignment: Assignment, role: str, text: str, wall_time: float
     )
 
 
-def waiting_for(phase: Phase, status: JobStatus | None, min_nodes: int) -> str:
+def waiting_for(state: GroupState, status: JobStatus | None, min_nodes: int) -> str:
     """What this agent waits for, in a few words; empty while its workers run."""
-    match phase:
+    match state.phase:
+        case Phase.IDLE if state.leaving:
+            return "the job to hear of it"
         case Phase.RUNNING | Phase.DONE:
             return ""
         case Phase.STOPPING:

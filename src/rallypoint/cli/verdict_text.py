@@ -77,7 +77,7 @@ def verdict_lines(
         return (f"{job} succeeded in {_took_text(view.elapsed_s)}{after}",)
     if view.outcome is Outcome.CANCELLED and view.reason.startswith("cancelled "):
         return (f"{job} was {one_line(view.reason)}",)
-    if view.outcome is Outcome.PREEMPTED and view.reason.startswith(LEFT):
+    if view.reason.startswith(LEFT):
         why = view.reason.removeprefix(LEFT)
         job_id = one_line(view.run_id)
         return (f"{PROGRAM}: this node left job {job_id} in round {view.round}{one_line(why)}",)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import signal
+
 from rallypoint.agent.participation import JobEnd
 from rallypoint.cli.verdict_text import FirstCause, VerdictView
 from rallypoint.core.cause import describe
-from rallypoint.core.group_events import FinishKind
+from rallypoint.core.group_events import Finish, FinishKind
 from rallypoint.core.model import Cause, Outcome
 from rallypoint.core.wording import signal_name
 
@@ -14,9 +16,8 @@ def verdict_view(end: JobEnd) -> VerdictView:
     """What to show of it."""
     finish, verdict = end.finish, end.finish.verdict
     if finish.kind is not FinishKind.VERDICT or verdict is None:
-        lost = finish.kind is not FinishKind.SIGNAL
         return VerdictView(
-            outcome=Outcome.INFRASTRUCTURE if lost else Outcome.PREEMPTED,
+            outcome=_without_verdict(finish),
             run_id=end.run_id,
             round=end.round,
             elapsed_s=end.elapsed_s,
@@ -36,6 +37,13 @@ def verdict_view(end: JobEnd) -> VerdictView:
         collateral=verdict.cause.collateral if verdict.cause else 0,
         ended_s_ago=verdict.ended_s_ago,
     )
+
+
+def _without_verdict(finish: Finish) -> Outcome:
+    """What became of the job, for all that this node knows."""
+    if finish.kind is not FinishKind.SIGNAL:
+        return Outcome.INFRASTRUCTURE
+    return Outcome.CANCELLED if finish.signal == signal.SIGINT else Outcome.PREEMPTED
 
 
 def _reason(text: str, cause: Cause | None) -> str:
