@@ -130,6 +130,27 @@ def test_what_cannot_be_pickled_is_one_line(
     assert "use the start method fork" in err
 
 
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_arguments_that_all_workers_have_in_common_are_kept_once(
+    method: str, tmp_path: Path
+) -> None:
+    functions = """
+def give(data):
+    def calls():
+        for fd in os.listdir(f"/proc/{os.getppid()}/fd"):
+            path = f"/proc/{os.getppid()}/fd/{fd}"
+            try:
+                if "rallypoint-call" in os.readlink(path):
+                    yield os.stat(path).st_ino
+            except FileNotFoundError:
+                pass
+    return len(data), len(set(calls()))
+"""
+    code, out, err = end(tmp_path, functions, f"give, b'x' * 2_000_000, method={method!r}")
+    each = (2_000_000, 1)
+    assert (code, out) == (0, f"returned { {0: each, 1: each} }\n"), err
+
+
 @every_method
 def test_a_pipe_among_the_arguments_reaches_the_worker(method: str, tmp_path: Path) -> None:
     functions = """

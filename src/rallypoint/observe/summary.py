@@ -88,6 +88,16 @@ class Summary(Struct, frozen=True):
     schema: int = SCHEMA
 
 
+def _is_own_output(path: str) -> bool:
+    for fd in (1, 2):
+        try:
+            if os.path.samestat(os.stat(path), os.fstat(fd)):
+                return True
+        except OSError:
+            pass  # It is not there yet, or this stream is closed.
+    return False
+
+
 class SummaryFile:
     """A file that gets a summary at once and whole, or stays as it was."""
 
@@ -98,6 +108,11 @@ class SummaryFile:
             mode = os.stat(self._target).st_mode if os.path.lexists(self._target) else stat.S_IFREG
             if not stat.S_ISREG(mode):
                 raise UsageError(f"--json-summary {path}: is there, and is no plain file")
+            if _is_own_output(self._target):
+                raise UsageError(
+                    f"--json-summary {path}: this command's own output goes there, and would be "
+                    "lost: name another file"
+                )
             os.close(self._open_draft())
             os.unlink(self._draft)
         except OSError as error:

@@ -36,7 +36,8 @@ class PickledCall:
 
 
 def pickle_calls(call: FunctionCall) -> list[PickledCall]:
-    """Each worker's call, by local rank.
+    """Each worker's call, by local rank. Who has the same arguments as the one before shares its
+    call: they may be large.
 
     Raises UsageError when the function or an argument can't be pickled; then none is open. Raises
     UnguardedLaunchError in a worker that is about to find its own function.
@@ -48,7 +49,8 @@ def pickle_calls(call: FunctionCall) -> list[PickledCall]:
     pickled: list[PickledCall] = []
     try:
         for local_rank, args in enumerate(call.args):
-            pickled.append(_pickle(call, local_rank, args))
+            same = local_rank > 0 and args is call.args[local_rank - 1]
+            pickled.append(pickled[-1] if same else _pickle(call, local_rank, args))
     except BaseException:
         for one in pickled:
             one.close()
@@ -94,7 +96,7 @@ def _pickle(call: FunctionCall, local_rank: int, args: tuple[object, ...]) -> Pi
     inheritance = _Inheritance()
     context.set_spawning_popen(inheritance)  # type: ignore[arg-type]
     try:
-        preparation = spawn.get_preparation_data(f"worker-{local_rank}")
+        preparation = spawn.get_preparation_data("worker")
         content = [pickle.dumps(preparation)]
         try:
             content.append(bytes(ForkingPickler.dumps((call.function, args))))

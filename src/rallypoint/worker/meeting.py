@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from rallypoint.store.store import Store
 
 PREFIX = "rallypoint.worker"
+CONNECT_S = 300.0
+"""How long the store is looked for, where the caller does not say."""
+MIN_CONNECT_S = 5.0
+"""Who waits for nobody still has to reach it."""
 
 _lock = threading.Lock()
 _store: Store | None = None
@@ -27,40 +31,51 @@ def store() -> Store:
 
     Blocks until the store is reached. Raises StoreConnectionError when it is not.
     """
-    global _store
-    with _lock:
-        if _store is None:
-            _store = _connect(context())
-        return _store
+    return _shared(CONNECT_S)
 
 
 def barrier(name: str = "", timeout_s: float = 300.0) -> None:
     """Returns when every worker of the round has come to this barrier. Blocks.
 
-    A name may be used again: the n-th call of one rank meets the n-th of the others. Raises
-    StoreTimeoutError, which names the ranks that did not come, or StoreConnectionError.
+    A name may be used again: the n-th meeting of one rank is the n-th of the others. Raises
+    StoreTimeoutError, which names the ranks that did not come, or StoreConnectionError; then the
+    rank has not met, and may call again. ValueError for what is no time.
     """
+    if not timeout_s >= 0:
+        raise ValueError(f"timeout_s={timeout_s!r}: needs a number of seconds, 0 or more")
     place = context()
     if place.world_size == 1:
         return
     from rallypoint.store import ops
 
-    shared = store()
+    shared = _shared(max(timeout_s, MIN_CONNECT_S))
     with _lock:
         turn = _barriers[name]
-        _barriers[name] += 1
     key = f"barrier/{name}/{turn}"
     ops.barrier(shared, place.world_size, key, timeout_s, rank=place.rank)
+    with _lock:
+        _barriers[name] = turn + 1
 
 
-def _connect(place: Context) -> Store:
+def _shared(connect_s: float) -> Store:
+    global _store
+    with _lock:
+        if _store is None:
+            _store = _connect(context(), connect_s)
+        return _store
+
+
+def _connect(place: Context, timeout_s: float) -> Store:
     from rallypoint.store import HashStore, PrefixStore, TCPStore
+    from rallypoint.store.store import DEFAULT_TIMEOUT
 
     if not place.launched or not place.master_addr:
         return HashStore()
     # A store with fixed ranks serves several rounds.
     prefix = f"{PREFIX}/{place.round}/"
-    return PrefixStore(prefix, TCPStore(place.master_addr, place.master_port))
+    shared = TCPStore(place.master_addr, place.master_port, timeout=timeout_s)
+    shared.set_timeout(DEFAULT_TIMEOUT)
+    return PrefixStore(prefix, shared)
 
 
 def _forget() -> None:
