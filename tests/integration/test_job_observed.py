@@ -150,6 +150,15 @@ def test_a_handler_that_hangs_delays_no_heartbeat_and_what_it_missed_is_told(
     assert summary_in(summary)["events_lost"] > 5
 
 
+@pytest.mark.parametrize("name", ["/dev/stdout", "/dev/stderr", "stdout"])
+def test_a_summary_does_not_replace_what_the_job_prints(tmp_path: Path, name: str) -> None:
+    """Here stdout and stderr go to files of these names."""
+    code, one = run(tmp_path, "--json-summary", name, program="tell('started')")
+    assert code == 2
+    assert one.out == ""
+    assert "this command's own output goes there" in one.err
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.integration.one_agent import agent, eventually
+from tests.integration.one_agent import agent, eventually, free_port
 
 
 def test_a_worker_knows_its_place(tmp_path: Path) -> None:
@@ -64,6 +64,45 @@ worker.barrier("end", 60)
     with agent(tmp_path, "--nproc-per-node=2", program=program) as run:
         assert run.wait() == 0, run.err
         assert "rank 1" in run.told("timeout")[0]
+
+
+def test_who_waited_in_vain_at_a_barrier_may_come_again(tmp_path: Path) -> None:
+    program = """
+import os, time
+from rallypoint import worker
+rank = worker.context().rank
+if rank == 0:
+    try:
+        worker.barrier("late", 0.2)
+    except TimeoutError:
+        open("waited", "w").close()
+else:
+    while not os.path.exists("waited"):
+        time.sleep(0.01)
+for turn in range(3):
+    worker.store().set(f"{turn}/{rank}", "here")
+    worker.barrier("late", 60)
+    assert worker.store().check([f"{turn}/{1 - rank}"]), turn
+"""
+    with agent(tmp_path, "--nproc-per-node=2", program=program) as run:
+        assert run.wait() == 0, run.err
+
+
+def test_a_barrier_without_a_store_waits_no_longer_than_it_was_told() -> None:
+    place = {"RANK": "0", "WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "job"}
+    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    program = (
+        "from rallypoint import worker\n"
+        "from rallypoint.errors import StoreConnectionError\n"
+        "for timeout_s in (0.2, float('nan'), -1):\n"
+        "    try: worker.barrier('x', timeout_s=timeout_s)\n"
+        "    except (StoreConnectionError, ValueError) as error: print(type(error).__name__)\n"
+    )
+    command = [sys.executable, "-c", program]
+    ran = subprocess.run(
+        command, env=os.environ | place | where, capture_output=True, text=True, timeout=60
+    )
+    assert ran.stdout.split() == ["StoreConnectionError", "ValueError", "ValueError"], ran.stderr
 
 
 def test_nothing_of_the_board_is_left_when_the_agent_ends_or_is_killed(tmp_path: Path) -> None:
