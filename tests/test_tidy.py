@@ -178,6 +178,12 @@ def the_wall_clock_is_only_shown(path: str, source: str) -> list[str]:
     return [f"uses {name}" for name in dotted(source) if WALL_CLOCK.fullmatch(name)]
 
 
+def the_programs_random_numbers_are_left_alone(path: str, source: str) -> list[str]:
+    """Who has seeded them must draw the same with this library and without."""
+    drawn = r"random\.(seed|random|uniform|randrange|randint|choices?|sample|shuffle|expovariate)"
+    return [f"uses {name}" for name in dotted(source) if re.fullmatch(drawn, name)]
+
+
 def nothing_is_unpickled_or_evaluated(path: str, source: str) -> list[str]:
     found = [f"imports {n}" for n in imports(source) if top(n) in UNSAFE_MODULES]
     found += [
@@ -266,6 +272,7 @@ PACKAGE_RULES: tuple[Rule, ...] = (
     spawning_and_signalling_live_in_process,
     environment_is_read_at_the_edge,
     the_wall_clock_is_only_shown,
+    the_programs_random_numbers_are_left_alone,
     nothing_is_unpickled_or_evaluated,
     a_module_is_short,
     a_function_is_short,
@@ -350,6 +357,7 @@ SELF_TESTS: tuple[tuple[Rule, str, str, str], ...] = (
     (environment_is_read_at_the_edge, "agent/a.py", "from os import getenv", "environ = {}"),
     (the_wall_clock_is_only_shown, "coordinator/a.py", "time.time()", "time.monotonic()"),
     (the_wall_clock_is_only_shown, "agent/a.py", "from time import time", "loop.time()"),
+    (the_programs_random_numbers_are_left_alone, "a.py", "random.uniform(0, 1)", "a.uniform(0, 1)"),
     (nothing_is_unpickled_or_evaluated, "store/a.py", "import pickle", "import json"),
     (nothing_is_unpickled_or_evaluated, "store/a.py", "eval('1')", "model.eval()"),
     (a_module_is_short, "core/a.py", "x = 1\n" * 401, "x = 1\n" * 400),

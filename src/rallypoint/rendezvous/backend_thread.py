@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -21,6 +20,7 @@ from rallypoint.rendezvous.backend import (
     WakingBackend,
 )
 from rallypoint.rendezvous.daemon_thread import DaemonThread
+from rallypoint.store.jitter import uniform
 
 T = TypeVar("T")
 
@@ -110,7 +110,7 @@ class BackendThread:
             self._polled, self._poll_s = token, FIRST_POLL_S
         pause_s = min(self._poll_s, poll_max_s, timeout_s)
         self._poll_s = min(self._poll_s * POLL_GROWTH, poll_max_s)
-        await asyncio.sleep(pause_s * random.uniform(0.7, 1.0))
+        await asyncio.sleep(pause_s * uniform(0.7, 1.0))
 
     async def close(self) -> None:
         """No further calls; those that are under way end by themselves, and are waited for a bit.
