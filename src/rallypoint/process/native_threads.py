@@ -75,9 +75,9 @@ def reseed() -> None:
     """In a worker: numpy's global generator was seeded when it was imported; each worker would draw
     the same numbers. (Python's own is seeded anew by every fork, torch's always begins the same.)
     """
-    random = sys.modules.get("numpy.random")
-    if random is not None:
-        random.seed()
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed()
 
 
 def _loaded_openblas() -> list[str]:

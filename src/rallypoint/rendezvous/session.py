@@ -218,7 +218,7 @@ class CoordinatorSession:
             self._attach(connection)
 
     async def _redial(self, why: str) -> ClientConnection | None:
-        import random
+        from rallypoint.store.jitter import uniform
 
         broken_at, pause_s = self._clock(), FIRST_RETRY_S
         while not self._closed:
@@ -231,7 +231,7 @@ class CoordinatorSession:
                 self._handler.session_given_up(f"the coordinator was lost: {why}")
                 return None
             # Thousands of agents that lost one coordinator must not come back in step.
-            await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
+            await asyncio.sleep(pause_s * uniform(0.5, 1.0))
             pause_s = min(pause_s * 2, LONGEST_RETRY_S)
         return None
 
