@@ -48,6 +48,16 @@ def test_a_command_line_maps_to_none(tmp_path: Path, entrypoint: str) -> None:
     assert run.told("told") == ["3 0.5"] * 2
 
 
+def test_A7_the_one_line_of_a_command_that_failed_is_told_once(tmp_path: Path) -> None:
+    command = "('-c', 'echo no data >&2; exit 3')"
+    text = f"---\nelastic_launch(LaunchConfig(1, 1, 1, max_restarts=0), 'sh')(*{command})\n"
+    with program(tmp_path, text) as run:
+        assert run.wait() == 1
+    told = run.err.partition("  traceback : ")[2]
+    assert told.startswith("exit code 3; last line: no data\n")
+    assert told.count("no data") == 1
+
+
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_a_launch_without_the_usual_guard_is_one_line(tmp_path: Path, method: str) -> None:
     config = f"LaunchConfig(1, 1, 1, max_restarts=0, start_method={method!r})"

@@ -61,13 +61,14 @@ def failures(end: JobEnd) -> dict[int, ProcessFailure]:
 def process_failure(failure: WorkerFailure, node: str = "") -> ProcessFailure:
     """In torch's vocabulary. The error file may be gone by now: what it said is in the message."""
     code = failure.exit_code if failure.signal is None else -failure.signal
+    message, detail = failure.message, failure.detail
     made = ProcessFailure(
         failure.local_rank,
         failure.pid,
         1 if code is None else code,
         "",
         log_file=failure.log_file,
-        said="\n".join(text for text in (failure.message, failure.detail) if text),
+        said=message if message.endswith(detail) else f"{message}\n{detail}".lstrip("\n"),
         seen_at=failure.wall_time,
     )
     if node:
