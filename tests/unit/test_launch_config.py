@@ -79,6 +79,12 @@ def test_one_grace_for_every_stop() -> None:
     assert (given.shutdown_grace_s, given.restart_grace_s) == (3.0, 3.0)
 
 
+def test_a_drain_and_a_hang_have_the_times_of_the_command_line() -> None:
+    usual, given = settings(), settings(drain_deadline=90, hang_timeout=300)
+    assert (usual.stop.drain_deadline, usual.restart.hang_timeout_s) == (25.0, 0.0)
+    assert (given.stop.drain_deadline, given.restart.hang_timeout_s) == (90.0, 300.0)
+
+
 def test_signals_are_a_list_of_names() -> None:
     assert settings(signals_to_handle="SIGTERM, SIGUSR1").stop.signals == ("SIGTERM", "SIGUSR1")
 
@@ -96,6 +102,8 @@ def test_functions_are_forked_from_a_prepared_process_unless_told_otherwise() ->
     ("given", "says"),
     [
         ({"shutdown_timeout": -1}, "shutdown_timeout=-1"),
+        ({"hang_timeout": float("nan")}, "hang_timeout=nan"),
+        ({"drain_deadline": -5}, "drain_deadline=-5"),
         ({"rdzv_backend": "etcd"}, "rdzv_backend='etcd': known are"),
         ({"rdzv_backend": "file"}, "rdzv_backend='file': needs an rdzv_endpoint"),
         ({"rdzv_configs": {"rank": "first"}, "rdzv_endpoint": AT}, "'first'"),

@@ -36,7 +36,9 @@ class LaunchConfig:
     when a person or a scheduler ends the job, 5 when a round ends. `numa_options` is a NumaOptions,
     ours or torch's; None: workers are not bound. `event_log_handler` is `null`, `console`,
     `jsonl:FILE` or a package's. `metrics_cfg` and `monitor_interval` are accepted: see
-    `observe.configure` for metrics, and exits are noticed at once.
+    `observe.configure` for metrics, and exits are noticed at once. `drain_deadline` and
+    `hang_timeout` are seconds, as `--drain-deadline` and `--hang-timeout`; None: the shutdown
+    timeout, and never.
 
     A value that can't be used is refused when the job is launched: ParameterError or UsageError.
     """
@@ -66,6 +68,8 @@ class LaunchConfig:
     shutdown_timeout: float | None = None
     _: KW_ONLY
     preload: Sequence[str] = ()
+    drain_deadline: float | None = None
+    hang_timeout: float | None = None
 
 
 def agent_config(config: LaunchConfig, entrypoint: Entrypoint, args: Sequence[Any]) -> AgentConfig:
@@ -98,7 +102,10 @@ def agent_config(config: LaunchConfig, entrypoint: Entrypoint, args: Sequence[An
             virtual_local_rank=config.virtual_local_rank,
             numa_options=config.numa_options,
         ),
-        restart=RestartConfig(max_restarts=config.max_restarts),
+        restart=RestartConfig(
+            max_restarts=config.max_restarts,
+            hang_timeout_s=_seconds("hang_timeout", config.hang_timeout) or 0.0,
+        ),
         output=_output(config),
         stop=_stop(config),
         access=access,
@@ -119,9 +126,22 @@ def _output(config: LaunchConfig) -> OutputConfig:
 
 def _stop(config: LaunchConfig) -> StopConfig:
     names = tuple(name.strip() for name in config.signals_to_handle.split(",") if name.strip())
-    if config.shutdown_timeout is None:
-        return StopConfig(signals=names)
-    grace_s = float(config.shutdown_timeout)
-    if not 0 <= grace_s < float("inf"):
-        raise ParameterError(f"shutdown_timeout={grace_s:g}: needs 0 or more seconds")
-    return StopConfig(signals=names, shutdown_grace_s=grace_s, restart_grace_s=grace_s)
+    deadline_s = _seconds("drain_deadline", config.drain_deadline)
+    grace_s = _seconds("shutdown_timeout", config.shutdown_timeout)
+    if grace_s is None:
+        return StopConfig(signals=names, drain_deadline_s=deadline_s)
+    return StopConfig(
+        signals=names,
+        shutdown_grace_s=grace_s,
+        restart_grace_s=grace_s,
+        drain_deadline_s=deadline_s,
+    )
+
+
+def _seconds(name: str, value: float | None) -> float | None:
+    if value is None:
+        return None
+    seconds = float(value)
+    if not 0 <= seconds < float("inf"):
+        raise ParameterError(f"{name}={seconds:g}: needs 0 or more seconds")
+    return seconds
