@@ -50,7 +50,11 @@ MEETING = (
         "join_timeout (600 s), last_call_timeout (30 s), host_timeout (30 s), is_host (whoever can"
         " bind the endpoint), and torchrun's other keys",
     ),
-    Flag("--local-addr", "ADDR", "address by which the other nodes reach this one"),
+    Flag(
+        "--local-addr",
+        "ADDR",
+        "address by which the other nodes reach this one (its connection's own)",
+    ),
     _new("--join-settle", "SECONDS", "admit late nodes when none has come for so long (10)"),
     _new("--min-growth-interval", "SECONDS", "let a younger round run on undisturbed (60)"),
     _new(
@@ -105,9 +109,11 @@ FAILURES = (
         "a worker that calls rallypoint.worker.progress and then is silent for so long has failed"
         " (never)",
     ),
-    _new("--restart-window", "SECONDS", "count only the failures of the last so many seconds"),
+    _new(
+        "--restart-window", "SECONDS", "count only the failures of the last so many seconds (all)"
+    ),
     _new("--restart-backoff", "SECONDS", "pause before a restart, doubled each time (0)"),
-    _new("--no-restart-on", "CODE,...", "exit codes that end the job at once"),
+    _new("--no-restart-on", "CODE,...", "exit codes that end the job at once (none)"),
     _new("--lease", "SECONDS", "silence after which a node is lost (15)"),
     _new("--reconnect-timeout", "SECONDS", "keep looking for a lost coordinator (the lease)"),
 )
@@ -138,14 +144,20 @@ STOPPING = (
 )
 
 OUTPUT = (
-    _new("--output", "auto|inherit|prefix", "workers' output untouched, or line by line with rank"),
+    _new(
+        "--output",
+        "auto|inherit|prefix",
+        "workers' output untouched, or line by line with rank; auto: the latter at a terminal with"
+        " several workers (auto)",
+    ),
     _new("--quiet", "", "say nothing unless something fails"),
     _new("--log-format", "text|json", "form of the agent's own lines (text)"),
     Flag("--log-dir", "DIR", "where redirected output and error files go (a temporary folder)"),
     _new(
         "--log-layout",
         "torchrun|rounds",
-        "files under JOB_RANDOM/attempt_N/RANK, or JOB/NODE/round_N/RANK with a link latest",
+        "files under JOB_RANDOM/attempt_N/RANK, or JOB/NODE/round_N/RANK with a link latest"
+        " (torchrun)",
     ),
     _new(
         "--log-max-bytes", "N[K|M|G]", "rotate log files at this size, keeping one old one (never)"
@@ -153,12 +165,16 @@ OUTPUT = (
     Flag(
         "--redirects",
         "SPEC",
-        "to files: 0 none, 1 stdout, 2 stderr, 3 both; by local rank 0:1,1:3, by global g12:3",
+        "to files: 0 none, 1 stdout, 2 stderr, 3 both; by local rank 0:1,1:3, by global g12:3 (0)",
         "-r",
     ),
-    Flag("--tee", "SPEC", "the same, to files and to the console", "-t"),
+    Flag("--tee", "SPEC", "the same, to files and to the console (0)", "-t"),
     Flag("--logs-specs", "NAME", "a package's way to place files (default)", twin=""),
-    Flag("--local-ranks-filter", "RANK,...", "only these reach the console; g12: global rank 12"),
+    Flag(
+        "--local-ranks-filter",
+        "RANK,...",
+        "only these reach the console; g12: global rank 12 (all)",
+    ),
     Flag(
         "--duplicate-stdout-filters",
         "TEXT,...",
