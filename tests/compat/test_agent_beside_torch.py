@@ -54,6 +54,8 @@ OURS_BESIDES = {
     ("SimpleElasticAgent", "rdzv_handler"),
     ("LocalElasticAgent", "rdzv_handler"),
     ("LaunchConfig", "preload"),
+    ("LaunchConfig", "drain_deadline"),
+    ("LaunchConfig", "hang_timeout"),
 }
 
 
