@@ -139,7 +139,10 @@ def test_a_package_that_was_written_for_torchrun_places_files(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--logs-specs=nine",), "--logs-specs nine: needs one of default, empty, gone, mine, od"),
+        (
+            ("--logs-specs=nine",),
+            "--logs-specs nine: no package offers it; there are: default, empty, gone, mine, od",
+        ),
         (("--logs-specs=mine", "--log-dir=bad"), "AssertionError: no such archive"),
         (("--logs-specs=mine", "--log-dir=worse"), "Mine.reify failed: AssertionError: the arc"),
         (("--logs-specs=empty",), "--logs-specs empty: archive:NoReify of the package archive"),

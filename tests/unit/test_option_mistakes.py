@@ -188,7 +188,10 @@ BAD: tuple[tuple[str, str], ...] = (
         "--event-log-handler x train.py",
         "--event-log-handler x: there is no such handler; there are: console, jsonl:FILE, null",
     ),
-    ("--logs-specs x train.py", "--logs-specs x: needs one of default"),
+    (
+        "--logs-specs x train.py",
+        "--logs-specs x: no package offers it; there are: default",
+    ),
     (
         "--token-file f --insecure train.py",
         "--token-file f: has no effect with --insecure; give one of the two",

@@ -114,7 +114,11 @@ def _bytes(given: Value) -> int:
 def _specs(given: Value | None, known: Callable[[], Sequence[str]]) -> str:
     if given is None or given.text == "default":
         return "default"
-    return values.choice(given, known())
+    offered = known()
+    if given.text not in offered:
+        near = values.nearest(given.text, offered)
+        raise given.wrong(f"no package offers it; there are: {', '.join(offered)}{near}")
+    return given.text
 
 
 def _log_level(environ: Mapping[str, str]) -> LogLevel:
