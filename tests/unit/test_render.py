@@ -37,6 +37,7 @@ def test_an_event_is_one_plain_line() -> None:
 
 def test_foreign_text_can_not_break_the_line_or_the_terminal() -> None:
     assert one_line("a\nb\r\n\x1b[2Jc\u2028d\x9b\n") == "a | b | \\x1b[2Jc | d\\x9b"
+    assert one_line("pay \u202egnp.exe\u202c \u0645") == "pay \\u202egnp.exe\\u202c \u0645"
 
 
 def test_an_event_as_json_is_flat_and_keeps_its_own_names() -> None:

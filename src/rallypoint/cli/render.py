@@ -17,8 +17,11 @@ from rallypoint.observe.records import AgentEvent, FieldValue
 
 PROGRAM = "rallypoint"
 
-# Control characters of foreign text must neither break a line nor reach a terminal.
+# Characters of foreign text that break a line, move the cursor, or turn the direction of what
+# follows must not reach a terminal.
+_DIRECTIONS = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 _VISIBLE = {n: f"\\x{n:02x}" for n in (*range(0x20), *range(0x7F, 0xA0))} | {
+    **{n: f"\\u{n:04x}" for n in _DIRECTIONS},
     0x09: "    ",
     0x0A: " | ",
     0x0D: "",
