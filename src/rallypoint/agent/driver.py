@@ -167,7 +167,8 @@ class Agent:
     def show_status(self) -> None:
         """Tell the observer where the job is."""
         status, rendezvous = self._status, self._config.rendezvous
-        what = waiting_for(self._state, status, rendezvous.min_nodes)
+        imports = bool(self._config.workers.preload and self._workers and not self._workers.pids)
+        what = waiting_for(self._state, status, rendezvous.min_nodes, imports=imports)
         if what != self._waiting_since[0]:
             self._waiting_since = (what, self._loop.time())
             if what and self._state.phase is group.Phase.IDLE and not self._state.leaving:

@@ -37,9 +37,14 @@ def spawn_failure(assignment: Assignment, role: str, text: str, wall_time: float
     )
 
 
-def waiting_for(state: GroupState, status: JobStatus | None, min_nodes: int) -> str:
-    """What this agent waits for, in a few words; empty while its workers run."""
+def waiting_for(
+    state: GroupState, status: JobStatus | None, min_nodes: int, *, imports: bool = False
+) -> str:
+    """What this agent waits for, in a few words; empty while its workers run. `imports`: what they
+    are forked from has not imported all yet."""
     match state.phase:
+        case Phase.RUNNING if imports:
+            return "the preloaded modules"
         case Phase.IDLE if state.leaving:
             return "the job to hear of it"
         case Phase.RUNNING | Phase.DONE:
@@ -71,16 +76,6 @@ def _idle(status: JobStatus | None, min_nodes: int) -> str:
             if not missing:
                 return "the next round"
             return f"{count(missing, 'more node')} ({status.joined} of {min_nodes} joined)"
-
-
-def assigned_text(assignment: Assignment, workers: int) -> str:
-    """A node's part of a round, for a person."""
-    first, last = assignment.base_rank, assignment.base_rank + workers - 1
-    ranks = f"rank {first}" if first == last else f"ranks {first}-{last}"
-    return (
-        f"round {assignment.round}: node {assignment.group_rank} of "
-        f"{assignment.group_world_size}, {ranks} of {assignment.world_size} ({assignment.why})"
-    )
 
 
 def status_view(
