@@ -75,7 +75,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 complain("rallypoint", _unknown(command))
                 return ExitClass.USAGE.value
     except RallypointError as error:
-        complain(f"rallypoint {command}", str(error))
+        mistyped = error.exit_class is ExitClass.USAGE and command in _COMMANDS
+        complain(f"rallypoint {command}" if mistyped else "rallypoint", str(error))
         return error.exit_class.value
     except KeyboardInterrupt:
         return _ENDED_BY_SIGINT
