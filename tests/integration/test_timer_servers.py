@@ -157,6 +157,15 @@ def test_without_a_server_a_client_says_so(tmp_path: Path) -> None:
         FileTimerClient(str(tmp_path / "unread")).release("a")
 
 
+@pytest.mark.parametrize(
+    ("after", "scope", "says"),
+    [(float("nan"), "s", "after=nan"), (float("inf"), "s", "after=inf"), (5, 7, "scope=7")],
+)
+def test_what_would_set_no_timer_is_refused(after: float, scope: Any, says: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=says):
+        expires(after, scope)
+
+
 def test_without_any_client_a_block_does_not_begin() -> None:
     script = "from rallypoint.timer import expires\nwith expires(after=1): print('began')"
     done = subprocess.run(

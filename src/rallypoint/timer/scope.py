@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from abc import ABC, abstractmethod
@@ -45,13 +46,18 @@ class expires(ContextDecorator):  # noqa: N801
     instead of the configured one. In a worker of `rallypoint run` neither is needed. May also
     decorate a function, and be entered again.
 
-    Raises RuntimeError at the beginning of the block where there is no client, and what the client
-    raises: BrokenPipeError when its server can't be reached.
+    Raises ValueError for what is no number of seconds, TypeError for a scope that is no text;
+    RuntimeError at the beginning of the block where there is no client, and what the client raises:
+    BrokenPipeError when its server can't be reached.
     """
 
     def __init__(
         self, after: float, scope: str | None = None, client: TimerClient | None = None
     ) -> None:
+        if not math.isfinite(after):
+            raise ValueError(f"after={after!r}: a timer needs a number of seconds")
+        if scope is not None and not isinstance(scope, str):
+            raise TypeError(f"scope={scope!r}: the name of a timer is a text")
         self._after_s, self._given = after, client
         self._scope = scope if scope is not None else _place(sys._getframe(1))
         self._used: list[TimerClient] = []
