@@ -19,7 +19,7 @@ def test_a_quick_benchmark_fills_its_tables(name: str, rows: int, tmp_path: Path
         [sys.executable, BENCHMARKS / f"{name}.py", "--quick"],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
         env={"TMPDIR": str(tmp_path), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
     )
@@ -78,7 +78,7 @@ def test_the_quick_benchmark_of_the_rendezvous_fills_its_tables(tmp_path: Path) 
         [sys.executable, BENCHMARKS / "rendezvous.py", "--quick"],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
         env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
     )
@@ -93,7 +93,7 @@ def test_the_quick_benchmark_of_calls_fills_its_table(tmp_path: Path) -> None:
         [sys.executable, BENCHMARKS / "calls.py", "--quick"],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
         env={"TMPDIR": str(tmp_path), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
     )
@@ -108,7 +108,7 @@ def test_the_quick_benchmark_of_restarts_fills_its_table(tmp_path: Path) -> None
         [sys.executable, BENCHMARKS / "restart.py", "--quick"],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
         env={"TMPDIR": str(tmp_path), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
     )

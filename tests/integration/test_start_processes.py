@@ -247,11 +247,19 @@ os.kill(os.getpid(), signal.SIGTERM)
 """
 
 
+def catches(pid: int, number: signal.Signals) -> bool:
+    """Whether that process has a handler for this signal."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    caught = int(status.partition("SigCgt:")[2].split()[0], 16)
+    return bool(caught >> (number - 1) & 1)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_is_raised_where_it_is_waited(tmp_path: Path, number: signal.Signals) -> None:
     with program(SIGNALLED, tmp_path) as running:
         assert running.stdout is not None
         assert running.stdout.readline().strip().isdecimal()
+        eventually(lambda: catches(running.pid, signal.SIGTERM), "its wait")
         running.send_signal(number)
         said, complaint = running.communicate(timeout=LIMIT_S)
         assert said == f"{number.name} False False\n", complaint
