@@ -49,6 +49,7 @@ class Stage:
         self._fd = os.open(self.pipe, os.O_RDWR | os.O_NONBLOCK)
         self._gate = -1
         self._unread = b""
+        self._command: Sequence[str | Path] = ()
         self._started: list[subprocess.Popen[bytes]] = []
         self._workers: set[int] = set()
 
@@ -56,6 +57,7 @@ class Stage:
         """Start a launcher, or a worker; its output is thrown away, its files are kept here."""
         null, env = subprocess.DEVNULL, os.environ | {"TMPDIR": str(self._folder)}
         process = subprocess.Popen(command, stdin=null, stdout=null, stderr=null, env=env)
+        self._command = command
         self._started.append(process)
         return process
 
@@ -71,7 +73,9 @@ class Stage:
             left_s = max(0.0, give_up_at - time.monotonic())
             ready, _, _ = select.select([self._fd], [], [], left_s)
             if not ready:
-                raise Silence(f"only {len(found)} of {count} workers spoke within {limit_s:g} s")
+                whose = " ".join(str(word) for word in self._command[:4])
+                spoke = f"only {len(found)} of {count} workers spoke within {limit_s:g} s"
+                raise Silence(f"{spoke} ({whose} ...)")
             *whole, self._unread = (self._unread + os.read(self._fd, 65536)).split(b"\n")
             for line in whole:
                 pid, at = line.split()
