@@ -22,10 +22,16 @@ def say(what: str, **details: Any) -> None:
     print(json.dumps({"what": what, **details}), flush=True)
 
 
+obeying = threading.Lock()
+"""Held while an order is carried out: who is told of it must not end the process before."""
+
+
 def obey(handler: RendezvousHandler) -> None:
     """End as told; the loop of rounds then ends with an error, or with the process."""
     for line in sys.stdin:
-        say("obeyed", order=line.strip(), done=getattr(handler, line.strip())() is not False)
+        with obeying:
+            done = getattr(handler, line.strip())() is not False
+        say("obeyed", order=line.strip(), done=done)
 
 
 def main() -> None:
@@ -52,3 +58,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    obeying.acquire()
