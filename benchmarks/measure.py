@@ -199,7 +199,7 @@ def machine() -> str:
 def prepare(about: str, default: int = 9) -> int:
     """Read the command line; how often to measure. Makes a token, so that nothing is left."""
     parser = argparse.ArgumentParser(description=about)
-    parser.add_argument("--quick", action="store_true", help="3 times, without torchrun")
+    parser.add_argument("--quick", action="store_true", help="once, without torchrun")
     parser.add_argument(
         "-n", type=int, default=default, help=f"how often each is measured ({default})"
     )
@@ -212,7 +212,7 @@ def prepare(about: str, default: int = 9) -> int:
         "LOGLEVEL": "INFO",
     }
     print(f"{about}: {machine()}\n", flush=True)
-    return 3 if options.quick else int(options.n)
+    return 1 if options.quick else int(options.n)
 
 
 def is_quick() -> bool:
