@@ -105,11 +105,8 @@ def stop(state: GroupState, then: Then, number: int, grace_s: float) -> list[Gro
     """Stop what runs, politely. A stop that is under way goes on, with no more time than this."""
     state.then = max(state.then, then)
     match state.phase:
-        case Phase.IDLE:
-            return proceed(state) if state.then is not Then.JOIN else []
-        case Phase.ENROLLING | Phase.READY:
-            state.phase = Phase.IDLE
-            return [AbandonRound(), *proceed(state)]
+        case Phase.IDLE | Phase.ENROLLING | Phase.READY:
+            return _end_before_start(state)
         case Phase.RUNNING | Phase.FINISHED:
             state.phase, state.grace_s = Phase.STOPPING, grace_s
             grace = wait(state, WaitKind.GRACE, grace_s)
@@ -129,11 +126,8 @@ def abort(state: GroupState, then: Then, finish: Finish | None) -> list[GroupEff
     state.then = max(state.then, then)
     state.finish = state.finish or finish
     match state.phase:
-        case Phase.IDLE:
-            return proceed(state) if state.then is not Then.JOIN else []
-        case Phase.ENROLLING | Phase.READY:
-            state.phase = Phase.IDLE
-            return [AbandonRound(), *proceed(state)]
+        case Phase.IDLE | Phase.ENROLLING | Phase.READY:
+            return _end_before_start(state)
         case Phase.RUNNING | Phase.FINISHED | Phase.STOPPING:
             state.phase, state.killing = Phase.STOPPING, True
             state.seeks_culprit = False
@@ -142,6 +136,14 @@ def abort(state: GroupState, then: Then, finish: Finish | None) -> list[GroupEff
             return []
         case _:
             assert_never(state.phase)
+
+
+def _end_before_start(state: GroupState) -> list[GroupEffect]:
+    """No worker was started yet: drop what was prepared for the round, and do what is desired."""
+    if state.phase is Phase.IDLE:
+        return proceed(state) if state.then is not Then.JOIN else []
+    state.phase = Phase.IDLE
+    return [AbandonRound(), *proceed(state)]
 
 
 def wait(state: GroupState, kind: WaitKind, length_s: float) -> Wait:
