@@ -1,4 +1,6 @@
-"""Torch's servers and clients ask nobody for names: see tests/resolver.py."""
+"""Torch's servers and clients ask nobody for names: see tests/resolver.py. What torchrun leaves
+behind lies with the other files of the tests.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,13 @@ from collections.abc import Iterator
 
 import pytest
 from tests.resolver import nobody_asked
+
+
+@pytest.fixture(autouse=True, scope="module")
+def temporary_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(tmp_path_factory.mktemp("temporary")))
+        yield
 
 
 @pytest.fixture(autouse=True, scope="module")
