@@ -9,7 +9,7 @@ SETUP := $(VENV)/.ready
 # The demo needs less than the tests: it installs its own set only where theirs is not there.
 DEMO_SETUP := $(if $(wildcard $(SETUP)),$(SETUP),$(VENV)/.ready-demo)
 
-.PHONY: test lint types unit demo bench fuzz clean
+.PHONY: test lint types unit fault demo bench versions fuzz clean
 
 test: lint types unit
 
@@ -22,7 +22,11 @@ types: $(SETUP)
 
 # Most tests wait for processes rather than compute: more of them than cores.
 unit: $(SETUP)
-	$(BIN)/python -m pytest -n 3 --dist loadfile
+	$(BIN)/python -m pytest -n 3 --dist loadfile -rs -m "not fault or quick"
+
+# Jobs on networks that fail: needs root and network namespaces, else each test says why it is skipped.
+fault: $(SETUP)
+	$(BIN)/python -m pytest -n 3 -rs -m fault
 
 demo: $(DEMO_SETUP)
 	$(BIN)/python examples/digits/demo.py
@@ -35,6 +39,11 @@ bench: $(SETUP)
 	$(BIN)/python benchmarks/store.py
 	$(BIN)/python benchmarks/rendezvous.py
 	$(BIN)/python benchmarks/calls.py
+	$(BIN)/python benchmarks/strangers.py
+
+# This version beside another one: make versions OTHER=../a-checkout-of-it
+versions: $(SETUP)
+	$(BIN)/python benchmarks/versions.py $(OTHER)
 
 # Until something is found, FUZZ_SECONDS have passed, or it is stopped.
 fuzz: $(VENV)/.ready-fuzz

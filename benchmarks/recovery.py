@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 from functools import partial
+from pathlib import Path
 
 from measure import (
     Silence,
@@ -62,23 +63,24 @@ def worker_table(times: int) -> str:
 def agent_table(times: int) -> str:
     """Two nodes with two workers each: the survivor's start anew."""
     rows = []
-    for mode, name, grace_s in (
-        ("stay", "end on SIGTERM", RECONNECT_GRACE_S),
-        ("deaf", "ignore SIGTERM", RECONNECT_GRACE_S + RESTART_GRACE_S),
+    for mode, alone, name, grace_s in (
+        ("stay", True, "agent; workers end on SIGTERM", 0.0),
+        ("deaf", True, "agent; workers ignore SIGTERM", RESTART_GRACE_S),
+        ("stay", False, "agent and its guard; workers end on SIGTERM", RECONNECT_GRACE_S),
     ):
         grace = f"--restart-grace={RESTART_GRACE_S:g}"
         variants = {
             "floor": partial(first_line, 2, None),
-            "rallypoint": partial(agent_killed, mode, rallypoint(grace)),
+            "rallypoint": partial(agent_killed, mode, rallypoint(grace), alone=alone),
         }
         cells = compare(times, variants, grace_s + AGENT_S)
-        cells[-3:-1] = [torchrun_agent_killed(mode) if has_torchrun() else "-"]
+        cells[-3:-1] = [torchrun_agent_killed(mode) if alone and has_torchrun() else "-"]
         rows.append([name, *cells])
-    head = ("workers that", *COMPARED[:-3], "torchrun, once", "n")
+    head = ("killed", *COMPARED[:-3], "torchrun, once", "n")
     title = "An agent is killed: SIGKILL to the first line of the survivor's last worker (seconds)"
     graces = (
-        f"Within are {RECONNECT_GRACE_S:g} s in which a broken connection may come back and, for "
-        f"workers that ignore SIGTERM, --restart-grace {RESTART_GRACE_S:g}."
+        f"Within are, for workers that ignore SIGTERM, --restart-grace {RESTART_GRACE_S:g}, and, "
+        f"where the guard was killed too, {RECONNECT_GRACE_S:g} s in which the node may come back."
     )
     return f"{markdown(title, head, rows)}\n{graces}\n"
 
@@ -102,8 +104,9 @@ def worker_killed(count: int, command: list[str]) -> float:
         return max(line.at for line in at.lines(count)) - killed_at
 
 
-def agent_killed(mode: str, command: list[str]) -> float:
-    """Kill the agent that is not the host of the rendezvous. Seconds. Raises: Silence."""
+def agent_killed(mode: str, command: list[str], *, alone: bool = True) -> float:
+    """Kill the agent that is not the host of the rendezvous, alone or before its guard can say so.
+    Seconds. Raises: Silence."""
     options = "--nnodes=1:2", "--nproc-per-node=2", "--shutdown-timeout=1"
     whole = [*command, *options, *loopback("recovery")]
     with stage() as at:
@@ -111,9 +114,21 @@ def agent_killed(mode: str, command: list[str]) -> float:
         other = at.start([*whole, "--rdzv-conf=is_host=0", *at.worker(mode)])
         at.lines(4)
         time.sleep(0.3)  # Agents are at rest.
+        guard = 0 if alone else guard_of(other.pid)
+        if guard:
+            os.kill(guard, signal.SIGSTOP)
         killed_at = time.monotonic()
         other.kill()
+        if guard:
+            os.kill(guard, signal.SIGKILL)
         return max(line.at for line in at.lines(2, AGENT_LIMIT_S)) - killed_at
+
+
+def guard_of(agent: int) -> int:
+    """The process that ends the workers of this agent when it is killed."""
+    children = Path(f"/proc/{agent}/task/{agent}/children").read_text().split()
+    names = {Path(f"/proc/{pid}/comm").read_text().strip(): int(pid) for pid in children}
+    return names["rallypoint-grd"]
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ EPOCH = re.compile(r"epoch (\d+)/\d+: (.*)")
 RESULT = re.compile(r"\] accuracy ([01]\.\d+)$")
 EXPLANATION = """\
 All that comes before the first line is Rallypoint; then the workers import PyTorch and
-scikit-learn. A connection that breaks has one second to come back: the agent may be alive."""
+scikit-learn. The guard of a killed agent ends its workers and tells the coordinator at once."""
 PHASES = ("detect", "stop", "rendezvous", "spawn", "first line")
 
 

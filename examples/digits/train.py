@@ -60,8 +60,8 @@ def main() -> None:
             print(f"{at}: loss {loss:.3f}, accuracy {accuracy:.3f}", flush=True)
         worker.progress(epoch + 1)
         if any_worker(worker.should_restart_at_checkpoint()):
-            worker.checkpoint_saved(epoch + 1)
             print(f"rank {rank} stops after epoch {epoch + 1}", flush=True)
+            worker.checkpoint_saved(epoch + 1)  # From now on its agent may end this process.
             break
         time.sleep(max(0.0, began_at + options.epoch_seconds - time.monotonic()))
     else:

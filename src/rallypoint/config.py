@@ -17,13 +17,12 @@ from rallypoint.errors import UsageError
 
 DEFAULT_COORDINATOR_PORT = 29400
 """Where agents meet when an endpoint names no port (torchrun's number, on purpose)."""
-
 DEFAULT_STATIC_PORT = 29500
 """`--master-port` of a static command line that names none (torchrun's number)."""
-
 MAX_NODES = 100_000
 MAX_WORKERS_PER_NODE = 4096
 MAX_NAME_BYTES = 255
+ENROL_MIN_S = 15.0
 
 
 def _name(flag: str, value: str, *, empty_ok: bool = False) -> None:
@@ -91,7 +90,9 @@ class RendezvousConfig(Struct, frozen=True, kw_only=True):
     overloaded one is not expelled. A node that dies with its connection is noticed at once."""
     heartbeat_s: float = 1.0
     reconnect_grace_s: float = 1.0
-    """How long a broken connection may take to come back before its node is lost."""
+    """How long a node whose end closed the connection may take to come back before it is lost."""
+    reset_grace_s: float = 5.0
+    """The same where the connection broke in any other way."""
     join_timeout_s: float = 600.0
     """How long a forming round may lack nodes before the job ends."""
     last_call_s: float = 30.0
@@ -103,7 +104,7 @@ class RendezvousConfig(Struct, frozen=True, kw_only=True):
     """A round this young is not ended to admit late nodes."""
     on_join: OnJoin = OnJoin.RESTART
     max_node_losses_per_hour: int = 10
-
+    stop_patience_s: float = 60.0
     endpoint: Endpoint = Endpoint("localhost", 0)
     """Port 0 only for a job of one node: the system chooses."""
     static: bool = False
@@ -114,7 +115,8 @@ class RendezvousConfig(Struct, frozen=True, kw_only=True):
     host_timeout_s: float = 30.0
     """How long nobody hosting is tolerated."""
     reconnect_timeout_s: float | None = None
-    """How long to try to reach a lost coordinator before giving up; None: the lease."""
+    """How long to try to reach a lost coordinator before giving up, at least the lease; None: 120 s
+    where it is silent, the lease where its host refuses."""
     node_id: str | None = None
     """None: the host name with an ordinal given by the coordinator."""
     topology: str = ""
@@ -155,8 +157,11 @@ class RendezvousConfig(Struct, frozen=True, kw_only=True):
         for flag, value in (
             ("--join-settle", self.join_settle_s),
             ("--min-growth-interval", self.min_growth_interval_s),
+            ("--reconnect-grace", self.reconnect_grace_s),
+            ("--reset-grace", self.reset_grace_s),
             ("--reconnect-timeout", self.reconnect_timeout_s or 0.0),
             ("--max-node-losses", self.max_node_losses_per_hour),
+            ("--stop-patience", self.stop_patience_s),
         ):
             _not_negative(flag, value)
         if self.heartbeat_s * 2 > self.lease_s:
@@ -167,6 +172,12 @@ class RendezvousConfig(Struct, frozen=True, kw_only=True):
         if self.node_id is not None:
             _name("--node-id", self.node_id)
         _name("--topology", self.topology, empty_ok=True)
+
+    @property
+    def enrol_timeout_s(self) -> float:
+        """How long reaching the round store may take. A rank 0 that went silent is lost within two
+        leases, also when many are silent at once: nobody else may be blamed before."""
+        return min(max(ENROL_MIN_S, 2 * self.lease_s), self.join_timeout_s)
 
 
 class RestartConfig(Struct, frozen=True, kw_only=True):
@@ -180,7 +191,6 @@ class RestartConfig(Struct, frozen=True, kw_only=True):
     """Pause before the first restart, doubled for each further one, at most 60 s."""
     no_restart_exit_codes: tuple[int, ...] = ()
     """Exit codes that end the job whatever the budget."""
-
     hang_timeout_s: float = 0.0
     """A worker that has ever told of progress and is silent for so long has failed; 0: never.
     Longer than the longest step, with its checkpoint and its evaluation."""
@@ -396,4 +406,4 @@ class AgentConfig(Struct, frozen=True, kw_only=True):
     access: AccessConfig = AccessConfig()
     observe: ObserveConfig = ObserveConfig()
     notices: tuple[str, ...] = ()
-    """Remarks about the command line, one line each, to be shown as warnings at the start."""
+    """Remarks about the command line, one line each, to be shown at the start."""

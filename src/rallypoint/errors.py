@@ -10,6 +10,7 @@
     |   +-- RendezvousError
     |   |   +-- RendezvousTimeoutError     who was missing, how long was waited
     |   |   +-- RendezvousConnectionError  which peer, and what was being done
+    |   |   |   `-- RendezvousRefusedError       its host answers, but nobody listens there
     |   |   +-- RendezvousClosedError      the job has ended; carries its verdict
     |   |   |   `-- RendezvousGracefulExitError  this node is not needed: no failure
     |   |   +-- RendezvousStateError       what a shared store holds is no state of ours
@@ -51,6 +52,8 @@ _OPTIONS = {
     "restart_backoff_s": "--restart-backoff (restart_backoff_s)",
     "no_restart_exit_codes": "--no-restart-on (no_restart_exit_codes)",
     "lease_s": "--lease (lease_s)",
+    "reconnect_grace_s": "--reconnect-grace (reconnect_grace_s)",
+    "reset_grace_s": "--reset-grace (reset_grace_s)",
     "join_timeout_s": "--rdzv-conf join_timeout=S (join_timeout_s)",
     "last_call_s": "--rdzv-conf last_call_timeout=S (last_call_s)",
     "join_settle_s": "--join-settle (join_settle_s)",
@@ -58,6 +61,7 @@ _OPTIONS = {
     "grow": "--on-join (grow)",
     "at_checkpoint": "--on-join (at_checkpoint)",
     "max_node_losses_per_hour": "--max-node-losses (max_node_losses_per_hour)",
+    "stop_patience_s": "--stop-patience (stop_patience_s)",
     "hang_timeout_s": "--hang-timeout (hang_timeout_s)",
 }
 """What a person gives for a setting, by its name: the settings of nodes that meet by a handler have
@@ -126,6 +130,10 @@ class RendezvousTimeoutError(RendezvousError):
 
 class RendezvousConnectionError(RendezvousError):
     """The coordinator could not be reached, or was lost."""
+
+
+class RendezvousRefusedError(RendezvousConnectionError):
+    """The coordinator's host answers, but nobody listens at the endpoint there."""
 
 
 class RendezvousClosedError(RendezvousError):

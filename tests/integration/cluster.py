@@ -24,6 +24,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -210,6 +211,16 @@ class AgentProcess:
         """SIGKILL, and wait."""
         self.process.kill()
         self.process.wait()
+
+    def signal_again(self, number: int) -> None:
+        """Until it counts as another: an equal signal within a second is the same one. Not once
+        more: an agent that has ended its job handles no signals."""
+        deadline = time.monotonic() + LIMIT_S
+        while self.process.poll() is None and time.monotonic() < deadline:
+            if not any(" again: " in event.message for event in self.events):
+                self.signal(number)
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(0.2)
 
     def pause(self) -> None:
         self.signal(signal.SIGSTOP)

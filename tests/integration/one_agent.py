@@ -13,7 +13,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tests.integration.cluster import free_port as free_port
@@ -100,6 +100,16 @@ class OneAgent:
 
     def send(self, number: int) -> None:
         self.process.send_signal(number)
+
+    def send_again(self, number: int) -> None:
+        """Until it counts as another: an equal signal within a second is the same one. Not once
+        more: an agent that has ended its job handles no signals."""
+        deadline = time.monotonic() + LIMIT_S
+        while self.process.poll() is None and time.monotonic() < deadline:
+            if " again: " not in self.err and " too: " not in self.err:
+                self.send(number)
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(0.2)
 
     def wait(self) -> int:
         """The exit code; then nothing of the job may be left."""

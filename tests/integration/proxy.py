@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import struct
 import threading
 from contextlib import suppress
 from types import TracebackType
@@ -20,7 +21,11 @@ class Proxy:
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
         self._deaf: set[socket.socket] = set()
+        self._far: set[socket.socket] = set()
+        """Those of the target's end."""
         self._cut = False
+        self.turned_away = 0
+        """How many connections broke at once."""
         self._threads = [self._start(self._accept)]
 
     def cut(self) -> None:
@@ -32,10 +37,25 @@ class Proxy:
                     end.shutdown(socket.SHUT_RDWR)
             self._open.clear()
 
+    def reset(self) -> None:
+        """Every connection is reset, as by a router that forgot them, and new ones break too."""
+        with self._lock:
+            self._cut = True
+            for end in self._open:
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                with suppress(OSError):  # the other side may have gone by itself
+                    end.shutdown(socket.SHUT_RD)  # who reads it closes it, which resets it now
+            self._open.clear()
+
     def deafen(self) -> None:
         """The connections that are open stay open, and nothing gets through them any more."""
         with self._lock:
             self._deaf |= self._open
+
+    def mute(self) -> None:
+        """What the target says on the connections that are open gets lost, not what it is told."""
+        with self._lock:
+            self._deaf |= self._open & self._far
 
     def cut_off(self) -> None:
         """What is open stays open and deaf, and new connections break at once."""
@@ -89,11 +109,13 @@ class Proxy:
                     near.close()
                     return
                 self._open |= {near, far}
+                self._far.add(far)
                 self._threads += [
                     self._start(self._forward, near, far),
                     self._start(self._forward, far, near),
                 ]
                 return
+            self.turned_away += 1
         near.close()
 
     def _forward(self, source: socket.socket, sink: socket.socket) -> None:
@@ -112,4 +134,5 @@ class Proxy:
                     pass
             self._open.discard(source)
             self._deaf.discard(source)
+            self._far.discard(source)
             source.close()

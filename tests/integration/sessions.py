@@ -8,7 +8,11 @@ import socket
 from collections.abc import AsyncIterator
 from typing import TypeVar
 
+from msgspec.structs import replace
+
+from rallypoint.coordinator.hosted_job import Machine
 from rallypoint.coordinator.server import Coordinator
+from rallypoint.core import job as jobs
 from rallypoint.core.job_events import Record
 from rallypoint.core.model import Candidate, SharedSettings
 from rallypoint.rendezvous.connection import ClientConnection
@@ -52,10 +56,14 @@ class Client:
         opened: int = 0,
         former_id: str = "",
         settings: SharedSettings | None = None,
+        last: m.Attached | None = None,
+        death_commitment: bytes = b"",
     ) -> None:
         rules = settings or self.settings
         hello = m.Attach(node_id, "host", self.incarnation, generation, rules, opened, former_id)
-        self.wire.send(hello)
+        if last is not None:
+            hello = replace(hello, last_incarnation=last.incarnation, last_epoch=last.epoch)
+        self.wire.send(replace(hello, death_commitment=death_commitment))
 
     def report(self, number: int, report: m.Report) -> None:
         self.wire.send(m.Numbered(number, report))
@@ -111,9 +119,16 @@ class Rally:
         generation: int = 1,
         opened: int = 0,
         former_id: str = "",
+        last: m.Attached | None = None,
     ) -> Client:
         client = await self.dial(settings, incarnation)
-        client.attach(node_id=node_id, generation=generation, opened=opened, former_id=former_id)
+        client.attach(
+            node_id=node_id,
+            generation=generation,
+            opened=opened,
+            former_id=former_id,
+            last=last,
+        )
         await client.wait(m.Attached)
         return client
 
@@ -132,6 +147,7 @@ async def rally(
     *,
     handshake_time_s: float = 60.0,
     send_buffer: int = 0,
+    machine: Machine = jobs.step,
 ) -> AsyncIterator[Rally]:
     """Everything is closed at the end, and nothing may be left in the loop."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=4096)
@@ -146,6 +162,7 @@ async def rally(
         only=only,
         on_record=lambda run_id, record: records.append((run_id, record)),
         handshake_time_s=handshake_time_s,
+        machine=machine,
     )
     await coordinator.start()
     place = Rally(coordinator, listener.getsockname()[1], records)

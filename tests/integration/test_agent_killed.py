@@ -1,4 +1,4 @@
-"""A6: an agent that is killed leaves nothing of the job; a helper that is killed is no harm."""
+"""A6: an agent that is killed leaves nothing of the job; a guard that is killed is no harm."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import signal
 from pathlib import Path
 from shutil import rmtree
 
-import pytest
 from tests.integration.one_agent import OneAgent, agent, eventually, is_alive
 
 # Asks for the store, so that its process starts; has children in and out of its group; all of them
@@ -103,15 +102,12 @@ def test_A6_a_guard_that_is_killed_is_replaced(tmp_path: Path) -> None:
         eventually(lambda: not run.processes(), "an end of all processes of the job")
 
 
-@pytest.mark.parametrize("helper", HELPERS)
-def test_A6_a_helper_that_is_killed_does_not_disturb_the_workers(
-    tmp_path: Path, helper: str
-) -> None:
+def test_A6_a_guard_that_is_killed_does_not_disturb_the_workers(tmp_path: Path) -> None:
     program = "import sys, time, os\ntell('here now')\n"
     program += "while not os.path.exists('go'): time.sleep(0.01)"
     with agent(tmp_path, program=program) as run:
         run.wait_told("here", 1)
-        os.kill(run.named(helper)[0], signal.SIGKILL)
+        os.kill(run.named("rallypoint-grd")[0], signal.SIGKILL)
         (tmp_path / "go").touch()
         assert run.wait() == 0
         assert run.told("here") == ["now"]

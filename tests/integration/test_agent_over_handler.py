@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 from collections.abc import Mapping
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.integration.cluster import Cluster, Option, wait_until
-from tests.integration.one_agent import agent
+from tests.integration.one_agent import agent, name_of
 from tests.integration.test_bad_input import is_one_line_with
 
 KEEP_ALIVE = "keep_alive_interval=0.3,keep_alive_max_attempt=4"
@@ -122,6 +123,26 @@ def test_a_node_that_has_succeeded_runs_again_when_another_restarts(cluster: Clu
     cluster.end_well(*nodes.values())
 
 
+def test_A3_a_store_that_is_killed_costs_no_budget_of_nodes_that_meet_in_a_file(
+    cluster: Cluster,
+) -> None:
+    by_file(cluster, nnodes=2, rdzv_conf=f"use_agent_store=False,{KEEP_ALIVE}")
+    nodes = {name: cluster.agent(name) for name in "ab"}
+    first = ranks(cluster, 0, 2)
+    cluster.order("from rallypoint import worker; worker.store().set('k', b'v')", round=0)
+
+    def stores() -> list[int]:
+        return [pid for pid in cluster.processes() if name_of(pid) == "rally-store-0"]
+
+    os.kill(wait_until(stores, "the process of the store")[0], signal.SIGKILL)
+    killed = f"the process of the round store was killed by SIGKILL on node {first[0][1]}"
+    nodes[first[0][1]].wait_event("round_ended", killed, round=0)
+    assert ranks(cluster, 1, 2) == first
+    counts = {worker.env["TORCHELASTIC_RESTART_COUNT"] for worker in cluster.workers(1)}
+    assert counts == {"0"}
+    cluster.end_well(*nodes.values())
+
+
 def test_a_failure_without_budget_ends_all_nodes_with_its_cause(cluster: Cluster) -> None:
     by_file(cluster, nnodes=2)
     a, b = (cluster.agent(name) for name in "ab")
@@ -227,7 +248,7 @@ def test_a_handler_of_another_package_with_the_five_oldest_methods(tmp_path: Pat
     with agent(tmp_path, *options, program=WORKER, env=env) as run:
         assert run.wait() == 0, run.err
     assert sorted(run.told("rank")) == ["0 2 0 127.0.0.1", "1 2 0 127.0.0.1"]
-    assert "closed" in run.out.splitlines(), "who comes late must know"
+    assert run.out.splitlines().count("closed") == 1, "who comes late must know, and is told once"
 
 
 def test_its_workers_restart_and_reach_the_store_of_their_agent(tmp_path: Path) -> None:
@@ -271,6 +292,12 @@ def test_a_handler_that_blocks_for_ever_does_not_hold_its_agent(tmp_path: Path) 
         assert run.wait() == 0, run.err
     assert "Traceback" not in run.err
     assert "destroyed" not in run.err
+    program = WORKER + "import time\ntime.sleep(600)"
+    with agent(tmp_path, "--rdzv-backend=stuck", *FOREIGN, program=program, env=env) as run:
+        run.wait_told("rank")
+        run.send(signal.SIGINT)
+        assert run.wait() == 128 + signal.SIGINT
+    assert "waiting" not in run.err
     options = ("--rdzv-backend=stuck", *FOREIGN[:1], "--rdzv-conf=colour=blue,meets=never")
     with agent(tmp_path, *options, program=WORKER, env=env) as run:
         run.wait_told("meeting")

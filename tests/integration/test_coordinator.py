@@ -13,10 +13,12 @@ from tests.integration.sessions import LIMIT_S, TOKEN, Client, Rally, rally
 from rallypoint.coordinator.listen import raise_open_files_limit
 from rallypoint.core.model import EndKind, Outcome, SharedSettings, Stamp, WorkerFailure
 from rallypoint.wire import messages as m
+from rallypoint.wire.death_notice import commitment
 from rallypoint.wire.handshake import ClientHandshake
 
 ONE = SharedSettings("job", 1, 1, reconnect_grace_s=0.05)
 TWO = replace(ONE, min_nodes=2, max_nodes=2)
+SECRET = bytes(reversed(range(32)))
 DNS = ("socket.getnameinfo", "socket.gethostbyaddr", "socket.gethostbyname")
 asked: list[str] = []
 sys.addaudithook(lambda event, _: asked.append(event) if event in DNS else None)
@@ -147,6 +149,82 @@ def test_F2_a_connection_that_does_not_come_back_is_a_loss() -> None:
     go(body())
 
 
+async def two_of_which_one_may_die(place: Rally, rules: SharedSettings) -> tuple[Client, Client]:
+    a, b = [await place.dial(rules, f"life-{name}") for name in "ab"]
+    for client in (a, b):
+        client.attach(node_id=client.incarnation[-1], death_commitment=commitment(SECRET))
+        client.join()
+        await client.wait(m.Ack, 2)
+    await a.wait(m.Assigned)
+    return a, b
+
+
+async def tell_of_death(
+    place: Rally, rules: SharedSettings, incarnation: str, generation: int, secret: bytes
+) -> None:
+    guard = await place.dial(rules, "of no agent")
+    guard.wire.send(m.AgentDied(incarnation, generation, secret))
+    await guard.wait_closed()
+    assert guard.heard == []
+
+
+def test_F2_a_guard_that_says_that_its_agent_died_is_believed_at_once() -> None:
+    async def body() -> None:
+        rules = replace(TWO, min_nodes=1, reconnect_grace_s=LIMIT_S)
+        async with rally(rules) as place:
+            a, b = await two_of_which_one_may_die(place, rules)
+            b.wire.abort()
+            await tell_of_death(place, rules, "life-b", 1, SECRET)
+            stop = await a.wait(m.StopNow)
+            assert stop.reason.kind is EndKind.LOSS
+            assert "node b was lost: its agent died, and its workers with it" in stop.reason.text
+            await tell_of_death(place, rules, "life-b", 1, SECRET)
+            await a.round_trip()
+            assert len(a.all(m.StopNow)) == 1
+
+    go(body())
+
+
+def test_F2_who_can_not_prove_that_an_agent_died_is_ignored_and_told_of_once() -> None:
+    async def body() -> None:
+        rules = replace(TWO, min_nodes=1)
+        async with rally(rules) as place:
+            a, b = await two_of_which_one_may_die(place, rules)
+            for generation, secret in ((1, b"guessed"), (2, SECRET), (0, SECRET), (1, b"")):
+                await tell_of_death(place, rules, "life-b", generation, secret)
+            await tell_of_death(place, rules, "nobody", 1, SECRET)
+            told = [record.text for _, record in place.records if "died" in record.text]
+            assert len(told) == 1
+            assert "it says that the agent of node b died, without a proof" in told[0]
+            again = await place.dial(rules, "life-b")
+            again.attach(generation=2, opened=1)  # and now it commits itself to nothing
+            await again.wait(m.Attached)
+            for secret in (SECRET, b""):
+                await tell_of_death(place, rules, "life-b", 2, secret)
+            await again.round_trip()
+            assert a.all(m.StopNow) == b.all(m.StopNow) == []
+
+    go(body())
+
+
+def test_A3_what_an_agent_said_before_it_died_counts_though_its_guard_is_faster() -> None:
+    async def body() -> None:
+        rules = replace(TWO, min_nodes=1, reconnect_grace_s=LIMIT_S)
+        async with rally(rules) as place:
+            a, b = await two_of_which_one_may_die(place, rules)
+            stamp = (await b.wait(m.Assigned)).stamp
+            await tell_of_death(place, rules, "life-b", 1, SECRET)
+            await b.round_trip()
+            assert a.all(m.StopNow) == []
+            b.report(2, failed(stamp))
+            await b.wait(m.Ack, 3)
+            b.wire.abort()
+            assert (await a.wait(m.StopNow)).reason.kind is EndKind.FAILURE
+            await place.wait_record("node b was lost: its agent died")
+
+    go(body())
+
+
 def test_R5_who_joins_when_all_is_over_hears_how() -> None:
     async def body() -> None:
         async with rally(ONE) as place:
@@ -169,15 +247,82 @@ def test_R5_a_failed_job_begins_anew_while_its_last_agents_still_leave() -> None
             old.report(1, m.Cancel("got SIGINT", 2))
             await old.wait(m.Ack, 2)
             fresh = await place.attached(ONE, "life-b")
-            assert fresh.all(m.Attached)[0].incarnation == 2
+            first, second = old.all(m.Attached)[0], fresh.all(m.Attached)[0]
+            assert second.incarnation > first.incarnation
             fresh.join()
-            assert (await fresh.wait(m.Assigned)).stamp.incarnation == 2
-            again = await place.attached(ONE, "life-a", generation=2, opened=1)
-            assert again.all(m.Attached)[0].incarnation == 1
+            assert (await fresh.wait(m.Assigned)).stamp.incarnation == second.incarnation
+            again = await place.attached(ONE, "life-a", generation=2, opened=1, last=first)
+            assert again.all(m.Attached)[0].incarnation == first.incarnation
             assert (await again.wait(m.Ended)).verdict.outcome is Outcome.CANCELLED
             again.report(2, m.Leave())
             await again.wait_closed()
             await fresh.round_trip()
+
+    go(body())
+
+
+def test_R5_nodes_that_were_lost_hear_how_their_job_ended_while_the_next_one_runs() -> None:
+    async def body() -> None:
+        async with rally() as place:
+            rules = SharedSettings("job", 1, 3, reconnect_grace_s=0.01, last_call_s=0.01)
+            clients = [await place.attached(rules, life, node_id=life) for life in "abc"]
+            first = clients[0].all(m.Attached)[0]
+            for client in clients:
+                client.join()
+                await client.wait(m.Ack, 2)
+            for lost in clients[1:]:
+                lost.wire.abort()
+                await place.wait_record(f"node {lost.incarnation} was lost")
+            clients[0].report(2, m.Cancel("got SIGINT", 2))
+            await clients[0].wait(m.Ended)
+            clients[0].report(3, m.Leave())
+            await clients[0].wait_closed()
+            fresh = await place.attached(rules, "fresh")
+            for life in "bc":
+                back = await place.attached(rules, life, generation=2, opened=1, last=first)
+                assert back.all(m.Attached)[0].incarnation == first.incarnation
+                verdict = (await back.wait(m.Ended)).verdict
+                assert (verdict.outcome, verdict.ended_s_ago) == (Outcome.CANCELLED, None)
+                back.report(1, m.Leave())
+                await back.wait_closed()
+            fresh.join()
+            stamp = (await fresh.wait(m.Assigned)).stamp
+            assert stamp.incarnation > first.incarnation
+
+    go(body())
+
+
+@pytest.mark.parametrize("only", [None, TWO], ids=["serve", "embedded"])
+def test_F4_a_job_gets_a_higher_number_when_an_agent_knows_of_one(
+    only: SharedSettings | None,
+) -> None:
+    async def body() -> None:
+        async with rally(only) as place:
+            one = await place.attached(TWO, "life-a")
+            known = m.Attached("", one.all(m.Attached)[0].incarnation + 10**9, 1, resumed=False)
+            other = await place.attached(TWO, "life-b", generation=9, opened=3, last=known)
+            assert (await one.wait(m.Attached, 2)).resumed
+            for client in (one, other):
+                client.join()
+            for client in (one, other):
+                assert (await client.wait(m.Assigned)).stamp.incarnation == known.incarnation + 1
+            late = await place.attached(TWO, "life-c", generation=9, opened=3, last=known)
+            assert late.all(m.Attached)[0].incarnation == known.incarnation + 1
+            later = replace(known, incarnation=known.incarnation + 10)
+            late = await place.attached(TWO, "life-d", generation=9, opened=3, last=later)
+            assert late.all(m.Attached)[0].incarnation == known.incarnation + 1
+
+    go(body())
+
+
+def test_F4_a_coordinator_that_was_started_anew_begins_above_the_one_before() -> None:
+    async def body() -> None:
+        numbers = []
+        for only in (None, ONE, None):
+            async with rally(only) as place:
+                a = await place.attached(ONE, "life-a")
+                numbers.append(a.all(m.Attached)[0].incarnation)
+        assert numbers == sorted(set(numbers))
 
     go(body())
 

@@ -114,7 +114,7 @@ def test_A5_a_second_signal_skips_the_checkpoint(listening: Cluster) -> None:
     listening.wait_workers(2, round=0)
     b.signal(signal.SIGTERM)
     b.wait_event("checkpoint_wanted")
-    b.signal(signal.SIGTERM)
+    b.signal_again(signal.SIGTERM)
     assert b.wait_exit() == 143
     listening.wait_workers(1, round=1)
     listening.end_well(a)

@@ -54,7 +54,7 @@ def test_A5_drain_may_return_before_the_node_has_left(cluster: Cluster) -> None:
     assert drain(cluster, "b", "--no-wait").stdout == "node b is leaving already\n"
     b.signal(15)
     b.wait_event("signal", "leaving already")
-    b.signal(15)
+    b.signal_again(15)
     assert b.wait_exit() == 143
     cluster.end_well(a)
 

@@ -85,6 +85,6 @@ def test_A5_a_second_signal_skips_the_grace(cluster: Cluster) -> None:
     b.signal(signal.SIGTERM)
     cluster.wait_workers(1, round=1)
     assert b.process.poll() is None
-    b.signal(signal.SIGTERM)
+    b.signal_again(signal.SIGTERM)
     assert b.wait_exit() == 143
     cluster.end_well(a)

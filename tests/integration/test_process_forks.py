@@ -11,13 +11,14 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from rallypoint.process import syscalls
+from rallypoint.process.dispositions import SENT_TO_EVERYBODY
 from rallypoint.process.forks import ForkedProcess, fork_process
 from rallypoint.process.reaper import Reaper
 
@@ -75,6 +76,7 @@ def test_helper_tells_success_failure_and_death(capfd: pytest.CaptureFixture[str
 def test_helper_dies_with_its_parent() -> None:
     script = """
 import os, signal
+from rallypoint.process.dispositions import SENT_TO_EVERYBODY
 from rallypoint.process.forks import fork_process
 print(fork_process(lambda: signal.pause(), name="helper").pid, flush=True)
 signal.pause()
@@ -145,19 +147,25 @@ def test_helper_never_wakes_the_parents_loop() -> None:
     asyncio.run(parent())
 
 
-def test_signal_to_a_child_being_forked_is_not_taken_for_the_parents() -> None:
-    """Signals sent to a helper at any moment of its birth end it, and never run our handler."""
+def wait_end(fd: int) -> None:
+    assert os.read(fd, 1) == b""
+
+
+def test_A5_what_is_sent_to_everybody_ends_no_helper_and_is_not_taken_for_the_parents() -> None:
+    """At any moment of its birth, and later."""
     ours: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda *_: ours.append(os.getpid()))
+    numbers = sorted(SENT_TO_EVERYBODY - {signal.SIGTERM})
+    assert {signal.SIGINT, signal.SIGTSTP, signal.SIGVTALRM, signal.SIGRTMAX} < set(numbers)
     try:
-        for _ in range(50):
-            helper = fork_process(lambda: signal.pause(), name="victim")
+        for turn in range(50):
+            read, write = os.pipe()
+            helper = fork_process(partial(wait_end, read), name="told", keep_fds=(read,))
             os.kill(helper.pid, signal.SIGTERM)
-            deadline = time.monotonic() + LIMIT_S
-            while helper.alive() and time.monotonic() < deadline:
-                time.sleep(0.001)
-            helper.kill()
-            assert helper.wait() == -signal.SIGTERM
+            os.kill(helper.pid, numbers[turn % len(numbers)])
+            os.close(write)
+            assert helper.wait() == 0
+            os.close(read)
     finally:
         signal.signal(signal.SIGTERM, before)
     assert ours == []

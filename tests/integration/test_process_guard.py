@@ -15,7 +15,9 @@ from pathlib import Path
 import pytest
 
 from rallypoint.process.guard import Guard
+from rallypoint.process.shared_page import SharedPage
 from rallypoint.process.spawn import spawn_worker
+from rallypoint.rendezvous.fence import boot_time
 
 LIMIT_S = 30.0
 
@@ -226,6 +228,55 @@ def test_A6_stop_leaves_no_guard_and_kills_what_is_registered_only() -> None:
     os.waitpid(forgotten.pid, 0)
     assert birth(guard.pid) is None
     assert len(os.listdir("/proc/self/fd")) == len(before) - 2
+
+
+def test_F2_guard_ends_workers_when_the_lease_is_over_and_nothing_else() -> None:
+    guard = Guard.start()
+    environment = dict(os.environ)
+    try:
+        worker, helper = (spawn_worker(["sleep", "600"], environment, guard=guard) for _ in "ab")
+        guard.spare(helper.pid)
+        for _ in range(3):
+            guard.hold(boot_time() + LIMIT_S)
+        assert birth(worker.pid) is not None
+        guard.hold(0.0)
+        guard.hold(boot_time() - 1.0)  # From none to one: that wakes it.
+        eventually(lambda: birth(worker.pid) is None, "the worker outlived the lease")
+        late = spawn_worker(["sleep", "600"], environment, guard=guard)
+        eventually(lambda: birth(late.pid) is None, "a worker that began too late lives")
+        guard.hold(boot_time() + LIMIT_S)
+        fresh = spawn_worker(["sleep", "600"], environment, guard=guard)
+        guard.hold(0.0)
+        assert [birth(pid) is None for pid in (helper.pid, fresh.pid, guard.pid)] == [False] * 3
+    finally:
+        guard.stop()
+    for ended in (worker, helper, late, fresh):
+        assert os.waitstatus_to_exitcode(os.waitpid(ended.pid, 0)[1]) == -signal.SIGKILL
+
+
+def test_F2_a_guard_that_was_frozen_keeps_the_fence_when_it_is_thawed() -> None:
+    guard = Guard.start()
+    worker = spawn_worker(["sleep", "600"], dict(os.environ), guard=guard)
+    guard.hold(boot_time() + 0.05)
+    os.kill(guard.pid, signal.SIGSTOP)
+    over_at = boot_time() + 0.3
+    eventually(lambda: boot_time() > over_at, "the lease does not end")
+    os.kill(guard.pid, signal.SIGCONT)
+    assert os.waitstatus_to_exitcode(os.waitpid(worker.pid, 0)[1]) == -signal.SIGKILL
+    guard.forget(worker.pid)
+    guard.stop()
+
+
+def test_F2_a_later_guard_knows_the_lease_of_the_one_before() -> None:
+    page = SharedPage()
+    first = Guard.start(page=page)
+    first.hold(boot_time() - 1.0)
+    os.kill(first.pid, signal.SIGKILL)
+    first.stop()
+    second = Guard.start(page=page)
+    worker = spawn_worker(["sleep", "600"], dict(os.environ), guard=second)
+    assert os.waitstatus_to_exitcode(os.waitpid(worker.pid, 0)[1]) == -signal.SIGKILL
+    second.stop()
 
 
 def test_A6_death_of_the_guard_is_noticed_and_hurts_nobody() -> None:

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -102,19 +101,6 @@ def test_reap_waits_for_a_grandchild_that_dies_late(freezer: Path) -> None:
         assert sleeping(seconds) == []
 
     run(body)
-
-
-@pytest.fixture
-def freezer() -> Iterator[Path]:
-    """A cgroup whose frozen processes can't be killed: the nearest to a dead file server."""
-    group = Path(f"/sys/fs/cgroup/freezer/rallypoint-test-{os.getpid()}")
-    try:
-        group.mkdir()
-    except OSError:
-        pytest.skip("no cgroup v1 freezer that this user may use")
-    yield group
-    (group / "freezer.state").write_text("THAWED")
-    group.rmdir()
 
 
 def test_worker_runs_exactly_the_command_and_leads_its_own_session(tmp_path: Path) -> None:

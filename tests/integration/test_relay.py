@@ -410,17 +410,30 @@ time.sleep(1000)
 """
 
 
-def test_the_relay_goes_with_a_killed_agent_and_its_last_words_are_out() -> None:
+@pytest.mark.parametrize("stranger", ["", "os.fork() or (os.closerange(0, 3), time.sleep(60))"])
+def test_the_relay_goes_with_a_killed_agent_and_its_last_words_are_out(stranger: str) -> None:
+    """Also when a process that the agent's program has forked holds all its descriptors."""
     agent = subprocess.Popen(
-        [sys.executable, "-c", AGENT], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [sys.executable, "-c", AGENT.replace("time.sleep(1000)", f"{stranger}\ntime.sleep(1000)")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
     )
     assert agent.stdout is not None
     relay_pid = int(agent.stdout.readline())
+    if stranger:
+        asyncio.run(until(lambda: len(children_of(agent.pid)) == 2))
     agent.kill()
     # Standard error ends when its last holder, the relay, has gone.
     _, err = agent.communicate(timeout=LIMIT_S)
     assert err == b"last words"
     asyncio.run(until(lambda: not is_running(relay_pid)))
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(agent.pid, signal.SIGKILL)
+
+
+def children_of(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
 
 
 def is_running(pid: int) -> bool:

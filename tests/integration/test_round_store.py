@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import codecs
+import errno
 import os
 import random
 import signal
@@ -12,8 +13,9 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -105,6 +107,10 @@ dist.barrier()
 dist.destroy_process_group()
 print("ok")
 """
+
+
+async def loopback() -> list[str]:
+    return ["127.0.0.1"]
 
 
 def make_listener() -> socket.socket:
@@ -360,13 +366,57 @@ def test_a_store_whose_process_dies_turns_its_clients_away(
                 assert late.is_closed()
 
         await in_thread(talk)
-        assert "round 7 died" in lines()
+        assert "was killed by SIGKILL, and with it what the workers of round 7 had" in lines()
         store.open(8, KEY, open_access=False)
         again = await asyncio.to_thread(RawClient, store.port)
         with again:
             await expect_answer(again)
 
     run(main, store)
+
+
+def test_A3_who_has_opened_it_hears_once_that_what_was_stored_is_gone(store: RoundStore) -> None:
+    before = children()
+    lost: list[str] = []
+
+    async def main() -> None:
+        told = asyncio.Event()
+
+        def on_lost(why: str) -> None:
+            lost.append(why)
+            told.set()
+
+        store.open(7, KEY, open_access=False, on_lost=on_lost)
+        with await asyncio.to_thread(RawClient, store.port) as client:
+            await expect_answer(client)
+            [process] = children() - before
+            os.kill(process, signal.SIGKILL)
+            await expect_end(client)
+        await told.wait()
+        store.close()
+        store.open(8, KEY, open_access=False, on_lost=lost.append)
+        with await asyncio.to_thread(RawClient, store.port) as client:
+            await expect_answer(client)
+        store.close()
+        await asyncio.sleep(0)
+
+    run(main, store)
+    assert lost == ["the process of the round store was killed by SIGKILL"]
+
+
+def test_A3_who_has_opened_it_hears_that_its_process_can_not_be_started(tmp_path: Path) -> None:
+    def fork(body: Callable[[], None], *, name: str, keep_fds: Iterable[int]) -> NoReturn:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    store, lost = RoundStore(make_listener(), fork=fork), list[str]()
+
+    async def main() -> None:
+        store.open(7, KEY, open_access=False, on_lost=lost.append)
+        with await asyncio.to_thread(RawClient, store.port) as client:
+            await expect_end(client)
+
+    run(main, store)
+    assert lost == [f"the process of the round store can't be started: {os.strerror(errno.EAGAIN)}"]
 
 
 def test_closing_ends_even_a_process_that_hangs(store: RoundStore) -> None:
@@ -471,7 +521,7 @@ def test_connections_are_handed_over_where_the_port_is_shared() -> None:
 def test_F9_an_agent_enrols_and_learns_its_address(store: RoundStore) -> None:
     async def main() -> None:
         store.open(1, KEY, open_access=False)
-        address = await enrol("127.0.0.1", store.port, KEY, "node-1", LIMIT_S)
+        address = await enrol(loopback, store.port, KEY, "node-1", LIMIT_S)
         assert address == "127.0.0.1"
 
     run(main, store)
@@ -482,7 +532,7 @@ def test_F9_enrolment_waits_for_the_round_to_be_opened(store: RoundStore) -> Non
 
     async def main() -> None:
         store.open(1, b"old" * 11, open_access=False)
-        enrolling = asyncio.create_task(enrol("127.0.0.1", store.port, KEY, "node-1", LIMIT_S))
+        enrolling = asyncio.create_task(enrol(loopback, store.port, KEY, "node-1", LIMIT_S))
         while children() == before:  # noqa: ASYNC110 - the old round's store meets the agent
             await asyncio.sleep(0.01)
         store.close()
@@ -496,7 +546,7 @@ def test_F9_enrolment_that_fails_names_both_addresses_and_the_fix(store: RoundSt
     async def main() -> None:
         store.open(1, b"other" * 7, open_access=False)
         with pytest.raises(EnrolmentError) as caught:
-            await enrol("127.0.0.1", store.port, KEY, "node-1", 0.5)
+            await enrol(loopback, store.port, KEY, "node-1", 0.5)
         line = str(caught.value)
         assert f"at 127.0.0.1 could not reach the round store at 127.0.0.1:{store.port}" in line
         assert "another round or job" in line
@@ -505,7 +555,7 @@ def test_F9_enrolment_that_fails_names_both_addresses_and_the_fix(store: RoundSt
         with socket.create_server(("127.0.0.1", 0)) as unused:
             port = unused.getsockname()[1]
         with pytest.raises(EnrolmentError, match=r"Connection refused.*firewall"):
-            await enrol("127.0.0.1", port, KEY, "node-1", 0.3)
+            await enrol(loopback, port, KEY, "node-1", 0.3)
 
     run(main, store)
 
@@ -599,7 +649,7 @@ def test_F9_an_unknown_address_that_is_held_is_served_once_its_node_has_enrolled
             with pytest.raises(TimeoutError):
                 await in_thread(lambda: check(client.read(4) == b"never"))
             client.socket.settimeout(LIMIT_S)
-            assert await enrol("127.0.0.1", port, KEY, "node-1", LIMIT_S) == "127.0.0.1"
+            assert await enrol(loopback, port, KEY, "node-1", LIMIT_S) == "127.0.0.1"
             await in_thread(lambda: check(client.read(4) == PING[1:]))
             await in_thread(lambda: check(client.ask(PING, 4) == PING[1:]))
         assert said == []

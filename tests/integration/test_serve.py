@@ -113,6 +113,31 @@ def test_R5_a_failed_job_begins_anew_and_one_that_succeeded_does_not(tmp_path: P
         serve.said("job job: job failed")
 
 
+@pytest.mark.parametrize("end", ["failed", "cancelled"])
+def test_R5_a_node_that_was_lost_comes_back_to_a_dead_job_and_starts_nothing(
+    tmp_path: Path, end: str
+) -> None:
+    options: dict[str, Option] = {"nnodes": "1:2", "lease": 2, "reconnect_timeout": 600}
+    with Cluster(tmp_path, **options, rdzv_conf="last_call_timeout=60") as cluster, Serve(cluster):
+        a, b = (cluster.agent(name, hosts=False) for name in "ab")
+        for agent in (a, b):
+            wait_started(agent, 0)
+        b.pause()
+        wait_started(a, 1)
+        if end == "failed":
+            cluster.order("if os.environ['RALLYPOINT_ROUND'] == '1': sys.exit(3)")
+        else:
+            a.signal(signal.SIGINT)
+        code = 1 if end == "failed" else 128 + signal.SIGINT
+        assert a.wait_exit() == code
+        b.resume()
+        assert b.wait_exit() == code
+        assert b.verdict["outcome"] == a.verdict["outcome"] == end
+        assert b.verdict["reason"] == a.verdict["reason"]
+        assert [worker.round for worker in b.workers()] == [0]
+        assert not any(worker.is_alive for worker in cluster.workers())
+
+
 @pytest.mark.parametrize("quiet", [False, True])
 def test_R5_who_comes_after_the_success_says_that_nothing_was_started(
     tmp_path: Path, quiet: bool

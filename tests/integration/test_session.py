@@ -16,7 +16,7 @@ from tests.integration.proxy import Proxy
 from tests.integration.sessions import CANDIDATE, LIMIT_S, TOKEN, Rally, rally
 
 from rallypoint.core.model import Outcome, SharedSettings, WorkerFailure
-from rallypoint.errors import UsageError
+from rallypoint.errors import RallypointError, UsageError
 from rallypoint.rendezvous.connection import ClientConnection, dial
 from rallypoint.rendezvous.fence import WakeSelector, new_loop
 from rallypoint.rendezvous.session import CoordinatorSession, Identity, Pushed
@@ -55,10 +55,13 @@ class Agent:
     def session_given_up(self, why: str) -> None:
         self.said.append(("given up", why))
 
-    def session_refused(self, error: UsageError) -> None:
+    def reconnect_refused(self) -> None:
+        pass
+
+    def session_refused(self, error: RallypointError) -> None:
         self.said.append(error)
 
-    def lease_ended(self) -> None:
+    def lease_ended(self, waits_for: str) -> None:
         self.said.append("fenced")
 
     def pushed(self, message: Pushed) -> None:
@@ -139,6 +142,27 @@ def test_reports_survive_a_cut_connection_in_their_order() -> None:
                     agent.session.report(m.Leave())
                     await agent.session.close(LIMIT_S)
                     await place.coordinator.wait_empty()
+
+    asyncio.run(body())
+
+
+def test_F2_a_connection_that_was_reset_may_come_back_when_an_ended_one_is_lost() -> None:
+    async def body() -> None:
+        rules = replace(RULES, max_nodes=2, reconnect_grace_s=0.01, reset_grace_s=30.0)
+        async with rally(rules) as place:
+            with Proxy(place.port) as proxy:
+                async with agent_of(place, proxy.port, rules) as agent:
+                    await agent.wait_said(("opened", False))
+                    other = await place.attached(rules, "other life", node_id="other")
+                    other.join()
+                    await other.wait(m.Ack, 2)
+                    await asyncio.to_thread(proxy.reset)
+                    [job] = place.coordinator._jobs.values()
+                    await agent.wait(lambda: job._sessions["life"].connection is None)
+                    other.wire.abort()
+                    await place.wait_record("node other was lost")
+                    proxy.mend()
+                    await agent.wait_said(("opened", True))
 
     asyncio.run(body())
 
@@ -240,6 +264,41 @@ def test_F2_the_fence_is_seen_before_what_arrived_meanwhile() -> None:
             assert "fenced" not in agent.said, "a renewed lease is no longer over"
             agent.behind_s *= 2
             await agent.wait_said("fenced")
+            selector.on_wake = None
+
+    try:
+        loop.run_until_complete(body())
+    finally:
+        loop.close()
+
+
+def test_F2_a_renewal_that_is_read_after_the_lease_has_ended_comes_too_late() -> None:
+    """An agent that was stopped between its wake-up and the reading: the guard kept the fence."""
+
+    async def body() -> None:
+        async with rally(RULES) as place, agent_of(place, place.port) as agent:
+            await agent.wait_said("beat")
+            agent.said.clear()
+            agent.behind_s = RULES.lease_s + 1.0
+            await agent.wait_said("beat")
+            assert agent.said[0] == "fenced"
+
+    asyncio.run(body())
+
+
+def test_F2_nobody_is_fenced_whose_place_nobody_can_take() -> None:
+    loop, selector = new_loop()
+
+    async def body() -> None:
+        async with rally(RULES) as place, agent_of(place, place.port) as agent:
+            agent.session.has_fence = False
+            selector.on_wake = agent.session.check_fence
+            await agent.wait_said("beat")
+            agent.behind_s = RULES.lease_s + 1.0
+            for later in range(3):
+                agent.said.append(later)
+                await agent.wait_said("beat", later + 2)
+            assert "fenced" not in agent.said
             selector.on_wake = None
 
     try:

@@ -20,17 +20,12 @@ STANDARD = {
     "copy",  # for dataclasses
     "ctypes",  # for prctl, which ends workers with their agent
     "dataclasses",
-    "fnmatch",  # for pathlib, like the next ones
     "gc",
-    "glob",
     "hashlib",
     "hmac",
-    "ipaddress",
-    "ntpath",
-    "pathlib",
+    "mmap",  # what an agent shares with its guard
     "rallypoint",
     "resource",
-    "urllib",
 }
 """By top-level name; what a version of Python imports in place of another's is listed too."""
 LATE = {

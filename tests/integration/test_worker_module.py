@@ -41,8 +41,10 @@ worker.barrier("end", 60)
         assert (place["run_id"], place["role"], place["launched"]) == ("job", "trainer", True)
         assert "rank 1" in place["restart_reason"]
         assert place["node_id"]
+        assert place["incarnation"]
         assert place["master_port"]
     assert first[0]["restart_count"] == 0
+    assert first[0]["incarnation"] == second[0]["incarnation"]
 
 
 def test_workers_share_a_store_and_meet(tmp_path: Path) -> None:
@@ -175,14 +177,19 @@ while worker.is_current():
 tell("over", 1)
 time.sleep(600)
 """
-    with agent(tmp_path, "--lease=2", program=program) as run:
+    meet = f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--rdzv-conf=last_call_timeout=0.1"
+    # A job that can have one node only has no lease; and the guard would be as fast.
+    with agent(tmp_path, "--lease=2", "--nnodes=1:2", *meet, program=program) as run:
         run.wait_told("current")
         assert "over" not in run.out
-        run.send(signal.SIGSTOP)
+        paused = [*run.named("rallypoint-grd"), run.pid]
         try:
+            for pid in paused:
+                os.kill(pid, signal.SIGSTOP)
             run.wait_told("over")
         finally:
-            run.send(signal.SIGCONT)
+            for pid in paused:
+                os.kill(pid, signal.SIGCONT)
         assert run.wait() == 0, run.err
         assert run.told("current") == ["True"]
 

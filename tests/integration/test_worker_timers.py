@@ -183,6 +183,49 @@ time.sleep(600)
 """
 
 
+HOSTILE = """
+import json, os, random, struct, sys, time
+board = os.environ["RALLYPOINT_BOARD"]
+bell = os.open(os.path.join(os.path.dirname(board), "bell"), os.O_WRONLY)
+def ask(**other):
+    said = {"version": 1, "pid": os.getpid(), "scope_id": "s", "signal": 9}
+    said["expiration_time"] = time.time() + 600
+    os.write(bell, (json.dumps(said | other) + "\\n").encode())
+for time_s in (1.7e308, 1e300, 2.0**63, 10**400, 1e-308, float("nan"), float("inf")):
+    ask(expiration_time=time_s)
+    ask(expiration_time=time_s, after_s=time_s)
+    ask(after_s=-time_s)
+for number in (10**30, 2**31, 2**63, -1, 0, 10**400):
+    ask(pid=number)
+    ask(signal=number, expiration_time=time.time() - 1)
+    ask(version=number)
+ask(pid=os.getppid(), expiration_time=1)
+ask(scope_id="\\ud800\\x1b[2J", signal=0, expiration_time=1)
+for line in (b"{" + b"[" * 3000, b'{"a":' * 700, b'{"pid":' + b"9" * 4000 + b"}", b"\\xff\\0{"):
+    os.write(bell, line + b"\\n")
+mapped = os.open(board, os.O_RDWR)
+words = [2**63 - 1, -(2**63), -1, 2**31, os.getppid(), 64, 40]
+size = os.fstat(mapped).st_size // 8
+for turn in range(60):
+    os.pwrite(mapped, struct.pack(f"={size}q", *random.choices(words, k=size)), 0)
+    ask(pid=os.getpid(), scope_id=f"looks {turn}", signal=0, expiration_time=1)
+    os.write(bell, os.urandom(4096))
+    time.sleep(0.01)
+os.truncate(board, 0)
+os.write(bell, b"x\\n")
+os.truncate(board, 1 << 40)
+os.write(bell, b"x\\n")
+"""
+
+
+def test_nothing_that_a_worker_writes_ends_its_agent(tmp_path: Path) -> None:
+    """A line about a time that no clock can show did, and so the job of all nodes."""
+    options = "--hang-timeout=30", "--json-summary=summary.json"
+    with agent(tmp_path, *options, program=HOSTILE) as run:
+        assert run.wait() == 0, run.err
+        assert "Traceback" not in run.err
+
+
 def test_a_pipe_at_the_place_that_torchs_variable_names_is_served_and_removed(
     tmp_path: Path,
 ) -> None:

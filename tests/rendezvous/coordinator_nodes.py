@@ -104,6 +104,11 @@ class Program:
     def signal(self, number: int) -> None:
         os.kill(self._process.pid, number)
 
+    def pause(self) -> None:
+        """Returns when it has stopped: it takes part in nothing any more."""
+        self.signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+
     def end(self) -> int:
         """Its exit code, when it has ended by itself."""
         return self._process.wait(LIMIT_S)

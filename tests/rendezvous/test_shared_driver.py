@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 import pytest
+from tests.rendezvous.bare_backend import Bare
 
 from rallypoint.core import shared_round
 from rallypoint.core.model import Candidate, NodeRef, SharedSettings
@@ -86,25 +87,6 @@ def run(main: Awaitable[T]) -> T:
 def members(backend: RendezvousBackend) -> list[str]:
     found = backend.get_state()
     return [] if found is None else list(shared_round.decode(found[0]).round.members)
-
-
-class Bare(RendezvousBackend):
-    """Compares and swaps, and nothing else: it is polled, and beats are in the state."""
-
-    def __init__(self, memory: MemoryRendezvousBackend | None = None) -> None:
-        self.memory = memory or MemoryRendezvousBackend()
-
-    @property
-    def name(self) -> str:
-        return "bare"
-
-    def get_state(self) -> tuple[bytes, Token] | None:
-        return self.memory.get_state()
-
-    def set_state(
-        self, state: bytes, token: Token | None = None
-    ) -> tuple[bytes, Token, bool] | None:
-        return self.memory.set_state(state, token)
 
 
 class Flaky(Bare):

@@ -54,8 +54,8 @@ def exited(*codes: int | None, round_: int = 0) -> WorkersExited:
 class Node:
     """The machine, and its effects without what it merely says."""
 
-    def __init__(self, phase: Phase = Phase.IDLE) -> None:
-        self.state = GroupState(RULES)
+    def __init__(self, phase: Phase = Phase.IDLE, rules: GroupSettings = RULES) -> None:
+        self.state = GroupState(rules)
         self.said: list[str] = []
         way: list[GroupEvent] = [SessionOpened(resumed=False)]
         if phase >= Phase.ENROLLING:

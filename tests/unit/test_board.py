@@ -58,8 +58,9 @@ def test_what_one_worker_says_is_its_own(workers: int, data: st.DataObject) -> N
     for word, value in enumerate(said):
         board = written(board, at.first_word(rank) + word, value)
     slots = parse_slots(board, workers)
-    owner, listens, *others = slots[rank]
+    owner, listens, *others, holds = slots[rank]
     assert [owner, *others] == [said[0], *said[2:7]]
+    assert holds is (said[7] == 1)
     assert listens == bool(said[at.LISTENS])
     assert all(slot == EMPTY_SLOT for other, slot in enumerate(slots) if other != rank)
 

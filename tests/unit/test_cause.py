@@ -6,7 +6,14 @@ from itertools import permutations
 
 import pytest
 
-from rallypoint.core.cause import Report, describe, describe_losses, first_cause, how_it_ended
+from rallypoint.core.cause import (
+    Breakdown,
+    Report,
+    describe,
+    describe_losses,
+    first_cause,
+    how_it_ended,
+)
 from rallypoint.core.model import Cause, NodeLoss, WorkerFailure
 
 
@@ -59,6 +66,27 @@ TABLE = {
         [loss("b", 10)],
         "a",
     ),
+    "at the instant of the last sign of life": ([report("a", 10)], [loss("b", 10)], "a"),
+    "a node that failed before it was lost, received with its last sign of life": (
+        [report("a", 10.000001)],
+        [loss("a", 10)],
+        "failure of a",
+    ),
+    "and its peers, which tell later of failures that were earlier": (
+        [report("a", 10.000001), report("b", 10.4, age_s=1)],
+        [loss("a", 10)],
+        "failure of a",
+    ),
+    "a lost peer that is known is the cause, though told of before it was last heard": (
+        [report("b", 9, tells=True)],
+        [loss("a", 10)],
+        "a",
+    ),
+    "the node that is lost told of another one": (
+        [report("a", 10, tells=True)],
+        [loss("a", 10)],
+        "failure of a",
+    ),
     "the earliest of several losses": ([], [loss("a", 10), loss("b", 9)], "b"),
 }
 
@@ -71,11 +99,36 @@ def test_A3_the_first_cause(
     for some in permutations(reports):
         for other in permutations(losses):
             cause = first_cause(3, some, other)
-            assert (cause.node_id if cause else None) == blamed
+            if blamed == "failure of a":
+                assert cause is not None
+                assert cause.failure is not None
+            assert (cause.node_id if cause else None) == (blamed and blamed[-1])
             if cause is not None:
                 assert cause.round == 3
                 assert cause.collateral == len(reports) + len(losses) - 1
                 assert (cause.failure is None) != (cause.loss is None)
+
+
+BROKEN = Breakdown("c", "the store was killed", received_at=10.0)
+
+
+@pytest.mark.parametrize(
+    ("report", "is_blamed"),
+    [
+        (report("a", 10.2), False),
+        (report("a", 9.9), False),
+        (report("a", 13, age_s=3.2, tells=True), False),
+        (report("a", 10.2, age_s=2), True),
+        (report("a", 8.9), True),
+    ],
+    ids=["follows", "is told first", "lost a peer", "was earlier", "was told earlier"],
+)
+def test_A3_what_fails_of_a_dead_helper_is_not_to_blame(report: Report, is_blamed: bool) -> None:
+    cause = first_cause(3, [report], [], BROKEN)
+    assert (cause is not None) is is_blamed
+    lost = first_cause(3, [report], [loss("b", 11)], BROKEN)
+    assert lost is not None
+    assert (lost.failure is not None) is is_blamed
 
 
 def test_a_cause_names_node_rank_and_how_it_ended() -> None:

@@ -12,9 +12,11 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from rallypoint.core.model import SharedSettings
+from rallypoint.core.group_events import HelperDied
+from rallypoint.core.model import Outcome, SharedSettings
 from rallypoint.core.round_state import Phase, Standing
-from rallypoint.testing.cluster import Cluster, SimulatedAgent
+from rallypoint.testing.cluster import Cluster
+from rallypoint.testing.simulated_agent import SimulatedAgent
 
 NODES = ["a", "b", "c", "d"]
 QUIET = (Standing.JOINED, Standing.WAITING, Standing.STANDBY)
@@ -30,6 +32,8 @@ class Hammer(RuleBasedStateMachine):
         backoff_s=st.sampled_from([0.0, 5.0]),
         first=st.integers(1, 4),
         at_checkpoint=st.booleans(),
+        listens=st.booleans(),
+        growth_s=st.sampled_from([0.0, 60.0]),
     )
     def begin(
         self,
@@ -38,7 +42,11 @@ class Hammer(RuleBasedStateMachine):
         backoff_s: float,
         first: int,
         at_checkpoint: bool,
+        listens: bool,
+        growth_s: float,
     ) -> None:
+        self.listens = listens
+        """Workers save the checkpoints that they are asked for."""
         self.cluster = Cluster(
             SharedSettings(
                 "job",
@@ -47,13 +55,18 @@ class Hammer(RuleBasedStateMachine):
                 max_restarts=budget,
                 restart_backoff_s=backoff_s,
                 at_checkpoint=at_checkpoint,
+                min_growth_interval_s=growth_s,
+                join_settle_s=growth_s,
             )
         )
         self.dead: set[str] = set()
         self.verdicts: set[object] = set()
         self.formed: dict[int, tuple[str, ...]] = {}
         for node_id in NODES[:first]:
-            self.cluster.start(node_id, workers=1 + len(self.cluster.agents) % 2)
+            self.begin_agent(node_id, workers=1 + len(self.cluster.agents) % 2)
+
+    def begin_agent(self, node_id: str, workers: int = 1) -> None:
+        self.cluster.start(node_id, workers).listens = self.listens
 
     def live(self) -> list[SimulatedAgent]:
         return [
@@ -86,7 +99,7 @@ class Hammer(RuleBasedStateMachine):
     @rule(node_id=st.sampled_from(NODES))
     def start(self, node_id: str) -> None:
         if len(self.cluster.agents) < 12:
-            self.cluster.start(node_id)
+            self.begin_agent(node_id)
 
     @rule(data=st.data())
     def cut(self, data: st.DataObject) -> None:
@@ -117,6 +130,13 @@ class Hammer(RuleBasedStateMachine):
             agent.running = None
             self.cluster.cut(agent)
 
+    @rule(data=st.data(), others_need_it=st.booleans())
+    def kill_helper(self, data: st.DataObject, others_need_it: bool) -> None:
+        agent = self.pick(data)
+        if agent is not None and agent.state.stamp is not None:
+            died = HelperDied(agent.state.stamp, "a helper was killed", others_need_it)
+            agent.local.append(died)
+
     @rule(data=st.data(), rank=st.integers(0, 1), number=st.sampled_from([None, 9, 15]))
     def fail(self, data: st.DataObject, rank: int, number: int | None) -> None:
         if agent := self.pick(data):
@@ -131,6 +151,17 @@ class Hammer(RuleBasedStateMachine):
     def signal(self, data: st.DataObject, number: int) -> None:
         if agent := self.pick(data):
             self.cluster.signal(agent, number)
+
+    @rule(data=st.data(), node_id=st.sampled_from(NODES))
+    def lose_route(self, data: st.DataObject, node_id: str) -> None:
+        """From now on a node can't reach the round store of another, or its own."""
+        if agent := self.pick(data):
+            agent.unreachable.add(node_id)
+
+    @rule(data=st.data())
+    def mend_routes(self, data: st.DataObject) -> None:
+        if agent := self.pick(data):
+            agent.unreachable.clear()
 
     @rule(data=st.data())
     def notice(self, data: st.DataObject) -> None:
@@ -173,6 +204,8 @@ class Hammer(RuleBasedStateMachine):
         if not hasattr(self, "cluster"):
             return
         ended_well: set[tuple[str, int]] = set()
+        for agent in self.cluster.agents:
+            agent.unreachable.clear()
         for _ in range(80):
             self.reconnect()
             self.deliver_all()
@@ -184,7 +217,7 @@ class Hammer(RuleBasedStateMachine):
             if not live:
                 return
             if len(live) < self.cluster.settings.min_nodes and len(self.cluster.agents) < 40:
-                self.cluster.start(f"r{len(self.cluster.agents)}")
+                self.begin_agent(f"r{len(self.cluster.agents)}")
                 continue
             for agent in live:
                 if agent.running is not None:
@@ -204,6 +237,122 @@ def test_a_job_ends_the_same_for_everybody_whatever_happens() -> None:
         settings=settings(
             max_examples=100,
             stateful_step_count=40,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+
+
+class Visitors(RuleBasedStateMachine):
+    """Two nodes that work, and others that come and go before they are admitted at a checkpoint."""
+
+    @initialize(
+        listens=st.booleans(), ends_when_asked=st.booleans(), workers=st.sampled_from([1, 2])
+    )
+    def begin(self, listens: bool, ends_when_asked: bool, workers: int) -> None:
+        settings_ = SharedSettings(
+            "job", 2, 4, at_checkpoint=True, min_growth_interval_s=0.0, join_settle_s=0.0
+        )
+        self.cluster = Cluster(settings_)
+        self.listens, self.ends_when_asked = listens, ends_when_asked
+        self.are_done = False
+        """Some worker has ended because it had nothing left to do."""
+        for node_id in ("a", "b"):
+            self.come(node_id, workers)
+        self.cluster.settle()
+        self.cluster.pass_time(settings_.last_call_s)
+        self.cluster.settle()
+        assert self.cluster.job.started
+
+    def come(self, node_id: str, workers: int = 1) -> None:
+        agent = self.cluster.start(node_id, workers)
+        agent.listens, agent.ends_when_asked = self.listens, self.ends_when_asked
+
+    def live(self) -> list[SimulatedAgent]:
+        return [agent for agent in self.cluster.agents if not agent.is_done]
+
+    def visitors(self) -> list[SimulatedAgent]:
+        return [agent for agent in self.live() if agent.running is None and agent.link is not None]
+
+    def deliver_all_of(self, agent: SimulatedAgent) -> None:
+        while moves := [move for move in self.cluster.moves() if move[1] is agent]:
+            self.cluster.deliver(moves[0])
+
+    @rule(node_id=st.sampled_from(["c", "d"]))
+    def a_visitor_comes(self, node_id: str) -> None:
+        if len(self.cluster.agents) < 8:
+            self.come(node_id)
+            self.deliver_all_of(self.cluster.agents[-1])
+
+    @rule()
+    def the_workers_of_all_nodes_go_on(self) -> None:
+        """And nothing that their agents say has arrived yet."""
+        for kind in ("down", "local", "local", "local"):
+            for move in self.cluster.moves():
+                if move[0] == kind:
+                    self.cluster.deliver(move)
+
+    @rule(data=st.data(), is_lost=st.booleans())
+    def one_goes(self, data: st.DataObject, is_lost: bool) -> None:
+        """One without workers, because they have not begun or because they have ended."""
+        if visitors := self.visitors():
+            agent = data.draw(st.sampled_from(visitors))
+            if is_lost:
+                self.cluster.give_up(agent)
+                self.cluster.agents.remove(agent)
+            else:
+                self.cluster.signal(agent, 15)
+                self.deliver_all_of(agent)
+
+    @rule(data=st.data(), whole=st.booleans())
+    def workers_have_nothing_left_to_do(self, data: st.DataObject, whole: bool) -> None:
+        if at_work := [agent for agent in self.live() if agent.running is not None]:
+            agent = data.draw(st.sampled_from(at_work))
+            self.are_done = True
+            if whole:
+                self.cluster.succeed(agent)
+            else:
+                self.cluster.succeed_one(agent)
+
+    @rule(steps=st.lists(st.integers(0, 30), min_size=1, max_size=10))
+    def deliver_some(self, steps: list[int]) -> None:
+        for step in steps:
+            if moves := self.cluster.moves():
+                self.cluster.deliver(moves[step % len(moves)])
+
+    @rule()
+    def deliver_all(self) -> None:
+        self.cluster.settle()
+
+    @invariant()
+    def who_ends_because_it_was_asked_to_has_not_succeeded(self) -> None:
+        if hasattr(self, "cluster") and self.cluster.job.verdict and not self.are_done:
+            assert self.cluster.job.verdict.outcome is not Outcome.SUCCEEDED
+
+    def teardown(self) -> None:
+        """All workers of the world have nothing left to do: the job must end."""
+        if not hasattr(self, "cluster"):
+            return
+        for number in range(20):
+            self.cluster.settle()
+            if self.cluster.job.verdict is not None:
+                return
+            if len(self.live()) < 2:
+                self.come(f"r{number}")
+            at_work = [agent for agent in self.live() if agent.running is not None]
+            for agent in at_work:
+                self.cluster.succeed(agent)
+            if not at_work:
+                self.cluster.pass_time(31.0)
+        raise AssertionError(f"no end: {self.cluster.job}")
+
+
+def test_A4_all_workers_end_well_and_the_job_ends_whoever_comes_and_goes() -> None:
+    run_state_machine_as_test(
+        Visitors,
+        settings=settings(
+            max_examples=150,
+            stateful_step_count=15,
             deadline=None,
             suppress_health_check=list(HealthCheck),
         ),

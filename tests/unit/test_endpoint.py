@@ -14,6 +14,7 @@ from rallypoint.errors import UsageError
 from rallypoint.rendezvous.endpoint import (
     NotYet,
     Resolved,
+    meant_addresses,
     numeric_address,
     resolve,
 )
@@ -163,3 +164,19 @@ def test_F7_an_address_is_what_sockets_take(
 def test_F6_loopback_is_known_in_all_its_spellings(host: str) -> None:
     assert Address(host, 1).is_loopback
     assert not Address("10.127.0.1", 1).is_loopback
+
+
+@pytest.mark.parametrize(
+    ("host", "session_host", "meant"),
+    [
+        ("node1", "10.0.0.1", ["10.1.0.1"]),  # Debian's 127.0.1.1 is not what peers mean
+        ("node1", "127.0.0.1", ["127.0.1.1", "10.1.0.1"]),
+        ("localhost", "10.0.0.1", ["127.0.1.1", "10.1.0.1"]),
+        ("127.0.1.1", "10.0.0.1", ["127.0.1.1", "10.1.0.1"]),
+    ],
+)
+def test_F7_a_name_that_is_loopback_here_alone_is_not_what_peers_mean(
+    host: str, session_host: str, meant: list[str]
+) -> None:
+    found = [Address("127.0.1.1", 0), Address("10.1.0.1", 0)]
+    assert [a.host for a in meant_addresses(host, found, session_host)] == meant

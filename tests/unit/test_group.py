@@ -20,7 +20,7 @@ from tests.unit.groups import (
     verdict,
 )
 
-from rallypoint.core import group
+from rallypoint.core import group, group_leave
 from rallypoint.core.group import Phase
 from rallypoint.core.group_events import (
     AbandonRound,
@@ -33,6 +33,7 @@ from rallypoint.core.group_events import (
     Finish,
     FinishKind,
     GroupEvent,
+    HelperDied,
     JoinRound,
     KillWorkers,
     LeaseEnded,
@@ -42,12 +43,14 @@ from rallypoint.core.group_events import (
     ReportEnrolment,
     ReportFailures,
     ReportFinishing,
+    ReportHelperDied,
     ReportSuccess,
     Say,
     SessionGivenUp,
     SessionOpened,
     SignalCaught,
     SignalWorkers,
+    SkipWaits,
     SpawnWorkers,
     StartOrdered,
     StopOrdered,
@@ -193,6 +196,41 @@ def test_workers_that_ignore_the_signal_are_killed_after_the_grace() -> None:
     assert node.step(WaitEnded(WaitKind.GRACE, 1)) == []
 
 
+def patient() -> Node:
+    """Its workers were killed for the next round, and do not die."""
+    node = Node(Phase.RUNNING, replace(RULES, stop_patience_s=60.0))
+    node.steps(StopOrdered(stamp(), REASON), WaitEnded(WaitKind.GRACE, 1))
+    wait, kill = node.step(WorkersGone(stamp(), (71,)))
+    assert (wait, kill) == (Wait(WaitKind.STUCK, 2, 60.0), KillWorkers())
+    assert node.step(WorkersGone(stamp(), (71,))) == [KillWorkers()], "again"
+    assert node.said == ["killing", "stuck"], "told once"
+    return node
+
+
+def test_F3_a_node_whose_workers_die_late_takes_part_in_the_next_round() -> None:
+    assert patient().step(WorkersGone(stamp())) == [JoinRound()]
+
+
+@pytest.mark.parametrize(
+    ("event", "kind"),
+    [
+        (WaitEnded(WaitKind.STUCK, 2), FinishKind.STUCK),
+        (NodeExpelled("would not stop", final=False), FinishKind.STUCK),
+        (LeaseEnded(), FinishKind.STUCK),
+        (verdict(Outcome.FAILED), FinishKind.VERDICT),
+    ],
+    ids=["time is over", "expelled", "lease ended", "verdict"],
+)
+def test_a_node_whose_workers_do_not_die_waits_no_longer_than_it_is_waited_for(
+    event: GroupEvent, kind: FinishKind
+) -> None:
+    node = patient()
+    node.step(event)
+    [finish] = node.step(WorkersGone(stamp(), (71,)))
+    assert isinstance(finish, Finish)
+    assert finish.kind is kind
+
+
 def test_A5_a_worker_ended_by_a_scheduler_s_signal_is_a_suspect_first() -> None:
     node = Node(Phase.RUNNING)
     assert node.step(exited(-TERM)) == [Wait(WaitKind.SUSPECT, 1, group.SUSPECT_S)]
@@ -225,9 +263,11 @@ def test_A5_a_drain_is_announced_before_workers_are_signalled() -> None:
             Wait(WaitKind.ANNOUNCE, 1, group.ANNOUNCE_S),
             Wait(WaitKind.CHECKPOINT, 2, 22.5),
             Wait(WaitKind.DRAIN, 3, 25.0),
+            Wait(WaitKind.REPEAT, 4, group_leave.REPEAT_S),
         ]
-        assert node.step(word) == [SignalWorkers(TERM), Wait(WaitKind.GRACE, 4, 25.0)]
+        assert node.step(word) == [SignalWorkers(TERM), Wait(WaitKind.GRACE, 5, 25.0)]
         assert node.step(word) == []
+        node.step(Announced())
         assert node.step(WorkersGone(stamp())) == [LEFT]
 
 
@@ -263,9 +303,11 @@ def test_A5_a_notice_is_a_drain_and_the_signal_that_follows_is_no_second_one() -
     assert drain == AnnounceDrain(TERM, "/run/preempted has appeared", 20.0)
     assert node.step(LeaveWanted("/run/preempted has appeared")) == []
     node.step(Announced())
-    assert node.step(SignalCaught(TERM)) == []
+    assert node.step(SignalCaught(TERM)) == [Wait(WaitKind.REPEAT, 4, group_leave.REPEAT_S)]
     assert node.step(LeaveOrdered())[0] == SignalWorkers(TERM)
-    assert node.step(SignalCaught(TERM)) == [KillWorkers()], "this is the second"
+    assert node.step(WaitEnded(WaitKind.REPEAT, 4)) == []
+    second = node.step(SignalCaught(TERM))
+    assert second == [SkipWaits(), KillWorkers()]
     [finish] = node.step(WorkersGone(stamp()))
     assert isinstance(finish, Finish)
     assert finish.text == "this node left the job: /run/preempted has appeared"
@@ -292,8 +334,9 @@ def test_A5_a_node_without_workers_leaves_at_once(phase: Phase) -> None:
     node = Node(phase)
     node.step(SignalCaught(TERM))
     assert node.step(assigned(1)) == [], "it takes no part any more"
-    assert node.step(SessionOpened(resumed=False))[:1] == (
-        [] if phase is Phase.IDLE else [AbandonRound()]
+    drain = AnnounceDrain(TERM, "it got SIGTERM", 20.0)
+    assert node.step(SessionOpened(resumed=False)) == (
+        [drain] if phase is Phase.IDLE else [AbandonRound(), drain]
     )
     assert node.step(Announced()) == [LEFT]
 
@@ -303,7 +346,7 @@ def test_A5_sigint_cancels_the_job() -> None:
     assert node.step(SignalCaught(INT))[0] == AnnounceCancel(INT)
     stop, wait = node.step(verdict(Outcome.CANCELLED, INT))
     assert stop == SignalWorkers(INT)
-    assert wait == Wait(WaitKind.GRACE, 2, 25.0)
+    assert wait == Wait(WaitKind.GRACE, 3, 25.0)
     assert node.step(Announced()) == []
     [finish] = node.step(WorkersGone(stamp()))
     assert isinstance(finish, Finish)
@@ -316,7 +359,7 @@ def test_A5_a_second_signal_skips_the_grace(phase: Phase) -> None:
     node.step(SignalCaught(TERM))
     effects = node.step(SignalCaught(INT))
     if phase >= Phase.RUNNING:
-        assert effects == [KillWorkers()]
+        assert effects == [SkipWaits(), KillWorkers()]
         effects = node.step(WorkersGone(stamp()))
     assert effects[-1] == LEFT
 
@@ -325,6 +368,7 @@ def test_A5_a_second_signal_skips_the_grace(phase: Phase) -> None:
 def test_A5_a_second_signal_is_said_to_come_again_if_it_does(first: int, word: str) -> None:
     node = Node(Phase.RUNNING)
     node.step(SignalCaught(first))
+    node.step(WaitEnded(WaitKind.REPEAT, node.state.waits))
     said = [
         effect for effect in group.step(node.state, SignalCaught(INT)) if isinstance(effect, Say)
     ]
@@ -406,7 +450,7 @@ def test_F2_without_a_coordinator_the_agent_gives_up(phase: Phase) -> None:
 
 @pytest.mark.parametrize(
     ("restart_grace_s", "more", "ends"),
-    [(60.0, [Wait(WaitKind.GRACE, 5, 25.0)], (1, 5)), (5.0, [], (1,))],
+    [(60.0, [Wait(WaitKind.GRACE, 6, 25.0)], (1, 6)), (5.0, [], (1,))],
     ids=["shorter", "longer"],
 )
 def test_A5_a_leave_may_shorten_a_stop_that_is_under_way_and_never_extends_it(
@@ -420,3 +464,20 @@ def test_A5_a_leave_may_shorten_a_stop_that_is_under_way_and_never_extends_it(
         assert node.step(Announced()) == more
         assert node.step(WaitEnded(WaitKind.GRACE, number)) == [KillWorkers()]
         assert node.said[-1] == "killing"
+
+
+@pytest.mark.parametrize("others_need_it", [False, True])
+@pytest.mark.parametrize("phase", PHASES)
+def test_A3_a_dead_helper_is_reported_and_no_worker_is(phase: Phase, others_need_it: bool) -> None:
+    """The coordinator is told even when workers have failed before: that may have been why."""
+    node = Node(phase)
+    done = node.step(HelperDied(stamp(), "it was killed", others_need_it))
+    report = ReportHelperDied(stamp(), "it was killed")
+    if phase in (Phase.IDLE, Phase.DONE) or (phase is Phase.FINISHED and not others_need_it):
+        assert done == []
+    elif phase in (Phase.RUNNING, Phase.FINISHED):
+        assert done[:2] == [report, SignalWorkers(TERM)]
+        assert node.step(exited(1, -9)) == []
+    else:
+        assert done == [report]
+    assert node.step(HelperDied(stamp(9), "of another round", others_need_it)) == []

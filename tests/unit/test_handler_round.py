@@ -40,8 +40,9 @@ def test_workers_are_ranked_by_node_and_role() -> None:
     assert [part.group_rank for part in parts] == [0, 1, 2]
 
 
-def test_the_first_round_is_round_0_of_the_job_that_rank_0_proposes() -> None:
-    assert next_stamp([card("a", job=1), card("b", job=2)]) == Stamp(1, 0, 0)
+def test_the_first_round_is_round_0_of_the_highest_job_that_is_proposed() -> None:
+    """Which later jobs begin above, on whatever node."""
+    assert next_stamp([card("a", job=1), card("b", job=2)]) == Stamp(2, 0, 0)
 
 
 def test_F4_a_round_is_above_all_that_any_of_its_nodes_has_seen() -> None:

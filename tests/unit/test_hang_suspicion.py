@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from tests.unit.jobs import RULES, A, B, failed, running
 
 from rallypoint.core import hang, job
-from rallypoint.core.events import TimerEnded, TimerKind
+from rallypoint.core.events import NodeSucceeded, TimerEnded, TimerKind
 from rallypoint.core.hang import Behind, Found, Pace
 from rallypoint.core.job_events import (
     CollectStacks,
@@ -75,6 +75,19 @@ def test_every_node_is_asked_once_and_may_take_five_seconds() -> None:
     host.join(A, B)
     assert host.blamed == "b"
     assert host.job.ledger.total == 1
+
+
+def test_a_node_that_has_succeeded_and_gone_since_it_told_is_not_blamed_for_a_hang() -> None:
+    host = running(replace(RULES, hang_timeout_s=300.0))
+    host.step(HangSuspected(B, 0))
+    host.step(StacksCollected(A, 1, behind(7, 200.0), 7))
+    host.step(NodeSucceeded(A, 0))
+    host.lose(A, heard_at=102.0)
+    assert host.step(StacksCollected(B, 1, behind(9, 160.0), 9)) == [], "it may have waited for a"
+    assert "node a" in host.records[-1].text
+    host.step(HangSuspected(B, 0))
+    host.step(StacksCollected(B, 2, behind(9, 300.0), 9))
+    assert host.job.reports[-1].node_id == "b", "it still hangs"
 
 
 def test_A5_no_hang_is_looked_into_while_a_node_leaves() -> None:

@@ -19,7 +19,7 @@ from rallypoint.core.job_events import (
     StartWorkers,
     StopWorkers,
 )
-from rallypoint.core.model import Outcome
+from rallypoint.core.model import NodeRef, Outcome
 
 
 def test_the_verdict_is_given_once() -> None:
@@ -110,15 +110,6 @@ def test_F9_one_node_needs_no_enrolment() -> None:
     assert not effect.assignment.enrol
 
 
-def test_F9_a_node_that_can_not_enrol_ends_the_job() -> None:
-    host = Host()
-    host.join(A, B)
-    assert host.step(EnrolmentFailed(B, 3, "no route")) == [], "another round"
-    assert verdicts(host.step(EnrolmentFailed(B, 0, "no route to 10.0.0.1:29500"))) == [A, B]
-    assert host.verdict.outcome is Outcome.INFRASTRUCTURE
-    assert host.verdict.text == "node b: no route to 10.0.0.1:29500"
-
-
 def test_F1_reports_of_other_rounds_and_lives_are_dropped() -> None:
     host = running()
     before = job.status(host.job)
@@ -138,6 +129,17 @@ def test_F1_reports_of_other_rounds_and_lives_are_dropped() -> None:
         assert host.step(event) == []
     assert job.status(host.job) == before
     assert host.job.reports == []
+
+
+def test_R3_a_rack_of_eleven_among_many_does_not_end_the_job() -> None:
+    nodes = [NodeRef(f"n{number}", f"life{number}") for number in range(64)]
+    host = running(replace(RULES, min_nodes=32, max_nodes=64), *nodes)
+    host.at = 115.5
+    for ref in nodes[:11]:
+        host.lose(ref, heard_at=100.0)
+    host.join(*nodes[11:])
+    assert host.job.verdict is None
+    assert len(host.job.round.places) == 53
 
 
 def test_R3_too_many_losses_end_the_job() -> None:

@@ -53,6 +53,17 @@ def test_A3_a_lost_node_is_the_cause_of_what_its_peers_tell() -> None:
     assert host.job.round.phase is Phase.ACTIVE
 
 
+@pytest.mark.parametrize("gap_s", [0.0, 1e-6])
+def test_A3_a_failure_whose_node_dies_with_it_is_charged_whatever_the_clock(gap_s: float) -> None:
+    host = running(replace(RULES, min_nodes=1))
+    host.fail(A, failed(), at=10.0 + gap_s)
+    host.at = 11.0
+    host.lose(A, heard_at=10.0)
+    host.join(B)
+    assert host.blamed == "a"
+    assert host.job.ledger.total == 1
+
+
 def test_A3_a_failure_that_is_detailed_late_keeps_when_it_was_received() -> None:
     host = running(replace(RULES, max_restarts=0))
     host.fail(A, failed(age_s=0.1), at=10.0)

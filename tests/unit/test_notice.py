@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
-from tests.unit.jobs import RULES, A, B, C, failed, running, verdicts
+from tests.unit.jobs import RULES, A, B, C, Host, failed, running, verdicts
 
 from rallypoint.core import job
-from rallypoint.core.events import NodeSucceeded, Timer, TimerEnded, TimerKind
+from rallypoint.core.events import (
+    NodeLeft,
+    NodeSucceeded,
+    Timer,
+    TimerEnded,
+    TimerKind,
+    WorkersFinishing,
+)
 from rallypoint.core.job_events import (
     Assign,
     CheckpointAnswered,
+    DropCheckpoint,
+    JobEvent,
     LeaveNow,
     NodeDrains,
+    NodeEnrolled,
     NodeFailed,
+    SessionLost,
     StartWorkers,
     StopWorkers,
     WantCheckpoint,
@@ -134,3 +146,105 @@ def test_R2_nobody_is_interrupted_for_a_growth_who_saves_no_checkpoint() -> None
     assert host.step(CheckpointAnswered(A, 0, 1, listens=False)) == []
     effects = host.step(CheckpointAnswered(A, 0, 1, listens=True))
     assert [e.ref for e in effects if isinstance(e, StopWorkers)] == [A]
+
+
+GROWING = replace(
+    ELASTIC,
+    min_nodes=2,
+    max_nodes=3,
+    at_checkpoint=True,
+    min_growth_interval_s=0.0,
+    join_settle_s=0.0,
+)
+
+
+def asked_to_grow() -> Host:
+    """A and b run, and are asked for a checkpoint because c waits."""
+    host = Host(GROWING)
+    host.join(A, B)
+    host.step(TimerEnded(Timer(TimerKind.LAST_CALL, 0)))
+    for ref in (A, B):
+        host.step(NodeEnrolled(ref, 0))
+    host.at = 5.0
+    assert [e.ref for e in host.join(C) if isinstance(e, WantCheckpoint)] == [A, B]
+    return host
+
+
+@pytest.mark.parametrize("how", ["left", "lost", "drains"])
+def test_A4_a_success_counts_when_who_waited_for_a_checkpoint_has_gone(how: str) -> None:
+    host = asked_to_grow()
+    host.step(NodeSucceeded(A, 0), at=10.0)
+    gone: dict[str, JobEvent] = {
+        "left": NodeLeft(C),
+        "lost": SessionLost(C, "it broke", 10.5),
+        "drains": NodeDrains(C, "it got SIGTERM", 15, notice_s=20.0),
+    }
+    assert DropCheckpoint(B, 0, 1) in host.step(gone[how], at=11.0)
+    host.step(NodeSucceeded(B, 0), at=20.0)
+    assert host.verdict.outcome is Outcome.SUCCEEDED
+
+
+def test_R2_a_job_that_is_finishing_is_not_grown_when_another_comes() -> None:
+    host = asked_to_grow()
+    host.step(WorkersFinishing(0), at=6.0)
+    host.step(NodeLeft(C), at=7.0)
+    assert host.job.round.finishing
+    again = replace(C, incarnation="again")
+    assert host.join(again) == []
+
+
+def test_A4_a_node_lost_after_a_success_that_was_held_back_has_succeeded() -> None:
+    host = asked_to_grow()
+    host.step(NodeSucceeded(A, 0), at=10.0)
+    effects = host.lose(A, heard_at=20.0)
+    assert not [e for e in effects if isinstance(e, StopWorkers)]
+    host.step(NodeSucceeded(B, 0), at=30.0)
+    assert host.verdict.outcome is Outcome.SUCCEEDED
+
+
+def test_A4_a_success_long_before_its_node_leaves_counts_though_others_waited_to_come() -> None:
+    host = asked_to_grow()
+    host.step(NodeSucceeded(A, 0), at=10.0)
+    effects = host.step(NodeDrains(A, "it got SIGTERM", 15, notice_s=20.0), at=13.0)
+    assert not [e for e in effects if isinstance(e, StopWorkers)]
+    host.step(NodeSucceeded(B, 0), at=14.0)
+    assert host.verdict.outcome is Outcome.SUCCEEDED
+
+
+def test_A4_a_success_just_before_its_node_leaves_does_not_though_others_waited_to_come() -> None:
+    host = asked_to_grow()
+    host.step(NodeSucceeded(A, 0), at=10.0)
+    effects = host.step(NodeDrains(A, "it got SIGTERM", 15, notice_s=20.0), at=11.0)
+    assert [e.ref for e in effects if isinstance(e, StopWorkers)] == [B]
+
+
+def test_A4_who_saved_for_a_node_that_has_gone_since_and_ended_has_not_succeeded() -> None:
+    host = asked_to_grow()
+    host.step(CheckpointAnswered(A, 0, 1, listens=True), at=6.0)
+    host.step(NodeSucceeded(A, 0), at=6.1)
+    assert host.step(NodeLeft(C), at=6.2) == [], "b may have saved too"
+    effects = host.step(CheckpointAnswered(B, 0, 1, listens=True), at=6.3)
+    assert [e.ref for e in effects if isinstance(e, StopWorkers)] == [A, B]
+    assert host.job.verdict is None
+
+
+def test_A4_who_saved_before_it_learned_that_nobody_waits_any_more_has_not_succeeded() -> None:
+    host = asked_to_grow()
+    host.step(NodeLeft(C), at=6.0)
+    effects = host.step(CheckpointAnswered(A, 0, 1, listens=True), at=6.1)
+    assert [e.ref for e in effects if isinstance(e, StopWorkers)] == [A, B]
+    assert host.step(CheckpointAnswered(B, 0, 1, listens=True), at=6.1) == []
+    assert host.step(NodeSucceeded(A, 0), at=6.2) == []
+    host.join(A, B)
+    assert host.job.verdict is None
+    assert host.job.ledger.total == 0
+
+
+def test_A4_nor_if_another_has_come_since() -> None:
+    host = asked_to_grow()
+    host.step(NodeLeft(C), at=6.0)
+    host.join(replace(C, incarnation="again"))
+    host.step(CheckpointAnswered(A, 0, 1, listens=True), at=6.1)
+    host.step(NodeSucceeded(A, 0), at=6.2)
+    effects = host.step(NodeSucceeded(B, 0), at=6.3)
+    assert [e.ref for e in effects if isinstance(e, StopWorkers)] == [A, B]

@@ -31,6 +31,8 @@ BAD: tuple[tuple[str, str], ...] = (
     ("--max-restarts -1 train.py", "--max-restarts -1: needs 0 or more"),
     ("--max-restarts 1.5 train.py", "--max-restarts 1.5: needs a whole number"),
     ("--lease 0 train.py", "--lease 0: needs a number of seconds, more than 0"),
+    ("--reset-grace -1 train.py", "--reset-grace -1: needs a number of seconds, 0 or more"),
+    ("--reconnect-grace 1s train.py", "--reconnect-grace 1s: needs a number of seconds"),
     ("--lease nan train.py", "--lease nan: needs a number of seconds, more than 0"),
     ("--lease 5s train.py", "--lease 5s: needs a number of seconds"),
     ("--monitor-interval no train.py", "--monitor-interval no: needs a number of seconds"),

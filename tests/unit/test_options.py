@@ -304,6 +304,9 @@ def test_rdzv_conf() -> None:
     assert parse(line.format("timeout=900")).rendezvous.join_timeout_s == 900.0
     both = parse("--lease 3 " + line.format("keep_alive_interval=2"))
     assert both.rendezvous.lease_s == 3.0
+    assert (both.rendezvous.reconnect_grace_s, both.rendezvous.reset_grace_s) == (1.0, 1.0)
+    graces = parse("--reconnect-grace 0 --reset-grace 7 train.py").rendezvous
+    assert (graces.reconnect_grace_s, graces.reset_grace_s) == (0.0, 7.0)
     blanks = parse_run(["--rdzv-conf", " is_host = true , ", "train.py"], {}, MACHINE)
     assert blanks.rendezvous.is_host is True
 

@@ -6,6 +6,7 @@ import pytest
 
 from rallypoint.agent.progress import waiting_for
 from rallypoint.core.group import GroupSettings, GroupState, Phase
+from rallypoint.core.model import JobStatus, Stamp
 
 
 @pytest.mark.parametrize(
@@ -21,3 +22,14 @@ from rallypoint.core.group import GroupSettings, GroupState, Phase
 def test_what_an_agent_waits_for(phase: Phase, imports: bool, what: str) -> None:
     state = GroupState(GroupSettings(1, 5.0, 5.0, ()), phase)
     assert waiting_for(state, None, 1, imports=imports) == what
+
+
+@pytest.mark.parametrize(
+    ("took_part_in", "what"), [(3, "the next round"), (2, "a place (standing by)")]
+)
+def test_a_node_whose_round_has_ended_waits_for_the_next_one_and_does_not_stand_by(
+    took_part_in: int, what: str
+) -> None:
+    state = GroupState(GroupSettings(1, 5.0, 5.0, ()), stamp=Stamp(1, 1, took_part_in))
+    last_told = JobStatus("active", 3, 0, 0, 0, 1, 2, 2, 0)
+    assert waiting_for(state, last_told, 1) == what

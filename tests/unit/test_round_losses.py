@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.unit.rounds import job, running
 
-from rallypoint.core.events import JoinTimedOut, StopRound, Timer, TimerKind, TooManyLosses
+from rallypoint.core.events import (
+    JoinTimedOut,
+    StopDelayed,
+    StopRound,
+    Timer,
+    TimerKind,
+    TooManyLosses,
+)
 from rallypoint.core.model import EndKind
-from rallypoint.core.round_state import Standing
+from rallypoint.core.round_state import Phase, Standing
 from rallypoint.core.round_timers import timers_wanted
 from rallypoint.testing.virtual_time import RoundHost
 
@@ -27,7 +35,7 @@ def test_R3_a_drain_ends_the_round_and_is_no_loss() -> None:
     host.drain("b")
     assert host.stops[0].reason.kind is EndKind.DRAIN
     host.lose("b")
-    assert host.state.losses == []
+    assert host.state.recent_losses == []
     assert host.standing("b") is None
     assert len(host.stops) == 1
 
@@ -151,6 +159,30 @@ def test_R3_too_many_losses_within_an_hour() -> None:
     assert TooManyLosses(3) in host.lose("d")
 
 
+def test_R3_a_rack_that_is_lost_at_once_counts_once() -> None:
+    """Also those of it that are missed while the others stop, and while the round is formed."""
+    nodes = " ".join(f"n{number}" for number in range(40))
+    host = running(1, 40, nodes, max_node_losses_per_hour=1)
+    host.slow |= {"n20", "n21"}
+    for number in range(11):
+        host.lose(f"n{number}")
+    host.lose("n20")
+    host.pass_time(7.0)
+    assert "n21" not in host.world, "expelled: would not stop"
+    assert host.state.lossy_rounds == [0]
+    host.lose("n30")
+    assert TooManyLosses(2) in host.seen
+
+
+def test_R3_ten_rounds_may_lose_nodes_and_the_eleventh_ends_the_job() -> None:
+    host = running(1, 20, " ".join(f"n{number}" for number in range(20)))
+    for number in range(10):
+        host.lose(f"n{number}")
+    assert not any(isinstance(e, TooManyLosses) for e in host.seen)
+    host.lose("n10")
+    assert TooManyLosses(11) in host.seen
+
+
 def test_R3_losses_are_forgotten_after_an_hour() -> None:
     host = running(1, 20, "a b c d", max_node_losses_per_hour=2)
     host.lose("b")
@@ -167,4 +199,46 @@ def test_R3_losing_a_node_that_ran_nothing_is_not_counted() -> None:
     host.lose("b")
     host.lose("c")
     host.leave("a")
-    assert host.state.losses == []
+    assert host.state.recent_losses == []
+
+
+@pytest.mark.parametrize(("nodes", "late", "waits"), [(40, 2, 7), (40, 3, 67), (60, 3, 7)])
+def test_R1_F3_many_that_are_slow_to_stop_at_once_are_waited_for(
+    nodes: int, late: int, waits: int
+) -> None:
+    """More than two, and more than 5 %, of those that were told to stop."""
+    names = [f"n{number:02}" for number in range(nodes)]
+    host = running(1, nodes, " ".join(names))
+    host.slow = set(names[-late:])
+    host.fail("n00")
+    host.pass_time(waits - 0.1)
+    assert host.state.phase is Phase.FORMING
+    host.pass_time(0.1)
+    assert host.world == names[:-late]
+    assert host.state.lossy_rounds == [0]
+    told = [effect for effect in host.seen if isinstance(effect, StopDelayed)]
+    assert told == ([StopDelayed(late, nodes, 7.0)] if waits > 7 else []), "once"
+
+
+def test_R1_F3_the_roster_is_kept_for_many_that_stop_late() -> None:
+    host = running(1, 5, "a b c d e", stop_patience_s=20.0)
+    host.slow = {"b", "c", "d", "e"}
+    host.fail("a")
+    host.pass_time(26.0)
+    host.lose("e")
+    for node in ("d", "c", "b"):
+        assert host.state.phase is Phase.FORMING
+        host.join(node)
+    assert host.world == ["a", "b", "c", "d"], "who fell silent is lost all the same"
+    host.fail("a")
+    assert host.stops[-1].round == 1
+    host.pass_time(7.0)
+    assert len([e for e in host.seen if isinstance(e, StopDelayed)]) == 2, "at each end anew"
+
+
+def test_R1_without_patience_many_that_are_slow_to_stop_are_expelled() -> None:
+    host = running(1, 5, "a b c d e", stop_patience_s=0.0)
+    host.slow = {"b", "c", "d", "e"}
+    host.fail("a")
+    host.pass_time(7.0)
+    assert host.world == ["a"]

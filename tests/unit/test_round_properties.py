@@ -22,6 +22,7 @@ from rallypoint.core.events import (
     Event,
     ExpelNode,
     FormWorld,
+    GrowthReady,
     JobClosed,
     JoinTimedOut,
     NodeDraining,
@@ -204,6 +205,10 @@ class RoundMachine(RuleBasedStateMachine):
     @rule(offset=st.sampled_from([0, 0, -1, 1]))
     def the_first_worker_ends_well(self, offset: int) -> None:
         self.apply(WorkersFinishing(self.state.round + offset))
+
+    @rule(offset=st.sampled_from([0, 0, -1, 1]))
+    def a_checkpoint_was_saved_for_late_nodes(self, offset: int) -> None:
+        self.apply(GrowthReady(self.state.round + offset))
 
     @rule(data=st.data())
     def all_but_some_succeed(self, data: st.DataObject) -> None:

@@ -19,6 +19,7 @@ from functools import partial
 from msgspec import Struct
 
 from rallypoint.agent.bell import LinePipe
+from rallypoint.observe.faults import Faults
 from rallypoint.wire import board as layout
 from rallypoint.wire import board_words as at
 from rallypoint.wire.board import BoardRequest, Slot
@@ -55,6 +56,8 @@ class WorkerBoard:
         self.on_timer: Callable[[bytes], None] = _ignore
         self.on_notice: Callable[[str], None] = _ignore
         """Gets a line for a person."""
+        self.faults = Faults(_ignore)
+        """Gets what nobody expected of what the workers have written."""
         self._watchers: list[Callable[[], None]] = []
 
     @classmethod
@@ -128,6 +131,10 @@ class WorkerBoard:
             return frozenset()
         return self._ranks(lambda slot: slot.answered == self._number)
 
+    def holders(self) -> dict[int, int]:
+        """Local ranks that hold SIGTERM back, each with the pid that says so."""
+        return {rank: slot.owner for rank, slot in enumerate(self._slots()) if slot.holds}
+
     def progress(self) -> tuple[Progress | None, ...]:
         """Per local rank what it has told last; None: nothing yet."""
         now_ns = time.monotonic_ns()
@@ -169,7 +176,7 @@ class WorkerBoard:
     def _make(self) -> None:
         path = self.path
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        fresh = layout.fresh_board(self._workers)
+        fresh = layout.fresh_board(self._workers, os.getpid())
         if os.write(self._fd, fresh) != len(fresh):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
         self._bell = LinePipe(self.bell_path, self._rang)
@@ -179,9 +186,11 @@ class WorkerBoard:
             if line.startswith(b"{"):
                 self.on_timer(line)
         if not all(line.startswith(b"{") for line in lines):
-            self.on_change()
-            for changed in self._watchers:
-                changed()
+            for changed in (self.on_change, *self._watchers):
+                try:
+                    changed()
+                except Exception as error:
+                    self.faults.note("what a worker wrote on its board can't be handled", error)
 
     def _subject(self, local_rank: int, slot: Slot) -> tuple[int, int, int, str]:
         path = os.path.join(self._folder, stacks_name(local_rank)) if self._folder else ""

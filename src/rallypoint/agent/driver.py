@@ -15,55 +15,26 @@ from typing import assert_never
 from rallypoint.agent.board_talk import BoardTalk
 from rallypoint.agent.chronicle import Chronicle
 from rallypoint.agent.node_workers import MakeWorkers, NodeWorkers
-from rallypoint.agent.progress import place_text, spawn_failure, status_view, waiting_for
+from rallypoint.agent.progress import StatusTeller, place_text, spawn_failure
 from rallypoint.agent.round_workers import placement_maker
 from rallypoint.agent.store_access import StoreAccess
 from rallypoint.config import AgentConfig
 from rallypoint.core import group
-from rallypoint.core.group_events import (
-    AbandonRound,
-    AnnounceCancel,
-    Announced,
-    AnnounceDrain,
-    EnrolmentDone,
-    EnrolWithStore,
-    Exit,
-    Finish,
-    GroupEffect,
-    GroupEvent,
-    JoinRound,
-    KillWorkers,
-    LeaseEnded,
-    LeaveOrdered,
-    LeaveWanted,
-    NodeExpelled,
-    ReportEnrolment,
-    ReportFailures,
-    ReportFinishing,
-    ReportSuccess,
-    Say,
-    SessionGivenUp,
-    SessionOpened,
-    SignalCaught,
-    SignalWorkers,
-    SpawnWorkers,
-    StartOrdered,
-    StopOrdered,
-    VerdictGiven,
-    Wait,
-    WaitEnded,
-    WorkersExited,
-    WorkersGone,
-    WorldAssigned,
-)
+from rallypoint.core import group_events as g
 from rallypoint.core.model import Assignment, Candidate, JobStatus, Stamp, WorkerFailure
 from rallypoint.core.wording import count, signal_name
-from rallypoint.errors import InfrastructureError, LogsSpecsError, RallypointError, UsageError
+from rallypoint.errors import InfrastructureError, LogsSpecsError, RallypointError
+from rallypoint.observe.faults import describe_fault
 from rallypoint.observe.observer import Observer
 from rallypoint.observe.records import AgentEvent, FieldValue
 from rallypoint.process.guard import Guard
-from rallypoint.rendezvous.session import AgentSession, Pushed
+from rallypoint.rendezvous.session import AgentSession, Pushed, raise_in_loop
 from rallypoint.wire import messages as m
+
+NOT_KNOWN = (
+    "the coordinator does not know this node's round (it was started anew, or has given this node "
+    "up): stopping the workers and joining anew"
+)
 
 
 class Agent:
@@ -79,6 +50,7 @@ class Agent:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._config, self._make_workers = config, make_workers
+        rendezvous = config.rendezvous
         self._observer, self._store = observer, store
         self._state = group.GroupState(
             group.GroupSettings(
@@ -87,13 +59,15 @@ class Agent:
                 restart_grace_s=config.stop.restart_grace_s,
                 signals=signals,
                 drain_deadline_s=config.stop.drain_deadline,
+                # Only a coordinator tells a node that it is waited for no longer.
+                stop_patience_s=0.0 if rendezvous.handler else rendezvous.stop_patience_s,
+                by_handler=bool(rendezvous.handler),
             )
         )
         self._talk = BoardTalk(config, self._report, self.say)
         self._session: AgentSession | None = None
         self._candidate: Candidate | None = None
-        self._hosts = False
-        self._joins = 0
+        self._hosts, self._joins = False, 0
         self._workers: NodeWorkers | None = None
         self._succeeded_workers: NodeWorkers | None = None
         self.failures: dict[int, WorkerFailure] = {}
@@ -102,12 +76,15 @@ class Agent:
         self.wait_ready: Callable[[], Awaitable[None]] | None = None
         """Until workers could be started: no node starts any before all of them can."""
         self._status: JobStatus | None = None
-        self._waiting_since = ("", self._loop.time())
-        self._refusal: UsageError | None = None
+        self._teller = StatusTeller(config, observer, self._loop.time)
+        self._refusal: RallypointError | None = None
         self._spawn_failure: WorkerFailure | None = None
-        self._said = ""
+        self.on_hurry: Callable[[], None] = lambda: None
+        """Told when nobody is to be waited for any more, also after the end."""
+        self.on_fence: Callable[[bool], None] = lambda is_fenced: None
+        """Told at each step whether what runs here must end with the lease."""
         self.chronicle = Chronicle()
-        self.finished: asyncio.Future[Finish] = self._loop.create_future()
+        self.finished: asyncio.Future[g.Finish] = self._loop.create_future()
 
     def join(self, session: AgentSession, candidate: Candidate, *, hosts: bool) -> None:
         """Take part, from now on, by a session that is about to be opened."""
@@ -127,6 +104,11 @@ class Agent:
         if self._workers is not None:
             self._workers.use_guard(guard)
 
+    def helper_died(self, round_number: int, why: str, *, others_need_it: bool) -> None:
+        """Something of this agent's that the workers of that round need."""
+        if (stamp := self._state.stamp) is not None and stamp.round == round_number:
+            self._step(g.HelperDied(stamp, f"{why} on node {self._node_id()}", others_need_it))
+
     def abandon_workers(self) -> None:
         """End what runs, if anything still does: only after an error of the agent itself."""
         if self._workers is not None:
@@ -142,11 +124,11 @@ class Agent:
 
     def caught(self, number: int) -> None:
         """A signal arrived for this agent."""
-        self._step(SignalCaught(number))
+        self._step(g.SignalCaught(number))
 
     def leave(self, why: str) -> None:
         """A person, or a notice of this node's end, wants it to go. May be said again."""
-        self._step(LeaveWanted(why))
+        self._step(g.LeaveWanted(why))
 
     def say(self, name: str, text: str, fields: tuple[tuple[str, FieldValue], ...] = ()) -> None:
         """Tell the observer what happened."""
@@ -158,25 +140,10 @@ class Agent:
         self.chronicle.said(event)
         self.show_status()
 
-    def say_once(self, name: str, text: str) -> None:
-        """Tell the observer what is being waited for, unless that is what was said last."""
-        if text != self._said:
-            self._said = text
-            self.say(name, text)
-
     def show_status(self) -> None:
         """Tell the observer where the job is."""
-        status, rendezvous = self._status, self._config.rendezvous
         imports = bool(self._config.workers.preload and self._workers and not self._workers.pids)
-        what = waiting_for(self._state, status, rendezvous.min_nodes, imports=imports)
-        if what != self._waiting_since[0]:
-            self._waiting_since = (what, self._loop.time())
-            if what and self._state.phase is group.Phase.IDLE and not self._state.leaving:
-                self._observer.event(
-                    AgentEvent("waiting", f"waiting for {what}", time.time(), self._node_id())
-                )
-        waited_s = self._loop.time() - self._waiting_since[1]
-        self._observer.status(status_view(self._config, self._state.assignment, what, waited_s))
+        self._teller.show(self._state, self._status, self._node_id(), imports=imports)
 
     # What the session says.
 
@@ -184,7 +151,9 @@ class Agent:
         self.chronicle.node = self._node_id()
         if resumed:
             self.say("session_resumed", "the coordinator is back")
-        self._step(SessionOpened(resumed))
+        elif self._state.phase in (group.Phase.RUNNING, group.Phase.FINISHED):
+            self.say("session_anew", NOT_KNOWN)
+        self._step(g.SessionOpened(resumed))
 
     def session_suspended(self, why: str) -> None:
         self._status = None
@@ -194,15 +163,18 @@ class Agent:
                 text += ": the workers run on meanwhile"
             self.say("session_suspended", text)
 
+    def reconnect_refused(self) -> None:
+        self._step(g.CoordinatorRefuses())
+
     def session_given_up(self, why: str) -> None:
-        self._step(SessionGivenUp(why))
+        self._step(g.SessionGivenUp(why))
 
-    def session_refused(self, error: UsageError) -> None:
+    def session_refused(self, error: RallypointError) -> None:
         self._refusal = error
-        self._step(SessionGivenUp(str(error)))
+        self._step(g.SessionGivenUp(str(error)))
 
-    def lease_ended(self) -> None:
-        self._step(LeaseEnded())
+    def lease_ended(self, waits_for: str) -> None:
+        self._step(g.LeaseEnded(waits_for))
 
     def pushed(self, message: Pushed) -> None:
         match message:
@@ -212,23 +184,23 @@ class Agent:
                     self.chronicle.heartbeat_acknowledged()
                 self.show_status()
             case m.Assigned(stamp, assignment):
-                self._step(WorldAssigned(stamp, assignment))
+                self._step(g.WorldAssigned(stamp, assignment))
             case m.StartNow(stamp):
-                self._step(StartOrdered(stamp))
+                self._step(g.StartOrdered(stamp))
             case m.StopNow(stamp, reason):
                 if stamp == self._state.stamp:
                     if self._workers is not None:
                         self._workers.notice()
                     self.say("round_ended", f"round {stamp.round} ended: {reason.text}")
-                self._step(StopOrdered(stamp, reason))
+                self._step(g.StopOrdered(stamp, reason))
             case m.Ended(_, verdict):
-                self._step(VerdictGiven(verdict))
+                self._step(g.VerdictGiven(verdict))
             case m.Expelled(_, why, final):
-                self._step(NodeExpelled(why, final))
+                self._step(g.NodeExpelled(why, final))
             case m.CheckpointWanted() | m.CheckpointNotWanted() | m.CollectStacks():
                 self._talk.pushed(message)
             case m.LeaveNow():
-                self._step(LeaveOrdered())
+                self._step(g.LeaveOrdered())
             case m.DrainWanted(_, why):
                 self.leave(why)
             case _:
@@ -236,52 +208,58 @@ class Agent:
 
     def acknowledged(self, report: m.Report) -> None:
         if isinstance(report, m.Drain | m.Cancel):
-            self._step(Announced())
+            self._step(g.Announced())
 
     # What the group wants.
 
-    def _step(self, event: GroupEvent) -> None:
+    def _step(self, event: g.GroupEvent) -> None:
         effects = group.step(self._state, event)
+        self.on_fence(group.is_fenced(self._state))
         self.chronicle.stepped(event, effects)
         for effect in effects:
             self._perform(effect)
 
-    def _perform(self, effect: GroupEffect) -> None:
+    def _perform(self, effect: g.GroupEffect) -> None:
         match effect:
-            case JoinRound():
+            case g.JoinRound():
                 self._join()
-            case EnrolWithStore(stamp, assignment):
+            case g.EnrolWithStore(stamp, assignment):
                 self._say_assigned(assignment)
                 self._enrolling = self._loop.create_task(self._enrol(stamp, assignment))
-            case SpawnWorkers(stamp, assignment):
+                self._enrolling.add_done_callback(raise_in_loop)
+            case g.SpawnWorkers(stamp, assignment):
                 self._spawn(stamp, assignment)
-            case AbandonRound():
+            case g.AbandonRound():
                 if self._enrolling is not None:
                     self._enrolling.cancel()
                 self._store.close()
-            case SignalWorkers(number):
+            case g.SignalWorkers(number):
                 if self._workers is not None:
                     self._workers.signal(number)
-            case KillWorkers():
+            case g.KillWorkers():
                 if self._workers is not None:
                     self._workers.kill()
-            case Wait(kind, number, length_s):
-                self._loop.call_later(length_s, self._step, WaitEnded(kind, number))
-            case ReportFailures(stamp, exits):
+            case g.Wait(kind, number, length_s):
+                self._loop.call_later(length_s, self._step, g.WaitEnded(kind, number))
+            case g.ReportFailures(stamp, exits):
                 self._report_failures(stamp, exits)
-            case ReportFinishing(stamp):
+            case g.ReportHelperDied(stamp, text):
+                self._report(m.HelperDied(stamp, text))
+            case g.ReportFinishing(stamp):
                 self._report(m.Finishing(stamp))
-            case ReportSuccess(stamp):
+            case g.ReportSuccess(stamp):
                 self._succeeded(stamp)
-            case ReportEnrolment(stamp, error):
+            case g.ReportEnrolment(stamp, error):
                 self._report(m.NotEnrolled(stamp, error) if error else m.Enrolled(stamp))
-            case AnnounceDrain(number, why, notice_s):
+            case g.AnnounceDrain(number, why, notice_s):
                 self._report(m.Drain(why, number, self._hosts, notice_s))
-            case AnnounceCancel(number):
+            case g.AnnounceCancel(number):
                 self._report(m.Cancel(f"got {signal_name(number)}", number))
-            case Finish():
+            case g.SkipWaits():
+                self.on_hurry()
+            case g.Finish():
                 self._finish(effect)
-            case Say(name, text):
+            case g.Say(name, text):
                 self.say(name, text)
             case _:
                 assert_never(effect)
@@ -304,9 +282,11 @@ class Agent:
         try:
             await self._store.enrol(stamp, assignment, self._node_id())
         except RallypointError as error:
-            self._step(EnrolmentDone(stamp, str(error)))
+            self._step(g.EnrolmentDone(stamp, str(error)))
+        except Exception as error:  # of what the node of rank 0 has answered
+            self._step(g.EnrolmentDone(stamp, describe_fault(error)))
         else:
-            self._step(EnrolmentDone(stamp))
+            self._step(g.EnrolmentDone(stamp))
 
     def _spawn(self, stamp: Stamp, assignment: Assignment) -> None:
         if not assignment.enrol:
@@ -343,10 +323,10 @@ class Agent:
         self.say("spawn_failed", text)
         failure = spawn_failure(assignment, self._config.workers.role, text, time.time())
         self._spawn_failure = failure
-        self._step(WorkersExited(stamp, (Exit(0, failure.exit_code, None),)))
+        self._step(g.WorkersExited(stamp, (g.Exit(0, failure.exit_code, None),)))
 
-    def _exited(self, stamp: Stamp, exits: tuple[Exit, ...]) -> None:
-        self._step(WorkersExited(stamp, exits))
+    def _exited(self, stamp: Stamp, exits: tuple[g.Exit, ...]) -> None:
+        self._step(g.WorkersExited(stamp, exits))
         if self._state.phase is not group.Phase.STOPPING:
             self._talk.exited(stamp, exits)
 
@@ -355,11 +335,11 @@ class Agent:
         self.say("succeeded", "all workers of this node exited with code 0")
         self._report(m.Succeeded(stamp))
 
-    def _report_failures(self, stamp: Stamp, exits: tuple[Exit, ...]) -> None:
+    def _report_failures(self, stamp: Stamp, exits: tuple[g.Exit, ...]) -> None:
         if self._spawn_failure is not None:
             failures: tuple[WorkerFailure, ...] = (self._spawn_failure,)
             self._spawn_failure = None
-            self._loop.call_soon(self._step, WorkersGone(stamp))
+            self._loop.call_soon(self._step, g.WorkersGone(stamp))
         else:
             assert self._workers is not None
             failures = self._workers.failures(exits)
@@ -371,7 +351,8 @@ class Agent:
         self, stamp: Stamp, stuck: tuple[int, ...], failures: tuple[WorkerFailure, ...]
     ) -> None:
         self._store.close()
-        self._workers = None
+        if not stuck:
+            self._workers = None
         self._talk.end()
         if self._state.then is group.Then.JOIN and not stuck:
             self.say("workers_stopped", f"the workers of round {stamp.round} have stopped")
@@ -379,9 +360,9 @@ class Agent:
             self.failures |= {failure.rank: failure for failure in failures}
             self.chronicle.failed(stamp.round, failures)
             self._report(m.Detailed(stamp, failures))
-        self._step(WorkersGone(stamp, stuck))
+        self._step(g.WorkersGone(stamp, stuck))
 
-    def _finish(self, finish: Finish) -> None:
+    def _finish(self, finish: g.Finish) -> None:
         self._report(m.Leave())
         self._store.close()
         if self.finished.done():

@@ -19,7 +19,7 @@ import threading
 from abc import ABC, abstractmethod
 from typing import Any
 
-from rallypoint.agent.embedding import Embedding, run_embedded
+from rallypoint.agent.embedding import Embedding, run_embedded, run_to_its_end
 from rallypoint.agent.environ import worker_environ
 from rallypoint.agent.hook_workers import HookWorkers
 from rallypoint.agent.job_log import JobLog
@@ -177,6 +177,6 @@ class SimpleElasticAgent(SpecAgent):
 
         with telemetry.watching():
             try:
-                return loop.run_until_complete(take_part())
+                return run_to_its_end(loop, take_part())
             finally:
                 loop.close()

@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Coroutine
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rallypoint.agent.round_workers import RoundWorkers
-from rallypoint.process.dispositions import keep_dispositions
+from rallypoint.process.dispositions import hold_what_handlers_raise, keep_dispositions
 
 if TYPE_CHECKING:
     from rallypoint.agent.handler_calls import HandlerCalls
@@ -87,6 +88,28 @@ def run_embedded(embedding: Embedding, body: Callable[[], T]) -> T:
         except KeyboardInterrupt:
             embedding.signal(signal.SIGINT)
     return take()
+
+
+def run_to_its_end(loop: asyncio.AbstractEventLoop, agent: Coroutine[Any, Any, T]) -> T:
+    """Its result. What a signal handler of the program's raises meanwhile, whatever it interrupts,
+    ends the agent first and is raised then."""
+    task = loop.create_task(agent)
+    raised: list[BaseException] = []
+
+    def end(error: BaseException) -> None:
+        raised.append(error)
+        loop.call_soon_threadsafe(task.cancel)
+
+    with hold_what_handlers_raise(end) if gets_signals() else nullcontext():
+        try:
+            loop.run_until_complete(asyncio.wait([task]))
+        finally:
+            if not task.done():
+                task.cancel()
+                loop.run_until_complete(asyncio.wait([task]))
+    if raised:  # Also when the agent was about to end by itself, or has failed since.
+        raise raised[0] from (None if task.cancelled() else task.exception())
+    return task.result()
 
 
 def start_in_thread(

@@ -74,16 +74,24 @@ class HandlerMeeting:
         """One set and one read for each node."""
         if met.size == 1:
             return [card]
+        limit_s = self._config.join_timeout_s
+        try:
+            async with asyncio.timeout(limit_s) as limit:
+                return await self._exchange_cards(met, card)
+        except TimeoutError:
+            if not limit.expired():
+                raise  # the store's own
+            raise RendezvousTimeoutError(
+                f"waited {limit_s:g} s for all {met.size} nodes of the round to tell of "
+                "themselves in its store"
+            ) from None
+
+    async def _exchange_cards(self, met: Met, card: NodeCard) -> list[NodeCard]:
         keys = [rounds.node_key(rank) for rank in range(met.size)]
         await self._calls.put(met.store, keys[met.rank], rounds.encode(card))
-        loop, limit_s = asyncio.get_running_loop(), self._config.join_timeout_s
-        pause_s, ends_at, look_at = FIRST_POLL_S, loop.time() + limit_s, loop.time() + LOOK_S
+        loop = asyncio.get_running_loop()
+        pause_s, look_at = FIRST_POLL_S, loop.time() + LOOK_S
         while not await self._calls.has(met.store, keys):
-            if loop.time() > ends_at:
-                raise RendezvousTimeoutError(
-                    f"waited {limit_s:g} s for all {met.size} nodes of the round to tell of "
-                    "themselves in its store"
-                )
             if loop.time() > look_at:
                 await self._check_round()
                 look_at = loop.time() + LOOK_S

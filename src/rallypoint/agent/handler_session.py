@@ -9,6 +9,7 @@ It speaks to the agent as the session with a coordinator does, so that the worke
     Failed                     charged to this agent's own budget; when that is used up, the verdict
                                goes into the store and the job is closed
     Succeeded                  a key in the store; when those of all nodes are there, so has the job
+    HelperDied                 the round ends; nobody is charged
     Drain, Cancel              leave, set_closed
 
 While workers run the handler is asked whether the round is over. The other nodes learn of a restart
@@ -31,10 +32,10 @@ from rallypoint.agent.handler_meeting import HandlerMeeting
 from rallypoint.agent.own_tasks import OwnTasks
 from rallypoint.agent.store_access import StoreAccess
 from rallypoint.config import AgentConfig
+from rallypoint.coordinator.wall_clock import wall_ms
 from rallypoint.core import handler_round as rounds
 from rallypoint.core import restart
 from rallypoint.core.cause import Report, describe, first_cause
-from rallypoint.core.handler_round import NOT_NEEDED, NodeCard
 from rallypoint.core.model import (
     Candidate,
     Cause,
@@ -87,7 +88,7 @@ class HandlerSession:
         self._calls, self._config, self._settings, self._agent = calls, config, settings, agent
         self._access, self._meeting = access, meeting
         self._ledger = restart.Ledger()
-        self._incarnation = int.from_bytes(os.urandom(6), "big")
+        self._incarnation = wall_ms()
         self._last_round = -1
         self._why = _FIRST
         self._round: _Round | None = None
@@ -127,6 +128,9 @@ class HandlerSession:
                 self._end(self._judge(Outcome.INFRASTRUCTURE, f"node {self._node_id}: {text}"))
             case m.Failed(stamp, failures):
                 self._failed(stamp, failures)
+            case m.HelperDied(stamp, text) if self._round and not self._round.decision:
+                self._why = text
+                self._push(m.StopNow(stamp, EndReason(EndKind.INFRASTRUCTURE, text, self._node_id)))
             case m.Detailed(stamp, failures):
                 self._detailed(stamp, failures)
             case m.Succeeded(stamp):
@@ -145,13 +149,15 @@ class HandlerSession:
                 pass  # told when the command line was read
 
     async def close(self, timeout_s: float) -> None:
-        """Say farewell, at most so long, and let the handler go."""
+        """Say farewell, at most so long, and let the handler go, also when this is cancelled."""
         self._stop_taking_part()
         self._closed = True
         farewell = self._say_farewell(self._part(self._farewell))
-        await asyncio.wait((farewell,), timeout=timeout_s)
-        farewell.cancel()
-        await asyncio.gather(farewell, return_exceptions=True)
+        try:
+            await asyncio.wait((farewell,), timeout=timeout_s)
+        finally:
+            farewell.cancel()
+            await asyncio.gather(farewell, return_exceptions=True)
 
     async def _part(self, before: asyncio.Task[None] | None) -> None:
         """A job that has ended is closed for those who come late; else it goes on without us."""
@@ -184,7 +190,7 @@ class HandlerSession:
 
     async def _meet(self) -> None:
         workers = self._config.workers
-        card = NodeCard(
+        card = rounds.NodeCard(
             self._node_id,
             workers.count,
             workers.role,
@@ -207,7 +213,7 @@ class HandlerSession:
         text = str(error) or type(error).__name__
         if "RendezvousGracefulExitError" in names:
             self._round = None
-            self._end(self._judge(Outcome.SUCCEEDED, f"{NOT_NEEDED}: {text}"))
+            self._end(self._judge(Outcome.SUCCEEDED, f"{rounds.NOT_NEEDED}: {text}"))
         elif "RendezvousClosedError" in names:
             hint = "; give another --rdzv-id to run it again" if self._last_round < 0 else ""
             await self._closed_by_another(text + hint)
@@ -355,14 +361,8 @@ class HandlerSession:
         self._say_farewell(tell()).add_done_callback(told)
 
     def _judge(self, outcome: Outcome, text: str, cause: Cause | None = None) -> Verdict:
-        return Verdict(
-            outcome,
-            text,
-            max(self._last_round, 0),
-            self._ledger.total,
-            self._settings.max_restarts,
-            cause,
-        )
+        used, budget = self._ledger.total, self._settings.max_restarts
+        return Verdict(outcome, text, max(self._last_round, 0), used, budget, cause)
 
     def _end(self, verdict: Verdict) -> None:
         if self._verdict is None and not self._leaving:

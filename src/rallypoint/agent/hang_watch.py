@@ -20,6 +20,7 @@ from rallypoint.core.hang import Behind, Pace
 from rallypoint.core.model import Assignment, Stamp, WorkerFailure
 from rallypoint.core.wording import STACKS
 from rallypoint.process.log_dir import safe_name
+from rallypoint.rendezvous.session import raise_in_loop
 from rallypoint.wire import messages as m
 
 DUMP_S = 2.0
@@ -72,13 +73,19 @@ class HangWatch:
         """Tell what the workers do, within some seconds."""
         if self._collecting is None or self._collecting.done():
             self._collecting = self._loop.create_task(self._collect(message))
+            self._collecting.add_done_callback(raise_in_loop)
 
     @property
     def _timeout_s(self) -> float:
         return self._config.restart.hang_timeout_s
 
     def _paces(self) -> list[Pace]:
-        told = enumerate(self._board.progress() if self._board is not None else ())
+        try:
+            told = enumerate(self._board.progress() if self._board is not None else ())
+        except Exception as error:
+            assert self._board is not None
+            self._board.faults.note("the workers' progress can't be read", error)
+            return []
         return [
             Pace(rank, progress.step, progress.age_s)
             for rank, progress in told
@@ -104,7 +111,11 @@ class HangWatch:
         behind: Behind | None = None
         paces = self._paces()
         if board is not None and assignment is not None and stamp == message.stamp:
-            stacks = await board.dump_stacks(DUMP_S)
+            try:
+                stacks = await board.dump_stacks(DUMP_S)
+            except Exception as error:
+                board.faults.note("the workers' stacks can't be taken", error)
+                stacks = {}
             path = self._keep(assignment, stacks, paces)
             worst = hang.most_behind(paces, self._timeout_s)
             if worst is not None:

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from rallypoint.config import Endpoint
 from rallypoint.errors import UsageError
 from rallypoint.observe.exposition import CONTENT_TYPE
+from rallypoint.observe.faults import describe_fault
+from rallypoint.store.accept_loop import AcceptLoop
 
 PATH = "/metrics"
 REQUEST_BYTES = 8192
@@ -51,7 +53,8 @@ class MetricsServer:
 
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener
-        self._server: asyncio.Server | None = None
+        self._accepting: AcceptLoop | None = None
+        self._making: set[asyncio.Task[None]] = set()
         self._connections: set[_Connection] = set()
         self._lags: deque[float] = deque(maxlen=LAG_SAMPLES)
         self._ticker: asyncio.TimerHandle | None = None
@@ -71,17 +74,17 @@ class MetricsServer:
     async def open(self) -> None:
         """Serve from now on."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: _Connection(self), sock=self._listener)
+        self._listener.setblocking(False)
+        self._accepting = AcceptLoop(loop, self._listener, self._arrived)
         self._tick(loop, None)
 
     def close(self) -> None:
         """Hang up. Safe to call again, and without `open`."""
         if self._ticker is not None:
             self._ticker.cancel()
-        if self._server is not None:
-            self._server.close()
-        else:
-            self._listener.close()
+        if self._accepting is not None:
+            self._accepting.close()
+        self._listener.close()
         for connection in list(self._connections):
             connection.abort()
 
@@ -93,6 +96,18 @@ class MetricsServer:
     def forget(self, connection: _Connection) -> None:
         """It has gone."""
         self._connections.discard(connection)
+
+    def _arrived(self, accepted: socket.socket, _: tuple[str, int]) -> None:
+        task = asyncio.get_running_loop().create_task(self._make(accepted))
+        self._making.add(task)
+        task.add_done_callback(self._making.discard)
+
+    async def _make(self, accepted: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.connect_accepted_socket(lambda: _Connection(self), accepted)
+        except OSError:  # gone already
+            accepted.close()
 
     def _tick(self, loop: asyncio.AbstractEventLoop, due: float | None) -> None:
         now = loop.time()
@@ -150,6 +165,8 @@ class _Connection(asyncio.Protocol):
                 text = self._server.text()
             except OSError as error:
                 self._answer("500 Internal Server Error", f"{error}\n", to=words[0])
+            except Exception as error:
+                self._answer("500 Internal Server Error", f"{describe_fault(error)}\n", to=words[0])
             else:
                 self._answer("200 OK", text, to=words[0], kind=CONTENT_TYPE)
 

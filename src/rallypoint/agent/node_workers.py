@@ -21,7 +21,8 @@ OnGone = Callable[[Stamp, tuple[int, ...], tuple[WorkerFailure, ...]], None]
 
 
 class NodeWorkers(Protocol):
-    """A life: `start` once, then `signal` or `kill`; then `on_gone` is called, once.
+    """A life: `start` once, then `signal` or `kill`; then `on_gone` is called, once; and once more
+    for each further `kill` while it names processes that would not die.
 
     For the thread of the loop. Nothing blocks but `start`, and that for milliseconds.
     """

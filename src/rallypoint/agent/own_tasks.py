@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
+from rallypoint.rendezvous.session import raise_in_loop
+
 
 class OwnTasks:
     """For the thread of a loop."""
@@ -27,5 +29,4 @@ class OwnTasks:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled():
-            task.result()
+        raise_in_loop(task)

@@ -16,24 +16,27 @@ from msgspec.structs import replace
 
 from rallypoint.agent.driver import Agent
 from rallypoint.agent.embedding import Embedding
+from rallypoint.agent.held_place import HeldPlace
+from rallypoint.agent.hurry import wait_unless
 from rallypoint.agent.node_workers import MakeWorkers
 from rallypoint.agent.sidecars import Sidecars
 from rallypoint.agent.store_access import StoreAccess
+from rallypoint.agent.store_listener import listen_for_peers, listen_on
 from rallypoint.config import AgentConfig
-from rallypoint.coordinator.listen import BindRefused, raise_open_files_limit, try_bind
+from rallypoint.coordinator.listen import OWN_FILES, raise_open_files_limit
 from rallypoint.coordinator.server import Coordinator
 from rallypoint.core.group_events import Finish
 from rallypoint.core.job_events import Record
 from rallypoint.core.model import Candidate, SharedSettings, WorkerFailure
 from rallypoint.core.ranks import id_of_rank
-from rallypoint.errors import InfrastructureError, InvariantError, UsageError
+from rallypoint.errors import InfrastructureError, InvariantError
+from rallypoint.observe.faults import Faults, describe_fault
 from rallypoint.observe.observer import Observer
 from rallypoint.process.dispositions import release_signals
 from rallypoint.process.forks import fork_process
 from rallypoint.process.guard import Guard
-from rallypoint.process.limits import out_of_files
+from rallypoint.process.limits import descriptors_for, out_of_files
 from rallypoint.process.reaper import Reaper, needed
-from rallypoint.rendezvous.connection import dial
 from rallypoint.rendezvous.fence import WakeSelector
 from rallypoint.rendezvous.meeting import Met, meet
 from rallypoint.rendezvous.session import AgentSession, CoordinatorSession, Identity
@@ -55,6 +58,8 @@ TOLD_BY_HOST = frozenset(
         "checkpoint",
         "hang_suspected",
         "connection_closed",
+        "fault",
+        "open_files",
         "patience",
         "other_node_lost",
         "restart",
@@ -101,16 +106,23 @@ class Participation:
         self._config, self._settings, self._signals = config, settings, tuple(signals)
         self._sidecars, self._selector, self._embedding = sidecars, selector, embedding
         rendezvous, networks = config.rendezvous, config.access.store_networks
-        self._store_access = StoreAccess(rendezvous.run_id, rendezvous.join_timeout_s, networks)
+        self._store_access = StoreAccess(rendezvous.run_id, rendezvous.enrol_timeout_s, networks)
         self._store: RoundStore | None = None
         self._coordinator: Coordinator | None = None
         self._session: AgentSession | None = None
         self._reaper: Reaper | None = None
-        self._held_until = 0.0
-        self._tell_held: Callable[[float], None] | None = None
+        self.place = HeldPlace(self._hold)
+        """Until when this node has it."""
         self._caught = 0
+        self._status = ""
         self._notice: PreemptNotice | None = None
+        self._hurried = asyncio.Event()
+        """A second signal has come: nobody is waited for any more."""
         self.agent = Agent(config, make_workers, observer, self._signals, self._store_access)
+        self.agent.on_hurry = self._hurry
+        self.faults = Faults(partial(self.agent.say, "fault"))
+        """What nobody expected, and can't be the end of this agent (see ARCHITECTURE.md)."""
+        self._store_access.on_lost = partial(self.agent.helper_died, others_need_it=True)
 
     async def main(self, on_end: Callable[[JobEnd], None]) -> JobEnd:
         """Take part to the end. `on_end` is called before the farewell, which may take a while
@@ -145,16 +157,12 @@ class Participation:
         # Last, for large ones take their time: by now nobody waits for this node.
         return replace(end, return_values=agent.return_values())
 
-    def tell_held(self, told: Callable[[float], None]) -> None:
-        """Have this told from now on until when the node holds its place, in seconds on
-        CLOCK_BOOTTIME; 0: not known, or nobody takes it."""
-        self._tell_held = told
-        told(self._held_until)
-
-    def _held(self, until: float) -> None:
-        self._held_until = until
-        if self._tell_held is not None:
-            self._tell_held(until)
+    def _hold(self, until: float) -> None:
+        """A job that can have one node only is left alone: Ctrl-Z, a laptop that sleeps. Where
+        `serve` may give its place away all the same, the agent ends its workers when it runs again.
+        """
+        if self._sidecars is not None and self._settings.max_nodes > 1:
+            self._sidecars.hold(until)
 
     def _install(self) -> None:
         loop = asyncio.get_running_loop()
@@ -163,6 +171,7 @@ class Participation:
             loop.add_signal_handler(number, self._signalled, number)
         if self._sidecars is not None:
             self._sidecars.watch_guard(self._guard_replaced)
+            self._sidecars.on_relay_replaced = self._relay_replaced
             self._sidecars.on_storage_error = partial(self.agent.say, "log_storage")
             self._sidecars.origin.watch(self.agent.give_up, partial(self.agent.say, "prepared"))
             self.agent.wait_ready = self._sidecars.origin.wait_ready
@@ -185,6 +194,11 @@ class Participation:
     def _signalled(self, number: int) -> None:
         self._caught = self._caught or number
         self.agent.caught(number)
+
+    def _hurry(self) -> None:
+        self._hurried.set()
+        if self._sidecars is not None:
+            self._sidecars.hurry()
 
     def _own_process(self, loop: asyncio.AbstractEventLoop) -> None:
         for number in (signal.SIGUSR1, signal.SIGUSR2):
@@ -209,7 +223,7 @@ class Participation:
         cause = cast(BaseException | None, context.get("exception"))
         refused = cause if isinstance(cause, InfrastructureError) else out_of_files(cause)
         error: Exception = refused or InvariantError(
-            f"the agent has a bug ({context['message']}): please report it"
+            f"the agent has a bug ({_told(context, cause)}): please report it"
         )
         if refused is None:
             loop.default_exception_handler(context)
@@ -227,14 +241,24 @@ class Participation:
         met = await meet(rendezvous, self._config.access, self._host, self._say_status)
         self._coordinator = met.coordinator
         try:
-            candidate = self._candidate(met)
+            candidate = await self._candidate(met)
         except BaseException:
             met.connection.abort()
             raise
-        self._store_access.use(met.token, self._store, met.addresses if rendezvous.static else ())
+        self._store_access.use(
+            met.token, self._store, rendezvous.endpoint if rendezvous.static else None
+        )
         session = self._session = self._make_session(met)
         self._selector.on_wake = session.check_fence
-        session.on_held = self._held
+        session.has_fence = self._settings.max_nodes > 1 or met.coordinator is None
+        if session.has_fence:
+            session.on_held = self.place.renewed
+        self.agent.on_fence = self.place.fence
+        if self._sidecars is not None and met.coordinator is None:
+            from rallypoint.agent.death_notices import DeathNotices  # A host has no use for it.
+
+            leave_notice = self._sidecars.leave_notice
+            session.on_attach = DeathNotices(session, met, leave_notice).attaching
         self.agent.join(session, candidate, hosts=met.coordinator is not None)
         session.open(met.connection)
 
@@ -254,7 +278,7 @@ class Participation:
         session.open()
 
     def _own_store(self, host: str) -> RoundStore:
-        listener = _listen(host, self._config.rendezvous.store_port)
+        listener = listen_on((Address(host, 0),), self._config.rendezvous.store_port)
         self._store = RoundStore(listener, fork=fork_process)
         return self._store
 
@@ -262,6 +286,7 @@ class Participation:
         self, listeners: Sequence[socket.socket], lookup_token: Callable[[str], bytes | None]
     ) -> Coordinator:
         raise_open_files_limit()
+        reserved = OWN_FILES + descriptors_for(self._config.workers.count)
         return Coordinator(
             listeners,
             lookup_token=lookup_token,
@@ -269,17 +294,21 @@ class Participation:
             only=self._settings,
             on_record=self._record,
             adopt=self._store.adopt if self._store is not None else None,
+            reserved_files=reserved,
         )
 
-    def _candidate(self, met: Met) -> Candidate:
+    async def _candidate(self, met: Met) -> Candidate:
         """What this node brings, and the listening socket of its round store."""
         rendezvous = self._config.rendezvous
         if rendezvous.static:
             address, port = rendezvous.endpoint.host, rendezvous.endpoint.port
         else:
-            listener = _listen(met.connection.local_host, rendezvous.store_port)
+            session_host = met.connection.local_host
+            listener = await listen_for_peers(
+                rendezvous.local_addr or "", session_host, rendezvous.store_port
+            )
             self._store = RoundStore(listener, fork=fork_process)
-            address = rendezvous.local_addr or met.connection.local_host
+            address = rendezvous.local_addr or session_host
             port = self._store.port
         return Candidate(
             workers=self._config.workers.count,
@@ -300,8 +329,8 @@ class Participation:
         return CoordinatorSession(
             Identity(node_id, host_name, os.urandom(8).hex()),
             self._settings,
-            rendezvous.reconnect_timeout_s or 0.0,
-            partial(dial, met.addresses, rendezvous.run_id, met.token),
+            rendezvous.reconnect_timeout_s,
+            met.dial,
             self.agent,
         )
 
@@ -309,18 +338,17 @@ class Participation:
         """Say farewell, let every node have the verdict, and leave nothing behind."""
         self.agent.abandon_workers()
         if self._session is not None:
-            await self._session.close(FAREWELL_S)
+            await wait_unless(self._hurried, self._session.close(FAREWELL_S), FAREWELL_S)
+        if self._sidecars is not None:
+            self._sidecars.leave_notice(b"")
         if self._coordinator is not None:
             # Nobody can hold the host for longer than it takes to be found lost, twice over.
             limit_s = 2 * self._settings.lease_s + self._config.stop.shutdown_grace_s + FAREWELL_S
-            try:
-                async with asyncio.timeout(limit_s):
-                    await self._coordinator.wait_empty()
-            except TimeoutError:
-                pass
+            await wait_unless(self._hurried, self._coordinator.wait_empty(), limit_s)
             self._coordinator.close()
         if self._store is not None:
             self._store.shutdown()
+        self.faults.tell_counts()
 
     def _record(self, run_id: str, record: Record) -> None:
         alone = self._config.rendezvous.max_nodes == 1
@@ -330,22 +358,25 @@ class Participation:
             self.agent.chronicle.noted(record.name, record.text, record.node_id)
 
     def _say_status(self, text: str) -> None:
-        self.agent.say_once("meeting", text)
+        """Once what it waits for, for as long as that is the same."""
+        if text != self._status:
+            self._status = text
+            self.agent.say("meeting", text)
 
     def _guard_replaced(self, guard: Guard) -> None:
         self.agent.use_guard(guard)
         self.agent.say("guard_replaced", "the guard process was killed: started another")
+
+    def _relay_replaced(self, round_: int, *, by_another: bool) -> None:
+        killed = "the relay of the workers' output was killed"
+        then = "started another" if by_another else "output goes where the agent's own goes"
+        self.agent.say("relay_replaced", f"{killed}: {then}")
+        self.agent.helper_died(round_, killed, others_need_it=False)
 
     def _is_ours(self, pid: int) -> bool:
         owners = (self._store, self.agent, self._sidecars, self._notice)
         return any(owner is not None and owner.owns(pid) for owner in owners)
 
 
-def _listen(host: str, port: int) -> socket.socket:
-    """The listening socket of this node's round store."""
-    bound = try_bind((Address(host, port),), port)
-    if not isinstance(bound, BindRefused):
-        return bound[0]
-    if port:
-        raise UsageError(f"--master-port {port}: {bound.why}: choose another")
-    raise InfrastructureError(f"no port for the round store: {bound.why}")
+def _told(context: dict[str, object], cause: BaseException | None) -> str:
+    return str(context["message"]) if cause is None else describe_fault(cause)

@@ -103,6 +103,8 @@ class PreemptNotice:
         try:
             argv = ("/bin/sh", "-c", self._command)
             running.start([Command(argv, without_token(), nowhere, nowhere)], note)
+            if self._guard is not None:
+                self._guard.spare(running.pids[0])
             return (await ended).returncode
         finally:
             os.close(nowhere)

@@ -1,12 +1,16 @@
-"""What an agent says of where it is, and of what it waits for. Pure."""
+"""What an agent says of where it is, and of what it waits for."""
 
 from __future__ import annotations
+
+import time
+from collections.abc import Callable
 
 from rallypoint.config import AgentConfig
 from rallypoint.core.group import GroupState, Phase
 from rallypoint.core.model import Assignment, JobStatus, WorkerFailure
 from rallypoint.core.wording import count
-from rallypoint.observe.observer import StatusView
+from rallypoint.observe.observer import Observer, StatusView
+from rallypoint.observe.records import AgentEvent
 
 SPAWN_FAILED = 127
 """Exit code of a worker that could not be started, as a shell would say it."""
@@ -58,12 +62,14 @@ def waiting_for(
         case Phase.FINISHED:
             return "the workers of the other nodes to finish"
         case Phase.IDLE:
-            return _idle(status, min_nodes)
+            return _idle(state, status, min_nodes)
 
 
-def _idle(status: JobStatus | None, min_nodes: int) -> str:
+def _idle(state: GroupState, status: JobStatus | None, min_nodes: int) -> str:
     if status is None:
         return "the coordinator"
+    if status.phase == "active" and state.stamp and status.round <= state.stamp.round:
+        return "the next round"  # The one that the coordinator told of last has ended.
     match status.phase:
         case "active":
             return "the next round" if status.waiting else "a place (standing by)"
@@ -76,6 +82,27 @@ def _idle(status: JobStatus | None, min_nodes: int) -> str:
             if not missing:
                 return "the next round"
             return f"{count(missing, 'more node')} ({status.joined} of {min_nodes} joined)"
+
+
+class StatusTeller:
+    """Tells the observer where the job is, and what it waits for each time that this changes."""
+
+    def __init__(self, config: AgentConfig, observer: Observer, clock: Callable[[], float]) -> None:
+        self._config, self._observer, self._clock = config, observer, clock
+        self._waiting_since = ("", clock())
+
+    def show(
+        self, state: GroupState, status: JobStatus | None, node_id: str, *, imports: bool
+    ) -> None:
+        """Now; `imports` as for `waiting_for`."""
+        what = waiting_for(state, status, self._config.rendezvous.min_nodes, imports=imports)
+        if what != self._waiting_since[0]:
+            self._waiting_since = (what, self._clock())
+            if what and state.phase is Phase.IDLE and not state.leaving:
+                text = f"waiting for {what}"
+                self._observer.event(AgentEvent("waiting", text, time.time(), node_id))
+        waited_s = self._clock() - self._waiting_since[1]
+        self._observer.status(status_view(self._config, state.assignment, what, waited_s))
 
 
 def status_view(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -34,6 +35,7 @@ from rallypoint.process.result_files import ResultFiles
 from rallypoint.process.spawn import Command
 from rallypoint.process.worker_output import WorkerOutput, WorkerOutputs
 from rallypoint.process.workers import WorkerSet
+from rallypoint.rendezvous.session import raise_in_loop
 
 KILL_TIMEOUT_S = 5.0
 """A process that outlives SIGKILL so long is reported, and left to the kernel."""
@@ -69,12 +71,14 @@ class RoundWorkers:
         self._noticed: dict[int, tuple[float, float]] = {}
         self._outcomes: dict[int, WorkerExit] = {}
         self._failed: tuple[Exit, ...] = ()
+        self._as_by_sigterm: set[int] = set()
+        """Local ranks that this agent has killed in place of a SIGTERM that they hold back."""
         self._killed = asyncio.Event()
         self._starting: asyncio.Task[None] | None = None
         self._clearing: asyncio.Task[None] | None = None
         self._oom = OomWatch()
         self.board = WorkerBoard.open(scratch, assignment.round, config.count)
-        self._watchdog = Watchdog(self.board, assignment.base_rank, self._workers.signal_one)
+        self._watchdog = Watchdog(self.board, assignment.base_rank, self._end_one)
 
     def start(
         self,
@@ -90,6 +94,7 @@ class RoundWorkers:
             commands = self._open(placement)
             if not self._origin.is_ready or not self._try_to_start(commands):
                 self._starting = self._loop.create_task(self._start_later(commands, on_started))
+                self._starting.add_done_callback(raise_in_loop)
                 return
         on_started()
 
@@ -161,6 +166,8 @@ class RoundWorkers:
         """To every process group; then wait until nothing is left."""
         self._retire()
         self._workers.signal_all(number)
+        if number == signal.SIGTERM:
+            self._kill_holders()
         self.clear()
 
     def notify(self, number: int) -> None:
@@ -189,6 +196,18 @@ class RoundWorkers:
         self._cancel_start()
         if self._clearing is None:
             self._clearing = self._loop.create_task(self._clear())
+            self._clearing.add_done_callback(raise_in_loop)
+
+    def _kill_holders(self) -> None:
+        """Those that have no handler of their own, and would have died of SIGTERM but for
+        `rallypoint.worker`: see `worker/hold.py`."""
+        for local_rank, pid in self.board.holders().items():
+            if self._workers.kill_holder(local_rank, pid):
+                self._as_by_sigterm.add(local_rank)
+
+    def _end_one(self, local_rank: int, number: int) -> bool:
+        held_back = number == signal.SIGTERM and local_rank in self.board.holders()
+        return self._workers.signal_one(local_rank, signal.SIGKILL if held_back else number)
 
     def _cancel_start(self) -> None:
         if self._starting is not None:
@@ -212,6 +231,10 @@ class RoundWorkers:
         self._watchdog.close()
 
     def _close(self) -> None:
+        if len(self._outcomes) < self._config.count or not all(
+            outcome.succeeded for outcome in self._outcomes.values()
+        ):
+            self._results.close()
         self._watchdog.close()
         self.board.close()
 
@@ -228,6 +251,8 @@ class RoundWorkers:
 
     def _note(self, local_rank: int, outcome: WorkerExit) -> None:
         self._noticed.setdefault(local_rank, (self._loop.time(), time.time()))
+        if local_rank in self._as_by_sigterm and outcome.signal == signal.SIGKILL:
+            outcome = replace(outcome, signal=int(signal.SIGTERM))
         self._outcomes[local_rank] = outcome
 
     def _look(self) -> list[int]:
@@ -261,8 +286,11 @@ class RoundWorkers:
             gone.cancel()
             killed.cancel()
         stuck = await self._workers.reap(KILL_TIMEOUT_S)
-        detailed = await asyncio.gather(*map(self._detailed, self._failed))
+        failed, self._failed = self._failed, ()
+        detailed = await asyncio.gather(*map(self._detailed, failed))
         self._close()
+        if stuck:
+            self._clearing = None  # `kill` tries again
         self._on_gone(self._stamp, tuple(stuck), tuple(detailed))
 
     def _failure(self, exit_: Exit) -> WorkerFailure:
@@ -282,6 +310,15 @@ class RoundWorkers:
         )
 
     async def _detailed(self, exit_: Exit) -> WorkerFailure:
+        """A worker's last words may be anything: what it left must not keep its end from being
+        told."""
+        try:
+            return await self._described(exit_)
+        except Exception as error:
+            self.board.faults.note("what a failed worker left can't be read", error)
+            return self._failure(exit_)
+
+    async def _described(self, exit_: Exit) -> WorkerFailure:
         # Needed only when something fails: patterns take time to compile.
         from rallypoint.process.failures import describe_failure, read_error_file
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from msgspec.structs import replace
 
-from rallypoint.agent.embedding import Embedding, gets_signals
+from rallypoint.agent.embedding import Embedding, gets_signals, run_to_its_end
 from rallypoint.agent.environ import visible_devices
 from rallypoint.agent.node_workers import OnExits, OnGone
 from rallypoint.agent.output_files import OutputFiles, output_settings, succeeded
@@ -81,28 +80,17 @@ def run_agent(
                 embedding,
                 telemetry,
             )
-            return _run_to_its_end(loop, agent)
+            return run_to_its_end(loop, agent)
         except OSError as error:
             if (short := out_of_files(error)) is None:
                 raise
             raise short from error
         finally:
-            loop.run_until_complete(sidecars.stop())
+            loop.run_until_complete(sidecars.stop(config.stop.shutdown_grace_s))
             loop.close()
     finally:
         files.close()
         remove_scratch(scratch)
-
-
-def _run_to_its_end(loop: asyncio.AbstractEventLoop, agent: Coroutine[Any, Any, T]) -> T:
-    """Its result. What a signal handler of the program's raises meanwhile ends the agent first."""
-    task = loop.create_task(agent)
-    try:
-        return loop.run_until_complete(task)
-    finally:
-        if not task.done():
-            task.cancel()
-            loop.run_until_complete(asyncio.wait([task]))
 
 
 def _bound(config: AgentConfig) -> tuple[AgentConfig, Sequence[frozenset[int]]]:
@@ -139,7 +127,8 @@ async def _take_part(
             stamp, assignment, workers, origin, outputs, guard, on_exits, on_gone, scratch
         )
         made.board.on_notice = partial(part.agent.say, "timer_expired")
-        part.tell_held(made.board.hold)
+        made.board.faults = part.faults
+        part.place.tell_workers(made.board.hold)
         return made
 
     part = Participation(
@@ -188,6 +177,7 @@ def shared_settings(config: AgentConfig) -> SharedSettings:
         lease_s=rendezvous.lease_s,
         heartbeat_s=rendezvous.heartbeat_s,
         reconnect_grace_s=rendezvous.reconnect_grace_s,
+        reset_grace_s=rendezvous.reset_grace_s,
         join_timeout_s=rendezvous.join_timeout_s,
         last_call_s=rendezvous.last_call_s,
         join_settle_s=rendezvous.join_settle_s,
@@ -195,6 +185,7 @@ def shared_settings(config: AgentConfig) -> SharedSettings:
         min_growth_interval_s=rendezvous.min_growth_interval_s,
         grow=rendezvous.on_join is not OnJoin.HOLD,
         max_node_losses_per_hour=rendezvous.max_node_losses_per_hour,
+        stop_patience_s=rendezvous.stop_patience_s,
         hang_timeout_s=restart.hang_timeout_s,
         at_checkpoint=rendezvous.on_join is OnJoin.AT_CHECKPOINT,
     )

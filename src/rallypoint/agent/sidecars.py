@@ -6,15 +6,30 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Sequence
+from math import inf
+from typing import Protocol
 
+from rallypoint.agent.hurry import wait_unless
 from rallypoint.agent.worker_origin import WorkerOrigin
 from rallypoint.process.guard import Guard
 from rallypoint.process.limits import cant_start_process
 from rallypoint.process.log_dir import storage_error
 from rallypoint.process.relay_client import Relay
+from rallypoint.process.shared_page import SharedPage
 
 CONSOLE_S = 10.0
-"""How long the console may take for the last lines."""
+"""How long the console may take for the last lines, if the shutdown timeout allows it."""
+CONSOLE_LEAST_S = 1.0
+"""It gets so long in any case."""
+
+RELAY_LIFE_S = 1.0
+"""One that is gone sooner is not replaced again: it would be so without end."""
+
+
+class OnRelayReplaced(Protocol):
+    """`round_`: the last whose output the killed relay was given; -1: none."""
+
+    def __call__(self, round_: int, *, by_another: bool) -> None: ...
 
 
 class Sidecars:
@@ -22,16 +37,21 @@ class Sidecars:
 
     def __init__(self, temporary_dirs: Sequence[str], origin: WorkerOrigin) -> None:
         self.origin = origin
+        self._hurried = asyncio.Event()
         self._on_guard_replaced: Callable[[Guard], None] | None = None
         self.on_storage_error: Callable[[str], None] | None = None
         """Gets one line for stdout, and for each log file, that can't be written any more."""
+        self.on_relay_replaced: OnRelayReplaced | None = None
+        self._relay_started_at = -inf
         self._temporary_dirs = tuple(temporary_dirs)
+        self._page = SharedPage()
         self.guard = self._start_guard()
         try:
             self.relay = Relay.start(on_storage_error=self._storage_error)
         except OSError as error:
             self.guard.stop()
             raise cant_start_process(error) from error
+        self.relay.on_lost = self._replace_relay
         try:
             origin.start(self.guard)
         except BaseException as error:
@@ -51,6 +71,14 @@ class Sidecars:
         """Nobody else may reap these."""
         return self.guard.owns(pid) or pid == self.relay.process.pid or self.origin.owns(pid)
 
+    def hold(self, until_s: float) -> None:
+        """Tell the guard, this one or a later one; see there."""
+        self.guard.hold(until_s)
+
+    def leave_notice(self, notice: bytes) -> None:
+        """What a guard tells the coordinator when this agent has died; b"": nothing."""
+        self._page.leave_notice(notice)
+
     def watch_guard(self, on_replaced: Callable[[Guard], None]) -> None:
         """Replace a guard that was killed: without one, a killed agent leaves workers behind."""
         self._on_guard_replaced = on_replaced
@@ -61,11 +89,17 @@ class Sidecars:
         if self.guard.fileno() >= 0:  # A dead guard that could not be replaced has none.
             asyncio.get_running_loop().remove_reader(self.guard.fileno())
 
-    async def stop(self) -> None:
-        """Write out what the relay holds, then end both."""
+    async def stop(self, limit_s: float) -> None:
+        """Write out what the relay holds, then end both. A console that takes nothing holds this up
+        for `limit_s` at most, or until `hurry`."""
         self.origin.close()
-        await self.relay.stop(CONSOLE_S)
+        limit_s = max(limit_s, CONSOLE_LEAST_S)
+        await wait_unless(self._hurried, self.relay.stop(min(limit_s, CONSOLE_S)), limit_s)
         self.guard.stop()
+
+    def hurry(self) -> None:
+        """Wait for no console any more, when these are stopped."""
+        self._hurried.set()
 
     def kill(self) -> None:
         """End both at once, where no loop can run."""
@@ -75,7 +109,7 @@ class Sidecars:
 
     def _start_guard(self) -> Guard:
         try:
-            return Guard.start(self._temporary_dirs)
+            return Guard.start(self._temporary_dirs, self._page)
         except OSError as error:
             raise cant_start_process(error) from error
 
@@ -87,6 +121,18 @@ class Sidecars:
         assert self._on_guard_replaced is not None
         self._on_guard_replaced(self.guard)
         self.watch_guard(self._on_guard_replaced)
+
+    def _replace_relay(self, round_number: int) -> None:
+        now = asyncio.get_running_loop().time()
+        by_another = now - self._relay_started_at >= RELAY_LIFE_S
+        self._relay_started_at = now
+        if by_another:
+            try:
+                self.relay.restart()
+            except OSError:
+                by_another = False  # Output goes where the agent's own goes: see `Relay.add`.
+        if self.on_relay_replaced is not None:
+            self.on_relay_replaced(round_number, by_another=by_another)
 
     def _storage_error(self, path: str, number: int) -> None:
         # Where stderr takes nothing there is nobody to tell.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from rallypoint.config import Endpoint
 from rallypoint.core.model import Assignment, Stamp
@@ -11,31 +11,28 @@ from rallypoint.errors import EnrolmentError
 from rallypoint.rendezvous.endpoint import NotYet, resolve
 from rallypoint.store.enrol import enrol
 from rallypoint.store.round_store import RoundStore
-from rallypoint.wire.address import Address
 from rallypoint.wire.keys import round_store_key
 
-ENROL_TIMEOUT_S = 15.0
-"""How long reaching the round store may take, unless the join timeout is shorter."""
 NO_SECRET = b"rallypoint --insecure"
 
 
 class StoreAccess:
     """Opens and closes the round store of this node, and enrols with that of rank 0."""
 
-    def __init__(
-        self, run_id: str, timeout_s: float = ENROL_TIMEOUT_S, networks: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, run_id: str, enrol_timeout_s: float, networks: Sequence[str] = ()) -> None:
         self._networks = networks  # that may use this node's store without enrolling
-        self._run_id, self._timeout_s = run_id, min(timeout_s, ENROL_TIMEOUT_S)
+        self._run_id, self._timeout_s = run_id, enrol_timeout_s
         self._secret: bytes | None = None
         self._store: RoundStore | None = None
-        self._endpoint_addresses: Sequence[Address] = ()
+        self._shared: Endpoint | None = None
+        self.on_lost: Callable[[int, str], None] | None = None
+        """Called from the loop, with the round, when its store has gone before its end, and why."""
 
     def use(
-        self, secret: bytes | None, store: RoundStore | None, shared: Sequence[Address] = ()
+        self, secret: bytes | None, store: RoundStore | None, shared: Endpoint | None = None
     ) -> None:
         """What was learnt while meeting. `shared`: the endpoint, whose port the store shares."""
-        self._secret, self._store, self._endpoint_addresses = secret, store, shared
+        self._secret, self._store, self._shared = secret, store, shared
 
     def open(self, stamp: Stamp) -> None:
         """This node is rank 0 of the round."""
@@ -45,6 +42,7 @@ class StoreAccess:
                 self._key(stamp),
                 open_access=self._secret is None,
                 networks=self._networks,
+                on_lost=None if self.on_lost is None else partial(self.on_lost, stamp.round),
             )
 
     def close(self) -> None:
@@ -54,20 +52,19 @@ class StoreAccess:
 
     async def enrol(self, stamp: Stamp, assignment: Assignment, node_id: str) -> None:
         """Reach the round store of rank 0. Raises EnrolmentError with both addresses."""
-        host = await self._host(assignment)
-        await enrol(host, assignment.master_port, self._key(stamp), node_id, self._timeout_s)
-
-    async def _host(self, assignment: Assignment) -> str:
-        if self._endpoint_addresses:
-            return self._endpoint_addresses[0].host
-        endpoint = Endpoint(assignment.master_addr, assignment.master_port)
-        deadline = asyncio.get_running_loop().time() + self._timeout_s
-        while isinstance(found := await resolve(endpoint), NotYet):
-            if asyncio.get_running_loop().time() > deadline:
-                raise EnrolmentError(f"the round store's address {endpoint}: {found.reason}")
-            await asyncio.sleep(0.5)
-        return found.addresses[0].host
+        port = assignment.master_port
+        endpoint = self._shared or Endpoint(assignment.master_addr, port)
+        look_up = partial(_look_up, endpoint)
+        await enrol(look_up, port, self._key(stamp), node_id, self._timeout_s)
 
     def _key(self, stamp: Stamp) -> bytes:
         secret = self._secret or NO_SECRET
         return round_store_key(secret, self._run_id, stamp.incarnation, stamp.epoch, stamp.round)
+
+
+async def _look_up(endpoint: Endpoint) -> list[str]:
+    """The numeric addresses. Raises EnrolmentError while the name does not resolve."""
+    found = await resolve(endpoint)
+    if isinstance(found, NotYet):
+        raise EnrolmentError(found.reason)
+    return [address.host for address in found.addresses]

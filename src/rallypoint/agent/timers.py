@@ -27,6 +27,8 @@ from rallypoint.wire.timer_lines import TimerLine, parse_timer_line
 
 MAX_SCOPE_CHARACTERS = 200
 MAX_SIGNAL = 64
+MAX_LENGTH_S = 1e9
+"""30 years: whoever asks for more asks for no end."""
 
 
 class Expiry(Struct, frozen=True):
@@ -67,9 +69,11 @@ class WorkerTimers:
             self._alarm = None
 
     def _started(self, request: TimerLine) -> Timer:
-        left_s = request.expires_at - time.time()
+        left_s = min(request.expires_at - time.time(), MAX_LENGTH_S)
         # What a client does not say is known but for the time that its request has waited.
-        length_s = math.ceil(left_s * 10) / 10 if request.length_s is None else request.length_s
+        length_s = math.ceil(max(left_s, 0.0) * 10) / 10
+        if request.length_s is not None:
+            length_s = request.length_s
         ends_at = self._loop.time() + left_s
         return Timer(request.pid, request.scope, ends_at, length_s, request.signal)
 

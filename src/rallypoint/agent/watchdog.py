@@ -6,7 +6,7 @@ The code of timers is imported when a worker sets the first one, or torch's vari
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -14,6 +14,7 @@ from msgspec import Struct
 from rallypoint.agent.board import WorkerBoard
 from rallypoint.agent.environ import timer_file_asked_for
 from rallypoint.core.wording import STACKS
+from rallypoint.rendezvous.session import raise_in_loop
 
 if TYPE_CHECKING:
     from rallypoint.agent.timers import Expiry, TimerPipe, WorkerTimers
@@ -77,16 +78,20 @@ class Watchdog:
     def _line(self, data: bytes) -> None:
         if not self._open:
             return
-        if self._timers is None:
-            from rallypoint.agent.timers import WorkerTimers
+        try:
+            if self._timers is None:
+                from rallypoint.agent.timers import WorkerTimers
 
-            self._timers = WorkerTimers(self._board.pids, self._expired)
-        self._timers.line(data)
+                self._timers = WorkerTimers(self._board.pids, self._expired)
+            self._timers.line(data)
+        except Exception as error:
+            self._board.faults.note("a worker's request of a timer can't be handled", error)
 
     def _expired(self, expiry: Expiry) -> None:
         task = self._loop.create_task(self._end(expiry))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(raise_in_loop)
 
     async def _end(self, expiry: Expiry) -> None:
         rank = self._base_rank + expiry.local_rank
@@ -94,7 +99,11 @@ class Watchdog:
             text = f"rank {rank}: {expiry.reason}: it is left alone, as its request asks"
             self._board.on_notice(text)
             return
-        texts = await self._board.dump_stacks(local_ranks=[expiry.local_rank])
+        texts: Mapping[int, str] = {}
+        try:
+            texts = await self._board.dump_stacks(local_ranks=[expiry.local_rank])
+        except Exception as error:
+            self._board.faults.note("a worker's stacks can't be taken", error)
         if expiry.local_rank in self.blames:
             return
         self.blames[expiry.local_rank] = Blame(expiry.reason, texts.get(expiry.local_rank, ""))

@@ -63,7 +63,18 @@ MEETING = (
         "late nodes: regrow at once, at the next restart, or when the workers have saved a"
         " checkpoint that they were asked for (restart)",
     ),
-    _new("--max-node-losses", "N", "lost nodes in an hour that end the job (10)"),
+    _new(
+        "--max-node-losses",
+        "N",
+        "rounds per hour that may end by the loss of nodes, however many each; one more ends the"
+        " job (10)",
+    ),
+    _new(
+        "--stop-patience",
+        "SECONDS",
+        "more time, after --restart-grace, for nodes to stop their workers when more than two (and"
+        " 5 %) are slow at once; then they are expelled (60)",
+    ),
     _new("--node-id", "NAME", "name of this node (its host name and a number)"),
     _new("--topology", "KEY", "rank nodes by this first, for example rack-07"),
 )
@@ -115,7 +126,23 @@ FAILURES = (
     _new("--restart-backoff", "SECONDS", "pause before a restart, doubled each time (0)"),
     _new("--no-restart-on", "CODE,...", "exit codes that end the job at once (none)"),
     _new("--lease", "SECONDS", "silence after which a node is lost (15)"),
-    _new("--reconnect-timeout", "SECONDS", "keep looking for a lost coordinator (the lease)"),
+    _new(
+        "--reconnect-grace",
+        "SECONDS",
+        "how long a node may take to come back whose connection was closed, as by a crash or a"
+        " shutdown (1)",
+    ),
+    _new(
+        "--reset-grace",
+        "SECONDS",
+        "the same when its connection was cut on the way, as by a firewall (a third of the lease)",
+    ),
+    _new(
+        "--reconnect-timeout",
+        "SECONDS",
+        "how long to look for a lost coordinator, at least the lease, when the workers are killed"
+        " (120 if it is silent, the lease if it refuses)",
+    ),
 )
 
 STOPPING = (

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import signal
+from functools import partial
 from socket import socket
 from typing import NoReturn
 
@@ -23,6 +24,7 @@ from rallypoint.coordinator.listen import BindRefused, Refusal, raise_open_files
 from rallypoint.coordinator.server import Coordinator
 from rallypoint.core.wording import shown, signal_name
 from rallypoint.errors import UsageError
+from rallypoint.observe.faults import Faults
 from rallypoint.rendezvous.endpoint import NotYet, resolve
 from rallypoint.rendezvous.token import Token, find_token, user_home
 
@@ -85,6 +87,8 @@ async def _serve(options: _Options, token: Token | None, lines: EventLines) -> i
     listeners = await _bind(options)
     raise_open_files_limit()
     loop = asyncio.get_running_loop()
+    faults = Faults(partial(lines.say, "fault"))
+    loop.set_exception_handler(faults.of_loop)
     ended: asyncio.Future[int] = loop.create_future()
 
     def end(number: int) -> None:
@@ -107,6 +111,7 @@ async def _serve(options: _Options, token: Token | None, lines: EventLines) -> i
         lines.say("signal", f"got {signal_name(number)}: not serving any more")
     finally:
         coordinator.close()
+        faults.tell_counts()
     await asyncio.sleep(0)  # closed connections are told so in the next turn of the loop
     return SIGNALLED + number
 

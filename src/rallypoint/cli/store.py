@@ -19,6 +19,7 @@ from rallypoint.config import Endpoint
 from rallypoint.coordinator.listen import BindRefused, Refusal, try_bind
 from rallypoint.core.wording import shown, signal_name
 from rallypoint.errors import UsageError
+from rallypoint.observe.faults import Faults
 from rallypoint.rendezvous.endpoint import NotYet, resolve
 from rallypoint.store.access import EVERYBODY, AccessGate, AccessPolicy, Who
 from rallypoint.store.event_loop import new_event_loop
@@ -109,6 +110,7 @@ async def _serve(options: _Options, limits: StoreLimits, lines: EventLines) -> i
     def complain(line: str) -> None:
         lines.say("store_refused", line)
 
+    loop.set_exception_handler(Faults(complain).of_loop)
     for ending in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(ending, end, int(ending))
     server = StoreServer(AccessGate(policy), _NO_ENROLMENT, complain, limits=limits)

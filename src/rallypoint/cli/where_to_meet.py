@@ -19,6 +19,7 @@ from rallypoint.cli.rdzv_conf import RdzvConf, read_foreign_conf, read_rdzv_conf
 from rallypoint.cli.scan import Scanned, Value
 from rallypoint.cli.values import choice, endpoint, host, integer, nearest, nodes, port, seconds
 from rallypoint.config import DEFAULT_STATIC_PORT, Endpoint, OnJoin, RendezvousConfig
+from rallypoint.core.liveness import RESET_SHARE
 from rallypoint.core.model import UNNAMED_RUN_ID
 from rallypoint.errors import UsageError
 
@@ -32,8 +33,11 @@ _ONLY_WITH_A_COORDINATOR = (
     "--hang-timeout",
     "--drain-signal",
     "--max-node-losses",
+    "--stop-patience",
     "--topology",
     "--reconnect-timeout",
+    "--reconnect-grace",
+    "--reset-grace",
     "--token-file",
 )
 
@@ -80,6 +84,8 @@ def read_rendezvous(
         max_nodes=most,
         lease_s=lease_s,
         heartbeat_s=min(1.0, lease_s / 5),
+        reconnect_grace_s=_seconds(scanned, "--reconnect-grace", None, 1.0),
+        reset_grace_s=_seconds(scanned, "--reset-grace", None, lease_s * RESET_SHARE),
         join_timeout_s=conf.join_timeout_s or 600.0,
         last_call_s=conf.last_call_s or 30.0,
         host_timeout_s=conf.host_timeout_s or 30.0,
@@ -87,6 +93,7 @@ def read_rendezvous(
         min_growth_interval_s=_seconds(scanned, "--min-growth-interval", None, 60.0),
         on_join=_on_join(scanned.get("--on-join")),
         max_node_losses_per_hour=_losses(scanned.get("--max-node-losses")),
+        stop_patience_s=_seconds(scanned, "--stop-patience", None, 60.0),
         endpoint=where,
         static=static,
         node_rank=rank if static else None,

@@ -25,28 +25,32 @@ class Switchboard(Protocol):
 
     def new_handshake(self) -> ServerHandshake: ...
 
-    def opened(self, connection: Connection) -> None: ...
-
     def established(self, connection: Connection, established: Established) -> None: ...
 
     def received(self, connection: Connection, message: ToCoordinator) -> None: ...
 
     def closed(self, connection: Connection) -> None: ...
 
-    def say(self, line: str) -> None: ...
+    def failed(self, connection: Connection, error: Exception) -> None:
+        """Handling what came on it has raised what nobody expected. Must not raise."""
+
+    def refused(self, connection: Connection, why: str) -> None:
+        """The connection is closed for what came on it, or did not."""
 
 
 class Connection(asyncio.Protocol):
     """No task and no timer of its own: every handler is synchronous."""
 
-    def __init__(self, switchboard: Switchboard) -> None:
+    def __init__(self, switchboard: Switchboard, number: int, peer: str) -> None:
         self._switchboard = switchboard
+        self.number, self.peer = number, peer
+        self._is_aborted = False
         self._handshake: ServerHandshake | None = switchboard.new_handshake()
         self._transport: asyncio.Transport | None = None
         self._encoder: FrameEncoder | None = None
         self._decoder: FrameDecoder | None = None
-        self.peer = "?"
-        self.opened_at = 0.0
+        self.ended_by_peer = False
+        """The peer said that it sends nothing more, as the kernel does for a process that ended."""
         self.session: object | None = None
         """Whatever the switchboard has tied to this connection."""
 
@@ -54,9 +58,8 @@ class Connection(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         transport.set_write_buffer_limits(high=UNSENT_MAX_BYTES)
-        peer = transport.get_extra_info("peername")
-        self.peer = f"{peer[0]}:{peer[1]}" if peer else "?"
-        self._switchboard.opened(self)
+        if self._is_aborted:
+            transport.abort()
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -66,7 +69,10 @@ class Connection(asyncio.Protocol):
                 for payload in self._decoder.feed(data):
                     self._switchboard.received(self, decode_to_coordinator(payload))
         except (AccessError, ProtocolError) as error:
-            self._switchboard.say(f"closed the connection from {self.peer}: {error}")
+            self._switchboard.refused(self, str(error))
+            self.close()
+        except Exception as error:
+            self._switchboard.failed(self, error)
             self.close()
 
     def _shake_hands(self, handshake: ServerHandshake, data: bytes) -> bytes:
@@ -92,11 +98,12 @@ class Connection(asyncio.Protocol):
         if self._transport is not None and self._encoder is not None:
             self._transport.write(self._encoder.encode(encode(message)))
 
+    def eof_received(self) -> None:
+        self.ended_by_peer = True
+
     def pause_writing(self) -> None:
-        self._switchboard.say(f"closed the connection from {self.peer}: it does not read")
-        self._encoder = None
-        if self._transport is not None:
-            self._transport.abort()
+        self._switchboard.refused(self, "it does not read")
+        self.abort()
 
     def close(self) -> None:
         """Send what is queued, then close. Safe to call twice."""
@@ -104,6 +111,15 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
+    def abort(self) -> None:
+        """Close at once. Safe to call twice, and before the connection is made."""
+        self._encoder, self._is_aborted = None, True
+        if self._transport is not None:
+            self._transport.abort()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        self._switchboard.closed(self)
+        try:
+            self._switchboard.closed(self)
+        except Exception as error:
+            self._switchboard.failed(self, error)

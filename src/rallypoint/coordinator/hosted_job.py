@@ -1,9 +1,7 @@
 """One job as the coordinator hosts it: the pure machine, its sessions, their liveness, its waits.
 
-A session belongs to one incarnation of an agent and outlives its connections: a connection that
-breaks leaves it in the reconnect grace, a new one with a higher generation takes it over, and the
-agent is then told the truth as it is. Effects for an agent without a connection are dropped for
-the same reason.
+A session outlives a connection that breaks: one with a higher generation takes it over, and the
+agent is told the truth as it is then. So effects for an agent without a connection are dropped.
 """
 
 from __future__ import annotations
@@ -12,23 +10,18 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from rallypoint.coordinator.connection import Connection
 from rallypoint.coordinator.deadlines import Deadlines
 from rallypoint.coordinator.drain_desk import DrainDesk
+from rallypoint.coordinator.lease_watch import LeaseWatch
+from rallypoint.coordinator.own_events import OwnEvents
+from rallypoint.coordinator.session import Session, node_id_of
 from rallypoint.coordinator.translation import event_of, message_of
 from rallypoint.core import job as jobs
 from rallypoint.core import wording
-from rallypoint.core.events import (
-    ExpelNode,
-    NodeJoined,
-    NodeLeft,
-    RefuseNode,
-    Timer,
-    TimerEnded,
-)
+from rallypoint.core.events import ExpelNode, NodeJoined, NodeLeft, RefuseNode, Timer, TimerEnded
 from rallypoint.core.job_events import (
     GiveVerdict,
     JobCancelled,
@@ -38,36 +31,16 @@ from rallypoint.core.job_events import (
     Record,
     SessionLost,
 )
-from rallypoint.core.liveness import Liveness, Patience
-from rallypoint.core.model import NodeRef, SharedSettings, Stamp, Verdict
+from rallypoint.core.job_lives import Life
+from rallypoint.core.job_state import close as close_job
+from rallypoint.core.liveness import Liveness, Lost, Patience
+from rallypoint.core.model import NodeRef, Outcome, SharedSettings, Stamp, Verdict
 from rallypoint.core.ranks import id_of_rank
 from rallypoint.errors import SettingsConflictError
+from rallypoint.observe.faults import Faults, describe_fault
 from rallypoint.wire import messages as m
 
-LATE_S = 0.5
-"""A timer of our own that fires so late says that this process did not run."""
-
-
-class Session(Struct, eq=False):
-    """What is known of one incarnation of an agent."""
-
-    job: HostedJob
-    ref: NodeRef
-    settings: SharedSettings
-    generation: int
-    connection: Connection | None
-    opened: int
-    """The generation at which it was opened. An agent that names another does not know of it."""
-    applied: int = 0
-    """The last report that was applied."""
-    is_first: bool = True
-    """The agent's first session, as far as it knows: it has never been told of a round."""
-    came_late: bool = False
-    """The agent's first session, opened after the job's end."""
-    host: str = ""
-    """Where it was dialled from, for people."""
-    node_rank: int = -1
-    """The fixed rank that it has joined with; -1: none."""
+Machine = Callable[[jobs.JobState, JobEvent, float], list[JobEffect]]
 
 
 class HostedJob:
@@ -80,9 +53,13 @@ class HostedJob:
         epoch: int,
         on_record: Callable[[Record], None],
         on_empty: Callable[[], None],
+        verdict: Verdict | None = None,
+        machine: Machine = jobs.step,
     ) -> None:
+        """With `verdict` the job has ended, and is hosted for those who have yet to hear how."""
         self._loop = asyncio.get_running_loop()
-        self._job = jobs.new_job(settings)
+        self._job = jobs.ended_job(settings, verdict) if verdict else jobs.new_job(settings)
+        self._machine = machine
         self._incarnation, self._epoch = incarnation, epoch
         self._on_record, self._on_empty = on_record, on_empty
         self._sessions: dict[str, Session] = {}
@@ -91,15 +68,31 @@ class HostedJob:
         self._by_rank: dict[int, Session] = {}
         """Fixed rank -> who holds it."""
         self._ended_at: float | None = None
-        self._liveness = Liveness(settings.lease_s, settings.reconnect_grace_s)
-        self._check: asyncio.TimerHandle | None = None
+        liveness = Liveness(settings.lease_s, settings.reconnect_grace_s, settings.reset_grace_s)
+        self._leases = LeaseWatch(self._loop, liveness, self._lease_ended, self._be_patient)
         self._desk = DrainDesk()
         self._deadlines = Deadlines(self._loop, self._timer_ended)
+        self._faults = Faults(lambda text: on_record(Record("fault", text)))
+        self._faulty: set[str] = set()
+        """Incarnations of agents whose session has ended by a fault of ours."""
+        self._own = OwnEvents(self._loop, self._step, self._faults, self._give_up)
 
     @property
     def verdict(self) -> Verdict | None:
         """How the job ended, once it has."""
         return self._job.verdict
+
+    @property
+    def life(self) -> Life:
+        """Its number, and how far it is."""
+        return Life(self._incarnation, self.verdict, has_formed=bool(self._job.round.places))
+
+    def renumber(self, incarnation: int) -> None:
+        """Before the first round: workers are told of the number with their round."""
+        if incarnation != self._incarnation:
+            self._incarnation = incarnation
+            for session in self._sessions.values():
+                self._send(session.ref, self._attached(session, resumed=True))
 
     @property
     def settings(self) -> SharedSettings:
@@ -117,9 +110,10 @@ class HostedJob:
 
     def close(self) -> None:
         """Drop every connection and every wait."""
-        if self._check is not None:
-            self._check.cancel()
+        self._leases.close()
         self._deadlines.cancel()
+        self._own.close()
+        self._faults.tell_counts()
         self._desk.close()
         for session in self._sessions.values():
             self._hang_up(session)
@@ -136,7 +130,7 @@ class HostedJob:
         session = self._sessions.get(hello.incarnation)
         resumed = session is not None and session.opened == hello.opened
         if session is None:
-            ref = NodeRef(self._node_id(hello), hello.incarnation)
+            ref = NodeRef(node_id_of(hello, self._node_ids), hello.incarnation)
             generation = hello.generation
             session = Session(self, ref, hello.settings, generation, connection, generation)
             session.is_first = not hello.opened
@@ -151,11 +145,13 @@ class HostedJob:
             if not resumed:
                 session.opened = hello.generation
         connection.session = session
+        session.death_commitment = hello.death_commitment
         session.host = connection.peer.rpartition(":")[0]
-        self._heard(session)
-        connection.send(m.Attached(session.ref.node_id, self._incarnation, self._epoch, resumed))
+        now = self._loop.time()
+        self._leases.heard(session.ref.incarnation, now)
+        connection.send(self._attached(session, resumed))
         connection.send(m.Ack(session.applied))
-        for effect in jobs.truth(self._job, session.ref, self._loop.time()):
+        for effect in jobs.truth(self._job, session.ref, now):
             self._perform(effect)
         if (why := self._desk.why(session.ref)) is not None:
             connection.send(m.DrainWanted(self._stamp(), why))
@@ -177,49 +173,72 @@ class HostedJob:
     def received(
         self, connection: Connection, session: Session, message: m.Numbered | m.Heartbeat
     ) -> None:
-        """A message of an attached agent."""
-        self._heard(session)
+        """A message of an attached agent: a sign of its life and a report at one reading of the
+        clock, as what happened first is decided by their order."""
+        now = self._loop.time()
+        self._leases.heard(session.ref.incarnation, now)
         if isinstance(message, m.Heartbeat):
             connection.send(m.HeartbeatAck(message.number, self._stamp(), jobs.status(self._job)))
             return
         if message.number > session.applied:
             session.applied = message.number
-            self._apply(session, message.report)
+            self._apply(session, message.report, now)
         connection.send(m.Ack(session.applied))
         if isinstance(message.report, m.Leave):
             connection.session = None
             connection.close()
 
     def connection_closed(self, session: Session, connection: Connection) -> None:
-        """A connection ended; the session lives on for the reconnect grace."""
+        """A connection ended; the session lives on for its grace."""
         if session.connection is connection:
             session.connection = None
-            self._liveness.vanished(session.ref.incarnation, self._loop.time())
-            self._watch()
+            now, reset = self._loop.time(), not connection.ended_by_peer
+            self._leases.vanished(session.ref.incarnation, now, reset=reset)
 
-    def _apply(self, session: Session, report: m.Report) -> None:
+    def agent_died(self, connection: Connection, notice: m.AgentDied) -> None:
+        """Who was lost or has left meanwhile is not known any more."""
+        session = self._sessions.get(notice.incarnation)
+        if session is not None and session.is_proof(notice):
+            self._leases.died(notice.incarnation, self._loop.time())
+        elif session is not None and (text := session.disbelieve(connection.peer)):
+            self._on_record(Record("connection_closed", text))
+
+    def failed(self, session: Session, error: Exception) -> None:
+        """What it said met a fault of ours: its session ends, and what it said is not heard again.
+        It comes back as a newcomer; the second time it is expelled for good."""
+        ref, text = session.ref, f"what it said can't be handled: {describe_fault(error)}"
+        self._faults.note(f"node {ref} said what can't be handled", error)
+        again = ref.incarnation in self._faulty
+        self._hang_up(session, m.Expelled(self._stamp(), text, True) if again else None)
+        self._faulty.add(ref.incarnation)
+        if self._sessions.get(ref.incarnation) is session:
+            now = self._loop.time()
+            self._lose(session, text, now, now)
+
+    def _apply(self, session: Session, report: m.Report, now: float) -> None:
         ref = session.ref
         match report:
             case m.Join(seq, candidate):
-                if self._claims_rank(session, candidate.node_rank):
+                if self._claims_rank(session, candidate.node_rank, now):
+                    self._give_away_name(session, now)
                     self._node_ids[ref.node_id] = ref.incarnation
-                    self._step(NodeJoined(ref, seq, candidate, session.settings))
+                    self._step(NodeJoined(ref, seq, candidate, session.settings), now)
             case m.Drain(why, signal, hosts, notice_s):
                 self._yield_rank(session)
-                self._step(NodeDrains(ref, why, signal, notice_s, hosts))
+                self._step(NodeDrains(ref, why, signal, notice_s, hosts), now)
             case m.Cancel(why, signal):
-                self._step(JobCancelled(ref, why, signal))
+                self._step(JobCancelled(ref, why, signal), now)
             case m.Leave():
-                self._step(NodeLeft(ref))
+                self._step(NodeLeft(ref), now)
                 self._forget(session)
             case _ if self._is_ours(report.stamp):
-                self._step(event_of(ref, report))
+                self._step(event_of(ref, report), now)
             case _:
                 # About another coordinator's or incarnation's round: answer with the truth.
-                for effect in jobs.truth(self._job, ref, self._loop.time()):
+                for effect in jobs.truth(self._job, ref, now):
                     self._perform(effect)
 
-    def _claims_rank(self, session: Session, node_rank: int) -> bool:
+    def _claims_rank(self, session: Session, node_rank: int, now: float) -> bool:
         """Whether it may join with this fixed rank; else it has been refused.
 
         A mistyped rank must not evict a healthy node. An id that a person gave is meant, though:
@@ -229,10 +248,10 @@ class HostedJob:
         if node_rank < 0 or holder is session or self.verdict is not None:
             return True
         if holder is not None:
-            ours, now = session.ref, self._loop.time()
+            ours = session.ref
             same_id = ours.node_id == holder.ref.node_id
             id_was_given = ours.node_id != id_of_rank(node_rank)
-            if self._liveness.is_here(holder.ref.incarnation, now):
+            if self._leases.is_here(holder.ref.incarnation, now):
                 if same_id and not session.is_first:
                     return True  # the round machine knows which of the two was superseded
                 if not (same_id and id_was_given):
@@ -240,7 +259,7 @@ class HostedJob:
                     return False
             self._yield_rank(holder)
             if not same_id:
-                self._lose(holder, f"node {ours} has taken its rank {node_rank}", now)
+                self._give_away(holder, f"node {ours} has taken its rank {node_rank}", now)
         session.node_rank = node_rank
         self._by_rank[node_rank] = session
         return True
@@ -250,6 +269,9 @@ class HostedJob:
             del self._by_rank[session.node_rank]
         session.node_rank = -1
 
+    def _attached(self, session: Session, resumed: bool) -> m.Attached:
+        return m.Attached(session.ref.node_id, self._incarnation, self._epoch, resumed)
+
     def _turn_away(self, session: Session, text: str) -> None:
         connection = session.connection
         self._forget(session)
@@ -257,13 +279,26 @@ class HostedJob:
         if connection is not None:
             self._on_record(Record("node_refused", f"refused {connection.peer}, told it: {text}"))
 
-    def _step(self, event: JobEvent) -> None:
-        now = self._loop.time()
-        for effect in jobs.step(self._job, event, now):
-            self._perform(effect)
+    def _step(self, event: JobEvent, now: float) -> None:
+        if isinstance(event, SessionLost) and event.ref.incarnation in self._sessions:
+            return  # Tried again, but it is back: its next join tells that it has lost its workers.
+        self._follow(self._machine(self._job, event, now), now)
+
+    def _follow(self, effects: list[JobEffect], now: float) -> None:
+        for effect in effects:
+            try:
+                self._perform(effect)
+            except Exception as error:  # the others are for other nodes
+                self._faults.note(f"{type(effect).__name__} could not be done", error)
         if self._ended_at is None and self.verdict is not None:
             self._ended_at = now
+            self._leases.job_ended()
         self._deadlines.want(jobs.timers_wanted(self._job))
+
+    def _give_up(self, why: str) -> None:
+        if self.verdict is None:
+            text = f"the coordinator failed three times at the same event: {why}"
+            self._follow(close_job(self._job, Outcome.INFRASTRUCTURE, text), self._loop.time())
 
     def _perform(self, effect: JobEffect) -> None:
         match effect:
@@ -302,7 +337,7 @@ class HostedJob:
             return verdict
         return replace(verdict, ended_s_ago=self._loop.time() - self._ended_at)
 
-    def _hang_up(self, session: Session, last_word: m.Refused | None = None) -> None:
+    def _hang_up(self, session: Session, last_word: m.Refused | m.Expelled | None = None) -> None:
         """An agent that is still there attaches anew, and learns what it missed."""
         if session.connection is not None:
             if last_word is not None:
@@ -315,17 +350,6 @@ class HostedJob:
         self._hang_up(session)
         session.connection, session.generation = connection, generation
 
-    def _node_id(self, hello: m.Attach) -> str:
-        """The given id, or the former one, or the host name with the smallest free ordinal."""
-        if hello.node_id:
-            return hello.node_id
-        if hello.former_id and hello.former_id not in self._node_ids:
-            return hello.former_id
-        ordinal = 0
-        while f"{hello.host_name}-{ordinal}" in self._node_ids:
-            ordinal += 1
-        return f"{hello.host_name}-{ordinal}"
-
     def _forget(self, session: Session, how: str = "") -> None:
         ref = session.ref
         self._sessions.pop(ref.incarnation, None)
@@ -334,51 +358,39 @@ class HostedJob:
         self._yield_rank(session)
         if self._node_ids.get(ref.node_id) == ref.incarnation:
             del self._node_ids[ref.node_id]
-        self._liveness.forget(ref.incarnation)
+        self._leases.forget(ref.incarnation)
         if not self._sessions:
             self._loop.call_soon(self._on_empty)
 
-    def _heard(self, session: Session) -> None:
-        self._liveness.heard(session.ref.incarnation, self._loop.time())
-        if self._check is None:
-            self._watch()
+    def _lease_ended(self, lost: Lost, now: float) -> None:
+        if (session := self._sessions.get(lost.member)) is not None:
+            self._lose(session, lost.why, lost.last_heard_at, now)
 
-    def _watch(self) -> None:
-        """Look again when somebody may be lost: one timer for all sessions."""
-        if self._check is not None:
-            self._check.cancel()
-            self._check = None
-        delay_s = self._liveness.next_check(self._loop.time())
-        if delay_s is not None:
-            due_at = self._loop.time() + delay_s
-            self._check = self._loop.call_at(due_at, self._check_liveness, due_at)
-
-    def _check_liveness(self, due_at: float) -> None:
-        self._check = None
-        now = self._loop.time()
-        late_s = now - due_at
-        patience = self._liveness.lagged(now, late_s) if late_s > LATE_S else None
-        if patience is not None:
-            self._be_patient(patience)
-        lost, patience = self._liveness.check(now)
-        if patience is not None:
-            self._be_patient(patience)
-        for item in lost:
-            self._lose(self._sessions[item.member], item.why, item.last_heard_at)
-        self._watch()
-
-    def _lose(self, session: Session, why: str, last_heard_at: float) -> None:
+    def _lose(self, session: Session, why: str, last_heard_at: float, now: float) -> None:
         self._forget(session, f"node {session.ref} was lost: {why}")
         self._hang_up(session)
-        wall_time = time.time() - (self._loop.time() - last_heard_at)
-        self._step(SessionLost(session.ref, why, last_heard_at, wall_time))
+        wall_time = time.time() - (now - last_heard_at)
+        self._own.apply(SessionLost(session.ref, why, last_heard_at, wall_time), now)
+
+    def _give_away_name(self, session: Session, now: float) -> None:
+        node_id = session.ref.node_id
+        holder = self._sessions.get(self._node_ids.get(node_id, ""))
+        if holder is not None and holder is not session and self.verdict is None:
+            self._give_away(holder, f"another agent has joined as node {node_id}", now)
+
+    def _give_away(self, holder: Session, why: str, now: float) -> None:
+        """Another has its place. One that is here is superseded; one that is not was lost when it
+        was last heard: what its peers have told since, they told because of that."""
+        incarnation = holder.ref.incarnation
+        if not self._leases.is_here(incarnation, now):
+            self._lose(holder, why, self._leases.last_heard_at(incarnation, now), now)
 
     def _be_patient(self, patience: Patience) -> None:
-        text = f"{patience.why}: waiting one more lease ({self.settings.lease_s:g} s)"
+        text = f"{patience.why}: no node is given up for another {self.settings.lease_s:g} s"
         self._on_record(Record("patience", text))
 
     def _timer_ended(self, timer: Timer) -> None:
-        self._step(TimerEnded(timer))
+        self._own.apply(TimerEnded(timer), self._loop.time())
 
     def _is_ours(self, stamp: Stamp) -> bool:
         return (stamp.incarnation, stamp.epoch) == (self._incarnation, self._epoch)

@@ -11,6 +11,7 @@ sockets and is a client. Nothing here asks a name server.
 from __future__ import annotations
 
 import errno
+import os
 import resource
 import socket
 from collections.abc import Sequence
@@ -24,6 +25,10 @@ from rallypoint.wire.address import Address
 _FALLBACK_BACKLOG = 4096
 _OPEN_FILES_CAP = 1 << 20
 _TRIES_FOR_A_COMMON_PORT = 16
+_LEAST_ROOM = 8
+OWN_FILES = 64
+"""Descriptors that whoever hosts a coordinator may still come to need for itself: files, pipes, and
+connections that are being closed."""
 
 
 class Refusal(Enum):
@@ -95,6 +100,17 @@ def raise_open_files_limit() -> int:
     except (OSError, ValueError):
         return soft
     return wanted
+
+
+def connection_room(reserved: int) -> int:
+    """How many connections this process can hold beside what it has open, and `reserved` more."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = _OPEN_FILES_CAP if soft == resource.RLIM_INFINITY else min(soft, _OPEN_FILES_CAP)
+    try:
+        is_open = len(os.listdir("/proc/self/fd"))
+    except OSError:
+        is_open = 0
+    return max(_LEAST_ROOM, limit - is_open - reserved)
 
 
 def listen_backlog() -> int:

@@ -8,18 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from socket import socket
 
+from rallypoint.coordinator.acceptor import Acceptor
 from rallypoint.coordinator.connection import Connection
 from rallypoint.coordinator.drain_desk import no_job
-from rallypoint.coordinator.hosted_job import HostedJob, Session
-from rallypoint.coordinator.listen import listen_backlog
-from rallypoint.coordinator.shared_port import SharedPort
+from rallypoint.coordinator.hosted_job import HostedJob, Machine
+from rallypoint.coordinator.listen import OWN_FILES, connection_room
+from rallypoint.coordinator.refusals import Kind, Refusals
+from rallypoint.coordinator.session import Session
+from rallypoint.coordinator.wall_clock import wall_ms
+from rallypoint.core import job as jobs
+from rallypoint.core.admission import Admission
 from rallypoint.core.job_events import Record
-from rallypoint.core.model import UNNAMED_RUN_ID, Outcome, SharedSettings
+from rallypoint.core.job_lives import Attachment, BeginLife, HearVerdict, JobLives, Place, TakePart
+from rallypoint.core.model import UNNAMED_RUN_ID, SharedSettings, Verdict
 from rallypoint.errors import ProtocolError
+from rallypoint.observe.faults import Faults, describe_fault
 from rallypoint.wire import messages as m
 from rallypoint.wire.handshake import NONCE_BYTES, SERVER_ID_BYTES, Established, ServerHandshake
 
@@ -46,50 +52,62 @@ class Coordinator:
         on_record: OnRecord,
         adopt: Callable[[socket], None] | None = None,
         handshake_time_s: float = HANDSHAKE_TIME_S,
+        reserved_files: int = OWN_FILES,
         verdict_retention_s: float = VERDICT_RETENTION_S,
+        machine: Machine = jobs.step,
     ) -> None:
         """`only`: the settings of the one job to serve; None: any job. `adopt` gets connections
-        for the round store, where that shares the port."""
+        for the round store, where that shares the port. `reserved_files`: descriptors that no
+        connection may use. `machine` decides for every job."""
         self._loop = asyncio.get_running_loop()
         self._listeners = list(listeners)
         self._lookup_token, self._insecure = lookup_token, insecure
         self._only = only
-        self._on_record = on_record
+        self._on_record, self._machine = on_record, machine
+        self._faults = Faults(lambda text: on_record("", Record("fault", text)))
         self._adopt = adopt
         self._handshake_time_s, self._verdict_retention_s = handshake_time_s, verdict_retention_s
-        self._shared: list[SharedPort] = []
+        self._reserved_files = reserved_files
+        self._acceptor: Acceptor | None = None
+        self._refusals = Refusals(self._say)
+        self._making: set[asyncio.Task[None]] = set()
         self._epoch = int.from_bytes(os.urandom(6), "big")
         self._jobs: dict[str, HostedJob] = {}
         self._ended: list[HostedJob] = []
-        """Jobs that were started anew while somebody had yet to hear how they had ended."""
-        self._incarnations: dict[str, int] = {}
-        self._servers: list[asyncio.Server] = []
-        self._opening: OrderedDict[Connection, None] = OrderedDict()
-        self._sweep: asyncio.TimerHandle | None = None
+        """Lives of jobs that are over, while somebody has yet to hear how they ended."""
+        self._lives = JobLives(self._epoch)
         self._empty: asyncio.Future[None] | None = None
         self.server_id = os.urandom(SERVER_ID_BYTES)
         """Tells this coordinator from every other; whoever meets it has dialled this one."""
         if only is not None:
-            self._new_job(only)
+            self._begin(only, self._lives.first(wall_ms()))
 
     async def start(self) -> None:
         """Accept connections."""
-        backlog = listen_backlog()
-        if self._adopt is not None:
-            self._shared = [SharedPort(x, self.accept, self._adopt) for x in self._listeners]
-            return
-        for listener in self._listeners:
-            server = await self._loop.create_server(
-                lambda: Connection(self), sock=listener, backlog=backlog
-            )
-            self._servers.append(server)
-
-    def accept(self, connection: socket) -> None:
-        """Take over a connection that somebody else accepted (a shared port)."""
-        task = self._loop.create_task(
-            self._loop.connect_accepted_socket(lambda: Connection(self), connection)
+        self._acceptor = Acceptor(
+            self._listeners,
+            Admission(connection_room(self._reserved_files), self._handshake_time_s),
+            self._refusals,
+            self._take,
+            self._adopt,
+            lambda line: self._on_record("", Record("open_files", line)),
+            self._faults,
         )
-        task.add_done_callback(lambda done: done.exception())
+
+    def _take(self, accepted: socket, number: int, peer: str) -> None:
+        assert self._acceptor is not None
+        connection = Connection(self, number, peer)
+        self._acceptor.may_drop(number, connection.abort)
+        task = self._loop.create_task(self._make(accepted, connection))
+        self._making.add(task)
+        task.add_done_callback(self._making.discard)
+
+    async def _make(self, accepted: socket, connection: Connection) -> None:
+        try:
+            await self._loop.connect_accepted_socket(lambda: connection, accepted)
+        except OSError:  # gone already
+            accepted.close()
+            self.closed(connection)
 
     async def wait_empty(self) -> None:
         """Until every session has said farewell or is lost."""
@@ -99,29 +117,20 @@ class Coordinator:
 
     def close(self) -> None:
         """Stop listening and drop everything. Safe to call twice."""
-        for port in self._shared:
-            port.close()
-        for server in self._servers:
-            server.close()
+        if self._acceptor is not None:
+            self._acceptor.close()
         for listener in self._listeners:
             listener.close()
-        if self._sweep is not None:
-            self._sweep.cancel()
-        for connection in list(self._opening):
-            connection.close()
         for job in (*self._jobs.values(), *self._ended):
             job.close()
         self._jobs.clear()
         self._ended.clear()
+        self._refusals.tell_more()
+        self._faults.tell_counts()
 
     def new_handshake(self) -> ServerHandshake:
         nonce = os.urandom(NONCE_BYTES)
         return ServerHandshake(self.server_id, self._lookup_token, nonce, self._insecure)
-
-    def opened(self, connection: Connection) -> None:
-        connection.opened_at = self._loop.time()
-        self._opening[connection] = None
-        self._arm_sweep()
 
     def established(self, connection: Connection, established: Established) -> None:
         connection.session = established.run_id
@@ -135,22 +144,46 @@ class Coordinator:
             case m.DrainNode(node_id, why):
                 if isinstance(session, str):
                     self._drain(connection, session, node_id, why)
+            case m.AgentDied():
+                if isinstance(session, str):
+                    self._agent_died(connection, session, message)
             case m.Numbered() | m.Heartbeat():
                 # Frames of a connection that has been replaced belong to nobody.
                 if isinstance(session, Session):
                     session.job.received(connection, session, message)
 
     def closed(self, connection: Connection) -> None:
-        self._opening.pop(connection, None)
+        if self._acceptor is not None:
+            self._acceptor.gone(connection.number)
         session = connection.session
         if isinstance(session, Session):
             session.job.connection_closed(session, connection)
 
-    def say(self, line: str) -> None:
+    def failed(self, connection: Connection, error: Exception) -> None:
+        session = connection.session
+        if isinstance(session, Session):
+            session.job.failed(session, error)
+            return
+        self._faults.note(f"{connection.peer} said what can't be handled", error)
+        # A node that came back at once would say the same again.
+        text = f"what this node said can't be handled: {describe_fault(error)}"
+        connection.send(m.Refused(text, is_fault=True))
+
+    def refused(self, connection: Connection, why: str) -> None:
+        if isinstance(connection.session, Session):
+            self._say(f"closed the connection from {connection.peer}: {why}")
+        else:
+            self._refusals.note(connection.peer, Kind.UNPROVEN, why)
+
+    def _say(self, line: str) -> None:
         self._on_record("", Record("connection_closed", line))
 
+    def _proved(self, connection: Connection) -> None:
+        if self._acceptor is not None:
+            self._acceptor.proved(connection.number)
+
     def _attach(self, connection: Connection, run_id: str, hello: m.Attach) -> None:
-        self._opening.pop(connection, None)
+        self._proved(connection)
         if hello.settings.run_id != run_id:
             raise ProtocolError(f"a node of job {run_id!r} attached to {hello.settings.run_id!r}")
         text = self._refusal(run_id)
@@ -164,7 +197,7 @@ class Coordinator:
         self._job_of(hello).attach(connection, hello)
 
     def _drain(self, connection: Connection, run_id: str, node_id: str, why: str) -> None:
-        self._opening.pop(connection, None)
+        self._proved(connection)
         if (job := self._jobs.get(run_id)) is not None:
             job.drain(connection, node_id, why)
             return
@@ -172,6 +205,13 @@ class Coordinator:
         if self._only is not None:
             text = f"the job here is {self._only.run_id!r}: give it as --rdzv-id"
         no_job(connection, text)
+
+    def _agent_died(self, connection: Connection, run_id: str, notice: m.AgentDied) -> None:
+        self._proved(connection)
+        for job in (*self._ended, *self._jobs.values()):
+            if job.settings.run_id == run_id and job.knows(notice.incarnation):
+                job.agent_died(connection, notice)
+        connection.close()
 
     def _refusal(self, run_id: str) -> str | None:
         """Why a job of this name can't meet here."""
@@ -191,34 +231,68 @@ class Coordinator:
         )
 
     def _job_of(self, hello: m.Attach) -> HostedJob:
-        """Who took part in a job gets its verdict; after a failure others begin it again."""
-        run_id = hello.settings.run_id
+        """Where this agent belongs, as `core.job_lives` says."""
+        run_id, job = hello.settings.run_id, self._jobs.get(hello.settings.run_id)
+        if job is not None and job.knows(hello.incarnation):
+            return job
         for ended in self._ended:
             if ended.settings.run_id == run_id and ended.knows(hello.incarnation):
                 return ended
-        job = self._jobs.get(run_id)
-        if job is None:
-            return self._new_job(hello.settings)
-        failed = job.verdict is not None and job.verdict.outcome is not Outcome.SUCCEEDED
-        if self._only is not None or not failed or job.knows(hello.incarnation):
-            return job
-        if job.session_count:
-            self._ended.append(job)
+        known = None
+        if hello.last_incarnation or hello.last_epoch:
+            known = Attachment(hello.last_incarnation, hello.last_epoch)
+        now, life = self._loop.time(), job.life if job is not None else None
+        if self._only is not None and life is not None:
+            place: Place = self._lives.renumber(run_id, known, life, now)
         else:
-            job.close()
-        return self._new_job(hello.settings)
+            place = self._lives.place(run_id, known, life, now, wall_ms())
+        match place:
+            case TakePart(incarnation):
+                assert job is not None
+                job.renumber(incarnation)
+                return job
+            case BeginLife(incarnation):
+                if job is not None:
+                    self._end(job)
+                return self._begin(hello.settings, incarnation)
+            case HearVerdict(incarnation, verdict):
+                return self._tell_end(hello.settings, incarnation, verdict)
 
-    def _new_job(self, settings: SharedSettings) -> HostedJob:
+    def _begin(self, settings: SharedSettings, incarnation: int) -> HostedJob:
+        job = self._jobs[settings.run_id] = self._new_job(settings, incarnation, None)
+        return job
+
+    def _tell_end(self, settings: SharedSettings, incarnation: int, verdict: Verdict) -> HostedJob:
+        for job in self._ended:
+            if job.settings == settings and job.life.incarnation == incarnation:
+                return job
+        job = self._new_job(settings, incarnation, verdict)
+        self._ended.append(job)
+        return job
+
+    def _new_job(
+        self, settings: SharedSettings, incarnation: int, verdict: Verdict | None
+    ) -> HostedJob:
         run_id = settings.run_id
-        incarnation = self._incarnations.get(run_id, 0) + 1
-        self._incarnations[run_id] = incarnation
 
         def on_record(record: Record) -> None:
             self._on_record(run_id, record)
 
-        job = HostedJob(settings, incarnation, self._epoch, on_record, lambda: self._emptied(job))
-        self._jobs[run_id] = job
+        def on_empty() -> None:
+            self._emptied(job)
+
+        epoch, machine = self._epoch, self._machine
+        job = HostedJob(settings, incarnation, epoch, on_record, on_empty, verdict, machine)
         return job
+
+    def _end(self, job: HostedJob) -> None:
+        """It is no longer the one that fresh agents meet."""
+        self._lives.over(job.settings.run_id, job.life, self._loop.time())
+        del self._jobs[job.settings.run_id]
+        if job.session_count:
+            self._ended.append(job)
+        else:
+            job.close()
 
     def _emptied(self, job: HostedJob) -> None:
         """The last session of a job is gone: tell who waits for it, and forget the job later."""
@@ -233,24 +307,5 @@ class Coordinator:
             self._loop.call_later(self._verdict_retention_s, self._forget, job)
 
     def _forget(self, job: HostedJob) -> None:
-        run_id = job.settings.run_id
-        if not job.session_count and self._jobs.get(run_id) is job:
-            job.close()
-            del self._jobs[run_id]
-
-    def _arm_sweep(self) -> None:
-        if self._sweep is None and self._opening:
-            oldest = next(iter(self._opening))
-            due_at = oldest.opened_at + self._handshake_time_s
-            self._sweep = self._loop.call_at(due_at, self._sweep_now)
-
-    def _sweep_now(self) -> None:
-        self._sweep = None
-        limit = self._loop.time() - self._handshake_time_s
-        for connection in list(self._opening):
-            if connection.opened_at > limit:
-                break
-            self.say(f"closed the connection from {connection.peer}: it did not introduce itself")
-            self._opening.pop(connection, None)
-            connection.close()
-        self._arm_sweep()
+        if not job.session_count and self._jobs.get(job.settings.run_id) is job:
+            self._end(job)

@@ -13,6 +13,7 @@ from rallypoint.core.job_events import (
     EnrolmentFailed,
     FailuresDetailed,
     HangSuspected,
+    HelperDied,
     JobEvent,
     LeaveNow,
     NodeEnrolled,
@@ -35,6 +36,7 @@ OfRound = (
     | m.CheckpointAnswered
     | m.HangSuspected
     | m.StacksCollected
+    | m.HelperDied
 )
 """Reports about a round: void when it is another coordinator's."""
 Told = (
@@ -65,6 +67,8 @@ def event_of(ref: NodeRef, report: OfRound) -> JobEvent:
             return HangSuspected(ref, round_)
         case m.StacksCollected(_, number, behind, furthest):
             return StacksCollected(ref, number, behind, furthest)
+        case m.HelperDied(_, text):
+            return HelperDied(ref, round_, text)
 
 
 def message_of(effect: Told, stamp: Callable[[int | None], Stamp]) -> m.ToAgent:

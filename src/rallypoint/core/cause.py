@@ -4,9 +4,13 @@ Reports are dated on one clock: a failure by when it was received less its age, 
 when it was last heard. The order of blame:
 
 1. A node that was lost outranks every failure received after it was last heard: its peers'
-   connection errors are consequences.
-2. A failure that only tells of a lost peer yields to any that does not, such as a fatal signal.
-3. Then the earlier event.
+   connection errors are consequences. Its own reports are signs of its life: none of them is a
+   consequence of its loss.
+2. A failure that only tells of a lost peer yields to any that does not, such as a fatal signal,
+   and to the loss of another node.
+3. A helper of Rallypoint's that has died outranks every failure since, and all that tell of a lost
+   peer. Nobody is to blame then.
+4. Then the earlier event.
 
 Everything else is collateral.
 """
@@ -19,6 +23,18 @@ from msgspec import Struct
 
 from rallypoint.core.model import Cause, NodeLoss, WorkerFailure
 from rallypoint.core.wording import names, signal_name
+
+SIMULTANEOUS_S = 1.0
+"""So long before a helper's death is known a worker may have failed of it: its own node may hear of
+its end, and the coordinator of that, first."""
+
+
+class Breakdown(Struct, frozen=True):
+    """A process of Rallypoint that the workers need has died, as the coordinator learnt it."""
+
+    node_id: str
+    text: str
+    received_at: float
 
 
 class Report(Struct):
@@ -34,16 +50,38 @@ class Report(Struct):
         return self.received_at - self.failure.age_s
 
 
-def first_cause(round_: int, reports: Sequence[Report], losses: Sequence[NodeLoss]) -> Cause | None:
-    """Who is to blame, or None when neither a failure nor a loss was reported."""
-    loss = min(losses, key=lambda loss: loss.last_heard_at, default=None)
-    first = min(reports, key=lambda r: (r.failure.tells_of_lost_peer, r.happened_at), default=None)
+def first_cause(
+    round_: int,
+    reports: Sequence[Report],
+    losses: Sequence[NodeLoss],
+    breakdown: Breakdown | None = None,
+) -> Cause | None:
+    """Who is to blame, or None when neither a worker nor a lost node is."""
+    if breakdown is not None:
+        reports = [r for r in reports if not _is_consequence(r, breakdown)]
+    said_at: dict[str, float] = {}
+    for report in reports:
+        said_at[report.node_id] = max(report.received_at, said_at.get(report.node_id, 0.0))
+    lost_at = {x.node_id: max(x.last_heard_at, said_at.get(x.node_id, 0.0)) for x in losses}
+    loss = min(losses, key=lambda loss: lost_at[loss.node_id], default=None)
+    if loss is None:
+        remaining = list(reports)
+    else:
+        before = [r for r in reports if r.received_at <= lost_at[loss.node_id]]
+        own = loss.node_id
+        remaining = [r for r in before if r.node_id == own or not r.failure.tells_of_lost_peer]
     others = len(reports) + len(losses) - 1
-    if loss is not None and (first is None or first.received_at > loss.last_heard_at):
-        return Cause(loss.node_id, round_, loss=loss, collateral=others)
-    if first is not None:
+    if remaining:
+        first = min(remaining, key=lambda r: (r.failure.tells_of_lost_peer, r.happened_at))
         return Cause(first.node_id, round_, failure=first.failure, collateral=others)
+    if loss is not None:
+        return Cause(loss.node_id, round_, loss=loss, collateral=others)
     return None
+
+
+def _is_consequence(report: Report, breakdown: Breakdown) -> bool:
+    near = report.happened_at > breakdown.received_at - SIMULTANEOUS_S
+    return near or report.failure.tells_of_lost_peer
 
 
 def how_it_ended(failure: WorkerFailure) -> str:

@@ -57,6 +57,14 @@ class RoundFailed(Struct, frozen=True):
     node_id: str
 
 
+class RoundBroken(Struct, frozen=True):
+    """A process of Rallypoint that the round's workers need has died on this node."""
+
+    round: int
+    text: str
+    node_id: str
+
+
 class RoundReleased(Struct, frozen=True):
     """The end of the round before this one has been judged: this one may complete."""
 
@@ -64,9 +72,27 @@ class RoundReleased(Struct, frozen=True):
 
 
 class GrowthReady(Struct, frozen=True):
-    """The workers of this round have saved a checkpoint: late nodes may be admitted."""
+    """The workers of this round have saved a checkpoint for late nodes, and may have ended for it:
+    the round ends, even if those have gone since."""
 
     round: int
+
+
+class RoundStarted(Struct, frozen=True):
+    """Every node of this round has reached the store of rank 0: the workers start."""
+
+    round: int
+
+
+class RoundNotStarted(Struct, frozen=True):
+    """Not every node of this round has reached the store of rank 0: no worker was started."""
+
+    round: int
+    text: str
+    expelled: tuple[tuple[NodeRef, str], ...]
+    """Who is at fault, each with the reason."""
+    passed_over: str = ""
+    """The id of rank 0's node, when another one is to be rank 0."""
 
 
 class WorkersFinishing(Struct, frozen=True):
@@ -101,6 +127,8 @@ class TimerKind(Enum):
     BACKOFF = "backoff"
     CHARGE = "charge"
     NOTICE = "notice"
+    READY = "ready"
+    ENROLMENT = "enrolment"
     STACKS = "stacks"
 
 
@@ -124,8 +152,11 @@ Event = (
     | NodeLeft
     | NodeDraining
     | RoundFailed
+    | RoundBroken
     | RoundReleased
     | GrowthReady
+    | RoundStarted
+    | RoundNotStarted
     | WorkersFinishing
     | NodeSucceeded
     | JobClosed
@@ -138,6 +169,15 @@ class StopRound(Struct, frozen=True):
 
     round: int
     reason: EndReason
+
+
+class StopDelayed(Struct, frozen=True):
+    """Many participants at once have not stopped: they are waited for longer."""
+
+    late: int
+    nodes: int
+    """Participants of the ended round."""
+    after_s: float
 
 
 class FormWorld(Struct, frozen=True):
@@ -184,16 +224,19 @@ class JoinTimedOut(Struct, frozen=True):
     joined: tuple[str, ...]
     missing: tuple[str, ...]
     """Node ids of the last world that did not come back; empty for a first round."""
+    held_back: tuple[str, ...] = ()
+    """Those that are here, and may not take part since they did not reach the round store."""
 
 
 class TooManyLosses(Struct, frozen=True):
-    """More nodes were lost within an hour than the job allows."""
+    """More rounds lost nodes within an hour than the job allows."""
 
     count: int
 
 
 Effect = (
     StopRound
+    | StopDelayed
     | FormWorld
     | RoundSettled
     | WorldSucceeded

@@ -31,6 +31,7 @@ from typing import assert_never
 from rallypoint.core import group_leave
 from rallypoint.core.group_events import (
     Announced,
+    CoordinatorRefuses,
     EnrolmentDone,
     EnrolWithStore,
     Exit,
@@ -38,6 +39,7 @@ from rallypoint.core.group_events import (
     FinishKind,
     GroupEffect,
     GroupEvent,
+    HelperDied,
     KillWorkers,
     LeaseEnded,
     LeaveOrdered,
@@ -46,6 +48,7 @@ from rallypoint.core.group_events import (
     ReportEnrolment,
     ReportFailures,
     ReportFinishing,
+    ReportHelperDied,
     ReportSuccess,
     Say,
     SessionGivenUp,
@@ -75,10 +78,14 @@ SUSPECT_S = 2.0
 def step(state: GroupState, event: GroupEvent) -> list[GroupEffect]:
     """Apply one event and return what must be done, in order. Safe to apply twice."""
     if state.phase is Phase.DONE:
-        return []
+        return group_leave.after_the_end(state, event)
     match event:
         case SessionOpened(resumed):
-            return [] if resumed else _forgotten(state)
+            state.is_member = state.has_coordinator = not state.settings.by_handler
+            return [] if resumed else [*_forgotten(state), *group_leave.opened_anew(state)]
+        case CoordinatorRefuses():
+            state.is_member = state.has_coordinator = False
+            return group_leave.told_enough(state)
         case WorldAssigned():
             return _assigned(state, event)
         case StartOrdered(stamp):
@@ -91,8 +98,8 @@ def step(state: GroupState, event: GroupEvent) -> list[GroupEffect]:
             return _verdict(state, verdict)
         case NodeExpelled(why, final):
             return _expelled(state, why, final)
-        case LeaseEnded():
-            return _lease_ended(state)
+        case LeaseEnded(waits_for):
+            return _lease_ended(state, waits_for)
         case SessionGivenUp(text):
             finish = Finish(FinishKind.COORDINATOR_LOST, text=text)
             return abort(state, Then.GIVE_UP, finish)
@@ -100,6 +107,8 @@ def step(state: GroupState, event: GroupEvent) -> list[GroupEffect]:
             return _enrolled(state, stamp, error)
         case WorkersExited(stamp, exits):
             return _exited(state, stamp, exits)
+        case HelperDied():
+            return _helper_died(state, event)
         case WorkersGone(stamp, stuck):
             return _gone(state, stamp, stuck)
         case SignalCaught(number):
@@ -109,11 +118,18 @@ def step(state: GroupState, event: GroupEvent) -> list[GroupEffect]:
         case Announced():
             return group_leave.announced(state)
         case LeaveOrdered():
+            state.heard = state.heard or state.leaving
             return group_leave.leave_now(state)
         case WaitEnded(kind, number):
             return _wait_ended(state, kind, number)
         case _:
             assert_never(event)
+
+
+def is_fenced(state: GroupState) -> bool:
+    """Whether what runs here must end with the lease. Workers that have all ended can't disturb
+    anybody, and their success may still count."""
+    return state.phase not in (Phase.IDLE, Phase.FINISHED, Phase.DONE)
 
 
 def _forgotten(state: GroupState) -> list[GroupEffect]:
@@ -143,6 +159,7 @@ def _spawn(state: GroupState) -> list[GroupEffect]:
     assert state.stamp is not None
     assert state.assignment is not None
     state.phase, state.killing = Phase.RUNNING, False
+    state.is_patient, state.patience_is_over = False, not state.settings.stop_patience_s
     return [SpawnWorkers(state.stamp, state.assignment)]
 
 
@@ -180,17 +197,26 @@ def _verdict(state: GroupState, verdict: Verdict) -> list[GroupEffect]:
 
 def _expelled(state: GroupState, why: str, final: bool) -> list[GroupEffect]:
     say = Say("expelled", f"this node was expelled from the job: {why}")
+    state.is_member, state.patience_is_over = False, True
     if final:
         return [say, *abort(state, Then.GIVE_UP, Finish(FinishKind.EXPELLED, text=why))]
     return [say, *abort(state, Then.JOIN, None)]
 
 
-def _lease_ended(state: GroupState) -> list[GroupEffect]:
-    if state.phase in (Phase.IDLE, Phase.FINISHED):
-        # Workers that have all ended can't disturb anybody, and their success may still count.
-        return []
-    text = "the lease ended without a word from the coordinator: killing the workers"
-    return [Say("fenced", text), *abort(state, Then.JOIN, None)]
+def _lease_ended(state: GroupState, waits_for: str) -> list[GroupEffect]:
+    text = "the lease ended without a word from the coordinator"
+    state.is_member = False
+    if state.telling and not state.cancels:
+        return group_leave.told_enough(state)
+    if state.leaving:
+        waits_for = ""
+    if not is_fenced(state):
+        return [Say("fenced", f"{text}: {waits_for}")] if waits_for else []
+    state.patience_is_over = True
+    kills = state.phase in (Phase.RUNNING, Phase.STOPPING)
+    doing = [*(["killing the workers"] if kills else []), *([waits_for] if waits_for else [])]
+    said = f"{text}: {', '.join(doing)}" if doing else text
+    return [Say("fenced", said), *abort(state, Then.JOIN, None)]
 
 
 def _exited(state: GroupState, stamp: Stamp, exits: tuple[Exit, ...]) -> list[GroupEffect]:
@@ -228,6 +254,18 @@ def _fail(state: GroupState, blamed: list[Exit]) -> list[GroupEffect]:
     return [report, *stop(state, Then.JOIN, signal.SIGTERM, state.settings.restart_grace_s)]
 
 
+def _helper_died(state: GroupState, event: HelperDied) -> list[GroupEffect]:
+    """Also told when workers have failed before: it may have been because of this."""
+    if event.stamp != state.stamp or state.phase is Phase.IDLE:
+        return []
+    if state.phase is Phase.FINISHED and not event.others_need_it:
+        return []
+    report = ReportHelperDied(event.stamp, event.text)
+    if state.phase not in (Phase.RUNNING, Phase.FINISHED) or state.leaving:
+        return [report]
+    return [report, *stop(state, Then.JOIN, signal.SIGTERM, state.settings.restart_grace_s)]
+
+
 def _gone(state: GroupState, stamp: Stamp, stuck: tuple[int, ...]) -> list[GroupEffect]:
     if state.phase is not Phase.STOPPING or stamp != state.stamp:
         return []
@@ -235,12 +273,24 @@ def _gone(state: GroupState, stamp: Stamp, stuck: tuple[int, ...]) -> list[Group
     if stuck:
         pids = ", ".join(map(str, stuck))
         text = f"these processes would not die, even of SIGKILL: {pids}"
+        if state.then is Then.JOIN and not state.patience_is_over:
+            return _be_patient(state, text)
         effects.append(Say("stuck", text))
         if state.then is Then.JOIN:
             # They hold the devices, and perhaps files, that the next round would need.
             state.then, state.finish = Then.GIVE_UP, Finish(FinishKind.STUCK, text=text)
     state.phase = Phase.IDLE
     return effects + proceed(state)
+
+
+def _be_patient(state: GroupState, text: str) -> list[GroupEffect]:
+    """A file system that hangs lets go of them, mostly: this node keeps its place until then."""
+    if state.is_patient:
+        return [KillWorkers()]
+    state.is_patient = True
+    patience_s = state.settings.stop_patience_s
+    say = Say("stuck", f"{text}: waiting up to {patience_s:g} s more (--stop-patience)")
+    return [say, wait(state, WaitKind.STUCK, patience_s), KillWorkers()]
 
 
 def _wait_ended(state: GroupState, kind: WaitKind, number: int) -> list[GroupEffect]:
@@ -257,6 +307,9 @@ def _wait_ended(state: GroupState, kind: WaitKind, number: int) -> list[GroupEff
             state.seeks_culprit, state.killing = False, True
             text = "the workers did not stop in their grace: killing them"
             return [Say("killing", text), KillWorkers()]
+        case WaitKind.STUCK:
+            state.patience_is_over = True
+            return []
         case WaitKind.SUSPECT:
             return _fail(state, []) if state.phase is Phase.RUNNING and state.suspects else []
         case WaitKind.ANNOUNCE:
@@ -265,6 +318,11 @@ def _wait_ended(state: GroupState, kind: WaitKind, number: int) -> list[GroupEff
             return group_leave.leave_now(state)
         case WaitKind.DRAIN:
             return group_leave.time_is_over(state)
+        case WaitKind.TELL:
+            return group_leave.told_enough(state)
+        case WaitKind.REPEAT:
+            state.repeated = 0
+            return []
         case _:
             assert_never(kind)
 

@@ -57,13 +57,22 @@ class NodeExpelled(Struct, frozen=True):
 
 
 class LeaseEnded(Struct, frozen=True):
-    """The coordinator may have given this node's place away (behaviour F2)."""
+    """The coordinator may have given this node's place away (behaviour F2).
+
+    `waits_for`: what the node does now, half a line; empty: it gives up.
+    """
+
+    waits_for: str = ""
 
 
 class SessionGivenUp(Struct, frozen=True):
     """The coordinator could not be reached for too long."""
 
     text: str
+
+
+class CoordinatorRefuses(Struct, frozen=True):
+    """The connection broke, and the coordinator's host answers, but not with that coordinator."""
 
 
 class EnrolmentDone(Struct, frozen=True):
@@ -80,10 +89,19 @@ class WorkersExited(Struct, frozen=True):
     exits: tuple[Exit, ...]
 
 
+class HelperDied(Struct, frozen=True):
+    """A process of this agent that the workers of the round need has died; `text` says which."""
+
+    stamp: Stamp
+    text: str
+    others_need_it: bool
+    """Workers of other nodes too."""
+
+
 class WorkersGone(Struct, frozen=True):
     """No process of the round is left, and what is known of its failures has been reported.
 
-    `stuck` names processes that even SIGKILL did not end.
+    `stuck` names processes that even SIGKILL did not end; `KillWorkers` tries those again.
     """
 
     stamp: Stamp
@@ -118,6 +136,9 @@ class WaitKind(Enum):
     ANNOUNCE = "announce"
     CHECKPOINT = "checkpoint"
     DRAIN = "drain"
+    TELL = "tell"
+    REPEAT = "repeat"
+    STUCK = "stuck"
 
 
 class WaitEnded(Struct, frozen=True):
@@ -136,8 +157,10 @@ GroupEvent = (
     | NodeExpelled
     | LeaseEnded
     | SessionGivenUp
+    | CoordinatorRefuses
     | EnrolmentDone
     | WorkersExited
+    | HelperDied
     | WorkersGone
     | SignalCaught
     | LeaveWanted
@@ -194,6 +217,13 @@ class ReportFailures(Struct, frozen=True):
     exits: tuple[Exit, ...]
 
 
+class ReportHelperDied(Struct, frozen=True):
+    """Tell the coordinator that the round can't go on, and that no worker is to blame."""
+
+    stamp: Stamp
+    text: str
+
+
 class ReportFinishing(Struct, frozen=True):
     """Tell the coordinator that the first worker ended well."""
 
@@ -241,6 +271,10 @@ class FinishKind(Enum):
     """Processes would not die: no other round may run here."""
 
 
+class SkipWaits(Struct, frozen=True):
+    """From now on wait for nobody, also after `Finish`: not for other nodes, not for a console."""
+
+
 class Finish(Struct, frozen=True):
     """Say farewell and end. What else is set depends on the kind."""
 
@@ -266,11 +300,13 @@ GroupEffect = (
     | KillWorkers
     | Wait
     | ReportFailures
+    | ReportHelperDied
     | ReportFinishing
     | ReportSuccess
     | ReportEnrolment
     | AnnounceDrain
     | AnnounceCancel
+    | SkipWaits
     | Finish
     | Say
 )

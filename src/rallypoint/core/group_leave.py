@@ -16,12 +16,28 @@ from rallypoint.core.group_events import (
     Finish,
     FinishKind,
     GroupEffect,
+    GroupEvent,
     Say,
+    SignalCaught,
+    SkipWaits,
+    WaitEnded,
     WaitKind,
 )
-from rallypoint.core.group_state import GroupSettings, GroupState, Phase, Then, abort, stop, wait
+from rallypoint.core.group_state import (
+    GroupSettings,
+    GroupState,
+    Phase,
+    Then,
+    abort,
+    proceed,
+    stop,
+    wait,
+)
 from rallypoint.core.wording import LEFT, signal_name
 
+REPEAT_S = 1.0
+"""Equal signals in this time are one: schedulers signal every process of a step, and who has
+started an agent often forwards the same."""
 ANNOUNCE_S = 1.0
 """How long a drain waits for the coordinator to know of it."""
 STOP_SHARE = 0.2
@@ -36,17 +52,51 @@ def notice_s(settings: GroupSettings) -> float:
 
 def caught(state: GroupState, number: int) -> list[GroupEffect]:
     """A signal told this agent to go; a second one skips every wait."""
+    if number == state.repeated:
+        return []
+    state.repeated = number
     state.signals_caught += 1
-    name = signal_name(number)
     if state.signals_caught > 1:
-        word = "again" if number == state.signal else "too"
-        say = Say("signal", f"got {name} {word}: killing the workers")
-        return [say, *abort(state, Then.LEAVE, state.finish or _finish(state))]
+        return _skip_waits(state, number)
+    return [*_first(state, number), wait(state, WaitKind.REPEAT, REPEAT_S)]
+
+
+def _skip_waits(state: GroupState, number: int) -> list[GroupEffect]:
+    word = "again" if number == state.signal else "too"
+    kills = state.phase in (Phase.RUNNING, Phase.FINISHED, Phase.STOPPING)
+    what = "killing the workers" if kills else "ending without further waits"
+    effects: list[GroupEffect] = [
+        Say("signal", f"got {signal_name(number)} {word}: {what}"),
+        SkipWaits(),
+    ]
+    if state.phase is not Phase.DONE:
+        state.heard = True
+        effects += abort(state, Then.LEAVE, state.finish or _finish(state))
+    return effects
+
+
+def _first(state: GroupState, number: int) -> list[GroupEffect]:
+    name = signal_name(number)
+    if state.phase is Phase.DONE:
+        state.signal = number
+        text = "this node has finished and only waits for the others; a second signal skips that"
+        return [Say("signal", f"got {name}: {text}")]
     if number == signal.SIGINT:
         return _cancel(state, number)
     if state.leaving:
         return [Say("signal", f"got {name}: this node is leaving already")]
     return _go(state, number, f"it got {name}", f"got {name}: leaving the job")
+
+
+def after_the_end(state: GroupState, event: GroupEvent) -> list[GroupEffect]:
+    """What happens when the agent has said how it ended: only signals count, as others may still
+    have to hear of it."""
+    match event:
+        case SignalCaught(number):
+            return caught(state, number)
+        case WaitEnded(WaitKind.REPEAT, number) if _is_newest(state, number):
+            state.repeated = 0
+    return []
 
 
 def leave_wanted(state: GroupState, why: str) -> list[GroupEffect]:
@@ -58,7 +108,12 @@ def leave_wanted(state: GroupState, why: str) -> list[GroupEffect]:
 
 def announced(state: GroupState) -> list[GroupEffect]:
     """The job knows that this node goes. What runs here runs on until `leave_now`."""
-    if not state.leaving or state.announced:
+    if not state.leaving:
+        return []
+    state.heard = True
+    if state.telling:
+        return proceed(state)
+    if state.announced:
         return []
     runs = state.phase in (Phase.RUNNING, Phase.FINISHED)
     if state.cancels or not runs or not notice_s(state.settings):
@@ -67,6 +122,23 @@ def announced(state: GroupState) -> list[GroupEffect]:
     state.then = max(state.then, Then.LEAVE)
     state.finish = state.finish or _finish(state)
     return []
+
+
+def _is_newest(state: GroupState, number: int) -> bool:
+    return number == state.newest_wait.get(WaitKind.REPEAT)
+
+
+def opened_anew(state: GroupState) -> list[GroupEffect]:
+    """A coordinator that knows nothing of this node, nor of what it was told before."""
+    if not state.leaving or state.heard:
+        return []
+    return [AnnounceCancel(state.signal) if state.cancels else _announce_drain(state)]
+
+
+def told_enough(state: GroupState) -> list[GroupEffect]:
+    """Nobody is left who should hear that this node goes, or the time for it is over."""
+    state.heard = state.heard or state.telling
+    return proceed(state) if state.telling and state.phase is Phase.IDLE else []
 
 
 def unheard(state: GroupState) -> list[GroupEffect]:
@@ -90,6 +162,7 @@ def time_is_over(state: GroupState) -> list[GroupEffect]:
         time_s = state.settings.drain_deadline_s
         text = f"the workers did not stop in the {time_s:g} s of the drain: killing them"
         effects.append(Say("killing", text))
+    state.heard = True
     return [*effects, *abort(state, Then.LEAVE, _finish(state))]
 
 
@@ -99,7 +172,7 @@ def _go(state: GroupState, number: int, why: str, said: str) -> list[GroupEffect
     settings = state.settings
     return [
         Say("signal" if state.signals_caught else "leaving", said),
-        AnnounceDrain(number, why, notice_s(settings)),
+        _announce_drain(state),
         wait(state, WaitKind.ANNOUNCE, ANNOUNCE_S),
         # The coordinator's word should come first: others are not told when this time is over.
         wait(state, WaitKind.CHECKPOINT, (notice_s(settings) + settings.drain_deadline_s) / 2),
@@ -107,8 +180,13 @@ def _go(state: GroupState, number: int, why: str, said: str) -> list[GroupEffect
     ]
 
 
+def _announce_drain(state: GroupState) -> AnnounceDrain:
+    return AnnounceDrain(state.signal, state.leaving_why, notice_s(state.settings))
+
+
 def _cancel(state: GroupState, number: int) -> list[GroupEffect]:
     state.leaving, state.cancels, state.signal, state.announced = True, True, number, False
+    state.heard = state.telling = False
     state.leaving_why = f"it got {signal_name(number)}"
     state.suspects.clear()
     return [

@@ -17,6 +17,7 @@ from rallypoint.core.group_events import (
     GroupEffect,
     JoinRound,
     KillWorkers,
+    Say,
     SignalWorkers,
     Wait,
     WaitKind,
@@ -54,6 +55,10 @@ class GroupSettings(Struct, frozen=True):
     signals: tuple[int, ...]
     drain_deadline_s: float = 25.0
     """From when this node is told to go until its workers are killed."""
+    stop_patience_s: float = 0.0
+    """For processes that don't die before a round, as long as the coordinator waits for them."""
+    by_handler: bool = False
+    """Nodes meet by a handler. It may block, and has its own time to tell the others of the end."""
 
 
 class GroupState(Struct):
@@ -79,8 +84,22 @@ class GroupState(Struct):
     cancels: bool = False
     """It was an interrupt, which ends the job."""
     announced: bool = False
+    """It is the workers' turn to go: the job knows, or could not be told in time."""
+    heard: bool = False
+    """The job knows that this node goes, or need not know any more."""
+    is_member: bool = False
+    """The coordinator knows of this node, as far as this node knows."""
+    has_coordinator: bool = False
+    """One was reached, and its host has not refused since."""
+    telling: bool = False
+    """Nothing runs here any more; the end waits for the job to hear of it."""
+    repeated: int = 0
+    """The last signal, while an equal one is still the same."""
     killing: bool = False
     """The workers of this round have been sent SIGKILL."""
+    is_patient: bool = False
+    """They do not die, and are waited for."""
+    patience_is_over: bool = False
     verdict: Verdict | None = None
     finish: Finish | None = None
     waits: int = 0
@@ -97,8 +116,30 @@ def proceed(state: GroupState) -> list[GroupEffect]:
     if state.then is Then.JOIN:
         return [] if state.leaving and not state.announced else [JoinRound()]
     assert state.finish is not None
+    if state.then is Then.LEAVE and is_untold(state):
+        return _tell(state)
     state.phase = Phase.DONE
     return [state.finish]
+
+
+def is_untold(state: GroupState) -> bool:
+    """Whether the job should still hear that this node goes. Whoever has lost its place has nothing
+    to say but that the job is cancelled."""
+    if not state.leaving or state.heard:
+        return False
+    return state.has_coordinator if state.cancels else state.is_member
+
+
+def _tell(state: GroupState) -> list[GroupEffect]:
+    """The connection is down, or slow: without a word the others would take this node for lost, or
+    go on with a job that was cancelled."""
+    if state.telling:
+        return []
+    state.telling = True
+    time_s = state.settings.shutdown_grace_s
+    what = "that the job is cancelled" if state.cancels else "that this node leaves"
+    text = f"waiting up to {time_s:g} s for the coordinator to hear {what}; a second signal ends it"
+    return [Say("telling", text), wait(state, WaitKind.TELL, time_s)]
 
 
 def stop(state: GroupState, then: Then, number: int, grace_s: float) -> list[GroupEffect]:

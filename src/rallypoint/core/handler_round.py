@@ -84,9 +84,9 @@ def decode_verdict(value: bytes) -> Verdict | None:
 def next_stamp(cards: Sequence[NodeCard]) -> Stamp:
     """The stamp of the round that these nodes form: above all that any of them has seen.
 
-    The node that has seen most knows the job's incarnation; of several the first.
+    The node that has seen most knows the job's incarnation; of several the highest counts.
     """
-    eldest = max(cards, key=lambda card: card.last_round)
+    eldest = max(cards, key=lambda card: (card.last_round, card.incarnation))
     return Stamp(eldest.incarnation, 0, eldest.last_round + 1)
 
 

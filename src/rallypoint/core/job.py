@@ -15,13 +15,14 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from rallypoint.core import cause as causes
-from rallypoint.core import job_hang, restart, round_timers
+from rallypoint.core import job_enrolment, job_hang, restart, round_timers
 from rallypoint.core import notice as notices
 from rallypoint.core.events import (
     NodeJoined,
     NodeLeft,
     NodeLost,
     NodeSucceeded,
+    RoundBroken,
     RoundFailed,
     RoundReleased,
     Timer,
@@ -31,10 +32,10 @@ from rallypoint.core.events import (
 )
 from rallypoint.core.job_departures import (
     answered,
+    before_it_goes,
     drains,
     end_notice,
     is_collateral,
-    is_leaver,
     keep_notice,
     succeeded_meanwhile,
     want_checkpoint,
@@ -49,6 +50,7 @@ from rallypoint.core.job_events import (
     FailuresDetailed,
     GiveVerdict,
     HangSuspected,
+    HelperDied,
     JobCancelled,
     JobEffect,
     JobEvent,
@@ -65,6 +67,7 @@ from rallypoint.core.job_events import (
 from rallypoint.core.job_rounds import run_round
 from rallypoint.core.job_state import JobState as JobState
 from rallypoint.core.job_state import close
+from rallypoint.core.job_state import ended_job as ended_job
 from rallypoint.core.job_state import new_job as new_job
 from rallypoint.core.job_state import status as status
 from rallypoint.core.model import NodeLoss, NodeRef, Outcome
@@ -77,9 +80,9 @@ def step(job: JobState, event: JobEvent, at: float) -> list[JobEffect]:
         # Whoever comes too late to have been told with the others is told now.
         return [GiveVerdict(event.ref, job.verdict)] if isinstance(event, NodeJoined) else []
     effects: list[JobEffect] = []
-    if isinstance(event, SessionLost | NodeLeft) and is_leaver(job, event.ref):
-        # It goes as it was told to, and is not lost.
-        effects += end_notice(job, at, f"node {event.ref} is gone")
+    if isinstance(event, SessionLost | NodeLeft):
+        # It goes as it was told to, or has succeeded, and is not lost.
+        effects += before_it_goes(job, event.ref, at)
     if job.verdict is None:
         effects += _apply(job, event, at)
     return effects + keep_notice(job, at)
@@ -91,15 +94,17 @@ def _apply(job: JobState, event: JobEvent, at: float) -> list[JobEffect]:
             return _lost(job, ref, NodeLoss(ref.node_id, last_heard_at, why, wall_time), at)
         case NodeFailed():
             return _failed(job, event, at)
+        case HelperDied():
+            return _helper_died(job, event, at)
         case FailuresDetailed():
             _detail(job, event, at)
             return []
         case NodeEnrolled(ref, round_):
-            return _enrolled(job, ref, round_)
-        case EnrolmentFailed(ref, round_, text):
-            if job.round.phase is not Phase.ACTIVE or round_ != job.round.round:
-                return []
-            return close(job, Outcome.INFRASTRUCTURE, f"node {ref}: {text}")
+            return job_enrolment.enrolled(job, ref, round_, at)
+        case EnrolmentFailed():
+            return job_enrolment.failed(job, event, at)
+        case TimerEnded(timer) if timer.kind in (TimerKind.READY, TimerKind.ENROLMENT):
+            return job_enrolment.time_is_over(job, timer, at)
         case NodeDrains():
             return drains(job, event, at)
         case CheckpointAnswered():
@@ -109,8 +114,9 @@ def _apply(job: JobState, event: JobEvent, at: float) -> list[JobEffect]:
                 return succeeded_meanwhile(job, event, at)
             job.succeeded_at[ref.node_id] = at
             return run_round(job, event, at)
-        case WorkersFinishing() if job.notice is not None:
-            return []  # because they were asked, for all that is known
+        case WorkersFinishing(round_) if job.notice is not None and job.notice.round == round_:
+            job.notice.finishing = True  # because they were asked, for all that is known
+            return []
         case JobCancelled(ref, why, signal):
             return close(job, Outcome.CANCELLED, f"cancelled on node {ref}: {why}", signal)
         case TimerEnded(timer) if timer.kind is TimerKind.CHARGE:
@@ -140,6 +146,7 @@ def timers_wanted(job: JobState) -> dict[Timer, float]:
         return {}
     wanted = round_timers.timers_wanted(job.round)
     wanted.update(restart.timers_wanted(job.ledger, job.round.settings))
+    wanted.update(job_enrolment.timers_wanted(job))
     wanted.update(job_hang.timers_wanted(job))
     if job.notice is not None:
         wanted.update(notices.timers_wanted(job.notice))
@@ -198,6 +205,14 @@ def _failed(job: JobState, event: NodeFailed, at: float) -> list[JobEffect]:
     return run_round(job, RoundFailed(event.round, text, node_id), at)
 
 
+def _helper_died(job: JobState, event: HelperDied, at: float) -> list[JobEffect]:
+    if not _is_report_due(job, event.ref, event.round):
+        return []
+    if job.breakdown is None:
+        job.breakdown = causes.Breakdown(event.ref.node_id, event.text, at)
+    return run_round(job, RoundBroken(event.round, event.text, event.ref.node_id), at)
+
+
 def _blame(job: JobState, found: NodeFailed | Record | None, at: float) -> list[JobEffect]:
     """What an inquiry about a hang has come to, if it is over."""
     if isinstance(found, NodeFailed):
@@ -224,18 +239,3 @@ def _detail(job: JobState, event: FailuresDetailed, at: float) -> None:
         for failure in event.failures:
             if failure.local_rank == report.failure.local_rank:
                 report.failure = replace(failure, age_s=report.failure.age_s)
-
-
-def _enrolled(job: JobState, ref: NodeRef, round_: int) -> list[JobEffect]:
-    state = job.round
-    member = state.members.get(ref.node_id)
-    if state.phase is not Phase.ACTIVE or round_ != state.round or job.started:
-        return []
-    if member is None or member.ref != ref or member.standing is not Standing.RUNNING:
-        return []
-    job.enrolled.add(ref.node_id)
-    if len(job.enrolled) < len(state.places):
-        return []
-    job.started = True
-    running = [m.ref for m in state.members.values() if m.standing is Standing.RUNNING]
-    return [StartWorkers(ref, round_) for ref in running]

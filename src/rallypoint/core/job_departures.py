@@ -12,6 +12,7 @@ from rallypoint.core.events import (
     NodeDraining,
     NodeSucceeded,
     StopRound,
+    WorkersFinishing,
 )
 from rallypoint.core.job_events import (
     CheckpointAnswered,
@@ -46,11 +47,14 @@ def drains(job: JobState, event: NodeDrains, at: float) -> list[JobEffect]:
         job.drain_world = frozenset(place.node_id for place in job.round.places)
     job.drained.add(node_id)
     leaver = Leaver(event.ref, event.why, event.signal, at, event.notice_s, event.hosts)
+    is_held = job.notice is not None and node_id in job.notice.held
+    # A success before the drain counts, as it does where nobody is asked for a checkpoint.
+    effects = _withdraw(job, at) if is_held else []
     works = member.standing is Standing.RUNNING and not member.succeeded
     if not (event.notice_s and works and job.started and job.round.phase is Phase.ACTIVE):
-        return _leave(job, (leaver,), at, is_said=False)
+        return effects + _leave(job, (leaver,), at, is_said=False)
     text = f"node {node_id} is leaving: {event.why}"
-    effects: list[JobEffect] = [Record("node_draining", text, node_id)]
+    effects.append(Record("node_draining", text, node_id))
     if job.notice is None or job.notice.kind is not EndKind.DRAIN:
         effects += _open_notice(job, EndKind.DRAIN, text, at, leaver)
     else:
@@ -112,9 +116,11 @@ def want_checkpoint(notice: Notice, ref: NodeRef, at: float) -> WantCheckpoint:
 def answered(job: JobState, event: CheckpointAnswered, at: float) -> list[JobEffect]:
     """One node is ready."""
     notice, node_id = job.notice, event.ref.node_id
-    if notice is None or (event.round, event.number) != (notice.round, notice.number):
+    if not is_member(job, event.ref) or event.round != job.round.round:
         return []
-    if not is_member(job, event.ref):
+    if event.listens and event.number <= job.withdrawn:
+        return _saved_late(job, event, at)
+    if notice is None or (event.round, event.number) != (notice.round, notice.number):
         return []
     notice.awaited.discard(node_id)
     notice.some_listen |= event.listens
@@ -132,15 +138,13 @@ def succeeded_meanwhile(job: JobState, event: NodeSucceeded, at: float) -> list[
     if not is_member(job, event.ref):
         return []
     notice.held[node_id] = event
+    job.succeeded_at[node_id] = at
     done = CheckpointAnswered(event.ref, notice.round, notice.number, listens=drains)
     effects = answered(job, done, at)
     running = job.round.counts[Standing.RUNNING]
     if job.notice is not notice or notice.some_listen or len(notice.held) < running:
         return effects
-    job.notice = None
-    for held in notice.held.values():
-        effects += run_round(job, held, at)
-    return effects
+    return effects + _withdraw(job, at)
 
 
 def end_notice(job: JobState, at: float, cut_short: str = "") -> list[JobEffect]:
@@ -169,11 +173,45 @@ def keep_notice(job: JobState, at: float) -> list[JobEffect]:
     if state.phase is not Phase.ACTIVE or state.round != notice.round:
         job.notice, leavers = None, tuple(notice.leavers.values())
         return _leave(job, leavers, at, is_said=True) if leavers else []
-    if notice.kind is EndKind.GROWTH and not late_nodes.are_wanted(state):
-        job.notice = None
-        running = (m for m in state.members.values() if m.standing is Standing.RUNNING)
-        return [DropCheckpoint(m.ref, notice.round, notice.number) for m in running]
-    return []
+    return [] if late_nodes.are_wanted(state) else _withdraw(job, at)
+
+
+def before_it_goes(job: JobState, ref: NodeRef, at: float) -> list[JobEffect]:
+    """A node is gone, that may have been told to go, or that has succeeded."""
+    notice = job.notice
+    if is_leaver(job, ref):
+        return end_notice(job, at, f"node {ref} is gone")
+    held = notice.held.get(ref.node_id) if notice is not None else None
+    return _withdraw(job, at) if held is not None and held.ref == ref else []
+
+
+def _withdraw(job: JobState, at: float) -> list[JobEffect]:
+    """The notice ends and the round goes on: what was held back counts. Nothing is done for a
+    notice with which the round is going to end."""
+    notice = job.notice
+    if notice is None or not notice.may_be_withdrawn:
+        return []
+    job.notice, job.withdrawn = None, notice.number
+    effects: list[JobEffect] = [
+        DropCheckpoint(member.ref, notice.round, notice.number)
+        for member in job.round.members.values()
+        if member.standing is Standing.RUNNING and member.ref.node_id not in notice.held
+    ]
+    if notice.finishing:
+        effects += run_round(job, WorkersFinishing(notice.round), at)
+    for held in notice.held.values():
+        effects += run_round(job, held, at)
+    return effects
+
+
+def _saved_late(job: JobState, event: CheckpointAnswered, at: float) -> list[JobEffect]:
+    """A checkpoint was saved for a notice that was withdrawn: the workers may end, or have ended,
+    because of it. So the round ends with it all the same."""
+    notice = job.notice
+    if notice is None:
+        return run_round(job, GrowthReady(event.round), at)
+    notice.some_listen = True
+    return end_notice(job, at) if notice.is_over else []
 
 
 def is_leaver(job: JobState, ref: NodeRef) -> bool:

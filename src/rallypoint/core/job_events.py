@@ -26,6 +26,15 @@ class NodeFailed(Struct, frozen=True):
     failures: tuple[WorkerFailure, ...]
 
 
+class HelperDied(Struct, frozen=True):
+    """A process of Rallypoint that the round's workers need has died on this node: the round store,
+    or what passes on their output. What workers fail of from then on is a consequence."""
+
+    ref: NodeRef
+    round: int
+    text: str
+
+
 class FailuresDetailed(Struct, frozen=True):
     """The same failures, now with their messages and last lines."""
 
@@ -100,6 +109,7 @@ JobEvent = (
     Event
     | SessionLost
     | NodeFailed
+    | HelperDied
     | FailuresDetailed
     | NodeEnrolled
     | EnrolmentFailed

@@ -60,7 +60,12 @@ def conclude(job: JobState) -> NodeFailed | Record | None:
     if blamed is None:
         return Record("hang_suspected", "every worker has made progress since: no worker hangs")
     node_id, failure = blamed
-    return NodeFailed(job.round.members[node_id].ref, inquiry.round, (failure,))
+    member = job.round.members.get(node_id)
+    if member is None or member.standing is not Standing.RUNNING or member.succeeded:
+        # The others may have waited for it; who hangs all the same is suspected again.
+        text = f"the workers of node {node_id}, which were behind, have succeeded since: none hangs"
+        return Record("hang_suspected", text)
+    return NodeFailed(member.ref, inquiry.round, (failure,))
 
 
 def timers_wanted(job: JobState) -> dict[Timer, float]:

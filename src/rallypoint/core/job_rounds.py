@@ -19,6 +19,8 @@ from rallypoint.core.events import (
     RefuseNode,
     RoundReleased,
     RoundSettled,
+    RoundStarted,
+    StopDelayed,
     StopRound,
     TooManyLosses,
     WorldSucceeded,
@@ -65,6 +67,9 @@ def perform(job: JobState, effect: Effect, at: float) -> list[JobEffect]:
             faults += [loss.last_heard_at for loss in job.losses]
             age_s = max(at - min(faults), 0.0) if faults else None
             return _stop(job, round_, replace(reason, age_s=age_s))
+        case StopDelayed():
+            text = wording.many_are_slow_to_stop(effect, job.round.settings)
+            return [Record("patience", text)]
         case RoundSettled(round_):
             return _judge(job, round_, at)
         case WorldSucceeded():
@@ -73,6 +78,8 @@ def perform(job: JobState, effect: Effect, at: float) -> list[JobEffect]:
             return close(job, Outcome.TIMED_OUT, wording.nobody_came(job.round.settings, effect))
         case TooManyLosses(count):
             text = wording.too_many_lost(count, job.round.settings)
+            if job.breakdown is not None:
+                text += f"; now {job.breakdown.text}"
             return close(job, Outcome.INFRASTRUCTURE, text, cause=True)
         case ExpelNode(ref, why):
             record = Record("node_expelled", f"node {ref} was expelled: {why}", ref.node_id)
@@ -87,9 +94,12 @@ def _form(job: JobState, effect: FormWorld) -> list[JobEffect]:
     first = job.end_reason is None
     why = "the first round" if job.end_reason is None else job.end_reason.text
     job.assigned = assignments(effect, job.ledger.total, why)
-    job.reports, job.losses, job.end_reason = [], [], None
+    job.reports, job.losses, job.breakdown, job.end_reason = [], [], None, None
     job.enrolled, job.drained, job.succeeded_at = set(), set(), {}
+    job.unreached = {}
     job.started = len(effect.world) == 1
+    if job.started:
+        step_round(job.round, RoundStarted(effect.round))
     nodes = len(effect.world)
     job.world_workers = sum(seat.candidate.workers for seat in effect.world)
     size = f"{wording.count(nodes, 'node')}, {wording.count(job.world_workers, 'worker')}"
@@ -118,8 +128,11 @@ def _judge(job: JobState, round_: int, at: float) -> list[JobEffect]:
     if job.end_reason.kind is not EndKind.FAILURE:
         # What fails after a round was ended for another reason fails because of that end.
         job.reports = [r for r in job.reports if r.happened_at <= job.ended_at]
-    cause = causes.first_cause(round_ - 1, job.reports, job.losses)
+    cause = causes.first_cause(round_ - 1, job.reports, job.losses, job.breakdown)
     if cause is None or cause.failure is None:
+        if job.breakdown is not None and job.end_reason.kind is EndKind.FAILURE:
+            text, node_id = job.breakdown.text, job.breakdown.node_id
+            job.end_reason = EndReason(EndKind.INFRASTRUCTURE, text, node_id)
         if cause is not None and job.end_reason.kind is EndKind.FAILURE:
             job.end_reason = EndReason(EndKind.LOSS, causes.describe(cause), cause.node_id)
         if len(job.losses) > 1 and job.end_reason.kind is EndKind.LOSS:

@@ -30,6 +30,7 @@ class JobState(Struct):
     ledger: restart.Ledger = field(default_factory=restart.Ledger)
     reports: list[causes.Report] = field(default_factory=list)
     losses: list[NodeLoss] = field(default_factory=list)
+    breakdown: causes.Breakdown | None = None
     end_reason: EndReason | None = None
     ended_at: float = 0.0
     judged_round: int = 0
@@ -38,6 +39,8 @@ class JobState(Struct):
     assigned: dict[str, Assignment] = field(default_factory=dict)
     world_workers: int = 0
     enrolled: set[str] = field(default_factory=set)
+    unreached: dict[str, str] = field(default_factory=dict)
+    """Nodes that could not reach the store of rank 0, each with the reason."""
     started: bool = False
     drained: set[str] = field(default_factory=set)
     drain_began_at: float = 0.0
@@ -46,6 +49,8 @@ class JobState(Struct):
     """When each node said that its workers had ended well."""
     notice: Notice | None = None
     notices: int = 0
+    withdrawn: int = 0
+    """The number of the last notice that was withdrawn."""
     inquiry: Inquiry | None = None
     inquiries: int = 0
     verdict: Verdict | None = None
@@ -54,6 +59,11 @@ class JobState(Struct):
 def new_job(settings: SharedSettings) -> JobState:
     """A job that nobody has joined yet."""
     return JobState(RoundState(settings))
+
+
+def ended_job(settings: SharedSettings, verdict: Verdict) -> JobState:
+    """A job of which nothing is left but its verdict."""
+    return JobState(RoundState(settings, Phase.CLOSED), verdict=verdict)
 
 
 def status(job: JobState) -> JobStatus:
@@ -81,7 +91,7 @@ def close(
     found = None
     if cause:
         round_ = state.round if state.phase is Phase.ACTIVE else max(state.round - 1, 0)
-        found = causes.first_cause(round_, job.reports, job.losses)
+        found = causes.first_cause(round_, job.reports, job.losses, job.breakdown)
     last = state.round if state.phase is Phase.ACTIVE else max(state.round - 1, 0)
     budget = state.settings.max_restarts
     job.verdict = Verdict(outcome, text, last, job.ledger.total, budget, found, signal)

@@ -7,6 +7,7 @@ that is trusted: it triggers nothing for minutes, and would only keep the other 
 from __future__ import annotations
 
 from rallypoint.core.round_state import Member, Phase, RoundState, Standing, stand
+from rallypoint.core.routes import is_held_back
 
 
 def are_wanted(state: RoundState) -> bool:
@@ -43,8 +44,9 @@ def no_longer_waits(state: RoundState) -> None:
     """A place that somebody waited for is free: the first who stands by waits for it. O(N)."""
     if not state.counts[Standing.STANDBY] or not free_places(state):
         return
-    spares = [m for m in state.members.values() if m.standing is Standing.STANDBY]
-    _wait(state, next((m for m in spares if _trusted(state, m)), spares[0]))
+    spares = [m for m in state.members.values() if _is_spare(state, m)]
+    if spares:
+        _wait(state, next((m for m in spares if _trusted(state, m)), spares[0]))
 
 
 def quarantine_over(state: RoundState, node_id: str) -> None:
@@ -53,13 +55,20 @@ def quarantine_over(state: RoundState, node_id: str) -> None:
     member = state.members[node_id]
     if member.standing is Standing.WAITING:
         _arrived(state)
-    elif member.standing is Standing.STANDBY:
+    elif member.standing is Standing.STANDBY and state.phase is Phase.ACTIVE:
         seek_place(state, member)
+    elif member.standing is Standing.STANDBY:
+        stand(state, member, Standing.JOINED)
 
 
 def free_places(state: RoundState) -> int:
     """Places of the active world that nobody has and nobody waits for."""
     return state.settings.max_nodes - len(state.places) - state.counts[Standing.WAITING]
+
+
+def _is_spare(state: RoundState, member: Member) -> bool:
+    """It stands by, and may take part. A node that is held back has no place to wait for."""
+    return member.standing is Standing.STANDBY and not is_held_back(state, member.ref.node_id)
 
 
 def _trusted(state: RoundState, member: Member) -> bool:

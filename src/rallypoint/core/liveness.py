@@ -1,7 +1,11 @@
-"""Who is still there: leases, the reconnect grace, and mass silence (behaviours F2, F3).
+"""Who is still there: leases, the graces of connections, and mass silence (behaviours F2, F3).
 
-A member that says nothing is lost after its lease and a little more; one whose connection broke
-is lost after the reconnect grace. Two cases call for patience. When many vanish at once, the
+A member that says nothing is lost after its lease and a little more. One whose connection the peer
+ended is lost after the reconnect grace: as a rule its process is gone. One whose connection broke
+in any other way has longer, the reset grace: whatever sends resets and drops connections on the
+way lets the member live. One whose death is told by who knows is
+lost as soon as its connection is gone, for what it has said may still be on its way. Two cases call
+for patience. When many vanish at once, the
 network or this process is the more likely culprit than all of them. And when this process was
 itself not running, silence proves nothing. In both cases everybody gets the lease once more.
 
@@ -14,17 +18,25 @@ All times are seconds on one monotonic clock, given by the caller. Touching a me
 from __future__ import annotations
 
 from collections import OrderedDict
-from itertools import takewhile
+from itertools import islice, takewhile
 
 from msgspec import Struct
 
 SILENCE_SLACK_S = 0.5
 """A member's own fence falls at its lease: it has stopped before it is declared lost."""
+RESET_SHARE = 1 / 3
+"""Of the lease: the default of the reset grace. Time for some tries to reconnect."""
 MASS_MIN = 2
 MASS_SHARE = 0.05
+DIED = "its agent died, and its workers with it"
 SILENT_SHARE = 2 / 3
 """Of the lease: who said nothing for so long counts as missing too, when one is overdue. Members
 that went silent together were last heard up to a heartbeat apart."""
+
+
+def is_mass(number: int, nodes: int) -> bool:
+    """So many of the nodes at once have one cause, which is none of them."""
+    return number > max(MASS_MIN, int(nodes * MASS_SHARE))
 
 
 class Lost(Struct, frozen=True):
@@ -44,11 +56,19 @@ class Patience(Struct, frozen=True):
 class Liveness:
     """The last sign of life of every member."""
 
-    def __init__(self, lease_s: float, reconnect_grace_s: float) -> None:
+    def __init__(
+        self, lease_s: float, reconnect_grace_s: float, reset_grace_s: float | None = None
+    ) -> None:
+        """`reset_grace_s`: None for the reconnect grace."""
         self._lease_s = lease_s
         self._grace_s = reconnect_grace_s
+        self._reset_grace_s = reconnect_grace_s if reset_grace_s is None else reset_grace_s
         self._heard: OrderedDict[str, float] = OrderedDict()
-        self._vanished: OrderedDict[str, float] = OrderedDict()
+        self._ended: OrderedDict[str, float] = OrderedDict()
+        self._reset: OrderedDict[str, float] = OrderedDict()
+        self._dead: set[str] = set()
+        self._gone: dict[str, None] = {}
+        """Who is dead and has no connection, in order."""
         self._overdue: set[str] = set()
         self._patient_until = 0.0
         self._mass_seen = False
@@ -60,24 +80,49 @@ class Liveness:
         """A sign of life: also the first one, and one on a new connection."""
         self._heard[member] = now
         self._heard.move_to_end(member)
-        self._vanished.pop(member, None)
+        if member in self._dead:
+            return  # It has said so before it died.
+        self._ended.pop(member, None)
+        self._reset.pop(member, None)
         self._overdue.discard(member)
 
-    def vanished(self, member: str, now: float) -> None:
-        """Its connection ended without a farewell."""
-        if member in self._heard and member not in self._vanished:
-            self._vanished[member] = now
+    def vanished(self, member: str, now: float, *, reset: bool) -> None:
+        """Its connection ended without a farewell; `reset`: not because the peer has ended it."""
+        if member in self._dead:
+            self._gone[member] = None
+        elif member in self._heard and not self._has_vanished(member):
+            (self._reset if reset else self._ended)[member] = now
+
+    def died(self, member: str, now: float) -> None:
+        """It can't be heard again but for what is on its way, for the reconnect grace at most."""
+        if member in self._heard:
+            self._dead.add(member)
+            if self._has_vanished(member):
+                self._gone[member] = None
+            else:
+                self._ended[member] = now
+
+    def job_ended(self) -> None:
+        """Nobody waits for a place any more: who comes back within its lease hears the verdict."""
+        self._grace_s = self._reset_grace_s = self._lease_s
 
     def forget(self, member: str) -> None:
         """It is no member any more."""
+        self._dead.discard(member)
+        self._gone.pop(member, None)
         self._heard.pop(member, None)
-        self._vanished.pop(member, None)
+        self._ended.pop(member, None)
+        self._reset.pop(member, None)
         self._overdue.discard(member)
+
+    def last_heard_at(self, member: str, now: float) -> float:
+        """Its last sign of life; `now` for a stranger."""
+        return self._heard.get(member, now)
 
     def is_here(self, member: str, now: float) -> bool:
         """Connected, and heard so lately that nobody may take it for missing."""
         heard_at = self._heard.get(member)
-        if heard_at is None or member in self._vanished:
+        if heard_at is None or self._has_vanished(member):
             return False
         return now - heard_at <= self._lease_s * SILENT_SHARE
 
@@ -86,19 +131,25 @@ class Liveness:
         if lag_s < min(self._lease_s / 2, self._grace_s):
             return None
         self._patient_until = now + self._lease_s
-        return Patience(f"this process did not run for {lag_s:.1f} s")
+        return Patience(f"the coordinator itself did not run for {lag_s:.1f} s")
 
     def check(self, now: float) -> tuple[list[Lost], Patience | None]:
         """Who is lost now. Call it again at `next_check`."""
+        gone = [Lost(member, DIED, self._heard[member]) for member in self._gone]
+        for item in gone:
+            self.forget(item.member)
+        lost, patience = self._missing(now)
+        return gone + lost, patience
+
+    def _missing(self, now: float) -> tuple[list[Lost], Patience | None]:
         due = self._due(now)
         if not due:
-            self._mass_seen = self._mass_seen and bool(self._vanished)
+            self._mass_seen = self._mass_seen and bool(self._ended or self._reset)
             return [], None
         if now < self._patient_until:
             return [], None
-        limit = max(MASS_MIN, int(len(self._heard) * MASS_SHARE))
-        missing = len({*due, *self._vanished, *self._silent(now)})
-        if missing > limit and not self._mass_seen:
+        missing = len({*due, *self._ended, *self._reset, *self._silent(now)})
+        if is_mass(missing, len(self._heard)) and not self._mass_seen:
             self._mass_seen = True
             self._patient_until = now + self._lease_s
             why = f"{missing} of {len(self._heard)} nodes went silent at once"
@@ -114,9 +165,12 @@ class Liveness:
         """When to call `check` next, in seconds from `now`; None: there is nobody to watch."""
         if not self._heard:
             return None
+        if self._gone:
+            return 0.0
         deadline = next(iter(self._heard.values())) + self._lease_s + SILENCE_SLACK_S
-        if self._vanished:
-            deadline = min(deadline, next(iter(self._vanished.values())) + self._grace_s)
+        for vanished, grace_s in self._vanished():
+            for at in islice(vanished.values(), 1):
+                deadline = min(deadline, at + grace_s)
         return max(0.0, max(deadline, self._patient_until) - now)
 
     def _due(self, now: float) -> list[str]:
@@ -125,18 +179,28 @@ class Liveness:
             if now < heard_at + self._lease_s + SILENCE_SLACK_S:
                 break
             due.append(member)
-        for member, eof_at in self._vanished.items():
-            if now < eof_at + self._grace_s:
-                break
-            if member not in due:
-                due.append(member)
+        for vanished, grace_s in self._vanished():
+            for member, at in vanished.items():
+                if now < at + grace_s:
+                    break
+                if member not in due:
+                    due.append(member)
         return due
+
+    def _vanished(self) -> tuple[tuple[OrderedDict[str, float], float], ...]:
+        """Since when whose connection is gone, and how long that is tolerated."""
+        return (self._ended, self._grace_s), (self._reset, self._reset_grace_s)
+
+    def _has_vanished(self, member: str) -> bool:
+        return member in self._ended or member in self._reset
 
     def _silent(self, now: float) -> list[str]:
         since = now - self._lease_s * SILENT_SHARE
         return list(takewhile(lambda member: self._heard[member] < since, self._heard))
 
     def _why(self, member: str) -> str:
-        if member in self._vanished:
+        if member in self._dead:
+            return DIED
+        if self._has_vanished(member):
             return "its connection broke and did not come back"
         return f"it was silent for {self._lease_s:g} s"

@@ -1,8 +1,9 @@
 """Nodes that keep getting lost (behaviour R3).
 
 A node lost three times in ten minutes triggers nothing for a while when it comes back, twice as
-long with every further loss; a job that loses more nodes in an hour than it allows only burns
-its machines, and ends.
+long with every further loss. A job that has to begin a new round for lost nodes more often in an
+hour than it allows only burns its machines, and ends; how many nodes a round loses, a whole rack
+for example, does not matter.
 """
 
 from __future__ import annotations
@@ -16,13 +17,20 @@ QUARANTINE_MAX_S = 600.0
 
 
 def count_loss(state: RoundState, node_id: str) -> list[Effect]:
-    """A participant was lost."""
+    """A participant of the round that has just ended was lost, as its end or after it."""
     state.loss_count += 1
-    loss = Loss(state.loss_count, node_id)
-    state.losses.append(loss)
-    state.recent_losses.append(loss)
-    if len(state.losses) > state.settings.max_node_losses_per_hour:
-        return [TooManyLosses(len(state.losses))]
+    state.recent_losses.append(Loss(state.loss_count, node_id))
+    return count_round(state)
+
+
+def count_round(state: RoundState) -> list[Effect]:
+    """The round that has just ended was lost, or would have been for this too. Safe to repeat."""
+    ended = state.round - 1
+    if ended in state.lossy_rounds:
+        return []
+    state.lossy_rounds.append(ended)
+    if len(state.lossy_rounds) > state.settings.max_node_losses_per_hour:
+        return [TooManyLosses(len(state.lossy_rounds))]
     return []
 
 
@@ -39,6 +47,6 @@ def forget_recent(state: RoundState, loss_id: str) -> None:
     state.recent_losses = [loss for loss in state.recent_losses if str(loss.id) != loss_id]
 
 
-def forget(state: RoundState, loss_id: str) -> None:
+def forget(state: RoundState, round_: int) -> None:
     """An hour has passed."""
-    state.losses = [loss for loss in state.losses if str(loss.id) != loss_id]
+    state.lossy_rounds = [lossy for lossy in state.lossy_rounds if lossy != round_]

@@ -38,11 +38,15 @@ class SharedSettings(Struct, frozen=True, array_like=True):
     grow: bool = True
     """False: late nodes wait until the round ends for another reason."""
     max_node_losses_per_hour: int = 10
+    """So many rounds may lose nodes, however many each; the next one ends the job."""
     at_checkpoint: bool = False
     """Late nodes wait until the workers have saved a checkpoint."""
     hang_timeout_s: float = 0.0
     """A worker that is silent for so long ends the round; 0: none does. Equal on all nodes, because
     a rank that hangs silences all: the most impatient node would decide for everybody."""
+    reset_grace_s: float = 5.0
+    stop_patience_s: float = 60.0
+    """So much longer many nodes that are slow to stop at once are waited for; 0: not at all."""
 
     def first_difference(self, other: SharedSettings) -> tuple[str, object, object] | None:
         """The first setting that differs, as (name, self's value, other's value)."""
@@ -95,6 +99,8 @@ class EndKind(Enum):
     LOSS = "loss"
     DRAIN = "drain"
     GROWTH = "growth"
+    INFRASTRUCTURE = "infrastructure"
+    """A process of Rallypoint that the workers need has died: no worker is to blame."""
 
 
 class EndReason(Struct, frozen=True, array_like=True):

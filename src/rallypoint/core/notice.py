@@ -4,6 +4,11 @@ are asked to save one first. Pure.
 A notice belongs to one round. It is open from the first `NodeDrains` (or the first wish to grow at
 a checkpoint) until every participant has answered, the first leaver's time for it is over, or the
 round has ended for another reason. Then those that leave are drained, or late nodes admitted.
+
+Workers that end well while it is open may do so because they were asked, so that is held back. A
+notice ends in one of two ways: the round ends with it, and what was held is void, for everybody
+starts again; or it is withdrawn, and what was held counts. A wish to grow is withdrawn only while
+no node has told of a saved checkpoint: nobody has ended because of it then.
 """
 
 from __future__ import annotations
@@ -50,11 +55,18 @@ class Notice(Struct):
     """Workers have been asked and have saved a checkpoint, of at least one node."""
     held: dict[str, NodeSucceeded] = field(default_factory=dict)
     """Whose workers have all ended well meanwhile: because they were asked, or for good."""
+    finishing: bool = False
+    """A first worker has, in the same way."""
 
     @property
     def until(self) -> float:
         """When it ends at the latest; a growth has all the time of the world."""
         return min((x.began_at + x.notice_s for x in self.leavers.values()), default=inf)
+
+    @property
+    def may_be_withdrawn(self) -> bool:
+        """Nothing has been done for it."""
+        return self.kind is EndKind.GROWTH and not self.some_listen
 
     @property
     def is_over(self) -> bool:

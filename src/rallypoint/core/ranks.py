@@ -66,10 +66,13 @@ def sort_key(seat: Seat) -> tuple[object, ...]:
     return candidate.node_rank, natural_key(candidate.topology), natural_key(seat.ref.node_id)
 
 
-def order(previous: Sequence[Place], seats: Iterable[Seat]) -> list[Seat]:
+def order(
+    previous: Sequence[Place], seats: Iterable[Seat], not_first: Sequence[str] = ()
+) -> list[Seat]:
     """All of `seats` in rank order, given the world before. O(N log N).
 
-    Seats whose command line fixed their rank keep exactly that.
+    Seats whose command line fixed their rank keep exactly that. The nodes `not_first` are rank 0
+    only when there is no other.
     """
     seats = list(seats)
     if all(seat.candidate.node_rank >= 0 for seat in seats):
@@ -89,7 +92,11 @@ def order(previous: Sequence[Place], seats: Iterable[Seat]) -> list[Seat]:
     result = [seat or next(rest, None) for seat in placed]
     world = [seat for seat in result if seat is not None]
     world.extend(rest)
-    first = next((i for i, seat in enumerate(world) if seat.ref in survivors), 0)
+    first = min(
+        range(len(world)),
+        key=lambda i: (world[i].ref.node_id in not_first, world[i].ref not in survivors, i),
+        default=0,
+    )
     return [*world[first : first + 1], *world[:first], *world[first + 1 :]]
 
 

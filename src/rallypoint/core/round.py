@@ -41,7 +41,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from rallypoint.core import late_nodes, losses, ranks
+from rallypoint.core import late_nodes, losses, ranks, routes
 from rallypoint.core.events import (
     Effect,
     Event,
@@ -56,9 +56,13 @@ from rallypoint.core.events import (
     NodeLost,
     NodeSucceeded,
     RefuseNode,
+    RoundBroken,
     RoundFailed,
+    RoundNotStarted,
     RoundReleased,
     RoundSettled,
+    RoundStarted,
+    StopDelayed,
     StopRound,
     Timer,
     TimerEnded,
@@ -66,6 +70,7 @@ from rallypoint.core.events import (
     WorkersFinishing,
     WorldSucceeded,
 )
+from rallypoint.core.liveness import is_mass
 from rallypoint.core.model import EndKind, EndReason, NodeRef, Place
 from rallypoint.core.round_state import (
     Member,
@@ -98,18 +103,31 @@ def step(state: RoundState, event: Event) -> list[Effect]:
         case NodeDraining():
             return _draining(state, event)
         case GrowthReady(round_):
-            wanted = is_active(state, round_) and late_nodes.are_wanted(state)
-            return _grow(state) if wanted else []
+            return _grow(state) if is_active(state, round_) else []
         case RoundFailed(round_, text, node_id):
             if not is_active(state, round_):
                 return []
             reason = EndReason(EndKind.FAILURE, text, node_id)
             return _end_round(state, reason) + _proceed(state)
+        case RoundBroken(round_, text, node_id):
+            if is_active(state, round_):
+                reason = EndReason(EndKind.INFRASTRUCTURE, text, node_id)
+                return _end_round(state, reason) + losses.count_round(state) + _proceed(state)
+            return losses.count_round(state) if state.held and round_ == state.round - 1 else []
         case RoundReleased(round_):
             if state.phase is Phase.ACTIVE or round_ != state.round:
                 return []
             state.held = False
             return _try_complete(state)
+        case RoundStarted(round_):
+            if is_active(state, round_):
+                routes.started(state)
+            return []
+        case RoundNotStarted(round_, text):
+            if not is_active(state, round_):
+                return []
+            ended = _end_round(state, EndReason(EndKind.LOSS, text))
+            return ended + routes.give_up_on(state, event) + _proceed(state)
         case WorkersFinishing(round_):
             if is_active(state, round_):
                 state.finishing = True
@@ -152,14 +170,15 @@ def _joined(state: RoundState, event: NodeJoined) -> list[Effect]:
 
 def _arrive(state: RoundState, event: NodeJoined) -> Member:
     """A node that was not a member: a candidate now, or a late one."""
-    quarantine_s = losses.quarantine_s(state, event.ref.node_id)
+    node_id = event.ref.node_id
+    quarantine_s = max(losses.quarantine_s(state, node_id), routes.held_back_s(state, node_id))
     if quarantine_s:
-        state.quarantine[event.ref.node_id] = quarantine_s
-    late = state.phase is Phase.ACTIVE
-    standing = Standing.STANDBY if late else Standing.JOINED
+        state.quarantine[node_id] = quarantine_s
+    late, held_back = state.phase is Phase.ACTIVE, routes.is_held_back(state, node_id)
+    standing = Standing.STANDBY if late or held_back else Standing.JOINED
     member = Member(event.ref, event.seq, event.candidate, standing)
     add(state, member)
-    if late:
+    if late and not held_back:
         late_nodes.seek_place(state, member)
     return member
 
@@ -168,7 +187,7 @@ def _come_back(state: RoundState, member: Member, event: NodeJoined) -> list[Eff
     """A member joins again: it has stopped, or its workers ended without our asking."""
     effects: list[Effect] = []
     if member.standing is Standing.RUNNING:
-        text = f"node {member.ref} lost its workers"
+        text = f"node {member.ref} came back without its workers"
         effects = _end_round(state, EndReason(EndKind.LOSS, text, member.ref.node_id))
     member.seq, member.candidate = event.seq, event.candidate
     if member.standing is Standing.STOPPING:
@@ -207,6 +226,7 @@ def _forget(state: RoundState, member: Member, why: str, *, lost: bool) -> list[
         effects = _end_round(state, EndReason(kind, text, ref.node_id))
     if counts_as_loss and standing in (Standing.RUNNING, Standing.STOPPING):
         effects += losses.count_loss(state, ref.node_id)
+    routes.gone(state, ref)
     return effects
 
 
@@ -228,6 +248,7 @@ def _draining(state: RoundState, event: NodeDraining) -> list[Effect]:
     if was_running:
         text = f"node {ref} is leaving: {event.why}"
         effects = _end_round(state, EndReason(EndKind.DRAIN, text, ref.node_id))
+    routes.gone(state, ref)
     return effects + _proceed(state)
 
 
@@ -251,10 +272,11 @@ def _timer_ended(state: RoundState, timer: Timer) -> list[Effect]:
             return _complete(state)
         case TimerKind.JOIN:
             here = {m.ref.node_id for m in state.members.values() if m.standing is Standing.JOINED}
-            missing = tuple(p.node_id for p in state.places if p.node_id not in here)
-            return [JoinTimedOut(state.round, tuple(sorted(here)), missing)]
+            held_back = routes.held_back(state)
+            gone = (p.node_id for p in state.places if p.node_id not in {*here, *held_back})
+            return [JoinTimedOut(state.round, tuple(sorted(here)), tuple(gone), held_back)]
         case TimerKind.STOP:
-            return _give_up_on_stopping(state)
+            return _stop_overdue(state)
         case TimerKind.GROWTH_INTERVAL:
             state.growth_allowed = True
             return _try_grow(state)
@@ -264,19 +286,24 @@ def _timer_ended(state: RoundState, timer: Timer) -> list[Effect]:
             return _try_grow(state)
         case TimerKind.QUARANTINE:
             late_nodes.quarantine_over(state, timer.id)
-            return _try_grow(state)
+            return _proceed(state)
         case TimerKind.LOSS_RECENT:
             losses.forget_recent(state, timer.id)
         case TimerKind.LOSS_HOUR:
-            losses.forget(state, timer.id)
+            losses.forget(state, timer.round)
         case _:
             pass  # the job's own
     return []
 
 
-def _give_up_on_stopping(state: RoundState) -> list[Effect]:
+def _stop_overdue(state: RoundState) -> list[Effect]:
+    """Some have not stopped: give them up, unless so many at once that none is to blame."""
     stuck = [m.ref for m in state.members.values() if m.standing is Standing.STOPPING]
-    why = f"would not stop within {state.stop_grace_s + STOP_SLACK_S:g} s"
+    after_s, more_s = state.stop_grace_s + STOP_SLACK_S, state.settings.stop_patience_s
+    if not state.is_patient and more_s and is_mass(len(stuck), len(state.places)):
+        state.is_patient = True
+        return [StopDelayed(len(stuck), len(state.places), after_s)]
+    why = f"would not stop within {after_s + (more_s if state.is_patient else 0):g} s"
     effects: list[Effect] = []
     for ref in stuck:
         effects.append(ExpelNode(ref, why, final=False))
@@ -289,7 +316,7 @@ def _end_round(state: RoundState, reason: EndReason) -> list[Effect]:
     ended = state.round
     state.phase, state.round, state.held = Phase.FORMING, ended + 1, True
     state.finishing, state.succeeded, state.eager_waiting = False, 0, 0
-    state.roster_size, state.stop_grace_s = 0, 0.0
+    state.roster_size, state.stop_grace_s, state.is_patient = 0, 0.0, False
     for member in state.members.values():
         member.succeeded = False
         match member.standing:
@@ -299,7 +326,8 @@ def _end_round(state: RoundState, reason: EndReason) -> list[Effect]:
             case Standing.WAITING:
                 stand(state, member, Standing.JOINED)
             case Standing.STANDBY:
-                stand(state, member, Standing.JOINED)
+                if not routes.is_held_back(state, member.ref.node_id):
+                    stand(state, member, Standing.JOINED)
                 continue
             case _:
                 continue
@@ -341,7 +369,7 @@ def _complete(state: RoundState) -> list[Effect]:
     seats = {m.ref: ranks.Seat(m.ref, m.candidate) for m in joined}
     first_served = sorted(joined, key=lambda m: (not m.in_roster, ranks.sort_key(seats[m.ref])))
     chosen = [seats[m.ref] for m in first_served[: state.settings.max_nodes]]
-    world = ranks.order(state.places, chosen)
+    world = ranks.order(state.places, chosen, not_first=state.passed_over)
     for member in first_served:
         member.in_roster = False
         stand(state, member, Standing.STANDBY)
@@ -367,4 +395,6 @@ def _try_grow(state: RoundState) -> list[Effect]:
 def _grow(state: RoundState) -> list[Effect]:
     waiting = state.eager_waiting
     text = f"{waiting} more node{'s' if waiting > 1 else ''} joined"
+    if not waiting:
+        text = "the workers have saved a checkpoint for nodes that have gone since"
     return _end_round(state, EndReason(EndKind.GROWTH, text)) + _settle(state)

@@ -47,10 +47,19 @@ class Member(Struct, array_like=True):
 
 
 class Loss(Struct, frozen=True, array_like=True):
-    """A participant that was lost; kept for an hour."""
+    """A participant that was lost; kept for ten minutes."""
 
     id: int
     node_id: str
+
+
+class BadRoute(Struct, frozen=True, array_like=True):
+    """A node could not reach the round store of another."""
+
+    host: NodeRef
+    """Rank 0 of the last round that failed so."""
+    failures: int
+    """In a row."""
 
 
 class RoundState(Struct, array_like=True):
@@ -79,11 +88,20 @@ class RoundState(Struct, array_like=True):
     eager_waiting: int = 0
     """Waiting nodes that may trigger a growth (not quarantined)."""
     stop_grace_s: float = 0.0
-    losses: list[Loss] = field(default_factory=list)
+    is_patient: bool = False
+    """Many are slow to stop, and are waited for longer."""
+    lossy_rounds: list[int] = field(default_factory=list)
+    """Rounds of the last hour that have lost participants, however many."""
     recent_losses: list[Loss] = field(default_factory=list)
     loss_count: int = 0
     quarantine: dict[str, float] = field(default_factory=dict)
     """Members that trigger nothing for so many seconds, by node id."""
+    bad_routes: dict[str, BadRoute] = field(default_factory=dict)
+    """By the id of the node that could not reach the store of rank 0."""
+    passed_over: list[str] = field(default_factory=list)
+    """Nodes that are not rank 0 while there is another, since others did not reach their store."""
+    started_world: frozenset[str] = frozenset()
+    """The incarnations of the last world whose nodes all reached the store of rank 0."""
     departed: dict[str, int] = field(default_factory=dict)
     """The last join of each incarnation that is gone: older joins are void."""
 

@@ -15,6 +15,8 @@ RECENT_LOSS_S = 600.0
 LOSS_HOUR_S = 3600.0
 STOP_SLACK_S = 2.0
 """A node that has not stopped so long after its own grace "would not stop"."""
+PATIENCE = "patience"
+"""Names the wait for many that have not stopped by then."""
 
 
 def timers_wanted(state: RoundState) -> dict[Timer, float]:
@@ -27,8 +29,8 @@ def timers_wanted(state: RoundState) -> dict[Timer, float]:
             _while_active(state, wanted)
         case Phase.FORMING | Phase.LAST_CALL:
             _while_forming(state, wanted)
-    for loss in state.losses:
-        wanted[Timer(TimerKind.LOSS_HOUR, id=str(loss.id))] = LOSS_HOUR_S
+    for round_ in state.lossy_rounds:
+        wanted[Timer(TimerKind.LOSS_HOUR, round_)] = LOSS_HOUR_S
     for loss in state.recent_losses:
         wanted[Timer(TimerKind.LOSS_RECENT, id=str(loss.id))] = RECENT_LOSS_S
     for node_id, length_s in state.quarantine.items():
@@ -56,6 +58,9 @@ def _while_forming(state: RoundState, wanted: dict[Timer, float]) -> None:
     if state.phase is Phase.LAST_CALL:
         wanted[Timer(TimerKind.LAST_CALL, state.round)] = settings.last_call_s
     elif state.counts[Standing.STOPPING]:
-        wanted[Timer(TimerKind.STOP, state.round)] = state.stop_grace_s + STOP_SLACK_S
+        if state.is_patient:
+            wanted[Timer(TimerKind.STOP, state.round, PATIENCE)] = settings.stop_patience_s
+        else:
+            wanted[Timer(TimerKind.STOP, state.round)] = state.stop_grace_s + STOP_SLACK_S
     elif state.members and state.counts[Standing.JOINED] < settings.min_nodes:
         wanted[Timer(TimerKind.JOIN, state.round)] = settings.join_timeout_s

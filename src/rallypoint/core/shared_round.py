@@ -67,9 +67,14 @@ class SharedState(Struct, array_like=True):
     """Why there is a new round, or why the job is closed: one sentence."""
 
 
-def new_state(settings: SharedSettings, job: str, writer: str) -> SharedState:
-    """A job that nobody has joined yet."""
-    return SharedState(job, 0, writer, RoundState(settings), {})
+def new_state(settings: SharedSettings, job: str, writer: str, own_letter: int = 0) -> SharedState:
+    """A job that nobody has joined yet.
+
+    `own_letter`: the number of the letter of whoever makes it. Letters before that may be those of
+    nodes that died with an earlier life of the job: they are void, and who lives writes another.
+    """
+    letters = max(own_letter - 1, 0)
+    return SharedState(job, 0, writer, RoundState(settings), {}, letters=letters)
 
 
 def apply(shared: SharedState, event: Event, writer: str) -> list[Effect]:

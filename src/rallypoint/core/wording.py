@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from rallypoint.core.events import JoinTimedOut
+from rallypoint.core.events import JoinTimedOut, StopDelayed
 from rallypoint.core.model import NodeRef, SharedSettings
 
 STACKS = "what it was doing:"
@@ -59,13 +59,24 @@ def nobody_came(settings: SharedSettings, timeout: JoinTimedOut) -> str:
     waited = f"waited {settings.join_timeout_s:g} s for {count(settings.min_nodes, 'node')}"
     here = f"only {len(timeout.joined)} joined: {names(timeout.joined) or 'none'}"
     missing = f"; missing: {names(timeout.missing)}" if timeout.missing else ""
-    return f"{waited}, {here}{missing}"
+    held_back = ""
+    if timeout.held_back:
+        held_back = f"; did not reach the round store: {names(timeout.held_back)}"
+    return f"{waited}, {here}{missing}{held_back}"
 
 
-def too_many_lost(lost: int, settings: SharedSettings) -> str:
+def too_many_lost(rounds: int, settings: SharedSettings) -> str:
     """The job only burns its nodes."""
-    were, limit = "was" if lost == 1 else "were", settings.max_node_losses_per_hour
-    return f"{count(lost, 'node')} {were} lost within an hour (--max-node-losses {limit})"
+    limit = settings.max_node_losses_per_hour
+    ended = f"{count(rounds, 'round')} ended within an hour"
+    why = "by the loss of nodes or of Rallypoint's own processes"
+    return f"{ended} {why} (--max-node-losses {limit})"
+
+
+def many_are_slow_to_stop(delayed: StopDelayed, settings: SharedSettings) -> str:
+    """Why a round is not formed yet."""
+    late = f"{delayed.late} of {delayed.nodes} nodes have not stopped after {delayed.after_s:g} s"
+    return f"{late}: waiting up to {settings.stop_patience_s:g} s more (--stop-patience)"
 
 
 def rank_taken(node_rank: int, holder: NodeRef, host: str) -> str:

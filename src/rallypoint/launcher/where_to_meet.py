@@ -72,6 +72,7 @@ def where_to_meet(
         join_settle_s=shared.join_settle_s,
         min_growth_interval_s=shared.min_growth_interval_s,
         max_node_losses_per_hour=shared.max_node_losses_per_hour,
+        stop_patience_s=shared.stop_patience_s,
     )
     if alone:
         return replace(config, is_host=True), settings.access

@@ -10,28 +10,25 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 # What Python itself ignores: its programs expect BrokenPipeError and OSError instead of death.
 IGNORED_BY_PYTHON = frozenset({signal.SIGPIPE, signal.SIGXFSZ})
 
-# What schedulers, shells and people send to every process of a job at once.
+Handler = Callable[[int, FrameType | None], None]
+
+_FAULTS = {signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV}
+_FAULTS |= {signal.SIGSYS, signal.SIGTRAP}
+_HARMLESS = {signal.SIGCHLD, signal.SIGCONT, signal.SIGURG, signal.SIGWINCH}
+_REFUSED_BY_NOBODY = {signal.SIGKILL, signal.SIGSTOP}
 SENT_TO_EVERYBODY = frozenset(
-    {
-        signal.SIGTERM,
-        signal.SIGINT,
-        signal.SIGHUP,
-        signal.SIGQUIT,
-        signal.SIGUSR1,
-        signal.SIGUSR2,
-        signal.SIGTSTP,
-        signal.SIGTTIN,
-        signal.SIGTTOU,
-        signal.SIGALRM,
-        signal.SIGXCPU,
-    }
+    set(signal.valid_signals()) - _FAULTS - _HARMLESS - _REFUSED_BY_NOBODY - IGNORED_BY_PYTHON
 )
+"""All that schedulers, shells and people may send to every process of a job at once to end or stop
+it: Slurm sends any signal that its user names, systemd that of `KillSignal=`. A process that
+serves an agent ignores these, and ends with its agent."""
 
 
 def handled_signals() -> list[signal.Signals | int]:
@@ -65,6 +62,37 @@ def keep_dispositions() -> Iterator[None]:
         signal.set_wakeup_fd(wakeup_fd)
 
 
+@contextmanager
+def hold_what_handlers_raise(on_error: Callable[[BaseException], None]) -> Iterator[None]:
+    """Have `on_error` told what the program's own handlers raise, instead of whatever code their
+    signal interrupts: that may be a callback of an event loop, which would take it for its own.
+
+    For the main thread. Handlers that are set meanwhile are not concerned.
+    """
+
+    def holding(handler: Callable[[int, FrameType | None], object]) -> Handler:
+        def run(number: int, frame: FrameType | None) -> None:
+            try:
+                handler(number, frame)
+            except BaseException as error:
+                on_error(error)
+
+        return run
+
+    held: dict[int, tuple[Handler, Handler]] = {}
+    for number in signal.valid_signals():
+        before = signal.getsignal(number)
+        if callable(before) and number not in _REFUSED_BY_NOBODY:
+            held[number] = before, holding(before)
+            signal.signal(number, held[number][1])
+    try:
+        yield
+    finally:
+        for changed, (theirs, ours) in held.items():
+            if signal.getsignal(changed) is ours:
+                signal.signal(changed, theirs)
+
+
 def changed_signals() -> list[signal.Signals | int]:
     """Signals whose disposition is not the default, those set by foreign C code included."""
     return [
@@ -72,9 +100,7 @@ def changed_signals() -> list[signal.Signals | int]:
     ]
 
 
-def reset_in_child(
-    changed: Iterable[signal.Signals | int], ignored: frozenset[signal.Signals]
-) -> None:
+def reset_in_child(changed: Iterable[signal.Signals | int], ignored: frozenset[int]) -> None:
     """In a forked child: defaults for `changed`, SIG_IGN for `ignored`, and an empty mask."""
     signal.set_wakeup_fd(-1)
     for number in changed:

@@ -54,21 +54,21 @@ def fork_process(
     *,
     name: str,
     keep_fds: Iterable[int] = (),
-    ignored_signals: Iterable[signal.Signals] = (),
     dies_with_parent: bool = True,
 ) -> ForkedProcess:
     """Run `body` in a forked child, which exits 0 when it returns and 1 when it raises.
 
-    The child leads its own session, dies (SIGKILL) with this process unless told otherwise, has
-    Python's default signal dispositions but for `ignored_signals`, and no descriptor above 2 but
-    `keep_fds`. Its name (at most 15 bytes count) shows in `ps -o comm`. Works within a callback of
-    a running event loop: the child never returns to it, and may run a loop of its own.
+    The child leads its own session, dies (SIGKILL) with this process unless told otherwise, and
+    has no descriptor above 2 but `keep_fds`. It never dies of what others send to every process of
+    a job (`SENT_TO_EVERYBODY`); all other dispositions are Python's defaults. Its name (at most 15
+    bytes count) shows in `ps -o comm`. Works within a callback of a running event loop: the child
+    never returns to it, and may run a loop of its own.
 
     Raises OSError when the system can't fork.
     """
     prctl = syscalls.load_prctl()
     keep = frozenset(keep_fds)
-    ignored = dispositions.IGNORED_BY_PYTHON.union(ignored_signals)
+    ignored = dispositions.IGNORED_BY_PYTHON | dispositions.SENT_TO_EVERYBODY
     changed = dispositions.changed_signals()
     parent_pid = os.getpid()
     dispositions.keep_exit_statuses()
@@ -82,7 +82,9 @@ def fork_process(
         _set_name(name)
         body()
 
-    with dispositions.blocked(dispositions.handled_signals()):
+    # Blocked, they can't end it before it ignores them.
+    held = dispositions.SENT_TO_EVERYBODY.union(dispositions.handled_signals())
+    with dispositions.blocked(held):
         pid = os.fork()
         if pid == 0:
             _run_and_exit(begin)

@@ -1,12 +1,16 @@
-"""The guard: a small process that ends all workers when the agent was killed (behaviour A6).
+"""The guard: a small process that ends all workers when the agent was killed (behaviour A6), or
+when it is stopped and the lease of the node is over (behaviour F2).
 
 Parent-death signals reach the workers only; the guard reaches their children too. Each worker
 registers itself between fork and exec, so that there is no moment in which it could be missed, and
 the agent has it forgotten before it reaps the worker, so that the number can't be a stranger's.
-It also removes the agent's temporary directories.
+It also tells the coordinator that the agent died, once the workers are dead, and removes the
+agent's temporary directories.
 
-The channel is one pipe of 4-byte records: +pid registers, -pid forgets. Its end of file is the
-death of the agent, for nobody else keeps the write end.
+The channel is one pipe of 4-byte records: +pid registers, -pid forgets, and with one more bit set
+pid is a helper, which no lease ends; 0 only wakes the guard. Its end of file is the death of the
+agent, for nobody else keeps the write end. The lease is in memory that both share: a renewal is one
+write to it, and wakes nobody.
 """
 
 from __future__ import annotations
@@ -17,11 +21,15 @@ import signal
 import struct
 from collections.abc import Sequence
 
+from rallypoint.core import fence
 from rallypoint.process import sessions, syscalls
-from rallypoint.process.dispositions import SENT_TO_EVERYBODY
 from rallypoint.process.forks import ForkedProcess, fork_process
+from rallypoint.process.shared_page import SharedPage, boot_time_ns
 
 _RECORD = struct.Struct("=i")
+_HELPER = 1 << 30
+"""Above all pids."""
+_LONGEST_POLL_MS = 3_600_000
 _STOP_TIMEOUT_MS = 2000
 _KILL_PASSES = 20
 _BURST_MS = 100
@@ -39,30 +47,33 @@ def register_self(child_fd: int) -> None:
 class Guard:
     """The agent's handle of its guard. Start it before the event loop, stop it last."""
 
-    def __init__(self, process: ForkedProcess, channel: int, lifeline: int) -> None:
-        self._process = process
+    def __init__(
+        self, process: ForkedProcess, channel: int, lifeline: int, page: SharedPage
+    ) -> None:
+        self._process, self._page = process, page
         self._channel = channel
         self._lifeline = lifeline
 
     @classmethod
-    def start(cls, temporary_dirs: Sequence[str] = ()) -> Guard:
+    def start(cls, temporary_dirs: Sequence[str] = (), page: SharedPage | None = None) -> Guard:
         """Fork the guard. Also makes sure that descriptors 0 to 2 are open (see syscalls).
 
         `temporary_dirs`, absolute paths, are removed with all in them at the end, whatever that is.
+        `page`: what an earlier guard was told by.
 
         May be called again while a loop runs, to replace a guard that was killed; the workers that
         live must then be registered again.
         """
+        page = page or SharedPage()
         syscalls.open_standard_fds()
         channel_read, channel_write = syscalls.pipe_above_standard_fds()
         lifeline_read, lifeline_write = syscalls.pipe_above_standard_fds()
         agent_pid = os.getpid()
         try:
             process = fork_process(
-                lambda: _watch(channel_read, agent_pid, temporary_dirs),
+                lambda: _watch(channel_read, agent_pid, temporary_dirs, page),
                 name="rallypoint-grd",
                 keep_fds=(channel_read, lifeline_write),
-                ignored_signals=SENT_TO_EVERYBODY,
                 dies_with_parent=False,
             )
         except BaseException:
@@ -73,7 +84,7 @@ class Guard:
             os.close(channel_read)
             os.close(lifeline_write)
         os.set_blocking(channel_write, False)  # A stopped guard must not stop the agent.
-        return cls(process, channel_write, lifeline_read)
+        return cls(process, channel_write, lifeline_read, page)
 
     @property
     def pid(self) -> int:
@@ -96,9 +107,23 @@ class Guard:
         """Have a living worker guarded that registered with an earlier guard."""
         _write(self._channel, pid)
 
+    def spare(self, pid: int) -> None:
+        """This registered process is no worker: it dies with the agent, but with no lease."""
+        _write(self._channel, pid | _HELPER)
+
+    def hold(self, until_s: float) -> None:
+        """The workers may live until then, in seconds on CLOCK_BOOTTIME; 0: as long as they want.
+        The guard ends them a moment later if nobody else does."""
+        had_fence = self._page.held_until_ns > 0
+        self._page.hold(until_s)
+        if until_s and not had_fence:
+            _write(self._channel, 0)
+
     def forget(self, pid: int) -> None:
-        """The session of this worker is empty. Must come before the worker is reaped."""
-        _write(self._channel, -pid)
+        """The session of this worker is empty. Must come before the worker is reaped. A guard that
+        was stopped has killed it and knows of nobody any more."""
+        if self._channel >= 0:
+            _write(self._channel, -pid)
 
     def stop(self) -> None:
         """End the guard and reap it; what is still registered is killed. Safe to call again.
@@ -125,11 +150,32 @@ def _write(fd: int, record: int) -> None:
         pass  # The guard is dead or stopped; see `register_self`.
 
 
-def _watch(channel: int, agent_pid: int, temporary_dirs: Sequence[str]) -> None:
+class _Registered:
+    """Who is guarded, as the records say."""
+
+    def __init__(self) -> None:
+        self.pids: set[int] = set()
+        self.workers: set[int] = set()
+        self.killed: set[int] = set()
+        """Workers whose lease was over."""
+
+    def apply(self, record: int) -> None:
+        pid = abs(record) & ~_HELPER
+        if record < 0:
+            for known in (self.pids, self.workers, self.killed):
+                known.discard(pid)
+        elif record & _HELPER:
+            self.workers.discard(pid)
+        elif record:
+            self.pids.add(pid)
+            self.workers.add(pid)
+
+
+def _watch(channel: int, agent_pid: int, temporary_dirs: Sequence[str], page: SharedPage) -> None:
     """The guard's life: read records until the agent is gone, then kill what is registered."""
     _let_go()
-    registered: set[int] = set()
-    agent = _open_agent(agent_pid)
+    registered = _Registered()
+    agent = syscalls.try_pidfd_open(agent_pid)
     waiting = select.poll()
     waiting.register(channel, select.POLLIN)
     if agent is not None:
@@ -142,13 +188,15 @@ def _watch(channel: int, agent_pid: int, temporary_dirs: Sequence[str]) -> None:
     os.set_blocking(channel, False)
     agent_lives = os.getppid() == agent_pid
     while agent_lives:
-        ready = {fd for fd, _ in waiting.poll()}
+        ready = {fd for fd, _ in waiting.poll(_poll_ms(page, registered))}
         agent_lives = _read_records(channel, registered) and agent not in ready
-        if agent_lives and agent is not None:
+        _keep_fence(page, registered)
+        if ready and agent_lives and agent is not None:
             # Records come in bursts, at the moment when the machine has better to do: take the
             # rest of a burst at once, but the end of the agent or of its pipe at any time.
             bursting.poll(_BURST_MS)
-    _kill(registered)
+    if _kill(registered.pids):
+        _tell_of_death(page.notice)
     remaining = [path for path in temporary_dirs if os.path.isdir(path)]
     if remaining:
         from shutil import rmtree
@@ -157,7 +205,26 @@ def _watch(channel: int, agent_pid: int, temporary_dirs: Sequence[str]) -> None:
             rmtree(path, ignore_errors=True)
 
 
-def _read_records(channel: int, registered: set[int]) -> bool:
+def _poll_ms(page: SharedPage, registered: _Registered) -> int | None:
+    """Until somebody may be overdue. Time that the machine is suspended for does not count here: it
+    is noticed at the wake-up."""
+    look_ns = fence.next_look_ns(
+        page.held_until_ns, boot_time_ns(), registered.workers, registered.killed
+    )
+    return None if look_ns is None else min(look_ns // 1_000_000 + 1, _LONGEST_POLL_MS)
+
+
+def _keep_fence(page: SharedPage, registered: _Registered) -> None:
+    """Kill those whose lease is over. They stay registered until the agent forgets them."""
+    overdue = fence.overdue(
+        page.held_until_ns, boot_time_ns(), registered.workers, registered.killed
+    )
+    if overdue:
+        registered.killed |= overdue
+        _kill(overdue)
+
+
+def _read_records(channel: int, registered: _Registered) -> bool:
     """Apply what the pipe holds now; False at its end. Writes are whole records, so reads are."""
     while True:
         try:
@@ -167,30 +234,35 @@ def _read_records(channel: int, registered: set[int]) -> bool:
         if not data:
             return False
         for (record,) in _RECORD.iter_unpack(data):
-            if record > 0:
-                registered.add(record)
-            else:
-                registered.discard(-record)
+            registered.apply(record)
 
 
-def _kill(registered: set[int]) -> None:
-    for pid in registered:
+def _kill(leaders: set[int]) -> bool:
+    """Whether nothing of their sessions lives any more."""
+    for pid in leaders:
         syscalls.signal_group(pid, signal.SIGKILL)
     # Members of other groups in the same sessions; again, because a fork may escape one pass.
     for _ in range(_KILL_PASSES):
-        members = sessions.live_members(registered)
+        members = sessions.live_members(leaders)
         if not members:
-            return
+            return True
         for member in members:
             sessions.kill_member(member)
         select.select([], [], [], 0.01)
+    return False
 
 
-def _open_agent(agent_pid: int) -> int | None:
+def _tell_of_death(notice: bytes) -> None:
+    """Who says farewell takes the notice away before; else the connection's end alone tells."""
+    if not notice:
+        return
     try:
-        return syscalls.pidfd_open(agent_pid)
-    except OSError:
-        return None
+        # Imported now: a guard as a rule has nothing to tell.
+        from rallypoint.process.death_notice import tell
+
+        tell(notice)
+    except Exception:
+        return  # It has no console, and must still remove what the agent has left.
 
 
 def _let_go() -> None:

@@ -37,6 +37,11 @@ def out_of_files(error: BaseException | None) -> InfrastructureError | None:
             return None
 
 
+def descriptors_for(workers: int) -> int:
+    """How many so many workers cost their agent."""
+    return _PER_WORKER * workers
+
+
 def have_descriptors_for(workers: int) -> None:
     """See to it that an agent of so many workers does not run out of descriptors: raise the soft
     limit of this process as far as needed.
@@ -46,7 +51,7 @@ def have_descriptors_for(workers: int) -> None:
     hard limit is in the way.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _open_count() + _FOR_THE_AGENT + _PER_WORKER * workers
+    wanted = _open_count() + _FOR_THE_AGENT + descriptors_for(workers)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return
     try:

@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from rallypoint.errors import InfrastructureError, UsageError
-from rallypoint.process import syscalls
+from rallypoint.process import dispositions, syscalls
 from rallypoint.process.guard import Guard
 from rallypoint.process.spawn import Command, WorkerForkError, WorkerProcess, abandon, spawn_workers
 
@@ -90,13 +90,15 @@ class PreparedProcess:
         try:
             argv = [*preparation.interpreter, "-u", PROGRAM, str(theirs.fileno())]
             shown = {**environ, **dict.fromkeys(KEPT_AT_ONE, "1")}
-            command = Command(argv, shown, pass_fds=(theirs.fileno(),))
+            ignored = dispositions.SENT_TO_EVERYBODY
+            command = Command(argv, shown, pass_fds=(theirs.fileno(),), ignored_signals=ignored)
             process = spawn_workers([command], guard)[0]
         except BaseException:
             ours.close()
             raise
         finally:
             theirs.close()
+        guard.spare(process.pid)
         prepared = cls(process, ours, guard)
         fds = [] if preparation.call_fd is None else [preparation.call_fd]
         try:
@@ -162,6 +164,7 @@ class PreparedProcess:
         """The guard was replaced."""
         self._guard = guard
         guard.register(self.pid)
+        guard.spare(self.pid)
 
     def stop(self) -> None:
         """Kill and reap it. Its workers live on. Call exactly once."""
@@ -192,5 +195,8 @@ class PreparedProcess:
                 raise PreparedProcessLostError("the prepared process has died")
             self._unread += read
         line, _, self._unread = self._unread.partition(b"\n")
-        answer: dict[str, Any] = json.loads(line)
+        try:
+            answer: dict[str, Any] = json.loads(line)
+        except ValueError as error:  # a module that it imports has written into this socket
+            raise PreparedProcessLostError("the prepared process said no JSON") from error
         return answer

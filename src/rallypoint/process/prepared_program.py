@@ -43,10 +43,11 @@ def _sibling(name: str) -> Any:
 
 
 if TYPE_CHECKING:
-    from rallypoint.process import bootstrap, command_line, native_threads
+    from rallypoint.process import bootstrap, command_line, dispositions, native_threads
 else:
     bootstrap = _sibling("bootstrap")
     command_line = _sibling("command_line")
+    dispositions = _sibling("dispositions")
     native_threads = _sibling("native_threads")
 
 _LENGTH, _RECORD = struct.Struct("=I"), struct.Struct("=i")
@@ -54,9 +55,6 @@ _MAX_FDS = 253
 _OPEN_FILES = resource.getrlimit(resource.RLIMIT_NOFILE)
 """As the workers are to have it; a batch of many takes more."""
 _PR_SET_PDEATHSIG = 1
-_NAMES = ("TERM", "INT", "HUP", "QUIT", "USR1", "USR2", "TSTP", "TTIN", "TTOU", "ALRM", "XCPU")
-_IGNORED = [signal.Signals[f"SIG{name}"] for name in _NAMES]
-"""What schedulers, shells and people send to everybody; it ends with its agent."""
 
 
 class Worker(NamedTuple):
@@ -84,9 +82,8 @@ class Broken(Exception):
 
 
 def main() -> None:
-    """`prepared_program.py CONTROL_FD`. Returns in a worker only, when that has ended."""
-    for number in _IGNORED:
-        signal.signal(number, signal.SIG_IGN)
+    """`prepared_program.py CONTROL_FD`, with `SENT_TO_EVERYBODY` ignored, for it ends with its
+    agent. Returns in a worker only, when that has ended."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (_OPEN_FILES[1], _OPEN_FILES[1]))
     bootstrap.forget_own_folder()
     agent = socket.socket(fileno=int(sys.argv[1]))
@@ -223,7 +220,7 @@ def _tell_guard(gate: Gate, record: int) -> None:
 def _begin(worker: Worker, batch: list[Worker], gate: Gate, prctl: Any) -> None:
     """In a worker: signals, streams, and then wait for the agent's word."""
     try:
-        for number in _IGNORED:
+        for number in dispositions.SENT_TO_EVERYBODY:
             if signal.getsignal(number) == signal.SIG_IGN:
                 usual = signal.SIG_DFL if number != signal.SIGINT else signal.default_int_handler
                 signal.signal(number, usual)

@@ -22,6 +22,7 @@ from collections import deque
 
 from msgspec import Struct, field
 
+from rallypoint.process import syscalls
 from rallypoint.process.relay_console import Console, open_consoles
 from rallypoint.process.relay_file import LogFile
 from rallypoint.process.relay_lines import LineAssembler, Tail
@@ -46,9 +47,9 @@ _READ_BYTES = 64 * 1024
 _PIPE_BYTES = 1024 * 1024  # no pipe holds more, unless root made it so
 
 
-def run_relay(control: socket.socket) -> None:
+def run_relay(control: socket.socket, agent_pid: int) -> None:
     """The body of the relay process; returns when the agent is gone and all is written."""
-    _RelayLoop(control).run()
+    _RelayLoop(control, agent_pid).run()
 
 
 class _Stream(Struct, eq=False):
@@ -70,7 +71,7 @@ class _DrainMark(Struct, eq=False):
 
 
 class _RelayLoop:
-    def __init__(self, control: socket.socket) -> None:
+    def __init__(self, control: socket.socket, agent_pid: int) -> None:
         control.setblocking(False)
         self._control = control
         self._consoles = open_consoles()
@@ -86,6 +87,10 @@ class _RelayLoop:
         self._reports: deque[bytes] = deque()
         self._newest_heard = -1  # the round whose workers were last heard first
         self._agent_lives = True
+        # A process that the agent's program forked by other means may hold the channel open.
+        self._agent = syscalls.try_pidfd_open(agent_pid)
+        if self._agent is not None:
+            self._watch(self._agent, select.POLLIN)
 
     def run(self) -> None:
         while self._agent_lives:
@@ -115,6 +120,9 @@ class _RelayLoop:
             self._send_reports()
         if events & ~select.POLLOUT:
             self._receive()
+        if self._agent in ready:
+            self._receive()
+            self._agent_lives = False
 
     def _watch(self, fd: int, events: int, *, also_out: bool = False) -> None:
         """Have the next poll look for this; nothing is told twice to the kernel's list of ours."""

@@ -16,7 +16,6 @@ from typing import TypeAlias
 
 from msgspec import Struct, field
 
-from rallypoint.process import dispositions
 from rallypoint.process.forks import ForkedProcess, fork_process
 from rallypoint.process.relay import STALL_S, run_relay
 from rallypoint.process.relay_messages import (
@@ -56,6 +55,11 @@ class Relay(Struct, eq=False):
     _status: bytes | None = None
     _asks: dict[int, asyncio.Future[bytes]] = field(default_factory=dict)
     _last_ask: int = 0
+    on_lost: Callable[[int], None] | None = None
+    """Called in the loop when the process has died before it was ended, with the number of the last
+    round whose output it was given; -1: none. Then `restart` may be called."""
+    _newest_round: int = -1
+    _ending: bool = False
     _loop: asyncio.AbstractEventLoop | None = None
     _writer_armed: bool = False
     _lost: bool = False
@@ -67,20 +71,19 @@ class Relay(Struct, eq=False):
 
         Raises OSError when the system can't fork.
         """
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        # Blocked, they can't end it before it ignores them. It outlives a killed agent by the
-        # moment that it takes to write out what it holds.
-        with dispositions.blocked(dispositions.SENT_TO_EVERYBODY):
-            process = fork_process(
-                lambda: run_relay(theirs),
-                name="relay",
-                keep_fds=(theirs.fileno(),),
-                ignored_signals=dispositions.SENT_TO_EVERYBODY,
-                dies_with_parent=False,
-            )
-        theirs.close()
-        ours.setblocking(False)
-        return cls(process, ours, on_storage_error)
+        process, control = _fork()
+        return cls(process, control, on_storage_error)
+
+    def restart(self) -> None:
+        """Fork another process after `on_lost`; what the old one held is lost.
+
+        Raises OSError when the system can't fork; then all goes on as it does without a relay.
+        """
+        self.process.kill()
+        self.process.wait()
+        self.process, self._control = _fork()
+        self._lost, self._loop, self._ended = False, None, asyncio.Event()
+        self._listen()
 
     @property
     def is_lost(self) -> bool:
@@ -98,6 +101,7 @@ class Relay(Struct, eq=False):
         fd = 1 if stream is Std.OUT else 2
         if self._lost:
             return os.dup(fd)
+        self._newest_round = round_number
         reader, writer = os.pipe()
         request = AddStream(
             round_number=round_number,
@@ -155,6 +159,7 @@ class Relay(Struct, eq=False):
         """Let the relay write out what it has, and end it; its process is gone afterwards, also
         when this is cancelled. `timeout_s` is as for `drain`; a console that is behind by then
         gets STALL_S more. Safe to repeat."""
+        self._ending = True
         try:
             await self.drain(timeout_s)
             if not self._lost:
@@ -171,6 +176,7 @@ class Relay(Struct, eq=False):
         self._end()
 
     def _end(self) -> None:
+        self._ending = True
         was_lost = self._lost
         self._lose()
         if not was_lost:
@@ -262,7 +268,12 @@ class Relay(Struct, eq=False):
             if not packet:
                 self._lose()
                 return
-            match decode_report(packet):
+            try:
+                report = decode_report(packet)
+            except ValueError:  # it can be believed no more
+                self._lose()
+                return
+            match report:
                 case TailIs(ask, tail):
                     self._answer(ask, tail)
                 case Drained(ask):
@@ -295,6 +306,29 @@ class Relay(Struct, eq=False):
             if not future.done():
                 future.set_exception(ConnectionError("the relay has ended"))
         self._ended.set()
+        if self._loop is not None and self.on_lost is not None and not self._ending:
+            self._loop.call_soon(self.on_lost, self._newest_round)
+
+
+def _fork() -> tuple[ForkedProcess, socket.socket]:
+    """The process and our end of its control channel."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.setblocking(False)
+    agent_pid = os.getpid()
+    try:
+        # It outlives a killed agent by the moment that it takes to write out what it holds.
+        process = fork_process(
+            lambda: run_relay(theirs, agent_pid),
+            name="relay",
+            keep_fds=(theirs.fileno(),),
+            dies_with_parent=False,
+        )
+    except BaseException:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
+    return process, ours
 
 
 def _abandon(packet: bytes, fd: int) -> None:

@@ -41,10 +41,15 @@ def live_members(sids: Collection[int]) -> list[Member]:
     return found
 
 
+def member(pid: int) -> Member | None:
+    """The process if it is alive; any number may be asked for."""
+    return _read_member(pid)
+
+
 def session_of(pid: int) -> int | None:
     """The session of a live process; None when there is no such process."""
-    member = _read_member(pid)
-    return member.sid if member is not None else None
+    found = _read_member(pid)
+    return found.sid if found is not None else None
 
 
 def kill_member(member: Member, *, pidfd_open: syscalls.PidfdOpen = syscalls.pidfd_open) -> None:

@@ -47,6 +47,7 @@ class Command(Struct, frozen=True):
 
     `pass_fds`, above 2, keep their numbers in the worker. `cpus` are those that it may use; empty:
     where the agent may run. With `unbound_if_refused` it starts even if the kernel refuses them.
+    `ignored_signals` stay ignored by what is exec'd; all others get their defaults.
     With a `body` nothing is exec'd: the worker is a fork of this process that runs it, see
     `forked_body`; `argv` and `env` are not used.
     """
@@ -60,6 +61,7 @@ class Command(Struct, frozen=True):
     cpus: frozenset[int] = frozenset()
     unbound_if_refused: bool = False
     body: Callable[[], None] | None = None
+    ignored_signals: frozenset[int] = frozenset()
 
 
 class WorkerProcess(Struct, frozen=True):
@@ -202,7 +204,7 @@ class _Child:
             stage = Stage.EXEC
             if command.body is not None:
                 run_forked(command.body, self._changed_signals, frozenset(command.pass_fds))
-            dispositions.reset_in_child(self._changed_signals, frozenset())
+            dispositions.reset_in_child(self._changed_signals, command.ignored_signals)
             _exec_first(programs, command)
         except (OSError, ValueError) as error:
             number = getattr(error, "errno", None) or errno.EINVAL

@@ -67,7 +67,7 @@ def _ask(worker: int, owner: int, signum: int) -> bool:
         return False
     try:
         # The descriptor pins the process while it is looked at.
-        if sessions.session_of(owner) != worker or not _catches(owner, signum):
+        if sessions.session_of(owner) != worker or not catches(owner, signum):
             return False
         signal.pidfd_send_signal(fd, signum)
     except OSError:
@@ -77,7 +77,8 @@ def _ask(worker: int, owner: int, signum: int) -> bool:
     return True
 
 
-def _catches(pid: int, signum: int) -> bool:
+def catches(pid: int, signum: int) -> bool:
+    """Whether this process has a handler for the signal."""
     return _has_signal(_status(pid).get("SigCgt", ""), signum)
 
 

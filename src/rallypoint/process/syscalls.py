@@ -69,6 +69,14 @@ def pidfd_open(pid: int) -> int:
     return os.pidfd_open(pid)
 
 
+def try_pidfd_open(pid: int) -> int | None:
+    """The same, or None where there can be none."""
+    try:
+        return pidfd_open(pid)
+    except OSError:
+        return None
+
+
 def lacks_pidfd(error: OSError) -> bool:
     """Whether pidfds are missing here (old kernel, or a sandbox that forbids the call)."""
     return error.errno in (errno.ENOSYS, errno.EPERM)

@@ -90,6 +90,20 @@ class WorkerSet:
             return syscalls.signal_group(pid, signum)
         return syscalls.signal_process(pid, signum)
 
+    def kill_holder(self, local_rank: int, holder: int) -> bool:
+        """SIGKILL to the one process that has said that it holds SIGTERM back, if it belongs to
+        this worker and does catch that signal. True when it was the worker itself."""
+        from rallypoint.process.stacks import catches
+
+        pid = self._pids[local_rank] if local_rank < len(self._pids) else 0
+        member = sessions.member(holder)
+        if pid not in self._held or member is None or member.sid != pid:
+            return False
+        if not catches(holder, signal.SIGTERM) or (holder == pid and exits.peek(pid) is not None):
+            return False
+        sessions.kill_member(member, pidfd_open=self._pidfd_open)
+        return holder == pid
+
     def kill_all(self) -> None:
         """SIGKILL to everything these workers have started. Does not wait."""
         self.signal_all(signal.SIGKILL)

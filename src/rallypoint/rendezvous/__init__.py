@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     )
     from rallypoint.rendezvous.backend import (
         BeatingBackend,
+        ForgettingBackend,
         LetterBackend,
         RendezvousBackend,
         WakingBackend,
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BeatingBackend",
+    "ForgettingBackend",
     "LetterBackend",
     "RendezvousBackend",
     "WakingBackend",
@@ -104,7 +106,13 @@ __getattr__, __dir__ = exports(
             "RendezvousTimeoutError",
             "SettingsConflictError",
         ),
-        ".backend": ("BeatingBackend", "LetterBackend", "RendezvousBackend", "WakingBackend"),
+        ".backend": (
+            "BeatingBackend",
+            "ForgettingBackend",
+            "LetterBackend",
+            "RendezvousBackend",
+            "WakingBackend",
+        ),
         ".c10d_backend": ("C10dRendezvousBackend",),
         ".c10d_store": ("create_backend",),
         ".coordinator_handler": ("CoordinatorRendezvousHandler",),

@@ -38,8 +38,9 @@ class RendezvousBackend(ABC):
         """Store a value if the current one has `token`; without a token, if there is none.
 
         Returns what is there afterwards, its token, and whether this call stored it; None if
-        nothing is there. Raises as `get_state` does: then it is not known whether it was stored.
-        A token that no call returned stores nothing.
+        nothing is there, or to say nothing: then the state is read to learn it. Raises as
+        `get_state` does: then it is not known whether it was stored. A token that no call returned
+        stores nothing.
         """
 
 
@@ -79,3 +80,14 @@ class LetterBackend(Protocol):
 
     def letters_after(self, number: int) -> list[bytes | None]:
         """The letters with higher numbers, in order; None for one whose writer is not done yet."""
+
+
+@runtime_checkable
+class ForgettingBackend(Protocol):
+    """A backend that can delete what nobody will read again. Without, it grows with each join."""
+
+    def delete_letters(self, numbers: Sequence[int]) -> None:
+        """The letters of these numbers, which are not used again; from then on they are None."""
+
+    def delete_beat(self, node: str) -> None:
+        """The counter of a node that has left; from then on it is -1."""

@@ -14,6 +14,7 @@ from rallypoint.errors import (
 )
 from rallypoint.rendezvous.backend import (
     BeatingBackend,
+    ForgettingBackend,
     LetterBackend,
     RendezvousBackend,
     Token,
@@ -92,6 +93,26 @@ class BackendThread:
         """As the backend's; only if it takes letters."""
         assert isinstance(self._backend, LetterBackend)
         return await self._run(self._operations, self._backend.letters_after, number)
+
+    @property
+    def deletes_letters(self) -> bool:
+        """The backend can delete letters, and counters."""
+        return isinstance(self._backend, ForgettingBackend)
+
+    async def delete_letters(self, numbers: Sequence[int]) -> None:
+        """As the backend's; only if it deletes them."""
+        assert isinstance(self._backend, ForgettingBackend)
+        await self._run(self._operations, self._backend.delete_letters, numbers)
+
+    async def delete_beat(self, node: str) -> None:
+        """As the backend's, if it can."""
+        if isinstance(self._backend, ForgettingBackend):
+            await self._run(self._operations, self._backend.delete_beat, node)
+
+    @property
+    def name(self) -> str:
+        """The backend's."""
+        return self._backend.name
 
     async def wait_for_change(
         self, token: Token | None, timeout_s: float, poll_max_s: float

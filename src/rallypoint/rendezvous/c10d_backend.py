@@ -139,6 +139,19 @@ class C10dRendezvousBackend(RendezvousBackend):
 
         return self._ask(read)
 
+    def delete_letters(self, numbers: Sequence[int]) -> None:
+        """One request for each."""
+
+        def delete() -> None:
+            for number in numbers:
+                self._store.delete_key(self._letter_key(number))
+
+        self._ask(delete)
+
+    def delete_beat(self, node: str) -> None:
+        """The key of the node."""
+        self._ask(lambda: self._store.delete_key(self._beat_key(node)))
+
     def _read(self) -> tuple[bytes, Token] | None:
         while True:
             name = self._peek(self._base)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from rallypoint.errors import (
     AccessError,
     ForeignPeerError,
     ProtocolError,
     RendezvousConnectionError,
+    RendezvousRefusedError,
 )
 from rallypoint.wire.address import Address
 from rallypoint.wire.frames import FrameDecoder, FrameEncoder
@@ -24,6 +25,10 @@ from rallypoint.wire.messages import (
 )
 
 DIAL_TIMEOUT_S = 5.0
+"""For each address."""
+
+
+_REFUSED = (ConnectionRefusedError, ConnectionResetError)
 
 
 class ClientConnection(asyncio.Protocol):
@@ -44,12 +49,16 @@ class ClientConnection(asyncio.Protocol):
         """Set when the connection has ended, with the reason."""
         self.server_id = b""
         self.local_host = ""
+        self.peer = Address("", 0)
+        """What was reached, in digits."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         assert self._handshake is not None
         self._transport = transport
         self.local_host = str(transport.get_extra_info("sockname")[0])
+        host, port, *_ = transport.get_extra_info("peername")
+        self.peer = Address(str(host), port)
         transport.write(self._handshake.hello())
 
     def data_received(self, data: bytes) -> None:
@@ -102,10 +111,9 @@ class ClientConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
-    def abort(self) -> None:
-        """Close now. Safe to call twice."""
-        if self._transport is not None:
-            self._transport.abort()
+    def abort(self, why: str = "this node closed the connection") -> None:
+        """Close now, for this reason. Safe to call twice."""
+        self._end(why)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.established.done():
@@ -121,29 +129,40 @@ class ClientConnection(asyncio.Protocol):
             self._transport.abort()
 
 
+Dial = Callable[[], Awaitable[ClientConnection]]
+"""One attempt to reach a coordinator. Raises as `dial` does."""
+
+
 async def dial(
     addresses: Sequence[Address],
     run_id: str,
     token: bytes | None,
     timeout_s: float = DIAL_TIMEOUT_S,
 ) -> ClientConnection:
-    """Reach the coordinator at the first of `addresses` that answers, and shake hands.
+    """Reach the coordinator at the first of `addresses` where one answers, and shake hands.
 
-    Safe to retry. Raises RendezvousConnectionError when nothing answers, AccessError or
-    ProtocolError when what answers won't have us.
+    Safe to retry. Raises RendezvousConnectionError when nothing answers (RendezvousRefusedError
+    when a host does, but nobody listens there), AccessError or ProtocolError when what answers
+    won't have us.
     """
-    failure: OSError | TimeoutError | None = None
+    failure: OSError | None = None
+    refusal: AccessError | ProtocolError | None = None
     for address in addresses:
         try:
             async with asyncio.timeout(timeout_s):
                 return await _dial_one(address, run_id, token)
         except OSError as error:  # TimeoutError is one
-            failure = error
+            failure = failure if isinstance(failure, _REFUSED) else error
         except ForeignPeerError as error:
-            raise ForeignPeerError(f"{address}: {error}") from error
+            refusal = refusal or ForeignPeerError(f"{address}: {error}")
+        except (AccessError, ProtocolError) as error:
+            refusal = refusal or error
+    if refusal is not None:
+        raise refusal
     what = "it did not answer in time" if isinstance(failure, TimeoutError) else _reason(failure)
     where = ", ".join(map(str, addresses))
-    raise RendezvousConnectionError(f"can't reach the coordinator at {where}: {what}") from failure
+    kind = RendezvousRefusedError if isinstance(failure, _REFUSED) else RendezvousConnectionError
+    raise kind(f"can't reach the coordinator at {where}: {what}") from failure
 
 
 async def _dial_one(address: Address, run_id: str, token: bytes | None) -> ClientConnection:

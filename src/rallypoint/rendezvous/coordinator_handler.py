@@ -26,7 +26,6 @@ from rallypoint.rendezvous.abandoned import weakly, when_dropped
 from rallypoint.rendezvous.coordinator_link import CoordinatorLink
 from rallypoint.rendezvous.coordinator_member import (
     FAREWELL_S,
-    RETRY_S,
     CoordinatorMember,
 )
 from rallypoint.rendezvous.coordinator_parameters import CoordinatorSettings, read_parameters
@@ -48,6 +47,7 @@ from rallypoint.rendezvous.round_listener import RoundListener
 from rallypoint.store.prefix_store import PrefixStore
 from rallypoint.store.tcp_store import TCPStore
 
+RETRY_S = 0.2
 _LOOK_AGAIN_S = 0.2
 """While there is nothing yet that could tell of a change."""
 _LONG_S = 3600.0
@@ -212,8 +212,9 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
     async def _join(self, member: CoordinatorMember) -> Assignment:
         self._close_round()
         config = self._given.config
-        address = config.local_addr or self._linked.local_host
-        listener = await RoundListener.bind(address)
+        session_host = self._linked.local_host
+        address = config.local_addr or session_host
+        listener = await RoundListener.bind(address, session_host)
         candidate = Candidate(
             workers=1,
             role="default",

@@ -10,14 +10,12 @@ import asyncio
 import os
 import socket
 from collections.abc import Callable
-from functools import partial
 
 from msgspec.structs import replace
 
 from rallypoint.core.model import Outcome
 from rallypoint.errors import RendezvousClosedError, RendezvousConnectionError
-from rallypoint.rendezvous.connection import dial
-from rallypoint.rendezvous.coordinator_member import ENROL_TIMEOUT_S, FAREWELL_S, CoordinatorMember
+from rallypoint.rendezvous.coordinator_member import FAREWELL_S, CoordinatorMember
 from rallypoint.rendezvous.coordinator_parameters import CoordinatorSettings
 from rallypoint.rendezvous.meeting import Met, embed, meet
 from rallypoint.rendezvous.session import CoordinatorSession, Identity
@@ -34,6 +32,8 @@ class CoordinatorLink:
         self._lingering: asyncio.Task[None] | None = None
         self.member: CoordinatorMember | None = None
         """Attached, or about to be; None: nobody was asked yet, or this node has left."""
+        self._session: CoordinatorSession | None = None
+        """The last one, also when it has been hung up; None: a job that it knew has timed out."""
         self.local_host = ""
         """The address that the session comes from."""
         self.closed = ""
@@ -61,15 +61,17 @@ class CoordinatorLink:
         if met.coordinator is not None:
             self._hosted = met
         self.local_host = met.connection.local_host
-        member = CoordinatorMember(self._on_change, min(ENROL_TIMEOUT_S, config.join_timeout_s))
+        member = CoordinatorMember(self._on_change, config.enrol_timeout_s)
         host_name = socket.gethostname().partition(".")[0] or "node"
         session = CoordinatorSession(
             Identity(config.node_id or "", host_name, os.urandom(8).hex()),
             shared,
             config.lease_s,
-            partial(dial, met.addresses, config.run_id, met.token),
+            met.dial,
             member,
+            former=self._session.attached if self._session is not None else None,
         )
+        self._session = session
         member.use(session)
         self.member = member
         session.open(met.connection)
@@ -87,6 +89,7 @@ class CoordinatorLink:
         if self._hosted is not None and self._lingering is None:
             self._lingering = asyncio.get_running_loop().create_task(self._linger())
         if timed_out:
+            self._session = None
             # That job is over, but not the next one that meets here.
             await self.end_hosting(FAREWELL_S)
 

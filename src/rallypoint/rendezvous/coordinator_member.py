@@ -18,36 +18,27 @@ one means that it took our last `Join` with it (behaviour F1).
 from __future__ import annotations
 
 import asyncio
-import errno
-import socket
 from collections.abc import Callable
 from enum import IntEnum
 from typing import assert_never
 
-from rallypoint.config import Endpoint
 from rallypoint.core.model import Assignment, Candidate, Outcome, Stamp, Verdict
 from rallypoint.errors import (
-    EnrolmentError,
     RallypointError,
     RendezvousClosedError,
     RendezvousConnectionError,
     RendezvousError,
     RendezvousGracefulExitError,
     RendezvousTimeoutError,
-    UsageError,
 )
-from rallypoint.rendezvous.endpoint import NotYet, resolve
+from rallypoint.observe.faults import describe_fault
+from rallypoint.rendezvous.round_listener import reach_round_store
 from rallypoint.rendezvous.session import CoordinatorSession, Pushed
 from rallypoint.wire import messages as m
-from rallypoint.wire.address import Address
-from rallypoint.wire.c10d_client import handshake
 
-ENROL_TIMEOUT_S = 15.0
-"""How long reaching the store of rank 0 may take, unless the join timeout is shorter."""
 FAREWELL_S = 2.0
 """How long the last reports may take to be acknowledged."""
 FENCE_CHECK_S = 0.25
-RETRY_S = 0.2
 
 Serve = Callable[[], None]
 """Starts the round's store: this node is rank 0."""
@@ -200,13 +191,16 @@ class CoordinatorMember:
     def session_suspended(self, why: str) -> None:
         """What is reported meanwhile is kept, and the lease runs."""
 
+    def reconnect_refused(self) -> None:
+        """It is tried until the lease ends."""
+
     def session_given_up(self, why: str) -> None:
         self._fail(RendezvousConnectionError(why))
 
-    def session_refused(self, error: UsageError) -> None:
+    def session_refused(self, error: RallypointError) -> None:
         self._fail(error)
 
-    def lease_ended(self) -> None:
+    def lease_ended(self, waits_for: str) -> None:
         self._round_over("the lease ended without a word from the coordinator")
 
     def pushed(self, message: Pushed) -> None:
@@ -281,9 +275,11 @@ class CoordinatorMember:
 
     async def _enrol(self, stamp: Stamp, assignment: Assignment) -> None:
         try:
-            await _reach(assignment, self._enrol_timeout_s)
+            await reach_round_store(assignment, self._enrol_timeout_s)
         except RallypointError as error:
             self._enrolled(stamp, str(error))
+        except Exception as error:  # the coordinator waits for a word
+            self._enrolled(stamp, describe_fault(error))
         else:
             self._enrolled(stamp, "")
 
@@ -358,38 +354,3 @@ class CoordinatorMember:
         if mine is None or (mine.incarnation, mine.epoch) != (stamp.incarnation, stamp.epoch):
             return True
         return stamp.round > mine.round
-
-
-async def _reach(assignment: Assignment, timeout_s: float) -> None:
-    """Have an answer of rank 0's store: a bad route shows before any worker starts.
-
-    Raises EnrolmentError.
-    """
-    endpoint = Endpoint(assignment.master_addr, assignment.master_port)
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + timeout_s
-    while isinstance(found := await resolve(endpoint), NotYet):
-        if loop.time() > deadline:
-            raise EnrolmentError(f"the round store's address {endpoint}: {found.reason}")
-        await asyncio.sleep(RETRY_S)
-    try:
-        left_s = max(RETRY_S, deadline - loop.time())
-        async with asyncio.timeout(left_s):
-            await _have_answer(found.addresses[0])
-    except (OSError, TimeoutError) as error:
-        raise EnrolmentError(
-            f"this node could not reach the round store at {endpoint} within {timeout_s:g} s: "
-            f"{error.strerror or 'no answer'}: open the port in the firewall between the two, or "
-            "give the store's node an address that the others reach (local_addr, --local-addr)"
-        ) from error
-
-
-async def _have_answer(address: Address) -> None:
-    """One greeting and its answer. Raises OSError."""
-    loop = asyncio.get_running_loop()
-    family = socket.AF_INET6 if address.is_ipv6 else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
-        await loop.sock_connect(probe, address.sockaddr)
-        await loop.sock_sendall(probe, handshake(0))
-        if not await loop.sock_recv(probe, 4):
-            raise ConnectionResetError(errno.ECONNRESET, "it hung up")

@@ -7,8 +7,11 @@
 | close_timeout | how long a node may take to stop its workers and come back (30 s) |
 | keep_alive_interval x keep_alive_max_attempt | the lease (5 s x 3), unless `lease` is given |
 | lease | silence after which a node is lost |
+| reconnect_grace | time for a node to reconnect when its side closed the connection (1 s) |
+| reset_grace | time for a node to reconnect when the connection was reset (a third of the lease) |
 | join_settle, min_growth_interval | when late nodes are admitted: at once (0 s) |
-| max_node_losses | so many lost nodes in an hour end the job (10) |
+| max_node_losses | so many rounds in an hour may lose nodes; one more ends the job (10) |
+| stop_patience | wait so much longer when many nodes at once are slow to stop (60 s) |
 | is_host | true: this node hosts the coordinator; false: it never does; else whoever can |
 | host_timeout | how long nobody hosting is tolerated (60 s, at most join_timeout) |
 | node_id, topology | how nodes are ranked: by (topology, node id) |
@@ -29,12 +32,14 @@ from rallypoint.config import (
     Endpoint,
     RendezvousConfig,
 )
+from rallypoint.core.liveness import RESET_SHARE
 from rallypoint.core.model import SharedSettings
 from rallypoint.errors import ParameterError
 from rallypoint.rendezvous.endpoint_text import parse_rendezvous_endpoint
 from rallypoint.rendezvous.parameters import (
     RendezvousParameters,
     RendezvousSettings,
+    not_negative_seconds,
     settings_from,
 )
 
@@ -51,9 +56,12 @@ _KEYS = (
     "keep_alive_interval",
     "keep_alive_max_attempt",
     "lease",
+    "reconnect_grace",
+    "reset_grace",
     "join_settle",
     "min_growth_interval",
     "max_node_losses",
+    "stop_patience",
     "is_host",
     "node_id",
     "topology",
@@ -91,6 +99,8 @@ def read_parameters(params: RendezvousParameters) -> CoordinatorSettings:
         settings.shared(),
         lease_s=lease_s,
         heartbeat_s=min(settings.keep_alive_interval.total_seconds(), lease_s / BEATS),
+        reconnect_grace_s=not_negative_seconds(params, "reconnect_grace", 1.0),
+        reset_grace_s=not_negative_seconds(params, "reset_grace", lease_s * RESET_SHARE),
         max_node_losses_per_hour=losses,
     )
     return CoordinatorSettings(settings, shared, _config(params, shared), _access(params))
@@ -104,6 +114,8 @@ def _config(params: RendezvousParameters, shared: SharedSettings) -> RendezvousC
         max_nodes=params.max_nodes,
         lease_s=shared.lease_s,
         heartbeat_s=shared.heartbeat_s,
+        reconnect_grace_s=shared.reconnect_grace_s,
+        reset_grace_s=shared.reset_grace_s,
         join_timeout_s=shared.join_timeout_s,
         last_call_s=shared.last_call_s,
         endpoint=Endpoint(*parse_rendezvous_endpoint(params.endpoint, DEFAULT_COORDINATOR_PORT)),

@@ -14,14 +14,19 @@ import asyncio
 import os
 import secrets
 import socket
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
 from rallypoint.core.model import Candidate, NodeRef
 from rallypoint.core.shared_member import Closed, InWorld, Outlook
-from rallypoint.errors import ParameterError, RendezvousClosedError, RendezvousError
+from rallypoint.errors import (
+    ParameterError,
+    RendezvousClosedError,
+    RendezvousError,
+    RendezvousTimeoutError,
+)
 from rallypoint.rendezvous.abandoned import weakly, when_dropped
 from rallypoint.rendezvous.backend import RendezvousBackend
 from rallypoint.rendezvous.backend_thread import BackendThread
@@ -43,6 +48,7 @@ from rallypoint.rendezvous.parameters import (
 )
 from rallypoint.rendezvous.round_listener import RoundListener
 from rallypoint.rendezvous.shared_driver import SharedDriver
+from rallypoint.rendezvous.shared_endings import silence_error
 from rallypoint.store.prefix_store import PrefixStore
 
 _SHUT_DOWN = "this handler was shut down"
@@ -187,20 +193,21 @@ class DynamicRendezvousHandler(RendezvousHandler):
         async with self._joining:
             if self._is_shut_down:
                 raise RendezvousClosedError(_SHUT_DOWN)
+            join_s = self._settings.timeout.join.total_seconds()
             driver = await self._started()
             self._close_listener()
             self._world = None
-            address = self._local_addr or await _local_address(self._store)
-            self._listener = await RoundListener.bind(address)
+            listener = self._listener = await _listen(self._local_addr, self._store, join_s)
+            address = listener.address
             candidate = Candidate(
                 workers=1,
                 role="default",
                 address=address,
-                store_port=self._listener.port,
+                store_port=listener.port,
                 stop_grace_s=self._settings.timeout.close.total_seconds(),
             )
             try:
-                world = await driver.join(candidate, self._settings.timeout.join.total_seconds())
+                world = await driver.join(candidate, join_s)
             except asyncio.CancelledError:  # Ctrl-C, say: nobody is to form a round with this node
                 self._close_listener()
                 with suppress(RendezvousError):
@@ -228,7 +235,8 @@ class DynamicRendezvousHandler(RendezvousHandler):
                     weakly(self._changed),
                 )
                 try:
-                    await driver.start()
+                    async with _answer_within(self._backend, self._settings.timeout.join):
+                        await driver.start()
                 except BaseException:
                     await driver.stop()
                     raise
@@ -248,7 +256,9 @@ class DynamicRendezvousHandler(RendezvousHandler):
     async def _close(self) -> None:
         if self._is_shut_down:
             return
-        await (await self._started()).close("closed by a node")
+        driver = await self._started()
+        async with _answer_within(self._backend, self._settings.timeout.close):
+            await driver.close("closed by a node")
 
     async def _wait(self, timeout: float | None) -> bool:
         check_timeout(timeout)
@@ -278,7 +288,8 @@ class DynamicRendezvousHandler(RendezvousHandler):
             return True
         try:
             driver = driver or await self._fresh_driver()
-            await (driver.leave() if close_why is None else driver.close(close_why))
+            async with _answer_within(self._backend, self._settings.timeout.close):
+                await (driver.leave() if close_why is None else driver.close(close_why))
         except RendezvousError:
             done = False
         if driver is not None:
@@ -335,6 +346,29 @@ def _check_store(store: Any) -> None:
             f"store={store!r:.80}: is no store, it has no {', '.join(missing)}: "
             "give a rallypoint.store or torch.distributed store"
         )
+
+
+@asynccontextmanager
+async def _answer_within(backend: RendezvousBackend, timeout: timedelta) -> AsyncIterator[None]:
+    """A call of somebody's backend may block for ever. Raises RendezvousTimeoutError."""
+    limit_s = timeout.total_seconds()
+    try:
+        async with asyncio.timeout(limit_s):
+            yield
+    except TimeoutError:
+        raise silence_error(backend.name, limit_s) from None
+
+
+async def _listen(local_addr: str | None, store: Any, timeout_s: float) -> RoundListener:
+    """The listener of this node, at an address by which others reach it."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await RoundListener.bind(local_addr or await _local_address(store))
+    except TimeoutError:
+        raise RendezvousTimeoutError(
+            f"this machine's address was not found within {timeout_s:g} s, since no name server "
+            "answers: give the node's address as local_addr"
+        ) from None
 
 
 async def _local_address(store: Any) -> str:

@@ -97,6 +97,18 @@ async def resolve(endpoint: Endpoint) -> Resolved | NotYet:
     return found
 
 
+def meant_addresses(host: str, addresses: Sequence[Address], session_host: str) -> list[Address]:
+    """Those of this node's own `host` that its peers can mean, who reach it at `session_host` too.
+
+    A name may be loopback on its own machine alone (127.0.1.1 of Debian): unless the session is,
+    peers do not mean that. A literal address and `localhost` are meant as they are written.
+    """
+    as_written = host == "localhost" or host.endswith(".localhost")
+    if as_written or Address(session_host, 0).is_loopback:
+        return list(addresses)
+    return [address for address in addresses if address.host == host or not address.is_loopback]
+
+
 def _look_up(endpoint: Endpoint) -> Resolved | NotYet | UsageError:
     name = endpoint.host
     try:

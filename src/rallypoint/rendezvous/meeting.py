@@ -2,13 +2,15 @@
 
 Whoever can bind the endpoint hosts, and proves it by dialling the endpoint and meeting its own
 coordinator there; else it closes what it bound and is a client. A name that does not resolve yet
-and a coordinator that is not up yet are waited for, with a word about it.
+and a coordinator that is not up yet are waited for, with a word about it. While nobody hosts, the
+name is looked up again before each attempt: when it points elsewhere, all of this begins anew.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from socket import socket
 
 from msgspec import Struct
@@ -29,8 +31,9 @@ from rallypoint.errors import (
     RendezvousTimeoutError,
     UsageError,
 )
-from rallypoint.rendezvous.connection import ClientConnection, dial
+from rallypoint.rendezvous.connection import ClientConnection, Dial, dial
 from rallypoint.rendezvous.endpoint import NotYet, resolve
+from rallypoint.rendezvous.redial import LookUp, Redial
 from rallypoint.rendezvous.token import Token, find_token, no_token_error, user_home
 from rallypoint.wire.address import Address
 
@@ -67,7 +70,7 @@ class Met(Struct, frozen=True):
     """The first connection, and how to make the next ones."""
 
     connection: ClientConnection
-    addresses: tuple[Address, ...]
+    dial: Dial
     token: bytes | None
     coordinator: Coordinator | None
     """The one that lives in this process."""
@@ -78,19 +81,82 @@ async def meet(
     access: AccessConfig,
     host_coordinator: HostCoordinator,
     on_status: OnStatus,
+    look_up: LookUp = resolve,
 ) -> Met:
     """Find the coordinator, or host it. May take as long as the join timeout.
 
     Raises UsageError, AccessError, ProtocolError, RendezvousConnectionError or
     RendezvousTimeoutError; then nothing is left open.
     """
-    addresses = await _resolve(config, on_status)
-    listeners = _bind(config, addresses)
-    token = await _token(config, access, create=bool(listeners), on_status=on_status)
+    place = _Place(config, on_status, look_up)
+    while True:
+        addresses = await place.resolve()
+        listeners = _bind(config, addresses)
+        token = await _token(config, access, create=bool(listeners), on_status=on_status)
+        if listeners:
+            return await _host(config, addresses, listeners, token, host_coordinator, look_up)
+        secret = None if token is None else token.for_job(config.run_id)
+        connection = await _join(config, place, addresses, secret)
+        if connection is not None:
+            redial = Redial(config.endpoint, addresses, config.run_id, secret, look_up)
+            return Met(connection, redial, secret, None)
+
+
+class _Place:
+    """What the endpoint means while this node looks for a coordinator there."""
+
+    def __init__(self, config: RendezvousConfig, on_status: OnStatus, look_up: LookUp) -> None:
+        self._config, self.on_status, self._look_up = config, on_status, look_up
+        self._loop = asyncio.get_running_loop()
+        self._deadline = self._loop.time() + config.join_timeout_s
+        self._known_since: float | None = None
+        self._looked_up_at = 0.0
+
+    @property
+    def known_s(self) -> float:
+        """For how long the name has resolved, to whatever: in that time somebody should host."""
+        return 0.0 if self._known_since is None else self._loop.time() - self._known_since
+
+    @property
+    def is_look_up_due(self) -> bool:
+        """A thousand nodes that wait for their host must not flood a name server."""
+        return self._loop.time() - self._looked_up_at >= RESOLVE_RETRY_S
+
+    async def resolve(self) -> tuple[Address, ...]:
+        """Wait until the name resolves."""
+        config = self._config
+        while True:
+            self._looked_up_at = self._loop.time()
+            found = await self._look_up(config.endpoint)
+            if not isinstance(found, NotYet):
+                if self._known_since is None:
+                    self._known_since = self._loop.time()
+                if config.is_host is None or config.is_host:
+                    host = config.endpoint.host
+                    refuse_loopback_name(host, found.addresses, config.max_nodes)
+                return found.addresses
+            self._known_since = None
+            if self._loop.time() > self._deadline:
+                raise RendezvousTimeoutError(
+                    f"{found.reason}: gave up after {config.join_timeout_s:g} s; check the host "
+                    f"name of the endpoint {config.endpoint}"
+                )
+            self.on_status(
+                f"waiting for the name of the coordinator, {config.join_timeout_s:g} s at most: "
+                f"{found.reason}; check the endpoint {config.endpoint}"
+            )
+            await asyncio.sleep(RESOLVE_RETRY_S)
+
+
+async def _host(
+    config: RendezvousConfig,
+    addresses: tuple[Address, ...],
+    listeners: Sequence[socket],
+    token: Token | None,
+    host_coordinator: HostCoordinator,
+    look_up: LookUp,
+) -> Met:
     secret = None if token is None else token.for_job(config.run_id)
-    if not listeners:
-        connection = await _join(config, addresses, secret, on_status)
-        return Met(connection, addresses, secret, None)
     coordinator = host_coordinator(
         listeners, lambda run_id: token.for_job(run_id) if token else None
     )
@@ -106,31 +172,11 @@ async def meet(
         coordinator.close()
         raise
     if coordinator_is_ours:
-        return Met(connection, addresses, secret, coordinator)
+        # It lives in this process: whatever the name means later, it is reached as it was now.
+        return Met(connection, partial(dial, addresses, config.run_id, secret), secret, coordinator)
     coordinator.close()
-    return Met(connection, addresses, secret, None)
-
-
-async def _resolve(config: RendezvousConfig, on_status: OnStatus) -> tuple[Address, ...]:
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + config.join_timeout_s
-    while True:
-        found = await resolve(config.endpoint)
-        if not isinstance(found, NotYet):
-            if config.is_host is None or config.is_host:
-                host = config.endpoint.host
-                refuse_loopback_name(host, found.addresses, config.max_nodes)
-            return found.addresses
-        if loop.time() > deadline:
-            raise RendezvousTimeoutError(
-                f"{found.reason}: gave up after {config.join_timeout_s:g} s; check the host name "
-                f"of the endpoint {config.endpoint}"
-            )
-        on_status(
-            f"waiting for the name of the coordinator, {config.join_timeout_s:g} s at most: "
-            f"{found.reason}; check the endpoint {config.endpoint}"
-        )
-        await asyncio.sleep(RESOLVE_RETRY_S)
+    redial = Redial(config.endpoint, addresses, config.run_id, secret, look_up)
+    return Met(connection, redial, secret, None)
 
 
 def _bind(config: RendezvousConfig, addresses: tuple[Address, ...]) -> list[socket]:
@@ -177,14 +223,9 @@ def _has_own_token(access: AccessConfig) -> bool:
 
 
 async def _join(
-    config: RendezvousConfig,
-    addresses: tuple[Address, ...],
-    secret: bytes | None,
-    on_status: OnStatus,
-) -> ClientConnection:
-    """Dial until somebody hosts."""
-    loop = asyncio.get_running_loop()
-    began_at = loop.time()
+    config: RendezvousConfig, place: _Place, addresses: tuple[Address, ...], secret: bytes | None
+) -> ClientConnection | None:
+    """Dial until somebody hosts, or until the endpoint means other addresses: None."""
     strange = 0
     while True:
         try:
@@ -192,17 +233,18 @@ async def _join(
         except ForeignPeerError:
             # A coordinator that is just going down hangs up in the middle, too: look again.
             strange += 1
-            if strange == STRANGE_MAX:
+            if strange == STRANGE_MAX or place.known_s > config.host_timeout_s:
                 raise
             await asyncio.sleep(RETRY_S)
         except RendezvousConnectionError as error:
-            waited_s = loop.time() - began_at
-            if waited_s > config.host_timeout_s:
+            if (waited_s := place.known_s) > config.host_timeout_s:
                 raise RendezvousTimeoutError(_nobody_hosts(config.endpoint, waited_s, error)) from (
                     error
                 )
-            on_status(f"waiting for the coordinator at {config.endpoint}")
+            place.on_status(f"waiting for the coordinator at {config.endpoint}")
             await asyncio.sleep(RETRY_S)
+        if place.is_look_up_due and set(await place.resolve()) != set(addresses):
+            return None
 
 
 async def _dial_own(

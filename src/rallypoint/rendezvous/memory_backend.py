@@ -17,7 +17,7 @@ class MemoryRendezvousBackend(RendezvousBackend):
         self._state: bytes | None = None
         self._version = 0
         self._beats: dict[str, int] = {}
-        self._letters: list[bytes] = []
+        self._letters: list[bytes | None] = []
 
     @property
     def name(self) -> str:
@@ -66,3 +66,14 @@ class MemoryRendezvousBackend(RendezvousBackend):
         """Those that were posted later."""
         with self._changed:
             return list(self._letters[number:])
+
+    def delete_letters(self, numbers: Sequence[int]) -> None:
+        """Their places stay."""
+        with self._changed:
+            for number in numbers:
+                self._letters[number - 1] = None
+
+    def delete_beat(self, node: str) -> None:
+        """The counter of a node."""
+        with self._changed:
+            self._beats.pop(node, None)

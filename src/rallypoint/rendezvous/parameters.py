@@ -124,6 +124,8 @@ class RendezvousSettings(Struct, frozen=True):
     """A late node is admitted when no other has come for so long."""
     min_growth_interval_s: float = 0.0
     """No late node is admitted before the round is so old."""
+    stop_patience_s: float = 60.0
+    """So much longer many nodes that are slow to come back at once are waited for."""
 
     @property
     def lease_s(self) -> float:
@@ -142,6 +144,7 @@ class RendezvousSettings(Struct, frozen=True):
             last_call_s=self.timeout.last_call.total_seconds(),
             join_settle_s=self.join_settle_s,
             min_growth_interval_s=self.min_growth_interval_s,
+            stop_patience_s=self.stop_patience_s,
         )
 
 
@@ -182,14 +185,16 @@ def settings_from(params: RendezvousParameters) -> RendezvousSettings:
         ),
         keep_alive_interval=seconds("keep_alive_interval", 5),
         keep_alive_max_attempt=attempts,
-        join_settle_s=_not_negative(params, "join_settle"),
-        min_growth_interval_s=_not_negative(params, "min_growth_interval"),
+        join_settle_s=not_negative_seconds(params, "join_settle", 0.0),
+        min_growth_interval_s=not_negative_seconds(params, "min_growth_interval", 0.0),
+        stop_patience_s=not_negative_seconds(params, "stop_patience", 60.0),
     )
 
 
-def _not_negative(params: RendezvousParameters, key: str) -> float:
-    value = params.get(key, 0)
-    return 0.0 if value in (0, "0", 0.0) else params.get_as_seconds(key, 0)
+def not_negative_seconds(params: RendezvousParameters, key: str, default: float) -> float:
+    """Raises ParameterError."""
+    value = params.get(key, default)
+    return 0.0 if value in (0, "0", 0.0) else params.get_as_seconds(key, default)
 
 
 def _positive(name: str, value: timedelta | None, default_s: float) -> timedelta:

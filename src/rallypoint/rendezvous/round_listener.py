@@ -1,4 +1,5 @@
-"""The store of one round on the node of rank 0: its listener, bound before the node joins.
+"""The store of one round on the node of rank 0: its listener, bound before the node joins, and how
+another node looks whether it can be reached.
 
 Every node listens on a fresh port before each round and says so when it joins. So the port that
 the workers get is one that is theirs already, nobody waits for an address, and no key of an older
@@ -7,13 +8,21 @@ round can be in it.
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import socket
+from collections.abc import Sequence
 from datetime import timedelta
 
 from rallypoint.config import Endpoint
-from rallypoint.errors import InfrastructureError
-from rallypoint.rendezvous.endpoint import NotYet, resolve
+from rallypoint.core.model import Assignment
+from rallypoint.errors import EnrolmentError, InfrastructureError
+from rallypoint.rendezvous.endpoint import NotYet, meant_addresses, resolve
 from rallypoint.store.tcp_store import TCPStore
+from rallypoint.wire.address import Address
+from rallypoint.wire.c10d_client import handshake
+
+RETRY_S = 0.2
 
 
 class RoundListener:
@@ -26,14 +35,17 @@ class RoundListener:
         self.port = int(listener.getsockname()[1])
 
     @classmethod
-    async def bind(cls, address: str) -> RoundListener:
+    async def bind(cls, address: str, session_host: str = "127.0.0.1") -> RoundListener:
         """Listen on `address`, which is this machine's, and on any free port.
 
         An address by which others reach this machine though it is not its own (behind NAT) is
-        answered on every interface. Raises InfrastructureError.
+        answered on every interface. `session_host`: by which address others reach this node too.
+
+        Raises InfrastructureError.
         """
         found = await resolve(Endpoint(address, 0))
-        hosts = [] if isinstance(found, NotYet) else [a.host for a in found.addresses]
+        known = () if isinstance(found, NotYet) else found.addresses
+        hosts = [a.host for a in meant_addresses(address, known, session_host)]
         for host in (*hosts, "0.0.0.0"):
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
             try:
@@ -67,3 +79,50 @@ class RoundListener:
             self._store.close()
             self._store = None
         self._listener.close()
+
+
+async def reach_round_store(assignment: Assignment, timeout_s: float) -> None:
+    """Have an answer of rank 0's store: a bad route shows before any worker starts.
+
+    Raises EnrolmentError.
+    """
+    endpoint = Endpoint(assignment.master_addr, assignment.master_port)
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout_s
+    while isinstance(found := await resolve(endpoint), NotYet):
+        if loop.time() > deadline:
+            raise EnrolmentError(f"the round store's address {endpoint}: {found.reason}")
+        await asyncio.sleep(RETRY_S)
+    try:
+        left_s = max(RETRY_S, deadline - loop.time())
+        await _have_answer_of_any(found.addresses, left_s)
+    except OSError as error:
+        raise EnrolmentError(
+            f"this node could not reach the round store at {endpoint} within {timeout_s:g} s: "
+            f"{error.strerror or 'no answer'}: open the port in the firewall between the two, or "
+            "give the store's node an address that the others reach (local_addr, --local-addr)"
+        ) from error
+
+
+async def _have_answer_of_any(addresses: Sequence[Address], limit_s: float) -> None:
+    """Of the first that gives one. Raises OSError."""
+    failure: OSError | None = None
+    for address in addresses:
+        try:
+            async with asyncio.timeout(limit_s / len(addresses)):
+                return await _have_answer(address)
+        except OSError as error:  # TimeoutError is one
+            failure = error
+    assert failure is not None
+    raise failure
+
+
+async def _have_answer(address: Address) -> None:
+    """One greeting and its answer. Raises OSError."""
+    loop = asyncio.get_running_loop()
+    family = socket.AF_INET6 if address.is_ipv6 else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
+        await loop.sock_connect(probe, address.sockaddr)
+        await loop.sock_sendall(probe, handshake(0))
+        if not await loop.sock_recv(probe, 4):
+            raise ConnectionResetError(errno.ECONNRESET, "it hung up")

@@ -11,19 +11,23 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from msgspec import Struct
 
+from rallypoint.core import reconnect
 from rallypoint.core.model import SharedSettings, Stamp
+from rallypoint.core.reconnect import Answer, Search
 from rallypoint.errors import (
     AccessError,
+    InfrastructureError,
     ProtocolError,
-    RendezvousConnectionError,
+    RallypointError,
+    RendezvousRefusedError,
     UsageError,
 )
-from rallypoint.rendezvous.connection import ClientConnection
+from rallypoint.rendezvous.connection import ClientConnection, Dial
 from rallypoint.rendezvous.fence import boot_time
 from rallypoint.wire import messages as m
 
@@ -46,7 +50,7 @@ Pushed = (
     | m.DrainWanted
     | m.CollectStacks
 )
-Dial = Callable[[], Awaitable[ClientConnection]]
+_REFUSALS = (RendezvousRefusedError, AccessError, ProtocolError)
 
 
 class SessionHandler(Protocol):
@@ -58,9 +62,11 @@ class SessionHandler(Protocol):
 
     def session_given_up(self, why: str) -> None: ...
 
-    def session_refused(self, error: UsageError) -> None: ...
+    def reconnect_refused(self) -> None: ...
 
-    def lease_ended(self) -> None: ...
+    def session_refused(self, error: RallypointError) -> None: ...
+
+    def lease_ended(self, waits_for: str) -> None: ...
 
     def pushed(self, message: Pushed) -> None: ...
 
@@ -94,18 +100,22 @@ class CoordinatorSession:
         self,
         identity: Identity,
         settings: SharedSettings,
-        reconnect_timeout_s: float,
+        reconnect_timeout_s: float | None,
         dial: Dial,
         handler: SessionHandler,
         clock: Callable[[], float] = boot_time,
+        former: m.Attached | None = None,
     ) -> None:
-        """`clock`: seconds that also count while this machine or process is suspended."""
+        """`reconnect_timeout_s`: how long to look for a lost coordinator, at least the lease;
+        None: as `core.reconnect` says. `clock`: seconds that also count while this machine or
+        process is suspended. `former`: how an earlier session of the same node in this job was
+        attached."""
         self._loop = asyncio.get_running_loop()
         self._identity, self._settings = identity, settings
         self._reconnect_timeout_s = reconnect_timeout_s
         self._dial, self._handler, self._clock = dial, handler, clock
         self._connection: ClientConnection | None = None
-        self._attached: m.Attached | None = None
+        self._attached = former
         self._is_attached = False
         """The newest connection has been attached: reports may be sent, in their order."""
         self._generation = self._opened = 0
@@ -117,7 +127,14 @@ class CoordinatorSession:
         self._held_until: float | None = None
         self.on_held: Callable[[float], None] = _nothing
         """Told at each renewal until when the lease goes, on `clock`."""
+        self.on_attach: Callable[[ClientConnection, int], bytes] = lambda *_: b""
+        """Called before each attaching, with the connection and its generation; returns what the
+        agent commits itself to (`wire/death_notice.py`)."""
+        self.has_fence = True
+        """False: nobody can be given this node's place, so that its lease never ends."""
         self._fenced = False
+        self._search: Search | None = None
+        """Since the connection broke, until this node is attached again."""
         self._timer: asyncio.TimerHandle | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._all_heard: asyncio.Future[None] | None = None
@@ -127,6 +144,16 @@ class CoordinatorSession:
     def node_id(self) -> str:
         """This node's id, once the session has been opened."""
         return self._attached.node_id if self._attached else self._identity.node_id
+
+    @property
+    def attached(self) -> m.Attached | None:
+        """As what the coordinator has attached this node last."""
+        return self._attached
+
+    @property
+    def run_id(self) -> str:
+        """The job's."""
+        return self._settings.run_id
 
     @property
     def incarnation(self) -> str:
@@ -142,7 +169,7 @@ class CoordinatorSession:
         """Attach, and keep attached from now on."""
         self._attach(connection)
         self._keeper = self._loop.create_task(self._keep(connection))
-        self._keeper.add_done_callback(_raise_in_loop)
+        self._keeper.add_done_callback(raise_in_loop)
         self._beat()
 
     def report(self, report: m.Report) -> None:
@@ -154,12 +181,15 @@ class CoordinatorSession:
             self._connection.send(numbered)
 
     async def close(self, timeout_s: float) -> None:
-        """Wait until every report is acknowledged, at most so long, and hang up."""
-        if self._unacknowledged and self._connection is not None:
-            self._all_heard = self._loop.create_future()
-            ends: list[asyncio.Future[Any]] = [self._all_heard, self._connection.lost]
-            await asyncio.wait(ends, timeout=timeout_s)
-        self.abort()
+        """Wait until every report is acknowledged, at most so long, and hang up, also when this is
+        cancelled."""
+        try:
+            if self._unacknowledged and self._connection is not None:
+                self._all_heard = self._loop.create_future()
+                ends: list[asyncio.Future[Any]] = [self._all_heard, self._connection.lost]
+                await asyncio.wait(ends, timeout=timeout_s)
+        finally:
+            self.abort()
 
     def abort(self) -> None:
         """Hang up. Safe to call twice."""
@@ -173,23 +203,26 @@ class CoordinatorSession:
 
     def check_fence(self) -> None:
         """To be called after every wake-up, before anything that arrived is looked at."""
-        if self._held_until is None or self._fenced or self._clock() <= self._held_until:
+        if self._held_until is None or self._fenced or not self.has_fence:
+            return
+        if self._clock() <= self._held_until:
             return
         self._fenced = True
         if not self._closed:
-            self._drop_connection()
-            self._handler.lease_ended()
+            self._drop_connection("the lease is over")
+            now = self._clock()
+            self._handler.lease_ended(reconnect.waiting_text(self._search or self._begun(now), now))
 
-    def _drop_connection(self) -> None:
+    def _drop_connection(self, why: str) -> None:
         """Nothing comes back on it. A new one may get through, or tell that nobody is there."""
         if self._connection is not None:
-            self._connection.abort()
+            self._connection.abort(why)
 
     def _attach(self, connection: ClientConnection) -> None:
         self._generation += 1
         self._connection, self._is_attached = connection, False
         self._attach_sent_at = self._clock()
-        identity = self._identity
+        identity, former = self._identity, self._attached
         connection.send(
             m.Attach(
                 identity.node_id,
@@ -198,7 +231,10 @@ class CoordinatorSession:
                 self._generation,
                 self._settings,
                 self._opened,
-                self._attached.node_id if self._attached else "",
+                former.node_id if former else "",
+                former.incarnation if former else 0,
+                former.epoch if former else 0,
+                self.on_attach(connection, self._generation),
             )
         )
         connection.listen(self._received)
@@ -211,25 +247,37 @@ class CoordinatorSession:
             self._connection = None
             self._beats_sent.clear()
             self._handler.session_suspended(why)
-            found = await self._redial(why)
+            if self._search is None:
+                self._search = self._begun(self._clock())
+            else:
+                reconnect.attempted(self._search, self._clock(), Answer.SILENCE, why)
+            found = await self._redial(self._search)
             if found is None:
                 return
             connection = found
             self._attach(connection)
 
-    async def _redial(self, why: str) -> ClientConnection | None:
+    def _begun(self, now: float) -> Search:
+        lease_s = self._settings.lease_s
+        lease_end = self._held_until if self._held_until is not None else now + lease_s
+        return Search(now, lease_end, lease_s, self._reconnect_timeout_s)
+
+    async def _redial(self, search: Search) -> ClientConnection | None:
         from rallypoint.store.jitter import uniform
 
-        broken_at, pause_s = self._clock(), FIRST_RETRY_S
+        pause_s = FIRST_RETRY_S
         while not self._closed:
+            now = self._clock()
+            if search.last_error and now > reconnect.ends_at(search):
+                self._handler.session_given_up(reconnect.given_up_text(search, now))
+                return None
             try:
                 return await self._dial()
-            except (RendezvousConnectionError, AccessError, ProtocolError) as error:
-                why = str(error)
-            give_up_at = max(self._held_until or 0.0, broken_at + self._reconnect_timeout_s)
-            if self._clock() > give_up_at:
-                self._handler.session_given_up(f"the coordinator was lost: {why}")
-                return None
+            except RallypointError as error:
+                answer = Answer.REFUSED if isinstance(error, _REFUSALS) else Answer.SILENCE
+                reconnect.attempted(search, self._clock(), answer, str(error))
+                if answer is Answer.REFUSED:
+                    self._handler.reconnect_refused()
             # Thousands of agents that lost one coordinator must not come back in step.
             await asyncio.sleep(pause_s * uniform(0.5, 1.0))
             pause_s = min(pause_s * 2, LONGEST_RETRY_S)
@@ -240,10 +288,14 @@ class CoordinatorSession:
             return
         match message:
             case m.Attached():
-                self._was_attached(message)
-            case m.Refused(text):
+                if self._is_attached:  # the job has got another number before its first round
+                    self._attached = message
+                else:
+                    self._was_attached(message)
+            case m.Refused(text, is_fault):
                 self.abort()
-                self._handler.session_refused(UsageError(text))
+                error = InfrastructureError(text) if is_fault else UsageError(text)
+                self._handler.session_refused(error)
             case m.Ack(number):
                 while self._unacknowledged and self._unacknowledged[0].number <= number:
                     self._handler.acknowledged(self._unacknowledged.popleft().report)
@@ -263,7 +315,7 @@ class CoordinatorSession:
             self._all_heard.cancel()
 
     def _was_attached(self, message: m.Attached) -> None:
-        self._attached, self._is_attached = message, True
+        self._attached, self._is_attached, self._search = message, True, None
         self._renewed(self._attach_sent_at)
         assert self._connection is not None
         if not message.resumed:
@@ -277,6 +329,8 @@ class CoordinatorSession:
 
     def _renewed(self, sent_at: float | None) -> None:
         if sent_at is not None:
+            # If this process was stopped since it woke up, the guard may have kept the fence.
+            self.check_fence()
             self._held_until = max(self._held_until or 0.0, sent_at + self._settings.lease_s)
             self._fenced = self._fenced and self._clock() > self._held_until
             self.on_held(self._held_until)
@@ -286,14 +340,15 @@ class CoordinatorSession:
         delay_s = self._settings.heartbeat_s
         if self._connection is not None:
             oldest = next(iter(self._beats_sent.values()), None)
-            if oldest is not None and self._clock() - oldest > self._settings.lease_s * DEAF_SHARE:
-                self._drop_connection()
+            deaf_s = 0.0 if oldest is None else self._clock() - oldest
+            if deaf_s > self._settings.lease_s * DEAF_SHARE:
+                self._drop_connection(f"the coordinator has not answered for {deaf_s:.1f} s")
             self._beats += 1
             self._beats_sent[self._beats] = self._clock()
             self._connection.send(m.Heartbeat(self._beats))
             if len(self._beats_sent) > 2 * self._settings.lease_s / delay_s:
                 del self._beats_sent[next(iter(self._beats_sent))]
-        if self._held_until is not None and not self._fenced:
+        if self._held_until is not None and not self._fenced and self.has_fence:
             # Wake up just after the fence, should nothing renew the lease until then.
             delay_s = min(delay_s, max(0.0, self._held_until - self._clock()) + 0.001)
         self._timer = self._loop.call_later(delay_s, self._beat)
@@ -306,8 +361,9 @@ class CoordinatorSession:
         )
 
 
-def _raise_in_loop(task: asyncio.Task[None]) -> None:
-    """A bug in a task must not pass in silence: the loop's exception handler gets it."""
+def raise_in_loop(task: asyncio.Task[None]) -> None:
+    """For `add_done_callback`: what a task raises must not pass in silence, while somebody waits
+    for ever for what it was to do. The loop's exception handler gets it."""
     if not task.cancelled():
         task.result()
 

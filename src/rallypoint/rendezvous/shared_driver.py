@@ -24,14 +24,12 @@ from rallypoint.errors import (
     RendezvousStateError,
 )
 from rallypoint.rendezvous.backend_thread import BackendThread
-from rallypoint.rendezvous.shared_endings import closed_error, timeout_error
+from rallypoint.rendezvous.shared_endings import closed_error, silence_error, timeout_error
 from rallypoint.rendezvous.shared_value import FIRST_BACKOFF_S, Change, SharedValue
 from rallypoint.store.jitter import uniform
 
-TURN_S = 0.1
-"""Whoever's turn it is to take letters in is given so long."""
 LEAVE_TIMEOUT_S = 5.0
-"""How long saying farewell may take after a timeout."""
+"""How long saying farewell may take after a timeout, unless that was shorter."""
 POLL_PENDING_S = 0.25
 POLL_ACTIVE_S = 1.0
 """At most so long between two looks at a backend that can't be waited for."""
@@ -59,11 +57,15 @@ class SharedDriver:
         self._value = SharedValue(settings, backend, self._read)
         self._interval_s = self._member.interval_s
         self._outlook: Outlook = Outside()
+        self._counted_in: Outlook = Outside()
+        """The outlook at the last count."""
         self._trouble: RendezvousError | None = None
         self._changed: set[asyncio.Future[None]] = set()
         self._keeper: asyncio.Task[None] | None = None
         self._seq = self._beat = 0
         self._is_stopped = False
+        self._takes_part = False
+        """This node wants to be a member; else whoever finds it to be one has it leave."""
         self._beat_at = 0.0
 
     @property
@@ -105,12 +107,21 @@ class SharedDriver:
         Raises RendezvousTimeoutError (who was missing), RendezvousClosedError,
         RendezvousGracefulExitError (stood by until the job was over), SettingsConflictError.
         """
+        self._takes_part = True
+        try:
+            return await self._join(candidate, timeout_s)
+        except BaseException:
+            self._takes_part = False
+            raise
+
+    async def _join(self, candidate: Candidate, timeout_s: float) -> InWorld:
         loop = asyncio.get_running_loop()
         began_at = loop.time()
-        await self._ask_to_join(candidate)
-        stood_by = False
+        stood_by, asks = False, True
         while True:
-            outlook = self._outlook
+            if asks:
+                await self._ask_in_time(candidate, began_at + timeout_s, timeout_s)
+            outlook, asks = self._outlook, False
             match outlook:
                 case InWorld():
                     return outlook
@@ -118,8 +129,10 @@ class SharedDriver:
                     raise closed_error(self._settings.run_id, outlook)
                 case Outside() | Pending(standing=Standing.STOPPING):
                     # Removed meanwhile; or the round formed, and ended before we could look.
+                    if stood_by or not isinstance(outlook, Outside):
+                        began_at, stood_by = loop.time(), False
                     await asyncio.sleep(uniform(0, FIRST_BACKOFF_S))
-                    await self._ask_to_join(candidate)
+                    asks = True
                     continue
                 case Pending():
                     if not outlook.needed:
@@ -130,15 +143,24 @@ class SharedDriver:
                 raise self._trouble
             left_s = None if stood_by else began_at + timeout_s - loop.time()
             if left_s is not None and left_s <= 0:
-                await self._give_up(outlook, timeout_s)
+                error = timeout_error(self._settings.run_id, outlook, timeout_s)
+                await self._give_up(self._trouble or error, timeout_s)
                 continue
             await self.wait_for_change(left_s)
 
     async def leave(self) -> None:
         """Say farewell: the others need not wait for this node. The job goes on."""
-        await self._value.update(
-            self._if_member(lambda s, w: shared_round.apply(s, NodeLeft(self._ref), w))
-        )
+        self._takes_part = False
+        await self._leave_unless_wanted()
+        await self._tidy()
+
+    async def _leave_unless_wanted(self) -> None:
+        def change(shared: SharedState, writer: str) -> list[Effect] | None:
+            if self._takes_part:  # it has begun to join again meanwhile
+                return None
+            return shared_round.apply(shared, NodeLeft(self._ref), writer)
+
+        await self._value.update(self._if_member(change))
 
     async def close(self, why: str) -> None:
         """End the job for everybody. May be called again."""
@@ -150,6 +172,14 @@ class SharedDriver:
             return []
 
         await self._value.update(change)
+        await self._tidy()
+
+    async def _tidy(self) -> None:
+        """Delete what nobody will read again. This node has left; what fails here stays there."""
+        with suppress(RendezvousError):
+            await self._value.delete_read_letters()
+            if self._backend.keeps_beats:
+                await self._backend.delete_beat(self._ref.node_id)
 
     async def wait_for_change(self, timeout_s: float | None) -> None:
         """Return when the outlook has changed, or the store failed, or after so long."""
@@ -164,6 +194,15 @@ class SharedDriver:
             self._changed.discard(future)
 
     # Joining
+
+    async def _ask_in_time(self, candidate: Candidate, ends_at: float, timeout_s: float) -> None:
+        """Ask to join, for no longer than the join timeout, whatever the store does."""
+        try:
+            async with asyncio.timeout_at(ends_at):
+                await self._ask_to_join(candidate)
+        except TimeoutError:
+            error = self._trouble or silence_error(self._backend.name, timeout_s)
+            await self._give_up(error, timeout_s)
 
     async def _ask_to_join(self, candidate: Candidate) -> None:
         """Calls that fail are made again, for a lease: then the others have given this node up."""
@@ -184,27 +223,11 @@ class SharedDriver:
         if self._seq > 1:  # what was concluded from the counter of its earlier part is void
             await self._raise_beat()
         if self._backend.takes_letters:
-            await self._join_by_letter(event)
+            letter = shared_round.encode_letter(event)
+            await self._value.join_by_letter(letter, self._settings.lease_s, self.wait_for_change)
         else:
             await self._value.update(lambda shared, writer: self._apply_join(shared, event, writer))
         self._raise_if_refused()
-
-    async def _join_by_letter(self, event: NodeJoined) -> None:
-        """Whoever wrote the first letter that is not taken in takes in all that are there.
-
-        The others wait for that, and after a while help themselves.
-        """
-        number = await self._backend.post_letter(shared_round.encode_letter(event))
-        await self._value.load()
-        while self._value.letters_taken < number:
-            if self._value.letters_taken + 1 < number:
-                await self.wait_for_change(uniform(0.5, 1) * TURN_S)
-                if self._value.letters_taken >= number:
-                    return
-            await self._value.update(lambda _shared, _writer: None)
-            if self._value.letters_taken < number:  # an earlier letter is still being written
-                await asyncio.sleep(uniform(0.5, 1) * TURN_S)
-                await self._value.load()
 
     def _apply_join(self, shared: SharedState, event: NodeJoined, writer: str) -> list[Effect]:
         if not self._backend.keeps_beats:
@@ -217,8 +240,8 @@ class SharedDriver:
             if error is not None:
                 raise error
 
-    async def _give_up(self, outlook: Pending, timeout_s: float) -> None:
-        """Leave, and raise; returns if the round has formed after all."""
+    async def _give_up(self, error: RendezvousError, timeout_s: float) -> None:
+        """Leave, and raise `error`; returns if the round has formed after all."""
 
         def change(shared: SharedState, writer: str) -> list[Effect] | None:
             if shared.round.members[self._ref.node_id].standing is Standing.RUNNING:
@@ -226,11 +249,10 @@ class SharedDriver:
             return shared_round.apply(shared, NodeLeft(self._ref), writer)
 
         with suppress(RendezvousError, TimeoutError):
-            async with asyncio.timeout(LEAVE_TIMEOUT_S):
+            async with asyncio.timeout(min(LEAVE_TIMEOUT_S, timeout_s)):
                 await self._value.update(self._if_member(change))
-        if isinstance(self._outlook, InWorld):
-            return
-        raise self._trouble or timeout_error(self._settings.run_id, outlook, timeout_s)
+        if not isinstance(self._outlook, InWorld):
+            raise error
 
     def _read(self) -> None:
         """The state has been read; there may be none, if the store has lost it."""
@@ -276,9 +298,16 @@ class SharedDriver:
         await self._value.load()
         if isinstance(self._outlook, Outside | Closed):
             return
+        if not self._takes_part:  # its join was given up, and taken in all the same
+            await self._leave_unless_wanted()
+            return
         if loop.time() - self._beat_at >= self._interval_s:
             await self._count()
             await self._watch_others()
+            if isinstance(self._outlook, InWorld) and self._outlook == self._counted_in:
+                # The round has run for an interval: nobody waits for this.
+                await self._value.delete_read_letters()
+            self._counted_in = self._outlook
         for duty in self._member.duties(loop.time()):
             await self._do(duty)
 

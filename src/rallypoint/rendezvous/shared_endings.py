@@ -16,6 +16,14 @@ def closed_error(run_id: str, outlook: Closed) -> RendezvousClosedError:
     return RendezvousClosedError(text) if outlook.was_needed else RendezvousGracefulExitError(text)
 
 
+def silence_error(backend: str, timeout_s: float) -> RendezvousTimeoutError:
+    """The store does not answer, or does not store what it is told to."""
+    return RendezvousTimeoutError(
+        f"the rendezvous backend {backend!r} has done nothing of what it was asked for "
+        f"{timeout_s:g} s: check that it can be reached, and that it stores what it is given"
+    )
+
+
 def timeout_error(run_id: str, outlook: Pending, timeout_s: float) -> RendezvousTimeoutError:
     """Too few came; names those who were here before."""
     missing = ", ".join(outlook.missing) or "nobody who was here before"

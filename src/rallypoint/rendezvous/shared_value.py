@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections import deque
 from collections.abc import Awaitable, Callable
+from itertools import islice
 
 from rallypoint.core import shared_round
 from rallypoint.core.events import Effect
@@ -23,8 +25,14 @@ from rallypoint.store.jitter import uniform
 
 FIRST_BACKOFF_S = 0.005
 LONGEST_BACKOFF_S = 1.0
+TURN_S = 0.1
+"""Whoever's turn it is to take letters in is given so long."""
 GAP_S = 1.0
 """A letter that is announced but not written for so long is given up."""
+DELETED_AT_ONCE = 64
+"""So many letters in one call: the heartbeat waits for it."""
+VOID_MAX = 1024
+"""Of the letters before a new state, so many are looked for to be deleted."""
 
 Change = Callable[[SharedState, str], list[Effect] | None]
 """Changes the state under a writer's name; None: nothing to be done."""
@@ -46,6 +54,8 @@ class SharedValue:
         self.token: Token | None = None
         self._writing = asyncio.Lock()
         self._gap: tuple[int, float] | None = None
+        self._read_letters: deque[int] = deque()
+        """The numbers of letters that nobody will read again."""
 
     @property
     def letters_taken(self) -> int:
@@ -60,19 +70,23 @@ class SharedValue:
         else:
             self._forget()
 
-    async def update(self, change: Change, still: Condition | None = None) -> list[Effect]:
+    async def update(
+        self, change: Change, still: Condition | None = None, own_letter: int = 0
+    ) -> list[Effect]:
         """Apply a change to the state that is current when it is stored. Tries until it is.
 
         Nothing is done any more once `still` is not true, which is asked before every try.
+        `own_letter`: the number of the letter that this node waits for, if it does.
         Raises RendezvousConnectionError and RendezvousStateError; the outcome is then unknown.
         """
         backoff_s = FIRST_BACKOFF_S
         async with self._writing:
             while still is None or await still():
-                first, letters = await self._new_letters()
-                shared, writer, token = self._fresh(), secrets.token_hex(6), self.token
+                first, letters = await self._new_letters(own_letter)
+                shared, writer, token = self._fresh(own_letter), secrets.token_hex(6), self.token
                 # Another state may have been read meanwhile, in which some of them are taken in.
-                letters = letters[max(0, shared.letters - first) :]
+                letters = letters[shared.letters - first :] if shared.letters >= first else []
+                before = shared.letters if self.state is not None else 0
                 taken = shared_round.take_letters(
                     shared, letters, writer, skip_gap=self._gap_is_old(letters, shared)
                 )
@@ -80,16 +94,49 @@ class SharedValue:
                 if effects is None and not taken:
                     return []
                 if await self._store(shared, writer, token):
+                    self._note_read(before, shared.letters)
                     return effects or []
                 await asyncio.sleep(uniform(0, backoff_s))
                 backoff_s = min(backoff_s * 2, LONGEST_BACKOFF_S)
                 await self.load()
         return []
 
-    async def _new_letters(self) -> tuple[int, list[bytes | None]]:
+    async def join_by_letter(
+        self, letter: bytes, lease_s: float, wait_for_change: Callable[[float], Awaitable[None]]
+    ) -> None:
+        """Leave a letter, and return when it has been taken in, or is void.
+
+        Whoever wrote the first letter that is not taken in takes in all that are there. The others
+        wait for that, and after a while help themselves. Raises as `load` does.
+        """
+        number = await self._backend.post_letter(letter)
+        await self.load()
+        loop = asyncio.get_running_loop()
+        lost_at = loop.time() + lease_s  # with the store, say: then another one is to be written
+        while self.letters_taken < number and loop.time() < lost_at:
+            if self.letters_taken + 1 < number:
+                await wait_for_change(uniform(0.5, 1) * TURN_S)
+                if self.letters_taken >= number:
+                    return
+            await self.update(lambda _shared, _writer: None, own_letter=number)
+            if self.letters_taken < number:  # an earlier letter is still being written
+                await asyncio.sleep(uniform(0.5, 1) * TURN_S)
+                await self.load()
+
+    async def delete_read_letters(self) -> None:
+        """Some of those that this node has taken in, if the backend can. Raises as `load` does."""
+        numbers = list(islice(self._read_letters, DELETED_AT_ONCE))
+        if numbers:
+            await self._backend.delete_letters(numbers)
+            for _ in numbers:
+                self._read_letters.popleft()
+
+    async def _new_letters(self, own_letter: int) -> tuple[int, list[bytes | None]]:
         if not self._backend.takes_letters:
             return 0, []
-        taken = self.state.letters if self.state is not None else 0
+        if self.state is None and not own_letter:
+            return 0, []
+        taken = self.state.letters if self.state is not None else own_letter - 1
         return taken, await self._backend.letters_after(taken)
 
     def _gap_is_old(self, letters: list[bytes | None], shared: SharedState) -> bool:
@@ -102,10 +149,14 @@ class SharedValue:
             self._gap = (number, now)
         return now - self._gap[1] > GAP_S
 
-    def _fresh(self) -> SharedState:
+    def _note_read(self, before: int, last: int) -> None:
+        if self._backend.deletes_letters:
+            self._read_letters.extend(range(max(before, last - VOID_MAX) + 1, last + 1))
+
+    def _fresh(self, own_letter: int) -> SharedState:
         if self.state is not None:
             return shared_round.decode(shared_round.encode(self.state))
-        return shared_round.new_state(self._settings, secrets.token_hex(6), "")
+        return shared_round.new_state(self._settings, secrets.token_hex(6), "", own_letter)
 
     async def _store(self, shared: SharedState, writer: str, token: Token | None) -> bool:
         value = shared_round.encode(shared)
@@ -115,9 +166,9 @@ class SharedValue:
             await self.load()  # settles whether it was stored; raises again if it can't be read
             return self.state is not None and self.state.writer == writer
         if result is None:
-            self._forget()
-            return False
-        self._adopt(*result[:2])
+            await self.load()  # nothing is there, or the backend does not say what is
+        else:
+            self._adopt(*result[:2])
         return self.state is not None and self.state.writer == writer
 
     def _adopt(self, state: bytes, token: Token) -> None:

@@ -14,16 +14,12 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from rallypoint.errors import AccessError
 from rallypoint.wire.handshake import HOW_TO_GET_A_TOKEN
 from rallypoint.wire.keys import job_token
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 TOKEN_BYTES = 32
 MIN_TOKEN_BYTES = 16
@@ -68,7 +64,7 @@ class Token(Struct, frozen=True):
 def find_token(
     token_file: str | None,
     env_value: str | None,
-    home: Path | None,
+    home: str | os.PathLike[str] | None,
     create: bool,
 ) -> Token | None:
     """The token of this user, or None while there is none: a joiner asks again for a while.
@@ -80,10 +76,8 @@ def find_token(
     `token_file` does not exist.
     """
     if token_file is not None:
-        from pathlib import Path
-
         source = f"--token-file {_shown(token_file)}"
-        token = _read_or_create(Path(token_file), source, create=False)
+        token = _read_or_create(token_file, source, create=False)
         if token is None:
             raise AccessError(
                 f"{source}: there is no such file: check the name, or make a token there with "
@@ -94,7 +88,7 @@ def find_token(
         return parse_token(env_value, "RALLYPOINT_TOKEN")
     path = user_token_path(home)
     if create:
-        _make_folder(path.parent)
+        _make_folder(os.path.dirname(path))
     return _read_or_create(path, _shown(path), create)
 
 
@@ -103,31 +97,25 @@ def find_or_make_token(token_file: str) -> Token:
 
     Raises AccessError, with the fix, when it is unsafe, malformed or can't be made.
     """
-    from pathlib import Path
-
-    token = _read_or_create(Path(token_file), f"--token-file {_shown(token_file)}", create=True)
+    token = _read_or_create(token_file, f"--token-file {_shown(token_file)}", create=True)
     assert token is not None, "it was made or an error raised"
     return token
 
 
-def user_token_path(home: Path | None) -> Path:
+def user_token_path(home: str | os.PathLike[str] | None) -> str:
     """Where this user's token belongs. Raises AccessError when the user has no home directory."""
-    if home is None or not home.is_dir():
+    if home is None or not os.path.isdir(home):
         raise AccessError(
             f"there is no home directory ({home or 'HOME is not set'}) to keep the token in: "
             f"{_WAYS_OUT}"
         )
-    return home / ".config" / "rallypoint" / "token"
+    return os.path.join(home, ".config", "rallypoint", "token")
 
 
-def user_home() -> Path | None:
+def user_home() -> str | None:
     """The user's home directory, or None for a user that has none (many containers)."""
-    from pathlib import Path
-
-    try:
-        return Path.home()
-    except RuntimeError:
-        return None
+    home = os.path.expanduser("~")
+    return None if home.startswith("~") else home
 
 
 def no_token_error() -> AccessError:
@@ -157,7 +145,7 @@ def parse_token(text: str, source: str) -> Token:
     return Token(source, value, opens_one_job)
 
 
-def _read_or_create(path: Path, source: str, create: bool) -> Token | None:
+def _read_or_create(path: str, source: str, create: bool) -> Token | None:
     text = _read(path)
     if text is None and create:
         _create(path)
@@ -169,7 +157,7 @@ def _read_or_create(path: Path, source: str, create: bool) -> Token | None:
     return None if text is None else parse_token(text, source)
 
 
-def _read(path: Path) -> str | None:
+def _read(path: str) -> str | None:
     """What a token file says, or None without one. Judges the file that it opened, not a name."""
     try:
         # Without O_NONBLOCK, opening a pipe would wait for its writer.
@@ -199,35 +187,34 @@ def _read(path: Path) -> str | None:
         os.close(handle)
 
 
-def _shown(path: Path | str) -> str:
+def _shown(path: str) -> str:
     """For a line of text: a name may hold anything, also line breaks."""
-    text = str(path)
-    return text if text.isprintable() else ascii(text)
+    return path if path.isprintable() else ascii(path)
 
 
-def _quoted(path: Path | str) -> str:
+def _quoted(path: str) -> str:
     """For a command line that can be copied."""
     from shlex import quote
 
-    text = str(path)
-    return quote(text) if text.isprintable() else ascii(text)
+    return quote(path) if path.isprintable() else ascii(path)
 
 
-def _make_folder(folder: Path) -> None:
+def _make_folder(folder: str) -> None:
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.makedirs(folder, mode=0o700, exist_ok=True)
     except OSError as error:
         raise AccessError(
             f"can't create {_shown(folder)} for the token: {error.strerror}: {_WAYS_OUT}"
         ) from error
 
 
-def _create(path: Path) -> None:
+def _create(path: str) -> None:
     """Make a token unless there is one by now; whoever links first wins, and nobody sees half.
 
     A link, unlike an exclusive open, is atomic with its content, and also on NFS.
     """
-    draft = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(8).hex()}")
+    folder, name = os.path.split(path)
+    draft = os.path.join(folder, f".{name}.{os.getpid()}.{os.urandom(8).hex()}")
     try:
         handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from collections.abc import Awaitable, Callable, Sequence
 
 from rallypoint.errors import EnrolmentError, ProtocolError
 from rallypoint.wire.enrolment import NONCE_BYTES, AgentEnrolment
@@ -15,27 +16,39 @@ from rallypoint.wire.enrolment import NONCE_BYTES, AgentEnrolment
 _FIRST_PAUSE_S, _MAX_PAUSE_S = 0.02, 0.5
 _ATTEMPT_S = 10.0
 
+LookUp = Callable[[], Awaitable[Sequence[str]]]
+"""The store's numeric addresses, at least one. Raises EnrolmentError when nobody knows them now."""
 
-async def enrol(host: str, port: int, key: bytes, node: str, timeout_s: float) -> str:
+
+async def enrol(look_up: LookUp, port: int, key: bytes, node: str, timeout_s: float) -> str:
     """Enrols this node and returns the address that the store saw it come from.
 
     Tries again, with a growing pause, while nobody answers there or who answers does not hold the
-    key yet: the store's node may learn of the round later than this one. Safe to call again.
+    key yet: the store's node may learn of the round later than this one. Each time the store's
+    addresses are looked up anew and tried in turn. Safe to call again.
 
     Raises EnrolmentError after `timeout_s` seconds; it names both addresses and the fix.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s
     pause_s = _FIRST_PAUSE_S
+    host = "an unknown address"
     cause: Exception = TimeoutError("no answer")
     while (left_s := deadline - loop.time()) > 0:
         try:
-            async with asyncio.timeout(min(left_s, _ATTEMPT_S)):
-                return await _enrol_once(host, port, key, node)
-        except TimeoutError:
-            cause = TimeoutError("no answer")
-        except (OSError, ProtocolError) as error:
-            cause = error
+            async with asyncio.timeout(left_s):
+                hosts = await look_up()
+        except (EnrolmentError, TimeoutError) as error:
+            hosts, cause = (), error
+        for host in hosts:
+            try:
+                left_s = max(0.0, min(deadline - loop.time(), _ATTEMPT_S))
+                async with asyncio.timeout(left_s / len(hosts)):
+                    return await _enrol_once(host, port, key, node)
+            except TimeoutError:
+                cause = TimeoutError("no answer")
+            except (OSError, ProtocolError) as error:
+                cause = error
         await asyncio.sleep(max(0.0, min(pause_s, deadline - loop.time())))
         pause_s = min(2 * pause_s, _MAX_PAUSE_S)
     raise EnrolmentError(

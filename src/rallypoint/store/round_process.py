@@ -11,6 +11,7 @@ import gc
 import socket
 from collections.abc import Callable
 
+from rallypoint.observe.faults import Faults
 from rallypoint.store.access import AccessGate, AccessPolicy
 from rallypoint.store.event_loop import new_event_loop
 from rallypoint.store.limits import StoreLimits, connections_within, raise_descriptor_limit
@@ -33,6 +34,7 @@ def serve_round(
     gc.freeze()
     limits = StoreLimits(max_connections=connections_within(raise_descriptor_limit()))
     loop = new_event_loop(fast=fast)
+    loop.set_exception_handler(Faults(say).of_loop)
 
     def make_server() -> StoreServer:
         return StoreServer(AccessGate(policy), key, say, limits=limits)

@@ -16,13 +16,19 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
+from rallypoint.core.wording import signal_name
 from rallypoint.errors import InvariantError
+from rallypoint.store.accept_loop import AcceptLoop
 from rallypoint.store.access import EVERYBODY, round_policy
 
 _MAX_HANDED_OVER = 1024
 _ONE_BYTE = b"c"  # descriptors travel with at least one byte
 
 Say = Callable[[str], None]
+
+
+OnLost = Callable[[str], None]
+"""Gets why the store of a round has gone, although nobody has closed it."""
 
 
 class StoreProcess(Protocol):
@@ -33,7 +39,7 @@ class StoreProcess(Protocol):
 
     def kill(self) -> None: ...
 
-    def wait(self) -> object: ...
+    def wait(self) -> int: ...
 
 
 class Fork(Protocol):
@@ -77,10 +83,12 @@ class RoundStore:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._round: int | None = None
         self._key, self._policy = b"", EVERYBODY
+        self._on_lost: OnLost | None = None
         self._fast = fast
         self._process: StoreProcess | None = None
         self._channel: socket.socket | None = None
         self._handing_over: deque[socket.socket] = deque()
+        self._turning_away: AcceptLoop | None = None
 
     @property
     def address(self) -> str:
@@ -97,11 +105,18 @@ class RoundStore:
         return self._process is not None and self._process.pid == pid
 
     def open(
-        self, round_: int, key: bytes, *, open_access: bool, networks: Sequence[str] = ()
+        self,
+        round_: int,
+        key: bytes,
+        *,
+        open_access: bool,
+        networks: Sequence[str] = (),
+        on_lost: OnLost | None = None,
     ) -> None:
         """Makes the store of one round available; `key` is the round's enrolment key.
 
         `open_access` lets everybody in; else `networks` (CIDRs) may use it besides enrolled nodes.
+        `on_lost` is called from the loop, at most once, when what was stored is gone.
 
         The process is started by the first connection. Needs the running loop.
         """
@@ -109,6 +124,7 @@ class RoundStore:
         self._loop = asyncio.get_running_loop()
         self._round, self._key = round_, key
         self._policy = round_policy(everybody=open_access, networks=networks)
+        self._on_lost = on_lost
         self._watch_listener(self._start)
 
     def adopt(self, connection: socket.socket) -> None:
@@ -141,7 +157,7 @@ class RoundStore:
             self._process.wait()
             self._process = None
         self._turn_away()
-        self._watch_listener(self._turn_away)
+        self._keep_turning_away()
 
     def shutdown(self) -> None:
         """Closes the store and its listener: nothing remains."""
@@ -159,10 +175,19 @@ class RoundStore:
     def _watch_listener(self, callback: Callable[[], None] | None) -> None:
         if self._listener is None or self._loop is None or self._loop.is_closed():
             return
+        if self._turning_away is not None:
+            self._turning_away.close()
+            self._turning_away = None
         if callback is None:
             self._loop.remove_reader(self._listener)
         else:
             self._loop.add_reader(self._listener, callback)
+
+    def _keep_turning_away(self) -> None:
+        self._watch_listener(None)
+        if self._listener is None or self._loop is None or self._loop.is_closed():
+            return
+        self._turning_away = AcceptLoop(self._loop, self._listener, _hang_up)
 
     def _turn_away(self) -> None:
         """Closes whoever is queued on the listener: they came for a round that is over."""
@@ -196,8 +221,7 @@ class RoundStore:
                 self._process = self._fork(serve, name=name, keep_fds=keep_fds)
         except OSError as error:
             ours.close()
-            self._say(f"can't start the process of round {self._round}: {error.strerror}")
-            self._watch_listener(self._turn_away)
+            self._lost(f"the process of the round store can't be started: {error.strerror}")
             return
         self._channel = ours
         self._loop.add_reader(ours, self._on_process_end)
@@ -207,11 +231,19 @@ class RoundStore:
 
         Clients are turned away from now on, since an empty store would leave them waiting.
         """
+        assert self._process is not None
         self._close_channel()
-        self._say(
-            f"the process of round {self._round} died, and with it what its workers had stored"
-        )
-        self._watch_listener(self._turn_away)
+        self._process.kill()  # Unless it has gone already, it is about to.
+        self._lost(f"the process of the round store {_how_it_ended(self._process.wait())}")
+
+    def _lost(self, why: str) -> None:
+        self._keep_turning_away()
+        if self._on_lost is not None:
+            assert self._loop is not None
+            self._loop.call_soon(self._on_lost, why)
+            self._on_lost = None
+        else:
+            self._say(f"{why}, and with it what the workers of round {self._round} had stored")
 
     def _hand_over(self) -> None:
         """Sends connections to the process; goes on when it can take more."""
@@ -238,3 +270,13 @@ class RoundStore:
             self._channel = None
         while self._handing_over:
             self._handing_over.popleft().close()
+
+
+def _how_it_ended(exit_code: int) -> str:
+    if exit_code < 0:
+        return f"was killed by {signal_name(-exit_code)}"
+    return f"exited with code {exit_code}"
+
+
+def _hang_up(connection: socket.socket, _: tuple[str, int]) -> None:
+    connection.close()

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from rallypoint.errors import ProtocolError
+from rallypoint.store.accept_loop import AcceptLoop
 from rallypoint.store.access import AccessGate, Admission, Peer, Refusal
 from rallypoint.store.fast_path import FastPath
 from rallypoint.store.keyvalue import KeyValueMachine, Replies
@@ -74,12 +75,14 @@ class StoreServer:
         self._expiry: asyncio.TimerHandle | None = None
         self._silence_end: asyncio.TimerHandle | None = None
         self._adopting: set[asyncio.Task[object]] = set()
-        self._listening: list[asyncio.Server] = []
+        self._listening: list[asyncio.Server | AcceptLoop] = []
+        self._listeners: list[socket.socket] = []
         self._say, self._refusals = say, RefusalLog()
         self._untold: asyncio.TimerHandle | None = None
         self._own_uid = os.geteuid()
         # asyncio makes a new buffer of 256 KiB for each read, unless it is given one.
         is_buffered = isinstance(self._loop, asyncio.SelectorEventLoop)
+        self._is_selector_loop = is_buffered
         self._connection_type = BufferedConnection if is_buffered else ServerConnection
         self.read_buffer = memoryview(bytearray(_READ_BYTES if is_buffered else 0))
         """All connections read into it, one after the other."""
@@ -99,6 +102,15 @@ class StoreServer:
     async def listen(self, listener: socket.socket) -> None:
         """Accepts from a bound, non-blocking socket; it may be listening already."""
         _set_options(listener)  # inherited by what it accepts
+        if self._is_selector_loop:
+            listener.setblocking(False)
+            listener.listen(_BACKLOG)
+            self._listeners.append(listener)
+            accepting = AcceptLoop(
+                self._loop, listener, self._accepted, on_shortage=self._tell_shortage
+            )
+            self._listening.append(accepting)
+            return
         self._listening.append(
             await self._loop.create_server(self._new_connection, sock=listener, backlog=_BACKLOG)
         )
@@ -110,14 +122,11 @@ class StoreServer:
             _set_options(connection)
         except OSError:
             pass  # gone already, as will be noticed
-        connecting = self._loop.connect_accepted_socket(self._new_connection, connection)
-        task: asyncio.Task[object] = self._loop.create_task(connecting)
-        self._adopting.add(task)
-        task.add_done_callback(self._adopting.discard)
+        self._accepted(connection, ("", 0))
 
     def close(self) -> None:
         """Drops every client and stops listening."""
-        for listening in self._listening:
+        for listening in (*self._listening, *self._listeners):
             listening.close()
         for timer in (self._expiry, self._silence_end):
             if timer is not None:
@@ -125,6 +134,21 @@ class StoreServer:
         self._tell_left_out()
         for connection in tuple(self._connections.values()):
             connection.abort()
+
+    def _accepted(self, connection: socket.socket, _: tuple[str, int]) -> None:
+        task: asyncio.Task[object] = self._loop.create_task(self._make(connection))
+        self._adopting.add(task)
+        task.add_done_callback(self._adopting.discard)
+
+    async def _make(self, connection: socket.socket) -> None:
+        try:
+            await self._loop.connect_accepted_socket(self._new_connection, connection)
+        except OSError:
+            connection.close()  # gone already
+
+    def _tell_shortage(self, error: OSError) -> None:
+        if self._refusals.is_told(("", str(error.errno)), self._loop.time()):
+            self._say(f"can't accept connections: {error.strerror}: they wait")
 
     def _new_connection(self) -> ServerConnection:
         self._next_id += 1

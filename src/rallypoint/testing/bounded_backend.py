@@ -47,6 +47,12 @@ class BoundedBackend:
     def letters_after(self, number: int) -> Any:
         return self._call("letters_after", number)
 
+    def delete_letters(self, numbers: Any) -> None:
+        self._call("delete_letters", numbers)
+
+    def delete_beat(self, node: str) -> None:
+        self._call("delete_beat", node)
+
     def _check(self, call: str, wanted: str, found: object, length: int) -> None:
         fine = isinstance(found, tuple) and len(found) == length and isinstance(found[0], bytes)
         assert fine, f"rule: {call} returns {wanted}: it returned {show(found)}"

@@ -18,8 +18,11 @@ and joins again in the same instant, unless it is slow. The commands:
     join NODE [workers=N] [role=R] [topology=T] [rank=K] [grace=S] [SETTING=VALUE ...]
                                                 a fresh agent; SETTING=VALUE where it disagrees
     slow NODE                                   from now on it does not come back by itself
+    cut NODE OTHER | mend NODE OTHER            NODE can't reach the round store of OTHER; or can
+    unready NODE                                from now on it says nothing before a start
     back NODE                                   the same agent joins again
     fail NODE [rank=LOCAL] [code=N | signal=SIGNAME] [age=S]
+    helper-dies NODE                            its round store was killed
     finishing NODE | succeed NODE               its first worker, or all of them, ended well
     lose NODE [silent=S]                        it went away, last heard S seconds ago
     drain NODE [notice=S] [hosts=1]             it was told to go; its workers may take S seconds
@@ -81,6 +84,8 @@ class Scenario:
         self._candidates: dict[NodeRef, Candidate] = {}
         self._assigned: dict[str, Assignment] = {}
         self._slow: set[str] = set()
+        self._cut: set[tuple[str, str]] = set()
+        self._unready: set[str] = set()
         self._listens: set[str] = set()
         self._leaving: set[NodeRef] = set()
         self._inquiry = 0
@@ -112,6 +117,12 @@ class Scenario:
                 self._tick(float(seconds))
             case "slow", [node]:
                 self._slow.add(node)
+            case "cut", [node, other]:
+                self._cut.add((node, other))
+            case "mend", [node, other]:
+                self._cut.discard((node, other))
+            case "unready", [node]:
+                self._unready.add(node)
             case "listens", [node]:
                 self._listens.add(node)
             case "join", [node]:
@@ -166,6 +177,9 @@ class Scenario:
                 base = assigned.base_rank if assigned else 0
                 role = self._candidates[ref].role
                 return j.NodeFailed(ref, round_, (_failure(options, base, role),))
+            case "helper-dies":
+                text = f"the process of the round store was killed by SIGKILL on node {node}"
+                return j.HelperDied(ref, round_, text)
             case "finishing":
                 return WorkersFinishing(round_)
             case "succeed":
@@ -221,9 +235,8 @@ class Scenario:
             case j.Assign(ref, assignment):
                 self._assigned[ref.node_id] = assignment
                 self._tell(ref, _assignment(assignment, self._candidates[ref].workers))
-                if assignment.enrol:
-                    enrolled = j.NodeEnrolled(ref, assignment.round)
-                    self._answers.append((f"{ref} -> enrolled", enrolled))
+                if assignment.enrol and ref.node_id not in self._unready:
+                    self._answers.append(self._enrol(ref, assignment))
             case j.StartWorkers(ref, round_):
                 self._tell(ref, f"start the workers of round {round_}")
             case j.StopWorkers(ref, round_, reason):
@@ -248,10 +261,19 @@ class Scenario:
                 self._tell(ref, f"the job {verdict.outcome.value}: {verdict.text}")
             case ExpelNode(ref, why, final):
                 self._tell(ref, f"expelled{' for good' if final else ''}: {why}")
+                if not final and ref.node_id not in self._slow:
+                    self._answers.append((f"{ref} -> joins again", self._joined(ref)))
             case RefuseNode(ref, setting, ours, theirs):
                 self._tell(ref, f"refused: {setting} is {ours} in the job, {theirs} here")
             case _:
                 assert_never(effect)
+
+    def _enrol(self, ref: NodeRef, assignment: Assignment) -> tuple[str, j.JobEvent]:
+        host = assignment.master_addr
+        if (ref.node_id, host) in self._cut:
+            failed = j.EnrolmentFailed(ref, assignment.round, f"no answer from {host}:29500")
+            return f"{ref} -> no answer from the round store of {host}", failed
+        return f"{ref} -> enrolled", j.NodeEnrolled(ref, assignment.round)
 
     def _tell(self, ref: NodeRef, text: str) -> None:
         older = "" if ref == self._ref(ref.node_id) else " (the older agent)"
@@ -261,6 +283,7 @@ class Scenario:
 _REPORTS: Mapping[str, tuple[str, ...]] = {
     "back": (),
     "fail": ("rank", "code", "signal", "age"),
+    "helper-dies": (),
     "finishing": (),
     "succeed": (),
     "lose": ("silent",),

@@ -5,8 +5,8 @@ the machine, which its processors read and write whole: so there are no locks an
 Each word has one writer: the header's is the agent, a slot's is the worker of its local rank. That
 worker runs a user's code, so whatever stands in a slot is possible, and none of it an error.
 
-    header   magic, version, workers, current, request, deadline, held until, one spare
-    slot     owner, listens, step, progress at, answered, checkpoint step, stacks, spare; per worker
+    header   magic, version, workers, current, request, deadline, held until, agent
+    slot     owner, listens, step, progress at, answered, checkpoint step, stacks, holds; per worker
 
 A request is one word, its number above its kind, so that both are read as they belong together.
 """
@@ -55,14 +55,15 @@ class Slot(NamedTuple):
     answered: int
     checkpoint: int
     stacks: int
+    holds: bool
 
 
-EMPTY_SLOT = Slot(0, False, 0, 0, 0, 0, 0)
+EMPTY_SLOT = Slot(0, False, 0, 0, 0, 0, 0, False)
 
 
-def fresh_board(workers: int) -> bytes:
+def fresh_board(workers: int, agent_pid: int = 0) -> bytes:
     """A board of a round that goes on, without a request, of workers that have said nothing."""
-    header = _HEADER.pack(at.MAGIC, at.VERSION, workers, 1, 0, 0, 0, 0)
+    header = _HEADER.pack(at.MAGIC, at.VERSION, workers, 1, 0, 0, 0, agent_pid)
     return header + bytes(at.board_bytes(workers) - len(header))
 
 
@@ -101,4 +102,14 @@ def parse_slots(board: bytes, workers: int) -> Sequence[Slot]:
 
 def _slot(board: bytes, local_rank: int) -> Slot:
     words = _SLOT.unpack_from(board, at.WORD_BYTES * at.first_word(local_rank))
-    return Slot(words[at.OWNER], bool(words[at.LISTENS]), *words[at.STEP : at.STACKS + 1])
+    step, progress_at_ns, answered, checkpoint, stacks = words[at.STEP : at.STACKS + 1]
+    return Slot(
+        words[at.OWNER],
+        bool(words[at.LISTENS]),
+        step,
+        progress_at_ns,
+        answered,
+        checkpoint,
+        stacks,
+        words[at.HOLDS] == 1,
+    )

@@ -19,6 +19,8 @@ DEADLINE = 5
 """Of the request, in ns on CLOCK_MONOTONIC; 0: none."""
 HELD_UNTIL = 6
 """The end of the agent's lease, in ns on CLOCK_BOOTTIME; 0: not known, or there is none."""
+AGENT = 7
+"""The agent's pid; 0: it is of a version that ends no worker that holds SIGTERM back."""
 
 # Words of a slot.
 OWNER = 0
@@ -34,6 +36,9 @@ CHECKPOINT = 5
 """The step of its last checkpoint plus 1; 0: none, or a step that it did not tell."""
 STACKS = 6
 """The signal that makes its owner write its stacks; 0: it knows none."""
+HOLDS = 7
+"""1 while its owner ignores SIGTERM for no reason of its program's, so that a SIGKILL costs it
+nothing more than SIGTERM did."""
 
 KIND_BITS = 8
 KIND_MASK = (1 << KIND_BITS) - 1

@@ -12,7 +12,7 @@ on a new connection it tells the truth as it is then.
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -32,6 +32,10 @@ from rallypoint.core.model import (
 from rallypoint.errors import ProtocolError
 
 MAX_MESSAGE_BYTES = 256 * 1024
+LARGEST_NUMBER = 2**62
+"""Of what counts lives and coordinators; there is room above it for some more."""
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=LARGEST_NUMBER)]
 
 
 class Attach(Struct, frozen=True, array_like=True, tag=1):
@@ -48,6 +52,13 @@ class Attach(Struct, frozen=True, array_like=True, tag=1):
     """The generation at which the session was opened, as far as this agent was told; 0: never."""
     former_id: str = ""
     """The id that the coordinator made before: kept if no other node has it by now."""
+    last_incarnation: Count = 0
+    """The job's, as of when this agent was last attached; 0, as `last_epoch`: it never was."""
+    last_epoch: Count = 0
+    """The epoch of the coordinator that it was attached to."""
+    death_commitment: bytes = b""
+    """What who tells of this agent's death must know the secret of (`wire/death_notice.py`), from
+    now on; empty: nobody can."""
 
 
 class Join(Struct, frozen=True, array_like=True, tag=2):
@@ -144,6 +155,14 @@ class StacksCollected(Struct, frozen=True, array_like=True, tag=14):
     """The largest step; -1: none."""
 
 
+class HelperDied(Struct, frozen=True, array_like=True, tag=15):
+    """A process of this agent that the workers of the round need has died: no worker is to blame
+    for what follows."""
+
+    stamp: Stamp
+    text: str
+
+
 Report = (
     Join
     | Failed
@@ -158,6 +177,7 @@ Report = (
     | CheckpointAnswered
     | HangSuspected
     | StacksCollected
+    | HelperDied
 )
 
 
@@ -181,7 +201,16 @@ class DrainNode(Struct, frozen=True, array_like=True, tag=22):
     why: str
 
 
-ToCoordinator = Attach | Numbered | Heartbeat | DrainNode
+class AgentDied(Struct, frozen=True, array_like=True, tag=23):
+    """Instead of `Attach`: the guard of an agent tells that it died, and its workers with it. Not
+    answered."""
+
+    incarnation: str
+    generation: int
+    secret: bytes
+
+
+ToCoordinator = Attach | Numbered | Heartbeat | DrainNode | AgentDied
 
 
 class Attached(Struct, frozen=True, array_like=True, tag=1):
@@ -198,6 +227,8 @@ class Refused(Struct, frozen=True, array_like=True, tag=2):
     """The session can't be, and the command line is to blame: one sentence for a person."""
 
     text: str
+    is_fault: bool = False
+    """The coordinator is to blame instead: it could not handle what this node said."""
 
 
 class Ack(Struct, frozen=True, array_like=True, tag=3):

@@ -6,24 +6,32 @@ import os
 from time import CLOCK_BOOTTIME, clock_gettime_ns
 
 from rallypoint.wire import board_words as at
+from rallypoint.worker import hold
+from rallypoint.worker.hold import SIGTERM, getsignal
 from rallypoint.worker.seat import own_seat, seat
 
 _REQUEST, _MASK, _DRAIN = at.REQUEST, at.KIND_MASK, at.DRAIN
 _words: memoryview | None = None
 """The board, once the agent knows that this worker listens."""
+_handler: object = None
+"""What handled SIGTERM when the agent was last told."""
 
 
 def drain_requested() -> bool:
     """Whether a node is about to leave the job, and a checkpoint is wanted before. Cheap enough
     for every step; each rank learns it at a moment of its own, so agree on it before acting."""
-    words = _words if _words is not None else _listen()
+    words = _words
+    if words is None or getsignal(SIGTERM) is not _handler:
+        words = _listen()
     return words is not None and words[_REQUEST] & _MASK == _DRAIN
 
 
 def should_restart_at_checkpoint() -> bool:
     """Whether the job would re-form at the next checkpoint, for any reason: a node leaves, or new
     ones wait to take part. Otherwise as `drain_requested`."""
-    words = _words if _words is not None else _listen()
+    words = _words
+    if words is None or getsignal(SIGTERM) is not _handler:
+        words = _listen()
     return words is not None and words[_REQUEST] & _MASK != 0
 
 
@@ -60,20 +68,24 @@ def is_current() -> bool:
 
 def _listen() -> memoryview | None:
     """What there is to read. Where this process speaks for its worker, the agent learns of it."""
-    global _words
+    global _words, _handler
     found = seat()
     if found is None:
         return None
-    if found.slot is not None:
-        found.slot[at.LISTENS] = 1
-        found.ring("listens")
+    if found.slot is None:
+        _handler = getsignal(SIGTERM)
+    else:
+        _handler = hold.look(found)
+        if _words is None:
+            found.slot[at.LISTENS] = 1
+            found.ring("listens")
     _words = found.words
     return _words
 
 
 def _forget() -> None:
-    global _words
-    _words = None
+    global _words, _handler
+    _words = _handler = None
 
 
 os.register_at_fork(after_in_child=_forget)

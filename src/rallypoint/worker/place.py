@@ -27,8 +27,11 @@ class Context:
     node_id: str = ""
     """The name of the node; empty where the launcher gives none (torchrun)."""
     round: int = 0
-    """Which agreement on who takes part this is: never used twice in a job. Under torchrun the
-    number of restarts."""
+    """Which agreement on who takes part this is: never used twice in one life of a job. Under
+    torchrun the number of restarts."""
+    incarnation: int = 0
+    """Which life of the job this is: later ones have higher numbers, and begin at round 0 again.
+    (incarnation, round) orders all rounds of a run id. Under torchrun 0."""
     restart_count: int = 0
     """Restarts that were charged to the budget so far."""
     max_restarts: int = 0
@@ -77,6 +80,7 @@ def read_context(environ: Mapping[str, str]) -> Context:
         run_id=environ.get("TORCHELASTIC_RUN_ID", ""),
         node_id=environ.get("RALLYPOINT_NODE_ID", ""),
         round=number("RALLYPOINT_ROUND", restarts),
+        incarnation=number("RALLYPOINT_INCARNATION", 0),
         restart_count=restarts,
         max_restarts=number("TORCHELASTIC_MAX_RESTARTS", 0),
         restart_reason=environ.get("RALLYPOINT_RESTART_REASON", ""),

@@ -117,7 +117,7 @@ def _claim(slot: memoryview) -> bool:
         return False
     slot[at.OWNER] = pid
     # What an owner before this one could do, this one can't yet.
-    slot[at.STACKS] = 0
+    slot[at.STACKS] = slot[at.HOLDS] = 0
     return True
 
 

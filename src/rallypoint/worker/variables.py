@@ -17,3 +17,8 @@ def local_rank() -> int:
     """
     text = os.environ.get("RALLYPOINT_LOCAL_RANK") or os.environ.get("LOCAL_RANK", "")
     return int(text) if text.isascii() and text.isdigit() else -1
+
+
+def may_hold_sigterm() -> bool:
+    """Whether nobody has forbidden it."""
+    return os.environ.get("RALLYPOINT_HOLD_SIGTERM", "1") != "0"

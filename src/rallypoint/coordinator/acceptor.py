@@ -1,0 +1,256 @@
+"""Accepts connections for a coordinator, and keeps those who have proven nothing within bounds.
+
+Who is calling is told from the first bytes, which are looked at without being consumed: whoever
+speaks something else is closed before anything is made for him, sessions go to the coordinator,
+and, where the port is shared with the round store, its clients to the store's process as they are.
+`core/admission.py` decides who gets a place, and who has to go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
+from socket import AF_INET6, MSG_PEEK, SO_RCVLOWAT, SOL_SOCKET, inet_pton, socket
+
+from rallypoint.coordinator.refusals import Kind, Refusals
+from rallypoint.core.admission import Admission
+from rallypoint.observe.faults import Faults
+from rallypoint.store.accept_loop import AcceptLoop
+from rallypoint.store.refusal_log import WINDOW_S
+from rallypoint.wire.preamble import PREAMBLE_BYTES, Preamble, classify, describe_foreign
+
+_SHOWN_BYTES = 32
+_IPV6_NETWORK_BYTES = 8
+"""Whoever has one address of a /64 has all of them."""
+
+TakeSession = Callable[[socket, int, str], None]
+"""Gets the connection, its number, and who it is from."""
+TakeStore = Callable[[socket], None]
+
+
+class Acceptor:
+    """Accepts from construction to `close`; the listening sockets stay the caller's. For the thread
+    of the loop.
+
+    Who has taken a session tells how to drop it (`may_drop`), and when it has proven itself or is
+    gone. `say_shortage` gets a line when no connection can be accepted, now and then.
+    """
+
+    def __init__(
+        self,
+        listeners: Sequence[socket],
+        admission: Admission,
+        refusals: Refusals,
+        take_session: TakeSession,
+        take_store: TakeStore | None,
+        say_shortage: Callable[[str], None],
+        faults: Faults,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._admission, self._refusals = admission, refusals
+        self._take_session, self._take_store = take_session, take_store
+        self._say_shortage, self._faults = say_shortage, faults
+        self._shortage_told_at = float("-inf")
+        self._numbers = 0
+        self._drops: dict[int, Callable[[], None]] = {}
+        self._peers: dict[int, str] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_paused = False
+        self._loops = [
+            AcceptLoop(self._loop, listener, self._arrived, self._may_accept, self._on_shortage)
+            for listener in listeners
+        ]
+
+    def close(self) -> None:
+        """Accept no more, and drop whoever has proven nothing. Safe to call again."""
+        for accepting in self._loops:
+            accepting.close()
+        if self._timer is not None:
+            self._timer.cancel()
+        for number in list(self._drops):
+            self._drop(number)
+
+    def may_drop(self, number: int, drop: Callable[[], None]) -> None:
+        """`drop` ends this connection at once, should its place be needed or its time be over."""
+        if number in self._drops:
+            self._drops[number] = drop
+
+    def proved(self, number: int) -> None:
+        """Its peer belongs to a job."""
+        self._drops.pop(number, None)
+        self._peers.pop(number, None)
+        self._admission.proved(number)
+        self._look()
+
+    def gone(self, number: int) -> None:
+        """It is closed. May be said again."""
+        self._drops.pop(number, None)
+        self._peers.pop(number, None)
+        self._admission.gone(number)
+        self._look()
+
+    # Accepting
+
+    def _may_accept(self) -> bool:
+        while not self._admission.has_place:
+            victim = self._admission.victim(self._loop.time()) if self._admission.places else None
+            if victim is None:
+                self._pause()
+                return False
+            self._turn_away(victim)
+        return True
+
+    def _arrived(self, connection: socket, address: tuple[str, int]) -> None:
+        self._numbers += 1
+        number, peer = self._numbers, f"{address[0]}:{address[1]}"
+        self._admission.arrived(number, _source(address[0]), self._loop.time())
+        self._peers[number] = peer
+        self._drops[number] = partial(self._close, connection)
+        self._arm()
+        # As a rule the first bytes have come with the connection.
+        if not self._decide(number, connection, peer):
+            self._loop.add_reader(connection, self._decide, number, connection, peer)
+
+    def _pause(self) -> None:
+        self._is_paused = True
+        for accepting in self._loops:
+            accepting.pause()
+        self._look()
+        self._arm()
+
+    def _on_shortage(self, error: OSError) -> None:
+        """Descriptors that we kept free are used by somebody else of this process or machine."""
+        self._tell_shortage(
+            f"can't accept connections: {os.strerror(error.errno or 0)}: raise ulimit -n, or "
+            "fs.file-max (sysctl); they wait"
+        )
+
+    def _tell_shortage(self, line: str) -> None:
+        now = self._loop.time()
+        if now >= self._shortage_told_at + WINDOW_S:
+            self._shortage_told_at = now
+            self._say_shortage(line)
+
+    # Who is it?
+
+    def _decide(self, number: int, connection: socket, peer: str) -> bool:
+        """Whether it is known who calls; then the connection has gone where it belongs."""
+        try:
+            return self._ask(number, connection, peer)
+        except Exception as error:
+            self._faults.note(f"a connection from {peer} can't be handled", error)
+            self._close(connection)
+            self.gone(number)
+            return True
+
+    def _ask(self, number: int, connection: socket, peer: str) -> bool:
+        try:
+            first = connection.recv(PREAMBLE_BYTES, MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            first = b""
+        caller = classify(first) if first else Preamble.FOREIGN
+        if caller is Preamble.UNDECIDED and self._wait_for_more(connection):
+            return False
+        if caller is Preamble.SESSION:
+            self._hand_over(connection)
+            self._take_session(connection, number, peer)
+        elif caller is Preamble.STORE and self._take_store is not None:
+            self._hand_over(connection)
+            self.gone(number)
+            self._take_store(connection)
+        else:
+            self._refuse(number, connection, peer)
+        return True
+
+    def _wait_for_more(self, connection: socket) -> bool:
+        """False when no more will come: what is there was looked at, and left, before.
+
+        Bytes that were looked at would have the loop call again at once, so that fewer than it
+        takes do not count; an end of file does.
+        """
+        if connection.getsockopt(SOL_SOCKET, SO_RCVLOWAT) == PREAMBLE_BYTES:
+            return False
+        connection.setsockopt(SOL_SOCKET, SO_RCVLOWAT, PREAMBLE_BYTES)
+        return True
+
+    def _hand_over(self, connection: socket) -> None:
+        self._loop.remove_reader(connection)
+        connection.setsockopt(SOL_SOCKET, SO_RCVLOWAT, 1)
+
+    def _refuse(self, number: int, connection: socket, peer: str) -> None:
+        try:
+            # Read what came: a connection that is closed with unread bytes is reset.
+            said = connection.recv(4096)[:_SHOWN_BYTES]
+        except OSError:
+            said = b""
+        if said:  # who only looks whether somebody listens is no news
+            why = f"it does not speak Rallypoint ({describe_foreign(said)})"
+            self._refusals.note(peer, Kind.FOREIGN, why)
+        self._close(connection)
+        self.gone(number)
+
+    # Making room
+
+    def _close(self, connection: socket) -> None:
+        self._loop.remove_reader(connection)
+        connection.close()
+
+    def _turn_away(self, number: int) -> None:
+        self._refusals.note(self._peers[number], Kind.SILENT, "it did not introduce itself")
+        self._drop(number)
+
+    def _drop(self, number: int) -> None:
+        drop = self._drops.pop(number)
+        self._peers.pop(number, None)
+        self._admission.gone(number)
+        drop()
+
+    def _look(self) -> None:
+        """Something has changed, or may have with time."""
+        if not self._is_paused:
+            return
+        if self._may_go_on():
+            self._is_paused = False
+            for accepting in self._loops:
+                accepting.resume()
+        elif not self._admission.places:
+            self._tell_shortage(
+                "all connections that the limit of open files leaves room for are in use: raise "
+                "ulimit -n; new ones wait"
+            )
+
+    def _may_go_on(self) -> bool:
+        admission = self._admission
+        if admission.has_place:
+            return True
+        return bool(admission.places) and admission.victim(self._loop.time()) is not None
+
+    def _arm(self) -> None:
+        """One timer: for the oldest, and while accepting pauses for who has had his time."""
+        dues = [self._admission.next_overdue_at()]
+        if self._is_paused and self._admission.places:
+            dues.append(self._admission.next_victim_at())
+        due_at = min((due for due in dues if due is not None), default=None)
+        if due_at is None or (self._timer is not None and self._timer.when() <= due_at):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(due_at, self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        for number in self._admission.overdue(self._loop.time()):
+            self._turn_away(number)
+        self._look()
+        self._arm()
+
+
+def _source(host: str) -> str:
+    """Whom an address belongs to, as far as one can tell."""
+    if ":" not in host:
+        return host
+    return inet_pton(AF_INET6, host.partition("%")[0])[:_IPV6_NETWORK_BYTES].hex()

@@ -1,0 +1,121 @@
+"""Who may be connected without having proven anything yet. Pure.
+
+A connection is *unproven* until its peer has shown that it belongs to a job, and takes one of a
+number of places. While places are free everybody gets one. When none is, whoever comes next waits
+in the kernel's queue, refused by nobody, until one is free: honest nodes prove themselves within
+some round trips, so that a thousand of them behind one address get through one after the other.
+Those who hold places and prove nothing make room: of the source that holds most places the oldest
+connection is dropped, once it has had its time. So a flood from one source costs that source its
+places, and nobody else theirs. Nobody stays unproven for longer than the limit.
+
+Connections that have proven themselves count against the descriptors that there are for all.
+
+Times are seconds of one clock that does not go back. Calls are O(1); finding who must go looks at
+each source.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+PLACES_MAX = 2048
+PATIENCE_S = 0.25
+"""So long nobody loses a place to who comes next: some round trips to a far node."""
+
+
+class Admission:
+    """`room`: how many connections there may be in all; `limit_s`: how long one may be unproven."""
+
+    def __init__(
+        self,
+        room: int,
+        limit_s: float,
+        *,
+        places_max: int = PLACES_MAX,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        self._room, self._limit_s = room, limit_s
+        self._places_max, self._patience_s = places_max, min(patience_s, limit_s)
+        self._proven: set[int] = set()
+        self._sources: dict[int, str] = {}
+        self._unproven: OrderedDict[int, float] = OrderedDict()
+        """When each came, the oldest first."""
+        self._by_source: dict[str, OrderedDict[int, float]] = {}
+
+    @property
+    def places(self) -> int:
+        """How many may be unproven now."""
+        return max(0, min(self._places_max, self._room - len(self._proven)))
+
+    @property
+    def unproven(self) -> int:
+        """How many are."""
+        return len(self._unproven)
+
+    @property
+    def has_place(self) -> bool:
+        """Whether one more may come in now."""
+        return len(self._unproven) < self.places
+
+    def arrived(self, connection: int, source: str, now: float) -> None:
+        """A connection with a number of its own came in."""
+        self._sources[connection] = source
+        self._unproven[connection] = now
+        self._by_source.setdefault(source, OrderedDict())[connection] = now
+
+    def proved(self, connection: int) -> None:
+        """Its peer belongs to a job."""
+        if self._leave_place(connection):
+            self._proven.add(connection)
+
+    def gone(self, connection: int) -> None:
+        """It is closed. May be said again, and of connections that never came in."""
+        self._leave_place(connection)
+        self._proven.discard(connection)
+
+    def victim(self, now: float) -> int | None:
+        """Who must go so that one more may come in; None: that one has to wait."""
+        found = self._next_victim()
+        if found is None or self._unproven[found] + self._patience_s > now:
+            return None
+        return found
+
+    def next_victim_at(self) -> float | None:
+        """When `victim` has an answer, if nobody proves himself or goes before."""
+        found = self._next_victim()
+        return None if found is None else self._unproven[found] + self._patience_s
+
+    def overdue(self, now: float) -> list[int]:
+        """Who has been unproven for too long."""
+        found = []
+        for connection, since in self._unproven.items():
+            if since + self._limit_s > now:
+                break
+            found.append(connection)
+        return found
+
+    def next_overdue_at(self) -> float | None:
+        """When `overdue` has an answer."""
+        oldest = next(iter(self._unproven.values()), None)
+        return None if oldest is None else oldest + self._limit_s
+
+    def _next_victim(self) -> int | None:
+        if not self._by_source:
+            return None
+        largest = max(self._by_source.values(), key=_claim)
+        return next(iter(largest))
+
+    def _leave_place(self, connection: int) -> bool:
+        if self._unproven.pop(connection, None) is None:
+            return False
+        source = self._sources.pop(connection)
+        held = self._by_source[source]
+        del held[connection]
+        if not held:
+            del self._by_source[source]
+        return True
+
+
+def _claim(held: OrderedDict[int, float]) -> tuple[int, float]:
+    """Who holds more gives one up; of those who hold as many, who came first."""
+    return len(held), -next(iter(held.values()))

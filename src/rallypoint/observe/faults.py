@@ -1,0 +1,66 @@
+"""Exceptions that nobody expected, after which the process goes on: each place is told once, with
+where it came from; how often it came is told at the end. ARCHITECTURE.md says what goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from types import TracebackType
+
+PLACES_SHOWN = 3
+PLACES_REMEMBERED = 64
+TEXT_CHARACTERS = 200
+
+
+class Faults:
+    """Never raises. `tell` gets one line for each place, and may raise."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._counts: dict[str, int] = {}
+
+    @property
+    def total(self) -> int:
+        """How many there were."""
+        return sum(self._counts.values())
+
+    def note(self, what: str, error: BaseException) -> None:
+        """`error` came up in `what`, which is over; everything else goes on."""
+        place = f"{type(error).__name__} at {_places(error.__traceback__, 1)}"
+        if place not in self._counts and len(self._counts) >= PLACES_REMEMBERED:
+            place = "other places"
+        self._counts[place] = count = self._counts.get(place, 0) + 1
+        if count == 1:
+            with suppress(Exception):
+                self._tell(f"{what}: {describe_fault(error)}: this is a bug, please report it")
+
+    def of_loop(self, loop: object, context: dict[str, object]) -> None:
+        """For `set_exception_handler` of a loop in which nothing that raises may end the rest."""
+        error = context.get("exception")
+        unknown = RuntimeError(str(context["message"]))
+        self.note("in the event loop", error if isinstance(error, BaseException) else unknown)
+
+    def tell_counts(self) -> None:
+        """Say how often what was told once has come, if that was more than once, and forget it."""
+        counts, self._counts = self._counts, {}
+        for place, count in counts.items():
+            if count > 1:
+                with suppress(Exception):
+                    self._tell(f"there were {count} unexpected errors of one kind: {place}")
+
+
+def describe_fault(error: BaseException) -> str:
+    """One printable line: which exception, and the innermost places that it came through."""
+    text = "".join(c if c.isprintable() else "?" for c in str(error)[:TEXT_CHARACTERS])
+    where = _places(error.__traceback__, PLACES_SHOWN)
+    return f"unexpected {type(error).__name__} ({text}) at {where}"
+
+
+def _places(trace: TracebackType | None, count: int) -> str:
+    """The innermost first, as paths within the package, or the names of other files."""
+    found = []
+    while trace is not None:
+        _, ours, within = trace.tb_frame.f_code.co_filename.rpartition("/rallypoint/")
+        found.append(f"{within if ours else within.rpartition('/')[2]}:{trace.tb_lineno}")
+        trace = trace.tb_next
+    return ", called from ".join(found[: -count - 1 : -1]) or "an unknown place"

@@ -1,0 +1,82 @@
+"""Accepts on a listening socket: a bounded number in each turn of the loop, with pauses.
+
+asyncio's servers accept as many in one turn as the backlog is long, and when descriptors have run
+out they tell the loop's exception handler so as often.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from collections.abc import Callable
+
+BATCH = 16
+"""Accepting so many, and what follows for each, takes some milliseconds, and then everybody else
+has a turn."""
+SHORTAGE_PAUSE_S = 0.25
+_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+OnConnection = Callable[[socket.socket, tuple[str, int]], None]
+
+
+class AcceptLoop:
+    """Accepts from construction to `close`; the listening socket, which must not block, stays the
+    caller's. For the thread of the loop.
+
+    `on_connection` gets each connection, which does not block, and who it is from. `may_accept` is
+    asked before each, and may `pause`. `on_shortage` is told what the system lacks; then there is a
+    pause.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        listener: socket.socket,
+        on_connection: OnConnection,
+        may_accept: Callable[[], bool] = lambda: True,
+        on_shortage: Callable[[OSError], None] = lambda error: None,
+    ) -> None:
+        self._loop, self._listener = loop, listener
+        self._on_connection, self._may_accept = on_connection, may_accept
+        self._on_shortage = on_shortage
+        self._retry: asyncio.TimerHandle | None = None
+        self._closed = False
+        self.resume()
+
+    def pause(self) -> None:
+        """Who comes now waits in the kernel's queue. Safe to call again."""
+        self._loop.remove_reader(self._listener)
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
+
+    def resume(self) -> None:
+        """Accept on. Safe to call again."""
+        if not self._closed:
+            self.pause()
+            self._loop.add_reader(self._listener, self._accept)
+
+    def close(self) -> None:
+        """Accept no more. Safe to call again."""
+        if not self._closed:
+            self._closed = True
+            self.pause()
+
+    def _accept(self) -> None:
+        for _ in range(BATCH):
+            if self._closed or not self._may_accept():
+                return
+            try:
+                connection, address = self._listener.accept()
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                if error.errno in _SHORTAGES:
+                    self.pause()
+                    self._retry = self._loop.call_later(SHORTAGE_PAUSE_S, self.resume)
+                    self._on_shortage(error)
+                    return
+                continue  # who wanted to connect has gone again
+            connection.setblocking(False)
+            self._on_connection(connection, address[:2])

@@ -1,0 +1,101 @@
+"""A cluster (see `tests.integration.cluster`) whose nodes are hosts of a network of their own.
+
+    with HostCluster(tmp_path, "a", "b", "c", lease=4) as cluster:
+        a, b = cluster.agents("a", "b")
+        cluster.network.cut("a", "b")
+
+A node runs on the host of its name, or on the one that it is given. They meet at the first host.
+On leaving, nothing may run on a host, and where no agent was killed no temporary file may be left.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from tests.fault.network import Network
+from tests.integration.cluster import AgentProcess, Cluster, Option, wait_until
+
+PORT = 29400
+_LISTENS = "0A"
+
+
+class HostCluster(Cluster):
+    """Options are those of `rallypoint run`, and hold for every node."""
+
+    def __init__(self, folder: Path, *hosts: str, data: bool = False, **options: Option) -> None:
+        self.network = Network(*hosts, data=data)
+        endpoint = f"{self.network.address(hosts[0])}:{PORT}"
+        super().__init__(folder, **{"rdzv_endpoint": endpoint, "lease": 4, **options})
+        self.make_token()
+
+    def agent(
+        self,
+        name: str,
+        nproc: int = 1,
+        *,
+        host: Option = None,
+        script: Sequence[str] | None = None,
+        env: Mapping[str, str] | None = None,
+        prefix: Sequence[str] = (),
+        hosts: bool | None = None,
+        **options: Option,
+    ) -> AgentProcess:
+        """As in every cluster; `hosts` is whether it hosts the coordinator."""
+        inside = (*prefix, *self.network.inside(str(host or name)))
+        return super().agent(
+            name, nproc, script=script, env=env, prefix=inside, hosts=hosts, **options
+        )
+
+    def serve(self, host: str = "", *words: str) -> AgentProcess:
+        """A coordinator of its own on this host (the first), which is up when this returns."""
+        host = host or self.network.hosts[0]
+        command = [*self.network.inside(host), sys.executable, "-m", "rallypoint", "serve"]
+        command += ["--host", self.network.address(host), "--port", str(PORT)]
+        served = sum(agent.name == "serve" for agent in self.all_agents)
+        file_name = f"serve.{served + 1}" if served else "serve"
+        command += ["--log-format", "json", *words]
+        server = AgentProcess(file_name, command, self.environ(), self.folder)
+        server.name = "serve"
+        self.all_agents.append(server)
+        wait_until(lambda: listens(server.pid, PORT), "the coordinator to listen")
+        return server
+
+    def __enter__(self) -> HostCluster:
+        self.network.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            super().__exit__(kind, error, traceback)
+            if error is None:
+                assert self.network.processes() == []
+        finally:
+            self.network.remove()
+
+    def _assert_clean(self) -> None:
+        super()._assert_clean()
+        nodes = [agent for agent in self.all_agents if agent.name != "serve"]
+        killed = any(node.process.returncode == -signal.SIGKILL for node in nodes)
+        assert killed or list(self.temp.iterdir()) == []
+
+
+def listens(pid: int, port: int) -> bool:
+    """Whether something listens on this TCP port where the process is."""
+    rows = Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]
+    fields = [row.split() for row in rows]
+    return any(f[3] == _LISTENS and int(f[1].rpartition(":")[2], 16) == port for f in fields)
+
+
+def wait_count(agent: AgentProcess, name: str, count: int) -> None:
+    """Wait until the agent has told of this event so often."""
+    told = f"{count} x {name} of {agent.name}"
+    wait_until(lambda: sum(event.name == name for event in agent.events) >= count, told)

@@ -1,0 +1,74 @@
+"""Nodes that are cut from the coordinator, and coordinators that move (F1, F2, F6)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.fault.hosts import PORT, HostCluster
+from tests.integration.cluster import wait_until
+
+
+@pytest.mark.quick
+def test_F1_a_node_cut_for_less_than_its_lease_is_kept_and_nothing_restarts(tmp_path: Path) -> None:
+    with HostCluster(tmp_path, "a", "b", lease=3) as cluster:
+        a, b = cluster.agents("a", "b")
+        first = cluster.wait_workers(2, round=0)
+        cluster.network.cut("b")
+        b.wait_event("session_suspended")
+        cluster.network.heal("b")
+        b.wait_event("session_resumed")
+        cluster.end_well(a, b)
+        assert cluster.workers() == first
+
+
+def test_F2_a_node_cut_for_longer_than_its_lease_comes_back_as_a_newcomer(tmp_path: Path) -> None:
+    with HostCluster(tmp_path, "a", "b", nnodes="1:2", lease=2, min_growth_interval=0) as cluster:
+        a, b = cluster.agents("a", "b")
+        stale = cluster.wait_workers(2, round=0)[1]
+        cluster.network.cut("b")
+        cluster.network.refuse("b", "a")  # no route: attempts fail at once, which is silence too
+        fenced = b.wait_event("fenced", "waiting for the coordinator to answer")
+        assert "killing the workers" in fenced.message
+        a.wait_event("round_ended", "node b was lost: it was silent for 2 s", round=0)
+        cluster.wait_workers(1, round=1)
+        cluster.network.heal("b")
+        workers = cluster.wait_workers(2, round=2)
+        assert [worker.node for worker in workers] == ["a", "b"]
+        assert not stale.is_alive
+        cluster.end_well(a, b)
+
+
+def test_F2_the_last_line_says_whether_the_coordinator_was_silent_or_refused(
+    tmp_path: Path,
+) -> None:
+    with HostCluster(tmp_path, "a", "b", "c", nnodes="3", lease=2) as cluster:
+        a = cluster.agent("a", hosts=True)
+        b, c = cluster.agent("b"), cluster.agent("c", reconnect_timeout=3)
+        cluster.wait_workers(3)
+        cluster.network.cut("c")
+        a.kill()
+        assert (b.wait_exit(), c.wait_exit()) == (75, 75)
+        assert "its host refused, and no other coordinator came" in b.verdict["reason"]
+        assert "the coordinator was lost: silence for" in c.verdict["reason"]
+
+
+def test_F6_a_host_that_comes_back_under_its_name_with_another_address_is_found(
+    tmp_path: Path,
+) -> None:
+    """As a pod does. The other agent has the old address, and the name means the new one."""
+    endpoint = f"job-worker-0.job:{PORT}"
+    # Its new host refuses until the agent there listens, which takes a while on a busy machine.
+    with HostCluster(tmp_path, *"abc", nnodes=2, lease=3, reconnect_timeout=60) as cluster:
+        cluster.options["rdzv_endpoint"] = endpoint
+        cluster.network.call("job-worker-0.job", cluster.network.address("a"))
+        a = cluster.agent("a", hosts=True)
+        b = cluster.agent("b", hosts=False)
+        cluster.wait_workers(2, round=0)
+        a.kill()
+        cluster.network.cut("a")
+        b.wait_event("fenced")
+        cluster.network.call("job-worker-0.job", cluster.network.address("c"))
+        again = cluster.agent("a", host="c", hosts=True)
+        wait_until(lambda: len(cluster.workers()) == 4, "the job to begin anew")
+        cluster.end_well(again, b)

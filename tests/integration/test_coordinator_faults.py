@@ -1,0 +1,175 @@
+"""A coordinator whose job machine raises: that ends one session at most, and is told once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+
+from msgspec.structs import replace
+from tests.integration.sessions import LIMIT_S, Rally, rally
+
+from rallypoint.coordinator.hosted_job import Machine
+from rallypoint.coordinator.own_events import RETRY_S
+from rallypoint.core import job as jobs
+from rallypoint.core.events import TimerEnded, TimerKind
+from rallypoint.core.job_events import (
+    HangSuspected,
+    JobEffect,
+    JobEvent,
+    SessionLost,
+    StacksCollected,
+)
+from rallypoint.core.model import Outcome, SharedSettings
+from rallypoint.wire import messages as m
+
+TWO = SharedSettings("job", 1, 2, reconnect_grace_s=0.05, last_call_s=0.01)
+
+
+def go(body: Coroutine[object, object, None]) -> None:
+    async def limited() -> None:
+        unhandled: list[object] = []
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: unhandled.append(context))
+        async with asyncio.timeout(2 * LIMIT_S):
+            await body
+        assert unhandled == []
+
+    asyncio.run(limited())
+
+
+def machine_raising(*kinds: type[JobEvent] | TimerKind) -> Machine:
+    def machine(job: jobs.JobState, event: JobEvent, at: float) -> list[JobEffect]:
+        if type(event) in kinds or (isinstance(event, TimerEnded) and event.timer.kind in kinds):
+            raise KeyError("rank 7")
+        return jobs.step(job, event, at)
+
+    return machine
+
+
+def faults(place: Rally) -> list[str]:
+    return [record.text for _, record in place.records if record.name == "fault"]
+
+
+def test_what_one_node_says_ends_its_session_and_no_other() -> None:
+    async def body() -> None:
+        async with rally(TWO, machine=machine_raising(HangSuspected)) as place:
+            a = await place.attached(TWO, "life-a", node_id="a")
+            b = await place.attached(TWO, "life-b", node_id="b")
+            for client in (a, b):
+                client.join()
+            stamp = (await b.wait(m.Assigned)).stamp
+            a.report(2, m.HangSuspected(stamp))
+            await a.wait_closed()
+            # The others re-form without it, as without a node that was lost.
+            assert "what it said can't be handled" in (await b.wait(m.StopNow)).reason.text
+            await b.round_trip()
+            (told,) = faults(place)
+            assert "node a" in told
+            assert "KeyError ('rank 7') at " in told
+            assert "test_coordinator_faults.py:" in told
+            assert "bug" in told
+
+    go(body())
+
+
+def test_it_comes_back_as_a_newcomer_and_the_second_time_is_expelled_for_good() -> None:
+    async def body() -> None:
+        async with rally(TWO, machine=machine_raising(HangSuspected)) as place:
+            a = await place.attached(TWO, "life-a", node_id="a")
+            a.join()
+            stamp = (await a.wait(m.Assigned)).stamp
+            a.report(2, m.HangSuspected(stamp))
+            await a.wait_closed()
+            assert a.all(m.Expelled) == []
+            again = await place.attached(TWO, "life-a", node_id="a", generation=2, opened=1)
+            # It is a session of its own: what it was not acknowledged is not said again.
+            assert not again.all(m.Attached)[0].resumed
+            again.report(1, m.HangSuspected(stamp))
+            await again.wait_closed()
+            (expelled,) = again.all(m.Expelled)
+            assert expelled.final, "it is no mistake in its command line"
+            assert "can't be handled: unexpected KeyError" in expelled.why
+            assert len(faults(place)) == 1
+        assert faults(place)[1].startswith("there were 2 unexpected errors of one kind")
+
+    go(body())
+
+
+def test_a_wait_of_the_job_that_can_not_be_applied_is_tried_again() -> None:
+    async def body() -> None:
+        failures = iter((True,))
+
+        def machine(job: jobs.JobState, event: JobEvent, at: float) -> list[JobEffect]:
+            if isinstance(event, TimerEnded) and next(failures, False):
+                raise KeyError("rank 7")
+            return jobs.step(job, event, at)
+
+        async with rally(TWO, machine=machine) as place:
+            a = await place.attached(TWO, "life-a", node_id="a")
+            a.join()
+            await a.wait(m.Assigned)
+            (told,) = faults(place)
+            assert told.startswith("TimerEnded could not be applied: unexpected KeyError")
+
+    go(body())
+
+
+def test_a_loss_that_is_applied_late_does_not_lose_an_agent_that_has_come_back() -> None:
+    async def body() -> None:
+        failures = iter((True,))
+
+        def machine(job: jobs.JobState, event: JobEvent, at: float) -> list[JobEffect]:
+            fails = isinstance(event, SessionLost) and next(failures, False)
+            if fails or isinstance(event, HangSuspected):
+                raise KeyError("rank 7")
+            return jobs.step(job, event, at)
+
+        async with rally(TWO, machine=machine) as place:
+            a = await place.attached(TWO, "life-a", node_id="a")
+            a.join()
+            a.report(2, m.HangSuspected((await a.wait(m.Assigned)).stamp))
+            await a.wait_closed()
+            again = await place.attached(TWO, "life-a", node_id="a", generation=2, opened=1)
+            again.join(seq=2)
+            assert (await again.wait(m.Assigned, 2)).stamp.round == 1
+            await asyncio.sleep(RETRY_S)  # timers end in their order
+            await again.round_trip()
+            assert not [record for _, record in place.records if "node_lost" in record.name]
+            again.report(2, m.Cancel("enough", 2))
+            assert (await again.wait(m.Ended)).verdict.outcome is Outcome.CANCELLED
+
+    go(body())
+
+
+def test_a_job_that_can_not_be_carried_on_is_ended_and_hangs_nobody() -> None:
+    async def body() -> None:
+        async with rally(TWO, machine=machine_raising(TimerKind.LAST_CALL)) as place:
+            a = await place.attached(TWO, "life-a", node_id="a")
+            a.join()
+            verdict = (await a.wait(m.Ended)).verdict
+            assert verdict.outcome is Outcome.INFRASTRUCTURE
+            assert (
+                "the coordinator failed three times at the same event: unexpected KeyError"
+                in verdict.text
+            )
+            a.report(2, m.Leave())
+            await place.coordinator.wait_empty()
+
+    go(body())
+
+
+def test_a_coordinator_of_many_jobs_serves_the_others() -> None:
+    async def body() -> None:
+        other = replace(TWO, run_id="other")
+        async with rally(None, machine=machine_raising(StacksCollected)) as place:
+            a = await place.attached(TWO, "life-a", node_id="a")
+            b = await place.attached(other, "life-b", node_id="b")
+            for client in (a, b):
+                client.join()
+            stamp = (await a.wait(m.Assigned)).stamp
+            a.report(2, m.StacksCollected(stamp, 1, None, -1))
+            await a.wait_closed()
+            await b.wait(m.Assigned)
+            await b.round_trip()
+
+    go(body())

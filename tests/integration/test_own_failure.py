@@ -1,0 +1,41 @@
+"""An agent in which something of its own has failed ends with a line, and so do its workers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.integration.own_program import program
+
+PROGRAM = """
+from rallypoint.agent.run_agent import run_agent
+from rallypoint.config import AccessConfig, AgentConfig, RendezvousConfig, WorkerConfig
+from rallypoint.errors import InvariantError
+
+class Observer:
+    def event(self, event):
+        if event.name == "workers_started":
+            raise KeyError("unforeseen")
+
+    def status(self, view):
+        pass
+---
+config = AgentConfig(
+    rendezvous=RendezvousConfig(run_id="job"),
+    access=AccessConfig(insecure=True),
+    workers=WorkerConfig(argv=("sleep", "1000"), count=2),
+)
+try:
+    run_agent(config, lambda relay: Observer(), lambda end: None)
+except InvariantError as error:
+    tell("ended", error)
+"""
+
+
+def test_an_agent_whose_own_state_has_failed_ends_with_a_line_and_leaves_no_worker(
+    tmp_path: Path,
+) -> None:
+    with program(tmp_path, PROGRAM) as run:
+        (told,) = run.wait_told("ended")
+        assert run.wait() == 0, run.err
+    assert told.startswith("the agent has a bug (unexpected KeyError ('unforeseen') at job.py:")
+    assert told.endswith("please report it")

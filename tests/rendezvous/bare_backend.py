@@ -1,0 +1,25 @@
+"""A backend that has what it must have, and nothing more."""
+
+from __future__ import annotations
+
+from rallypoint.rendezvous.backend import RendezvousBackend, Token
+from rallypoint.rendezvous.memory_backend import MemoryRendezvousBackend
+
+
+class Bare(RendezvousBackend):
+    """Compares and swaps, and nothing else: it is polled, and beats are in the state."""
+
+    def __init__(self, memory: MemoryRendezvousBackend | None = None) -> None:
+        self.memory = memory or MemoryRendezvousBackend()
+
+    @property
+    def name(self) -> str:
+        return "bare"
+
+    def get_state(self) -> tuple[bytes, Token] | None:
+        return self.memory.get_state()
+
+    def set_state(
+        self, state: bytes, token: Token | None = None
+    ) -> tuple[bytes, Token, bool] | None:
+        return self.memory.set_state(state, token)

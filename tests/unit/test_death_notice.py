@@ -1,0 +1,59 @@
+"""F2: what a guard can say of its agent, and who can't say it."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from rallypoint.process.death_notice import tell
+from rallypoint.process.shared_page import SharedPage
+from rallypoint.wire.death_notice import (
+    SECRET_BYTES,
+    DeathNotice,
+    commitment,
+    decode,
+    encode,
+    is_proven,
+)
+
+NOTICE = DeathNotice("127.0.0.1", 29400, "job", b"t" * 32, "life", 7, b"s" * SECRET_BYTES)
+
+
+def test_F2_only_the_secret_proves_that_an_agent_died() -> None:
+    committed = commitment(NOTICE.secret)
+    assert is_proven(NOTICE.secret, committed)
+    assert not is_proven(os.urandom(SECRET_BYTES), committed)
+    assert not is_proven(committed, committed)
+    assert not is_proven(b"", b""), "who has committed itself to nothing can't be proven dead"
+
+
+def test_F8_a_notice_shows_neither_token_nor_secret() -> None:
+    assert decode(encode(NOTICE)) == NOTICE
+    assert repr(NOTICE) == "DeathNotice('life', generation=7)"
+
+
+def test_F2_a_page_has_a_whole_notice_or_none() -> None:
+    page = SharedPage()
+    assert page.notice == b""
+    page.leave_notice(encode(NOTICE))
+    page.hold(5.0)
+    assert decode(page.notice) == NOTICE
+    page.leave_notice(b"x" * 100_000)
+    assert page.notice == b"", "what does not fit is not cut off"
+    page.leave_notice(encode(NOTICE))
+    page.leave_notice(b"")
+    assert page.notice == b""
+    assert page.held_until_ns == 5_000_000_000
+    with pytest.raises(msgspec.DecodeError):
+        decode(page.notice)
+
+
+def test_F2_a_coordinator_that_is_gone_or_says_nothing_is_left_alone_soon() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        notice = encode(replace(NOTICE, port=server.getsockname()[1]))
+        assert not tell(notice, 0.05)
+    assert not tell(notice)
