@@ -176,8 +176,9 @@ class RendezvousConfig(Struct, frozen=True, kw_only=True):
     @property
     def enrol_timeout_s(self) -> float:
         """How long reaching the round store may take. A rank 0 that went silent is lost within two
-        leases, also when many are silent at once: nobody else may be blamed before."""
-        return min(max(ENROL_MIN_S, 2 * self.lease_s), self.join_timeout_s)
+        leases, also when many are silent at once: nobody else may be blamed before. A node that
+        fails must have said so well before the join timeout expels whoever is not ready."""
+        return min(max(ENROL_MIN_S, 2 * self.lease_s), self.join_timeout_s / 2)
 
 
 class RestartConfig(Struct, frozen=True, kw_only=True):

@@ -119,12 +119,12 @@ def test_R4_an_id_that_was_given_is_taken_over_with_its_rank(cluster: Cluster) -
 def test_F9_rank_0_whose_store_nobody_reaches_is_passed_over_before_any_worker_starts(
     cluster: Cluster,
 ) -> None:
-    """Node a says that it is reached by an address to which there is no route."""
+    """Node a says that it is reached by an address to which nobody can connect."""
     cluster.options |= {"nnodes": 2, "rdzv_conf": "join_timeout=3"}
-    a = cluster.agent("a", hosts=True, local_addr="fd00::9")
+    a = cluster.agent("a", hosts=True, local_addr="255.255.255.255")
     b = cluster.agent("b", hosts=False)
     ended = a.wait_event("round_ended", "another node becomes rank 0", round=0)
-    assert "node a ([fd00::9]:" in ended.message
+    assert "node a (255.255.255.255:" in ended.message
     assert "was not reached by 1 of 1 other node (b)" in ended.message
     workers = cluster.wait_workers(2, round=1)
     assert [worker.node for worker in workers] == ["b", "a"]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 from tests.unit.jobs import RULES, A, B, C, Host, failed
 
+from rallypoint.config import RendezvousConfig
 from rallypoint.core import job
 from rallypoint.core.events import ExpelNode, Timer, TimerEnded, TimerKind
 from rallypoint.core.job_events import (
@@ -270,3 +272,13 @@ def test_F9_reports_about_another_round_or_of_nodes_that_wait_are_void() -> None
     assert host.step(EnrolmentFailed(C, 0, "no route")) == []
     assert starts(enrol(host, A, B)) == ["a", "b"]
     assert host.step(EnrolmentFailed(B, 0, "no route")) == [], "the round has started"
+
+
+@pytest.mark.parametrize(
+    ("lease_s", "join_timeout_s", "allowed_s"), [(15, 600, 30), (2, 600, 15), (5, 3, 1.5)]
+)
+def test_F9_a_node_gives_up_reaching_rank_0_before_the_join_timeout_expels_everybody(
+    lease_s: float, join_timeout_s: float, allowed_s: float
+) -> None:
+    config = RendezvousConfig(run_id="job", lease_s=lease_s, join_timeout_s=join_timeout_s)
+    assert config.enrol_timeout_s == allowed_s
