@@ -81,7 +81,7 @@ class OneAgent:
     def told(self, key: str) -> list[str]:
         """What followed `key` on each line of stdout that begins with it."""
         lines = self.out.splitlines()
-        return [line[len(key) + 1 :] for line in lines if line.startswith(key + " ")]
+        return [line[len(key) + 1 :] for line in lines if f"{line} ".startswith(key + " ")]
 
     def wait_told(self, key: str, count: int = 1) -> list[str]:
         """Wait until so many lines begin with `key`."""

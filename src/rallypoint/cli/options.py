@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from rallypoint.agent.environ import VISIBLE_DEVICES, own_device
 from rallypoint.cli import values
+from rallypoint.cli.many_copies import refuse_copies
 from rallypoint.cli.output_options import read_output
 from rallypoint.cli.scan import Scanned, Value, scan
 from rallypoint.cli.where_to_meet import read_rendezvous
@@ -86,6 +87,7 @@ def parse_run(
     machine = machine or this_machine()
     scanned = scan(argv, environ)
     notices: list[str] = []
+    refuse_copies(scanned, environ, notices)
     rendezvous = read_rendezvous(scanned, machine.random_id, notices, machine.handlers)
     _monitor_interval(scanned.get("--monitor-interval"))
     workers = _workers(scanned, environ, machine, notices)
