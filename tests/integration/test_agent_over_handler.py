@@ -14,6 +14,7 @@ from tests.integration.cluster import Cluster, Option, wait_until
 from tests.integration.one_agent import agent, name_of
 from tests.integration.test_bad_input import is_one_line_with
 
+BY_FILE = ("--rdzv-backend=file", "--insecure")
 KEEP_ALIVE = "keep_alive_interval=0.3,keep_alive_max_attempt=4"
 ALL_REDUCE = """
 import os, sys, torch
@@ -78,6 +79,7 @@ def by_file(cluster: Cluster, **options: Option) -> None:
     """The nodes of this cluster meet in a file."""
     cluster.options |= {
         "rdzv_backend": "file",
+        "insecure": True,
         "rdzv_endpoint": str(cluster.folder),
         "rdzv_conf": f"last_call_timeout=0.5,{KEEP_ALIVE}",
         "local_addr": "127.0.0.1",
@@ -319,10 +321,10 @@ def test_a_node_that_is_not_needed_says_so_and_ends_well(tmp_path: Path) -> None
     [
         (["--rdzv-backend=five"], ["five", "tcp, c10d, static, file"], 2),
         (["--rdzv-backend=file"], ["--rdzv-endpoint PATH"], 2),
-        (["--rdzv-backend=file", "--rdzv-endpoint=no/such/f"], ["no/such/f"], 75),
-        (["--rdzv-backend=file", "--rdzv-endpoint=f", "--rdzv-conf=x"], ["x", "KEY=VALUE"], 2),
+        ([*BY_FILE, "--rdzv-endpoint=no/such/f"], ["no/such/f"], 75),
+        ([*BY_FILE, "--rdzv-endpoint=f", "--rdzv-conf=x"], ["x", "KEY=VALUE"], 2),
         (
-            ["--rdzv-backend=file", "--rdzv-endpoint=f", "--rdzv-conf=join_timeout=x"],
+            [*BY_FILE, "--rdzv-endpoint=f", "--rdzv-conf=join_timeout=x"],
             ["join_timeout='x'"],
             2,
         ),
@@ -338,8 +340,50 @@ def test_a_mistake_with_a_handler_is_one_line(
     assert not run.told("rank")
 
 
+def test_F8_nodes_do_not_meet_in_a_file_unless_the_person_says_insecure(tmp_path: Path) -> None:
+    with agent(tmp_path, "--rdzv-backend=file", "--rdzv-endpoint=f", program=WORKER) as run:
+        assert run.wait() == 2
+    assert is_one_line_with(run.err, "--rdzv-backend file", "everybody who reaches the port")
+    assert is_one_line_with(run.err, "add --insecure on every node", "--rdzv-endpoint HOST:29400")
+    assert not (tmp_path / "f").exists()
+    with agent(tmp_path, *BY_FILE, "--rdzv-endpoint=f", program=WORKER) as run:
+        assert run.wait() == 0, run.err
+    assert (tmp_path / "f").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("kind", ["open to others", "a link", "of another user"])
+def test_F8_nodes_do_not_meet_in_a_file_that_others_could_have_written(
+    tmp_path: Path, kind: str
+) -> None:
+    """In a directory that is shared anybody can foresee its name."""
+    where = tmp_path / "shared"
+    where.mkdir()
+    file = where / "rallypoint-rendezvous-job"
+    if kind == "a link":
+        file.symlink_to(tmp_path / "mine")
+    else:
+        file.touch(0o666 if kind == "open to others" else 0o600)
+    if kind == "open to others":
+        file.chmod(0o666)
+    if kind == "of another user":
+        if os.geteuid() != 0:
+            pytest.skip("only root can give a file away")
+        os.chown(file, 12345, -1)
+    options = (*BY_FILE, f"--rdzv-endpoint={where}", "--rdzv-id=job")
+    with agent(tmp_path, *options, program=WORKER) as run:
+        assert run.wait() == 2
+    says = {
+        "open to others": f"mode 0666): run `chmod 600 {file}`",
+        "a link": f"{file} is a symbolic link: name another one",
+        "of another user": f"{file} belongs to user 12345, not to you",
+    }
+    assert is_one_line_with(run.err, says[kind])
+    assert not run.told("rank")
+    assert not (tmp_path / "mine").exists()
+
+
 def test_nodes_that_do_not_come_are_waited_for_and_named(tmp_path: Path) -> None:
-    options = ("--nnodes=2", "--rdzv-backend=file", "--rdzv-endpoint=f", "--log-format=json")
+    options = ("--nnodes=2", *BY_FILE, "--rdzv-endpoint=f", "--log-format=json")
     conf = "--rdzv-conf=join_timeout=1"
     with agent(tmp_path, *options, conf, program=WORKER) as run:
         assert run.wait() == 75
@@ -351,7 +395,7 @@ def test_nodes_that_do_not_come_are_waited_for_and_named(tmp_path: Path) -> None
 
 def test_a_signal_while_nobody_else_comes(tmp_path: Path) -> None:
     where = f"--rdzv-endpoint={tmp_path}"
-    options = ("--nnodes=2", "--rdzv-backend=file", where, "--log-format=json")
+    options = ("--nnodes=2", *BY_FILE, where, "--log-format=json")
     with agent(tmp_path, *options, program=WORKER) as run:
         run.wait_said("waiting for the next round")
         wait_until(lambda: list(tmp_path.glob("rallypoint-rendezvous-*")), "the file")

@@ -198,6 +198,10 @@ def test_a_node_that_waits_for_others_says_so(tmp_path: Path) -> None:
         ("LaunchConfig(2, 1, 1), train", "max_nodes=1 is less than min_nodes=2"),
         ("LaunchConfig(1, 2, 1), train", "max_nodes=2 without an rdzv_endpoint"),
         ("LaunchConfig(1, 1, 1, rdzv_backend='zookeeper'), train", "known are c10d, file"),
+        (
+            "LaunchConfig(1, 1, 1, rdzv_backend='file', rdzv_endpoint='f'), train",
+            "give insecure=True on every node",
+        ),
         ("LaunchConfig(1, 1, 1, rdzv_configs={'joins': 1}), train", "unknown rendezvous parameter"),
         ("LaunchConfig(1, 1, 1, start_method='clone'), train", "needs one of spawn, forkserver"),
         ("LaunchConfig(1, 1, 1, signals_to_handle='SIGFOO'), train", "there is no such signal"),
@@ -372,7 +376,8 @@ def test_nodes_meet_by_other_backends(tmp_path: Path, backend: str) -> None:
         + """---
 backend, where, got = sys.argv[1], sys.argv[2], {}
 def node(rank):
-    conf = {"rank": rank} if backend == "static" else {"last_call_timeout": 0.3}
+    by_file = {"last_call_timeout": 0.3, "insecure": True}
+    conf = {"rank": rank} if backend == "static" else by_file
     config = LaunchConfig(2, 2, 1, rdzv_backend=backend, rdzv_endpoint=where, rdzv_configs=conf,
                           local_addr="127.0.0.1" if backend == "file" else None)
     got.update(elastic_launch(config, train)(str(rank)))

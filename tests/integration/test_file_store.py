@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -16,6 +17,7 @@ import pytest
 from torch._C._distributed_c10d import FileStore as TorchFileStore
 
 from rallypoint.errors import (
+    AccessError,
     StoreConnectionError,
     StoreCorruptError,
     StoreError,
@@ -436,6 +438,48 @@ def test_another_file_under_the_path_is_read_anew_though_it_ends_alike(path: Pat
     os.mkfifo(path)
     with pytest.raises(StoreConnectionError, match="it is no regular file"):
         store.check(["k"])
+
+
+# Files of one user alone
+
+
+def test_F8_a_private_store_is_made_for_its_user_alone(path: Path) -> None:
+    mask = os.umask(0)
+    try:
+        with FileStore(path, private=True) as store, store.clone() as clone:
+            store.set("k", "v")
+            assert clone.get("k") == b"v"
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600
+            path.chmod(0o604)
+            for one in (store, clone):
+                with pytest.raises(AccessError, match=f"mode 0604.*run `chmod 600 {path}`"):
+                    one.get("k")
+            path.chmod(0o600)
+    finally:
+        os.umask(mask)
+
+
+def test_F8_a_private_store_is_no_link_and_nobody_elses_file(path: Path) -> None:
+    FileStore(path.with_name("target"), private=True).close()
+    before = path.with_name("target").read_bytes()
+    path.symlink_to("target")
+    with pytest.raises(AccessError, match=f"file {path} is a symbolic link: name another one"):
+        FileStore(path, private=True)
+    assert path.with_name("target").read_bytes() == before
+    path.unlink()
+    os.mkfifo(path, 0o600)
+    with pytest.raises(AccessError, match="is not a regular file"):
+        FileStore(path, private=True)
+    with pytest.raises(StoreConnectionError, match="its folder does not exist"):
+        FileStore(path.with_name("nowhere") / "store", private=True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_F8_a_private_store_of_another_user_is_refused_by_name(path: Path) -> None:
+    FileStore(path, private=True).close()
+    os.chown(path, 12345, -1)
+    with pytest.raises(AccessError, match=r"belongs to user 12345, not to you \(user 0\)"):
+        FileStore(path, private=True)
 
 
 # One object, many users

@@ -15,7 +15,7 @@ from rallypoint.agent import LocalElasticAgent, WorkerSpec, WorkerState
 from rallypoint.rendezvous import RendezvousParameters, get_rendezvous_handler
 
 def handler(where, least=1, most=2):
-    conf = {"last_call_timeout": 0.3, "keep_alive_interval": 0.5}
+    conf = {"last_call_timeout": 0.3, "keep_alive_interval": 0.5, "insecure": True}
     return get_rendezvous_handler(
         RendezvousParameters("file", where, "job", least, most, "127.0.0.1", **conf)
     )

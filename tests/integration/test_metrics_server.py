@@ -223,7 +223,7 @@ def test_a_port_that_can_not_be_had_is_one_line_before_anything_starts(
 def test_who_has_no_coordinator_has_no_age_of_its_heartbeat(tmp_path: Path) -> None:
     """It would only grow."""
     meeting = ("--rdzv-backend", "file", "--rdzv-endpoint", str(tmp_path / "meeting"))
-    options = ("--nnodes", "1:2", *meeting, "--rdzv-conf", "last_call_timeout=1")
+    options = ("--nnodes", "1:2", *meeting, "--insecure", "--rdzv-conf", "last_call_timeout=1")
     with agent(tmp_path, *options, "--metrics-port", "0", program=WAITS) as running:
         port = port_of(running)
         running.wait_told("up")

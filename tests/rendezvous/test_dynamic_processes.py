@@ -31,7 +31,8 @@ def where(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, 
             )
             yield tcp(torch_server.port)
         case _:
-            yield {"backend": "file", "endpoint": str(tmp_path / "rendezvous")}
+            path = str(tmp_path / "rendezvous")
+            yield {"backend": "file", "endpoint": path, "insecure": True}
 
 
 def tcp(port: int) -> dict[str, Any]:

@@ -56,6 +56,8 @@ BAD: list[tuple[Callable[[], object], str]] = [
     (lambda: made(rank="x"), "rank='x': needs a whole number"),
     (lambda: made(least=1), "needs a fixed number of nodes"),
     (lambda: made(backend="statik"), "unknown rendezvous backend 'statik': known are c10d, file"),
+    (lambda: made(backend="file"), "backend 'file': nodes prove no token, and everybody"),
+    (lambda: made(backend="file", insecure=False), "give insecure=True on every node"),
     (lambda: made(endpoint="a:b"), "the endpoint 'a:b': 'b' is no port, it is 0 to 65535"),
     (lambda: made(endpoint="a:65536"), "'65536' is no port, it is 0 to 65535"),
     (lambda: made(endpoint="fe80::1:x"), "is no IPv6 address; one with a port is written"),

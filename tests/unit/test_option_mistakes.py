@@ -54,6 +54,14 @@ BAD: tuple[tuple[str, str], ...] = (
         "--rdzv-backend file: needs --rdzv-endpoint PATH, a file or a directory that all share",
     ),
     (
+        "--rdzv-backend file --rdzv-endpoint f train.py",
+        (
+            "--rdzv-backend file: nodes prove no token, and everybody who reaches the port of a "
+            "round's store can use it: add --insecure on every node to accept that, or leave "
+            "--rdzv-backend out and give --rdzv-endpoint HOST:29400"
+        ),
+    ),
+    (
         "--rdzv-backend etcd-v2 train.py",
         "--rdzv-backend etcd-v2: not yet; tcp needs no server, and is the default",
     ),

@@ -220,10 +220,12 @@ def test_an_elastic_job() -> None:
 
 def test_a_handler_gets_what_is_its_own_as_it_was_written() -> None:
     conf = "--rdzv-conf join_timeout=5,colour=blue"
-    line = f"--nnodes 1:3 --rdzv-backend file --rdzv-endpoint /shared/x {conf} train.py"
+    backend = "--rdzv-backend file --insecure"
+    line = f"--nnodes 1:3 {backend} --rdzv-endpoint /shared/x {conf} train.py"
     meeting = parse(line).rendezvous
     assert (meeting.handler, meeting.handler_endpoint) == ("file", "/shared/x")
-    assert meeting.handler_conf == (("join_timeout", "5"), ("colour", "blue"))
+    given = (("join_timeout", "5"), ("colour", "blue"), ("insecure", "true"))
+    assert meeting.handler_conf == given
     assert (meeting.min_nodes, meeting.max_nodes, meeting.run_id) == (1, 3, "none")
     ranked = parse(f"--node-rank 1 --topology rack {line}")
     assert ("rank", "1") in ranked.rendezvous.handler_conf
@@ -233,8 +235,10 @@ def test_a_handler_gets_what_is_its_own_as_it_was_written() -> None:
 
 def test_a_backend_of_another_package_is_known_by_its_name() -> None:
     theirs = replace(MACHINE, handlers=lambda: ("c10d", "theirs"))
-    meeting = parse_run(["--rdzv-backend", "theirs", "train.py"], {}, theirs).rendezvous
-    assert (meeting.handler, meeting.handler_endpoint) == ("theirs", "")
+    given = parse_run(["--rdzv-backend", "theirs", "--insecure", "train.py"], {}, theirs)
+    assert (given.rendezvous.handler, given.rendezvous.handler_endpoint) == ("theirs", "")
+    assert given.rendezvous.handler_conf == ()
+    assert given.notices == ("--insecure has no effect with --rdzv-backend theirs",)
 
 
 def test_master_port_alone_fixes_the_store_of_an_elastic_job() -> None:

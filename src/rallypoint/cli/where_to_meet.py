@@ -41,6 +41,11 @@ _ONLY_WITH_A_COORDINATOR = (
     "--token-file",
 )
 
+_FILE_IS_INSECURE = (
+    "--rdzv-backend file: nodes prove no token, and everybody who reaches the port of a round's "
+    "store can use it: add --insecure on every node to accept that, or leave --rdzv-backend out "
+    "and give --rdzv-endpoint HOST:29400"
+)
 _TWO_WAYS = """\
 --nnodes {nnodes}: the nodes need a place to meet; start each one with
   rallypoint run --nnodes {nnodes} --rdzv-endpoint HOST:29400 ...
@@ -115,6 +120,13 @@ def _by_handler(scanned: Scanned, backend: str, notices: list[str]) -> Rendezvou
         )
     least, most = nodes(nnodes) if nnodes else (1, 1)
     conf = dict(read_foreign_conf(scanned.get("--rdzv-conf")))
+    insecure = scanned.on("--insecure")
+    if backend == "file":
+        if not insecure:
+            raise UsageError(_FILE_IS_INSECURE)
+        conf["insecure"] = "true"
+    elif insecure:
+        notices.append(f"--insecure has no effect with --rdzv-backend {backend}")
     rank = scanned.get("--node-rank")
     if rank is not None:
         conf.setdefault("rank", str(integer(rank)))

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from rallypoint.errors import (
+    AccessError,
     ParameterError,
     RendezvousConnectionError,
     RendezvousStateError,
@@ -214,7 +215,7 @@ class C10dRendezvousBackend(RendezvousBackend):
     def _ask(self, call: Callable[[], T]) -> T:
         try:
             return call()
-        except (StoreError, OSError, RuntimeError, TimeoutError) as error:
+        except (StoreError, AccessError, OSError, RuntimeError, TimeoutError) as error:
             if isinstance(error, RendezvousStateError | RendezvousConnectionError):
                 raise
             raise RendezvousConnectionError(

@@ -32,8 +32,8 @@ READ_TIMEOUT_S = 60
 def create_backend(params: RendezvousParameters) -> tuple[C10dRendezvousBackend, Store]:
     """The backend that `params` describe, and the store in which it keeps the state. Blocks.
 
-    Raises ParameterError, and RendezvousConnectionError when there is nobody at the endpoint for
-    `read_timeout` seconds (60).
+    Raises ParameterError, RendezvousConnectionError when there is nobody at the endpoint for
+    `read_timeout` seconds (60), and AccessError for a file that is not this user's alone.
     """
     store_type = str(params.get("store_type", "tcp")).strip().lower()
     timeout = timedelta(seconds=params.get_as_seconds("read_timeout", READ_TIMEOUT_S))
@@ -50,8 +50,17 @@ def create_backend(params: RendezvousParameters) -> tuple[C10dRendezvousBackend,
 
 
 def create_handler_from(params: RendezvousParameters) -> DynamicRendezvousHandler:
-    """The handler of `--rdzv-backend c10d`, and of `file`, which needs no server at all."""
+    """The handler of the backend `c10d`, and of `file`, which needs no server at all.
+
+    Raises what `create_backend` does.
+    """
     if params.backend == "file":
+        if not params.get_as_bool("insecure", False):
+            raise ParameterError(
+                "rendezvous backend 'file': nodes prove no token, and everybody who reaches the "
+                "port of a round's store can use it: give insecure=True on every node to accept "
+                "that, or use the backend 'tcp'"
+            )
         params.config.setdefault("store_type", "file")
     backend, store = create_backend(params)
     return create_handler(store, backend, params)
@@ -73,4 +82,4 @@ def _file_store(params: RendezvousParameters, timeout: timedelta) -> FileStore:
     path = Path(params.endpoint.strip() or tempfile.gettempdir())
     if path.is_dir():
         path /= f"rallypoint-rendezvous-{params.run_id.replace('/', '_')}"
-    return FileStore(path, timeout=timeout)
+    return FileStore(path, timeout=timeout, private=True)

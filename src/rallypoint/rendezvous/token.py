@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 
 from msgspec import Struct
 
@@ -25,7 +24,6 @@ TOKEN_BYTES = 32
 MIN_TOKEN_BYTES = 16
 _MAX_FILE_BYTES = 1024
 _JOB_PREFIX = "job-"
-_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _WAYS_OUT = "give RALLYPOINT_TOKEN or --token-file to every node, or --insecure"
 
 
@@ -159,6 +157,8 @@ def _read_or_create(path: str, source: str, create: bool) -> Token | None:
 
 def _read(path: str) -> str | None:
     """What a token file says, or None without one. Judges the file that it opened, not a name."""
+    from rallypoint.store.private_file import check_private  # many a start needs no token
+
     try:
         # Without O_NONBLOCK, opening a pipe would wait for its writer.
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -167,19 +167,13 @@ def _read(path: str) -> str | None:
     except OSError as error:
         raise AccessError(f"can't read the token {_shown(path)}: {error.strerror}") from error
     try:
-        status = os.fstat(handle)
-        if not stat.S_ISREG(status.st_mode):
-            raise AccessError(f"the token {_shown(path)} is not a regular file: {_WAYS_OUT}")
-        if status.st_uid != os.geteuid():
-            raise AccessError(
-                f"the token {_shown(path)} belongs to user {status.st_uid}, not to you "
-                f"(user {os.geteuid()}): run `chown {os.geteuid()} {_quoted(path)}`"
-            )
-        if status.st_mode & _OTHERS:
-            raise AccessError(
-                f"the token {_shown(path)} is open to other users (mode "
-                f"{stat.S_IMODE(status.st_mode):04o}): run `chmod 600 {_quoted(path)}`"
-            )
+        check_private(
+            os.fstat(handle),
+            "token",
+            path,
+            not_a_file=_WAYS_OUT,
+            not_yours=f"run `chown {os.geteuid()} {_quoted(path)}`",
+        )
         return os.read(handle, _MAX_FILE_BYTES).decode("ascii", errors="replace")
     except OSError as error:
         raise AccessError(f"can't read the token {_shown(path)}: {error.strerror}") from error

@@ -13,16 +13,19 @@ import os
 import stat
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from time import monotonic, sleep
 from weakref import WeakSet
 
 from rallypoint.errors import StoreConnectionError, StoreError, StoreTimeoutError
 from rallypoint.store.file_records import CLEANUP, REFCOUNT, Replay, Tail, encode
 from rallypoint.store.polling import growing_pauses
+from rallypoint.store.private_file import check_private
 
 _LAST_LOCK_WAIT_S = 5.0
-_MODE = 0o644
+_MODE, _PRIVATE_MODE = 0o644, 0o600
+_NOT_OURS = (errno.ELOOP, errno.EACCES, errno.EPERM)
+"""A link, or somebody else's file: what is refused is told better than by the system."""
 _CHUNK_BYTES = 1 << 24
 _FIXES = {
     errno.ENOENT: "its folder does not exist: create it, where all processes see it",
@@ -39,12 +42,14 @@ class FileLog:
     """One object's view of the file. Serves one thread at a time; others wait for their turn.
 
     Besides what its methods name, each raises StoreCorruptError, StoreConnectionError if the file
-    can't be opened or locked at all, and StoreTimeoutError if others keep it locked.
+    can't be opened or locked at all, StoreTimeoutError if others keep it locked, and AccessError if
+    it is to be private and is not.
     """
 
-    def __init__(self, path: str, world_size: int) -> None:
+    def __init__(self, path: str, world_size: int, *, private: bool = False) -> None:
+        """`private`: the file is made for its user alone, and refused if it is not."""
         self.path = path
-        self._world_size = world_size
+        self._world_size, self._private = world_size, private
         self._closed = False
         self._reset()
         _LOGS.add(self)
@@ -168,18 +173,34 @@ class FileLog:
             os.close(fd)
 
     def _open(self, doing: str, flags: int) -> int:
+        mode = _PRIVATE_MODE if self._private else _MODE
+        if self._private:
+            flags |= os.O_NOFOLLOW
         try:
             # Without O_NONBLOCK, a pipe of that name would wait for its other end.
-            fd = os.open(self.path, flags | os.O_NONBLOCK | os.O_CLOEXEC, _MODE)
+            fd = os.open(self.path, flags | os.O_NONBLOCK | os.O_CLOEXEC, mode)
         except OSError as error:
             if error.errno == errno.ENOENT and not flags & os.O_CREAT:
                 return -1
+            if self._private and error.errno in _NOT_OURS:
+                with suppress(OSError):
+                    self._check_private(os.lstat(self.path))
             raise self._unusable(doing, error) from error
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
+        try:
+            status = os.fstat(fd)
+            if self._private:
+                self._check_private(status)
+            if not stat.S_ISREG(status.st_mode):
+                reason = "it is no regular file: name another one"
+                raise StoreConnectionError(self.path, doing, reason)
+        except BaseException:
             os.close(fd)
-            reason = "it is no regular file: name another one"
-            raise StoreConnectionError(self.path, doing, reason)
+            raise
         return fd
+
+    def _check_private(self, status: os.stat_result) -> None:
+        fix = "name another one"
+        check_private(status, "store's file", self.path, not_a_file=fix, not_yours=fix)
 
     def _try_lock(self, doing: str, fd: int, how: int) -> bool:
         try:

@@ -60,6 +60,9 @@ class FileStore(Store):
     After a fork, the child's object is as good as another one. Keys have at most 65280 bytes,
     values 4 GiB; the file only grows, by the whole value with each `append`.
 
+    A `private` file is this user's alone: it is made with mode 0600. One that is a symbolic link,
+    or that others own or may open, raises AccessError, also if it became so in use.
+
     Raises StoreConnectionError if the file can't be opened, StoreCorruptError, as every operation
     does, if it is no store's, and StoreError if the disk is full or a counter is no number.
     """
@@ -69,10 +72,13 @@ class FileStore(Store):
         file_name: str | os.PathLike[str],
         world_size: int = -1,
         timeout: Timeout = DEFAULT_TIMEOUT,
+        *,
+        private: bool = False,
     ) -> None:
         super().__init__(timeout)
-        self._world_size = index(world_size)
-        self._log = FileLog(os.path.abspath(os.fspath(file_name)), self._world_size)
+        self._world_size, self._private = index(world_size), private
+        path = os.path.abspath(os.fspath(file_name))
+        self._log = FileLog(path, self._world_size, private=private)
         self._file_name = os.fspath(file_name)
         self._retire = finalize(self, self._log.retire_quietly)
         with self._log.exclusive("open", self._patience_s()):
@@ -226,7 +232,7 @@ class FileStore(Store):
             raise StoreTimeoutError(doing, [key], monotonic() - started)
 
     def clone(self) -> Self:
-        return type(self)(self._file_name, self._world_size, self._timeout_s)
+        return type(self)(self._file_name, self._world_size, self._timeout_s, private=self._private)
 
     # How a call uses the file
 
