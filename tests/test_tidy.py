@@ -52,7 +52,7 @@ LAYERS = (
     {"wire"},
     {"core"},
 )
-ANYWHERE = frozenset({"errors", "config", "lazy", ""})
+ANYWHERE = frozenset({"errors", "config", "files", "lazy", ""})
 SPAWNING_MODULES = frozenset({"subprocess", "multiprocessing", "pty", "concurrent"})
 SPAWNING_CALLS = re.compile(
     r"os\.(kill|killpg|fork|forkpty|system|popen|startfile|posix_spawnp?|(exec|spawn)[vlpe]+)"
@@ -72,6 +72,14 @@ ENVIRON_READERS = (
 )
 WALL_CLOCK = re.compile(
     r"time\.(time|time_ns|localtime|gmtime)|datetime\.(now|utcnow|today)|date\.today"
+)
+WRITING_MODE = re.compile(r"[rbtU]*[wax+][rwaxbt+]*")
+READING_FLAGS = frozenset(
+    {"O_RDONLY", "O_PATH", "O_NONBLOCK", "O_CLOEXEC", "O_DIRECTORY", "O_NOFOLLOW"}
+)
+NO_FILE = re.compile(r"""os\.devnull|f?['"]/(dev/null['"]|proc/)""")
+FILE_MAKERS = re.compile(
+    r"\.(write_text|write_bytes|touch)$|^os\.(mkfifo|mknod)$|^tempfile\.(?!gettempdir$)"
 )
 UNSAFE_MODULES = frozenset({"pickle", "marshal", "shelve", "dill", "cloudpickle", "_pickle"})
 VAGUE_NAMES = frozenset({"utils", "util", "helpers", "helper", "manager", "common", "api", "misc"})
@@ -112,6 +120,10 @@ WALL_CLOCK_READERS: dict[str, str] = {
     "timer/local_timer.py": "torch's requests of timers are dated by it",
     "timer/scope.py": "torch's requests of timers are dated by it",
     "timer/server.py": "torch's requests of timers are dated by it",
+}
+FILE_WRITERS: dict[tuple[str, str], str] = {
+    ("testing/scenario.py", "path.write_text"): "a transcript, when its author asks for a new one",
+    ("process/result_files.py", "tempfile.TemporaryFile"): "it has no name, where memfd is missing",
 }
 UNSAFE_USES: dict[tuple[str, str], str] = {
     (
@@ -201,6 +213,28 @@ def nothing_is_unpickled_or_evaluated(path: str, source: str) -> list[str]:
     return [what for what in found if (path, what) not in UNSAFE_USES]
 
 
+def files_are_opened_for_writing_in_one_place(path: str, source: str) -> list[str]:
+    """By `files.safe_open` or `files.open_named`, according to who chose the name."""
+    if path == "files.py":
+        return []
+    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    found = [ast.unparse(call.func) for call in calls if _writes_a_file(call)]
+    return [f"calls {name}" for name in found if (path, name) not in FILE_WRITERS]
+
+
+def _writes_a_file(call: ast.Call) -> bool:
+    name = ast.unparse(call.func)
+    given = [*call.args, *(keyword.value for keyword in call.keywords)]
+    if name == "os.open":
+        flags = re.findall(r"\w+", ast.unparse(given[1]).replace("os.", ""))
+        reads = READING_FLAGS.issuperset(flags)
+        return not reads and not NO_FILE.match(ast.unparse(given[0]))
+    if re.search(r"(^|\.)open$", name):
+        modes = [each.value for each in given if isinstance(each, ast.Constant)]
+        return any(WRITING_MODE.fullmatch(mode) for mode in modes if isinstance(mode, str))
+    return FILE_MAKERS.search(name) is not None
+
+
 def a_module_is_short(path: str, source: str) -> list[str]:
     lines = len(source.splitlines())
     limit = 600 if path in LONG_MODULES else MODULE_LINES
@@ -279,6 +313,7 @@ PACKAGE_RULES: tuple[Rule, ...] = (
     the_wall_clock_is_only_shown,
     the_programs_random_numbers_are_left_alone,
     nothing_is_unpickled_or_evaluated,
+    files_are_opened_for_writing_in_one_place,
     a_module_is_short,
     a_function_is_short,
     imports_point_down,
@@ -337,7 +372,7 @@ def test_no_two_tests_have_one_name() -> None:
 
 
 def test_every_exception_has_a_reason_and_a_file() -> None:
-    keyed = LONG_FUNCTIONS | SIDEWAYS | OPTIONAL_CLIENTS | UNSAFE_USES
+    keyed = LONG_FUNCTIONS | SIDEWAYS | OPTIONAL_CLIENTS | UNSAFE_USES | FILE_WRITERS
     listed = [(path, why) for (path, _), why in keyed.items()]
     listed += [*LONG_MODULES.items(), *WALL_CLOCK_READERS.items()]
     for path, reason in listed:
@@ -365,6 +400,21 @@ SELF_TESTS: tuple[tuple[Rule, str, str, str], ...] = (
     (the_programs_random_numbers_are_left_alone, "a.py", "random.uniform(0, 1)", "a.uniform(0, 1)"),
     (nothing_is_unpickled_or_evaluated, "store/a.py", "import pickle", "import json"),
     (nothing_is_unpickled_or_evaluated, "store/a.py", "eval('1')", "model.eval()"),
+    *(
+        (files_are_opened_for_writing_in_one_place, "agent/a.py", bad, good)
+        for bad, good in (
+            ("open(path, 'w')", "open(path)"),
+            ("open(path, mode='ab')", "open(path, 'rb')"),
+            ("io.open(path, 'r+b')", "os.fdopen(fd, 'wb')"),
+            ("Path(a).open('x')", "LogDir.open('logs')"),
+            ("os.open(path, os.O_WRONLY)", "os.open(path, os.O_RDONLY | os.O_CLOEXEC)"),
+            ("os.open(path, flags)", "os.open(os.devnull, os.O_RDWR)"),
+            ("os.open(f'/tmp/{a}', flags=os.O_RDWR)", "os.open(f'/proc/{a}', os.O_WRONLY)"),
+            ("path.write_text(a)", "path.read_text()"),
+            ("os.mkfifo(path)", "make_pipe(path)"),
+            ("tempfile.mkdtemp()", "tempfile.gettempdir()"),
+        )
+    ),
     (a_module_is_short, "core/a.py", "x = 1\n" * 401, "x = 1\n" * 400),
     (
         a_function_is_short,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import stat
 from pathlib import Path
+from shutil import rmtree
 
 import pytest
 from tests.integration.cluster import Cluster
@@ -43,7 +45,8 @@ def test_A2_the_rank_that_is_behind_is_blamed_and_the_job_restarts(impatient: Cl
     assert "rank 1, at step 17" in texts[1]
     assert "stuck_here" in texts[1]
     for path in paths:
-        path.unlink()  # kept, as was told, whatever the end
+        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+        rmtree(path.parent)  # kept, as was told, whatever the end
     impatient.end_well(a, b)
     assert a.verdict["restarts"] == 1
 

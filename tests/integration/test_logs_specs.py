@@ -45,6 +45,8 @@ class Odd(Mine):
         from rallypoint.process import LogsDest
         if self.root == "number":
             return LogsDest(stdouts={0: 5})
+        if self.root == "pipe":
+            return LogsDest(stdouts={0: "pipe"})
         if self.root == "nul":
             return LogsDest(stdouts={0: "a" + chr(0)})
         if self.root == "dict":
@@ -163,6 +165,25 @@ def test_a_package_that_fails_is_one_line(
     (line,) = run.err.splitlines()
     assert line.startswith("rallypoint")
     assert said in line
+
+
+def test_a_package_that_names_a_pipe_which_nobody_reads_stops_no_agent(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    options = ("--logs-specs=odd", "--log-dir=pipe", "--local-ranks-filter=0")
+    with agent(tmp_path, *options, program=TALKS, env=package(tmp_path)) as run:
+        assert run.wait() == 1
+    assert "can't write logs under pipe: No such device or address" in run.said[0]
+
+
+def test_a_package_may_name_a_pipe_that_somebody_reads(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    options = ("--logs-specs=odd", "--log-dir=pipe", "--local-ranks-filter=0")
+    with (
+        os.fdopen(os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)) as reader,
+        agent(tmp_path, *options, program=TALKS, env=package(tmp_path)) as run,
+    ):
+        assert run.wait() == 0
+        assert reader.read() == "out of 0 \n"
 
 
 def test_the_default_as_a_library(tmp_path: Path) -> None:

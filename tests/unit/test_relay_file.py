@@ -98,6 +98,23 @@ def test_a_file_that_cant_be_rotated_grows_and_loses_nothing(tmp_path: Path) -> 
     assert (tmp_path / "log").read_bytes() == b"12345678\nsecond\nthird\n"
 
 
+def test_a_pipe_that_nobody_reads_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="No such device"):
+        LogFile(os.fsencode(tmp_path / "pipe"), 0)
+
+
+def test_what_is_no_plain_file_is_not_renamed(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    file = LogFile(os.fsencode(tmp_path / "pipe"), 4)
+    file.write(b"first\nsecond\n")
+    file.close()
+    assert os.read(reader, 100) == b"first\nsecond\n"
+    os.close(reader)
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
+
+
 @settings(deadline=None)
 @given(
     limit=st.integers(1, 64),

@@ -11,6 +11,7 @@ import asyncio
 import os
 from collections.abc import Callable
 
+from rallypoint.files import make_pipe
 from rallypoint.wire.lines import LineSplitter
 
 READ_BYTES = 65536
@@ -26,13 +27,7 @@ class LinePipe:
         self._loop = asyncio.get_running_loop()
         self._path, self._on_lines = path, on_lines
         self._splitter = LineSplitter()
-        os.mkfifo(path, 0o600)
-        try:
-            # Both ends: so it never comes to an end, however many writers come and go.
-            self._fd = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-        except BaseException:
-            os.unlink(path)
-            raise
+        self._fd = make_pipe(path)
         self._loop.add_reader(self._fd, self._read)
 
     def close(self) -> None:

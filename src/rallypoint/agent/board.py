@@ -19,6 +19,7 @@ from functools import partial
 from msgspec import Struct
 
 from rallypoint.agent.bell import LinePipe
+from rallypoint.files import safe_open
 from rallypoint.observe.faults import Faults
 from rallypoint.wire import board as layout
 from rallypoint.wire import board_words as at
@@ -175,7 +176,7 @@ class WorkerBoard:
 
     def _make(self) -> None:
         path = self.path
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        self._fd = safe_open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         fresh = layout.fresh_board(self._workers, os.getpid())
         if os.write(self._fd, fresh) != len(fresh):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)

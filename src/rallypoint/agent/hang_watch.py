@@ -19,7 +19,8 @@ from rallypoint.core.group_events import Exit
 from rallypoint.core.hang import Behind, Pace
 from rallypoint.core.model import Assignment, Stamp, WorkerFailure
 from rallypoint.core.wording import STACKS
-from rallypoint.process.log_dir import safe_name
+from rallypoint.files import safe_open
+from rallypoint.process.log_dir import is_null_device, make_stacks_dir, path_text
 from rallypoint.rendezvous.session import raise_in_loop
 from rallypoint.wire import messages as m
 
@@ -45,6 +46,7 @@ class HangWatch:
         self._ended: set[int] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._collecting: asyncio.Task[None] | None = None
+        self._folder = ""
 
     def begin(self, stamp: Stamp, assignment: Assignment, board: WorkerBoard) -> None:
         """Workers of a round run."""
@@ -147,21 +149,27 @@ class HangWatch:
         )
 
     def _keep(self, assignment: Assignment, stacks: Mapping[int, str], paces: list[Pace]) -> str:
-        """The file that has it all; empty when it can't be written, which is no reason to fail."""
+        """The file that has it all; empty when there are to be no files, or it can't be written,
+        which is no reason to fail."""
         output, run_id = self._config.output, self._config.rendezvous.run_id
-        folder = output.log_dir or output.temp_dir
-        name = f"{safe_name(run_id)}_stacks_round{assignment.round}_rank{assignment.base_rank}.txt"
-        path = os.path.join(folder, name)
+        if output.log_dir is not None and is_null_device(output.log_dir):
+            return ""
         known = {pace.local_rank: pace for pace in paces}
+        name = f"round{assignment.round}_rank{assignment.base_rank}.txt"
         try:
-            os.makedirs(folder, exist_ok=True)
-            with open(path, "a", encoding="utf-8") as file:
+            if not self._folder:
+                self._folder = make_stacks_dir(output.log_dir, run_id, output.temp_dir)
+            path = os.path.join(self._folder, name)
+            fd = safe_open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            with os.fdopen(fd, "w", encoding="utf-8") as file:
                 for rank, text in stacks.items():
                     file.write(f"{_heading(assignment.base_rank + rank, known.get(rank))}\n")
                     file.write(f"{text.rstrip()}\n\n")
         except OSError as error:
-            self._say("stacks", f"the stacks can't be kept in {path}: {error.strerror}")
+            place = path_text(self._folder or output.log_dir or output.temp_dir)
+            self._say("stacks", f"the stacks can't be kept in {place}: {error.strerror}")
             return ""
+        path = path_text(path)
         self._say("stacks", f"what the workers of this node do is in {path}")
         return path
 

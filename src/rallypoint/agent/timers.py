@@ -21,6 +21,7 @@ from msgspec import Struct
 
 from rallypoint.agent.bell import LinePipe
 from rallypoint.errors import UsageError
+from rallypoint.files import open_named
 from rallypoint.process import sessions
 from rallypoint.timer.pending import PendingTimers, Timer
 from rallypoint.wire.timer_lines import TimerLine, parse_timer_line
@@ -144,7 +145,7 @@ def _make_way(path: str) -> bool:
     try:
         if not stat.S_ISFIFO(os.lstat(path).st_mode):
             raise _cant_make(path, "there is something else")
-        os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+        os.close(open_named(path, os.O_WRONLY | os.O_NONBLOCK))
     except FileNotFoundError:
         return True
     except OSError as error:

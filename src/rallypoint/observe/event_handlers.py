@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from rallypoint.errors import ParameterError
+from rallypoint.files import open_named
 from rallypoint.observe.event import Event
 
 if TYPE_CHECKING:
@@ -54,16 +55,14 @@ class JsonLinesFile:
 
     def __init__(self, path: str) -> None:
         """Raises ParameterError when it can't be appended to."""
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK
         try:
-            self._fd = os.open(path, flags, 0o666)
+            # Where somebody reads along by a pipe, the thread that writes waits for them.
+            self._fd = open_named(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else str(error)
             raise ParameterError(
                 f"event log handler jsonl:{path}: can't be written: {why}"
             ) from error
-        # Where somebody reads along by a pipe, this thread waits for them.
-        os.set_blocking(self._fd, True)
         self._is_cut = False
 
     def handle(self, event: Event) -> None:

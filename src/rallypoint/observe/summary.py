@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from rallypoint.errors import UsageError
+from rallypoint.files import safe_open
 
 SCHEMA = 1
 
@@ -113,8 +114,9 @@ class SummaryFile:
                     f"--json-summary {path}: this command's own output goes there, and would be "
                     "lost: name another file"
                 )
-            os.close(self._open_draft())
-            os.unlink(self._draft)
+            draft, fd = self._open_draft()
+            os.close(fd)
+            os.unlink(draft)
         except OSError as error:
             text = f"--json-summary {path}: can't be written: {error.strerror}"
             raise UsageError(text) from error
@@ -125,24 +127,22 @@ class SummaryFile:
 
         # Text with bytes in it that are no UTF-8 can be written as ASCII only.
         text = json.dumps(msgspec.to_builtins(summary), indent=2).encode() + b"\n"
+        draft, fd = self._open_draft()
         try:
-            with open(self._open_draft(), "wb") as file:
+            with os.fdopen(fd, "wb") as file:
                 file.write(text)
                 file.flush()
-                os.fsync(file.fileno())
-            os.replace(self._draft, self._target)
+                os.fsync(fd)
+            os.replace(draft, self._target)
         except OSError:
             try:
-                os.unlink(self._draft)
+                os.unlink(draft)
             except OSError:
                 pass
             raise
 
-    @property
-    def _draft(self) -> str:
+    def _open_draft(self) -> tuple[str, int]:
         folder, name = os.path.split(self._target)
-        return os.path.join(folder, f".{name[:200]}.{os.getpid()}")
-
-    def _open_draft(self) -> int:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-        return os.open(self._draft, flags, 0o666)
+        draft = os.path.join(folder, f".{name[:200]}.{os.urandom(8).hex()}")
+        # It becomes what the person named, so its mode is as their umask says.
+        return draft, safe_open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)

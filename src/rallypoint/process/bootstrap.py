@@ -189,7 +189,7 @@ def _leave_result(result_fd: int, function: object, result: object) -> None:
     import pickle
 
     try:
-        with open(result_fd, "wb", buffering=1 << 20, closefd=False) as file:
+        with os.fdopen(result_fd, "wb", buffering=1 << 20, closefd=False) as file:
             pickle.dump(result, file, protocol=pickle.HIGHEST_PROTOCOL)
     except OSError as error:
         raise OSError(f"{_what(function, result)} can't be handed over: {error}") from error

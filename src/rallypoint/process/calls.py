@@ -109,7 +109,7 @@ def _pickle(call: FunctionCall, local_rank: int, args: tuple[object, ...]) -> Pi
         raise
     finally:
         context.set_spawning_popen(None)
-    with open(fd, "wb", closefd=False) as file:
+    with os.fdopen(fd, "wb", closefd=False) as file:
         file.writelines(content)
     return PickledCall(fd, inheritance.fds)
 

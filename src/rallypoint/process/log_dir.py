@@ -28,6 +28,7 @@ from typing import Literal
 from msgspec import Struct
 
 from rallypoint.errors import LogStorageError, RallypointError, UsageError
+from rallypoint.files import make_private_dir, open_named, safe_open
 from rallypoint.process.relay_lines import TAIL_BYTES, last_lines
 from rallypoint.process.streams import NULL_DEVICE
 
@@ -67,7 +68,10 @@ class LogDir(Struct, frozen=True):
         """
         job = safe_name(run_id)
         if log_dir is None:
-            return cls(_make_temporary(temp_dir, f"rallypoint-{job}_"), True, layout)
+            try:
+                return cls(_make_temporary(temp_dir, f"rallypoint-{job}_"), True, layout)
+            except OSError as error:
+                raise storage_error(os.path.abspath(temp_dir), error) from error
         if is_null_device(log_dir):
             return cls("", False, layout)
         parent = os.path.abspath(log_dir)
@@ -78,7 +82,7 @@ class LogDir(Struct, frozen=True):
                 root = _make_numbered(os.path.join(place, safe_name(node)))
             else:
                 os.makedirs(parent, exist_ok=True)
-                root = make_fresh(os.path.join(parent, f"{job}_"))
+                root = make_private_dir(os.path.join(parent, f"{job}_"))
         except OSError as error:
             raise storage_error(parent, error) from error
         try:
@@ -126,6 +130,17 @@ class LogDir(Struct, frozen=True):
                 pass  # Without a free descriptor not even the import works.
 
 
+def make_stacks_dir(log_dir: str | None, run_id: str, temp_dir: str) -> str:
+    """Make a directory of this agent alone, which stays: under `log_dir`, else under the temporary
+    one. Raises OSError."""
+    stem = f"{safe_name(run_id)}_stacks_"
+    if log_dir is None:
+        return _make_temporary(temp_dir, f"rallypoint-{stem}")
+    parent = os.path.abspath(log_dir)
+    os.makedirs(parent, exist_ok=True)
+    return make_private_dir(os.path.join(parent, stem))
+
+
 def error_file(round_dir: str, local_rank: int) -> str:
     """Where a worker may leave its exception; empty without a directory."""
     return os.path.join(round_dir, str(local_rank), _ERROR_FILE) if round_dir else ""
@@ -137,7 +152,7 @@ def open_log(path: str) -> int:
     Raises LogStorageError or UsageError.
     """
     try:
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        return open_named(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     except OSError as error:
         raise storage_error(path, error) from error
 
@@ -184,28 +199,17 @@ def storage_error(path: str, error: OSError) -> RallypointError:
 
 
 def _make_temporary(temp_dir: str, name: str) -> str:
-    """Never makes the parent: a mistake in TMPDIR must not fill a disk somewhere else."""
+    """Never makes the parent: a mistake in TMPDIR must not fill a disk somewhere else. Raises
+    OSError."""
     parent = os.path.abspath(temp_dir)
     failure: OSError | None = None
     for place in (parent, *_TEMPORARY_PLACES):
         try:
-            return make_fresh(os.path.join(place, name))
+            return make_private_dir(os.path.join(place, name))
         except OSError as error:
             failure = failure or error
     assert failure is not None
-    raise storage_error(parent, failure) from failure
-
-
-def make_fresh(stem: str) -> str:
-    """Make a directory of mode 0700 whose name begins with `stem` and was never used. Raises
-    OSError."""
-    while True:
-        path = stem + os.urandom(4).hex()
-        try:
-            os.mkdir(path, mode=0o700)
-        except FileExistsError:
-            continue
-        return path
+    raise failure
 
 
 def _make_numbered(stem: str) -> str:
@@ -257,7 +261,7 @@ def _point(link: str, target: str) -> None:
 
 
 def _probe(path: str) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    fd = safe_open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     try:
         left = _PROBE_BYTES
         while left:

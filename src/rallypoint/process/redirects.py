@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
+from rallypoint.files import open_named
+
 
 @contextmanager
 def redirect_stdout(path: str) -> Iterator[None]:
@@ -28,7 +30,7 @@ def redirect_stderr(path: str) -> Iterator[None]:
 
 @contextmanager
 def _redirected(fd: int, stream: TextIO | None, path: str) -> Iterator[None]:
-    target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+    target = open_named(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     try:
         _flush(stream)
         before = os.dup(fd)

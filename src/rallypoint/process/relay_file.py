@@ -8,6 +8,9 @@ more than OVERHANG_BYTES beyond the limit; else it ends within the line, but in 
 from __future__ import annotations
 
 import os
+import stat
+
+from rallypoint.files import open_named
 
 OVERHANG_BYTES = 64 * 1024
 
@@ -22,11 +25,14 @@ class LogFile:
     __slots__ = ("_fd", "_limit", "_size", "_whole", "path", "users")
 
     def __init__(self, path: bytes, max_bytes: int) -> None:
-        self.path, self._limit = path, max_bytes
+        self.path = path
         self.users = 1
         """How many streams write here; the last one closes it."""
         self._fd = _open(path)
-        self._size = os.fstat(self._fd).st_size if max_bytes else 0
+        status = os.fstat(self._fd)
+        # A device or a pipe, which a plug-in may have named, can't be rotated.
+        self._limit = max_bytes if stat.S_ISREG(status.st_mode) else 0
+        self._size = status.st_size
         self._whole = True  # what is in it ends where a line ends
 
     def write(self, data: bytes) -> None:
@@ -85,4 +91,4 @@ class LogFile:
 
 
 def _open(path: bytes) -> int:
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    return open_named(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 
-from rallypoint.process.log_dir import make_fresh, safe_name
+from rallypoint.files import make_private_dir
+from rallypoint.process.log_dir import safe_name
 
 _PLACES = ("/tmp", "/var/tmp", "/dev/shm")
 
@@ -17,7 +18,7 @@ def make_scratch(temp_dir: str, run_id: str) -> str:
     name = f"rallypoint-board-{safe_name(run_id)}_"
     for place in (os.path.abspath(temp_dir), *_PLACES):
         try:
-            return make_fresh(os.path.join(place, name))
+            return make_private_dir(os.path.join(place, name))
         except OSError:
             continue
     return ""

@@ -17,6 +17,7 @@ import os
 from msgspec import Struct
 
 from rallypoint.errors import AccessError
+from rallypoint.files import safe_open
 from rallypoint.wire.handshake import HOW_TO_GET_A_TOKEN
 from rallypoint.wire.keys import job_token
 
@@ -210,9 +211,9 @@ def _create(path: str) -> None:
     folder, name = os.path.split(path)
     draft = os.path.join(folder, f".{name}.{os.getpid()}.{os.urandom(8).hex()}")
     try:
-        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        handle = safe_open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         try:
-            with open(handle, "wb") as file:
+            with os.fdopen(handle, "wb") as file:
                 os.fchmod(handle, 0o600)
                 file.write(os.urandom(TOKEN_BYTES).hex().encode() + b"\n")
                 file.flush()

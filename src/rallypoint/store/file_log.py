@@ -18,6 +18,7 @@ from time import monotonic, sleep
 from weakref import WeakSet
 
 from rallypoint.errors import StoreConnectionError, StoreError, StoreTimeoutError
+from rallypoint.files import open_named
 from rallypoint.store.file_records import CLEANUP, REFCOUNT, Replay, Tail, encode
 from rallypoint.store.polling import growing_pauses
 from rallypoint.store.private_file import check_private
@@ -178,7 +179,7 @@ class FileLog:
             flags |= os.O_NOFOLLOW
         try:
             # Without O_NONBLOCK, a pipe of that name would wait for its other end.
-            fd = os.open(self.path, flags | os.O_NONBLOCK | os.O_CLOEXEC, mode)
+            fd = open_named(self.path, flags | os.O_NONBLOCK, mode)
         except OSError as error:
             if error.errno == errno.ENOENT and not flags & os.O_CREAT:
                 return -1

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from rallypoint.files import make_pipe, open_named
 from rallypoint.process import sessions, syscalls
 from rallypoint.timer.scope import TimerClient
 from rallypoint.timer.server import TimerRequest
@@ -79,7 +80,7 @@ class FileTimerClient(TimerClient):
         attempt = 0
         while True:
             try:
-                fd = os.open(self._file_path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+                fd = open_named(self._file_path, os.O_WRONLY | os.O_NONBLOCK)
                 try:
                     os.write(fd, line)
                     return
@@ -135,9 +136,7 @@ class FileTimerServer:
         self._stopping = False
         if os.path.exists(file_path):
             os.unlink(file_path)
-        os.mkfifo(file_path, 0o600)
-        # Both ends, so that it never comes to an end.
-        self._fd = os.open(file_path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._fd = make_pipe(file_path)
         self._wake_read, self._wake_write = syscalls.pipe_above_standard_fds()
 
     def start(self) -> None:

@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec, TypeVar
 
 from rallypoint.errors import ChildFailedError
+from rallypoint.files import safe_open
 
 ERROR_FILE_VARIABLE = "TORCHELASTIC_ERROR_FILE"
 # In characters, so that a file stays below the 1 MiB that an agent reads, however it is escaped.
@@ -205,9 +206,9 @@ def _write(path: str, content: bytes, replace: bool) -> None:
     if folder:
         os.makedirs(folder, exist_ok=True)
     draft = f"{path}.{os.getpid()}.{os.urandom(4).hex()}"
-    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444)
+    fd = safe_open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o444)
     try:
-        with open(fd, "wb") as file:
+        with os.fdopen(fd, "wb") as file:
             file.write(content)
         _put_under(path, draft, replace)
     except BaseException:

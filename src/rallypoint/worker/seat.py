@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from mmap import mmap
 
+from rallypoint.files import open_named, safe_open
 from rallypoint.wire import board_words as at
 from rallypoint.worker.variables import board_path, local_rank
 
@@ -36,7 +37,7 @@ class Seat:
     def ring(self, what: str) -> None:
         """Have the agent look at the board. Never blocks; a bell that nobody hears is no harm."""
         try:
-            fd = os.open(self.bell_path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            fd = open_named(self.bell_path, os.O_WRONLY | os.O_NONBLOCK)
         except OSError:
             return
         try:
@@ -56,12 +57,11 @@ class Seat:
         import signal
 
         path = os.path.join(self._folder, f"stacks_{self._rank}")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         for number in range(signal.SIGRTMAX - STACK_SIGNALS_BELOW_MAX, signal.SIGRTMIN, -1):
             if signal.getsignal(number) is not signal.SIG_DFL:
                 continue
             try:
-                fd = os.open(path, flags, 0o600)
+                fd = safe_open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
                 faulthandler.register(number, fd, all_threads=True)
             except (OSError, RuntimeError, ValueError):
                 return
@@ -93,7 +93,7 @@ def _find() -> Seat | None:
     if not path:
         return None
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        fd = open_named(path, os.O_RDWR)
         try:
             board = mmap(fd, 0)
         finally:

@@ -1,0 +1,66 @@
+"""How files are opened for writing: the one place where that is done.
+
+Where Rallypoint chose the name, somebody else may have guessed it: `safe_open` writes to no link,
+pipe, device or file of another user. Where a person chose the name, `open_named` opens whatever
+that is: a link is followed, a device or a pipe is written to. Neither waits for the reader of a
+pipe, gives the descriptor to a program that is started, or makes a terminal the controlling one.
+
+The standard library alone: workers import this too.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+_ALWAYS = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+Path = str | bytes
+
+
+def safe_open(path: Path, flags: int, mode: int = 0o600) -> int:
+    """A descriptor of a plain file of this user, under a name that Rallypoint chose.
+
+    `flags` as for os.open; with O_EXCL the file is new. Raises OSError: EEXIST with O_EXCL if there
+    is anything, ELOOP for a link, ENXIO or EPERM for anything but a plain file of this user.
+    """
+    if flags & os.O_TRUNC and not flags & os.O_EXCL:
+        raise ValueError("what is there would be emptied before it is looked at")
+    fd = os.open(path, flags | os.O_NOFOLLOW | _ALWAYS, mode)
+    status = os.fstat(fd)
+    # A file server may give what is new to another user than the one who asked.
+    if flags & os.O_EXCL or (stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()):
+        return fd
+    os.close(fd)
+    raise PermissionError(errno.EPERM, "something of another kind or user is there", path)
+
+
+def open_named(path: Path, flags: int, mode: int = 0o666) -> int:
+    """A descriptor of what a person named. What is new gets their umask.
+
+    Raises OSError; ENXIO for a pipe that nobody reads. Writing to it blocks, unless `flags` has
+    O_NONBLOCK.
+    """
+    fd = os.open(path, flags | _ALWAYS, mode)
+    if not flags & os.O_NONBLOCK:
+        os.set_blocking(fd, True)
+    return fd
+
+
+def make_pipe(path: Path) -> int:
+    """Make a named pipe of mode 0600 where nothing is yet. Returns both of its ends in one
+    descriptor that does not block, so that reading it never comes to an end. Raises OSError."""
+    os.mkfifo(path, 0o600)
+    try:
+        return os.open(path, os.O_RDWR | os.O_NOFOLLOW | _ALWAYS)
+    except BaseException:
+        os.unlink(path)
+        raise
+
+
+def make_private_dir(stem: str) -> str:
+    """Make a directory of mode 0700 whose name begins with `stem`, and can't be guessed. Raises
+    OSError."""
+    path = stem + os.urandom(8).hex()
+    os.mkdir(path, 0o700)
+    return path
