@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from msgspec.structs import replace
-from tests.unit.jobs import RULES, A, B, C, Host, failed, running, verdicts
+from tests.unit.jobs import CANDIDATE, RULES, A, B, C, Host, failed, running, verdicts
 
 from rallypoint.core import job
 from rallypoint.core.events import NodeLeft, NodeSucceeded, Timer, TimerEnded, TimerKind
@@ -191,3 +191,17 @@ def test_status_says_where_the_job_is() -> None:
     host.fail(A, failed(), at=1.0)
     status = job.status(host.job)
     assert (status.round, status.stopping, status.world_workers) == (1, 2, 0)
+
+
+def test_a_node_tells_of_no_more_failures_than_it_has_workers() -> None:
+    host = running()
+    made_up = [failed(local_rank=rank) for rank in (0, 0, -1, CANDIDATE.workers, 2**40, 1)]
+    host.step(NodeFailed(A, 0, tuple(made_up)))
+    host.step(NodeFailed(A, 0, tuple(made_up)))
+    assert [report.failure.local_rank for report in host.job.reports] == [0, 1]
+
+
+def test_who_takes_no_part_has_no_success_to_be_remembered() -> None:
+    host = running()
+    host.step(NodeSucceeded(C, 0))
+    assert not host.job.succeeded_at

@@ -16,6 +16,8 @@ from rallypoint.wire.messages import (
     encode,
 )
 
+FIRST_MESSAGE_MAX_BYTES = 16 * 1024
+"""Who has not attached yet says who it is, which is short."""
 UNSENT_MAX_BYTES = 1024 * 1024
 """A peer that reads so slowly is cut off; it comes back and is told the truth."""
 
@@ -89,9 +91,20 @@ class Connection(asyncio.Protocol):
         keys = established.keys
         self._handshake = None
         self._encoder = FrameEncoder(keys.server_to_client if keys else None)
-        self._decoder = FrameDecoder(keys.client_to_server if keys else None, MAX_MESSAGE_BYTES)
+        key = keys.client_to_server if keys else None
+        self._decoder = FrameDecoder(key, FIRST_MESSAGE_MAX_BYTES)
         self._switchboard.established(self, established)
         return established.leftover
+
+    @property
+    def is_closed(self) -> bool:
+        """Nothing that is sent would arrive."""
+        return self._transport is None or self._transport.is_closing()
+
+    def admit(self) -> None:
+        """The peer has said who it is: from now on its messages may have their full length."""
+        if self._decoder is not None:
+            self._decoder.max_frame_bytes = MAX_MESSAGE_BYTES
 
     def send(self, message: ToAgent) -> None:
         """Queue one message. Never blocks; nothing after `close`."""

@@ -34,7 +34,7 @@ class DrainDesk:
     ) -> None:
         """Somebody wants this node to leave, and is told when it has."""
         wish = self._wishes.setdefault(ref.incarnation, _Wish(why))
-        wish.waiting.append(connection)
+        wish.waiting = [one for one in wish.waiting if not one.is_closed] + [connection]
         if is_leaving:
             text = f"node {ref} is leaving already"
         elif is_here:

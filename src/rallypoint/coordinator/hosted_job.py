@@ -132,7 +132,7 @@ class HostedJob:
         if session is None:
             ref = NodeRef(node_id_of(hello, self._node_ids), hello.incarnation)
             generation = hello.generation
-            session = Session(self, ref, hello.settings, generation, connection, generation)
+            session = Session(self, ref, generation, connection, generation)
             session.is_first = not hello.opened
             session.came_late = session.is_first and self.verdict is not None
             self._sessions[hello.incarnation] = session
@@ -222,7 +222,7 @@ class HostedJob:
                 if self._claims_rank(session, candidate.node_rank, now):
                     self._give_away_name(session, now)
                     self._node_ids[ref.node_id] = ref.incarnation
-                    self._step(NodeJoined(ref, seq, candidate, session.settings), now)
+                    self._step(NodeJoined(ref, seq, candidate, self.settings), now)
             case m.Drain(why, signal, hosts, notice_s):
                 self._yield_rank(session)
                 self._step(NodeDrains(ref, why, signal, notice_s, hosts), now)

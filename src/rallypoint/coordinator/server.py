@@ -31,6 +31,11 @@ from rallypoint.wire.handshake import NONCE_BYTES, SERVER_ID_BYTES, Established,
 
 HANDSHAKE_TIME_S = 10.0
 """A connection that has not attached by then is closed."""
+JOBS_MAX = 4096
+"""So many jobs a stand-alone coordinator holds. Those that everybody has left make room."""
+SPARE_SESSIONS = 1000
+"""So many more than twice its nodes a job may have: who stands by, and who has not been found lost.
+"""
 VERDICT_RETENTION_S = 600.0
 """How long a stand-alone coordinator remembers how a job ended, or one that everybody left."""
 
@@ -76,6 +81,8 @@ class Coordinator:
         self._ended: list[HostedJob] = []
         """Lives of jobs that are over, while somebody has yet to hear how they ended."""
         self._lives = JobLives(self._epoch)
+        self._forgetting: dict[str, asyncio.TimerHandle] = {}
+        """The jobs that everybody has left, by run id, the longest ago first."""
         self._empty: asyncio.Future[None] | None = None
         self.server_id = os.urandom(SERVER_ID_BYTES)
         """Tells this coordinator from every other; whoever meets it has dialled this one."""
@@ -123,6 +130,8 @@ class Coordinator:
             listener.close()
         for job in (*self._jobs.values(), *self._ended):
             job.close()
+        for run_id in list(self._forgetting):
+            self._keep(run_id)
         self._jobs.clear()
         self._ended.clear()
         self._refusals.tell_more()
@@ -179,6 +188,7 @@ class Coordinator:
         self._on_record("", Record("connection_closed", line))
 
     def _proved(self, connection: Connection) -> None:
+        connection.admit()
         if self._acceptor is not None:
             self._acceptor.proved(connection.number)
 
@@ -186,15 +196,18 @@ class Coordinator:
         self._proved(connection)
         if hello.settings.run_id != run_id:
             raise ProtocolError(f"a node of job {run_id!r} attached to {hello.settings.run_id!r}")
-        text = self._refusal(run_id)
-        if text is not None:
-            self._on_record(
-                run_id, Record("node_refused", f"refused {connection.peer}, told it: {text}")
-            )
-            connection.send(m.Refused(text))
-            connection.close()
-            return
-        self._job_of(hello).attach(connection, hello)
+        text = self._refusal(run_id) or self._no_room(hello)
+        if text is None:
+            job = self._job_of(hello)
+            text = _crowd(job, hello.incarnation)
+            if text is None:
+                job.attach(connection, hello)
+                return
+        self._on_record(
+            run_id, Record("node_refused", f"refused {connection.peer}, told it: {text}")
+        )
+        connection.send(m.Refused(text))
+        connection.close()
 
     def _drain(self, connection: Connection, run_id: str, node_id: str, why: str) -> None:
         self._proved(connection)
@@ -229,6 +242,20 @@ class Coordinator:
             "this coordinator (rallypoint serve) serves many jobs, which it tells apart by their "
             "run ids: give every node of this job the same --rdzv-id, like --rdzv-id my-job-1"
         )
+
+    def _no_room(self, hello: m.Attach) -> str | None:
+        """Why no other life of a job can be hosted, should this agent need one."""
+        run_id = hello.settings.run_id
+        job = self._jobs.get(run_id)
+        if job is not None and (job.verdict is None or job.knows(hello.incarnation)):
+            return None
+        if len(self._jobs) + len(self._ended) < JOBS_MAX:
+            return None
+        deserted = (one for one in self._forgetting if not self._jobs[one].session_count)
+        if (oldest := next(deserted, None)) is not None:
+            self._forget(oldest)
+            return None
+        return f"this coordinator hosts {JOBS_MAX} jobs already: start another one for {run_id!r}"
 
     def _job_of(self, hello: m.Attach) -> HostedJob:
         """Where this agent belongs, as `core.job_lives` says."""
@@ -288,6 +315,7 @@ class Coordinator:
     def _end(self, job: HostedJob) -> None:
         """It is no longer the one that fresh agents meet."""
         self._lives.over(job.settings.run_id, job.life, self._loop.time())
+        self._keep(job.settings.run_id)
         del self._jobs[job.settings.run_id]
         if job.session_count:
             self._ended.append(job)
@@ -304,8 +332,27 @@ class Coordinator:
             self._ended.remove(job)
             job.close()
         elif self._only is None:
-            self._loop.call_later(self._verdict_retention_s, self._forget, job)
+            run_id = job.settings.run_id
+            self._keep(run_id)
+            timer = self._loop.call_later(self._verdict_retention_s, self._forget, run_id)
+            self._forgetting[run_id] = timer
 
-    def _forget(self, job: HostedJob) -> None:
-        if not job.session_count and self._jobs.get(job.settings.run_id) is job:
-            self._end(job)
+    def _forget(self, run_id: str) -> None:
+        if not self._jobs[run_id].session_count:
+            self._end(self._jobs[run_id])
+
+    def _keep(self, run_id: str) -> None:
+        """It is not about to be forgotten."""
+        if (timer := self._forgetting.pop(run_id, None)) is not None:
+            timer.cancel()
+
+
+def _crowd(job: HostedJob, incarnation: str) -> str | None:
+    """Why a job takes no further agent."""
+    nodes = job.settings.max_nodes
+    if job.session_count < 2 * nodes + SPARE_SESSIONS or job.knows(incarnation):
+        return None
+    return (
+        f"job {job.settings.run_id!r} has {job.session_count} agents already, of which at most "
+        f"{nodes} can take part (--nnodes): look for what starts agents again and again"
+    )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from rallypoint.coordinator.connection import Connection
-from rallypoint.core.model import NodeRef, SharedSettings
+from rallypoint.core.model import NodeRef
 from rallypoint.wire import messages as m
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ class Session(Struct, eq=False):
 
     job: HostedJob
     ref: NodeRef
-    settings: SharedSettings
     generation: int
     connection: Connection | None
     opened: int

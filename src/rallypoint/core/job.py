@@ -64,7 +64,7 @@ from rallypoint.core.job_events import (
     StartWorkers,
     StopWorkers,
 )
-from rallypoint.core.job_rounds import run_round
+from rallypoint.core.job_rounds import is_member, run_round
 from rallypoint.core.job_state import JobState as JobState
 from rallypoint.core.job_state import close
 from rallypoint.core.job_state import ended_job as ended_job
@@ -112,7 +112,8 @@ def _apply(job: JobState, event: JobEvent, at: float) -> list[JobEffect]:
         case NodeSucceeded(ref, round_):
             if job.notice is not None and job.notice.round == round_:
                 return succeeded_meanwhile(job, event, at)
-            job.succeeded_at[ref.node_id] = at
+            if is_member(job, ref):
+                job.succeeded_at[ref.node_id] = at
             return run_round(job, event, at)
         case WorkersFinishing(round_) if job.notice is not None and job.notice.round == round_:
             job.notice.finishing = True  # because they were asked, for all that is known
@@ -195,12 +196,13 @@ def _failed(job: JobState, event: NodeFailed, at: float) -> list[JobEffect]:
     node_id, first = event.ref.node_id, event.failures[0]
     if is_collateral(job, at - first.age_s):
         return end_notice(job, at, causes.describe_failure(node_id, first))
-    known = {(r.node_id, r.failure.local_rank) for r in job.reports}
-    job.reports += [
-        causes.Report(node_id, failure, at)
-        for failure in event.failures
-        if (node_id, failure.local_rank) not in known
-    ]
+    workers = job.round.members[node_id].candidate.workers
+    known = {r.failure.local_rank for r in job.reports if r.node_id == node_id}
+    for failure in event.failures:
+        # One for each worker, however many a node tells of.
+        if 0 <= failure.local_rank < workers and failure.local_rank not in known:
+            known.add(failure.local_rank)
+            job.reports.append(causes.Report(node_id, failure, at))
     text = causes.describe_failure(node_id, event.failures[0])
     return run_round(job, RoundFailed(event.round, text, node_id), at)
 

@@ -26,7 +26,7 @@ from rallypoint.store.refusal_log import WINDOW_S, RefusalLog
 from rallypoint.store.server_connection import BufferedConnection, ServerConnection
 from rallypoint.store.silence import SilenceWatch
 from rallypoint.wire import c10d
-from rallypoint.wire.enrolment import NONCE_BYTES, StoreEnrolment
+from rallypoint.wire.enrolment import NONCE_BYTES, PREAMBLE_MAX_BYTES, StoreEnrolment
 
 _READ_BYTES = 1 << 18
 _PROBE_AFTER_S, _PROBE_EVERY_S, _PROBES = 600, 60, 5  # as patient as TCP is about data
@@ -86,6 +86,8 @@ class StoreServer:
         self._connection_type = BufferedConnection if is_buffered else ServerConnection
         self.read_buffer = memoryview(bytearray(_READ_BYTES if is_buffered else 0))
         """All connections read into it, one after the other."""
+        self.stranger_buffer = memoryview(bytearray(PREAMBLE_MAX_BYTES))
+        """The same for those that have not been admitted."""
 
     @property
     def stats(self) -> StoreStats:

@@ -2,6 +2,7 @@
 
 Nobody may have to wait for a client, or keep much for it: one that does not read its replies is not
 read from either, and one that stops in the middle of something is dropped by the server's watch.
+From one that has not been admitted no more is read than an enrolment takes.
 """
 
 from __future__ import annotations
@@ -62,6 +63,8 @@ class ServerConnection(asyncio.Protocol):
             self._transport.abort()
             return
         self._peer = self._server.arrived(self, peer_name, own_name)
+        if not self._is_admitted:
+            self._transport.set_protocol(_Stranger(self, self._server.stranger_buffer))
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._server.left(self.id)
@@ -94,8 +97,12 @@ class ServerConnection(asyncio.Protocol):
     def admit(self) -> None:
         self._is_admitted = self._is_expected = True
         self._server.expect(self.id)
-        if self._early and self._session is None:
-            self._read(True)
+        if self._session is not None or self._transport.get_protocol() is self:
+            return
+        self._read(False)  # uvloop takes another protocol only while it does not read
+        self._transport.set_protocol(self)
+        self._read(True)
+        if self._early:
             self._receive_early(b"")
 
     def send(self, reply: bytes) -> None:
@@ -195,6 +202,23 @@ class ServerConnection(asyncio.Protocol):
         if session.result is not None:
             self._server.enrolled(self._peer)
             self._transport.close()
+
+
+class _Stranger(asyncio.BufferedProtocol):
+    """Reads for a connection that has not been admitted, in small pieces: with its own `buffer`, a
+    loop reads 256 KiB at once. What is not read stays in the kernel, which has its own limit."""
+
+    def __init__(self, connection: ServerConnection, buffer: memoryview) -> None:
+        self._connection, self._buffer = connection, buffer
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._connection.data_received(bytes(self._buffer[:nbytes]))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._connection.connection_lost(exc)
 
 
 class BufferedConnection(ServerConnection, asyncio.BufferedProtocol):

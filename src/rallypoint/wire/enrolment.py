@@ -27,6 +27,8 @@ MAX_TEXT_BYTES = 255
 
 _ENROLLED, _REFUSED = b"\x00", b"\x01"
 _PROOF_BYTES = hashlib.sha256().digest_size
+PREAMBLE_MAX_BYTES = len(MAGIC) + 1 + NONCE_BYTES + _PROOF_BYTES + 1 + MAX_TEXT_BYTES
+"""All that an agent sends, at most."""
 _AGENT, _STORE = b"rallypoint round store: agent", b"rallypoint round store: store"
 
 

@@ -54,12 +54,13 @@ class FrameDecoder:
     After a `ProtocolError` the connection is worthless: every later call raises it again.
     """
 
-    __slots__ = ("_error", "_key", "_max_frame_bytes", "_pending", "_sequence")
+    __slots__ = ("_error", "_key", "_pending", "_sequence", "max_frame_bytes")
 
     def __init__(self, key: bytes | None, max_frame_bytes: int) -> None:
-        """`max_frame_bytes` limits the payload, before anything of it is stored."""
+        """`max_frame_bytes` limits the payload, before anything of it is stored. It may be raised
+        later."""
         self._key = key
-        self._max_frame_bytes = max_frame_bytes
+        self.max_frame_bytes = max_frame_bytes
         self._sequence = 0
         self._pending = bytearray()
         self._error: ProtocolError | None = None
@@ -110,9 +111,9 @@ class FrameDecoder:
         return start
 
     def _check_header(self, length: int, sequence: int) -> None:
-        if length > self._max_frame_bytes:
+        if length > self.max_frame_bytes:
             raise ProtocolError(
-                f"frame {sequence} claims {length} bytes, but at most {self._max_frame_bytes} "
+                f"frame {sequence} claims {length} bytes, but at most {self.max_frame_bytes} "
                 "are allowed"
             )
         if sequence != self._sequence:

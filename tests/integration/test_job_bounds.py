@@ -1,0 +1,93 @@
+"""How much one job, or who has its token, can make a coordinator hold."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+from tests.integration.round_workers import until
+from tests.integration.sessions import rally
+from tests.integration.test_coordinator import ONE, go
+
+from rallypoint.coordinator import server
+from rallypoint.coordinator.connection import FIRST_MESSAGE_MAX_BYTES
+from rallypoint.wire import messages as m
+
+AWAY = replace(ONE, reconnect_grace_s=60.0, reset_grace_s=60.0)
+MOST = 5
+
+
+def test_F8_who_has_not_attached_can_not_send_a_long_message() -> None:
+    async def body() -> None:
+        async with rally(ONE) as place:
+            client = await place.dial(ONE, "life")
+            client.attach(node_id="n" * FIRST_MESSAGE_MAX_BYTES)
+            await client.wait_closed()
+            await place.wait_record(f"but at most {FIRST_MESSAGE_MAX_BYTES} are allowed")
+
+    go(body())
+
+
+def test_an_agent_that_is_started_again_and_again_does_not_fill_the_coordinator(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server, "SPARE_SESSIONS", MOST - 2 * AWAY.max_nodes)
+
+    async def body() -> None:
+        async with rally() as place:
+            clients = [await place.attached(AWAY, f"life{number}") for number in range(MOST)]
+            for client in clients:
+                client.wire.abort()
+            one_more = await place.dial(AWAY, "another")
+            one_more.attach()
+            assert (await one_more.wait(m.Refused)).text == (
+                "job 'job' has 5 agents already, of which at most 1 can take part (--nnodes): "
+                "look for what starts agents again and again"
+            )
+            back = await place.attached(AWAY, "life0", generation=2, opened=1)
+            assert back.all(m.Attached)[0].resumed
+            back.report(1, m.Leave())
+            await back.wait_closed()
+            await place.attached(AWAY, "another")
+
+    go(body())
+
+
+def test_a_coordinator_that_is_full_forgets_the_jobs_that_everybody_has_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server, "JOBS_MAX", MOST)
+    rules = [replace(AWAY, run_id=f"job{number}") for number in range(MOST + 2)]
+
+    async def body() -> None:
+        async with rally() as place:
+            clients = [await place.attached(job, job.run_id) for job in rules[:MOST]]
+            refused = await place.dial(rules[MOST], "life")
+            refused.attach()
+            assert (await refused.wait(m.Refused)).text == (
+                "this coordinator hosts 5 jobs already: start another one for 'job5'"
+            )
+            clients[2].report(1, m.Leave())
+            await clients[2].wait_closed()
+            await place.attached(rules[MOST], "life")
+            assert "job2" not in place.coordinator._jobs
+            again = await place.attached(rules[0], "job0", generation=2, opened=1)
+            assert again.all(m.Attached)[0].resumed
+
+    go(body())
+
+
+def test_who_asks_for_a_drain_and_hangs_up_is_forgotten() -> None:
+    async def body() -> None:
+        async with rally(AWAY) as place:
+            await place.attached(AWAY, "life", node_id="a")
+            desk = place.coordinator._jobs["job"]._desk
+            for _ in range(MOST):
+                asking = await place.dial(AWAY, "nobody")
+                asking.wire.send(m.DrainNode("a", "it is tired"))
+                await asking.wait(m.DrainAnswer)
+                (*_, connection) = desk._wishes["life"].waiting
+                asking.wire.abort()
+                await until(lambda connection=connection: connection.is_closed)  # type: ignore[misc]
+            assert len(desk._wishes["life"].waiting) == 1
+
+    go(body())
