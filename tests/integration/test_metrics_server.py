@@ -36,10 +36,12 @@ def port_of(one: OneAgent) -> int:
     return int(found[1])
 
 
-def ask(port: int, method: str = "GET", path: str = "/metrics") -> tuple[int, str, str]:
+def ask(
+    port: int, method: str = "GET", path: str = "/metrics", **headers: str
+) -> tuple[int, str, str]:
     """Status, kind and text of an answer."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-    connection.request(method, path)
+    connection.request(method, path, headers=headers)
     answer = connection.getresponse()
     kind = answer.headers["Content-Type"]
     return answer.status, kind, answer.read().decode()
@@ -160,6 +162,23 @@ def test_other_requests_are_refused(tmp_path: Path) -> None:
         assert running.wait() == 0
 
 
+def test_a_page_in_a_browser_can_not_read_what_is_served_on_loopback(tmp_path: Path) -> None:
+    """Its own name may point to 127.0.0.1, but its requests still bear that name."""
+    with agent(tmp_path, "--metrics-port", "0", program=WAITS) as running:
+        port = port_of(running)
+        for host in ("localhost", "LocalHost:80", "127.0.0.1", "127.9.8.7:1", "[::1]:9400"):
+            assert ask(port, Host=host)[0] == 200
+        for host in ("evil.example", f"127.0.0.1.evil.example:{port}", "[::2]", "10.0.0.1", "a:b"):
+            status, _, text = ask(port, Host=host)
+            assert status == 421
+            assert text == (
+                f"only this machine is served here, as localhost or 127.0.0.1, not {host}: "
+                "--metrics-port HOST:PORT with another address serves other names\n"
+            )
+        (tmp_path / "end").touch()
+        assert running.wait() == 0
+
+
 def test_clients_that_dawdle_are_cut_off_and_delay_nothing(tmp_path: Path) -> None:
     """More of them than there is room for, with a lease shorter than they would like to stay."""
     options = ("--lease", "2", "--metrics-port", "0")
@@ -190,6 +209,7 @@ def test_only_this_machine_is_served_unless_told_otherwise(tmp_path: Path) -> No
     (tmp_path / "end").unlink()
     with agent(tmp_path, "--metrics-port", f"0.0.0.0:{port}", program=WAITS) as running:
         running.wait_said(f"http://0.0.0.0:{port}/metrics")
+        assert ask(port, Host="node-7.cluster:9400")[0] == 200
         socket.create_connection(("127.0.0.2", port), 30).close()
         (tmp_path / "end").touch()
         assert running.wait() == 0

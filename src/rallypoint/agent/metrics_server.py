@@ -2,6 +2,10 @@
 
 `GET /metrics` and `HEAD /metrics`; every other request is refused. A connection serves one request,
 and lasts so many seconds at most; there are few at a time.
+
+On loopback only requests to a name or address of loopback are served: a page in a browser on this
+machine could else read the metrics, under a name of its own that it has pointed to 127.0.0.1 (DNS
+rebinding). The port does not matter, as it may be a forwarded one.
 """
 
 from __future__ import annotations
@@ -12,15 +16,18 @@ from collections import deque
 from collections.abc import Callable
 
 from rallypoint.config import Endpoint
+from rallypoint.core.wording import shown
 from rallypoint.errors import UsageError
 from rallypoint.observe.exposition import CONTENT_TYPE
 from rallypoint.observe.faults import describe_fault
 from rallypoint.store.accept_loop import AcceptLoop
+from rallypoint.wire.address import Address
 
 PATH = "/metrics"
 REQUEST_BYTES = 8192
 CONNECTION_S = 5.0
 CONNECTIONS = 16
+SHOWN_CHARACTERS = 80
 LAG_EVERY_S = 1.0
 LAG_SAMPLES = 15
 
@@ -51,8 +58,11 @@ def bind_metrics(endpoint: Endpoint) -> socket.socket:
 class MetricsServer:
     """For the loop's thread: `open`, then `close`."""
 
-    def __init__(self, listener: socket.socket) -> None:
-        self._listener = listener
+    def __init__(self, listener: socket.socket, name: str) -> None:
+        """`name`: the host that a person gave; requests to it are served too."""
+        self._listener, self._name = listener, name
+        host, port = listener.getsockname()[:2]
+        self._is_local = Address(host, port).is_loopback
         self._accepting: AcceptLoop | None = None
         self._making: set[asyncio.Task[None]] = set()
         self._connections: set[_Connection] = set()
@@ -87,6 +97,13 @@ class MetricsServer:
         self._listener.close()
         for connection in list(self._connections):
             connection.abort()
+
+    def serves(self, host: str) -> bool:
+        """Whether a request with this Host header is answered."""
+        if not self._is_local:
+            return True
+        name = _without_port(host).lower()
+        return name in ("localhost", self._name.lower()) or _is_loopback(name)
 
     def admits(self, connection: _Connection) -> bool:
         """Whether there is room for one more."""
@@ -144,7 +161,8 @@ class _Connection(asyncio.Protocol):
         self._head += data
         head, blank, _ = self._head.replace(b"\r\n", b"\n").partition(b"\n\n")
         if blank and len(head) <= REQUEST_BYTES:
-            self._serve(head.partition(b"\n")[0])
+            line, *fields = head.decode("latin-1").split("\n")
+            self._serve(line, fields)
         elif len(self._head) > REQUEST_BYTES:
             self._answer("431 Request Header Fields Too Large", "the request is too large\n")
 
@@ -152,10 +170,14 @@ class _Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def _serve(self, line: bytes) -> None:
-        words = line.decode("latin-1").split(" ")
+    def _serve(self, line: str, fields: list[str]) -> None:
+        words, stranger = line.split(" "), self._foreign_host(fields)
         if len(words) != 3 or not words[2].startswith("HTTP/1."):
             self._answer("400 Bad Request", "this is no HTTP/1 request\n")
+        elif stranger is not None:
+            text = f"only this machine is served here, as localhost or 127.0.0.1, not {stranger}: "
+            text += "--metrics-port HOST:PORT with another address serves other names\n"
+            self._answer("421 Misdirected Request", text, to=words[0])
         elif words[1].partition("?")[0] != PATH:
             self._answer("404 Not Found", f"there is only {PATH}\n", to=words[0])
         elif words[0] not in ("GET", "HEAD"):
@@ -169,6 +191,14 @@ class _Connection(asyncio.Protocol):
                 self._answer("500 Internal Server Error", f"{describe_fault(error)}\n", to=words[0])
             else:
                 self._answer("200 OK", text, to=words[0], kind=CONTENT_TYPE)
+
+    def _foreign_host(self, fields: list[str]) -> str | None:
+        """The Host header that is not to be answered; None: there is none."""
+        for field in fields:
+            name, _, value = field.partition(":")
+            if name.strip().lower() == "host" and not self._server.serves(value.strip()):
+                return shown(value.strip()[:SHOWN_CHARACTERS])
+        return None
 
     def _answer(
         self,
@@ -187,3 +217,19 @@ class _Connection(asyncio.Protocol):
         head += f"{more}Connection: close\r\n\r\n"
         self._transport.write(head.encode() + (b"" if to == "HEAD" else body))
         self._transport.close()
+
+
+def _without_port(host: str) -> str:
+    """The name or address of a Host header."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.partition(":")[0]
+
+
+def _is_loopback(text: str) -> bool:
+    from ipaddress import ip_address  # Few agents serve metrics.
+
+    try:
+        return ip_address(text).is_loopback
+    except ValueError:
+        return False

@@ -108,7 +108,7 @@ class Telemetry:
         from rallypoint.agent.gauges import Gauges
         from rallypoint.agent.metrics_server import MetricsServer, bind_metrics
 
-        server = self._server = MetricsServer(bind_metrics(endpoint))
+        server = self._server = MetricsServer(bind_metrics(endpoint), endpoint.host)
         gauges = Gauges(self._config, self.chronicle, server.loop_lag_s, self.events_lost)
         server.text = gauges.text
         self.chronicle.tell(gauges)
