@@ -70,6 +70,9 @@ ENVIRON_READERS = (
     "worker/place.py",  # a worker is told its place by its environment
     "worker/variables.py",
 )
+PRINTING = re.compile(
+    r"print\(|sys\.(__)?std(out|err)(__)?\.(buffer\.)?write|os\.write\([12]$|traceback\.print_"
+)
 WALL_CLOCK = re.compile(
     r"time\.(time|time_ns|localtime|gmtime)|datetime\.(now|utcnow|today)|date\.today"
 )
@@ -124,6 +127,11 @@ WALL_CLOCK_READERS: dict[str, str] = {
 FILE_WRITERS: dict[tuple[str, str], str] = {
     ("testing/scenario.py", "path.write_text"): "a transcript, when its author asks for a new one",
     ("process/result_files.py", "tempfile.TemporaryFile"): "it has no name, where memfd is missing",
+}
+PRINTERS: dict[str, str] = {
+    "observe/printing.py": "the one place",
+    "process/relay_client.py": "what the one place has made, when there is no relay to take it",
+    "process/prepared_program.py": "exec'd with the standard library only; tells an error number",
 }
 UNSAFE_USES: dict[tuple[str, str], str] = {
     (
@@ -235,6 +243,16 @@ def _writes_a_file(call: ast.Call) -> bool:
     return FILE_MAKERS.search(name) is not None
 
 
+def only_one_module_prints(path: str, source: str) -> list[str]:
+    """There every text is made safe for a terminal, so that no new line can forget to."""
+    if path in PRINTERS or path.startswith("testing/"):
+        return []
+    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    # Each as it is written, up to its first argument.
+    begun = [f"{ast.unparse(c.func)}({''.join(map(ast.unparse, c.args[:1]))}" for c in calls]
+    return [f"calls {text}...)" for text in begun if PRINTING.match(text)]
+
+
 def a_module_is_short(path: str, source: str) -> list[str]:
     lines = len(source.splitlines())
     limit = 600 if path in LONG_MODULES else MODULE_LINES
@@ -314,6 +332,7 @@ PACKAGE_RULES: tuple[Rule, ...] = (
     the_programs_random_numbers_are_left_alone,
     nothing_is_unpickled_or_evaluated,
     files_are_opened_for_writing_in_one_place,
+    only_one_module_prints,
     a_module_is_short,
     a_function_is_short,
     imports_point_down,
@@ -374,7 +393,7 @@ def test_no_two_tests_have_one_name() -> None:
 def test_every_exception_has_a_reason_and_a_file() -> None:
     keyed = LONG_FUNCTIONS | SIDEWAYS | OPTIONAL_CLIENTS | UNSAFE_USES | FILE_WRITERS
     listed = [(path, why) for (path, _), why in keyed.items()]
-    listed += [*LONG_MODULES.items(), *WALL_CLOCK_READERS.items()]
+    listed += [*LONG_MODULES.items(), *WALL_CLOCK_READERS.items(), *PRINTERS.items()]
     for path, reason in listed:
         assert reason.strip(), f"{path} is excepted without a reason"
         assert (PACKAGE / path).is_file(), f"{path} is excepted but does not exist"
@@ -415,6 +434,9 @@ SELF_TESTS: tuple[tuple[Rule, str, str, str], ...] = (
             ("tempfile.mkdtemp()", "tempfile.gettempdir()"),
         )
     ),
+    (only_one_module_prints, "store/a.py", "print(1)", "say(1)"),
+    (only_one_module_prints, "cli/a.py", "sys.stderr.write(a)", "sys.stderr.isatty()"),
+    (only_one_module_prints, "cli/a.py", "os.write(2, a)", "os.write(fd, a)"),
     (a_module_is_short, "core/a.py", "x = 1\n" * 401, "x = 1\n" * 400),
     (
         a_function_is_short,

@@ -126,7 +126,7 @@ def test_several_nodes_need_a_place_to_meet(tmp_path: Path) -> None:
     """Here the fix is a choice of two command lines, each on a line that can be copied."""
     with agent(tmp_path, "--nnodes=2", program=WORKER) as run:
         assert run.wait() == 2
-    assert "\n  rallypoint run --nnodes 2 --rdzv-endpoint HOST:29400 ...\n" in run.err
+    assert "\n    rallypoint run --nnodes 2 --rdzv-endpoint HOST:29400 ...\n" in run.err
     assert not run.told("ran")
 
 

@@ -8,7 +8,6 @@ from datetime import UTC, timedelta, timezone
 from rallypoint.cli.render import (
     duration_text,
     elapsed_text,
-    one_line,
     render_event,
     render_event_json,
     render_status,
@@ -33,11 +32,6 @@ def test_an_event_is_one_plain_line() -> None:
     assert render_event(EVENT, show_node=True, zone=UTC) == f"rallypoint 12:04:05 gpu1: {message}"
     east = timezone(timedelta(hours=2))
     assert render_event(EVENT, zone=east).startswith("rallypoint 14:04:05: ")
-
-
-def test_foreign_text_can_not_break_the_line_or_the_terminal() -> None:
-    assert one_line("a\nb\r\n\x1b[2Jc\u2028d\x9b\n") == "a | b | \\x1b[2Jc | d\\x9b"
-    assert one_line("pay \u202egnp.exe\u202c \u0645") == "pay \\u202egnp.exe\\u202c \u0645"
 
 
 def test_an_event_as_json_is_flat_and_keeps_its_own_names() -> None:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from rallypoint.cli.verdict_text import FirstCause, VerdictView, verdict_json, verdict_lines
 from rallypoint.core.model import Outcome
 from rallypoint.core.wording import STACKS
+from rallypoint.observe.printing import printed
 
 KILLED = FirstCause(
     node="gpu4",
@@ -49,7 +50,7 @@ RAISED = replace(
 
 
 def lines(view: VerdictView, *, quiet: bool = False) -> list[str]:
-    return list(verdict_lines(view, quiet=quiet, zone=UTC))
+    return printed(*verdict_lines(view, quiet=quiet, zone=UTC)).splitlines()
 
 
 def test_A7_last_lines_name_the_first_cause_of_a_killed_worker() -> None:

@@ -13,7 +13,8 @@ from rallypoint.config import AgentConfig, WorkerConfig
 from rallypoint.core.cause import how_it_ended
 from rallypoint.core.model import Verdict, WorkerFailure
 from rallypoint.core.timeline import Phase, RoundLife
-from rallypoint.observe.event import Event, EventMetadataValue, EventSource, json_text
+from rallypoint.observe.event import Event, EventMetadataValue, EventSource
+from rallypoint.observe.printing import json_text
 from rallypoint.observe.records import AgentEvent
 
 STATUS = "torchelastic.worker.status."

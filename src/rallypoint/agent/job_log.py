@@ -12,6 +12,7 @@ import queue
 import threading
 
 from rallypoint.observe.observer import StatusView
+from rallypoint.observe.printing import visible
 from rallypoint.observe.records import AgentEvent
 
 LAST_LINES_S = 2.0
@@ -64,7 +65,7 @@ class JobLog:
         if self._writer is None:
             self._writer = threading.Thread(target=self._write, name="rallypoint-log", daemon=True)
             self._writer.start()
-        self._lines.put((level, line))
+        self._lines.put((level, visible(line)))
 
     def close(self) -> None:
         """Wait for the last lines, but not for ever."""

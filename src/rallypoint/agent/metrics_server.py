@@ -20,6 +20,7 @@ from rallypoint.core.wording import shown
 from rallypoint.errors import UsageError
 from rallypoint.observe.exposition import CONTENT_TYPE
 from rallypoint.observe.faults import describe_fault
+from rallypoint.observe.printing import printed
 from rallypoint.store.accept_loop import AcceptLoop
 from rallypoint.wire.address import Address
 
@@ -186,7 +187,7 @@ class _Connection(asyncio.Protocol):
             try:
                 text = self._server.text()
             except OSError as error:
-                self._answer("500 Internal Server Error", f"{error}\n", to=words[0])
+                self._answer("500 Internal Server Error", printed(str(error)), to=words[0])
             except Exception as error:
                 self._answer("500 Internal Server Error", f"{describe_fault(error)}\n", to=words[0])
             else:
@@ -211,8 +212,7 @@ class _Connection(asyncio.Protocol):
     ) -> None:
         assert self._transport is not None
         self._answered = True
-        # A node's name may hold bytes that are no UTF-8.
-        body = text.encode("utf-8", "replace")
+        body = text.encode()
         head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
         head += f"{more}Connection: close\r\n\r\n"
         self._transport.write(head.encode() + (b"" if to == "HEAD" else body))

@@ -32,6 +32,7 @@ from rallypoint.core.ranks import id_of_rank
 from rallypoint.errors import InfrastructureError, InvariantError
 from rallypoint.observe.faults import Faults, describe_fault
 from rallypoint.observe.observer import Observer
+from rallypoint.observe.printing import say_traceback
 from rallypoint.process.dispositions import release_signals
 from rallypoint.process.forks import fork_process
 from rallypoint.process.guard import Guard
@@ -225,8 +226,8 @@ class Participation:
         error: Exception = refused or InvariantError(
             f"the agent has a bug ({_told(context, cause)}): please report it"
         )
-        if refused is None:
-            loop.default_exception_handler(context)
+        if refused is None and cause is not None:
+            say_traceback(cause)
         if not self.agent.finished.done():
             error.__cause__ = cause
             self.agent.finished.set_exception(error)

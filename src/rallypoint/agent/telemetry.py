@@ -15,6 +15,7 @@ from rallypoint.config import AgentConfig
 from rallypoint.core.group_events import Finish
 from rallypoint.core.model import Outcome
 from rallypoint.core.wording import signal_name
+from rallypoint.observe.printing import complain, say
 
 if TYPE_CHECKING:
     from rallypoint.agent.metrics_server import MetricsServer
@@ -67,7 +68,7 @@ class Telemetry:
             raise
         finally:
             for line in self.close():
-                sys.stderr.write(f"rallypoint: {line}\n")
+                complain("rallypoint", line)
 
     def ended(self, finish: Finish) -> None:
         """The agent ends as it was decided."""
@@ -129,10 +130,7 @@ class Telemetry:
         self.chronicle.tell(EventTeller(self._config, self.chronicle, put))
 
     def _to_console(self, event: Event) -> None:
-        if self.console is not None:
-            self.console(event.serialize())
-        else:
-            sys.stderr.write(event.serialize() + "\n")
+        (self.console or say)(event.line())
 
     def _tell_metrics(self) -> None:
         # A program that has configured a handler has imported them.

@@ -70,9 +70,9 @@ class Console:
         elif not self._json:
             self._tell_wait(view)
 
-    def line(self, text: str) -> None:
-        """Write a line of our own, whole."""
-        self._relay.say(text)
+    def line(self, *texts: str) -> None:
+        """Write lines of our own, whole."""
+        self._relay.say(*texts)
 
     def clear_status(self) -> None:
         """No live line from now on."""

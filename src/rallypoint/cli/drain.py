@@ -17,7 +17,7 @@ from rallypoint.cli.scan import Value
 from rallypoint.cli.tell import tell
 from rallypoint.config import DEFAULT_COORDINATOR_PORT, Endpoint
 from rallypoint.core.model import UNNAMED_RUN_ID
-from rallypoint.core.wording import quoted, shown
+from rallypoint.core.wording import shown
 from rallypoint.errors import RendezvousConnectionError, UsageError
 from rallypoint.rendezvous.connection import ClientConnection, dial
 from rallypoint.rendezvous.endpoint import NotYet, resolve
@@ -54,8 +54,7 @@ class _Options(Struct, frozen=True):
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        shown = message if message.isprintable() else quoted(message)
-        raise UsageError(f"{shown} (see rallypoint drain --help)")
+        raise UsageError(f"{shown(message)} (see rallypoint drain --help)")
 
 
 def run(argv: list[str]) -> int:
@@ -105,7 +104,7 @@ async def _converse(connection: ClientConnection, options: _Options) -> None:
             continue
         if not answer.found:
             raise UsageError(f"{shown(options.node)}: {answer.text}")
-        tell(f"{answer.text}\n")
+        tell(answer.text)
         if answer.done or not options.wait:
             return
 

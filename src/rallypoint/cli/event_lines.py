@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import queue
-import sys
 import threading
 import time
 
 from rallypoint.cli.render import render_event, render_event_json
 from rallypoint.core.job_events import Record
+from rallypoint.observe.printing import say
 from rallypoint.observe.records import AgentEvent, FieldValue
 
 _UNWRITTEN_MAX = 10_000
@@ -55,8 +55,4 @@ class EventLines:
 
     def _write(self) -> None:
         while (line := self._unwritten.get()) is not None:
-            try:
-                sys.stderr.write(line + "\n")
-                sys.stderr.flush()
-            except OSError:
-                continue  # nobody reads any more; the jobs go on
+            say(line)  # or not, when nobody reads any more: the jobs go on

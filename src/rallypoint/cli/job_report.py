@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from rallypoint.agent.telemetry import Telemetry
-from rallypoint.cli.complain import complain
 from rallypoint.cli.exit_codes import SIGNALLED, of_class
 from rallypoint.cli.verdict_text import VerdictView
 from rallypoint.config import AgentConfig
 from rallypoint.core.model import Outcome
 from rallypoint.core.wording import shown
 from rallypoint.errors import ExitClass, RallypointError
+from rallypoint.observe.printing import complain
 from rallypoint.observe.summary import SummaryFile
 
 _SIGINT = 2

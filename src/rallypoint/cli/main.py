@@ -9,8 +9,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from rallypoint.cli.complain import complain
 from rallypoint.errors import ExitClass, RallypointError
+from rallypoint.observe.printing import complain
 
 _COMMANDS = ("run", "drain", "serve", "store", "token")
 _ENDED_BY_SIGINT = 130
@@ -63,13 +63,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             case "--help" | "-h" | "help":
                 from rallypoint.cli.tell import tell
 
-                tell(_HELP)
+                tell(*_HELP.splitlines())
                 return 0
             case "--version" | "-V":
                 from rallypoint import __version__
                 from rallypoint.cli.tell import tell
 
-                tell(f"rallypoint {__version__}\n")
+                tell(f"rallypoint {__version__}")
                 return 0
             case _:
                 complain("rallypoint", _unknown(command))

@@ -9,30 +9,12 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, tzinfo
 
-import msgspec
-
 from rallypoint.core.wording import count
 from rallypoint.observe.observer import StatusView
+from rallypoint.observe.printing import JsonLine, json_line, visible
 from rallypoint.observe.records import AgentEvent, FieldValue
 
 PROGRAM = "rallypoint"
-
-# Characters of foreign text that break a line, move the cursor, or turn the direction of what
-# follows must not reach a terminal.
-_DIRECTIONS = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
-_VISIBLE = {n: f"\\x{n:02x}" for n in (*range(0x20), *range(0x7F, 0xA0))} | {
-    **{n: f"\\u{n:04x}" for n in _DIRECTIONS},
-    0x09: "    ",
-    0x0A: " | ",
-    0x0D: "",
-    0x2028: " | ",
-    0x2029: " | ",
-}
-
-
-def one_line(text: str) -> str:
-    """`text` without control characters; its line breaks become ` | `."""
-    return text.strip().translate(_VISIBLE)
 
 
 def clock_text(at: float, zone: tzinfo | None = None, *, precise: bool = False) -> str:
@@ -48,12 +30,12 @@ def iso_text(at: float) -> str:
 
 
 def render_event(event: AgentEvent, *, show_node: bool = False, zone: tzinfo | None = None) -> str:
-    """One line without a line feed."""
-    node = f" {one_line(event.node)}" if show_node and event.node else ""
-    return f"{PROGRAM} {clock_text(event.at, zone)}{node}: {one_line(event.message)}"
+    """One line, to be printed."""
+    node = f" {event.node}" if show_node and event.node else ""
+    return f"{PROGRAM} {clock_text(event.at, zone)}{node}: {event.message}"
 
 
-def render_event_json(event: AgentEvent) -> str:
+def render_event_json(event: AgentEvent) -> JsonLine:
     """One JSON object; a field never replaces one of the record's own names."""
     record: dict[str, FieldValue | None] = {
         "time": iso_text(event.at),
@@ -64,7 +46,7 @@ def render_event_json(event: AgentEvent) -> str:
     }
     for name, value in event.fields:
         record.setdefault(name, value)
-    return msgspec.json.encode(record).decode()
+    return json_line(record)
 
 
 def render_status(view: StatusView, width: int) -> str:
@@ -72,7 +54,7 @@ def render_status(view: StatusView, width: int) -> str:
     parts = [f"round {view.round}"]
     restarts = f"restarts {view.restarts}/{view.max_restarts}"
     if view.waiting_for:
-        parts += [f"waiting for {one_line(view.waiting_for)}", duration_text(view.for_s)]
+        parts += [f"waiting for {view.waiting_for}", duration_text(view.for_s)]
         if view.restarts:
             parts.append(restarts)
     else:
@@ -82,7 +64,7 @@ def render_status(view: StatusView, width: int) -> str:
         if view.max_restarts:
             parts.append(restarts)
         parts.append(f"running {elapsed_text(view.for_s)}")
-    line = " · ".join(parts)
+    line = visible(" · ".join(parts))
     return line if len(line) <= width else line[: max(0, width - 1)] + "…"[: max(0, width)]
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import gc
 from collections.abc import Sequence
 
-from rallypoint.cli.complain import complain
 from rallypoint.cli.exit_codes import of_class, of_finish
 from rallypoint.cli.options import parse_run
 from rallypoint.cli.scan import HelpRequested
 from rallypoint.config import AgentConfig
 from rallypoint.errors import RallypointError
+from rallypoint.observe.printing import complain
 from rallypoint.process.dispositions import hold_early_signals
 
 
@@ -23,7 +23,7 @@ def run(argv: Sequence[str]) -> int:
         from rallypoint.cli.help import help_text
         from rallypoint.cli.tell import tell
 
-        tell(help_text())
+        tell(*help_text().splitlines())
         return 0
     except RallypointError as error:
         text = str(error)
@@ -63,8 +63,7 @@ def _take_part(config: AgentConfig) -> int:
         if config.output.log_format == "json":
             console.line(verdict_json(view))
         else:
-            for line in verdict_lines(view, quiet=config.output.quiet):
-                console.line(line)
+            console.line(*verdict_lines(view, quiet=config.output.quiet))
 
     gc.freeze()
     gc.enable()

@@ -6,18 +6,16 @@ import os
 import sys
 
 from rallypoint.errors import InfrastructureError
+from rallypoint.observe.printing import answer
 
 
-def tell(text: str) -> None:
-    """Write the text at once. Who has stopped reading (`| head`), or has closed stdout, wants none.
+def tell(*lines: str) -> None:
+    """Write lines at once. Who has stopped reading (`| head`), or has closed stdout, wants none.
 
-    Raises InfrastructureError when it can't be written: the disk is full, say.
+    Raises InfrastructureError when they can't be written: the disk is full, say.
     """
-    if sys.stdout is None:  # Descriptor 1 is closed.
-        return
     try:
-        sys.stdout.write(text)
-        sys.stdout.flush()
+        answer(*lines)
     except OSError as error:
         # What could not be written would be tried again at the end of the process.
         nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)

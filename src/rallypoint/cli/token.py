@@ -36,7 +36,7 @@ def run(argv: list[str], env_token: str | None = None) -> int:
             f"--run-id {options.run_id!r}: the token in {token.source} is good for one job already"
         )
     text = token.text() if options.run_id is None else token.text_for_job(options.run_id)
-    tell(f"{text}\n")
+    tell(text)
     return 0
 
 

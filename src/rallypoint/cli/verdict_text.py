@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import tzinfo
 
-import msgspec
 from msgspec import Struct
 
-from rallypoint.cli.render import PROGRAM, clock_text, duration_text, iso_text, one_line
+from rallypoint.cli.render import PROGRAM, clock_text, duration_text, iso_text
 from rallypoint.core.handler_round import NOT_NEEDED
 from rallypoint.core.model import Outcome
 from rallypoint.core.wording import LEFT, STACKS, count
+from rallypoint.observe.printing import JsonLine, json_line
 from rallypoint.observe.summary import CauseSummary
 
 _INDENT = "    "
@@ -64,23 +64,23 @@ def verdict_lines(
 ) -> tuple[str, ...]:
     """The last lines, first the one that says it all. A success is one line, or none if quiet:
     but who starts nothing always says so."""
-    job = f"{PROGRAM}: job {one_line(view.run_id)}"
+    job = f"{PROGRAM}: job {view.run_id}"
     if view.outcome is Outcome.SUCCEEDED and view.ended_s_ago is not None:
         when = f"finished {duration_text(view.ended_s_ago)} ago on this coordinator"
         return (f"{job} {when} and nothing was started: give another --rdzv-id to run it again",)
     if view.outcome is Outcome.SUCCEEDED and view.reason.startswith(NOT_NEEDED):
-        return (f"{job}: {one_line(view.reason)}",)
+        return (f"{job}: {view.reason}",)
     if view.outcome is Outcome.SUCCEEDED:
         if quiet:
             return ()
         after = f" after {count(view.restarts, 'restart')}" if view.restarts else ""
         return (f"{job} succeeded in {_took_text(view.elapsed_s)}{after}",)
     if view.outcome is Outcome.CANCELLED and view.reason.startswith("cancelled "):
-        return (f"{job} was {one_line(view.reason)}",)
+        return (f"{job} was {view.reason}",)
     if view.reason.startswith(LEFT):
         why = view.reason.removeprefix(LEFT)
-        job_id = one_line(view.run_id)
-        return (f"{PROGRAM}: this node left job {job_id} in round {view.round}{one_line(why)}",)
+        job_id = view.run_id
+        return (f"{PROGRAM}: this node left job {job_id} in round {view.round}{why}",)
     if view.cause is None:
         how = {
             Outcome.FAILED: "failed",
@@ -89,7 +89,7 @@ def verdict_lines(
             Outcome.TIMED_OUT: "timed out",
             Outcome.INFRASTRUCTURE: "could not go on",
         }[view.outcome]
-        return (f"{job} {how} in round {view.round}: {one_line(view.reason)}",)
+        return (f"{job} {how} in round {view.round}: {view.reason}",)
     how = "failed" if view.outcome is Outcome.FAILED else view.outcome.value
     first = f"{job} {how}: {_what_happened(view.cause, zone)} in round {view.round}"
     return (first, *(_INDENT + line for line in _details(view, view.cause)))
@@ -100,8 +100,8 @@ def _took_text(seconds: float) -> str:
 
 
 def _what_happened(cause: FirstCause, zone: tzinfo | None) -> str:
-    role = "" if cause.role == "default" else f"role {one_line(cause.role)}, "
-    who = f"rank {cause.rank} ({role}node {one_line(cause.node)}, local rank {cause.local_rank}"
+    role = "" if cause.role == "default" else f"role {cause.role}, "
+    who = f"rank {cause.rank} ({role}node {cause.node}, local rank {cause.local_rank}"
     how = f"was killed by {cause.signal}" if cause.signal else f"exited with code {cause.exit_code}"
     if not cause.signal and cause.exit_code is None:
         how = "hung"
@@ -111,14 +111,14 @@ def _what_happened(cause: FirstCause, zone: tzinfo | None) -> str:
 
 def _details(view: VerdictView, cause: FirstCause) -> Iterator[str]:
     if cause.message and not _says_no_more(cause):
-        yield f"error: {one_line(cause.message)}"
+        yield f"error: {cause.message}"
     if cause.detail:
         heading, lines = _headed(cause)
         yield heading
         for line in lines:
-            yield f"  | {_harmless(line)}".rstrip()
+            yield f"  | {line}".rstrip()
     if cause.log_file:
-        yield f"log: {cause.log_file} (on {one_line(cause.node)})"
+        yield f"log: {cause.log_file} (on {cause.node})"
     if view.collateral:
         yield f"{count(view.collateral, 'other worker')} failed because of it"
     if view.restarts:
@@ -149,7 +149,7 @@ def _advice(view: VerdictView, cause: FirstCause) -> str:
     if cause.signal == "SIGKILL" and (not cause.message or _says_no_more(cause)):
         return (
             f"something outside the job killed it; most often it ran out of memory: "
-            f"look for its pid in the kernel log of {one_line(cause.node)} (dmesg -T)"
+            f"look for its pid in the kernel log of {cause.node} (dmesg -T)"
         )
     if cause.signal in ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT"):
         if any(line.startswith("Current thread 0x") for line in cause.detail):
@@ -166,13 +166,7 @@ def _advice(view: VerdictView, cause: FirstCause) -> str:
     return ""
 
 
-def _harmless(line: str) -> str:
-    """A worker's line without what could move the cursor; its indentation kept."""
-    body = line.lstrip(" \t")
-    return line[: len(line) - len(body)].replace("\t", "    ") + one_line(body)
-
-
-def verdict_json(view: VerdictView) -> str:
+def verdict_json(view: VerdictView) -> JsonLine:
     """The same as one JSON object, with `event` = `verdict`."""
     cause = view.cause
     record: dict[str, object] = {
@@ -188,7 +182,7 @@ def verdict_json(view: VerdictView) -> str:
         "ended_s_ago": view.ended_s_ago,
         "cause": None if cause is None else cause_summary(cause),
     }
-    return msgspec.json.encode(record).decode()
+    return json_line(record)
 
 
 def cause_summary(cause: FirstCause) -> CauseSummary:

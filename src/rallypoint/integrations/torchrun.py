@@ -23,6 +23,7 @@ from rallypoint.errors import (
     RendezvousStateError,
     RendezvousTimeoutError,
 )
+from rallypoint.observe.printing import complain
 from rallypoint.rendezvous.coordinator_handler import (
     CoordinatorRendezvousHandler,
     create_handler_from,
@@ -93,7 +94,7 @@ def _wrap(handler: CoordinatorRendezvousHandler) -> RendezvousHandler:
                     if not _runs_torchrun():
                         raise
                     # torchrun's own way out of this one ends in an AttributeError.
-                    print(f"rallypoint: {error}", file=sys.stderr)
+                    complain("rallypoint", str(error))
                     raise SystemExit(0) from error
             where = info.bootstrap_store_info
             assert where is not None

@@ -6,7 +6,6 @@ Torch's own `Event` reads what these serialise to, and the reverse; what torch h
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from dataclasses import asdict, dataclass, field
@@ -16,18 +15,11 @@ from typing import Any, TypeAlias, TypeVar
 import msgspec
 
 from rallypoint.errors import ParameterError
+from rallypoint.observe.printing import JsonLine, json_line, json_text
 
 EventMetadataValue: TypeAlias = str | int | float | bool | None
 _T = TypeVar("_T")
 _SHOWN = 80
-
-
-def json_text(value: object) -> str:
-    """JSON on one line, also of text with bytes in it that are no UTF-8."""
-    try:
-        return msgspec.json.encode(value).decode()
-    except UnicodeEncodeError:
-        return json.dumps(msgspec.to_builtins(value))
 
 
 class EventSource(StrEnum):
@@ -89,6 +81,10 @@ class Event:
     def serialize(self) -> str:
         """One JSON object, on one line."""
         return json_text(asdict(self))
+
+    def line(self) -> JsonLine:
+        """The same, to be printed."""
+        return json_line(asdict(self))
 
     @staticmethod
     def deserialize(data: str | Event) -> Event:

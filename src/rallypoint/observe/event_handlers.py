@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 from rallypoint.errors import ParameterError
 from rallypoint.files import open_named
 from rallypoint.observe.event import Event
+from rallypoint.observe.printing import say
 
 if TYPE_CHECKING:
     import logging
@@ -39,8 +40,7 @@ class ConsoleEvents:
     """A JSON line on stderr for each event."""
 
     def handle(self, event: Event) -> None:
-        sys.stderr.write(event.serialize() + "\n")
-        sys.stderr.flush()
+        say(event.line())
 
     def close(self) -> None:
         """Nothing is kept back."""

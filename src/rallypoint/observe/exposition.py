@@ -7,6 +7,8 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
+from rallypoint.observe.printing import visible
+
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 Kind: TypeAlias = Literal["counter", "gauge", "histogram"]
@@ -78,7 +80,8 @@ def _braced(labels: Labels) -> str:
 
 
 def _escaped(value: str) -> str:
-    return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+    lines = [visible(line).replace("\\", "\\\\").replace('"', '\\"') for line in value.split("\n")]
+    return "\\n".join(lines)
 
 
 def _number(value: float) -> str:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
 
+from rallypoint.observe.printing import visible
+
 PLACES_SHOWN = 3
 PLACES_REMEMBERED = 64
 TEXT_CHARACTERS = 200
@@ -50,8 +52,8 @@ class Faults:
 
 
 def describe_fault(error: BaseException) -> str:
-    """One printable line: which exception, and the innermost places that it came through."""
-    text = "".join(c if c.isprintable() else "?" for c in str(error)[:TEXT_CHARACTERS])
+    """One line: which exception, and the innermost places that it came through."""
+    text = visible(str(error)[:TEXT_CHARACTERS])
     where = _places(error.__traceback__, PLACES_SHOWN)
     return f"unexpected {type(error).__name__} ({text}) at {where}"
 

@@ -12,6 +12,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import NamedTuple, ParamSpec, TypeVar, overload
 
+from rallypoint.observe.printing import answer
+
 GROUP = "torchelastic"
 """The group of what an agent measures."""
 
@@ -47,7 +49,7 @@ class ConsoleMetricHandler(MetricHandler):
     """A line on stdout for each number."""
 
     def emit(self, metric_data: MetricData) -> None:
-        print(
+        answer(
             f"[{metric_data.timestamp}][{metric_data.group_name}]: "
             f"{metric_data.name}={metric_data.value}"
         )

@@ -15,6 +15,7 @@ import threading
 from rallypoint.observe.event import Event, NodeState, RdzvEvent
 from rallypoint.observe.event_handlers import RENDEZVOUS, EventHandler, make_event_handler
 from rallypoint.observe.outlet import Outlet
+from rallypoint.observe.printing import complain
 
 CLOSE_S = 2.0
 """How long a handler may take for the last events."""
@@ -107,4 +108,4 @@ def flush_events() -> None:
     for destination, outlet in closing:
         lost = outlet.close(CLOSE_S) if outlet is not None else ""
         if lost:
-            sys.stderr.write(f"rallypoint: events were lost ({destination}): {lost}\n")
+            complain("rallypoint", f"events were lost ({destination}): {lost}")

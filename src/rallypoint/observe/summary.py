@@ -125,12 +125,12 @@ class SummaryFile:
         """Raises OSError when there is no room any more; then nothing is left behind."""
         import json  # only now: a start has no use for it
 
-        # Text with bytes in it that are no UTF-8 can be written as ASCII only.
-        text = json.dumps(msgspec.to_builtins(summary), indent=2).encode() + b"\n"
+        # ASCII: no text is read as anything else, also with bytes in it that are no UTF-8.
+        text = json.dumps(msgspec.to_builtins(summary), indent=2).replace("\x7f", "\\u007f")
         draft, fd = self._open_draft()
         try:
             with os.fdopen(fd, "wb") as file:
-                file.write(text)
+                file.write(f"{text}\n".encode())
                 file.flush()
                 os.fsync(fd)
             os.replace(draft, self._target)

@@ -9,10 +9,10 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import sys
 from collections.abc import Callable, Iterable
 from typing import NoReturn
 
+from rallypoint.observe.printing import say_traceback
 from rallypoint.process import dispositions, syscalls
 
 
@@ -98,20 +98,10 @@ def _run_and_exit(begin: Callable[[], None]) -> NoReturn:
         gc.freeze()
         begin()
         os._exit(0)
-    except BaseException:
-        _report_exception()
+    except BaseException as error:
+        say_traceback(error)
     finally:
         os._exit(1)
-
-
-def _report_exception() -> None:
-    import traceback
-
-    text = "".join(traceback.format_exception(*sys.exc_info()))
-    try:
-        os.write(2, text.encode("utf-8", "backslashreplace"))
-    except OSError:
-        pass  # The console is gone; the exit code tells enough.
 
 
 def _set_name(name: str) -> None:

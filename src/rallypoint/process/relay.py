@@ -85,6 +85,7 @@ class _RelayLoop:
         self._failed_paths: set[bytes] = set()
         self._drains: list[_DrainMark] = []
         self._reports: deque[bytes] = deque()
+        self._said = b""
         self._newest_heard = -1  # the round whose workers were last heard first
         self._agent_lives = True
         # A process that the agent's program forked by other means may hold the channel open.
@@ -167,7 +168,10 @@ class _RelayLoop:
             case ShowStatus(text):
                 self._consoles[2].show_status(text)
             case Say(lines):
-                self._consoles[2].write_lines(lines)
+                self._said += lines
+                if self._said.endswith(b"\n"):  # A long line comes in several packets.
+                    self._consoles[2].write_lines(self._said)
+                    self._said = b""
             case AskTail(ask, round_number, local_rank):
                 worker = (round_number, local_rank)
                 for stream in list(self._streams.values()):

@@ -16,6 +16,7 @@ from typing import TypeAlias
 
 from msgspec import Struct, field
 
+from rallypoint.observe.printing import printed, visible
 from rallypoint.process.forks import ForkedProcess, fork_process
 from rallypoint.process.relay import STALL_S, run_relay
 from rallypoint.process.relay_messages import (
@@ -120,15 +121,15 @@ class Relay(Struct, eq=False):
 
     def status(self, text: str) -> None:
         """Show this status line (a terminal only) until the next one; empty takes it away."""
-        self._status = text.encode(errors="backslashreplace")
+        self._status = visible(text).encode()
         self._pump()
 
-    def say(self, line: str) -> None:
-        """Write lines of the agent to stderr, on lines of their own. A final newline is optional.
+    def say(self, *lines: str) -> None:
+        """Write lines of the agent to stderr, as `observe.printing` makes them.
 
         Without a relay (it was lost) they are written directly.
         """
-        text = line.removesuffix("\n").encode(errors="backslashreplace") + b"\n"
+        text = printed(*lines).encode()
         if self._lost:
             _write_directly(text)
             return

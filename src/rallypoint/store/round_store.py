@@ -10,7 +10,6 @@ into the next: between rounds whoever connects is closed at once, and so is whoe
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -18,6 +17,7 @@ from typing import Protocol
 
 from rallypoint.core.wording import signal_name
 from rallypoint.errors import InvariantError
+from rallypoint.observe.printing import say_directly
 from rallypoint.store.accept_loop import AcceptLoop
 from rallypoint.store.access import EVERYBODY, round_policy
 
@@ -51,11 +51,8 @@ class Fork(Protocol):
 
 
 def say_on_stderr(line: str) -> None:
-    """One write, so that lines of several processes never mix."""
-    try:
-        os.write(2, f"rallypoint: round store: {line}\n".encode(errors="backslashreplace"))
-    except OSError:
-        pass  # the console is gone
+    """A line of a process without a console of its own."""
+    say_directly(f"rallypoint: round store: {line}")
 
 
 class RoundStore:

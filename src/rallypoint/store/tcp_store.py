@@ -8,13 +8,13 @@ the loss of a server is an error that names it.
 from __future__ import annotations
 
 import socket
-import sys
 import time
 import weakref
 from collections.abc import Sequence
 from typing import Self
 
 from rallypoint.errors import StoreQueueEmptyError, StoreTimeoutError
+from rallypoint.observe.printing import complain
 from rallypoint.store.access import (
     EVERYBODY,
     AccessGate,
@@ -230,7 +230,7 @@ def _policy(listener: socket.socket, networks: tuple[str, ...] | None) -> Access
 
 
 def _say_on_stderr(line: str) -> None:
-    print(f"rallypoint: store: {line}", file=sys.stderr)
+    complain("rallypoint: store", line)
 
 
 def _close(client: TCPClient | None, server: ServerThread | None) -> None:

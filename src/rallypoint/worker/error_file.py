@@ -17,7 +17,6 @@ import functools
 import json
 import os
 import stat
-import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec, TypeVar
@@ -259,4 +258,6 @@ def _log(level: int, text: str) -> None:
     try:
         logging.getLogger("rallypoint.worker").log(level, text)
     except Exception:
-        print(text, file=sys.stderr)
+        from rallypoint.observe.printing import say
+
+        say(text)

@@ -1,0 +1,152 @@
+"""What Rallypoint itself prints. Every line of its own goes through here, so that no text of a
+peer, a worker, a file or a command line can move the cursor, hide text, or forge a line.
+
+A text may be anything. What Python calls not printable is escaped: controls (C0, DEL, C1), marks
+that turn the direction of text, line separators, bytes that are no UTF-8. A line break within a
+text becomes ` | `. What workers write is theirs, and does not come here; neither do the colours
+and cursor movements of `process/relay_console.py`, which are put around lines that did.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any, TextIO
+
+import msgspec
+
+LINE_MAX = 4096
+"""In characters. No text that a node makes is longer: an error's message has at most 2048 bytes."""
+REPORT_MAX = 64 * 1024
+"""In characters, of all lines that are printed at once: a traceback has at most 8192 bytes, and an
+escaped one fits too."""
+
+_SPACES = "\xa0\u2009\u202f\u3000"  # not printable, says Python, but harmless and in use
+_BREAKS = {"\t": "    ", "\n": " | ", "\u2028": " | ", "\u2029": " | "}
+
+
+class JsonLine(str):
+    """One JSON object that `json_line` has made: printable, on one line, and never cut."""
+
+
+def visible(text: str) -> str:
+    """`text` on one line of at most LINE_MAX characters, with all that is not printable escaped."""
+    if not text.isprintable():
+        text = text.rstrip().replace("\r\n", "\n")
+        # Nobody sees what is cut off below: an escape never makes a text shorter.
+        text = "".join(map(_seen, text[: LINE_MAX + 1]))
+    return text if len(text) <= LINE_MAX else text[: LINE_MAX - 1] + "…"
+
+
+def printed(*lines: str) -> str:
+    """The lines as they may be written, each with its line feed; without the last ones, but with
+    their number, where they are longer than REPORT_MAX in all."""
+    safe: list[str] = []
+    room = REPORT_MAX
+    for number, line in enumerate(lines):
+        shown = line if isinstance(line, JsonLine) else visible(line)
+        room -= len(shown) + 1
+        if room < 0 and safe:
+            safe.append(f"... and {len(lines) - number} more lines")
+            break
+        safe.append(shown)
+    return "".join([line + "\n" for line in safe])
+
+
+def json_text(value: object) -> str:
+    """JSON on one line, for a file or a peer; what is not printable is escaped."""
+    try:
+        text = msgspec.json.encode(value).decode()
+    except UnicodeEncodeError:  # of bytes that are no UTF-8
+        import json
+
+        text = json.dumps(msgspec.to_builtins(value))
+    # All that is outside of strings is printable.
+    return text if text.isprintable() else "".join(map(_json_seen, text))
+
+
+def json_line(value: object) -> JsonLine:
+    """The same to be printed: texts are cut where there are more than REPORT_MAX in all."""
+    return JsonLine(json_text(_Cutter().cut(msgspec.to_builtins(value))))
+
+
+def say(*lines: str) -> None:
+    """Write lines to stderr, or nothing where there is none or nobody reads it. May block."""
+    try:
+        if sys.stderr is not None:  # It is None where descriptor 2 is closed.
+            sys.stderr.write(_encodable(sys.stderr, printed(*lines)))
+            sys.stderr.flush()
+    except (OSError, ValueError):
+        pass  # The console is gone, or closed.
+
+
+def say_directly(*lines: str) -> None:
+    """The same by one write to descriptor 2, for processes beside the agent: lines of several
+    never mix."""
+    try:
+        os.write(2, printed(*lines).encode())
+    except OSError:
+        pass  # The console is gone.
+
+
+def say_traceback(error: BaseException) -> None:
+    """Write the traceback of a bug of ours, wherever it came up, to descriptor 2."""
+    import traceback
+
+    say_directly(*"".join(traceback.format_exception(error)).splitlines())
+
+
+def complain(who: str, text: str) -> None:
+    """Write `who: text` to stderr. Further lines of a text are indented: none can pass for
+    another line of Rallypoint's."""
+    first, *more = text.rstrip().split("\n")
+    say(f"{who}: {first}", *(f"  {line}" for line in more))
+
+
+def answer(*lines: str) -> None:
+    """Write lines to stdout. Raises OSError when it can't be written. May block."""
+    if sys.stdout is not None:
+        sys.stdout.write(_encodable(sys.stdout, printed(*lines)))
+        sys.stdout.flush()
+
+
+def _encodable(stream: TextIO, text: str) -> str:
+    """`text` with escapes for what the stream's encoding lacks, such as a name under LANG=C."""
+    encoding = stream.encoding or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
+def _seen(letter: str) -> str:
+    if letter.isprintable() or letter in _SPACES:
+        return letter
+    number = ord(letter)
+    if 0xDC80 <= number <= 0xDCFF:  # a byte that is no UTF-8
+        number -= 0xDC00
+    escape = f"\\x{number:02x}" if number < 0x100 else letter.encode("unicode_escape").decode()
+    return _BREAKS.get(letter, escape)
+
+
+def _json_seen(letter: str) -> str:
+    if letter.isprintable():
+        return letter
+    units = letter.encode("utf-16-be").hex()
+    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
+
+
+class _Cutter:
+    """Cuts the texts of a value to what is left of REPORT_MAX, and lists where nothing is left."""
+
+    def __init__(self) -> None:
+        self._room = REPORT_MAX
+
+    def cut(self, value: Any) -> Any:
+        match value:
+            case str():
+                kept = value[: max(0, self._room)]
+                self._room -= len(kept) + 8  # what JSON puts around it
+                return kept
+            case dict():
+                return {name: self.cut(one) for name, one in value.items()}
+            case list() | tuple():
+                return [self.cut(one) for one in value if self._room > 0]
+        return value
