@@ -62,6 +62,7 @@ SPAWNING_CALLS = re.compile(
 ENVIRON = re.compile(r"os\.(environb?|getenvb?|putenv|unsetenv)")
 ENVIRON_READERS = (
     "agent/environ.py",
+    "cli/access.py",
     "cli/options.py",
     "config.py",
     "process/bootstrap.py",

@@ -373,7 +373,9 @@ class AccessConfig(Struct, frozen=True, kw_only=True):
 
     token_file: str | None = None
     token_text: str | None = None
-    """The value of RALLYPOINT_TOKEN, taken out of the environment that workers inherit."""
+    """In writing. An agent of the command line is given that of its job alone."""
+    token_fd: int | None = None
+    """An inherited descriptor that the token is to be read from, by the command line."""
     insecure: bool = False
     store_networks: tuple[str, ...] = ()
     """CIDRs that may use this node's round store without enrolling (behaviour F9)."""

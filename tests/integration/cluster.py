@@ -354,13 +354,19 @@ class Cluster:
         return wait_until(find, f"{count} workers in round {round}")
 
     def processes(self) -> dict[int, str]:
-        """Every process that descends from the cluster and runs: pid -> command line."""
+        """Every process that descends from the cluster and runs: pid -> command line. Agents and
+        their helpers show their environment to root only, but the cluster's folder is in their
+        command lines."""
         mark, found = f"{MARK}={self._mark}".encode(), {}
         for folder in Path("/proc").iterdir():
             if folder.name.isdecimal():
                 try:
-                    if mark in (folder / "environ").read_bytes().split(b"\0"):
-                        command = (folder / "cmdline").read_bytes().replace(b"\0", b" ")
+                    command = (folder / "cmdline").read_bytes().replace(b"\0", b" ")
+                    try:
+                        ours = mark in (folder / "environ").read_bytes().split(b"\0")
+                    except PermissionError:
+                        ours = os.fsencode(self.folder) in command
+                    if ours:
                         found[int(folder.name)] = command.decode(errors="replace")
                 except OSError:
                     continue

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from tests.integration.one_agent import agent, environment, eventually, marked
+from tests.integration.unprivileged import become_somebody
 
 WORKER = "tell('ran')"
 TWO = ("--nnodes=2", "--rdzv-id=x")
@@ -63,6 +64,10 @@ COMMANDS: list[tuple[list[str], list[str], int]] = [
     (["--lease=0", "w.py"], ["--lease"], 2),
     (["--redirects=7", "w.py"], ["7"], 2),
     (["--token-file=plain", *TWO, "--rdzv-endpoint=127.0.0.1:1", "w.py"], ["plain", "chmod"], 2),
+    (["--token-fd=300", "w.py"], ["--token-fd 300", "Bad file descriptor", "300<FILE"], 2),
+    (["--token-fd=x", "w.py"], ["--token-fd x", "number"], 2),
+    (["--token-fd=3", "--insecure", "w.py"], ["--token-fd 3: has no effect with --insecure"], 2),
+    (["--token-fd=3", "--token-file=plain", "w.py"], ["--token-fd 3", "--token-file plain too"], 2),
 ]
 
 
@@ -240,21 +245,11 @@ def test_a_reader_that_goes_away_ends_nothing_but_its_pipe(tmp_path: Path) -> No
 
 
 def limit_processes(count: int) -> tuple[str, ...]:
-    """So many for the agent's user. Root has no such limit, so it becomes nobody in particular,
-    who may read and write what root may."""
-    limit = ("prlimit", f"--nproc={count}")
-    if os.geteuid() != 0:
-        if count > 1:
-            pytest.skip("how many processes this user has is not known")
-        return limit
-    user = 60_000 + os.getpid() % 5000
-    become = (
-        *("setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"),
-        *("--inh-caps=+dac_override", "--ambient-caps=+dac_override"),
-    )
-    if subprocess.run([*become, "true"], capture_output=True).returncode:
-        pytest.skip("root may not become another user here")
-    return (*become, *limit)
+    """So many for the agent's user, who is not root: that one has no such limit."""
+    become = become_somebody()
+    if not become and count > 1:
+        pytest.skip("how many processes this user has is not known")
+    return (*become, "prlimit", f"--nproc={count}")
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4])

@@ -128,6 +128,7 @@ def test_A5_who_is_told_to_go_while_it_waits_for_a_name(
 
 
 def test_an_embedded_coordinator_serves_its_own_job_only(cluster: Cluster) -> None:
+    cluster.options["insecure"] = True
     a = cluster.agent("a")
     cluster.wait_workers(1)
     stranger = cluster.agent("stranger", rdzv_id="another")
@@ -138,6 +139,19 @@ def test_an_embedded_coordinator_serves_its_own_job_only(cluster: Cluster) -> No
     )
     assert stranger.lines == [f"rallypoint: {line}"]
     assert line in a.wait_event("node_refused").message
+    assert stranger.workers() == []
+    cluster.end_well(a)
+
+
+def test_F8_an_agent_that_hosts_knows_no_token_but_its_jobs(cluster: Cluster) -> None:
+    a = cluster.agent("a")
+    cluster.wait_workers(1)
+    stranger = cluster.agent("stranger", rdzv_id="another")
+    assert stranger.wait_exit() == 2
+    (line,) = stranger.lines
+    assert "wrong token for job 'another', or another job meets here" in line
+    assert line.endswith("or choose another port for this job")
+    a.wait_event("connection_closed", "of job 'another', which does not meet here")
     assert stranger.workers() == []
     cluster.end_well(a)
 

@@ -187,6 +187,12 @@ def test_a_worker_that_starts_a_job_takes_neither_its_agents_port_nor_its_summar
     assert (inside.metrics, inside.json_summary) == (None, None)
 
 
+def test_a_descriptor_with_the_token_is_the_agents_own() -> None:
+    given = {"RALLYPOINT_TOKEN_FD": "3"}
+    assert parse("train.py", **given).access.token_fd == 3
+    assert parse("train.py", RALLYPOINT_INCARNATION="1", **given).access.token_fd is None
+
+
 def test_the_token_itself_is_kept_out_of_sight() -> None:
     config = parse("train.py", RALLYPOINT_TOKEN=" secret-secret \n")
     assert config.access.token_text == "secret-secret"

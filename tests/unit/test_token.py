@@ -6,10 +6,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rallypoint.cli import token as token_command
+from rallypoint.cli.access import with_own_token_only
 from rallypoint.config import AccessConfig, AgentConfig, RendezvousConfig, WorkerConfig
 from rallypoint.errors import AccessError, ExitClass, UsageError
 from rallypoint.rendezvous.token import (
@@ -18,6 +20,7 @@ from rallypoint.rendezvous.token import (
     find_token,
     no_token_error,
     parse_token,
+    read_token,
 )
 
 SECRET = "0123456789abcdef" * 4
@@ -253,6 +256,81 @@ def test_F8_a_jobs_token_opens_what_the_users_token_opens_for_that_job() -> None
     assert SECRET not in mine.text_for_job("a")
 
 
+def descriptor_with(content: bytes) -> int:
+    read, write = os.pipe()
+    os.write(write, content)
+    os.close(write)
+    return read
+
+
+def is_open(fd: int) -> bool:
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False
+    return True
+
+
+def test_F8_a_token_is_read_from_a_descriptor_which_is_closed_then() -> None:
+    fd = descriptor_with(SECRET.encode() + b"\n")
+    assert read_token(fd) == Token(f"--token-fd {fd}", bytes.fromhex(SECRET))
+    assert not is_open(fd)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "it is empty: write what `rallypoint token` prints to it"),
+        (b"\n", "it is empty"),
+        (b"no token", "is not hexadecimal"),
+        (b"\xff\x00", "is not hexadecimal"),
+        (b"ab", "has 8 bits"),
+        (b"ab" * 600, "more than 1024 bytes: this is no token"),
+    ],
+)
+def test_F8_a_descriptor_without_a_token_is_told_in_one_line(content: bytes, says: str) -> None:
+    fd = descriptor_with(content)
+    with pytest.raises(AccessError) as caught:
+        read_token(fd)
+    assert f"--token-fd {fd}" in str(caught.value)
+    assert says in str(caught.value)
+    assert str(caught.value).isprintable()
+    assert not is_open(fd)
+
+
+def test_F8_a_descriptor_that_can_not_be_read_is_told_in_one_line(tmp_path: Path) -> None:
+    folder = os.open(tmp_path, os.O_RDONLY)
+    closed = os.dup(folder)
+    os.close(closed)
+    says = {folder: "Is a directory", closed: "Bad file descriptor", -1: "needs 0, or", 2: "from 3"}
+    for fd, why in {**says, 2**31: "needs 0, or", 2**80: "needs 0, or"}.items():
+        with pytest.raises(AccessError, match=f"--token-fd {fd}: .*{why}"):
+            read_token(fd)
+    assert is_open(2)
+
+
+def test_the_token_command_derives_from_a_descriptors_token(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    fd = descriptor_with(SECRET.encode())
+    assert token_command.run(["--token-fd", str(fd), "--run-id", "a"]) == 0
+    assert capsys.readouterr().out == parse_token(SECRET, "x").text_for_job("a") + "\n"
+
+
+def test_F8_an_agent_of_the_command_line_gets_the_token_of_its_job_alone() -> None:
+    def access(**given: Any) -> AccessConfig:
+        rendezvous, workers = RendezvousConfig(run_id="a"), WorkerConfig(argv=("w",))
+        config = AgentConfig(rendezvous=rendezvous, workers=workers, access=AccessConfig(**given))
+        return with_own_token_only(config).access
+
+    of_job = {text: parse_token(text, "x").text_for_job("a") for text in (SECRET, "cd" * 32)}
+    fd = descriptor_with(b"cd" * 32)
+    assert access(token_text=SECRET) == AccessConfig(token_text=of_job[SECRET])
+    assert access(token_text=SECRET, token_fd=fd) == AccessConfig(token_text=of_job["cd" * 32])
+    assert access(token_text="none", insecure=True) == AccessConfig(insecure=True)
+    assert access(token_text=SECRET, token_file="f") == AccessConfig(token_file="f")
+
+
 def test_the_token_command_prints_and_creates(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -267,15 +345,19 @@ def test_the_token_command_prints_and_creates(
 
 
 def test_the_token_command_takes_the_environments_token(
-    capsys: pytest.CaptureFixture[str],
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert token_command.run([], env_token=SECRET) == 0
+    monkeypatch.setenv("RALLYPOINT_TOKEN", SECRET)
+    assert token_command.run([]) == 0
     assert capsys.readouterr().out == SECRET + "\n"
 
 
-def test_the_token_command_does_not_derive_from_a_jobs_token() -> None:
+def test_the_token_command_does_not_derive_from_a_jobs_token(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("RALLYPOINT_TOKEN", "job-" + SECRET)
     with pytest.raises(UsageError, match="good for one job already"):
-        token_command.run(["--run-id", "b"], env_token="job-" + SECRET)
+        token_command.run(["--run-id", "b"])
 
 
 def test_the_token_commands_help_says_what_it_is_for(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,8 +11,7 @@ from typing import NoReturn
 
 from msgspec import Struct
 
-from rallypoint.cli import values
-from rallypoint.cli.options import environ_token
+from rallypoint.cli import access, values
 from rallypoint.cli.scan import Value
 from rallypoint.cli.tell import tell
 from rallypoint.config import DEFAULT_COORDINATOR_PORT, Endpoint
@@ -21,7 +20,7 @@ from rallypoint.core.wording import shown
 from rallypoint.errors import RendezvousConnectionError, UsageError
 from rallypoint.rendezvous.connection import ClientConnection, dial
 from rallypoint.rendezvous.endpoint import NotYet, resolve
-from rallypoint.rendezvous.token import find_token, no_token_error, user_home
+from rallypoint.rendezvous.token import no_token_error
 from rallypoint.wire import messages as m
 
 _WHY = "it was drained (rallypoint drain)"
@@ -47,8 +46,7 @@ class _Options(Struct, frozen=True):
     node: str
     endpoint: Endpoint
     run_id: str
-    token_file: str | None
-    insecure: bool
+    access: access.Access
     wait: bool
 
 
@@ -63,14 +61,19 @@ def run(argv: list[str]) -> int:
     Raises UsageError, AccessError, InfrastructureError, and SystemExit for --help.
     """
     options = _parse(argv)
-    secret = None
-    if not options.insecure:
-        token = find_token(options.token_file, environ_token(), user_home(), create=False)
-        if token is None:
-            raise no_token_error()
-        secret = token.for_job(options.run_id)
+    secret = _secret(options)
+    access.keep_secrets()
     asyncio.run(_drain(options, secret))
     return 0
+
+
+def _secret(options: _Options) -> bytes | None:
+    if options.access.insecure:
+        return None
+    token = options.access.find(create=False)
+    if token is None:
+        raise no_token_error()
+    return token.for_job(options.run_id)
 
 
 async def _drain(options: _Options, secret: bytes | None) -> None:
@@ -111,17 +114,12 @@ async def _converse(connection: ClientConnection, options: _Options) -> None:
 
 def _parse(argv: list[str]) -> _Options:
     given = _parser().parse_args(argv)
-    if given.insecure and given.token_file:
-        raise UsageError(
-            f"--token-file {given.token_file}: has no effect with --insecure; give one of the two"
-        )
     where = given.rdzv_endpoint
     return _Options(
         node=given.node,
         endpoint=values.endpoint(Value(where, f"--rdzv-endpoint {where}")),
         run_id=given.rdzv_id,
-        token_file=given.token_file,
-        insecure=given.insecure,
+        access=access.read_options(given),
         wait=not given.no_wait,
     )
 
@@ -147,12 +145,5 @@ def _parser() -> argparse.ArgumentParser:
         help=f"the name of the job ({UNNAMED_RUN_ID})",
     )
     parser.add_argument("--no-wait", action="store_true", help="return when the node was told")
-    parser.add_argument(
-        "--token-file",
-        metavar="FILE",
-        help="use the token in FILE, else RALLYPOINT_TOKEN, else ~/.config/rallypoint/token",
-    )
-    parser.add_argument(
-        "--insecure", action="store_true", help="the job runs with --insecure, without a token"
-    )
+    access.add_options(parser, insecure="the job runs with --insecure, without a token")
     return parser

@@ -222,6 +222,7 @@ WATCHING = (
 
 ACCESS = (
     _new("--token-file", "FILE", "the secret that nodes share (~/.config/rallypoint/token)"),
+    _new("--token-fd", "N", "read that secret from the open file descriptor N, to its end"),
     _new("--insecure", "", "let anybody who reaches the port take part"),
     _new(
         "--store-allow",

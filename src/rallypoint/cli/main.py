@@ -56,10 +56,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
                 return store(words[1:])
             case "token":
-                from rallypoint.cli.options import environ_token
                 from rallypoint.cli.token import run as token
 
-                return token(words[1:], environ_token())
+                return token(words[1:])
             case "--help" | "-h" | "help":
                 from rallypoint.cli.tell import tell
 

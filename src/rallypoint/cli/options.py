@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from rallypoint.agent.environ import VISIBLE_DEVICES, own_device
 from rallypoint.cli import values
+from rallypoint.cli.access import check, environ_token
 from rallypoint.cli.many_copies import refuse_copies
 from rallypoint.cli.output_options import read_output
 from rallypoint.cli.scan import Scanned, Value, scan
@@ -140,12 +141,13 @@ def _stop(scanned: Scanned, environ: Mapping[str, str]) -> StopConfig:
 
 
 def _access(scanned: Scanned, environ: Mapping[str, str]) -> AccessConfig:
-    token_file, insecure = scanned.get("--token-file"), scanned.on("--insecure")
-    if token_file is not None and insecure:
-        raise token_file.wrong("has no effect with --insecure; give one of the two")
+    token_fd, token_file = scanned.get("--token-fd"), scanned.get("--token-file")
+    insecure = scanned.on("--insecure")
+    check(token_fd, token_file, insecure=insecure)
     return AccessConfig(
         token_file=token_file.text if token_file else None,
         token_text=environ_token(environ),
+        token_fd=values.integer(token_fd) if token_fd else None,
         insecure=insecure,
         store_networks=tuple(n for v in scanned.all("--store-allow") for n in values.networks(v)),
     )
@@ -161,12 +163,6 @@ def _observe(scanned: Scanned, machine: Machine) -> ObserveConfig:
         json_summary=values.file_to_write(summary) if summary else None,
         metrics=values.listen_at(metrics) if metrics else None,
     )
-
-
-def environ_token(environ: Mapping[str, str] | None = None) -> str | None:
-    """The value of RALLYPOINT_TOKEN, if it has one."""
-    environ = os.environ if environ is None else environ
-    return environ.get("RALLYPOINT_TOKEN", "").strip() or None
 
 
 def _monitor_interval(given: Value | None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Sequence
 
+from rallypoint.cli.access import keep_secrets, with_own_token_only
 from rallypoint.cli.exit_codes import of_class, of_finish
 from rallypoint.cli.options import parse_run
 from rallypoint.cli.scan import HelpRequested
@@ -30,7 +31,9 @@ def run(argv: Sequence[str]) -> int:
         hint = "\n(see rallypoint run --help)" if "\n" in text else " (see rallypoint run --help)"
         complain("rallypoint run", text + hint)
         return error.exit_class.value
+    keep_secrets()
     try:
+        config = with_own_token_only(config)
         return _take_part(config)
     except RallypointError as error:
         complain("rallypoint", str(error))

@@ -20,7 +20,7 @@ from rallypoint.errors import UsageError
 _TRUE = frozenset({"true", "t", "yes", "y", "on"})
 _FALSE = frozenset({"false", "f", "no", "n", "off"})
 _ALIKE = len("--nproc")
-_OF_ONE_AGENT = ("--node-id", "--json-summary", "--metrics-port")
+_OF_ONE_AGENT = ("--node-id", "--json-summary", "--metrics-port", "--token-fd")
 
 
 class HelpRequested(Exception):
@@ -170,7 +170,7 @@ def _twins(environ: Mapping[str, str], values: dict[str, list[Value]]) -> None:
 
     A worker is told its node's id in a variable of the same name as the twin of --node-id; in
     there it is a fact about the outer job, not a wish for a job that the worker starts itself. And
-    two agents can't have the same port, or the same summary.
+    two agents can't have the same port, or the same summary, or read the same descriptor.
     """
     inside_a_worker = "RALLYPOINT_INCARNATION" in environ
     for flag in FLAGS.values():

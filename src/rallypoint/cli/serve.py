@@ -15,9 +15,8 @@ from typing import NoReturn
 
 from msgspec import Struct
 
-from rallypoint.cli import values
+from rallypoint.cli import access, values
 from rallypoint.cli.event_lines import EventLines
-from rallypoint.cli.options import environ_token
 from rallypoint.cli.scan import Value
 from rallypoint.config import DEFAULT_COORDINATOR_PORT, Endpoint
 from rallypoint.coordinator.listen import BindRefused, Refusal, raise_open_files_limit, try_bind
@@ -26,7 +25,7 @@ from rallypoint.core.wording import shown, signal_name
 from rallypoint.errors import UsageError
 from rallypoint.observe.faults import Faults
 from rallypoint.rendezvous.endpoint import NotYet, resolve
-from rallypoint.rendezvous.token import Token, find_token, user_home
+from rallypoint.rendezvous.token import Token
 
 SIGNALLED = 128
 _MAX_PORT = 65535
@@ -54,8 +53,7 @@ coordinator: their nodes stop the workers when the lease is over and exit with 7
 class _Options(Struct, frozen=True):
     host: str
     port: int
-    token_file: str | None
-    insecure: bool
+    access: access.Access
     json: bool
     quiet: bool
 
@@ -72,10 +70,8 @@ def run(argv: list[str]) -> int:
     refuses, and SystemExit for --help.
     """
     options = _parse(argv)
-    token = None
-    if not options.insecure:
-        token = find_token(options.token_file, environ_token(), user_home(), create=True)
-        assert token is not None, "find_token creates or raises"
+    token = options.access.find(create=True)
+    access.keep_secrets()
     lines = EventLines(json=options.json, quiet=options.quiet)
     try:
         return asyncio.run(_serve(options, token, lines))
@@ -98,7 +94,7 @@ async def _serve(options: _Options, token: Token | None, lines: EventLines) -> i
     coordinator = Coordinator(
         listeners,
         lookup_token=lambda run_id: token.for_job(run_id) if token else None,
-        insecure=options.insecure,
+        insecure=options.access.insecure,
         only=None,
         on_record=lines.record,
     )
@@ -140,16 +136,10 @@ def _parse(argv: list[str]) -> _Options:
     given = _parser().parse_args(argv)
     if not 0 <= given.port <= _MAX_PORT:
         raise UsageError(f"--port {given.port}: must be 0..{_MAX_PORT}")
-    if given.insecure and given.token_file:
-        raise UsageError(
-            f"--token-file {shown(given.token_file)}: has no effect with --insecure; "
-            "give one of the two"
-        )
     return _Options(
         host=values.host(Value(given.host, f"--host {given.host}")),
         port=given.port,
-        token_file=given.token_file,
-        insecure=given.insecure,
+        access=access.read_options(given),
         json=given.log_format == "json",
         quiet=given.quiet,
     )
@@ -176,14 +166,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="PORT",
         help=f"(default {DEFAULT_COORDINATOR_PORT}; 0: the system chooses)",
     )
-    parser.add_argument(
-        "--token-file",
-        metavar="FILE",
-        help="use the token in FILE, else RALLYPOINT_TOKEN, else ~/.config/rallypoint/token",
-    )
-    parser.add_argument(
-        "--insecure", action="store_true", help="let anybody who reaches the port take part"
-    )
+    access.add_options(parser, insecure="let anybody who reaches the port take part")
     parser.add_argument(
         "--log-format",
         choices=("text", "json"),

@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 from typing import NoReturn
 
+from rallypoint.cli import access
 from rallypoint.cli.tell import tell
 from rallypoint.core.wording import shown
 from rallypoint.errors import UsageError
-from rallypoint.rendezvous.token import Token, find_or_make_token, find_token, user_home
+from rallypoint.rendezvous.token import Token, find_or_make_token
 
 _DESCRIPTION = """\
 Print the token that lets nodes into your jobs, and make one if you have none.
@@ -19,17 +20,18 @@ Treat it like a password: whoever has it can take part in your jobs and run code
 """
 
 
-def run(argv: list[str], env_token: str | None = None) -> int:
-    """Print a token to stdout. `env_token` is RALLYPOINT_TOKEN.
+def run(argv: list[str]) -> int:
+    """Print a token to stdout.
 
     Raises AccessError when a token is unsafe, malformed or can't be made, UsageError, and
     SystemExit for --help.
     """
     options = _parser().parse_args(argv)
-    if options.token_file is not None:
-        token: Token | None = find_or_make_token(options.token_file)
+    where = access.read_options(options)
+    if where.token_file is not None:
+        token: Token | None = find_or_make_token(where.token_file)
     else:
-        token = find_token(None, env_token, user_home(), create=True)
+        token = where.find(create=True)
     assert token is not None, "find_token creates or raises"
     if options.run_id is not None and token.opens_one_job:
         raise UsageError(
@@ -62,4 +64,11 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="use (or make) the token in FILE instead of ~/.config/rallypoint/token",
     )
+    parser.add_argument(
+        "--token-fd",
+        metavar="N",
+        type=int,
+        help="use the token that can be read from the open file descriptor N, to its end",
+    )
+    parser.set_defaults(insecure=False)
     return parser

@@ -39,6 +39,7 @@ _ONLY_WITH_A_COORDINATOR = (
     "--reconnect-grace",
     "--reset-grace",
     "--token-file",
+    "--token-fd",
 )
 
 _FILE_IS_INSECURE = (

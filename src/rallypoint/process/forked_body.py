@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import NoReturn, TextIO
 
-from rallypoint.process import dispositions, syscalls
+from rallypoint.process import dispositions, secrecy, syscalls
 
 
 def run_forked(
@@ -24,6 +24,7 @@ def run_forked(
     """
     # Sockets of the agent that are garbage must not be finalized here; see `forks`.
     gc.freeze()
+    secrecy.show_again()
     dispositions.reset_in_child(changed, dispositions.IGNORED_BY_PYTHON)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     syscalls.close_fds_except(keep_fds)

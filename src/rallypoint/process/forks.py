@@ -79,7 +79,7 @@ def fork_process(
             syscalls.die_with_parent(prctl, parent_pid)
         dispositions.reset_in_child(changed, ignored)
         syscalls.close_fds_except(keep)
-        _set_name(name)
+        syscalls.set_name(prctl, name)
         body()
 
     # Blocked, they can't end it before it ignores them.
@@ -102,14 +102,3 @@ def _run_and_exit(begin: Callable[[], None]) -> NoReturn:
         say_traceback(error)
     finally:
         os._exit(1)
-
-
-def _set_name(name: str) -> None:
-    try:
-        fd = os.open("/proc/self/comm", os.O_WRONLY)
-        try:
-            os.write(fd, name.encode()[:15])
-        finally:
-            os.close(fd)
-    except OSError:
-        pass  # Only for people who look at ps.

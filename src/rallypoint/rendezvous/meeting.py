@@ -156,10 +156,9 @@ async def _host(
     host_coordinator: HostCoordinator,
     look_up: LookUp,
 ) -> Met:
+    # Kept is what opens this job alone: workers can look into what forks them.
     secret = None if token is None else token.for_job(config.run_id)
-    coordinator = host_coordinator(
-        listeners, lambda run_id: token.for_job(run_id) if token else None
-    )
+    coordinator = host_coordinator(listeners, {config.run_id: secret}.get)
     try:
         await coordinator.start()
         if config.endpoint.port == 0:

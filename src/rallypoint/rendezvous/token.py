@@ -1,9 +1,9 @@
 """The token: what makes a person's nodes one another's, and strangers strangers (behaviour F8).
 
-It is looked for in `--token-file`, in RALLYPOINT_TOKEN, then in the user's own file. The first
-node creates that last one, so on a cluster with shared home directories nobody has to do anything.
-A file that a person named is never created by the way: a mistyped name would make strangers of
-the job's own nodes.
+It is looked for in `--token-fd` or `--token-file`, in RALLYPOINT_TOKEN, then in the user's own
+file. The first node creates that last one, so on a cluster with shared home directories nobody has
+to do anything. A file that a person named is never created by the way: a mistyped name would make
+strangers of the job's own nodes.
 
 A user's token opens all jobs of the user. Each job runs with a token derived from it, which may be
 handed out alone (`rallypoint token --run-id`): it is written `job-<hex>` and opens that job only.
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 
 from msgspec import Struct
 
@@ -23,7 +24,9 @@ from rallypoint.wire.keys import job_token
 
 TOKEN_BYTES = 32
 MIN_TOKEN_BYTES = 16
+FD_TIMEOUT_S = 10.0
 _MAX_FILE_BYTES = 1024
+_MAX_FD = 2**31 - 1
 _JOB_PREFIX = "job-"
 _WAYS_OUT = "give RALLYPOINT_TOKEN or --token-file to every node, or --insecure"
 
@@ -99,6 +102,61 @@ def find_or_make_token(token_file: str) -> Token:
     token = _read_or_create(token_file, f"--token-file {_shown(token_file)}", create=True)
     assert token is not None, "it was made or an error raised"
     return token
+
+
+def read_token(fd: int) -> Token:
+    """The token that is written to this inherited descriptor, which is read to its end and closed;
+    0 is the null device then. Blocks until the writer closes its end, for 10 s at most.
+
+    Raises AccessError, with the fix.
+    """
+    source = f"--token-fd {fd}"
+    if fd in (1, 2) or not 0 <= fd <= _MAX_FD:
+        raise AccessError(f"{source}: needs 0, or a number from 3 on, as with 3<FILE in a shell")
+    try:
+        text = _read_to_end(fd, source)
+    except OSError as error:
+        raise AccessError(
+            f"{source}: can't be read ({error.strerror}): open it for this command, as with "
+            f"{fd}<FILE in a shell"
+        ) from error
+    finally:
+        _close(fd)
+    if not text.strip():
+        raise AccessError(f"{source}: it is empty: write what `rallypoint token` prints to it")
+    return parse_token(text, source)
+
+
+def _read_to_end(fd: int, source: str) -> str:
+    from select import POLLIN, poll
+
+    waiting, text = poll(), b""
+    waiting.register(fd, POLLIN)
+    deadline = time.monotonic() + FD_TIMEOUT_S
+    while waiting.poll(max(deadline - time.monotonic(), 0) * 1000):
+        part = os.read(fd, _MAX_FILE_BYTES)
+        text += part
+        if len(text) > _MAX_FILE_BYTES:
+            raise AccessError(f"{source}: more than {_MAX_FILE_BYTES} bytes: this is no token")
+        if not part:
+            return text.decode("ascii", errors="replace")
+    raise AccessError(
+        f"{source}: nobody has closed its other end within {FD_TIMEOUT_S:g} s: write the token and "
+        "close it"
+    )
+
+
+def _close(fd: int) -> None:
+    """No worker may read it again. The null device takes the place of a stdin."""
+    try:
+        if fd == 0:
+            null = os.open(os.devnull, os.O_RDWR)
+            os.dup2(null, 0)
+            os.close(null)
+        else:
+            os.close(fd)
+    except OSError:
+        pass  # It was not open.
 
 
 def user_token_path(home: str | os.PathLike[str] | None) -> str:

@@ -362,9 +362,17 @@ class ServerHandshake(_Handshake):
         expected = context.client_proof(token or self._nonce + self._server_id)
         if not compare_digest(proof, expected) or not token:
             job = printable(context.run_id.encode())
-            why = f"wrong token for job '{job}': {HOW_TO_GET_A_TOKEN}"
-            self.last_words = self._refusal(why)
-            raise AccessError(f"refused a node: {why}")
+            self.last_words = self._refusal(
+                f"wrong token for job '{job}', or another job meets here: give every node the same "
+                "--rdzv-id and the same token (`rallypoint token` prints it), or choose another "
+                "port for this job"
+            )
+            raise AccessError(
+                f"refused a node: wrong token for job '{job}': {HOW_TO_GET_A_TOKEN}"
+                if token
+                else f"refused a node of job '{job}', which does not meet here: choose another "
+                "port for that job"
+            )
         self._finish(context, token)
         return self._head(_Reply.WELCOME) + context.server_proof(token)
 

@@ -52,9 +52,18 @@ def _try_to_hold(words: memoryview) -> None:
 
 def _ignore(number: int, _frame: object) -> None:
     assert _words is not None
-    if _words[at.CURRENT] != 1 or not os.path.exists(f"/proc/{_words[at.AGENT]}"):
+    if _words[at.CURRENT] != 1 or not _lives(_words[at.AGENT]):
         _signal.signal(number, _signal.SIG_DFL)
         _signal.raise_signal(number)
+
+
+def _lives(pid: int) -> bool:
+    """Not by /proc: where that is mounted with hidepid an agent, which hides, is not in it."""
+    try:
+        os.getpgid(pid)
+    except OSError:
+        return False
+    return True
 
 
 def _forget() -> None:

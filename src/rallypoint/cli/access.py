@@ -1,0 +1,100 @@
+"""Which token a command uses, and that nobody else sees it: `--token-fd`, `--token-file`,
+RALLYPOINT_TOKEN, or the user's own file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from rallypoint.agent.environ import TOKEN_VARIABLE
+from rallypoint.cli.scan import Value
+from rallypoint.config import AgentConfig
+from rallypoint.process import secrecy
+from rallypoint.rendezvous.token import Token, find_token, parse_token, read_token, user_home
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+
+def environ_token(environ: Mapping[str, str] | None = None) -> str | None:
+    """The value of RALLYPOINT_TOKEN, if it has one."""
+    environ = os.environ if environ is None else environ
+    return environ.get(TOKEN_VARIABLE, "").strip() or None
+
+
+def keep_secrets() -> None:
+    """From now on no other process of this user is shown the token. For a command's own process."""
+    secrecy.hide()
+    if TOKEN_VARIABLE in os.environ:
+        secrecy.erase_variable(TOKEN_VARIABLE)
+        del os.environ[TOKEN_VARIABLE]
+
+
+def check(*given: Value | None, insecure: bool) -> None:
+    """Raises UsageError where two options contradict each other. `given`: where the token is."""
+    sources = [value for value in given if value is not None]
+    if sources and insecure:
+        raise sources[0].wrong("has no effect with --insecure; give one of the two")
+    if len(sources) > 1:
+        first, second = sources
+        raise first.wrong(f"the token can't come from {second.origin} too; give one of the two")
+
+
+def with_own_token_only(config: AgentConfig) -> AgentConfig:
+    """The same, with the token of its job in place of one that opens the user's other jobs. Reads
+    `--token-fd`. Raises AccessError."""
+    access = config.access
+    token: Token | None = None
+    if access.token_fd is not None:
+        token = read_token(access.token_fd)
+    elif access.token_text and not access.token_file and not access.insecure:
+        token = parse_token(access.token_text, TOKEN_VARIABLE)
+    text = None if token is None else token.text_for_job(config.rendezvous.run_id)
+    return replace(config, access=replace(access, token_text=text, token_fd=None))
+
+
+class Access(Struct, frozen=True):
+    """The answers to `add_options`."""
+
+    token_file: str | None
+    token_fd: int | None
+    insecure: bool
+
+    def find(self, create: bool) -> Token | None:
+        """None: there is none, or none is needed. See `find_token`. Raises AccessError."""
+        if self.insecure:
+            return None
+        if self.token_fd is not None:
+            return read_token(self.token_fd)
+        return find_token(self.token_file, environ_token(), user_home(), create)
+
+
+def add_options(parser: ArgumentParser, insecure: str) -> None:
+    """`insecure`: what that switch does for this command."""
+    parser.add_argument(
+        "--token-file",
+        metavar="FILE",
+        help="use the token in FILE, else RALLYPOINT_TOKEN, else ~/.config/rallypoint/token",
+    )
+    parser.add_argument(
+        "--token-fd",
+        metavar="N",
+        type=int,
+        help="read the token from the open file descriptor N, to its end",
+    )
+    parser.add_argument("--insecure", action="store_true", help=insecure)
+
+
+def read_options(given: Namespace) -> Access:
+    """Raises UsageError."""
+    file, fd = given.token_file, given.token_fd
+    check(
+        None if fd is None else Value(str(fd), f"--token-fd {fd}"),
+        None if file is None else Value(file, f"--token-file {file}"),
+        insecure=given.insecure,
+    )
+    return Access(file, fd, given.insecure)
