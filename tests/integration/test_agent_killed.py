@@ -27,7 +27,7 @@ tell("store", *address)
 tell("pid", os.getpid())
 time.sleep(600)
 """
-HELPERS = ("rallypoint-grd", "relay")
+HELPERS = ("rallypoint-grd", "rallypoint-rly")
 
 
 def started(run: OneAgent, workers: int) -> None:

@@ -40,7 +40,7 @@ def parent_of(pid: int) -> int:
     ("helper", "program", "why"),
     [
         ("rally-store-0", NEEDS_THE_STORE, "the process of the round store was killed by SIGKILL"),
-        ("relay", NEEDS_THE_RELAY, "the relay of the workers' output was killed"),
+        ("rallypoint-rly", NEEDS_THE_RELAY, "the relay of the workers' output was killed"),
     ],
     ids=["store", "relay"],
 )
@@ -75,12 +75,12 @@ def test_a_relay_that_is_killed_again_and_again_is_not_replaced_without_end(
 
     def is_done_without() -> bool:
         for pid in cluster.processes():
-            if name_of(pid) == "relay":
+            if name_of(pid) == "rallypoint-rly":
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
         told = [event.message for event in agent.events if event.name == "relay_replaced"]
         return any("output goes where the agent's own goes" in message for message in told)
 
     wait_until(is_done_without, "no other relay")
-    assert not [pid for pid in cluster.processes() if name_of(pid) == "relay"]
+    assert not [pid for pid in cluster.processes() if name_of(pid) == "rallypoint-rly"]
     cluster.end_well(agent)

@@ -295,7 +295,7 @@ while not os.path.exists("weighed"):
 def test_two_hundred_megabytes_without_a_line_end_grow_nobody(tmp_path: Path) -> None:
     with agent(tmp_path, "--output=prefix", program=ENDLESS) as run:
         eventually((tmp_path / "told").exists, "the last of it")
-        (relay,) = run.named("relay")
+        (relay,) = run.named("rallypoint-rly")
         grown = {pid: peak_kb(pid) for pid in (run.pid, relay)}
         (tmp_path / "weighed").touch()
         assert run.wait() == 0

@@ -40,16 +40,9 @@ def home(tmp_path: Path) -> Path:
 
 
 def prepared_pid(running: OneAgent) -> int:
-    """The process that workers are forked from: an agent's child with our program as its own."""
-    children = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
-    for pid in map(int, children):
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        leads = os.getsid(pid) == pid
-        if any(word.endswith(b"prepared_program.py") for word in words) and leads:
-            told = {int(line.split()[0]) for line in running.told("up")}
-            if pid not in told:
-                return pid
-    raise AssertionError("there is no prepared process")
+    """The process that workers are forked from; one that forks them for it leads no session."""
+    [pid] = [pid for pid in running.named("rallypoint-pre") if os.getsid(pid) == pid]
+    return pid
 
 
 def test_modules_are_imported_once_and_before_any_worker(home: Path) -> None:

@@ -405,7 +405,9 @@ def test_A3_who_has_opened_it_hears_once_that_what_was_stored_is_gone(store: Rou
 
 
 def test_A3_who_has_opened_it_hears_that_its_process_can_not_be_started(tmp_path: Path) -> None:
-    def fork(body: Callable[[], None], *, name: str, keep_fds: Iterable[int]) -> NoReturn:
+    def fork(
+        body: Callable[[], None], *, name: str, title: str, keep_fds: Iterable[int]
+    ) -> NoReturn:
         raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
     store, lost = RoundStore(make_listener(), fork=fork), list[str]()

@@ -22,13 +22,14 @@ from rallypoint.agent.node_workers import MakeWorkers
 from rallypoint.agent.sidecars import Sidecars
 from rallypoint.agent.store_access import StoreAccess
 from rallypoint.agent.store_listener import listen_for_peers, listen_on
-from rallypoint.config import AgentConfig
+from rallypoint.config import AgentConfig, RendezvousConfig
 from rallypoint.coordinator.listen import OWN_FILES, raise_open_files_limit
 from rallypoint.coordinator.server import Coordinator
 from rallypoint.core.group_events import Finish
 from rallypoint.core.job_events import Record
 from rallypoint.core.model import Candidate, SharedSettings, WorkerFailure
 from rallypoint.core.ranks import id_of_rank
+from rallypoint.core.wording import part_of
 from rallypoint.errors import InfrastructureError, InvariantError
 from rallypoint.observe.faults import Faults, describe_fault
 from rallypoint.observe.observer import Observer
@@ -238,7 +239,7 @@ class Participation:
             await self._take_part_by_handler()
             return
         if rendezvous.static and rendezvous.node_rank == 0:
-            self._store = RoundStore(None, fork=fork_process, shared=True)
+            self._store = self._round_store(None, shared=True)
         met = await meet(rendezvous, self._config.access, self._host, self._say_status)
         self._coordinator = met.coordinator
         try:
@@ -280,8 +281,12 @@ class Participation:
 
     def _own_store(self, host: str) -> RoundStore:
         listener = listen_on((Address(host, 0),), self._config.rendezvous.store_port)
-        self._store = RoundStore(listener, fork=fork_process)
+        self._store = self._round_store(listener)
         return self._store
+
+    def _round_store(self, listener: socket.socket | None, *, shared: bool = False) -> RoundStore:
+        part_of = part_of_job(self._config.rendezvous)
+        return RoundStore(listener, fork=fork_process, shared=shared, part_of=part_of)
 
     def _host(
         self, listeners: Sequence[socket.socket], lookup_token: Callable[[str], bytes | None]
@@ -308,7 +313,7 @@ class Participation:
             listener = await listen_for_peers(
                 rendezvous.local_addr or "", session_host, rendezvous.store_port
             )
-            self._store = RoundStore(listener, fork=fork_process)
+            self._store = self._round_store(listener)
             address = rendezvous.local_addr or session_host
             port = self._store.port
         return Candidate(
@@ -323,12 +328,9 @@ class Participation:
 
     def _make_session(self, met: Met) -> CoordinatorSession:
         rendezvous = self._config.rendezvous
-        node_id = rendezvous.node_id or ""
-        if not node_id and rendezvous.static:
-            node_id = id_of_rank(rendezvous.node_rank or 0)
         host_name = socket.gethostname().partition(".")[0] or "node"
         return CoordinatorSession(
-            Identity(node_id, host_name, os.urandom(8).hex()),
+            Identity(_given_id(rendezvous), host_name, os.urandom(8).hex()),
             self._settings,
             rendezvous.reconnect_timeout_s,
             met.dial,
@@ -377,6 +379,18 @@ class Participation:
     def _is_ours(self, pid: int) -> bool:
         owners = (self._store, self.agent, self._sidecars, self._notice)
         return any(owner is not None and owner.owns(pid) for owner in owners)
+
+
+def part_of_job(rendezvous: RendezvousConfig) -> str:
+    """How the titles of this agent's helpers end; see `core.wording`."""
+    return part_of(rendezvous.run_id, _given_id(rendezvous))
+
+
+def _given_id(rendezvous: RendezvousConfig) -> str:
+    """Empty: the coordinator chooses it."""
+    if rendezvous.node_id or not rendezvous.static:
+        return rendezvous.node_id or ""
+    return id_of_rank(rendezvous.node_rank or 0)
 
 
 def _told(context: dict[str, object], cause: BaseException | None) -> str:

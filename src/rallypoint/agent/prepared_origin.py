@@ -38,6 +38,7 @@ class PreparedOrigin(WorkerOrigin):
         super().__init__(config, cpus)
         self._process: PreparedProcess | None = None
         self._guard: Guard | None = None
+        self._title = ""
         self._ready = asyncio.Event()
         self._attempts = 0
         self._on_notice: Callable[[str], None] = lambda text: None
@@ -46,8 +47,8 @@ class PreparedOrigin(WorkerOrigin):
         self._sessions: set[int] = set()
         self._preparation = self._prepare(config)
 
-    def start(self, guard: Guard) -> None:
-        self._guard = guard
+    def start(self, guard: Guard, part_of: str) -> None:
+        self._guard, self._title = guard, f"rallypoint: prepared process{part_of}"
         adopt_orphans(self)
         self._adopts = True
         self._start_process()
@@ -128,7 +129,7 @@ class PreparedOrigin(WorkerOrigin):
         assert self._guard is not None
         self._attempts += 1
         environ = common_environ(self._config.omp_threads)
-        self._process = PreparedProcess.start(self._preparation, environ, self._guard)
+        self._process = PreparedProcess.start(self._preparation, environ, self._guard, self._title)
 
     def _listen(self) -> None:
         assert self._process is not None

@@ -13,7 +13,7 @@ from rallypoint.agent.embedding import Embedding, gets_signals, run_to_its_end
 from rallypoint.agent.environ import visible_devices
 from rallypoint.agent.node_workers import OnExits, OnGone
 from rallypoint.agent.output_files import OutputFiles, output_settings, succeeded
-from rallypoint.agent.participation import JobEnd, Participation
+from rallypoint.agent.participation import JobEnd, Participation, part_of_job
 from rallypoint.agent.round_workers import RoundWorkers
 from rallypoint.agent.sidecars import Sidecars
 from rallypoint.agent.telemetry import Telemetry
@@ -58,7 +58,7 @@ def run_agent(
     scratch = make_scratch(config.output.temp_dir, config.rendezvous.run_id)
     try:
         passing = [path for path in (files.passing_dir, scratch) if path]
-        sidecars = Sidecars.start(passing, origin)
+        sidecars = Sidecars.start(passing, origin, part_of_job(config.rendezvous))
         try:
             loop, selector = new_loop()
         except BaseException:

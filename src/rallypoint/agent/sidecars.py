@@ -35,8 +35,8 @@ class OnRelayReplaced(Protocol):
 class Sidecars:
     """Made by `start`, ended by `stop`, which leaves neither process behind."""
 
-    def __init__(self, temporary_dirs: Sequence[str], origin: WorkerOrigin) -> None:
-        self.origin = origin
+    def __init__(self, temporary_dirs: Sequence[str], origin: WorkerOrigin, part_of: str) -> None:
+        self.origin, self._part_of = origin, part_of
         self._hurried = asyncio.Event()
         self._on_guard_replaced: Callable[[Guard], None] | None = None
         self.on_storage_error: Callable[[str], None] | None = None
@@ -47,13 +47,15 @@ class Sidecars:
         self._page = SharedPage()
         self.guard = self._start_guard()
         try:
-            self.relay = Relay.start(on_storage_error=self._storage_error)
+            self.relay = Relay.start(
+                on_storage_error=self._storage_error, title=f"rallypoint: relay{part_of}"
+            )
         except OSError as error:
             self.guard.stop()
             raise cant_start_process(error) from error
         self.relay.on_lost = self._replace_relay
         try:
-            origin.start(self.guard)
+            origin.start(self.guard, part_of)
         except BaseException as error:
             self.kill()
             if isinstance(error, OSError):
@@ -61,11 +63,11 @@ class Sidecars:
             raise
 
     @classmethod
-    def start(cls, temporary_dirs: Sequence[str], origin: WorkerOrigin) -> Sidecars:
+    def start(cls, temporary_dirs: Sequence[str], origin: WorkerOrigin, part_of: str) -> Sidecars:
         """Fork both. Before the loop runs. The guard removes `temporary_dirs` in the end, also when
-        the agent is killed. `origin` is theirs to close. Raises InfrastructureError when the system
-        has no process left."""
-        return cls(temporary_dirs, origin)
+        the agent is killed. `origin` is theirs to close. `part_of` is added to their titles. Raises
+        InfrastructureError when the system has no process left."""
+        return cls(temporary_dirs, origin, part_of)
 
     def owns(self, pid: int) -> bool:
         """Nobody else may reap these."""
@@ -109,7 +111,8 @@ class Sidecars:
 
     def _start_guard(self) -> Guard:
         try:
-            return Guard.start(self._temporary_dirs, self._page)
+            title = f"rallypoint: guard{self._part_of}"
+            return Guard.start(self._temporary_dirs, self._page, title)
         except OSError as error:
             raise cant_start_process(error) from error
 

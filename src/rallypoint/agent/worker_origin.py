@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rallypoint.agent.environ import worker_argv
 from rallypoint.config import StartMethod, WorkerConfig
 from rallypoint.errors import InfrastructureError, RallypointError
+from rallypoint.process import titles
 from rallypoint.process.guard import Guard
 from rallypoint.process.result_files import ResultFiles
 from rallypoint.process.spawn import Command, WorkerProcess, spawn_workers
@@ -43,8 +44,9 @@ class WorkerOrigin:
 
             self._calls = pickle_calls(config.function)
 
-    def start(self, guard: Guard) -> None:
-        """Start what workers come from. Raises UsageError or InfrastructureError."""
+    def start(self, guard: Guard, part_of: str) -> None:
+        """Start what workers come from; `part_of` is added to its title. Raises UsageError or
+        InfrastructureError."""
 
     def watch(
         self, on_error: Callable[[RallypointError], None], on_notice: Callable[[str], None]
@@ -89,7 +91,8 @@ class WorkerOrigin:
         if self._calls:
             from rallypoint.process.calls import bootstrap_argv
 
-            argv, pass_fds = bootstrap_argv(self._calls[local_rank], results.open(local_rank))
+            call, result_fd = self._calls[local_rank], results.open(local_rank)
+            argv, pass_fds = bootstrap_argv(call, result_fd, titles.of_worker(environ))
         numa = self._config.numa
         return Command(
             argv,

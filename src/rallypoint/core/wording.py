@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 from rallypoint.core.events import JoinTimedOut, StopDelayed
-from rallypoint.core.model import NodeRef, SharedSettings
+from rallypoint.core.model import UNNAMED_RUN_ID, NodeRef, SharedSettings
 
 STACKS = "what it was doing:"
 """The first line of a detail that is no traceback of an exception, but stacks."""
@@ -52,6 +52,13 @@ def signal_name(number: int) -> str:
 def signal_number(name: str) -> int:
     """9 for `SIGKILL`; 0 for an empty name. Raises KeyError."""
     return signal.Signals[name].value if name else 0
+
+
+def part_of(run_id: str, node_id: str) -> str:
+    """What a helper of an agent belongs to, as the end of its title; empty where nothing has a
+    name."""
+    job = "" if run_id == UNNAMED_RUN_ID else f" of job {run_id}"
+    return job + (f" (node {node_id})" if node_id else "")
 
 
 def nobody_came(settings: SharedSettings, timeout: JoinTimedOut) -> str:

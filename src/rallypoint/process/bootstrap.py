@@ -19,10 +19,11 @@ OWN_FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 
 def main() -> None:
-    """The program: `bootstrap.py CALL_FD RESULT_FD [FD,...]`; the last are of the arguments."""
+    """The program: `bootstrap.py CALL_FD RESULT_FD FD,... TITLE`; the last FDs, which may be none,
+    are of the arguments."""
     forget_own_folder()
-    call_fd, result_fd, *rest = sys.argv[1:]
-    inherited = [int(fd) for fd in ",".join(rest).split(",") if fd]
+    call_fd, result_fd, fds = sys.argv[1:4]
+    inherited = [int(fd) for fd in fds.split(",") if fd]
     for fd in (int(call_fd), int(result_fd), *inherited):
         os.set_inheritable(fd, False)
     run_pickled_call(int(call_fd), int(result_fd), inherited)
@@ -96,15 +97,20 @@ def run_call(
     environ: Mapping[str, str],
 ) -> None:
     """In a fork of the caller, which has function and arguments."""
+    from rallypoint.process import titles
+
     set_environ(environ)
+    if "RANK" in environ:
+        titles.overwrite([titles.of_worker(environ)])
     _recorded(lambda: _call(function, args, result_fd))
 
 
 def run_command(argv: Sequence[str], environ: Mapping[str, str]) -> None:
     """In a fork of the caller: run a Python command line."""
-    from rallypoint.process import command_line
+    from rallypoint.process import command_line, titles
 
     set_environ(environ)
+    titles.overwrite(argv)
     line = command_line.parse(argv)
     assert line is not None
     command_line.add_first_path(line)

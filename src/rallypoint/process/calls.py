@@ -66,10 +66,13 @@ def interpreter_command() -> list[str]:
     return [*command[: command.index("-c")], "-u"]
 
 
-def bootstrap_argv(call: PickledCall, result_fd: int) -> tuple[list[str], tuple[int, ...]]:
-    """What to exec, and the descriptors to pass, for a worker that makes this call."""
+def bootstrap_argv(
+    call: PickledCall, result_fd: int, title: str
+) -> tuple[list[str], tuple[int, ...]]:
+    """What to exec, and the descriptors to pass, for a worker that makes this call. The title is
+    only there to be seen in `ps -f`."""
     fds = ",".join(map(str, call.fds))
-    argv = [*interpreter_command(), BOOTSTRAP, str(call.fd), str(result_fd), fds]
+    argv = [*interpreter_command(), BOOTSTRAP, str(call.fd), str(result_fd), fds, title]
     return argv, (call.fd, result_fd, *call.fds)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import NoReturn
 
 from rallypoint.observe.printing import say_traceback
-from rallypoint.process import dispositions, syscalls
+from rallypoint.process import dispositions, syscalls, titles
 
 
 class ForkedProcess:
@@ -53,6 +53,7 @@ def fork_process(
     body: Callable[[], None],
     *,
     name: str,
+    title: str = "",
     keep_fds: Iterable[int] = (),
     dies_with_parent: bool = True,
 ) -> ForkedProcess:
@@ -60,13 +61,14 @@ def fork_process(
 
     The child leads its own session, dies (SIGKILL) with this process unless told otherwise, and
     has no descriptor above 2 but `keep_fds`. It never dies of what others send to every process of
-    a job (`SENT_TO_EVERYBODY`); all other dispositions are Python's defaults. Its name (at most 15
-    bytes count) shows in `ps -o comm`. Works within a callback of a running event loop: the child
-    never returns to it, and may run a loop of its own.
+    a job (`SENT_TO_EVERYBODY`); all other dispositions are Python's defaults. `name` (15 bytes of
+    it count) shows in `ps -o comm`, `title`, if there is one, in `ps -f`. Works within a callback
+    of a running event loop: the child never returns to it, and may run a loop of its own.
 
     Raises OSError when the system can't fork.
     """
     prctl = syscalls.load_prctl()
+    titles.load()
     keep = frozenset(keep_fds)
     ignored = dispositions.IGNORED_BY_PYTHON | dispositions.SENT_TO_EVERYBODY
     changed = dispositions.changed_signals()
@@ -79,7 +81,9 @@ def fork_process(
             syscalls.die_with_parent(prctl, parent_pid)
         dispositions.reset_in_child(changed, ignored)
         syscalls.close_fds_except(keep)
-        syscalls.set_name(prctl, name)
+        titles.set_name(name)
+        if title:
+            titles.set_title(title)
         body()
 
     # Blocked, they can't end it before it ignores them.

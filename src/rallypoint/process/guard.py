@@ -55,11 +55,16 @@ class Guard:
         self._lifeline = lifeline
 
     @classmethod
-    def start(cls, temporary_dirs: Sequence[str] = (), page: SharedPage | None = None) -> Guard:
+    def start(
+        cls,
+        temporary_dirs: Sequence[str] = (),
+        page: SharedPage | None = None,
+        title: str = "rallypoint: guard",
+    ) -> Guard:
         """Fork the guard. Also makes sure that descriptors 0 to 2 are open (see syscalls).
 
         `temporary_dirs`, absolute paths, are removed with all in them at the end, whatever that is.
-        `page`: what an earlier guard was told by.
+        `page`: what an earlier guard was told by. `title`: what `ps -f` shows.
 
         May be called again while a loop runs, to replace a guard that was killed; the workers that
         live must then be registered again.
@@ -73,6 +78,7 @@ class Guard:
             process = fork_process(
                 lambda: _watch(channel_read, agent_pid, temporary_dirs, page),
                 name="rallypoint-grd",
+                title=title,
                 keep_fds=(channel_read, lifeline_write),
                 dies_with_parent=False,
             )

@@ -82,13 +82,14 @@ class PreparedProcess:
 
     @classmethod
     def start(
-        cls, preparation: Preparation, environ: Mapping[str, str], guard: Guard
+        cls, preparation: Preparation, environ: Mapping[str, str], guard: Guard, title: str
     ) -> PreparedProcess:
-        """Exec it. It imports on its own; see `readiness`. Raises UsageError when the interpreter
-        can't be run."""
+        """Exec it; `ps -f` shows the title. It imports on its own; see `readiness`. Raises
+        UsageError when the interpreter can't be run."""
         ours, theirs = socket.socketpair()
         try:
-            argv = [*preparation.interpreter, "-u", PROGRAM, str(theirs.fileno())]
+            argv = [*preparation.interpreter, "-u", PROGRAM, str(theirs.fileno()), title]
+            argv += preparation.argv  # Room for that of a worker.
             shown = {**environ, **dict.fromkeys(KEPT_AT_ONE, "1")}
             ignored = dispositions.SENT_TO_EVERYBODY
             command = Command(argv, shown, pass_fds=(theirs.fileno(),), ignored_signals=ignored)

@@ -43,12 +43,13 @@ def _sibling(name: str) -> Any:
 
 
 if TYPE_CHECKING:
-    from rallypoint.process import bootstrap, command_line, dispositions, native_threads
+    from rallypoint.process import bootstrap, command_line, dispositions, native_threads, titles
 else:
     bootstrap = _sibling("bootstrap")
     command_line = _sibling("command_line")
     dispositions = _sibling("dispositions")
     native_threads = _sibling("native_threads")
+    titles = _sibling("titles")
 
 _LENGTH, _RECORD = struct.Struct("=I"), struct.Struct("=i")
 _MAX_FDS = 253
@@ -82,8 +83,11 @@ class Broken(Exception):
 
 
 def main() -> None:
-    """`prepared_program.py CONTROL_FD`, with `SENT_TO_EVERYBODY` ignored, for it ends with its
-    agent. Returns in a worker only, when that has ended."""
+    """`prepared_program.py CONTROL_FD TITLE ...`, with `SENT_TO_EVERYBODY` ignored, for it ends
+    with its agent. Returns in a worker only, when that has ended. The words after the title make
+    room for those of workers."""
+    usual_name = titles.set_name("rallypoint-pre")
+    titles.overwrite(sys.argv[2:3])
     resource.setrlimit(resource.RLIMIT_NOFILE, (_OPEN_FILES[1], _OPEN_FILES[1]))
     bootstrap.forget_own_folder()
     agent = socket.socket(fileno=int(sys.argv[1]))
@@ -100,6 +104,7 @@ def main() -> None:
         os._exit(2)
     _answer(agent, ready=True, warnings=warnings)
     worker = serve(agent, ctypes.CDLL(None).prctl)
+    titles.set_name(usual_name)
     become(worker)
 
 
@@ -181,6 +186,7 @@ def _wait_for(child: int) -> None:
 def become(worker: Worker) -> None:
     """In a worker: be what was asked for, with the user's frames on top of nothing."""
     bootstrap.set_environ(worker.env)
+    titles.overwrite(worker.argv or [titles.of_worker(worker.env)])
     native_threads.give_openblas_its_threads(worker.env)
     native_threads.reseed()
     if not worker.argv:

@@ -286,7 +286,9 @@ class _Supervision:
             from rallypoint.process.calls import bootstrap_argv
 
             result_fd = self._results.open(local_rank)
-            argv, pass_fds = bootstrap_argv(self._plan.programs.calls[local_rank], result_fd)
+            title = f"{self._plan.name}{local_rank}"
+            pickled = self._plan.programs.calls[local_rank]
+            argv, pass_fds = bootstrap_argv(pickled, result_fd, title)
             return replace(command, argv=argv, pass_fds=pass_fds)
         return command
 

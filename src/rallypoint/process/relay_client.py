@@ -49,6 +49,7 @@ class Relay(Struct, eq=False):
     process: ForkedProcess
     _control: socket.socket
     _on_storage_error: StorageErrorHandler | None
+    _title: str
     on_first_output: Callable[[int], None] | None = None
     """Called in the loop, once for each round, when the first byte of any of its workers came
     through; a stream that the worker inherits or writes to its file does not come through."""
@@ -67,13 +68,19 @@ class Relay(Struct, eq=False):
     _ended: asyncio.Event = field(default_factory=asyncio.Event)
 
     @classmethod
-    def start(cls, *, on_storage_error: StorageErrorHandler | None = None) -> Relay:
+    def start(
+        cls,
+        *,
+        on_storage_error: StorageErrorHandler | None = None,
+        title: str = "rallypoint: relay",
+    ) -> Relay:
         """Fork the relay. May be called before the loop runs; do it while the agent is small.
+        `title`: what `ps -f` shows.
 
         Raises OSError when the system can't fork.
         """
-        process, control = _fork()
-        return cls(process, control, on_storage_error)
+        process, control = _fork(title)
+        return cls(process, control, on_storage_error, title)
 
     def restart(self) -> None:
         """Fork another process after `on_lost`; what the old one held is lost.
@@ -82,7 +89,7 @@ class Relay(Struct, eq=False):
         """
         self.process.kill()
         self.process.wait()
-        self.process, self._control = _fork()
+        self.process, self._control = _fork(self._title)
         self._lost, self._loop, self._ended = False, None, asyncio.Event()
         self._listen()
 
@@ -311,7 +318,7 @@ class Relay(Struct, eq=False):
             self._loop.call_soon(self.on_lost, self._newest_round)
 
 
-def _fork() -> tuple[ForkedProcess, socket.socket]:
+def _fork(title: str) -> tuple[ForkedProcess, socket.socket]:
     """The process and our end of its control channel."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.setblocking(False)
@@ -320,7 +327,8 @@ def _fork() -> tuple[ForkedProcess, socket.socket]:
         # It outlives a killed agent by the moment that it takes to write out what it holds.
         process = fork_process(
             lambda: run_relay(theirs, agent_pid),
-            name="relay",
+            name="rallypoint-rly",
+            title=title,
             keep_fds=(theirs.fileno(),),
             dies_with_parent=False,
         )

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from functools import cache
 
 _PR_SET_PDEATHSIG = 1
-_PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 
 Prctl = Callable[[int, int], int]
@@ -51,15 +50,6 @@ def die_with_parent(prctl: Prctl, parent_pid: int) -> None:
     prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent_pid:
         os._exit(1)
-
-
-def set_name(prctl: Prctl, name: str) -> None:
-    """In a forked child: what `ps -o comm` shows, at most 15 bytes. /proc/self/comm belongs to root
-    in a process that hides (see `secrecy`)."""
-    from ctypes import addressof, create_string_buffer  # What `load_prctl` has imported.
-
-    text = create_string_buffer(name.encode()[:15])
-    prctl(_PR_SET_NAME, addressof(text))
 
 
 def adopt_orphans(adopt: bool) -> bool:

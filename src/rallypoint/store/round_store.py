@@ -46,7 +46,7 @@ class Fork(Protocol):
     """Runs `body` in a forked child that keeps no descriptor but 0, 1, 2 and `keep_fds`."""
 
     def __call__(
-        self, body: Callable[[], None], *, name: str, keep_fds: Iterable[int]
+        self, body: Callable[[], None], *, name: str, title: str, keep_fds: Iterable[int]
     ) -> StoreProcess: ...
 
 
@@ -61,7 +61,7 @@ class RoundStore:
     `listener` is bound, listening and non-blocking, and is owned from here on. With `shared`
     there is none: the coordinator accepts on the one port and hands connections over (`adopt`).
     `fast` takes uvloop's loop where it is installed. `say` gets one line for each peer that is
-    turned away; it is called in the store's process.
+    turned away; it is called in the store's process. `part_of` is added to its title.
     """
 
     def __init__(
@@ -72,11 +72,12 @@ class RoundStore:
         shared: bool = False,
         say: Say = say_on_stderr,
         fast: bool = True,
+        part_of: str = "",
     ) -> None:
         if (listener is None) is not shared:
             raise InvariantError("a round store has a listener of its own, or shares one")
         self._listener = listener
-        self._fork, self._say = fork, say
+        self._fork, self._say, self._part_of = fork, say, part_of
         self._loop: asyncio.AbstractEventLoop | None = None
         self._round: int | None = None
         self._key, self._policy = b"", EVERYBODY
@@ -215,7 +216,8 @@ class RoundStore:
         try:
             with theirs:
                 name = f"rally-store-{self._round}"
-                self._process = self._fork(serve, name=name, keep_fds=keep_fds)
+                title = f"rallypoint: store of round {self._round}{self._part_of}"
+                self._process = self._fork(serve, name=name, title=title, keep_fds=keep_fds)
         except OSError as error:
             ours.close()
             self._lost(f"the process of the round store can't be started: {error.strerror}")
