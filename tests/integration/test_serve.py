@@ -14,6 +14,7 @@ from types import TracebackType
 
 import pytest
 from tests.integration.cluster import LIMIT_S, AgentProcess, Cluster, Option, wait_until
+from tests.integration.own_program import program
 
 SERVE = (sys.executable, "-m", "rallypoint", "serve")
 
@@ -151,13 +152,63 @@ def test_R5_who_comes_after_the_success_says_that_nothing_was_started(
         again = cluster.agent("a", hosts=False)
         assert again.wait_exit() == 0
         assert again.workers() == []
-        line = again.stderr_lines[-1]
+        said, advice = again.stderr_lines[-2:]
         assert re.fullmatch(
-            r"rallypoint: job job finished \d+ s ago on this coordinator and nothing was started: "
-            r"give another --rdzv-id to run it again",
-            line,
-        ), line
+            r"rallypoint: nothing was started: job job succeeded \d+ s ago on this coordinator",
+            said,
+        ), said
+        assert advice.startswith("    what to do: give another --rdzv-id to run it again")
         assert not any("nothing was started" in line for line in first.stderr_lines)
+
+
+def test_R5_R7_who_comes_after_the_success_with_other_settings_is_told_of_the_success(
+    tmp_path: Path,
+) -> None:
+    with Cluster(tmp_path, nnodes="1", log_format="text") as cluster, Serve(cluster):
+        first = cluster.agent("a", hosts=False)
+        wait_started(first, 0)
+        other = cluster.agent("b", hosts=False, max_restarts=2)
+        assert other.wait_exit() == 2, "while the job runs its settings are the job's"
+        cluster.order("sys.exit(0)")
+        assert first.wait_exit() == 0
+        again = cluster.agent("a", hosts=False, max_restarts=2, nnodes="1:2", lease=3)
+        assert again.wait_exit() == 0, again.stderr_lines
+        assert again.workers() == []
+        assert any("nothing was started: job job succeeded" in line for line in again.stderr_lines)
+
+
+def test_A7_a_run_that_starts_nothing_has_an_exit_code_of_its_own(tmp_path: Path) -> None:
+    with Cluster(tmp_path, nnodes="1", exit_code="already-succeeded=3") as cluster, Serve(cluster):
+        first = cluster.agent("a", hosts=False)
+        wait_started(first, 0)
+        cluster.order("sys.exit(0)")
+        assert first.wait_exit() == 0
+        assert cluster.agent("a", hosts=False).wait_exit() == 3
+        assert cluster.agent("a", hosts=False, exit_code="success=4").wait_exit() == 4
+
+
+LAUNCH_TWICE = """
+def work():
+    tell("work")
+    return 1
+---
+conf = {"is_host": False, "insecure": True}
+config = LaunchConfig(1, 1, 1, run_id="job", rdzv_endpoint=sys.argv[1], rdzv_configs=conf)
+for _ in range(2):
+    tell("got", elastic_launch(config, work)())
+"""
+
+
+def test_R5_a_program_that_launches_a_job_that_has_succeeded_is_warned(tmp_path: Path) -> None:
+    """Its results are those of nobody."""
+    with Cluster(tmp_path) as cluster, Serve(cluster, "--insecure"):
+        with program(tmp_path / "program", LAUNCH_TWICE, f"127.0.0.1:{cluster.port}") as run:
+            assert run.wait() == 0, run.err
+        assert run.told("got") == ["{0: 1}", "{}"]
+        assert run.told("work") == [""]
+        (line,) = [line for line in run.err.splitlines() if "nothing was started" in line]
+        assert "job job succeeded" in line
+        assert "give another run_id" in line
 
 
 @pytest.mark.parametrize("nnodes", ["1", "2"])

@@ -126,7 +126,7 @@ BAD: tuple[tuple[str, str], ...] = (
         "--exit-code failed=256 train.py",
         (
             "--exit-code failed=256: needs CLASS=N: one of success, failed, usage, infrastructure, "
-            "and 0 to 255"
+            "already-succeeded, and 0 to 255"
         ),
     ),
     (

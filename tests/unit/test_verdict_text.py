@@ -53,6 +53,15 @@ def lines(view: VerdictView, *, quiet: bool = False) -> list[str]:
     return printed(*verdict_lines(view, quiet=quiet, zone=UTC)).splitlines()
 
 
+def test_R5_who_comes_after_the_end_says_first_that_nothing_was_started() -> None:
+    late = replace(FAILED, ended_s_ago=75.0)
+    said = "rallypoint: nothing was started: job train-7 {} 1 min 15 s ago on this coordinator"
+    assert lines(late) == [said.format("ended"), *lines(FAILED)]
+    done = replace(late, outcome=Outcome.SUCCEEDED, cause=None)
+    assert lines(done) == lines(done, quiet=True)
+    assert lines(done)[0] == said.format("succeeded")
+
+
 def test_A7_last_lines_name_the_first_cause_of_a_killed_worker() -> None:
     assert lines(FAILED) == [
         (

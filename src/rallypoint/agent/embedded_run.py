@@ -8,6 +8,7 @@ from rallypoint.agent.participation import JobEnd
 from rallypoint.agent.run_agent import run_agent
 from rallypoint.agent.telemetry import Telemetry
 from rallypoint.config import AgentConfig
+from rallypoint.core.wording import nothing_was_started
 from rallypoint.errors import UsageError
 from rallypoint.process.exits import needs_main_thread
 
@@ -25,6 +26,9 @@ def run_processes(config: AgentConfig, log: JobLog, embedding: Embedding) -> Job
 
     def ended(end: JobEnd) -> None:
         telemetry.ended(end.finish)
+        verdict = end.finish.verdict
+        if verdict is not None and verdict.ended_s_ago is not None:
+            log.warn(nothing_was_started(end.run_id, verdict))
 
     with telemetry.watching():
         return run_agent(config, lambda relay: log, ended, embedding, telemetry)

@@ -59,6 +59,10 @@ class JobLog:
         self._told_wait = view.waiting_for
         self._tell(logging.WARNING, f"rallypoint: waiting for {view.waiting_for}")
 
+    def warn(self, text: str) -> None:
+        """What no event tells."""
+        self._tell(logging.WARNING, f"rallypoint: {text}")
+
     def _tell(self, level: int, line: str) -> None:
         if not _log.isEnabledFor(level):
             return

@@ -8,6 +8,10 @@ from rallypoint.core.model import Outcome
 from rallypoint.errors import ExitClass
 
 SIGNALLED = 128
+ALREADY_SUCCEEDED = "already-succeeded"
+"""Nothing was started, for the job has succeeded before. As a success, unless told otherwise."""
+CLASSES = (*(kind.name.lower() for kind in ExitClass), ALREADY_SUCCEEDED)
+"""What `--exit-code` takes."""
 
 
 def of_class(config: AgentConfig, kind: ExitClass) -> int:
@@ -17,7 +21,9 @@ def of_class(config: AgentConfig, kind: ExitClass) -> int:
 
 def of_finish(config: AgentConfig, finish: Finish) -> int:
     """128 + n for what a signal ended, else the code of the class."""
-    kind = _class(finish)
+    kind, verdict = _class(finish), finish.verdict
+    if kind is ExitClass.SUCCESS and verdict is not None and verdict.ended_s_ago is not None:
+        return dict(config.stop.exit_codes).get(ALREADY_SUCCEEDED, of_class(config, kind))
     return SIGNALLED + finish.signal if kind is None else of_class(config, kind)
 
 

@@ -165,7 +165,8 @@ STOPPING = (
     _new(
         "--exit-code",
         "CLASS=N",
-        "exit code for success, failed, usage or infrastructure (0, 1, 2, 75); repeatable",
+        "exit code for success, failed, usage, infrastructure (0, 1, 2, 75) or already-succeeded"
+        " (0: nothing was started, for the job had succeeded before); repeatable",
         repeatable=True,
     ),
 )

@@ -16,6 +16,7 @@ from msgspec import Struct
 from rallypoint.agent.environ import VISIBLE_DEVICES, own_device
 from rallypoint.cli import values
 from rallypoint.cli.access import check, environ_token
+from rallypoint.cli.exit_codes import CLASSES
 from rallypoint.cli.many_copies import refuse_copies
 from rallypoint.cli.output_options import read_output
 from rallypoint.cli.scan import Scanned, Value, scan
@@ -32,7 +33,7 @@ from rallypoint.config import (
     WorkerConfig,
 )
 from rallypoint.core.wording import shown
-from rallypoint.errors import ExitClass, UsageError
+from rallypoint.errors import UsageError
 from rallypoint.process.command_line import RUN_PATH
 
 _DEVICE_WORDS = ("cpu", "gpu", "xpu", "auto")
@@ -121,7 +122,6 @@ def _restart(scanned: Scanned) -> RestartConfig:
 
 
 def _stop(scanned: Scanned, environ: Mapping[str, str]) -> StopConfig:
-    classes = [kind.name.lower() for kind in ExitClass]
     grace, restart = scanned.get("--shutdown-timeout"), scanned.get("--restart-grace")
     fallback = environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "")
     if grace is None and fallback:
@@ -136,7 +136,7 @@ def _stop(scanned: Scanned, environ: Mapping[str, str]) -> StopConfig:
         shutdown_grace_s=values.seconds(grace) if grace else default.shutdown_grace_s,
         restart_grace_s=values.seconds(restart) if restart else default.restart_grace_s,
         signals=values.signal_names(signals) if signals else default.signals,
-        exit_codes=tuple(values.exit_override(v, classes) for v in scanned.all("--exit-code")),
+        exit_codes=tuple(values.exit_override(v, CLASSES) for v in scanned.all("--exit-code")),
     )
 
 

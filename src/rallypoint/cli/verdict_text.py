@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from datetime import tzinfo
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from rallypoint.cli.render import PROGRAM, clock_text, duration_text, iso_text
 from rallypoint.core.handler_round import NOT_NEEDED
@@ -19,6 +20,10 @@ from rallypoint.observe.printing import JsonLine, json_line
 from rallypoint.observe.summary import CauseSummary
 
 _INDENT = "    "
+_RUN_AGAIN = (
+    "what to do: give another --rdzv-id to run it again; "
+    "--exit-code already-succeeded=N ends such a run with N instead of 0"
+)
 
 
 class FirstCause(Struct, frozen=True):
@@ -63,11 +68,16 @@ def verdict_lines(
     view: VerdictView, *, quiet: bool = False, zone: tzinfo | None = None
 ) -> tuple[str, ...]:
     """The last lines, first the one that says it all. A success is one line, or none if quiet:
-    but who starts nothing always says so."""
+    but who starts nothing always says so, for a script that runs a job again by mistake shows
+    nothing else of it."""
     job = f"{PROGRAM}: job {view.run_id}"
-    if view.outcome is Outcome.SUCCEEDED and view.ended_s_ago is not None:
-        when = f"finished {duration_text(view.ended_s_ago)} ago on this coordinator"
-        return (f"{job} {when} and nothing was started: give another --rdzv-id to run it again",)
+    if view.ended_s_ago is not None:
+        how = "succeeded" if view.outcome is Outcome.SUCCEEDED else "ended"
+        when = f"{how} {duration_text(view.ended_s_ago)} ago on this coordinator"
+        first = f"{PROGRAM}: nothing was started: job {view.run_id} {when}"
+        if view.outcome is Outcome.SUCCEEDED:
+            return (first, _INDENT + _RUN_AGAIN)
+        return (first, *verdict_lines(replace(view, ended_s_ago=None), quiet=quiet, zone=zone))
     if view.outcome is Outcome.SUCCEEDED and view.reason.startswith(NOT_NEEDED):
         return (f"{job}: {view.reason}",)
     if view.outcome is Outcome.SUCCEEDED:

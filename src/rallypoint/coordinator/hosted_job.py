@@ -120,12 +120,12 @@ class HostedJob:
         self._sessions.clear()
 
     def attach(self, connection: Connection, hello: m.Attach) -> None:
-        """An agent's first message on a connection: open its session, or resume it."""
+        """An agent's first message on a connection: open its session, or resume it. Who comes after
+        the end is told of that, whatever its settings."""
         difference = self.settings.first_difference(hello.settings)
-        if difference is not None:
+        if difference is not None and self.verdict is None:
             name, ours, theirs = difference
-            conflict = SettingsConflictError(name, theirs, ours)
-            self._refuse(connection, str(conflict))
+            self._refuse(connection, str(SettingsConflictError(name, theirs, ours)))
             return
         session = self._sessions.get(hello.incarnation)
         resumed = session is not None and session.opened == hello.opened

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 from rallypoint.core.events import JoinTimedOut, StopDelayed
-from rallypoint.core.model import UNNAMED_RUN_ID, NodeRef, SharedSettings
+from rallypoint.core.model import UNNAMED_RUN_ID, NodeRef, Outcome, SharedSettings, Verdict
 
 STACKS = "what it was doing:"
 """The first line of a detail that is no traceback of an exception, but stacks."""
@@ -70,6 +70,15 @@ def nobody_came(settings: SharedSettings, timeout: JoinTimedOut) -> str:
     if timeout.held_back:
         held_back = f"; did not reach the round store: {names(timeout.held_back)}"
     return f"{waited}, {here}{missing}{held_back}"
+
+
+def nothing_was_started(run_id: str, verdict: Verdict) -> str:
+    """For a node that has come after the end of its job."""
+    has_succeeded = verdict.outcome is Outcome.SUCCEEDED
+    ago = f"{brief_seconds(verdict.ended_s_ago or 0)} s ago on this coordinator"
+    how = "succeeded" if has_succeeded else f"ended ({verdict.outcome.value})"
+    again = ": give another run_id to run it again" if has_succeeded else ""
+    return f"nothing was started: job {shown(run_id)} {how} {ago}{again}"
 
 
 def too_many_lost(rounds: int, settings: SharedSettings) -> str:
