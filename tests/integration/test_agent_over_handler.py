@@ -97,7 +97,9 @@ def ranks(cluster: Cluster, round_: int, count: int) -> list[tuple[int, str]]:
     return [(worker.rank, worker.node) for worker in workers]
 
 
-def test_a_killed_worker_restarts_both_nodes_that_meet_in_a_file(cluster: Cluster) -> None:
+def test_a_killed_worker_restarts_both_nodes_that_meet_in_a_file_and_both_name_it(
+    cluster: Cluster,
+) -> None:
     by_file(cluster, nnodes=2, max_restarts=1)
     a, b = (cluster.agent(name, 2) for name in "ab")
     first = ranks(cluster, 0, 4)
@@ -108,6 +110,10 @@ def test_a_killed_worker_restarts_both_nodes_that_meet_in_a_file(cluster: Cluste
     assert not any(worker.is_alive for worker in cluster.workers(0))
     counts = {worker.env["TORCHELASTIC_RESTART_COUNT"] for worker in cluster.workers(1)}
     assert counts == {"1"}
+    why = f"rank 3 (node {first[3][1]}, local rank 1) was killed by SIGKILL"
+    for one in (a, b):
+        assert why in one.wait_event("round_ended", round=0).message
+        assert why in one.wait_event("round_joined", round=1).message
     cluster.end_well(a, b)
     spent = {agent.name: agent.verdict["restarts"] for agent in (a, b)}
     culprit = first[3][1]
@@ -142,6 +148,8 @@ def test_A3_a_store_that_is_killed_costs_no_budget_of_nodes_that_meet_in_a_file(
     assert ranks(cluster, 1, 2) == first
     counts = {worker.env["TORCHELASTIC_RESTART_COUNT"] for worker in cluster.workers(1)}
     assert counts == {"0"}
+    for one in nodes.values():
+        one.wait_event("round_joined", killed, round=1)
     cluster.end_well(*nodes.values())
 
 
@@ -160,7 +168,7 @@ def test_a_failure_without_budget_ends_all_nodes_with_its_cause(cluster: Cluster
     assert late.workers() == []
 
 
-def test_F2_the_survivor_of_a_killed_agent_goes_on_alone(cluster: Cluster) -> None:
+def test_R3_F2_the_survivor_of_a_killed_agent_names_it_and_goes_on_alone(cluster: Cluster) -> None:
     """The handler's own lease tells; and a fresh node takes the vacant place."""
     by_file(cluster, nnodes="1:2")
     cluster.options["rdzv_conf"] = f"last_call_timeout=600,{KEEP_ALIVE}"
@@ -168,8 +176,13 @@ def test_F2_the_survivor_of_a_killed_agent_goes_on_alone(cluster: Cluster) -> No
     ranks(cluster, 0, 2)
     b.kill()
     assert ranks(cluster, 1, 1) == [(0, "a")]
+    a.wait_event("round_ended", "node b was lost: it has not counted for", round=0)
+    a.wait_event("round_joined", "node b was lost: it has not counted for", round=1)
     c = cluster.agent("c")
     assert ranks(cluster, 2, 2) == [(0, "a"), (1, "c")]
+    a.wait_event("round_ended", "1 more node joined", round=1)
+    for one in (a, c):
+        one.wait_event("round_joined", "1 more node joined", round=2)
     cluster.end_well(a, c)
     assert a.verdict["restarts"] == 0
 
@@ -198,7 +211,9 @@ def test_F2_workers_do_not_outlive_a_file_that_can_not_be_read(cluster: Cluster)
     assert not worker.is_alive
 
 
-def test_a_node_that_gets_SIGTERM_leaves_and_the_other_goes_on(cluster: Cluster) -> None:
+def test_a_node_that_gets_SIGTERM_leaves_and_the_other_names_it_and_goes_on(
+    cluster: Cluster,
+) -> None:
     by_file(cluster, nnodes="1:2")
     cluster.options["rdzv_conf"] = "last_call_timeout=600,keep_alive_interval=20"
     a, b = (cluster.agent(name) for name in "ab")
@@ -206,6 +221,7 @@ def test_a_node_that_gets_SIGTERM_leaves_and_the_other_goes_on(cluster: Cluster)
     b.signal(signal.SIGTERM)
     assert b.wait_exit() == 128 + signal.SIGTERM
     assert ranks(cluster, 1, 1) == [(0, "a")]
+    a.wait_event("round_ended", "node b left", round=0)
     cluster.end_well(a)
 
 

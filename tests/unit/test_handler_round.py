@@ -8,11 +8,12 @@ from rallypoint.core.handler_round import (
     NodeCard,
     assign,
     decode_card,
+    decode_reason,
     decode_verdict,
     encode,
     next_stamp,
 )
-from rallypoint.core.model import Outcome, Stamp, Verdict
+from rallypoint.core.model import EndKind, EndReason, Outcome, Stamp, Verdict
 from rallypoint.errors import RendezvousStateError
 
 
@@ -70,10 +71,13 @@ def test_nodes_enrol_with_an_agents_store_alone(cards: list[NodeCard], enrol: bo
     assert assign(cards, 0, "").enrol is enrol
 
 
-def test_what_is_no_card_is_refused_and_what_is_no_verdict_is_none() -> None:
+def test_what_is_no_card_is_refused_and_what_is_no_verdict_or_reason_is_none() -> None:
     assert decode_card(encode(card("a"))) == card("a")
     with pytest.raises(RendezvousStateError, match="no card"):
         decode_card(b"\xc1")
     verdict = Verdict(Outcome.FAILED, "it failed", 3)
     assert decode_verdict(encode(verdict)) == verdict
     assert decode_verdict(b"nothing") is None
+    reason = EndReason(EndKind.FAILURE, "rank 3 exited with code 9", "b")
+    assert decode_reason(encode(reason)) == reason
+    assert decode_reason(b"nothing") is decode_reason(encode(verdict)) is None

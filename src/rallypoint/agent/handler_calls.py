@@ -7,6 +7,9 @@ else's may block for as long as it likes. What it lacks of the newer methods is 
 from __future__ import annotations
 
 import asyncio
+import itertools
+import os
+import socket
 import threading
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
@@ -16,15 +19,17 @@ from msgspec import Struct
 
 from rallypoint.config import RendezvousConfig
 from rallypoint.core import handler_round
-from rallypoint.core.model import Verdict
+from rallypoint.core.model import EndKind, EndReason, Verdict
 from rallypoint.errors import RallypointError, RendezvousPlugInError
 from rallypoint.rendezvous.parameters import RendezvousParameters
 from rallypoint.rendezvous.registry import get_rendezvous_handler
 
 T = TypeVar("T")
 
+_MEET_AGAIN = "the nodes meet again: one was lost, came, or restarts its workers"
 POLL_S = 1.0
 """A handler that can't tell of a change is asked so often."""
+_unnamed = itertools.count()
 WAIT_SLICE_S = 5.0
 """One that can is asked to wait for so long, since its thread can't be interrupted."""
 
@@ -77,6 +82,13 @@ async def in_thread(call: Callable[[], T]) -> T:
     return await outcome
 
 
+def own_name() -> str:
+    """For a node that nobody named; a program may run several."""
+    host = socket.gethostname().partition(".")[0] or "node"
+    number = next(_unnamed)
+    return f"{host}.{os.getpid()}.{number}" if number else f"{host}.{os.getpid()}"
+
+
 class HandlerCalls:
     """One handler, and the store of its newest round."""
 
@@ -92,7 +104,9 @@ class HandlerCalls:
 
         Raises ParameterError for what it does not take, RendezvousPlugInError, and others of ours.
         """
-        name = rendezvous.handler
+        name, conf = rendezvous.handler, dict(rendezvous.handler_conf)
+        if name == "file":  # others need not know of it
+            conf.setdefault("node_id", rendezvous.node_id or own_name())
         params = RendezvousParameters(
             name,
             rendezvous.handler_endpoint,
@@ -100,7 +114,7 @@ class HandlerCalls:
             rendezvous.min_nodes,
             rendezvous.max_nodes,
             rendezvous.local_addr,
-            **dict(rendezvous.handler_conf),
+            **conf,
         )
         try:
             return cls(await in_thread(lambda: get_rendezvous_handler(params)), name)
@@ -170,9 +184,17 @@ class HandlerCalls:
         return str(ask()) if ask is not None else ""
 
     @property
-    def why_over(self) -> str:
-        """Why the last round ended, where the handler knows."""
-        return str(getattr(self._handler, "why_over", "") or "")
+    def node_id(self) -> str:
+        """How the handler names this node to others, if it tells."""
+        return str(getattr(self._handler, "node_id", "") or "")
+
+    @property
+    def end_reason(self) -> EndReason:
+        """Why the last round ended, as far as the handler tells."""
+        known = getattr(self._handler, "end_reason", None)
+        if isinstance(known, EndReason):
+            return known
+        return EndReason(EndKind.GROWTH, str(getattr(self._handler, "why_over", "") or _MEET_AGAIN))
 
     async def set_closed(self) -> None:
         """End the job for everybody."""

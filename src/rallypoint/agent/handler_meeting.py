@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 
 from msgspec.structs import replace
 
@@ -13,12 +14,15 @@ from rallypoint.agent.handler_calls import Change, HandlerCalls, Met
 from rallypoint.config import Endpoint, RendezvousConfig
 from rallypoint.core import handler_round as rounds
 from rallypoint.core.handler_round import NodeCard
+from rallypoint.core.model import EndReason
 from rallypoint.errors import RendezvousClosedError, RendezvousTimeoutError, UsageError
 from rallypoint.rendezvous.endpoint import NotYet, resolve
 from rallypoint.store.round_store import RoundStore
 
 FIRST_POLL_S = 0.01
 LONGEST_POLL_S = 0.25
+REASON_S = 1.0
+"""A store that does not answer for so long is asked no more why the round ended."""
 LOOK_S = 1.0
 """While cards are missing the handler is asked so often whether the round still is."""
 
@@ -116,6 +120,21 @@ class HandlerMeeting:
             return await self._calls.has(met.store, keys)
         except Exception:
             return False
+
+    async def leave_reason(self, met: Met, reason: EndReason) -> None:
+        """This node ends the round: tell the others why, before the handler tells them that."""
+        with suppress(Exception):
+            async with asyncio.timeout(REASON_S):
+                await self._calls.put(met.store, rounds.END_KEY, rounds.encode(reason))
+
+    async def end_reason(self, met: Met) -> EndReason:
+        """Why the round is over: what a node has left, else what the handler knows."""
+        with suppress(Exception):
+            async with asyncio.timeout(REASON_S):
+                if await self._calls.has(met.store, [rounds.END_KEY]):
+                    (left,) = await self._calls.get_all(met.store, [rounds.END_KEY])
+                    return rounds.decode_reason(left) or self._calls.end_reason
+        return self._calls.end_reason
 
     async def let_others_read(self, met: Met) -> None:
         """The store may live on the node of rank 0: that goes last."""

@@ -19,15 +19,14 @@ by the handler, since this node joins again: that costs them no budget.
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
 from collections.abc import Awaitable, Coroutine
+from contextlib import suppress
 from typing import Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from rallypoint.agent.handler_calls import Change, HandlerCalls, Met
+from rallypoint.agent.handler_calls import Change, HandlerCalls, Met, own_name
 from rallypoint.agent.handler_meeting import HandlerMeeting
 from rallypoint.agent.own_tasks import OwnTasks
 from rallypoint.agent.store_access import StoreAccess
@@ -57,8 +56,6 @@ LONGEST_POLL_S = 0.25
 RETRY_S = 1.0
 DETAILS_S = 1.0
 """How long the end of the job may wait for what the workers said of it."""
-_MEET_AGAIN = "the nodes meet again: one was lost, came, or restarts its workers"
-_FIRST = "the first round"
 
 
 class _Round(Struct):
@@ -68,6 +65,7 @@ class _Round(Struct):
     stamp: Stamp
     reports: list[Report] = field(default_factory=list)
     decision: restart.Decision | None = None
+    ended: EndReason | None = None
     detailed: asyncio.Event = field(default_factory=asyncio.Event)
     """What the workers said of their failures is known."""
 
@@ -90,7 +88,7 @@ class HandlerSession:
         self._ledger = restart.Ledger()
         self._incarnation = wall_ms()
         self._last_round = -1
-        self._why = _FIRST
+        self._why = "the first round"
         self._round: _Round | None = None
         self._giving_up: asyncio.Task[Verdict] | None = None
         self._tasks = OwnTasks()
@@ -99,8 +97,7 @@ class HandlerSession:
         self._leaving = self._closed = False
         self.error: Exception | None = None
         """What ended this node's part, if it was no verdict of the job."""
-        host = socket.gethostname().partition(".")[0] or "node"
-        self._node_id = config.rendezvous.node_id or f"{host}.{os.getpid()}"
+        self._node_id = calls.node_id or config.rendezvous.node_id or own_name()
 
     @property
     def node_id(self) -> str:
@@ -128,9 +125,8 @@ class HandlerSession:
                 self._end(self._judge(Outcome.INFRASTRUCTURE, f"node {self._node_id}: {text}"))
             case m.Failed(stamp, failures):
                 self._failed(stamp, failures)
-            case m.HelperDied(stamp, text) if self._round and not self._round.decision:
-                self._why = text
-                self._push(m.StopNow(stamp, EndReason(EndKind.INFRASTRUCTURE, text, self._node_id)))
+            case m.HelperDied(stamp, text):
+                self._end_round(stamp, EndReason(EndKind.INFRASTRUCTURE, text, self._node_id))
             case m.Detailed(stamp, failures):
                 self._detailed(stamp, failures)
             case m.Succeeded(stamp):
@@ -143,10 +139,8 @@ class HandlerSession:
                 self._push(m.LeaveNow(self._round.stamp if self._round else Stamp(0, 0, 0)))
             case m.Cancel(why, number):
                 self._cancel(report, why, number)
-            case m.Finishing() | m.Leave() | m.CheckpointAnswered():
-                pass
-            case m.HangSuspected() | m.StacksCollected():
-                pass  # told when the command line was read
+            case _:
+                pass  # nobody is asked here, which was told when the command line was read
 
     async def close(self, timeout_s: float) -> None:
         """Say farewell, at most so long, and let the handler go, also when this is cancelled."""
@@ -178,9 +172,11 @@ class HandlerSession:
         if self._giving_up is not None:
             self._end(await self._giving_up)
             return
-        decision = self._round.decision if self._round is not None else None
-        if isinstance(decision, restart.Restart):
-            await asyncio.sleep(decision.delay_s)
+        last = self._round
+        if last is not None and last.ended is not None and last.ended.node_id == self._node_id:
+            await self._meeting.leave_reason(last.met, last.ended)
+        if last is not None and isinstance(last.decision, restart.Restart):
+            await asyncio.sleep(last.decision.delay_s)
         self._tasks.cancel(keep=asyncio.current_task())
         self._tell_waiting()
         try:
@@ -202,6 +198,8 @@ class HandlerSession:
         stamp = rounds.next_stamp(cards)
         secret = cards[0].secret or None
         self._access.use(secret, self._meeting.store if secret and met.rank == 0 else None)
+        if stamp.round and self._last_round < 0:
+            self._why = self._calls.end_reason.text
         self._incarnation, self._last_round = stamp.incarnation, stamp.round
         self._round = _Round(met, stamp)
         self._push(m.Assigned(stamp, rounds.assign(cards, met.rank, self._why)))
@@ -251,24 +249,23 @@ class HandlerSession:
             elif change is Change.CLOSED:
                 await self._closed_by_another("the job was closed by another node")
             else:
-                self._why = self._calls.why_over or _MEET_AGAIN
-                self._push(m.StopNow(round_.stamp, EndReason(EndKind.GROWTH, self._why)))
+                self._end_round(round_.stamp, await self._meeting.end_reason(round_.met))
             return
 
     async def _closed_by_another(self, text: str) -> None:
         """Why, if whoever closed it has left a word in the store of our round."""
         left = None
         if self._round is not None:
-            try:
+            with suppress(Exception):  # the store may have gone with the node that closed the job
                 left = await self._calls.verdict(self._round.met.store)
-            except Exception:
-                left = None  # the store may have gone with the node that closed the job
         self.error = None if left is not None else RendezvousClosedError(text)
         self._end(left or self._judge(Outcome.INFRASTRUCTURE, text))
 
     def _failed(self, stamp: Stamp, failures: tuple[WorkerFailure, ...]) -> None:
         round_ = self._round
         if round_ is None or round_.stamp != stamp or not failures or self._leaving:
+            return
+        if round_.ended is not None and round_.decision is None:  # it failed because of the end
             return
         now = self._loop.time()
         round_.reports += [Report(self._node_id, failure, now) for failure in failures]
@@ -279,14 +276,20 @@ class HandlerSession:
         assert cause.failure is not None
         round_.decision = restart.charge(self._ledger, self._settings, cause.failure)
         self._tasks.cancel()
-        self._why = describe(cause)
-        said = f"{self._why}; {round_.decision.reason}"
-        self._push(m.StopNow(stamp, EndReason(EndKind.FAILURE, said, self._node_id)))
+        why = describe(cause)
+        said = f"{why}; {round_.decision.reason}"
+        self._end_round(stamp, EndReason(EndKind.FAILURE, why, self._node_id), said)
         if isinstance(round_.decision, restart.GiveUp):
             self._giving_up = self._loop.create_task(self._give_up(round_, said))
-        elif self._settings.restart_window_s:
-            entry, window_s = str(self._ledger.total), self._settings.restart_window_s
-            self._loop.call_later(window_s, restart.forget, self._ledger, entry)
+        elif window_s := self._settings.restart_window_s:
+            self._loop.call_later(window_s, restart.forget, self._ledger, str(self._ledger.total))
+
+    def _end_round(self, stamp: Stamp, reason: EndReason, said: str = "") -> None:
+        """Unless it has ended. `said`: what this node tells of the reason, if it is more."""
+        round_ = self._round
+        if round_ is not None and round_.stamp == stamp and round_.ended is None:
+            round_.ended, self._why = reason, reason.text
+            self._push(m.StopNow(stamp, replace(reason, text=said or reason.text)))
 
     def _detailed(self, stamp: Stamp, failures: tuple[WorkerFailure, ...]) -> None:
         if self._round is None or self._round.stamp != stamp:
@@ -300,15 +303,12 @@ class HandlerSession:
 
     async def _give_up(self, round_: _Round, text: str) -> Verdict:
         """The verdict of the job: the first that a node has left in the store."""
-        try:
+        with suppress(TimeoutError):  # Workers that would not stop hold up nobody else.
             await asyncio.wait_for(round_.detailed.wait(), DETAILS_S)
-        except TimeoutError:
-            pass  # Workers that would not stop hold up nobody else.
         mine = self._judge(Outcome.FAILED, text, self._cause(round_))
-        try:
+        told = mine
+        with suppress(Exception):  # nobody can read it: the handler still says that it is over
             told = await self._calls.claim(round_.met.store, mine)
-        except Exception:
-            told = mine  # nobody can read it: the handler still says that it is over
         try:
             await self._calls.set_closed()
         except Exception as error:

@@ -11,11 +11,13 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import Struct
 
-from rallypoint.core.model import Assignment, Candidate, NodeRef, Stamp, Verdict
+from rallypoint.core.model import Assignment, Candidate, EndReason, NodeRef, Stamp, Verdict
 from rallypoint.core.ranks import Seat, worker_ranks
 from rallypoint.errors import RendezvousStateError
 
 VERDICT_KEY = "rallypoint/verdict"
+END_KEY = "rallypoint/end"
+"""Set by a node that ends its round by itself: why."""
 NOT_NEEDED = "this node was not needed"
 """How the verdict of a node begins that its handler has sent home."""
 
@@ -41,6 +43,7 @@ class NodeCard(Struct, frozen=True):
 
 _cards = msgspec.msgpack.Decoder(NodeCard)
 _verdicts = msgspec.msgpack.Decoder(Verdict)
+_reasons = msgspec.msgpack.Decoder(EndReason)
 
 
 def node_key(rank: int) -> str:
@@ -58,7 +61,7 @@ def left_key(rank: int) -> str:
     return f"rallypoint/left/{rank}"
 
 
-def encode(value: NodeCard | Verdict) -> bytes:
+def encode(value: NodeCard | Verdict | EndReason) -> bytes:
     """The value of a key."""
     return msgspec.msgpack.encode(value)
 
@@ -77,6 +80,14 @@ def decode_verdict(value: bytes) -> Verdict | None:
     """None for what is none."""
     try:
         return _verdicts.decode(value)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def decode_reason(value: bytes) -> EndReason | None:
+    """None for what is none."""
+    try:
+        return _reasons.decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
 

@@ -29,7 +29,7 @@ from rallypoint.core.events import (
     RoundSettled,
     StopRound,
 )
-from rallypoint.core.model import Candidate, NodeRef, SharedSettings
+from rallypoint.core.model import Candidate, EndReason, NodeRef, SharedSettings
 from rallypoint.core.round import NEVER_AGAIN, step
 from rallypoint.core.round_state import Phase, RoundState
 from rallypoint.errors import (
@@ -64,7 +64,9 @@ class SharedState(Struct, array_like=True):
     letters: int = 0
     """The number of the last letter that was taken in."""
     why: str = ""
-    """Why there is a new round, or why the job is closed: one sentence."""
+    """Why the job is closed: one sentence."""
+    ended: EndReason | None = None
+    """Why the last round ended."""
 
 
 def new_state(settings: SharedSettings, job: str, writer: str, own_letter: int = 0) -> SharedState:
@@ -90,7 +92,7 @@ def apply(shared: SharedState, event: Event, writer: str) -> list[Effect]:
             case FormWorld(_, world):
                 shared.bootstrap = (world[0].candidate.address, world[0].candidate.store_port)
             case StopRound(_, reason):
-                shared.why = reason.text
+                shared.ended = reason
             case _:
                 pass
     if isinstance(event, JobClosed):

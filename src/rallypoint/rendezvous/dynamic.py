@@ -19,13 +19,12 @@ from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
-from rallypoint.core.model import Candidate, NodeRef
+from rallypoint.core.model import Candidate, EndReason, NodeRef
 from rallypoint.core.shared_member import Closed, InWorld, Outlook
 from rallypoint.errors import (
     ParameterError,
     RendezvousClosedError,
     RendezvousError,
-    RendezvousTimeoutError,
 )
 from rallypoint.rendezvous.abandoned import weakly, when_dropped
 from rallypoint.rendezvous.backend import RendezvousBackend
@@ -46,7 +45,7 @@ from rallypoint.rendezvous.parameters import (
     check_timeout,
     settings_from,
 )
-from rallypoint.rendezvous.round_listener import RoundListener
+from rallypoint.rendezvous.round_listener import RoundListener, listen_here
 from rallypoint.rendezvous.shared_driver import SharedDriver
 from rallypoint.rendezvous.shared_endings import silence_error
 from rallypoint.store.prefix_store import PrefixStore
@@ -67,13 +66,16 @@ class DynamicRendezvousHandler(RendezvousHandler):
         *,
         name: str | None = None,
         use_agent_store: bool = True,
+        node_id: str = "",
     ) -> None:
-        """`name`: what `get_backend` says, if it is not the backend's own."""
+        """`name`: what `get_backend` says, if it is not the backend's own. `node_id`: this node's,
+        unique in the job; else one is made up."""
         self._settings, self._backend, self._store = settings, backend, store
         self._name, self._use_agent_store = name or backend.name, use_agent_store
         self._local_addr = local_addr
         host = local_addr or socket.gethostname()
-        self._ref = NodeRef(f"{host}_{os.getpid()}_{_next_local_id()}", secrets.token_hex(6))
+        node_id = node_id or f"{host}_{os.getpid()}_{_next_local_id()}"
+        self._ref = NodeRef(node_id, secrets.token_hex(6))
         self._driver: SharedDriver | None = None
         self._listener: RoundListener | None = None
         self._world: InWorld | None = None
@@ -121,6 +123,16 @@ class DynamicRendezvousHandler(RendezvousHandler):
     def settings(self) -> RendezvousSettings:
         """What this handler was made with."""
         return self._settings
+
+    @property
+    def node_id(self) -> str:
+        """How the other nodes name this one."""
+        return self._ref.node_id
+
+    @property
+    def end_reason(self) -> EndReason | None:
+        """Why the last round ended; None as long as none has."""
+        return self._driver.end_reason if self._driver is not None else None
 
     @property
     def use_agent_store(self) -> bool:
@@ -197,7 +209,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
             driver = await self._started()
             self._close_listener()
             self._world = None
-            listener = self._listener = await _listen(self._local_addr, self._store, join_s)
+            listener = self._listener = await listen_here(self._local_addr, self._store, join_s)
             address = listener.address
             candidate = Candidate(
                 workers=1,
@@ -336,6 +348,7 @@ def create_handler(
         params.local_addr,
         name=params.backend,
         use_agent_store=params.get_as_bool("use_agent_store", True) is not False,
+        node_id=str(params.get("node_id") or ""),
     )
 
 
@@ -357,39 +370,6 @@ async def _answer_within(backend: RendezvousBackend, timeout: timedelta) -> Asyn
             yield
     except TimeoutError:
         raise silence_error(backend.name, limit_s) from None
-
-
-async def _listen(local_addr: str | None, store: Any, timeout_s: float) -> RoundListener:
-    """The listener of this node, at an address by which others reach it."""
-    try:
-        async with asyncio.timeout(timeout_s):
-            return await RoundListener.bind(local_addr or await _local_address(store))
-    except TimeoutError:
-        raise RendezvousTimeoutError(
-            f"this machine's address was not found within {timeout_s:g} s, since no name server "
-            "answers: give the node's address as local_addr"
-        ) from None
-
-
-async def _local_address(store: Any) -> str:
-    """The address of this machine that the store's connection comes from, else its name."""
-    host, port = getattr(store, "host", None), getattr(store, "port", None)
-    loop = asyncio.get_running_loop()
-    if isinstance(host, str) and isinstance(port, int):
-        return await loop.run_in_executor(None, _source_address, host, port)
-    return socket.getfqdn()
-
-
-def _source_address(host: str, port: int) -> str:
-    """What the kernel would send from to reach `host`; nothing is sent."""
-    for family, kind, proto, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM):
-        with socket.socket(family, kind, proto) as probe:
-            try:
-                probe.connect(address)
-            except OSError:
-                continue
-            return str(probe.getsockname()[0])
-    return socket.getfqdn()
 
 
 _local_ids = iter(range(1 << 62))

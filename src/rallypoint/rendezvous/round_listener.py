@@ -13,10 +13,11 @@ import errno
 import socket
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any
 
 from rallypoint.config import Endpoint
 from rallypoint.core.model import Assignment
-from rallypoint.errors import EnrolmentError, InfrastructureError
+from rallypoint.errors import EnrolmentError, InfrastructureError, RendezvousTimeoutError
 from rallypoint.rendezvous.endpoint import NotYet, meant_addresses, resolve
 from rallypoint.store.tcp_store import TCPStore
 from rallypoint.wire.address import Address
@@ -79,6 +80,42 @@ class RoundListener:
             self._store.close()
             self._store = None
         self._listener.close()
+
+
+async def listen_here(local_addr: str | None, store: Any, timeout_s: float) -> RoundListener:
+    """The listener of this node, at an address by which others reach it.
+
+    Raises RendezvousTimeoutError.
+    """
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await RoundListener.bind(local_addr or await _local_address(store))
+    except TimeoutError:
+        raise RendezvousTimeoutError(
+            f"this machine's address was not found within {timeout_s:g} s, since no name server "
+            "answers: give the node's address as local_addr"
+        ) from None
+
+
+async def _local_address(store: Any) -> str:
+    """The address of this machine that the store's connection comes from, else its name."""
+    host, port = getattr(store, "host", None), getattr(store, "port", None)
+    loop = asyncio.get_running_loop()
+    if isinstance(host, str) and isinstance(port, int):
+        return await loop.run_in_executor(None, _source_address, host, port)
+    return socket.getfqdn()
+
+
+def _source_address(host: str, port: int) -> str:
+    """What the kernel would send from to reach `host`; nothing is sent."""
+    for family, kind, proto, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM):
+        with socket.socket(family, kind, proto) as probe:
+            try:
+                probe.connect(address)
+            except OSError:
+                continue
+            return str(probe.getsockname()[0])
+    return socket.getfqdn()
 
 
 async def reach_round_store(assignment: Assignment, timeout_s: float) -> None:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from rallypoint.core import shared_round
 from rallypoint.core.beat_watch import Suspect
 from rallypoint.core.events import Effect, NodeJoined, NodeLeft, TimerEnded
-from rallypoint.core.model import Candidate, NodeRef, SharedSettings
+from rallypoint.core.model import Candidate, EndReason, NodeRef, SharedSettings
 from rallypoint.core.round_state import Standing
 from rallypoint.core.shared_member import Closed, InWorld, Outlook, Outside, Pending, SharedMember
 from rallypoint.core.shared_round import SharedState
@@ -72,6 +72,11 @@ class SharedDriver:
     def outlook(self) -> Outlook:
         """Where this node stands, as it was last read: at most a heartbeat old."""
         return self._outlook
+
+    @property
+    def end_reason(self) -> EndReason | None:
+        """Why the job's last round ended, as far as this node has read."""
+        return self._value.state.ended if self._value.state is not None else None
 
     @property
     def trouble(self) -> RendezvousError | None:
