@@ -20,36 +20,34 @@ from rallypoint.process.worker_output import OutputSettings
 
 
 class OutputFiles:
-    """Who decides on files, and the temporary directory, if one was made: it stays only when a
-    person asked for files and the job has not succeeded, which `succeeded` is told at its end."""
+    """Who decides on files, and the temporary directory, if a person asked for files but named no
+    directory: it stays unless the job has succeeded, which `succeeded` is told at its end."""
 
     def __init__(self, specs: LogsSpecs) -> None:
         self.specs = specs
         self.succeeded = False
-        self._temporary_dir, self._asked_for = "", False
 
     @classmethod
-    def open(cls, config: AgentConfig) -> OutputFiles:
+    def open(cls, config: AgentConfig, scratch: str) -> OutputFiles:
         """Make what has to be there before any worker starts. Blocks on the file system.
+
+        Where there is a `scratch`, files that nobody asked for lie in it, and a directory that may
+        stay is made with the first round, so that a start that is killed leaves none.
 
         Raises LogStorageError or UsageError: a directory that can't be used, a plug-in's mistake.
         """
         files = cls(_specs(config))
         if isinstance(files.specs, DefaultLogsSpecs):
-            log_dir = files.specs.open(config.rendezvous.run_id)
-            files._temporary_dir = log_dir.root if log_dir.is_temporary else ""
-            files._asked_for = files.specs.asks_for_files
+            may_stay = files.specs.may_stay
+            if not (may_stay and scratch):
+                files.specs.open(config.rendezvous.run_id, "" if may_stay else scratch)
         return files
-
-    @property
-    def passing_dir(self) -> str:
-        """What is to be removed also when the agent is killed; empty: nothing."""
-        return "" if self._asked_for else self._temporary_dir
 
     @property
     def kept_dir(self) -> str:
         """The temporary directory, if it is to stay."""
-        return self._temporary_dir if self._asked_for and not self.succeeded else ""
+        stays = isinstance(self.specs, DefaultLogsSpecs) and self.specs.may_stay
+        return (self.specs.root_log_dir or "") if stays and not self.succeeded else ""
 
     def tell_kept(self, say: Callable[[str, str, tuple[tuple[str, str], ...]], None]) -> None:
         """Name what stays, if anything does; `say` gets a name, a line and fields."""

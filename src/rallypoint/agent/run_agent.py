@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import TypeVar
 
@@ -24,7 +25,7 @@ from rallypoint.errors import RallypointError, UsageError
 from rallypoint.observe.observer import Observer
 from rallypoint.process.limits import have_descriptors_for, out_of_files
 from rallypoint.process.relay_client import Relay
-from rallypoint.process.scratch import make_scratch, remove_scratch
+from rallypoint.process.scratch import Scratch
 from rallypoint.process.worker_output import WorkerOutputs
 from rallypoint.rendezvous.fence import WakeSelector, new_loop
 
@@ -52,14 +53,16 @@ def run_agent(
     # A call and a result for each, if there is a function.
     have_descriptors_for(config.workers.count * (2 if config.workers.function else 1))
     config, cpus = _bound(config)
-    # First, for it takes its time: until the guard runs, a killed agent would leave its folders.
     origin = make_origin(config.workers, cpus)
-    files = OutputFiles.open(config)
-    scratch = make_scratch(config.output.temp_dir, config.rendezvous.run_id)
-    try:
-        passing = [path for path in (files.passing_dir, scratch) if path]
-        sidecars = Sidecars.start(passing, origin, part_of_job(config.rendezvous))
+    scratch = Scratch(config.output.temp_dir, config.rendezvous.run_id)
+    # The guard comes first: until it runs, a killed agent would leave what it has made.
+    sidecars = Sidecars.start(scratch.paths, origin, part_of_job(config.rendezvous))
+    with ExitStack() as at_the_end:
         try:
+            at_the_end.callback(scratch.remove)
+            scratch.make()
+            files = OutputFiles.open(config, scratch.path)
+            at_the_end.callback(files.close)
             loop, selector = new_loop()
         except BaseException:
             sidecars.kill()
@@ -73,7 +76,7 @@ def run_agent(
                 observer,
                 outputs,
                 files,
-                scratch,
+                scratch.path,
                 sidecars,
                 selector,
                 on_end,
@@ -88,9 +91,6 @@ def run_agent(
         finally:
             loop.run_until_complete(sidecars.stop(config.stop.shutdown_grace_s))
             loop.close()
-    finally:
-        files.close()
-        remove_scratch(scratch)
 
 
 def _bound(config: AgentConfig) -> tuple[AgentConfig, Sequence[frozenset[int]]]:

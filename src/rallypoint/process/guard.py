@@ -22,7 +22,7 @@ import struct
 from collections.abc import Sequence
 
 from rallypoint.core import fence
-from rallypoint.process import sessions, syscalls
+from rallypoint.process import sessions, syscalls, titles
 from rallypoint.process.forks import ForkedProcess, fork_process
 from rallypoint.process.shared_page import SharedPage, boot_time_ns
 
@@ -33,6 +33,7 @@ _LONGEST_POLL_MS = 3_600_000
 _STOP_TIMEOUT_MS = 2000
 _KILL_PASSES = 20
 _BURST_MS = 100
+_QUIET_MS = 1000
 
 
 def register_self(child_fd: int) -> None:
@@ -63,7 +64,8 @@ class Guard:
     ) -> Guard:
         """Fork the guard. Also makes sure that descriptors 0 to 2 are open (see syscalls).
 
-        `temporary_dirs`, absolute paths, are removed with all in them at the end, whatever that is.
+        `temporary_dirs`, absolute paths, are removed with all in them at the end, whatever that is;
+        the directories that hold them are swept once the workers run.
         `page`: what an earlier guard was told by. `title`: what `ps -f` shows.
 
         May be called again while a loop runs, to replace a guard that was killed; the workers that
@@ -192,9 +194,17 @@ def _watch(channel: int, agent_pid: int, temporary_dirs: Sequence[str], page: Sh
     if agent is not None:
         bursting.register(agent, select.POLLIN)
     os.set_blocking(channel, False)
+    unswept = {os.path.dirname(path) for path in temporary_dirs}
     agent_lives = os.getppid() == agent_pid
     while agent_lives:
-        ready = {fd for fd, _ in waiting.poll(_poll_ms(page, registered))}
+        limit_ms = _poll_ms(page, registered)
+        settles = bool(unswept and registered.workers)
+        if settles:
+            limit_ms = _QUIET_MS if limit_ms is None else min(limit_ms, _QUIET_MS)
+        ready = {fd for fd, _ in waiting.poll(limit_ms)}
+        if settles and not ready:
+            _sweep(unswept)
+            unswept = set()
         agent_lives = _read_records(channel, registered) and agent not in ready
         _keep_fence(page, registered)
         if ready and agent_lives and agent is not None:
@@ -209,6 +219,28 @@ def _watch(channel: int, agent_pid: int, temporary_dirs: Sequence[str], page: Sh
 
         for path in remaining:
             rmtree(path, ignore_errors=True)
+
+
+def _sweep(places: set[str]) -> None:
+    """In a process of its own: the guard must wait for no file system."""
+    prctl, guard_pid = syscalls.load_prctl(), os.getpid()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # Nobody waits for it.
+    try:
+        if os.fork():
+            return
+    except OSError:
+        return
+    try:
+        syscalls.die_with_parent(prctl, guard_pid)
+        syscalls.close_fds_except(frozenset())
+        titles.set_name("rallypoint-swp")
+        os.nice(19)
+        # Imported now: at the start it would cost time.
+        from rallypoint.process.scratch import sweep
+
+        sweep(places)
+    finally:
+        os._exit(0)
 
 
 def _poll_ms(page: SharedPage, registered: _Registered) -> int | None:

@@ -108,12 +108,14 @@ class DefaultLogsSpecs(LogsSpecs):
         return self._log_dir.root if self._log_dir is not None else None
 
     @property
-    def asks_for_files(self) -> bool:
-        """Whether a stream of any worker is to be kept in a file."""
-        return names_any(self._redirects) or names_any(self._tee)
+    def may_stay(self) -> bool:
+        """Whether files were asked for, but no directory was named: what was written stays when the
+        job fails."""
+        return self._base is None and (names_any(self._redirects) or names_any(self._tee))
 
-    def open(self, run_id: str) -> LogDir:
+    def open(self, run_id: str, temp_dir: str = "") -> LogDir:
         """Make this agent's directory; only the first call does. Blocks on the file system.
+        `temp_dir`: in place of the usual one.
 
         Raises LogStorageError or UsageError, each one line with the path and the fix.
         """
@@ -123,7 +125,7 @@ class DefaultLogsSpecs(LogsSpecs):
                 run_id,
                 layout=self._layout,
                 node=self._node,
-                temp_dir=self._temp_dir,
+                temp_dir=temp_dir or self._temp_dir,
             )
         return self._log_dir
 

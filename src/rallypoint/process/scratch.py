@@ -1,33 +1,118 @@
 """A directory of this agent alone on storage of this node, for what its workers and it share.
 
-It goes with the agent: the guard removes it when the agent is killed.
+Its name is chosen before the guard is forked, which is told it, and it is made after that: so
+whenever the agent is killed, the guard removes it. Where all of a container is killed, the guard
+with it, the next agent of that user does (see `is_ours`, `sweep`). An agent keeps its directory
+locked while it lives, and the name tells under which kernel that was: another machine that shares
+the directory for temporary files sees no lock.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
+import stat
+from collections.abc import Iterable
+from itertools import islice
 
-from rallypoint.files import make_private_dir
 from rallypoint.process.log_dir import safe_name
 
+PREFIX = "rallypoint-agent-"
 _PLACES = ("/tmp", "/var/tmp", "/dev/shm")
+_KERNEL_DIGITS = 16
+_MOST_ENTRIES, _MOST_REMOVED = 20_000, 1000
 
 
-def make_scratch(temp_dir: str, run_id: str) -> str:
-    """Its absolute path, mode 0700; empty when no place of this node can be written."""
-    name = f"rallypoint-board-{safe_name(run_id)}_"
-    for place in (os.path.abspath(temp_dir), *_PLACES):
+class Scratch:
+    """Made by `make`, ended by `remove`. `paths` are where it may come to lie."""
+
+    def __init__(self, temp_dir: str, run_id: str) -> None:
+        name = f"{PREFIX}{safe_name(run_id)}_{kernel_id()}_{os.urandom(8).hex()}"
+        places = dict.fromkeys((os.path.abspath(temp_dir), *_PLACES))
+        self.paths = tuple(os.path.join(place, name) for place in places)
+        self.path = ""
+        """Absolute; empty when no place of this node can be written, and before."""
+        self._lock = -1
+
+    def make(self) -> None:
+        """Make it, with mode 0700, in the first place that can be written. Never raises."""
+        for path in self.paths:
+            try:
+                os.mkdir(path, 0o700)
+            except OSError:
+                continue
+            try:
+                self._lock = _lock_dir(path, fcntl.LOCK_SH)
+            except OSError:
+                _remove(path)  # A sweep has it, or it can't be locked there.
+                continue
+            self.path = path
+            return
+
+    def remove(self) -> None:
+        """Remove it with all in it. Never raises; safe to call again."""
+        if self.path:
+            _remove(self.path)
+            os.close(self._lock)
+            self.path = ""
+
+
+def is_ours(name: str, mode: int, owner: int, *, user: int, kernel: str) -> bool:
+    """Whether a directory of this name, mode and owner is one that an agent of this user made under
+    this kernel. Whether that agent lives its lock tells."""
+    head, _, tail = name.rpartition("_")
+    made_here = bool(kernel) and head.startswith(PREFIX) and head.endswith(f"_{kernel}")
+    is_private = stat.S_ISDIR(mode) and not mode & 0o077
+    return made_here and len(tail) == 16 and is_private and owner == user
+
+
+def sweep(places: Iterable[str]) -> None:
+    """Remove what agents of this user have left in these directories that were killed together
+    with their guards. Blocks on the file system; never raises OSError."""
+    user, kernel = os.geteuid(), kernel_id()
+    for place in places:
         try:
-            return make_private_dir(os.path.join(place, name))
+            with os.scandir(place) as entries:
+                looked_at = islice(entries, _MOST_ENTRIES)
+                names = [entry.name for entry in looked_at if entry.name.startswith(PREFIX)]
         except OSError:
             continue
-    return ""
+        for name in names[:_MOST_REMOVED]:
+            path = os.path.join(place, name)
+            try:
+                status = os.lstat(path)
+                if is_ours(name, status.st_mode, status.st_uid, user=user, kernel=kernel):
+                    lock = _lock_dir(path, fcntl.LOCK_EX)
+                    _remove(path)
+                    os.close(lock)
+            except OSError:
+                continue  # Its agent lives, or it is gone.
 
 
-def remove_scratch(path: str) -> None:
-    """Remove it with all in it. Never raises; safe to call again."""
-    if not path:
-        return
+def kernel_id() -> str:
+    """Of this start of this machine; empty where the system tells none."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", "rb") as file:
+            return file.read().decode().replace("-", "")[:_KERNEL_DIGITS]
+    except OSError:
+        return ""
+
+
+def _lock_dir(path: str, how: int) -> int:
+    """The descriptor that holds the lock. Raises OSError when others hold it, or `path` names
+    another directory by now."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, how | fcntl.LOCK_NB)
+        if not os.path.samestat(os.fstat(fd), os.lstat(path)):
+            raise FileNotFoundError
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _remove(path: str) -> None:
     try:
         os.rmdir(path)  # Each round removes its own.
     except FileNotFoundError:
