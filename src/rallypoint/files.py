@@ -61,6 +61,10 @@ def make_pipe(path: Path) -> int:
 def make_private_dir(stem: str) -> str:
     """Make a directory of mode 0700 whose name begins with `stem`, and can't be guessed. Raises
     OSError."""
-    path = stem + os.urandom(8).hex()
-    os.mkdir(path, 0o700)
-    return path
+    while True:
+        path = stem + os.urandom(4).hex()
+        try:
+            os.mkdir(path, 0o700)
+        except FileExistsError:
+            continue
+        return path
