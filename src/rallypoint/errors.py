@@ -66,6 +66,8 @@ _OPTIONS = {
 }
 """What a person gives for a setting, by its name: the settings of nodes that meet by a handler have
 other names."""
+_FOLLOWS = {"heartbeat_s": "lease_s", "reset_grace_s": "lease_s"}
+"""Settings that have another value where this one has."""
 
 
 class ExitClass(Enum):
@@ -90,13 +92,21 @@ class UsageError(RallypointError):
 
 
 class SettingsConflictError(UsageError):
-    """Two nodes of one job were started with different settings (behaviour R7)."""
+    """Two nodes of one job were started with different settings (behaviour R7).
 
-    def __init__(self, name: str, ours: object, theirs: object) -> None:
-        self.name, self.ours, self.theirs = name, ours, theirs
+    `differences` has the name of each such setting, the job's value, and this node's.
+    """
+
+    def __init__(self, differences: Sequence[tuple[str, object, object]]) -> None:
+        self.differences = tuple(differences)
+        names = {name for name, _, _ in differences}
+        told = [each for each in differences if _FOLLOWS.get(each[0]) not in names]
+        here = ", ".join(f"{name}={node}" for name, _, node in told)
+        there = ", ".join(f"{name}={job}" for name, job, _ in told)
+        options = ", ".join(_OPTIONS.get(name, name) for name, _, _ in told)
         super().__init__(
-            f"this node was started with {name}={ours} but the job runs with {name}={theirs}: "
-            f"start every node of a job with the same {_OPTIONS.get(name, name)}"
+            f"this node was started with {here} but the job runs with {there}: "
+            f"start every node of a job with the same {options}"
         )
 
 

@@ -39,7 +39,7 @@ def verdict(run: OneAgent) -> str:
 def test_A7_success_is_0_and_one_last_line(tmp_path: Path) -> None:
     with agent(tmp_path, program="print('done')") as run:
         assert run.wait() == 0
-    assert re.fullmatch(r"rallypoint: job job-\w+ succeeded in [\d.]+ s\n", run.err), run.err
+    assert re.fullmatch(r"rallypoint: job-\w+ succeeded in [\d.]+ s\n", run.err), run.err
     assert run.out == "done\n"
 
 

@@ -368,7 +368,9 @@ def test_an_embedded_coordinator_serves_its_own_job_only() -> None:
             client = await place.dial(replace(ONE, run_id="other"), "life")
             client.attach()
             text = (await client.wait(m.Refused)).text
-            assert text.startswith("this port is used by job 'job', not 'other': give --rdzv-id")
+            assert text.startswith(
+                "this port is used by job 'job', not job 'other': give --rdzv-id"
+            )
             await client.wait_closed()
 
     go(body())

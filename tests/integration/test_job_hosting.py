@@ -134,7 +134,7 @@ def test_an_embedded_coordinator_serves_its_own_job_only(cluster: Cluster) -> No
     stranger = cluster.agent("stranger", rdzv_id="another")
     assert stranger.wait_exit() == 2
     line = (
-        "this port is used by job 'job', not 'another': "
+        "this port is used by job 'job', not job 'another': "
         "give --rdzv-id job to take part in it, or choose another port"
     )
     assert stranger.lines == [f"rallypoint: {line}"]

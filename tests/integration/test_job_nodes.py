@@ -88,6 +88,14 @@ def test_R7_settings_that_differ_are_refused_with_both_sides(cluster: Cluster) -
         assert b.lines == [f"rallypoint: {line}"]
         assert line in a.wait_event("node_refused", f"{name}=").message
         assert b.workers() == []
+    c = cluster.agent("c", nnodes="1:3", max_restarts=3)
+    assert c.wait_exit() == 2
+    line = (
+        "rallypoint: this node was started with max_nodes=3, max_restarts=3 but the job runs with "
+        "max_nodes=2, max_restarts=2: start every node of a job with the same "
+        "--nnodes (max_nodes), --max-restarts (max_restarts)"
+    )
+    assert c.lines == [line]
     cluster.end_well(a)
     assert cluster.workers() == first
 

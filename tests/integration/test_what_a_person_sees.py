@@ -97,7 +97,7 @@ def test_several_workers_in_a_terminal_have_prefixes_and_a_status_line(tmp_path:
     ]
     assert sum("] to stderr" in line for line in lines(shown)) == 2
     assert "\x1b[" in shown.partition("[default 0]")[0][-8:], "the prefix has a colour"
-    assert re.fullmatch(r"rallypoint: job job-\w+ succeeded in .*", lines(shown)[-1])
+    assert re.fullmatch(r"rallypoint: job-\w+ succeeded in .*", lines(shown)[-1])
 
 
 def test_one_worker_in_a_terminal_has_the_terminal(tmp_path: Path) -> None:

@@ -325,7 +325,7 @@ def test_F5_R7_other_settings_are_refused_with_both_sides() -> None:
     other = replace(cluster.settings, max_nodes=9)
     refused = shared_round.join_refused(cluster.shared, NodeRef("c", "c.1"), other)
     assert isinstance(refused, SettingsConflictError)
-    assert (refused.name, refused.ours, refused.theirs) == ("max_nodes", 9, 2)
+    assert refused.differences == (("max_nodes", 2, 9),)
     shared = cluster.shared
     event = NodeJoined(NodeRef("c", "c.1"), 1, cluster.nodes[0].candidate, other)
     before = shared_round.encode(shared)

@@ -56,7 +56,7 @@ def test_F8_a_hostile_run_id_is_made_safe_for_the_coordinators_log() -> None:
     server.feed(hello)
     with pytest.raises(AccessError) as caught:
         server.feed(b"x" * 32)
-    assert "job 'a??[2Jb'" in str(caught.value)
+    assert r"job 'a\n\x1b[2Jb'" in str(caught.value)
     assert is_one_line(caught.value)
 
 

@@ -59,7 +59,7 @@ def test_R7_several_nodes_agree_with_those_of_the_command_line(
     theirs = command_line(
         f"--rdzv-endpoint={AT}", "--rdzv-id=job", "--nnodes=2", "--max-restarts=3", *words
     )
-    assert shared_settings(ours).first_difference(shared_settings(theirs)) is None
+    assert shared_settings(ours).differences(shared_settings(theirs)) == ()
     assert ours.rendezvous.endpoint == theirs.rendezvous.endpoint
     assert ours.rendezvous.is_host == theirs.rendezvous.is_host
     assert ours.rendezvous.node_rank == theirs.rendezvous.node_rank

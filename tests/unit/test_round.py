@@ -90,7 +90,8 @@ def test_R7_a_conflict_is_refused_and_shows_both_sides(setting: str, value: obje
     host.join("a")
     theirs = replace(host.settings, **{setting: value})
     ours = getattr(host.settings, setting)
-    assert host.join("b", settings=theirs) == [RefuseNode(host.refs["b"], setting, ours, value)]
+    told = host.join("b", settings=theirs)
+    assert told == [RefuseNode(host.refs["b"], ((setting, ours, value),))]
     assert host.standing("b") is None
 
 

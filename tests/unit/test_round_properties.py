@@ -173,7 +173,7 @@ class RoundMachine(RuleBasedStateMachine):
         before = copy_of(self.state)
         effects = self.apply(NodeJoined(ref, 1, Candidate(1, "trainer", "a", 1), theirs))
         assert self.state == before
-        refused = [RefuseNode(ref, change, ours, ours + 1)]
+        refused = [RefuseNode(ref, ((change, ours, ours + 1),))]
         assert effects == ([] if self.was_closed else refused)
 
     @rule(data=st.data())

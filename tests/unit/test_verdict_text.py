@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC
 
+import pytest
 from msgspec.structs import replace
 
 from rallypoint.cli.verdict_text import FirstCause, VerdictView, verdict_json, verdict_lines
@@ -121,6 +122,17 @@ def test_A7_a_kill_for_memory_is_told_as_such() -> None:
     told = lines(replace(FAILED, cause=replace(KILLED, message=message)))
     assert told[1] == f"    error: {message}"
     assert told[-1].startswith("    what to do: have the workers use less memory")
+
+
+@pytest.mark.parametrize(
+    ("run_id", "name"),
+    [("train-7", "job train-7"), ("none", "the job"), ("job-7k2m9x4a", "job-7k2m9x4a")],
+)
+def test_a_job_that_nobody_named_is_the_job(run_id: str, name: str) -> None:
+    ended = replace(FAILED, cause=None, run_id=run_id, outcome=Outcome.SUCCEEDED)
+    assert lines(ended)[0].startswith(f"rallypoint: {name} succeeded in 12 min")
+    left = replace(ended, outcome=Outcome.INFRASTRUCTURE, reason="this node left the job: why")
+    assert lines(left) == [f"rallypoint: this node left {name} in round 2: why"]
 
 
 def test_A7_an_end_that_no_worker_caused_is_one_line() -> None:

@@ -8,6 +8,7 @@ import time
 
 from rallypoint.cli.render import render_event, render_event_json
 from rallypoint.core.job_events import Record
+from rallypoint.core.wording import job_name
 from rallypoint.observe.printing import say
 from rallypoint.observe.records import AgentEvent, FieldValue
 
@@ -27,7 +28,7 @@ class EventLines:
 
     def record(self, run_id: str, record: Record) -> None:
         """Something happened to a job, or (without a run id) to a stranger's connection."""
-        text = f"job {run_id}: {record.text}" if run_id else record.text
+        text = f"{job_name(run_id)}: {record.text}" if run_id else record.text
         self.say(record.name, text, run_id, record.node_id)
 
     def say(self, name: str, text: str, run_id: str = "", node_id: str = "") -> None:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from rallypoint.cli.render import PROGRAM, clock_text, duration_text, iso_text
 from rallypoint.core.handler_round import NOT_NEEDED
 from rallypoint.core.model import Outcome
-from rallypoint.core.wording import LEFT, STACKS, count
+from rallypoint.core.wording import LEFT, STACKS, count, job_name
 from rallypoint.observe.printing import JsonLine, json_line
 from rallypoint.observe.summary import CauseSummary
 
@@ -70,11 +70,12 @@ def verdict_lines(
     """The last lines, first the one that says it all. A success is one line, or none if quiet:
     but who starts nothing always says so, for a script that runs a job again by mistake shows
     nothing else of it."""
-    job = f"{PROGRAM}: job {view.run_id}"
+    name = job_name(view.run_id)
+    job = f"{PROGRAM}: {name}"
     if view.ended_s_ago is not None:
         how = "succeeded" if view.outcome is Outcome.SUCCEEDED else "ended"
         when = f"{how} {duration_text(view.ended_s_ago)} ago on this coordinator"
-        first = f"{PROGRAM}: nothing was started: job {view.run_id} {when}"
+        first = f"{PROGRAM}: nothing was started: {name} {when}"
         if view.outcome is Outcome.SUCCEEDED:
             return (first, _INDENT + _RUN_AGAIN)
         return (first, *verdict_lines(replace(view, ended_s_ago=None), quiet=quiet, zone=zone))
@@ -89,8 +90,7 @@ def verdict_lines(
         return (f"{job} was {view.reason}",)
     if view.reason.startswith(LEFT):
         why = view.reason.removeprefix(LEFT)
-        job_id = view.run_id
-        return (f"{PROGRAM}: this node left job {job_id} in round {view.round}{why}",)
+        return (f"{PROGRAM}: this node left {name} in round {view.round}{why}",)
     if view.cause is None:
         how = {
             Outcome.FAILED: "failed",

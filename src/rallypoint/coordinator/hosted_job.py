@@ -122,10 +122,9 @@ class HostedJob:
     def attach(self, connection: Connection, hello: m.Attach) -> None:
         """An agent's first message on a connection: open its session, or resume it. Who comes after
         the end is told of that, whatever its settings."""
-        difference = self.settings.first_difference(hello.settings)
-        if difference is not None and self.verdict is None:
-            name, ours, theirs = difference
-            self._refuse(connection, str(SettingsConflictError(name, theirs, ours)))
+        differences = self.settings.differences(hello.settings)
+        if differences and self.verdict is None:
+            self._refuse(connection, str(SettingsConflictError(differences)))
             return
         session = self._sessions.get(hello.incarnation)
         resumed = session is not None and session.opened == hello.opened
@@ -310,11 +309,10 @@ class HostedJob:
                 if session is not None:
                     self._forget(session)
                     self._hang_up(session)
-            case RefuseNode(ref, setting, job_value, node_value):
+            case RefuseNode(ref, differences):
                 session = self._sessions.get(ref.incarnation)
                 if session is not None and session.connection is not None:
-                    conflict = SettingsConflictError(setting, node_value, job_value)
-                    self._refuse(session.connection, str(conflict))
+                    self._refuse(session.connection, str(SettingsConflictError(differences)))
             case Record():
                 self._on_record(effect)
             case _:

@@ -24,6 +24,7 @@ from rallypoint.core.admission import Admission
 from rallypoint.core.job_events import Record
 from rallypoint.core.job_lives import Attachment, BeginLife, HearVerdict, JobLives, Place, TakePart
 from rallypoint.core.model import UNNAMED_RUN_ID, SharedSettings, Verdict
+from rallypoint.core.wording import quoted_job
 from rallypoint.errors import ProtocolError
 from rallypoint.observe.faults import Faults, describe_fault
 from rallypoint.wire import messages as m
@@ -214,9 +215,10 @@ class Coordinator:
         if (job := self._jobs.get(run_id)) is not None:
             job.drain(connection, node_id, why)
             return
-        text = f"there is no job {run_id!r} at this coordinator: check --rdzv-id"
+        text = f"this coordinator does not host {quoted_job(run_id)}: check --rdzv-id"
         if self._only is not None:
-            text = f"the job here is {self._only.run_id!r}: give it as --rdzv-id"
+            other = self._only.run_id
+            text = f"this coordinator hosts {quoted_job(other)}: {_give_id(other)}"
         no_job(connection, text)
 
     def _agent_died(self, connection: Connection, run_id: str, notice: m.AgentDied) -> None:
@@ -233,8 +235,8 @@ class Coordinator:
             if run_id == other:
                 return None
             return (
-                f"this port is used by job {other!r}, not {run_id!r}: "
-                f"give --rdzv-id {other} to take part in it, or choose another port"
+                f"this port is used by {quoted_job(other)}, not {quoted_job(run_id)}: "
+                f"{_give_id(other)} to take part in it, or choose another port"
             )
         if run_id != UNNAMED_RUN_ID:
             return None
@@ -347,12 +349,16 @@ class Coordinator:
             timer.cancel()
 
 
+def _give_id(run_id: str) -> str:
+    return "leave --rdzv-id out" if run_id == UNNAMED_RUN_ID else f"give --rdzv-id {run_id}"
+
+
 def _crowd(job: HostedJob, incarnation: str) -> str | None:
     """Why a job takes no further agent."""
     nodes = job.settings.max_nodes
     if job.session_count < 2 * nodes + SPARE_SESSIONS or job.knows(incarnation):
         return None
     return (
-        f"job {job.settings.run_id!r} has {job.session_count} agents already, of which at most "
-        f"{nodes} can take part (--nnodes): look for what starts agents again and again"
+        f"{quoted_job(job.settings.run_id)} has {job.session_count} agents already, of which "
+        f"at most {nodes} can take part (--nnodes): look for what starts agents again and again"
     )

@@ -212,9 +212,8 @@ class RefuseNode(Struct, frozen=True):
     """This node's settings differ from the job's."""
 
     ref: NodeRef
-    setting: str
-    job_value: object
-    node_value: object
+    differences: tuple[tuple[str, object, object], ...]
+    """The name of each such setting, the job's value, and the node's."""
 
 
 class JoinTimedOut(Struct, frozen=True):

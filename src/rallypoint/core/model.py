@@ -48,13 +48,10 @@ class SharedSettings(Struct, frozen=True, array_like=True):
     stop_patience_s: float = 60.0
     """So much longer many nodes that are slow to stop at once are waited for; 0: not at all."""
 
-    def first_difference(self, other: SharedSettings) -> tuple[str, object, object] | None:
-        """The first setting that differs, as (name, self's value, other's value)."""
-        for name in self.__struct_fields__:
-            ours, theirs = getattr(self, name), getattr(other, name)
-            if ours != theirs:
-                return name, ours, theirs
-        return None
+    def differences(self, other: SharedSettings) -> tuple[tuple[str, object, object], ...]:
+        """All settings that differ, as (name, self's value, other's value)."""
+        both = ((n, getattr(self, n), getattr(other, n)) for n in self.__struct_fields__)
+        return tuple(each for each in both if each[1] != each[2])
 
 
 class NodeRef(Struct, frozen=True, array_like=True):

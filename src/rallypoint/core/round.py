@@ -145,9 +145,8 @@ def step(state: RoundState, event: Event) -> list[Effect]:
 
 def _joined(state: RoundState, event: NodeJoined) -> list[Effect]:
     ref = event.ref
-    difference = state.settings.first_difference(event.settings)
-    if difference is not None:
-        return [RefuseNode(ref, *difference)]
+    if differences := state.settings.differences(event.settings):
+        return [RefuseNode(ref, differences)]
     member = state.members.get(ref.node_id)
     last_seq = state.departed.get(ref.incarnation, 0)
     if last_seq == NEVER_AGAIN or (last_seq and member is not None and member.ref != ref):

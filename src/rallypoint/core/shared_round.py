@@ -154,10 +154,8 @@ def _decode_letter(data: bytes) -> Letter | None:
 
 def join_refused(shared: SharedState, ref: NodeRef, settings: SharedSettings) -> Exception | None:
     """Why this node can never join, if so."""
-    difference = shared.round.settings.first_difference(settings)
-    if difference is not None:
-        name, job_value, node_value = difference
-        return SettingsConflictError(name, node_value, job_value)
+    if differences := shared.round.settings.differences(settings):
+        return SettingsConflictError(differences)
     last_seq, member = (
         shared.round.departed.get(ref.incarnation),
         shared.round.members.get(ref.node_id),

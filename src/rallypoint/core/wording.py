@@ -41,6 +41,18 @@ def raised(error: BaseException) -> str:
     return f"{type(error).__name__}: {shown(first)}" if first else type(error).__name__
 
 
+def job_name(run_id: str) -> str:
+    """`job train-7`; also for a job that nobody named, or that got a random name (`job-7k2m`)."""
+    if run_id == UNNAMED_RUN_ID:
+        return "the job"
+    return run_id if run_id.startswith("job-") else f"job {run_id}"
+
+
+def quoted_job(run_id: str) -> str:
+    """The same to tell one job from another: `job 'train-7'`."""
+    return "a job without --rdzv-id" if run_id == UNNAMED_RUN_ID else f"job {run_id!r}"
+
+
 def signal_name(number: int) -> str:
     """`SIGKILL` for 9; real-time and unknown ones as `signal 40`."""
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rallypoint.core.shared_member import Closed, Pending
+from rallypoint.core.wording import quoted_job
 from rallypoint.errors import (
     RendezvousClosedError,
     RendezvousGracefulExitError,
@@ -12,7 +13,7 @@ from rallypoint.errors import (
 
 def closed_error(run_id: str, outlook: Closed) -> RendezvousClosedError:
     """The job is over; for a node that stood by, this is no failure."""
-    text = f"job {run_id!r} is over: {outlook.why}"
+    text = f"{quoted_job(run_id)} is over: {outlook.why}"
     return RendezvousClosedError(text) if outlook.was_needed else RendezvousGracefulExitError(text)
 
 
@@ -28,6 +29,6 @@ def timeout_error(run_id: str, outlook: Pending, timeout_s: float) -> Rendezvous
     """Too few came; names those who were here before."""
     missing = ", ".join(outlook.missing) or "nobody who was here before"
     return RendezvousTimeoutError(
-        f"waited {timeout_s:g} s for {outlook.min_nodes} nodes of job {run_id!r}, "
+        f"waited {timeout_s:g} s for {outlook.min_nodes} nodes of {quoted_job(run_id)}, "
         f"and {outlook.joined} came; missing: {missing}"
     )

@@ -263,8 +263,11 @@ class Scenario:
                 self._tell(ref, f"expelled{' for good' if final else ''}: {why}")
                 if not final and ref.node_id not in self._slow:
                     self._answers.append((f"{ref} -> joins again", self._joined(ref)))
-            case RefuseNode(ref, setting, ours, theirs):
-                self._tell(ref, f"refused: {setting} is {ours} in the job, {theirs} here")
+            case RefuseNode(ref, differences):
+                told = [
+                    f"{name} is {job} in the job, {node} here" for name, job, node in differences
+                ]
+                self._tell(ref, f"refused: {'; '.join(told)}")
             case _:
                 assert_never(effect)
 

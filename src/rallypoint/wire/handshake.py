@@ -29,6 +29,7 @@ from typing import assert_never
 
 import msgspec
 
+from rallypoint.core.wording import quoted_job
 from rallypoint.errors import (
     AccessError,
     ForeignPeerError,
@@ -337,12 +338,12 @@ class ServerHandshake(_Handshake):
         )
         if has_token == self._insecure:
             self.last_words = challenge
-            job = printable(context.run_id.encode())
+            job = quoted_job(context.run_id)
             raise AccessError(
-                f"refused a node of job '{job}': it has a token, but this coordinator runs with "
+                f"refused a node of {job}: it has a token, but this coordinator runs with "
                 "--insecure: start every node of the job with --insecure, or none"
                 if has_token
-                else f"refused a node of job '{job}': it has no token: {HOW_TO_GET_A_TOKEN}"
+                else f"refused a node of {job}: it has no token: {HOW_TO_GET_A_TOKEN}"
             )
         if self._insecure:
             self._finish(context, None)
@@ -361,16 +362,16 @@ class ServerHandshake(_Handshake):
         # An unknown job costs the same work and gets the same line: strangers learn no run ids.
         expected = context.client_proof(token or self._nonce + self._server_id)
         if not compare_digest(proof, expected) or not token:
-            job = printable(context.run_id.encode())
+            job = quoted_job(context.run_id)
             self.last_words = self._refusal(
-                f"wrong token for job '{job}', or another job meets here: give every node the same "
+                f"wrong token for {job}, or another job meets here: give every node the same "
                 "--rdzv-id and the same token (`rallypoint token` prints it), or choose another "
                 "port for this job"
             )
             raise AccessError(
-                f"refused a node: wrong token for job '{job}': {HOW_TO_GET_A_TOKEN}"
+                f"refused a node: wrong token for {job}: {HOW_TO_GET_A_TOKEN}"
                 if token
-                else f"refused a node of job '{job}', which does not meet here: choose another "
+                else f"refused a node of {job}, which does not meet here: choose another "
                 "port for that job"
             )
         self._finish(context, token)
