@@ -321,6 +321,8 @@ class OutputConfig(Struct, frozen=True, kw_only=True):
     """Replaces the prefix of teed lines (TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE)."""
     colour: bool = True
     """Whether a terminal may be coloured (NO_COLOR, TERM)."""
+    draws: bool = True
+    """Whether a terminal may redraw what stands there: a status line, progress bars (TERM)."""
     local_ranks_filter: tuple[int | str, ...] | None = None
     """The only workers that reach the console: local ranks, and global ones such as "g12"."""
     duplicate_stdout_filters: tuple[str, ...] = ()

@@ -22,7 +22,7 @@ TEXTS = st.text(alphabet="aé漢🙂\n", max_size=200)
 
 def assemble(pieces: list[bytes], limit: int = LIMIT) -> bytes:
     lines = LineAssembler(b">", limit)
-    return b"".join([lines.feed(piece) for piece in pieces]) + lines.finish()
+    return b"".join([lines.feed(piece, 0.0) for piece in pieces]) + lines.finish()
 
 
 def cut(data: bytes, cuts: list[int]) -> list[bytes]:
@@ -35,15 +35,6 @@ def test_how_bytes_arrive_makes_no_difference(pieces: list[bytes]) -> None:
     whole = b"".join(pieces)
     assert assemble(pieces) == assemble([whole])
     assert assemble(pieces) == assemble([bytes([b]) for b in whole])
-
-
-@given(st.lists(st.sampled_from([b"a", b"\r", b"\n", b"bb", b"\r\n"]), max_size=30))
-def test_carriage_returns_are_the_same_in_any_segmentation(pieces: list[bytes]) -> None:
-    whole = b"".join(pieces)
-    assert assemble(pieces) == assemble([whole])
-    assert assemble(pieces).replace(b">", b"").replace(b"\n", b"") == whole.replace(
-        b"\r", b""
-    ).replace(b"\n", b"")
 
 
 @given(TEXTS, st.lists(st.integers(0, 1000), max_size=20))
@@ -63,15 +54,13 @@ def test_short_lines_are_whole_and_long_ones_keep_their_characters(
         assert [line[1:].decode() for line in lines] == expected
 
 
-def test_a_progress_bar_shows_each_step() -> None:
-    assert assemble([b"\r 10%\r 20%", b"\r", b" 30%\n", b"done\r\n\r\n"]) == (
-        b"> 10%\n> 20%\n> 30%\n>done\n>\n"
-    )
+def test_of_a_progress_bar_the_last_step_is_the_line() -> None:
+    assert assemble([b"\r 10%\r 20%", b"\r", b" 30%\n", b"done\r\n\r\n"]) == (b"> 30%\n>done\n>\n")
 
 
 def test_a_line_without_end_takes_bounded_memory() -> None:
     lines = LineAssembler(b"> ")
-    given_out = sum(len(lines.feed(b"x" * 50_000)) for _ in range(100))
+    given_out = sum(len(lines.feed(b"x" * 50_000, 0.0)) for _ in range(100))
     assert given_out > 100 * 50_000 - 64 * 1024
     assert len(lines.finish()) <= 64 * 1024 + 3
 
@@ -79,14 +68,24 @@ def test_a_line_without_end_takes_bounded_memory() -> None:
 @given(st.lists(st.binary(max_size=3000), max_size=40))
 def test_the_tail_is_the_end_whatever_came_before(pieces: list[bytes]) -> None:
     tail = Tail()
+    whole = b""
     for piece in pieces:
-        tail.feed(piece)
-    whole = b"".join(pieces)
+        plain = piece.replace(b"\r", b"")
+        tail.feed(plain)
+        whole += plain
     assert whole.endswith(tail.last())
     assert len(tail.last()) <= TAIL_BYTES
     assert len(tail.last().splitlines()) <= TAIL_LINES
     if len(whole) <= TAIL_BYTES and len(whole.splitlines()) <= TAIL_LINES:
         assert tail.last() == whole
+
+
+def test_of_a_progress_bar_the_tail_keeps_the_last_step() -> None:
+    bar = b"".join(b"\rstep %d" % n for n in range(100))
+    data = b"warning\n" + bar + b"\r\nTraceback\r\nValueError: 7\n"
+    assert last_lines(data) == b"warning\nstep 99\r\nTraceback\r\nValueError: 7\n"
+    assert last_lines(b"\rstep 1\rstep 2") == b"step 2"
+    assert last_lines(b"step 1\rstep 2\r") == b"step 2\r"
 
 
 def test_the_tail_keeps_the_last_lines_and_no_half_character() -> None:

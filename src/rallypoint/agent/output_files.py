@@ -14,7 +14,7 @@ from rallypoint.core.model import Outcome
 from rallypoint.core.ranks import id_of_rank
 from rallypoint.process.log_dir import path_text
 from rallypoint.process.logs_specs import DefaultLogsSpecs, LogsSpecs
-from rallypoint.process.std_map import check_ranks, parse_std_map
+from rallypoint.process.std_map import check_ranks, is_named, parse_std_map
 from rallypoint.process.streams import resolve_mode
 from rallypoint.process.worker_output import OutputSettings
 
@@ -69,13 +69,14 @@ def output_settings(config: AgentConfig) -> OutputSettings:
         output.mode,
         stdout_is_terminal=stdout_tty,
         stderr_is_terminal=stderr_tty,
-        workers=workers.count * config.rendezvous.max_nodes,
+        workers=shown_workers(config),
     )
     check_ranks(output.local_ranks_filter or (), workers.count, "--local-ranks-filter")
     return OutputSettings(
         mode=mode,
         role=workers.role,
         stderr_is_terminal=stderr_tty,
+        draws=output.draws,
         colour=stdout_tty and stderr_tty and output.colour,
         prefix_template=output.prefix_template,
         local_ranks_filter=output.local_ranks_filter,
@@ -83,6 +84,15 @@ def output_settings(config: AgentConfig) -> OutputSettings:
         stderr_filters=output.duplicate_stderr_filters,
         log_max_bytes=output.log_max_bytes,
     )
+
+
+def shown_workers(config: AgentConfig) -> int:
+    """How many workers of the world may write to consoles. Of a job of one node those that
+    `--local-ranks-filter` hides do not count: the output of one worker alone needs no prefix."""
+    count, nodes = config.workers.count, config.rendezvous.max_nodes
+    if nodes > 1:
+        return count * nodes
+    return sum(is_named(config.output.local_ranks_filter, rank, rank) for rank in range(count))
 
 
 def succeeded(end: JobEnd) -> bool:

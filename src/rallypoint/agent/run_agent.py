@@ -29,6 +29,11 @@ from rallypoint.process.scratch import Scratch
 from rallypoint.process.worker_output import WorkerOutputs
 from rallypoint.rendezvous.fence import WakeSelector, new_loop
 
+SHARED_INPUT = (
+    "several workers wait for input from this terminal, and a line that you type goes to the one "
+    "that reads it first: have one rank alone ask for input"
+)
+
 T = TypeVar("T")
 MakeObserver = Callable[[Relay], Observer]
 
@@ -144,6 +149,7 @@ async def _take_part(
     if telemetry is not None:
         part.agent.chronicle = telemetry.chronicle
     sidecars.relay.on_first_output = part.agent.chronicle.first_output
+    sidecars.relay.on_shared_input = partial(part.agent.say, "stdin", SHARED_INPUT)
 
     def ended(end: JobEnd) -> None:
         files.succeeded = succeeded(end)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 
+from rallypoint.agent.output_files import shown_workers
 from rallypoint.cli.render import render_event, render_event_json, render_status
 from rallypoint.config import AgentConfig, OutputMode
 from rallypoint.observe.observer import StatusView
@@ -53,7 +54,7 @@ class Console:
         self._show_node = not alone
         # Among lines that workers write past the relay, a status line would tear them.
         tidy = not self._json and not self._quiet and _mode(config) is OutputMode.PREFIX
-        self._shows_status = tidy and os.isatty(_STDERR)
+        self._shows_status = tidy and output.draws and os.isatty(_STDERR)
         self._told_wait = ""
 
     def event(self, event: AgentEvent) -> None:
@@ -101,7 +102,7 @@ def _mode(config: AgentConfig) -> OutputMode:
         config.output.mode,
         stdout_is_terminal=os.isatty(_STDOUT),
         stderr_is_terminal=os.isatty(_STDERR),
-        workers=config.workers.count * config.rendezvous.max_nodes,
+        workers=shown_workers(config),
     )
 
 

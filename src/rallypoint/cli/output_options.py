@@ -12,7 +12,7 @@ from rallypoint.config import OutputConfig, OutputMode
 from rallypoint.core.wording import shown
 from rallypoint.errors import UsageError
 from rallypoint.process.std_map import check_ranks, names_any, parse_std_map, rank_key
-from rallypoint.process.streams import colour_wanted
+from rallypoint.process.streams import colour_wanted, drawing_wanted
 
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
 Layout = Literal["torchrun", "rounds"]
@@ -47,6 +47,7 @@ def read_output(
         colour=colour_wanted(
             is_terminal=True, no_color=environ.get("NO_COLOR"), term=environ.get("TERM")
         ),
+        draws=drawing_wanted(term=environ.get("TERM")),
         local_ranks_filter=_ranks(ranks, workers) if ranks else None,
         duplicate_stdout_filters=_texts(scanned.get("--duplicate-stdout-filters")),
         duplicate_stderr_filters=_texts(scanned.get("--duplicate-stderr-filters")),

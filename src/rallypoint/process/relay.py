@@ -19,12 +19,13 @@ import select
 import socket
 import time
 from collections import deque
+from math import ceil, inf
 
 from msgspec import Struct, field
 
 from rallypoint.process import syscalls
 from rallypoint.process.relay_console import Console, open_consoles
-from rallypoint.process.relay_file import LogFile
+from rallypoint.process.relay_file import LogFile, LogFiles
 from rallypoint.process.relay_lines import LineAssembler, Tail
 from rallypoint.process.relay_messages import (
     MAX_PACKET,
@@ -35,12 +36,15 @@ from rallypoint.process.relay_messages import (
     FirstOutput,
     Report,
     Say,
+    SharedInput,
     ShowStatus,
     TailIs,
     WriteFailed,
     decode_request,
     encode,
 )
+from rallypoint.process.relay_region import Key, Worker
+from rallypoint.process.sessions import is_stopped
 
 STALL_S = 5.0
 _READ_BYTES = 64 * 1024
@@ -54,8 +58,10 @@ def run_relay(control: socket.socket, agent_pid: int) -> None:
 
 class _Stream(Struct, eq=False):
     fd: int
-    worker: tuple[int, int]  # round, local rank
+    worker: Worker
+    key: Key
     console: Console | None
+    is_shown: bool  # what it draws or does not finish is shown below the lines
     lines: LineAssembler | None
     file: LogFile | None
     copy: LogFile | None  # for the lines in which one of these is found
@@ -79,15 +85,21 @@ class _RelayLoop:
         self._poll = select.poll()
         self._watched: dict[int, int] = {}
         self._held: set[Console] = set()
+        self._now = time.monotonic()
+        self._due: dict[int, float] = {}  # when what a stream has not finished is looked at again
         self._streams: dict[int, _Stream] = {}
         self._tails: dict[tuple[int, int], Tail] = {}
-        self._copies: dict[bytes, LogFile] = {}
+        self._files = LogFiles(self._report_failure)
         self._failed_paths: set[bytes] = set()
         self._drains: list[_DrainMark] = []
         self._reports: deque[bytes] = deque()
         self._said = b""
         self._newest_heard = -1  # the round whose workers were last heard first
-        self._agent_lives = True
+        self._agent_lives, self._agent_pid = True, agent_pid
+        # The workers' standard input is ours, too: where it is a terminal, somebody may answer.
+        self._has_person = os.isatty(0)
+        self._asking: set[Worker] = set()
+        self._told_shared = False
         # A process that the agent's program forked by other means may hold the channel open.
         self._agent = syscalls.try_pidfd_open(agent_pid)
         if self._agent is not None:
@@ -99,13 +111,20 @@ class _RelayLoop:
         self._finish()
 
     def _turn(self) -> None:
-        """Wait for one or more descriptors and serve each once."""
+        """Wait for one or more descriptors, or for what time brings, and serve each once."""
         self._watch(self._control.fileno(), select.POLLIN, also_out=bool(self._reports))
+        next_s = min(self._due.values(), default=inf)
         for console in self._all_consoles:
             if console.is_full != (console in self._held):
                 self._hold(console, console.is_full)
-            self._watch(console.fd, 0, also_out=console.wants_write)
-        ready = dict(self._poll.poll())
+            writes_at = console.writes_at()
+            self._watch(console.fd, 0, also_out=writes_at <= self._now)
+            if self._now < writes_at < next_s:
+                next_s = writes_at
+        wait_ms = None if next_s == inf else ceil(max(0.0, next_s - self._now) * 1000)
+        ready = dict(self._poll.poll(wait_ms))
+        self._now = time.monotonic()
+        self._pause_if_stopped()
         # Streams before control: an answer about "until now" then has less to fetch.
         for fd in ready:
             stream = self._streams.get(fd)
@@ -113,6 +132,8 @@ class _RelayLoop:
                 # Whoever was served is last when a console that was behind takes bytes again.
                 self._streams[fd] = self._streams.pop(fd)
                 self._read(stream, 1)
+        for fd in [fd for fd, due in self._due.items() if due <= self._now]:
+            self._settle(self._streams[fd])
         for console in self._all_consoles:
             if console.fd in ready:
                 self._write(console)
@@ -136,6 +157,12 @@ class _RelayLoop:
         else:
             del self._watched[fd]
             self._poll.unregister(fd)
+
+    def _pause_if_stopped(self) -> None:
+        """After Ctrl-Z the terminal is the shell's."""
+        for console in self._all_consoles:
+            if console.has_rows:
+                console.pause(is_stopped(self._agent_pid))
 
     def _hold(self, console: Console, hold: bool) -> None:
         """Whoever writes to a console that is behind is not read from."""
@@ -197,10 +224,12 @@ class _RelayLoop:
         self._streams[fd] = _Stream(
             fd=fd,
             worker=worker,
+            key=(worker, request.fd),
             console=console,
+            is_shown=request.draws and console is not None and console.is_terminal,
             lines=LineAssembler(request.prefix) if request.lines else None,
-            file=self._open(request.path, request.max_bytes),
-            copy=self._open_copy(request.copy_to, request.max_bytes),
+            file=self._files.open(request.path, request.max_bytes),
+            copy=self._files.open_shared(request.copy_to, request.max_bytes),
             copy_if=request.copy_if,
             tail=tail,
         )
@@ -233,65 +262,67 @@ class _RelayLoop:
         if stream.tail is not None:
             stream.tail.feed(data)
         if stream.file is not None:
-            self._write_file(stream.file, data)
+            self._files.write(stream.file, data)
         if stream.console is None:
             return
         if stream.lines is None:
             stream.console.write_raw(data)
-        else:
-            self._show(stream, stream.console, stream.lines.feed(data))
+            return
+        stream.console.resume(stream.worker)
+        self._asking.discard(stream.worker)
+        self._show(stream, stream.console, stream.lines.feed(data, self._now))
+        if stream.is_shown or stream.lines.is_drawn:
+            self._settle(stream)
+
+    def _settle(self, stream: _Stream) -> None:
+        """Show what is no line, and what has become one with time."""
+        console, lines = stream.console, stream.lines
+        assert console is not None
+        assert lines is not None
+        self._show(stream, console, lines.settle(self._now))
+        due = lines.due_at()
+        self._due.pop(stream.fd, None)
+        if self._now < due < inf:
+            self._due[stream.fd] = due
+        if not stream.is_shown:
+            return
+        rows = lines.shown(self._now)
+        if rows and lines.is_prompt and self._has_person:
+            self._ask(stream.worker, console, lines.take_prompt())
+            rows = []
+        console.show(stream.key, rows)
+
+    def _ask(self, worker: Worker, console: Console, prompt: bytes) -> None:
+        console.ask(worker, prompt)
+        self._asking.add(worker)
+        if len(self._asking) > 1 and not self._told_shared:
+            self._told_shared = True
+            self._report(SharedInput())
 
     def _show(self, stream: _Stream, console: Console, lines: bytes) -> None:
         console.write_lines(lines)
         if stream.copy is not None and stream.lines is not None:
             found = stream.lines.matching(lines, stream.copy_if)
             if found:
-                self._write_file(stream.copy, found)
+                self._files.write(stream.copy, found)
 
     def _end(self, stream: _Stream) -> None:
         if stream.console is not None and stream.lines is not None:
             self._show(stream, stream.console, stream.lines.finish())
+            stream.console.show(stream.key, [])
+            self._asking.discard(stream.worker)
+        self._due.pop(stream.fd, None)
         del self._streams[stream.fd]
         self._watch(stream.fd, 0)
         os.close(stream.fd)
         for file in (stream.file, stream.copy):
             if file is not None:
-                self._close(file)
+                self._files.close(file)
 
     # --- what can fail: files and consoles
 
-    def _open(self, path: bytes, max_bytes: int) -> LogFile | None:
-        try:
-            return LogFile(path, max_bytes) if path else None
-        except OSError as error:
-            self._report_failure(path, error.errno)
-            return None
-
-    def _open_copy(self, path: bytes, max_bytes: int) -> LogFile | None:
-        """One file for all that write there, so that rotating it is one's own business."""
-        shared = self._copies.get(path)
-        if shared is not None:
-            shared.users += 1
-            return shared
-        opened = self._open(path, max_bytes)
-        if opened is not None:
-            self._copies[path] = opened
-        return opened
-
-    def _close(self, file: LogFile) -> None:
-        file.users -= 1
-        if file.users == 0:
-            self._copies.pop(file.path, None)
-            file.close()
-
-    def _write_file(self, file: LogFile, data: bytes) -> None:
-        try:
-            file.write(data)
-        except OSError as error:
-            self._report_failure(file.path, error.errno)
-
     def _write(self, console: Console) -> None:
-        console.write_some()
+        console.write_some(self._now)
         if console.failure is not None:
             self._report_failure(console.name.encode(), console.failure)
             console.failure = None
@@ -339,10 +370,10 @@ class _RelayLoop:
         for console in self._all_consoles:
             console.show_status(b"")
         stalled_at = time.monotonic() + STALL_S
-        while any(console.wants_write for console in self._all_consoles):
+        while any(console.writes_at() < inf for console in self._all_consoles):
             poll = select.poll()
             for console in self._all_consoles:
-                if console.wants_write:
+                if console.writes_at() < inf:
                     poll.register(console.fd, select.POLLOUT)
             ready = dict(poll.poll(max(0.0, stalled_at - time.monotonic()) * 1000))
             if not ready:

@@ -28,6 +28,7 @@ from rallypoint.process.relay_messages import (
     FirstOutput,
     Request,
     Say,
+    SharedInput,
     ShowStatus,
     TailIs,
     WriteFailed,
@@ -53,6 +54,8 @@ class Relay(Struct, eq=False):
     on_first_output: Callable[[int], None] | None = None
     """Called in the loop, once for each round, when the first byte of any of its workers came
     through; a stream that the worker inherits or writes to its file does not come through."""
+    on_shared_input: Callable[[], None] | None = None
+    """Called in the loop, once, when several workers ask for input at one terminal."""
     _queue: deque[tuple[bytes, int]] = field(default_factory=deque)  # packet, fd or -1
     _status: bytes | None = None
     _asks: dict[int, asyncio.Future[bytes]] = field(default_factory=dict)
@@ -99,12 +102,21 @@ class Relay(Struct, eq=False):
         return self._lost
 
     def add(
-        self, *, round_number: int, local_rank: int, stream: Std, route: ToRelay, prefix: bytes
+        self,
+        *,
+        round_number: int,
+        local_rank: int,
+        stream: Std,
+        route: ToRelay,
+        prefix: bytes,
+        draws: bool = True,
     ) -> int:
         """The write end of a new pipe, to become the worker's stdout or stderr.
 
         The caller closes it once the worker has it: the stream ends with its last writer.
-        If the relay was lost, it is the agent's own stream instead: output beats decoration.
+        Without `draws` a terminal is treated as a file is: of a line that is drawn its last state
+        is written. If the relay was lost, it is the agent's own stream instead: output beats
+        decoration.
         """
         fd = 1 if stream is Std.OUT else 2
         if self._lost:
@@ -120,6 +132,7 @@ class Relay(Struct, eq=False):
             path=os.fsencode(route.path),
             keep_tail=route.keep_tail,
             max_bytes=route.max_bytes,
+            draws=draws,
             copy_to=os.fsencode(route.copies.path) if route.copies else b"",
             copy_if=tuple(map(os.fsencode, route.copies.texts)) if route.copies else (),
         )
@@ -289,6 +302,9 @@ class Relay(Struct, eq=False):
                 case FirstOutput(round_number):
                     if self.on_first_output is not None:
                         self.on_first_output(round_number)
+                case SharedInput():
+                    if self.on_shared_input is not None:
+                        self.on_shared_input()
                 case WriteFailed(path, number):
                     if self._on_storage_error is not None:
                         self._on_storage_error(os.fsdecode(path), number)

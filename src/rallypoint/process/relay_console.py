@@ -1,4 +1,5 @@
-"""One console of the relay: ordered bytes out, whole lines kept whole, a status line at the end.
+"""One console of the relay: ordered bytes out, whole lines kept whole, and the rows below them that
+a terminal shows (`relay_region.py`).
 
 Writing never waits for a reader: a terminal or a pipe is opened a second time, non-blocking,
 since the descriptor that was inherited is shared with programs that expect it to block. Where that
@@ -11,6 +12,9 @@ import errno
 import os
 import stat
 from collections import deque
+from math import inf
+
+from rallypoint.process.relay_region import Key, Region, Worker
 
 # A writer whose console is this far behind is not read from: its pipe fills, and it waits.
 BACKLOG_LIMIT = 256 * 1024
@@ -19,9 +23,7 @@ _PIECE = 4096  # PIPE_BUF: written whole, or poll would not have said writable
 _FILE_PIECE = 64 * 1024
 _AT_ONCE = 64 * 1024  # what one call may write, so that whoever else is ready has a turn
 _GONE = frozenset({errno.EPIPE, errno.EIO, errno.EBADF, errno.ENXIO, errno.ECONNRESET})
-_CLEAR = b"\r\x1b[2K"
-# Without automatic margins a text that is too wide is cut by the terminal, not wrapped.
-_STATUS = b"\x1b[?7l%s\x1b[?7h"
+_LINES_WAIT = 64 * 1024  # of more lines none waits for the next painting
 
 
 class Console:
@@ -33,16 +35,17 @@ class Console:
     """
 
     __slots__ = (
+        "_asking",
         "_at_line_start",
         "_control",
         "_gone",
         "_head",
+        "_paused",
         "_piece",
         "_pieces",
         "_queue",
+        "_region",
         "_reported",
-        "_status",
-        "_status_shown",
         "accepted",
         "backlog",
         "failure",
@@ -64,8 +67,9 @@ class Console:
         self.backlog = 0
         self.accepted = 0  # bytes ever taken; with the backlog it tells what is through
         self._at_line_start = True
+        self._asking: Worker | None = None
         self._control = b""
-        self._status = self._status_shown = b""
+        self._region, self._paused = Region(), False
         self._gone = self._reported = False
         self.failure: int | None = None
 
@@ -78,11 +82,25 @@ class Console:
         return self.accepted - self.backlog
 
     @property
-    def wants_write(self) -> bool:
-        if self._queue or self._control:
-            return True
-        drawable = self._at_line_start or self._status_shown
-        return bool(drawable) and self._status != self._status_shown
+    def has_rows(self) -> bool:
+        """Whether there is anything to show below the lines."""
+        return self._region.is_painted or self._region.due_at() < inf
+
+    def pause(self, paused: bool) -> None:
+        """While another program has the terminal, nothing is painted there, nor erased."""
+        if paused:
+            self._region.forget()
+        self._paused = paused
+
+    def writes_at(self) -> float:
+        """From when on there is something to write; -inf: now, inf: nothing."""
+        if self._control or self.backlog >= _LINES_WAIT:
+            return -inf
+        if self._queue:
+            return self._region.lines_due_at()
+        if self._paused or not self._at_line_start:
+            return inf
+        return self._region.due_at()
 
     def write_raw(self, data: bytes) -> None:
         """Append bytes as they are."""
@@ -93,38 +111,68 @@ class Console:
             self._at_line_start = data.endswith(b"\n")
 
     def write_lines(self, lines: bytes) -> None:
-        """Append whole lines; if raw bytes left a line open, it is closed first."""
-        if lines and not self._at_line_start:
+        """Append whole lines; if anything left a line open, it is closed first."""
+        if lines:
+            self._close_line()
+            self.write_raw(lines)
+
+    def ask(self, worker: Worker, prompt: bytes) -> None:
+        """Append what a worker waits behind for a person's answer. The line stays open, and nothing
+        is shown below it, until somebody has something else to write."""
+        self.resume(worker)
+        self._close_line()
+        self.write_raw(prompt)
+        self._asking = worker
+
+    def resume(self, worker: Worker) -> None:
+        """The worker has more to write: the answer to its prompt, if any, has ended the line."""
+        if self._asking == worker:
+            self._at_line_start, self._asking = True, None
+
+    def _close_line(self) -> None:
+        if not self._at_line_start:
             self.write_raw(b"\n")
-        self.write_raw(lines)
+        self._asking = None
 
     def show_status(self, text: bytes) -> None:
         """Replace the status line; only a terminal has one."""
         if self.is_terminal and not self._gone:
-            self._status = text
+            self._region.show_status(text)
 
-    def write_some(self) -> None:
-        """Write a few pieces. Call when the descriptor is writable; never raises OSError."""
+    def show(self, key: Key, rows: list[bytes]) -> None:
+        """Replace what is shown of a stream below the lines."""
+        if self.is_terminal and not self._gone and self._region.show(key, rows):
+            self._close_line()
+
+    def write_some(self, now: float) -> None:
+        """Write a few pieces, and what is below the lines when it is due. Call when the descriptor
+        is writable; never raises OSError."""
         try:
-            if self._status_shown and (self._queue or self._status != self._status_shown):
-                self._control += _CLEAR
-                self._status_shown = b""
+            if self._queue:
+                self._control += self._region.erase(self._size()[0])
             self._write_control()
             for _ in range(self._pieces):
                 if not self._queue:
                     break
                 self._write_piece()
-            if not self._queue and self._at_line_start and self._status != self._status_shown:
-                self._control += _STATUS % self._status
-                self._status_shown = self._status
+            if not self._queue and self.writes_at() <= now:
+                self._control += self._region.paint(*self._size(), now)
             self._write_control()
         except BlockingIOError:
             return
         except OSError as error:
             self._fail(error.errno or errno.EIO)
 
+    def _size(self) -> tuple[int, int]:
+        """Columns and rows; a terminal that nobody has told its size (`docker run -t`) has none."""
+        try:
+            columns, rows = os.get_terminal_size(self.fd)
+        except OSError:
+            return 80, 24
+        return columns or 80, rows or 24
+
     def _write_control(self) -> None:
-        """Write what erases or draws the status line; BlockingIOError if not all goes through."""
+        """Write what erases or paints rows; BlockingIOError if not all goes through."""
         while self._control:
             self._control = self._control[os.write(self.fd, self._control) :]
 
@@ -146,7 +194,7 @@ class Console:
         self._queue.clear()
         self._control = b""
         self._head = self.backlog = 0
-        self._status = self._status_shown = b""
+        self._region = Region()
         self._gone = number in _GONE
         if not self._reported:
             self.failure, self._reported = number, True

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable
 
 from rallypoint.files import open_named
 
@@ -88,6 +89,47 @@ class LogFile:
         fresh = _open(self.path)
         os.close(self._fd)
         self._fd, self._size, self._whole = fresh, 0, True
+
+
+class LogFiles:
+    """The files of one relay. What fails is told to `on_failure`, with the path and the errno."""
+
+    def __init__(self, on_failure: Callable[[bytes, int | None], None]) -> None:
+        self._on_failure = on_failure
+        self._shared: dict[bytes, LogFile] = {}
+
+    def open(self, path: bytes, max_bytes: int) -> LogFile | None:
+        """None without a path, and where it can't be opened."""
+        try:
+            return LogFile(path, max_bytes) if path else None
+        except OSError as error:
+            self._on_failure(path, error.errno)
+            return None
+
+    def open_shared(self, path: bytes, max_bytes: int) -> LogFile | None:
+        """One file for all that write there, so that rotating it is one's own business."""
+        shared = self._shared.get(path)
+        if shared is not None:
+            shared.users += 1
+            return shared
+        opened = self.open(path, max_bytes)
+        if opened is not None:
+            self._shared[path] = opened
+        return opened
+
+    def write(self, file: LogFile, data: bytes) -> None:
+        """Append."""
+        try:
+            file.write(data)
+        except OSError as error:
+            self._on_failure(file.path, error.errno)
+
+    def close(self, file: LogFile) -> None:
+        """Once for each `open` and `open_shared` that gave it."""
+        file.users -= 1
+        if file.users == 0:
+            self._shared.pop(file.path, None)
+            file.close()
 
 
 def _open(path: bytes) -> int:

@@ -1,54 +1,112 @@
 """Bytes of a stream cut into whole lines, in bounded memory, and the last few of them.
 
-Pure: bytes in, bytes out. A line ends with a line feed, or with a carriage return that stands
-alone, so that a progress bar is seen as it moves instead of once at the end. A line longer than
-the limit is given out in pieces, each a line of its own, never cut inside a UTF-8 character.
+Pure: bytes and times in, bytes out. A line ends with a line feed; of one that was drawn, as
+progress bars are, the last state is the line (`relay_drawing.py`). A line longer than the limit is
+given out in pieces, each a line of its own, never cut inside a UTF-8 character.
 """
 
 from __future__ import annotations
 
 import re
+from math import inf
+
+from rallypoint.process.relay_drawing import (
+    Drawing,
+    cut,
+    draws,
+    unfinished_escape,
+    without_empty_end,
+)
 
 LINE_LIMIT = 64 * 1024
+QUIET_S = 0.2
+"""An unfinished line is shown when nothing was added to it for so long."""
 TAIL_LINES = 20
 TAIL_BYTES = 8 * 1024
 _DUMP = re.compile(rb"Fatal Python error: |Current thread 0x")
-
-_RETURNS_OF_EMPTY_LINE = re.compile(rb"(?m)^\r+(?![\r\n])")
-_RETURNS = re.compile(rb"\r+\n?")
+_PROMPT = re.compile(rb"[>:?)\]] ?\Z")
 
 
 class LineAssembler:
-    """Puts a prefix before each whole line of one stream; holds at most one unfinished line."""
+    """Puts a prefix before each whole line of one stream; holds at most one unfinished line, or
+    what the stream draws. Times are seconds of any clock that only goes forward."""
 
-    __slots__ = ("_held", "_limit", "_prefix")
+    __slots__ = ("_drawing", "_fed_s", "_held", "_limit", "_prefix")
 
     def __init__(self, prefix: bytes, limit: int = LINE_LIMIT) -> None:
         if limit < 4:
             raise ValueError("a UTF-8 character needs up to 4 bytes")
         self._prefix, self._limit, self._held = prefix, limit, b""
+        self._drawing: Drawing | None = None
+        self._fed_s = 0.0
 
-    def feed(self, data: bytes) -> bytes:
+    def feed(self, data: bytes, now: float) -> bytes:
         """The lines that `data` completes, each with its prefix and a line feed."""
-        text = self._held + data
-        # A final carriage return is undecided: the line feed may be in the next piece.
-        undecided = text.endswith(b"\r")
-        if b"\r" in text:
-            text = _break_at_carriage_returns(text.rstrip(b"\r"))
-        *lines, rest = text.split(b"\n")
+        self._fed_s = now
         out: list[bytes] = []
-        for line in lines:
-            out.extend(self._pieces(line))
-        while len(rest) > self._limit:
-            piece, rest = _cut(rest, self._limit)
-            out.append(piece)
-        self._held = rest + b"\r" if undecided else rest
+        if self._drawing is not None:
+            row, end, data = data.partition(b"\n")
+            out = self._draw(row + end, now)
+        if self._drawing is None:
+            data = self._held + data
+            if b"\r\n" in data:
+                data = data.replace(b"\r\n", b"\n")
+            if draws(data):
+                self._held = b""
+            else:
+                plain = without_empty_end(data)
+                out += self._plain(plain)
+                data = data[len(plain) :]
+        if data:
+            out += self._draw(data, now)
         return self._lines(out)
 
+    @property
+    def is_drawn(self) -> bool:
+        """Whether `settle` may have something to do."""
+        return self._drawing is not None
+
+    def due_at(self) -> float:
+        """When `settle` or `shown` will say something else, if nothing is fed before; or inf."""
+        if self._drawing is not None:
+            return self._drawing.settles_at()
+        return self._fed_s + QUIET_S if self._held else inf
+
+    def settle(self, now: float) -> bytes:
+        """The lines that time completes: rows that were drawn and are left alone since."""
+        if self._drawing is None:
+            return b""
+        lines = self._drawing.settle(now)
+        self._stop_drawing()
+        return self._lines(lines)
+
+    def shown(self, now: float) -> list[bytes]:
+        """What a terminal shows of the stream besides its lines: what it draws, or a line that it
+        does not finish. Each with the prefix."""
+        if self._drawing is not None:
+            rows = self._drawing.rows
+        else:
+            rows = [self._held] if self._held and self._fed_s + QUIET_S <= now else []
+        return [self._prefix + row for row in rows]
+
+    @property
+    def is_prompt(self) -> bool:
+        """Whether the unfinished line looks like a question to who sits at the terminal."""
+        return self._drawing is None and _PROMPT.search(self._held[-2:]) is not None
+
+    def take_prompt(self) -> bytes:
+        """The unfinished line with its prefix, for a terminal; it is not given out again."""
+        prompt, self._held = self._prefix + self._held, b""
+        return prompt
+
     def finish(self) -> bytes:
-        """The unfinished last line, if any, with a line feed of ours; nothing is held after."""
-        rest, self._held = self._held.removesuffix(b"\r"), b""
-        return self._lines(self._pieces(rest)) if rest else b""
+        """What is unfinished, if anything, with a line feed of ours; nothing is held after."""
+        if self._drawing is not None:
+            rest = self._drawing.finish()
+        else:
+            rest = self._pieces(self._held) if self._held else []
+        self._drawing, self._held = None, b""
+        return self._lines(rest)
 
     def matching(self, lines: bytes, texts: tuple[bytes, ...]) -> bytes:
         """Those of `lines`, which came from here, with one of `texts` behind the prefix."""
@@ -61,34 +119,39 @@ class LineAssembler:
             if any(line.find(text, begin) >= 0 for text in texts)
         )
 
+    def _draw(self, data: bytes, now: float) -> list[bytes]:
+        if self._drawing is None:
+            self._drawing = Drawing(self._limit)
+        lines = self._drawing.feed(data, now)
+        self._stop_drawing()
+        return lines
+
+    def _stop_drawing(self) -> None:
+        """From here on it is lines again, if nothing that is drawn is left."""
+        if self._drawing is not None and self._drawing.is_plain:
+            self._held, self._drawing = self._drawing.rest, None
+
+    def _plain(self, text: bytes) -> list[bytes]:
+        *lines, rest = text.split(b"\n")
+        out: list[bytes] = []
+        for line in lines:
+            out.extend(self._pieces(line))
+        while len(rest) > self._limit and len(rest) - unfinished_escape(rest) > self._limit:
+            piece, rest = cut(rest, self._limit)
+            out.append(piece)
+        self._held = rest
+        return out
+
     def _pieces(self, line: bytes) -> list[bytes]:
         pieces = []
         while len(line) > self._limit:
-            piece, line = _cut(line, self._limit)
+            piece, line = cut(line, self._limit)
             pieces.append(piece)
         pieces.append(line)
         return pieces
 
     def _lines(self, lines: list[bytes]) -> bytes:
         return b"".join([self._prefix + line + b"\n" for line in lines])
-
-
-def _break_at_carriage_returns(text: bytes) -> bytes:
-    """Line feeds instead of carriage returns; those that would end an empty line vanish.
-
-    `text` starts where a line starts and does not end with a carriage return.
-    """
-    return _RETURNS.sub(b"\n", _RETURNS_OF_EMPTY_LINE.sub(b"", text))
-
-
-def _cut(line: bytes, limit: int) -> tuple[bytes, bytes]:
-    """`line` at the last start of a UTF-8 character that is not beyond `limit`."""
-    at = limit
-    while at > limit - 4 and line[at] & 0xC0 == 0x80:
-        at -= 1
-    # Four continuation bytes in a row are no UTF-8: cut anywhere.
-    at = at if line[at] & 0xC0 != 0x80 else limit
-    return line[:at], line[at:]
 
 
 class Tail:
@@ -109,7 +172,8 @@ class Tail:
 
 
 def last_lines(data: bytes) -> bytes:
-    """The end of `data` within a tail's bounds; a line that the bound cuts loses its beginning.
+    """The end of `data` within a tail's bounds; a line that the bound cuts loses its beginning, and
+    what a carriage return let be overwritten is left out.
 
     What Python dumps at a fatal signal is kept from its header on, or from the thread that crashed,
     however many lines that are: the frame that matters comes first.
@@ -118,7 +182,8 @@ def last_lines(data: bytes) -> bytes:
     # A cut may have hit the middle of a character.
     while len(data) > len(end) and end and end[0] & 0xC0 == 0x80:
         end = end[1:]
-    lines = end.splitlines(keepends=True)
+    rows = end.splitlines(keepends=True)
+    lines = [row for row in rows[:-1] if not row.endswith(b"\r")] + rows[-1:]
     start = max(0, len(lines) - TAIL_LINES)
     dump = next((n for n, line in enumerate(lines) if _DUMP.match(line)), len(lines))
     return b"".join(lines[min(start, max(0, dump - TAIL_LINES // 2)) :])

@@ -18,7 +18,8 @@ class AddStream(msgspec.Struct, frozen=True, tag="add"):
     """Empty this pipe. `fd` is the console (1 or 2), or 0 for none; `lines` says that the
     console gets whole lines behind `prefix` instead of raw bytes; an empty `path` is no file, and
     `max_bytes` 0 no limit of one. Lines for the console in which one of `copy_if` is found also go
-    to the file `copy_to`, which streams share."""
+    to the file `copy_to`, which streams share. `draws` lets a terminal redraw what the stream does
+    not finish."""
 
     round_number: int
     local_rank: int
@@ -28,6 +29,7 @@ class AddStream(msgspec.Struct, frozen=True, tag="add"):
     path: bytes
     keep_tail: bool
     max_bytes: int = 0
+    draws: bool = True
     copy_to: bytes = b""
     copy_if: tuple[bytes, ...] = ()
 
@@ -84,8 +86,12 @@ class FirstOutput(msgspec.Struct, frozen=True, tag="first"):
     round_number: int
 
 
+class SharedInput(msgspec.Struct, frozen=True, tag="input"):
+    """Several workers ask for input at this terminal. Said once."""
+
+
 Request: TypeAlias = AddStream | ShowStatus | Say | AskTail | AskDrain
-Report: TypeAlias = TailIs | Drained | WriteFailed | FirstOutput
+Report: TypeAlias = TailIs | Drained | WriteFailed | FirstOutput | SharedInput
 
 
 def encode(message: Request | Report) -> bytes:

@@ -75,8 +75,26 @@ def kill_member(member: Member, *, pidfd_open: syscalls.PidfdOpen = syscalls.pid
         os.close(fd)
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether a signal, such as that of Ctrl-Z, has stopped this process."""
+    stat = _read_stat(pid)
+    return stat is not None and stat[0] == b"T"
+
+
 def _read_member(pid: int) -> Member | None:
-    """The process if it is alive. Fields as in proc_pid_stat(5)."""
+    """The process if it is alive."""
+    stat = _read_stat(pid)
+    if stat is None:
+        return None
+    state, _ppid, pgid, sid, *rest = stat
+    threads = int(rest[13])
+    if state in (b"Z", b"X", b"x") and threads <= 1:
+        return None  # With more threads, only the first has exited: the process lives.
+    return Member(pid, int(pgid), int(sid))
+
+
+def _read_stat(pid: int) -> list[bytes] | None:
+    """The fields of proc_pid_stat(5) from the state on; None: there is no such process."""
     try:
         fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -86,8 +104,4 @@ def _read_member(pid: int) -> Member | None:
     except OSError:
         return None
     # The command name may hold spaces and parentheses; what follows the last one does not.
-    state, _ppid, pgid, sid, *rest = stat[stat.rfind(b")") + 2 :].split(b" ", 18)
-    threads = int(rest[13])
-    if state in (b"Z", b"X", b"x") and threads <= 1:
-        return None  # With more threads, only the first has exited: the process lives.
-    return Member(pid, int(pgid), int(sid))
+    return stat[stat.rfind(b")") + 2 :].split(b" ", 18)

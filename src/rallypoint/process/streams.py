@@ -127,6 +127,11 @@ def colour_wanted(*, is_terminal: bool, no_color: str | None, term: str | None) 
     return is_terminal and not no_color and term != "dumb"
 
 
+def drawing_wanted(*, term: str | None) -> bool:
+    """Whether a terminal can redraw what stands there already; `term` is TERM, if set."""
+    return term != "dumb"
+
+
 def line_prefix(
     console: Console,
     *,

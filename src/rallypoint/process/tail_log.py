@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import TextIO
 
@@ -85,7 +86,8 @@ class TailLog:
     def _look(self) -> None:
         for file in self._files:
             while data := file.read():
-                self._pass_on(file, file.lines.feed(data))
+                self._pass_on(file, file.lines.feed(data, time.monotonic()))
+            self._pass_on(file, file.lines.settle(time.monotonic()))
 
     def _pass_on(self, file: _Followed, lines: bytes) -> None:
         if not lines:

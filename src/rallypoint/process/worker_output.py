@@ -35,6 +35,8 @@ class OutputSettings(Struct, frozen=True):
     role: str
     stderr_is_terminal: bool
     colour: bool = False
+    draws: bool = True
+    """Whether a terminal may redraw what a worker draws."""
     prefix_template: str | None = None
     local_ranks_filter: tuple[int | str, ...] | None = None
     """The only workers that reach the console, if given; a global rank is written "g12"."""
@@ -170,6 +172,7 @@ class WorkerOutputs(Struct, eq=False):
                     stream=stream,
                     route=route,
                     prefix=prefix,
+                    draws=self.settings.draws,
                 )
 
     async def tail(self, round_number: int, local_rank: int) -> tuple[str, ...]:
