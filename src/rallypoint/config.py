@@ -57,6 +57,18 @@ class OutputMode(Enum):
     PREFIX = "prefix"
 
 
+class FailureReport(Enum):
+    """Which nodes print the whole report of a failure; the others print one line.
+
+    AUTO is ALL in a round of up to four nodes, else the node of the failed worker and rank 0's.
+    """
+
+    AUTO = "auto"
+    ALL = "all"
+    RANK0 = "rank0"
+    NONE = "none"
+
+
 class OnJoin(Enum):
     """What late nodes do to a running round: RESTART grows it, HOLD waits until it ends anyway,
     AT_CHECKPOINT asks the workers for a checkpoint and grows it when they have saved one."""
@@ -309,6 +321,7 @@ class OutputConfig(Struct, frozen=True, kw_only=True):
 
     mode: OutputMode = OutputMode.AUTO
     quiet: bool = False
+    report: FailureReport = FailureReport.AUTO
     log_format: Literal["text", "json"] = "text"
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"] = "INFO"
     """The least level of the agent's own lines that are shown (LOGLEVEL)."""

@@ -36,3 +36,22 @@ def test_A7_a_healthy_node_names_the_worker_of_another(
         text = "\n".join(rest)
         assert "error: ValueError: the batch is empty" in text
         assert "Traceback (most recent call last):" in text
+
+
+def test_of_five_nodes_only_the_failed_workers_and_rank_0s_print_the_whole_report(
+    cluster: Cluster,
+) -> None:
+    cluster.options |= AS_TEXT | {"nnodes": 5, "log_dir": "logs", "redirects": "2"}
+    agents = cluster.agents(*"abcde")
+    workers = cluster.wait_workers(5)
+    cluster.order("raise ValueError('the batch is empty')", rank=2)
+    assert [agent.wait_exit() for agent in agents] == [1] * 5
+    assert [worker.node for worker in workers] == list("abcde")
+    for agent in agents:
+        ours = "\n".join(agent.lines)
+        first, *rest = ours[ours.index("rallypoint: job job failed: rank 2 (node c") :].splitlines()
+        if agent.name in "ac":
+            assert "    error: ValueError: the batch is empty" in rest
+        else:
+            assert re.search(r"; log: .*/stderr.log \(on c\)$", first)
+            assert rest == []

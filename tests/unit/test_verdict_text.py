@@ -110,6 +110,13 @@ def test_A7_without_any_trace_the_advice_is_to_keep_one() -> None:
     assert "what to do" not in lines(replace(FAILED, cause=told))[-1]
 
 
+def test_a_report_of_one_line_names_the_log_file() -> None:
+    (line,) = verdict_lines(FAILED, whole=False, zone=UTC)
+    assert line == f"{lines(FAILED)[0]}; log: {KILLED.log_file} (on gpu4)"
+    unlogged = replace(FAILED, cause=replace(KILLED, log_file=""))
+    assert verdict_lines(unlogged, whole=False, zone=UTC) == (lines(FAILED)[0],)
+
+
 def test_A7_only_a_program_that_was_not_found_is_looked_for() -> None:
     absent = replace(RAISED, exit_code=127, message="exit code 127", detail=())
     assert "check that the program exists" in lines(replace(FAILED, cause=absent))[-1]

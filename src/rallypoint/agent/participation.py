@@ -27,7 +27,7 @@ from rallypoint.coordinator.listen import OWN_FILES, raise_open_files_limit
 from rallypoint.coordinator.server import Coordinator
 from rallypoint.core.group_events import Finish
 from rallypoint.core.job_events import Record
-from rallypoint.core.model import Candidate, SharedSettings, WorkerFailure
+from rallypoint.core.model import Assignment, Candidate, SharedSettings, WorkerFailure
 from rallypoint.core.ranks import id_of_rank
 from rallypoint.core.wording import part_of
 from rallypoint.errors import InfrastructureError, InvariantError
@@ -88,6 +88,9 @@ class JobEnd(Struct, frozen=True):
     """The first signal that this agent got, if any."""
     error: Exception | None = None
     """What a handler raised, if that was the end."""
+    node: str = ""
+    place: Assignment | None = None
+    """This node's in the newest round, if it ever had one."""
 
 
 class Participation:
@@ -145,9 +148,18 @@ class Participation:
             finish = await agent.finished
             run_id = self._config.rendezvous.run_id
             elapsed_s = time.monotonic() - began_at
-            failures, caught = agent.failures, self._caught
-            error = getattr(self._session, "error", None)
-            end = JobEnd(finish, run_id, agent.round, elapsed_s, {}, failures, caught, error)
+            newest = agent.chronicle.timeline.newest
+            end = JobEnd(
+                finish,
+                run_id,
+                agent.round,
+                elapsed_s,
+                failures=agent.failures,
+                caught=self._caught,
+                error=getattr(self._session, "error", None),
+                node=agent.chronicle.node,
+                place=newest.assignment if newest is not None else None,
+            )
             on_end(end)
         finally:
             meeting.cancel()

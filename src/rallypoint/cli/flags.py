@@ -179,6 +179,12 @@ OUTPUT = (
         " several workers (auto)",
     ),
     _new("--quiet", "", "say nothing unless something fails"),
+    _new(
+        "--report",
+        "auto|all|rank0|none",
+        "nodes that print the whole report of a failure; the others print one line; auto: all of up"
+        " to four nodes, else rank 0's and that of the failed worker (auto)",
+    ),
     _new("--log-format", "text|json", "form of the agent's own lines (text)"),
     Flag("--log-dir", "DIR", "where redirected output and error files go (a temporary folder)"),
     _new(

@@ -8,7 +8,7 @@ from typing import Literal, cast
 
 from rallypoint.cli import values
 from rallypoint.cli.scan import Scanned, Value
-from rallypoint.config import OutputConfig, OutputMode
+from rallypoint.config import FailureReport, OutputConfig, OutputMode
 from rallypoint.core.wording import shown
 from rallypoint.errors import UsageError
 from rallypoint.process.std_map import check_ranks, names_any, parse_std_map, rank_key
@@ -29,6 +29,7 @@ def read_output(
     notices: list[str],
 ) -> OutputConfig:
     """The output of a node with so many workers. Appends to `notices`. Raises UsageError."""
+    report = scanned.get("--report")
     mode, form = scanned.get("--output"), scanned.get("--log-format")
     log_dir, layout = scanned.get("--log-dir"), scanned.get("--log-layout")
     redirects, tee = scanned.get("--redirects"), scanned.get("--tee")
@@ -37,6 +38,9 @@ def read_output(
     output = OutputConfig(
         mode=OutputMode(values.choice(mode, [m.value for m in OutputMode]) if mode else "auto"),
         quiet=scanned.on("--quiet"),
+        report=FailureReport(values.choice(report, [r.value for r in FailureReport]))
+        if report
+        else FailureReport.AUTO,
         log_format=cast(Literal["text", "json"], chosen),
         log_level=_log_level(environ),
         log_dir=(log_dir.text or None) if log_dir else None,

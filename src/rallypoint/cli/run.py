@@ -47,7 +47,7 @@ def _take_part(config: AgentConfig) -> int:
     from rallypoint.cli.console import Console
     from rallypoint.cli.job_report import JobReport
     from rallypoint.cli.verdict_text import verdict_json, verdict_lines
-    from rallypoint.cli.verdict_view import verdict_view
+    from rallypoint.cli.verdict_view import prints_whole, verdict_view
     from rallypoint.process.relay_client import Relay
 
     report = JobReport(config)
@@ -66,7 +66,9 @@ def _take_part(config: AgentConfig) -> int:
         if config.output.log_format == "json":
             console.line(verdict_json(view))
         else:
-            console.line(*verdict_lines(view, quiet=config.output.quiet))
+            output, max_nodes = config.output, config.rendezvous.max_nodes
+            whole = prints_whole(output.report, end, max_nodes)
+            console.line(*verdict_lines(view, quiet=output.quiet, whole=whole))
 
     gc.freeze()
     gc.enable()

@@ -65,11 +65,11 @@ class VerdictView(Struct, frozen=True):
 
 
 def verdict_lines(
-    view: VerdictView, *, quiet: bool = False, zone: tzinfo | None = None
+    view: VerdictView, *, quiet: bool = False, whole: bool = True, zone: tzinfo | None = None
 ) -> tuple[str, ...]:
     """The last lines, first the one that says it all. A success is one line, or none if quiet:
     but who starts nothing always says so, for a script that runs a job again by mistake shows
-    nothing else of it."""
+    nothing else of it. A failure is one line, too, if not `whole`."""
     name = job_name(view.run_id)
     job = f"{PROGRAM}: {name}"
     if view.ended_s_ago is not None:
@@ -78,7 +78,10 @@ def verdict_lines(
         first = f"{PROGRAM}: nothing was started: {name} {when}"
         if view.outcome is Outcome.SUCCEEDED:
             return (first, _INDENT + _RUN_AGAIN)
-        return (first, *verdict_lines(replace(view, ended_s_ago=None), quiet=quiet, zone=zone))
+        return (
+            first,
+            *verdict_lines(replace(view, ended_s_ago=None), quiet=quiet, whole=whole, zone=zone),
+        )
     if view.outcome is Outcome.SUCCEEDED and view.reason.startswith(NOT_NEEDED):
         return (f"{job}: {view.reason}",)
     if view.outcome is Outcome.SUCCEEDED:
@@ -102,6 +105,9 @@ def verdict_lines(
         return (f"{job} {how} in round {view.round}: {view.reason}",)
     how = "failed" if view.outcome is Outcome.FAILED else view.outcome.value
     first = f"{job} {how}: {_what_happened(view.cause, zone)} in round {view.round}"
+    if not whole:
+        log = view.cause.log_file
+        return (f"{first}; log: {log} (on {view.cause.node})" if log else first,)
     return (first, *(_INDENT + line for line in _details(view, view.cause)))
 
 

@@ -6,10 +6,14 @@ import signal
 
 from rallypoint.agent.participation import JobEnd
 from rallypoint.cli.verdict_text import FirstCause, VerdictView
+from rallypoint.config import FailureReport
 from rallypoint.core.cause import describe
 from rallypoint.core.group_events import Finish, FinishKind
 from rallypoint.core.model import Cause, Outcome
 from rallypoint.core.wording import signal_name
+
+FEW_NODES = 4
+"""So many whole reports are read as easily as one."""
 
 
 def verdict_view(end: JobEnd) -> VerdictView:
@@ -37,6 +41,17 @@ def verdict_view(end: JobEnd) -> VerdictView:
         collateral=verdict.cause.collateral if verdict.cause else 0,
         ended_s_ago=verdict.ended_s_ago,
     )
+
+
+def prints_whole(report: FailureReport, end: JobEnd, max_nodes: int) -> bool:
+    """Whether this node prints the whole report of a failure."""
+    is_rank_0 = end.place is not None and end.place.group_rank == 0
+    if report is not FailureReport.AUTO:
+        return report is FailureReport.ALL or (report is FailureReport.RANK0 and is_rank_0)
+    nodes = max_nodes if end.place is None else end.place.group_world_size
+    verdict = end.finish.verdict
+    cause = verdict.cause if verdict is not None else None
+    return nodes <= FEW_NODES or is_rank_0 or (cause is not None and cause.node_id == end.node)
 
 
 def _without_verdict(finish: Finish) -> Outcome:
