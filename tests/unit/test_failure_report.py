@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rallypoint.agent.participation import JobEnd
+from rallypoint.agent.job_end import JobEnd
 from rallypoint.cli.verdict_view import prints_whole
 from rallypoint.config import FailureReport
 from rallypoint.core.group_events import Finish, FinishKind

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from msgspec import Struct
 
-from rallypoint.agent.participation import JobEnd
+from rallypoint.agent.job_end import JobEnd
 from rallypoint.cli import render, verdict_text
 from rallypoint.cli.verdict_view import verdict_view
 from rallypoint.core.group_events import Finish, FinishKind

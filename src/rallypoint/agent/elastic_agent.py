@@ -22,9 +22,10 @@ from typing import Any
 from rallypoint.agent.embedding import Embedding, run_embedded, run_to_its_end
 from rallypoint.agent.environ import worker_environ
 from rallypoint.agent.hook_workers import HookWorkers
+from rallypoint.agent.job_end import JobEnd
 from rallypoint.agent.job_log import JobLog
 from rallypoint.agent.node_workers import OnExits, OnGone
-from rallypoint.agent.participation import JobEnd, Participation
+from rallypoint.agent.participation import Participation
 from rallypoint.agent.run_agent import shared_settings, signals_to_handle
 from rallypoint.agent.run_result import run_result
 from rallypoint.agent.spec_config import agent_config, handler_calls

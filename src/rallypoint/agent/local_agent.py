@@ -11,8 +11,8 @@ from rallypoint.agent.elastic_agent import SpecAgent
 from rallypoint.agent.embedded_run import run_processes
 from rallypoint.agent.embedding import Embedding
 from rallypoint.agent.entrypoint import worker_config
+from rallypoint.agent.job_end import JobEnd
 from rallypoint.agent.job_log import JobLog
-from rallypoint.agent.participation import JobEnd
 from rallypoint.agent.seated_workers import SeatedWorkers
 from rallypoint.agent.worker_group import WorkerSpec
 from rallypoint.config import AgentConfig, OutputConfig, OutputMode

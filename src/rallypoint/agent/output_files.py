@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import cast
 
-from rallypoint.agent.participation import JobEnd
+from rallypoint.agent.job_end import JobEnd
 from rallypoint.config import AgentConfig
 from rallypoint.core.group_events import FinishKind
 from rallypoint.core.model import Outcome

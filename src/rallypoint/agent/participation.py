@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from rallypoint.agent.driver import Agent
 from rallypoint.agent.embedding import Embedding
 from rallypoint.agent.held_place import HeldPlace
 from rallypoint.agent.hurry import wait_unless
+from rallypoint.agent.job_end import JobEnd
 from rallypoint.agent.node_workers import MakeWorkers
 from rallypoint.agent.sidecars import Sidecars
 from rallypoint.agent.store_access import StoreAccess
@@ -25,9 +25,8 @@ from rallypoint.agent.store_listener import listen_for_peers, listen_on
 from rallypoint.config import AgentConfig, RendezvousConfig
 from rallypoint.coordinator.listen import OWN_FILES, raise_open_files_limit
 from rallypoint.coordinator.server import Coordinator
-from rallypoint.core.group_events import Finish
 from rallypoint.core.job_events import Record
-from rallypoint.core.model import Assignment, Candidate, SharedSettings, WorkerFailure
+from rallypoint.core.model import Candidate, SharedSettings
 from rallypoint.core.ranks import id_of_rank
 from rallypoint.core.wording import part_of
 from rallypoint.errors import InfrastructureError, InvariantError
@@ -70,27 +69,6 @@ TOLD_BY_HOST = frozenset(
 """What only the coordinator knows: its host tells it. The rest every node tells itself."""
 NOTED = frozenset({"node_lost", "round_formed", "verdict"})
 """What every node tells in other words, but programs may want to hear of from its host."""
-
-
-class JobEnd(Struct, frozen=True):
-    """How this agent ended, and how long it took in seconds."""
-
-    finish: Finish
-    run_id: str
-    round: int
-    elapsed_s: float
-    return_values: dict[int, object] = {}
-    """What the workers of this node returned, by global rank, if all have succeeded. Filled in
-    last, after the farewell: `on_end` does not see it."""
-    failures: dict[int, WorkerFailure] = {}
-    """The failures of this node's workers in the last round, by global rank."""
-    caught: int = 0
-    """The first signal that this agent got, if any."""
-    error: Exception | None = None
-    """What a handler raised, if that was the end."""
-    node: str = ""
-    place: Assignment | None = None
-    """This node's in the newest round, if it ever had one."""
 
 
 class Participation:

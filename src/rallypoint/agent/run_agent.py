@@ -12,9 +12,10 @@ from msgspec.structs import replace
 
 from rallypoint.agent.embedding import Embedding, gets_signals, run_to_its_end
 from rallypoint.agent.environ import visible_devices
+from rallypoint.agent.job_end import JobEnd
 from rallypoint.agent.node_workers import OnExits, OnGone
 from rallypoint.agent.output_files import OutputFiles, output_settings, succeeded
-from rallypoint.agent.participation import JobEnd, Participation, part_of_job
+from rallypoint.agent.participation import Participation, part_of_job
 from rallypoint.agent.round_workers import RoundWorkers
 from rallypoint.agent.sidecars import Sidecars
 from rallypoint.agent.telemetry import Telemetry

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from rallypoint.agent.participation import JobEnd
+from rallypoint.agent.job_end import JobEnd
 from rallypoint.agent.worker_group import RunResult, WorkerState
 from rallypoint.core.group_events import FinishKind
 from rallypoint.core.model import Outcome, Verdict, WorkerFailure

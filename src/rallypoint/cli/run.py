@@ -42,7 +42,7 @@ def run(argv: Sequence[str]) -> int:
 
 def _take_part(config: AgentConfig) -> int:
     gc.disable()  # Nothing that starting makes is garbage: to look for some costs milliseconds.
-    from rallypoint.agent.participation import JobEnd
+    from rallypoint.agent.job_end import JobEnd
     from rallypoint.agent.run_agent import run_agent
     from rallypoint.cli.console import Console
     from rallypoint.cli.job_report import JobReport

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from rallypoint.agent.participation import JobEnd
+from rallypoint.agent.job_end import JobEnd
 from rallypoint.cli.verdict_text import FirstCause, VerdictView
 from rallypoint.config import FailureReport
 from rallypoint.core.cause import describe
