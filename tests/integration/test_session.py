@@ -32,6 +32,8 @@ class Agent:
 
     def __init__(self, rules: SharedSettings, port: int, give_up_s: float) -> None:
         self.said: list[object] = []
+        self.whys: list[str] = []
+        self.replaced: list[bool] = []
         self.behind_s = 0.0
         self._port, self._rules = port, rules
         loop = asyncio.get_running_loop()
@@ -46,11 +48,13 @@ class Agent:
     async def dial(self) -> ClientConnection:
         return await dial([Address("127.0.0.1", self._port)], self._rules.run_id, TOKEN)
 
-    def session_opened(self, resumed: bool) -> None:
+    def session_opened(self, resumed: bool, replaced: bool) -> None:
         self.said.append(("opened", resumed))
+        self.replaced.append(replaced)
 
     def session_suspended(self, why: str) -> None:
         self.said.append("suspended")
+        self.whys.append(why)
 
     def session_given_up(self, why: str) -> None:
         self.said.append(("given up", why))
@@ -217,6 +221,7 @@ def test_F1_a_coordinator_that_knows_nothing_is_told_nothing_of_the_past() -> No
                     agent.session.report(join)
                     await agent.wait_said(("acknowledged", join))
                     assert ("acknowledged", past) not in agent.said
+                    assert agent.replaced == [False, False], "it is the same coordinator"
                     assert agent.said_of(m.Ended) == []
                     assert agent.session.node_id == "host-0"
 
@@ -370,6 +375,7 @@ def test_F2_a_connection_that_went_deaf_is_replaced_while_the_lease_lasts() -> N
                     await agent.wait(lambda: len(agent.session._beats_sent) > 1)
                     agent.behind_s += RULES.lease_s * 0.4
                     await agent.wait_said(("opened", True))
+                    assert agent.whys[0].startswith("no word from the coordinator for ")
                     agent.said.append("again")
                     await agent.wait_said("beat", 2)
                     agent.behind_s += RULES.lease_s * 0.4

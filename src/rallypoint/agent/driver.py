@@ -15,7 +15,7 @@ from typing import assert_never
 from rallypoint.agent.board_talk import BoardTalk
 from rallypoint.agent.chronicle import Chronicle
 from rallypoint.agent.node_workers import MakeWorkers, NodeWorkers
-from rallypoint.agent.progress import StatusTeller, place_text, spawn_failure
+from rallypoint.agent.progress import StatusTeller, anew_text, place_text, spawn_failure
 from rallypoint.agent.round_workers import placement_maker
 from rallypoint.agent.store_access import StoreAccess
 from rallypoint.config import AgentConfig
@@ -30,11 +30,6 @@ from rallypoint.observe.records import AgentEvent, FieldValue
 from rallypoint.process.guard import Guard
 from rallypoint.rendezvous.session import AgentSession, Pushed, raise_in_loop
 from rallypoint.wire import messages as m
-
-NOT_KNOWN = (
-    "the coordinator does not know this node's round (it was started anew, or has given this node "
-    "up): stopping the workers and joining anew"
-)
 
 
 class Agent:
@@ -147,12 +142,13 @@ class Agent:
 
     # What the session says.
 
-    def session_opened(self, resumed: bool) -> None:
+    def session_opened(self, resumed: bool, replaced: bool) -> None:
         self.chronicle.node = self._node_id()
+        runs = self._state.phase in (group.Phase.RUNNING, group.Phase.FINISHED)
         if resumed:
             self.say("session_resumed", "the coordinator is back")
-        elif self._state.phase in (group.Phase.RUNNING, group.Phase.FINISHED):
-            self.say("session_anew", NOT_KNOWN)
+        elif runs or (replaced and not self.finished.done()):
+            self.say("session_anew", anew_text(self._config, replaced=replaced, runs=runs))
         self._step(g.SessionOpened(resumed))
 
     def session_suspended(self, why: str) -> None:

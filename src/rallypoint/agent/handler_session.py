@@ -112,7 +112,7 @@ class HandlerSession:
     def open(self) -> None:
         """Take part from now on."""
         self._tell_waiting()
-        self._agent.session_opened(False)
+        self._agent.session_opened(resumed=False, replaced=False)
 
     def report(self, report: m.Report) -> None:
         """What the agent has to say; see the module's table."""

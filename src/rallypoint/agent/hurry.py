@@ -1,13 +1,19 @@
-"""Waiting that a second signal ends."""
+"""Waiting that a second signal ends, or the first one after the job."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
+
+from rallypoint.coordinator.server import Coordinator
+from rallypoint.core.wording import names
 
 MOMENT_S = 0.2
 """What goes as it should is done by then, although nobody waits any more."""
+
+UNTOLD_S = 2.0
+"""A host that waits for longer says for whom."""
 
 
 async def wait_unless(
@@ -28,3 +34,20 @@ async def wait_unless(
         await asyncio.wait((task, hurry))
     if not task.cancelled():
         task.result()
+
+
+async def wait_for_others(
+    hurried: asyncio.Event, coordinator: Coordinator, limit_s: float, say: Callable[[str], None]
+) -> None:
+    """Until every other node has left the job that is hosted here. `limit_s`: each may take its
+    grace to stop its workers, and one whose connection is broken comes back within its lease, or is
+    lost; one that goes on for longer holds nobody up."""
+    untold_s = min(UNTOLD_S, limit_s)
+    await wait_unless(hurried, coordinator.wait_empty(), untold_s)
+    if (nodes := coordinator.nodes) and not hurried.is_set():
+        left_s = limit_s - untold_s
+        say(
+            f"the job has ended, and this node, which hosts it, waits for {names(tuple(nodes))} to "
+            f"leave, {left_s:.0f} s more at most; Ctrl-C ends the wait"
+        )
+        await wait_unless(hurried, coordinator.wait_empty(), left_s)

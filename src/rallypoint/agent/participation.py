@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from rallypoint.agent.driver import Agent
 from rallypoint.agent.embedding import Embedding
 from rallypoint.agent.held_place import HeldPlace
-from rallypoint.agent.hurry import wait_unless
+from rallypoint.agent.hurry import wait_for_others, wait_unless
 from rallypoint.agent.job_end import JobEnd
 from rallypoint.agent.node_workers import MakeWorkers
 from rallypoint.agent.sidecars import Sidecars
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 
 FAREWELL_S = 2.0
 """How long the last reports may take to be acknowledged."""
-
 TOLD_BY_HOST = frozenset(
     {
         "node_joined",
@@ -100,7 +99,9 @@ class Participation:
         self._status = ""
         self._notice: PreemptNotice | None = None
         self._hurried = asyncio.Event()
-        """A second signal has come: nobody is waited for any more."""
+        """A second signal has come, or one after the end: nobody is waited for any more."""
+        self._others_stop_s = config.stop.shutdown_grace_s
+        """How long other nodes may take to stop their workers when the job ends."""
         self.agent = Agent(config, make_workers, observer, self._signals, self._store_access)
         self.agent.on_hurry = self._hurry
         self.faults = Faults(partial(self.agent.say, "fault"))
@@ -124,6 +125,8 @@ class Participation:
             if meeting.done():
                 meeting.result()
             finish = await agent.finished
+            if finish.verdict is not None and not finish.verdict.signal:
+                self._others_stop_s = self._config.stop.restart_grace_s
             run_id = self._config.rendezvous.run_id
             elapsed_s = time.monotonic() - began_at
             newest = agent.chronicle.timeline.newest
@@ -143,7 +146,7 @@ class Participation:
             meeting.cancel()
             await asyncio.gather(meeting, return_exceptions=True)
             if self._notice is not None:
-                await self._notice.close()
+                await wait_unless(self._hurried, self._notice.close(), FAREWELL_S)
             await self._leave()
             self._uninstall()
         # Last, for large ones take their time: by now nobody waits for this node.
@@ -335,9 +338,9 @@ class Participation:
         if self._sidecars is not None:
             self._sidecars.leave_notice(b"")
         if self._coordinator is not None:
-            # Nobody can hold the host for longer than it takes to be found lost, twice over.
-            limit_s = 2 * self._settings.lease_s + self._config.stop.shutdown_grace_s + FAREWELL_S
-            await wait_unless(self._hurried, self._coordinator.wait_empty(), limit_s)
+            limit_s = self._settings.lease_s + self._others_stop_s + FAREWELL_S
+            say = partial(self.agent.say, "telling")
+            await wait_for_others(self._hurried, self._coordinator, limit_s, say)
             self._coordinator.close()
         if self._store is not None:
             self._store.shutdown()

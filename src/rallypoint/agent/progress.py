@@ -26,6 +26,19 @@ def place_text(assignment: Assignment, workers: int) -> str:
     )
 
 
+def anew_text(config: AgentConfig, *, replaced: bool, runs: bool) -> str:
+    """What becomes of this node when the coordinator knows nothing of its round."""
+    then = "stopping the workers and joining anew" if runs else "joining anew"
+    if not replaced:
+        return f"the coordinator has given this node up, and its place in the round: {then}"
+    budget = config.restart.max_restarts
+    used = f"; the restart budget begins anew (0 of {budget} used)" if budget else ""
+    return (
+        f"another coordinator answers at {config.rendezvous.endpoint}, since the one before was "
+        f"restarted or replaced, and it knows of no round: {then}{used}"
+    )
+
+
 def spawn_failure(assignment: Assignment, role: str, text: str, wall_time: float) -> WorkerFailure:
     """That of the first worker, as none could be started."""
     return WorkerFailure(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from msgspec.structs import replace
 
@@ -100,9 +100,9 @@ class HostedJob:
         return self._job.round.settings
 
     @property
-    def session_count(self) -> int:
-        """Agents that are here, or may still come back."""
-        return len(self._sessions)
+    def sessions(self) -> Collection[Session]:
+        """Of agents that are here, or may still come back."""
+        return self._sessions.values()
 
     def knows(self, incarnation: str) -> bool:
         """This very agent takes part."""

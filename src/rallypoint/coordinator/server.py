@@ -117,9 +117,15 @@ class Coordinator:
             accepted.close()
             self.closed(connection)
 
+    @property
+    def nodes(self) -> list[str]:
+        """The ids of those that have neither said farewell nor are lost."""
+        hosted = (*self._jobs.values(), *self._ended)
+        return [session.ref.node_id for job in hosted for session in job.sessions]
+
     async def wait_empty(self) -> None:
         """Until every session has said farewell or is lost."""
-        if any(job.session_count for job in (*self._jobs.values(), *self._ended)):
+        if self.nodes:
             self._empty = self._loop.create_future()
             await self._empty
 
@@ -253,7 +259,7 @@ class Coordinator:
             return None
         if len(self._jobs) + len(self._ended) < JOBS_MAX:
             return None
-        deserted = (one for one in self._forgetting if not self._jobs[one].session_count)
+        deserted = (one for one in self._forgetting if not self._jobs[one].sessions)
         if (oldest := next(deserted, None)) is not None:
             self._forget(oldest)
             return None
@@ -319,14 +325,14 @@ class Coordinator:
         self._lives.over(job.settings.run_id, job.life, self._loop.time())
         self._keep(job.settings.run_id)
         del self._jobs[job.settings.run_id]
-        if job.session_count:
+        if job.sessions:
             self._ended.append(job)
         else:
             job.close()
 
     def _emptied(self, job: HostedJob) -> None:
         """The last session of a job is gone: tell who waits for it, and forget the job later."""
-        if job.session_count:
+        if job.sessions:
             return
         if self._empty is not None and not self._empty.done():
             self._empty.set_result(None)
@@ -340,7 +346,7 @@ class Coordinator:
             self._forgetting[run_id] = timer
 
     def _forget(self, run_id: str) -> None:
-        if not self._jobs[run_id].session_count:
+        if not self._jobs[run_id].sessions:
             self._end(self._jobs[run_id])
 
     def _keep(self, run_id: str) -> None:
@@ -356,9 +362,9 @@ def _give_id(run_id: str) -> str:
 def _crowd(job: HostedJob, incarnation: str) -> str | None:
     """Why a job takes no further agent."""
     nodes = job.settings.max_nodes
-    if job.session_count < 2 * nodes + SPARE_SESSIONS or job.knows(incarnation):
+    if len(job.sessions) < 2 * nodes + SPARE_SESSIONS or job.knows(incarnation):
         return None
     return (
-        f"{quoted_job(job.settings.run_id)} has {job.session_count} agents already, of which "
+        f"{quoted_job(job.settings.run_id)} has {len(job.sessions)} agents already, of which "
         f"at most {nodes} can take part (--nnodes): look for what starts agents again and again"
     )

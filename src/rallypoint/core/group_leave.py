@@ -51,7 +51,7 @@ def notice_s(settings: GroupSettings) -> float:
 
 
 def caught(state: GroupState, number: int) -> list[GroupEffect]:
-    """A signal told this agent to go; a second one skips every wait."""
+    """A signal told this agent to go; a second one, or one after the end, skips every wait."""
     if number == state.repeated:
         return []
     state.repeated = number
@@ -78,9 +78,7 @@ def _skip_waits(state: GroupState, number: int) -> list[GroupEffect]:
 def _first(state: GroupState, number: int) -> list[GroupEffect]:
     name = signal_name(number)
     if state.phase is Phase.DONE:
-        state.signal = number
-        text = "this node has finished and only waits for the others; a second signal skips that"
-        return [Say("signal", f"got {name}: {text}")]
+        return [Say("signal", f"got {name}: ending without further waits"), SkipWaits()]
     if number == signal.SIGINT:
         return _cancel(state, number)
     if state.leaving:

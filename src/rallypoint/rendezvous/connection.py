@@ -119,7 +119,8 @@ class ClientConnection(asyncio.Protocol):
         if not self.established.done():
             assert self._handshake is not None
             self.established.set_exception(self._handshake.unfinished())
-        self._end(str(exc) if exc else "the coordinator closed the connection")
+        reason = _reason(exc) if isinstance(exc, OSError) else str(exc)
+        self._end(reason if exc else "the coordinator closed the connection")
         self._transport = None
 
     def _end(self, why: str) -> None:

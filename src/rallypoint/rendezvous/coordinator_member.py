@@ -174,7 +174,7 @@ class CoordinatorMember:
 
     # What the session says
 
-    def session_opened(self, resumed: bool) -> None:
+    def session_opened(self, resumed: bool, replaced: bool) -> None:
         self._attached = True
         if not resumed:
             # A coordinator that knows nothing of us: what runs here belongs to no world.

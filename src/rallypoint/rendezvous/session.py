@@ -56,7 +56,8 @@ _REFUSALS = (RendezvousRefusedError, AccessError, ProtocolError)
 class SessionHandler(Protocol):
     """Who a session reports to. All calls are synchronous and short."""
 
-    def session_opened(self, resumed: bool) -> None: ...
+    def session_opened(self, resumed: bool, replaced: bool) -> None:
+        """`replaced`: by another coordinator than the last time."""
 
     def session_suspended(self, why: str) -> None: ...
 
@@ -209,14 +210,14 @@ class CoordinatorSession:
             return
         self._fenced = True
         if not self._closed:
-            self._drop_connection("the lease is over")
             now = self._clock()
+            self._drop_connection(now - self._held_until + self._settings.lease_s)
             self._handler.lease_ended(reconnect.waiting_text(self._search or self._begun(now), now))
 
-    def _drop_connection(self, why: str) -> None:
+    def _drop_connection(self, silent_s: float) -> None:
         """Nothing comes back on it. A new one may get through, or tell that nobody is there."""
         if self._connection is not None:
-            self._connection.abort(why)
+            self._connection.abort(f"no word from the coordinator for {silent_s:.1f} s")
 
     def _attach(self, connection: ClientConnection) -> None:
         self._generation += 1
@@ -315,6 +316,8 @@ class CoordinatorSession:
             self._all_heard.cancel()
 
     def _was_attached(self, message: m.Attached) -> None:
+        former = self._attached
+        replaced = former is not None and former.epoch != message.epoch
         self._attached, self._is_attached, self._search = message, True, None
         self._renewed(self._attach_sent_at)
         assert self._connection is not None
@@ -325,7 +328,7 @@ class CoordinatorSession:
             self._all_said()
         for numbered in self._unacknowledged:
             self._connection.send(numbered)
-        self._handler.session_opened(message.resumed)
+        self._handler.session_opened(message.resumed, replaced)
 
     def _renewed(self, sent_at: float | None) -> None:
         if sent_at is not None:
@@ -342,7 +345,7 @@ class CoordinatorSession:
             oldest = next(iter(self._beats_sent.values()), None)
             deaf_s = 0.0 if oldest is None else self._clock() - oldest
             if deaf_s > self._settings.lease_s * DEAF_SHARE:
-                self._drop_connection(f"the coordinator has not answered for {deaf_s:.1f} s")
+                self._drop_connection(deaf_s)
             self._beats += 1
             self._beats_sent[self._beats] = self._clock()
             self._connection.send(m.Heartbeat(self._beats))
