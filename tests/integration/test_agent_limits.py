@@ -75,6 +75,22 @@ def test_a_relay_has_descriptors_for_the_pipes_and_files_of_all_workers(tmp_path
     assert "too many open files" not in run.err
 
 
+def test_a_round_store_that_is_full_names_what_its_agent_was_started_with(tmp_path: Path) -> None:
+    program = """
+import os, socket, time
+where = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+held = [socket.create_connection(where) for _ in range(120)]
+while not os.path.exists("end"): time.sleep(0.01)
+"""
+    where = f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--insecure"
+    with agent(tmp_path, *where, program=program, under=limited("-n 150")) as run:
+        run.wait_said("raise the hard limit of open files (ulimit -Hn) where this node's agent is")
+        (tmp_path / "end").touch()
+        assert run.wait() == 0, run.err
+    assert "86 connections are open, as many as are allowed" in run.err
+    assert "--max-connections" not in run.err
+
+
 def test_open_files_that_run_out_later_have_connections_wait_and_end_no_job(
     tmp_path: Path,
 ) -> None:

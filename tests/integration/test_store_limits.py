@@ -172,7 +172,7 @@ def test_one_connection_too_many_is_closed_and_there_is_room_again_later(serve: 
                 assert two.ask(VALIDATE + PING, 4) == PING[1:]
                 with RawClient(port) as three:
                     assert three.is_closed()
-                assert "2 connections are open, the limit (--max-connections)" in said[0]
+                assert "2 connections are open, as many as are allowed: give" in said[0]
             while True:  # until the server has seen that it went
                 with RawClient(port) as again:
                     try:

@@ -11,6 +11,7 @@ from ipaddress import ip_address
 from typing import NoReturn
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from rallypoint.cli import values
 from rallypoint.cli.event_lines import EventLines
@@ -27,6 +28,7 @@ from rallypoint.store.limits import (
     OWN_DESCRIPTORS,
     StoreLimits,
     connections_within,
+    of_open_files,
     raise_descriptor_limit,
 )
 from rallypoint.store.server import StoreServer
@@ -80,6 +82,8 @@ def run(argv: list[str]) -> int:
         max_connections=_max_connections(options.max_connections, raise_descriptor_limit()),
         max_bytes=options.max_bytes,
     )
+    if options.max_connections is None:
+        limits = replace(limits, more_connections_by=of_open_files(whose="of this process"))
     lines = EventLines()
     try:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:

@@ -16,6 +16,8 @@ class StoreLimits(Struct, frozen=True, kw_only=True):
     """A limit of None is none. Who breaks one is closed, with a line that names it."""
 
     max_connections: int | None = None
+    more_connections_by: str = "give a higher --max-connections"
+    """What a person does about a number of connections that is too low."""
     max_bytes: int | None = None
     """Of keys, values and queued items (`KeyValueMachine`)."""
     handshake_s: float = HANDSHAKE_S
@@ -36,6 +38,11 @@ def raise_descriptor_limit() -> int:
     except (OSError, ValueError):
         return soft
     return most
+
+
+def of_open_files(*, whose: str) -> str:
+    """What to do about a number of connections that follows from `raise_descriptor_limit`."""
+    return f"raise the hard limit of open files (ulimit -Hn) {whose}"
 
 
 def connections_within(descriptors: int) -> int:

@@ -14,7 +14,12 @@ from collections.abc import Callable
 from rallypoint.observe.faults import Faults
 from rallypoint.store.access import AccessGate, AccessPolicy
 from rallypoint.store.event_loop import new_event_loop
-from rallypoint.store.limits import StoreLimits, connections_within, raise_descriptor_limit
+from rallypoint.store.limits import (
+    StoreLimits,
+    connections_within,
+    of_open_files,
+    raise_descriptor_limit,
+)
 from rallypoint.store.server import Say, StoreServer
 
 
@@ -32,7 +37,10 @@ def serve_round(
     Connections come from `listener`, which this process shares with the agent, or over `channel`.
     """
     gc.freeze()
-    limits = StoreLimits(max_connections=connections_within(raise_descriptor_limit()))
+    limits = StoreLimits(
+        max_connections=connections_within(raise_descriptor_limit()),
+        more_connections_by=of_open_files(whose="where this node's agent is started"),
+    )
     loop = new_event_loop(fast=fast)
     loop.set_exception_handler(Faults(say).of_loop)
 

@@ -168,8 +168,8 @@ class StoreServer:
             self._complain(
                 Refusal(
                     peer,
-                    f"{most} connections are open, the limit (--max-connections), which follows "
-                    "the limit of open files (ulimit -n) where it was not given",
+                    f"{most} connections are open, as many as are allowed: "
+                    f"{self._limits.more_connections_by}",
                 )
             )
             return peer
