@@ -64,6 +64,7 @@ ENVIRON_READERS = (
     "agent/environ.py",
     "cli/access.py",
     "cli/options.py",
+    "cli/other_python.py",
     "config.py",
     "process/bootstrap.py",
     "process/start_processes.py",

@@ -184,3 +184,18 @@ def test_a_wait_is_told_once_it_lasts(tmp_path: Path) -> None:
         run.send(15)
         assert run.wait() == 143
     assert run.err.count("waiting for") == 1
+
+
+def test_a_missing_module_names_the_python_that_the_person_uses_else(tmp_path: Path) -> None:
+    other = tmp_path / "env" / "bin" / "python"
+    other.parent.mkdir(parents=True)
+    other.symlink_to(sys.executable)
+    missing = "import no_such_module_at_all"
+    env = {"VIRTUAL_ENV": str(tmp_path / "env")}
+    with agent(tmp_path, program=missing, env=env) as run:
+        assert run.wait() == 1
+    hint = f"no_such_module_at_all is installed for {other}, set PYTHON_EXEC={other}"
+    assert hint in run.err.splitlines()[-1]
+    with agent(tmp_path, program=missing, env=env | {"PYTHON_EXEC": str(other)}) as run:
+        assert run.wait() == 1
+    assert "set PYTHON_EXEC" not in run.err

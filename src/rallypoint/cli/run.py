@@ -69,6 +69,10 @@ def _take_part(config: AgentConfig) -> int:
             output, max_nodes = config.output, config.rendezvous.max_nodes
             whole = prints_whole(output.report, end, max_nodes)
             console.line(*verdict_lines(view, quiet=output.quiet, whole=whole))
+            if whole and view.cause and view.cause.message.startswith("ModuleNotFoundError"):
+                from rallypoint.cli.other_python import other_python_hint
+
+                console.line(*other_python_hint(view.cause.message, config.workers.argv))
 
     gc.freeze()
     gc.enable()
