@@ -10,7 +10,8 @@
     |   +-- RendezvousError
     |   |   +-- RendezvousTimeoutError     who was missing, how long was waited
     |   |   +-- RendezvousConnectionError  which peer, and what was being done
-    |   |   |   `-- RendezvousRefusedError       its host answers, but nobody listens there
+    |   |   |   +-- RendezvousRefusedError       its host answers, but nobody listens there
+    |   |   |   `-- SilentPeerError              something takes the connection and says nothing
     |   |   +-- RendezvousClosedError      the job has ended; carries its verdict
     |   |   |   `-- RendezvousGracefulExitError  this node is not needed: no failure
     |   |   +-- RendezvousStateError       what a shared store holds is no state of ours
@@ -27,6 +28,7 @@
     +-- SignalException             the person or scheduler that sent the signal
     +-- ProtocolError               the peer broke the rules of the wire
     |   +-- ForeignPeerError        the person: the endpoint's port belongs to something else
+    |   |   `-- PeerHungUpError             it closes the connection and says nothing
     |   `-- VersionMismatchError    the person: another version of Rallypoint on the other side
     `-- InvariantError              us: please report it
 
@@ -144,6 +146,11 @@ class RendezvousConnectionError(RendezvousError):
 
 class RendezvousRefusedError(RendezvousConnectionError):
     """The coordinator's host answers, but nobody listens at the endpoint there."""
+
+
+class SilentPeerError(RendezvousConnectionError):
+    """What listens at the endpoint takes connections and says nothing: another program, or a
+    coordinator that is stopped."""
 
 
 class RendezvousClosedError(RendezvousError):
@@ -325,6 +332,13 @@ class ForeignPeerError(ProtocolError):
     """The other side is not Rallypoint at all."""
 
     exit_class = ExitClass.USAGE
+
+
+class PeerHungUpError(ForeignPeerError):
+    """It hung up before it said anything: another program, or a proxy before nobody."""
+
+    def __init__(self, text: str = "it closes the connection and says nothing") -> None:
+        super().__init__(text)
 
 
 class VersionMismatchError(ProtocolError):

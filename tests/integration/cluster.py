@@ -354,9 +354,9 @@ class Cluster:
         return wait_until(find, f"{count} workers in round {round}")
 
     def processes(self) -> dict[int, str]:
-        """Every process that descends from the cluster and runs: pid -> command line. Agents and
-        their helpers show their environment to root only, but the cluster's folder is in their
-        command lines."""
+        """Every process that descends from the cluster and runs: pid -> command line. Agents show
+        their environment to root only, but have the cluster's folder in their command lines; their
+        helpers are found by root alone."""
         mark, found = f"{MARK}={self._mark}".encode(), {}
         for folder in Path("/proc").iterdir():
             if folder.name.isdecimal():

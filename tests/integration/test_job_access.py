@@ -58,6 +58,7 @@ def test_F8_who_has_no_token_of_the_job_is_told_so_in_one_line(
 
 
 def test_F8_without_a_token_a_node_says_how_to_get_one(cluster: Cluster, tmp_path: Path) -> None:
+    """The host has nothing to tell: that node may get its token yet."""
     a = cluster.agent("a")
     cluster.wait_workers(1)
     empty = tmp_path / "elsewhere"
@@ -66,16 +67,28 @@ def test_F8_without_a_token_a_node_says_how_to_get_one(cluster: Cluster, tmp_pat
     b = cluster.agent("b", env={"HOME": str(empty)}, rdzv_conf=conf)
     assert b.wait_exit() == 2
     (line,) = b.lines
-    assert "no token was found" in line
+    assert f"the coordinator at 127.0.0.1:{cluster.port} wants a token, and no token was" in line
     assert "make one with `rallypoint token`" in line
     assert list(empty.iterdir()) == []
+    cluster.end_well(a)
+    assert not [event for event in a.events if event.name == "connection_closed"]
+
+
+def test_F8_a_node_without_a_token_does_not_slip_into_an_insecure_job(cluster: Cluster) -> None:
+    a = cluster.agent("a", insecure=True)
+    cluster.wait_workers(1)
+    b = cluster.agent("b")
+    assert b.wait_exit() == 2
+    (line,) = b.lines
+    assert "the coordinator is running with --insecure and this node is not" in line
+    assert b.workers() == []
     cluster.end_well(a)
 
 
 def test_F8_a_joiner_waits_for_the_token_that_the_first_node_makes(cluster: Cluster) -> None:
     cluster.options |= {"nnodes": 2}
     b = cluster.agent("b", hosts=False)
-    b.wait_event("meeting", "waiting for the first node to create the token")
+    b.wait_event("meeting", "waiting for the coordinator at")
     assert list(cluster.home.iterdir()) == []
     a = cluster.agent("a", hosts=True)
     workers = cluster.wait_workers(2)

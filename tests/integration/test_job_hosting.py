@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import socket
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 from tests.integration.cluster import AgentProcess, Cluster, free_port, wait_until
@@ -77,16 +74,6 @@ def test_F6_when_nobody_hosts_the_usual_causes_are_named(cluster: Cluster) -> No
     for cause in ("was not started", "cluster IP", "another machine", "firewall"):
         assert cause in line
     assert a.workers() == []
-
-
-def test_F6_a_program_that_listens_and_never_answers_is_named_as_a_cause(cluster: Cluster) -> None:
-    cluster.make_token()
-    with socket.create_server(("127.0.0.1", cluster.port)):
-        a = cluster.agent("a", rdzv_conf="host_timeout=0.5")
-        assert a.wait_exit() == 75
-    (line,) = a.lines
-    assert "it did not answer in time" in line
-    assert "another program listens there and does not answer" in line
 
 
 def test_F6_who_must_host_says_why_it_can_not(cluster: Cluster) -> None:
@@ -161,17 +148,6 @@ def test_F8_an_agent_that_hosts_knows_no_token_but_its_jobs(cluster: Cluster) ->
     cluster.end_well(a)
 
 
-def test_F6_a_port_that_speaks_something_else_is_named(cluster: Cluster) -> None:
-    cluster.make_token()
-    with web_server(cluster.port):
-        a = cluster.agent("a")
-        assert a.wait_exit() == 2
-    (line,) = a.lines
-    assert line.startswith(f"rallypoint: 127.0.0.1:{cluster.port}: the port speaks something else")
-    assert "it looks like HTTP" in line
-    assert a.workers() == []
-
-
 def test_F6_a_coordinator_drops_strangers_and_serves_on(cluster: Cluster) -> None:
     a = cluster.agent("a")
     cluster.wait_workers(1)
@@ -183,25 +159,3 @@ def test_F6_a_coordinator_drops_strangers_and_serves_on(cluster: Cluster) -> Non
     cluster.wait_workers(2, round=1)
     a.wait_event("connection_closed")
     cluster.end_well(a, b)
-
-
-@contextmanager
-def web_server(port: int) -> Iterator[None]:
-    """Answers whatever it is sent as a web server would."""
-
-    def serve() -> None:
-        while True:
-            try:
-                connection, _ = listener.accept()
-            except OSError:
-                return
-            with connection:
-                connection.recv(4096)
-                connection.sendall(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")
-
-    with socket.create_server(("127.0.0.1", port)) as listener:
-        thread = threading.Thread(target=serve)
-        thread.start()
-        yield
-        listener.shutdown(socket.SHUT_RDWR)
-        thread.join()

@@ -79,7 +79,7 @@ def test_F8_settings_say_that_there_is_a_token_and_never_which() -> None:
 def test_F8_a_joiner_finds_nothing_and_makes_nothing(tmp_path: Path) -> None:
     assert find_token(None, None, tmp_path, create=False) is None
     assert list(tmp_path.iterdir()) == []
-    line = str(no_token_error())
+    line = str(no_token_error("node-a:29400"))
     assert "rallypoint token" in line
     assert "--token-file" in line
 

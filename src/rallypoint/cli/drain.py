@@ -17,8 +17,8 @@ from rallypoint.cli.tell import tell
 from rallypoint.config import DEFAULT_COORDINATOR_PORT, Endpoint
 from rallypoint.core.model import UNNAMED_RUN_ID
 from rallypoint.core.wording import shown
-from rallypoint.errors import RendezvousConnectionError, UsageError
-from rallypoint.rendezvous.connection import ClientConnection, dial
+from rallypoint.errors import PeerHungUpError, RendezvousConnectionError, UsageError
+from rallypoint.rendezvous.connection import ClientConnection, dial, knock
 from rallypoint.rendezvous.endpoint import NotYet, resolve
 from rallypoint.rendezvous.token import no_token_error
 from rallypoint.wire import messages as m
@@ -68,12 +68,8 @@ def run(argv: list[str]) -> int:
 
 
 def _secret(options: _Options) -> bytes | None:
-    if options.access.insecure:
-        return None
     token = options.access.find(create=False)
-    if token is None:
-        raise no_token_error()
-    return token.for_job(options.run_id)
+    return None if token is None else token.for_job(options.run_id)
 
 
 async def _drain(options: _Options, secret: bytes | None) -> None:
@@ -83,8 +79,11 @@ async def _drain(options: _Options, secret: bytes | None) -> None:
             f"can't reach the coordinator at {options.endpoint}: {found.reason}: {_CHECK}"
         )
     try:
+        if secret is None and not options.access.insecure:
+            await knock(found.addresses, options.run_id)
+            raise no_token_error(options.endpoint)
         connection = await dial(found.addresses, options.run_id, secret)
-    except RendezvousConnectionError as error:
+    except (RendezvousConnectionError, PeerHungUpError) as error:
         raise RendezvousConnectionError(f"{error}: {_CHECK}") from error
     try:
         await _converse(connection, options)

@@ -31,7 +31,6 @@ def run(argv: Sequence[str]) -> int:
         hint = "\n(see rallypoint run --help)" if "\n" in text else " (see rallypoint run --help)"
         complain("rallypoint run", text + hint)
         return error.exit_class.value
-    keep_secrets()
     try:
         config = with_own_token_only(config)
         return _take_part(config)
@@ -42,6 +41,7 @@ def run(argv: Sequence[str]) -> int:
 
 def _take_part(config: AgentConfig) -> int:
     gc.disable()  # Nothing that starting makes is garbage: to look for some costs milliseconds.
+    keep_secrets()
     from rallypoint.agent.job_end import JobEnd
     from rallypoint.agent.run_agent import run_agent
     from rallypoint.cli.console import Console

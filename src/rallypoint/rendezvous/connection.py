@@ -9,9 +9,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from rallypoint.errors import (
     AccessError,
     ForeignPeerError,
+    PeerHungUpError,
     ProtocolError,
     RendezvousConnectionError,
     RendezvousRefusedError,
+    SilentPeerError,
 )
 from rallypoint.wire.address import Address
 from rallypoint.wire.frames import FrameDecoder, FrameEncoder
@@ -28,16 +30,14 @@ DIAL_TIMEOUT_S = 5.0
 """For each address."""
 
 
-_REFUSED = (ConnectionRefusedError, ConnectionResetError)
-
-
 class ClientConnection(asyncio.Protocol):
     """Use `dial`. Messages that arrive before `on_message` is set are kept for it."""
 
-    def __init__(self, run_id: str, token: bytes | None) -> None:
+    def __init__(self, run_id: str, token: bytes | None, *, knocks: bool = False) -> None:
         self._handshake: ClientHandshake | None = ClientHandshake(
             run_id, token, os.urandom(NONCE_BYTES)
         )
+        self._knocks = knocks
         self._transport: asyncio.Transport | None = None
         self._encoder: FrameEncoder | None = None
         self._decoder: FrameDecoder | None = None
@@ -56,8 +56,10 @@ class ClientConnection(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         assert self._handshake is not None
         self._transport = transport
+        if (peer := transport.get_extra_info("peername")) is None:
+            return  # It was reset already, which is told next.
         self.local_host = str(transport.get_extra_info("sockname")[0])
-        host, port, *_ = transport.get_extra_info("peername")
+        host, port, *_ = peer
         self.peer = Address(str(host), port)
         transport.write(self._handshake.hello())
 
@@ -75,7 +77,12 @@ class ClientConnection(asyncio.Protocol):
 
     def _shake_hands(self, handshake: ClientHandshake, data: bytes) -> bytes:
         assert self._transport is not None
-        self._transport.write(handshake.feed(data))
+        answer = handshake.feed(data)
+        if self._knocks and answer:
+            self.established.set_result(None)
+            self.abort()
+            return b""
+        self._transport.write(answer)
         result = handshake.result
         if result is None:
             return b""
@@ -139,45 +146,64 @@ async def dial(
     run_id: str,
     token: bytes | None,
     timeout_s: float = DIAL_TIMEOUT_S,
+    *,
+    knocks: bool = False,
 ) -> ClientConnection:
     """Reach the coordinator at the first of `addresses` where one answers, and shake hands.
 
     Safe to retry. Raises RendezvousConnectionError when nothing answers (RendezvousRefusedError
-    when a host does, but nobody listens there), AccessError or ProtocolError when what answers
-    won't have us.
+    when a host does, but nobody listens there; SilentPeerError when somebody listens), AccessError
+    or ProtocolError when what answers won't have us.
     """
     failure: OSError | None = None
-    refusal: AccessError | ProtocolError | None = None
+    refusal: AccessError | ProtocolError | SilentPeerError | None = None
     for address in addresses:
         try:
-            async with asyncio.timeout(timeout_s):
-                return await _dial_one(address, run_id, token)
+            return await _dial_one(address, run_id, token, timeout_s, knocks)
         except OSError as error:  # TimeoutError is one
-            failure = failure if isinstance(failure, _REFUSED) else error
+            failure = failure if isinstance(failure, ConnectionRefusedError) else error
         except ForeignPeerError as error:
-            refusal = refusal or ForeignPeerError(f"{address}: {error}")
-        except (AccessError, ProtocolError) as error:
+            refusal = refusal or type(error)(f"{address}: {error}")
+        except (AccessError, ProtocolError, SilentPeerError) as error:
             refusal = refusal or error
     if refusal is not None:
         raise refusal
     what = "it did not answer in time" if isinstance(failure, TimeoutError) else _reason(failure)
     where = ", ".join(map(str, addresses))
-    kind = RendezvousRefusedError if isinstance(failure, _REFUSED) else RendezvousConnectionError
+    is_refused = isinstance(failure, ConnectionRefusedError)
+    kind = RendezvousRefusedError if is_refused else RendezvousConnectionError
     raise kind(f"can't reach the coordinator at {where}: {what}") from failure
 
 
-async def _dial_one(address: Address, run_id: str, token: bytes | None) -> ClientConnection:
+async def knock(addresses: Sequence[Address], run_id: str) -> None:
+    """Find out who is there, without a token: returns when a coordinator asks for one, which is
+    told nothing. Raises as `dial` does, AccessError when the coordinator runs with --insecure.
+    """
+    await dial(addresses, run_id, os.urandom(NONCE_BYTES), knocks=True)
+
+
+async def _dial_one(
+    address: Address, run_id: str, token: bytes | None, timeout_s: float, knocks: bool
+) -> ClientConnection:
     loop = asyncio.get_running_loop()
-    _, connection = await loop.create_connection(
-        lambda: ClientConnection(run_id, token), address.host, address.port
-    )
+    connection: ClientConnection | None = None
     try:
-        await connection.established
-    except BaseException:
-        connection.established.cancel()
-        connection.abort()
+        async with asyncio.timeout(timeout_s):
+            _, connection = await loop.create_connection(
+                lambda: ClientConnection(run_id, token, knocks=knocks), address.host, address.port
+            )
+            await connection.established
+            return connection
+    except ConnectionResetError as error:
+        raise PeerHungUpError from error
+    except BaseException as error:
+        if connection is not None:
+            connection.established.cancel()
+            connection.abort()
+            if isinstance(error, TimeoutError):
+                text = f"{address}: it takes the connection and says nothing"
+                raise SilentPeerError(text) from error
         raise
-    return connection
 
 
 def _reason(error: OSError | None) -> str:

@@ -15,7 +15,7 @@ from socket import socket
 
 from msgspec import Struct
 
-from rallypoint.config import AccessConfig, Endpoint, RendezvousConfig
+from rallypoint.config import AccessConfig, RendezvousConfig
 from rallypoint.coordinator.listen import (
     BindRefused,
     bind_wildcard,
@@ -27,11 +27,13 @@ from rallypoint.core.model import SharedSettings
 from rallypoint.errors import (
     AccessError,
     ForeignPeerError,
+    PeerHungUpError,
     RendezvousConnectionError,
     RendezvousTimeoutError,
+    SilentPeerError,
     UsageError,
 )
-from rallypoint.rendezvous.connection import ClientConnection, Dial, dial
+from rallypoint.rendezvous.connection import ClientConnection, Dial, dial, knock
 from rallypoint.rendezvous.endpoint import NotYet, resolve
 from rallypoint.rendezvous.redial import LookUp, Redial
 from rallypoint.rendezvous.token import Token, find_token, no_token_error, user_home
@@ -92,12 +94,11 @@ async def meet(
     while True:
         addresses = await place.resolve()
         listeners = _bind(config, addresses)
-        token = await _token(config, access, create=bool(listeners), on_status=on_status)
         if listeners:
-            return await _host(config, addresses, listeners, token, host_coordinator, look_up)
-        secret = None if token is None else token.for_job(config.run_id)
-        connection = await _join(config, place, addresses, secret)
-        if connection is not None:
+            return await _host(config, access, addresses, listeners, host_coordinator, look_up)
+        joined = await _join(config, access, place, addresses)
+        if joined is not None:
+            connection, secret = joined
             redial = Redial(config.endpoint, addresses, config.run_id, secret, look_up)
             return Met(connection, redial, secret, None)
 
@@ -150,14 +151,14 @@ class _Place:
 
 async def _host(
     config: RendezvousConfig,
+    access: AccessConfig,
     addresses: tuple[Address, ...],
     listeners: Sequence[socket],
-    token: Token | None,
     host_coordinator: HostCoordinator,
     look_up: LookUp,
 ) -> Met:
     # Kept is what opens this job alone: workers can look into what forks them.
-    secret = None if token is None else token.for_job(config.run_id)
+    secret = _secret(config, access, create=True)
     coordinator = host_coordinator(listeners, {config.run_id: secret}.get)
     try:
         await coordinator.start()
@@ -194,56 +195,59 @@ def _bind(config: RendezvousConfig, addresses: tuple[Address, ...]) -> list[sock
             return bound
     raise UsageError(
         f"this node must host the coordinator at {config.endpoint}, but {bound.why}: stop what "
-        "uses the port, or choose another"
+        f"uses the port, or {_another_port(config)}"
     )
 
 
-async def _token(
-    config: RendezvousConfig, access: AccessConfig, *, create: bool, on_status: OnStatus
-) -> Token | None:
+def _secret(config: RendezvousConfig, access: AccessConfig, *, create: bool) -> bytes | None:
+    """What opens this job, and no other of the user's; None: there is no token (yet)."""
     if access.insecure:
         return None
-    if config.max_nodes == 1 and config.endpoint.port == 0 and not _has_own_token(access):
-        return Token.fresh("this job alone")
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + min(TOKEN_TIMEOUT_S, config.host_timeout_s)
-    while True:
-        token = find_token(access.token_file, access.token_text, user_home(), create)
-        if token is not None:
-            return token
-        if loop.time() > deadline:
-            raise no_token_error()
-        on_status("waiting for the first node to create the token")
-        await asyncio.sleep(RETRY_S)
-
-
-def _has_own_token(access: AccessConfig) -> bool:
-    return access.token_file is not None or access.token_text is not None
+    has_own = access.token_file is not None or access.token_text is not None
+    if config.max_nodes == 1 and config.endpoint.port == 0 and not has_own:
+        return Token.fresh("this job alone").value
+    token = find_token(access.token_file, access.token_text, user_home(), create)
+    return None if token is None else token.for_job(config.run_id)
 
 
 async def _join(
-    config: RendezvousConfig, place: _Place, addresses: tuple[Address, ...], secret: bytes | None
-) -> ClientConnection | None:
+    config: RendezvousConfig, access: AccessConfig, place: _Place, addresses: tuple[Address, ...]
+) -> tuple[ClientConnection, bytes | None] | None:
     """Dial until somebody hosts, or until the endpoint means other addresses: None."""
-    strange = 0
+    strange, secret = 0, None
     while True:
+        secret = secret or _secret(config, access, create=False)
         try:
-            return await dial(addresses, config.run_id, secret)
-        except ForeignPeerError:
+            if secret is None and not access.insecure:
+                # First who is there: a token is of no use for another program.
+                await knock(addresses, config.run_id)
+                secret = await _awaited_secret(config, access, place)
+            return await dial(addresses, config.run_id, secret), secret
+        except (PeerHungUpError, RendezvousConnectionError) as error:
+            if (waited_s := place.known_s) > config.host_timeout_s:
+                raise RendezvousTimeoutError(_nobody_hosts(config, waited_s, error)) from error
+            by_whom = f" ({error})" if isinstance(error, (PeerHungUpError, SilentPeerError)) else ""
+            place.on_status(f"waiting for the coordinator at {config.endpoint}{by_whom}")
+        except ForeignPeerError as error:
             # A coordinator that is just going down hangs up in the middle, too: look again.
             strange += 1
             if strange == STRANGE_MAX or place.known_s > config.host_timeout_s:
-                raise
-            await asyncio.sleep(RETRY_S)
-        except RendezvousConnectionError as error:
-            if (waited_s := place.known_s) > config.host_timeout_s:
-                raise RendezvousTimeoutError(_nobody_hosts(config.endpoint, waited_s, error)) from (
-                    error
-                )
-            place.on_status(f"waiting for the coordinator at {config.endpoint}")
-            await asyncio.sleep(RETRY_S)
+                raise ForeignPeerError(f"{error}, or {_another_port(config)}") from error
+        await asyncio.sleep(RETRY_S)
         if place.is_look_up_due and set(await place.resolve()) != set(addresses):
             return None
+
+
+async def _awaited_secret(config: RendezvousConfig, access: AccessConfig, place: _Place) -> bytes:
+    """Of a token that the first node has just made, in a directory that this node sees later."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + min(TOKEN_TIMEOUT_S, config.host_timeout_s)
+    while (secret := _secret(config, access, create=False)) is None:
+        if loop.time() > deadline:
+            raise no_token_error(config.endpoint)
+        place.on_status("waiting for the first node to create the token")
+        await asyncio.sleep(RETRY_S)
+    return secret
 
 
 async def _dial_own(
@@ -265,11 +269,21 @@ async def _dial_own(
     return connection, connection.server_id == coordinator.server_id
 
 
-def _nobody_hosts(endpoint: Endpoint, waited_s: float, error: Exception) -> str:
+def _nobody_hosts(config: RendezvousConfig, waited_s: float, error: Exception) -> str:
+    if isinstance(error, (PeerHungUpError, SilentPeerError)):
+        return (
+            f"no coordinator answers at {config.endpoint}: waited {waited_s:.0f} s ({error}). If "
+            f"another program uses that port, {_another_port(config)}; if it is a proxy, the node "
+            "behind it was not started; if it is the node that hosts, its agent is stopped"
+        )
     return (
-        f"nobody hosts the coordinator at {endpoint}: waited {waited_s:.0f} s ({error}). Usual "
-        "causes: the node of that name was not started; the name is that of a Kubernetes service "
-        "with a cluster IP, which no pod can bind (use a headless service, or --rdzv-conf "
-        "is_host=1 on one node); the name points to another machine; another program listens there "
-        "and does not answer; a firewall drops the port"
+        f"nobody hosts the coordinator at {config.endpoint}: waited {waited_s:.0f} s ({error}). "
+        "Usual causes: the node of that name was not started; the name is that of a Kubernetes "
+        "service with a cluster IP, which no pod can bind (use a headless service, or --rdzv-conf "
+        "is_host=1 on one node); the name points to another machine; a firewall drops the port"
     )
+
+
+def _another_port(config: RendezvousConfig) -> str:
+    option = "--master-port PORT" if config.static else "--rdzv-endpoint HOST:PORT"
+    return f"choose another port on every node ({option})"

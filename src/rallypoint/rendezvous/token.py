@@ -175,10 +175,13 @@ def user_home() -> str | None:
     return None if home.startswith("~") else home
 
 
-def no_token_error() -> AccessError:
-    """What to tell a person when waiting for a token was in vain."""
+def no_token_error(endpoint: object) -> AccessError:
+    """What to tell a person when the coordinator there wants a token and there is none."""
     where = "RALLYPOINT_TOKEN or the user's file"
-    return AccessError(f"no token was found in {where}: {HOW_TO_GET_A_TOKEN}")
+    return AccessError(
+        f"the coordinator at {endpoint} wants a token, and no token was found in {where}: "
+        f"{HOW_TO_GET_A_TOKEN}"
+    )
 
 
 def parse_token(text: str, source: str) -> Token:

@@ -33,6 +33,7 @@ from rallypoint.core.wording import quoted_job
 from rallypoint.errors import (
     AccessError,
     ForeignPeerError,
+    PeerHungUpError,
     ProtocolError,
     UsageError,
     VersionMismatchError,
@@ -96,6 +97,7 @@ class _Handshake:
         self._nonce = nonce
         self._version = version
         self._inbox = bytearray()
+        self._has_heard = False
         self._stage = _Stage.OPENING
         self._error: AccessError | ProtocolError | None = None
         self.result: Established | None = None
@@ -114,6 +116,7 @@ class _Handshake:
         if self._error is not None:
             raise self._error
         self._inbox += data
+        self._has_heard = True
         answer = b""
         try:
             while self._stage is not _Stage.OVER:
@@ -130,7 +133,9 @@ class _Handshake:
         return answer
 
     def unfinished(self) -> ProtocolError:
-        """The error of a peer that hung up, or fell silent, in the middle of the handshake."""
+        """The error of a peer that hung up in the middle of the handshake."""
+        if not self._has_heard:
+            return PeerHungUpError()
         return ForeignPeerError(
             "the peer did not finish Rallypoint's handshake: it may be something else, or it was "
             "stopped; check the host and the port of the endpoint"
@@ -251,8 +256,8 @@ class ClientHandshake(_Handshake):
             return b""
         if not wants_token:
             raise AccessError(
-                "the coordinator is running with --insecure and this node has a token: start "
-                "every node of the job with --insecure, or none"
+                "the coordinator is running with --insecure and this node is not: start every "
+                "node of the job with --insecure, or none"
             )
         self._context = context
         self._stage = _Stage.PROVING
@@ -340,8 +345,8 @@ class ServerHandshake(_Handshake):
             self.last_words = challenge
             job = quoted_job(context.run_id)
             raise AccessError(
-                f"refused a node of {job}: it has a token, but this coordinator runs with "
-                "--insecure: start every node of the job with --insecure, or none"
+                f"refused a node of {job}: this coordinator runs with --insecure and that node "
+                "does not: start every node of the job with --insecure, or none"
                 if has_token
                 else f"refused a node of {job}: it has no token: {HOW_TO_GET_A_TOKEN}"
             )

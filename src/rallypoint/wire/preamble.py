@@ -40,7 +40,8 @@ def classify(first_bytes: bytes) -> Preamble:
 
 def describe_foreign(first_bytes: bytes) -> str:
     """What a peer that is not ours most likely is, for one line to a person."""
-    if first_bytes.startswith((b"HTTP/", b"GET ", b"POST ", b"HEAD ", b"PUT ", b"OPTIONS ")):
+    requests = (b"GET ", b"POST ", b"HEAD ", b"PUT ", b"OPTIONS ")
+    if first_bytes.startswith((b"HTTP/", b"<!DOCTYPE", b"<html", *requests)):
         return "it looks like HTTP"
     if first_bytes.startswith(b"SSH-"):
         return "it looks like SSH"
