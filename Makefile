@@ -45,9 +45,10 @@ bench: $(SETUP)
 versions: $(SETUP)
 	$(BIN)/python benchmarks/versions.py $(OTHER)
 
-# Until something is found, FUZZ_SECONDS have passed, or it is stopped.
+# Both side by side, until one finds something, FUZZ_SECONDS have passed, or it is stopped.
 fuzz: $(VENV)/.ready-fuzz
-	$(BIN)/python -m tests.fuzz.fuzz_c10d
+	bash -c 'trap "kill \$$(jobs -p) 2>/dev/null" EXIT; \
+	  $(BIN)/python -m tests.fuzz.fuzz_c10d & $(BIN)/python -m tests.fuzz.fuzz_values & wait -n'
 
 $(SETUP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)

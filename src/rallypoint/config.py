@@ -13,36 +13,45 @@ from typing import Literal
 
 from msgspec import Struct
 
+from rallypoint.core.limits import (
+    MAX_GIVEN,
+    MAX_NAME_BYTES,
+    MAX_NODES,
+    MAX_NUMBER,
+    MAX_SECONDS,
+    MAX_WAIT_S,
+    MAX_WORKERS_PER_NODE,
+    MIN_SECONDS,
+    is_name,
+)
 from rallypoint.errors import UsageError
 
 DEFAULT_COORDINATOR_PORT = 29400
 """Where agents meet when an endpoint names no port (torchrun's number, on purpose)."""
 DEFAULT_STATIC_PORT = 29500
 """`--master-port` of a static command line that names none (torchrun's number)."""
-MAX_NODES = 100_000
-MAX_WORKERS_PER_NODE = 4096
-MAX_NAME_BYTES = 255
 ENROL_MIN_S = 15.0
 
 
 def _name(flag: str, value: str, *, empty_ok: bool = False) -> None:
     if not value and empty_ok:
         return
-    # Bytes that are no UTF-8 come as surrogates, which are not printable and can't be encoded.
-    if not value or not value.isprintable() or len(value.encode()) > MAX_NAME_BYTES:
+    if not value or not is_name(value):
         raise UsageError(
             f"{flag} {value!r}: needs 1 to {MAX_NAME_BYTES} bytes of printable characters"
         )
 
 
 def _positive(flag: str, value: float) -> None:
-    if not 0 < value < float("inf"):
-        raise UsageError(f"{flag} {value:g}: must be more than 0 seconds")
+    if not MIN_SECONDS <= value <= MAX_SECONDS:
+        raise UsageError(
+            f"{flag} {value:.12g}: must be {MIN_SECONDS:g} to {MAX_SECONDS:.0f} seconds"
+        )
 
 
-def _not_negative(flag: str, value: float) -> None:
-    if not 0 <= value < float("inf"):
-        raise UsageError(f"{flag} {value:g}: must be 0 or more")
+def _not_negative(flag: str, value: float | None, most: float = MAX_SECONDS) -> None:
+    if value is not None and not 0 <= value <= most:
+        raise UsageError(f"{flag} {value:.12g}: must be 0 to {most:.0f}")
 
 
 class OutputMode(Enum):
@@ -166,16 +175,16 @@ class RendezvousConfig(Struct, frozen=True, kw_only=True):
             ("heartbeat_s", self.heartbeat_s),
         ):
             _positive(flag, value)
-        for flag, value in (
+        for flag, given in (
             ("--join-settle", self.join_settle_s),
             ("--min-growth-interval", self.min_growth_interval_s),
             ("--reconnect-grace", self.reconnect_grace_s),
             ("--reset-grace", self.reset_grace_s),
-            ("--reconnect-timeout", self.reconnect_timeout_s or 0.0),
+            ("--reconnect-timeout", self.reconnect_timeout_s),
             ("--max-node-losses", self.max_node_losses_per_hour),
             ("--stop-patience", self.stop_patience_s),
         ):
-            _not_negative(flag, value)
+            _not_negative(flag, given)
         if self.heartbeat_s * 2 > self.lease_s:
             raise UsageError(
                 f"--lease {self.lease_s:g}: must be at least two heartbeats ({self.heartbeat_s:g} s"
@@ -210,7 +219,7 @@ class RestartConfig(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         _not_negative("--hang-timeout", self.hang_timeout_s)
-        _not_negative("--max-restarts", self.max_restarts)
+        _not_negative("--max-restarts", self.max_restarts, MAX_GIVEN)
         _not_negative("--restart-backoff", self.backoff_s)
         if self.window_s is not None:
             _positive("--restart-window", self.window_s)
@@ -349,7 +358,7 @@ class OutputConfig(Struct, frozen=True, kw_only=True):
     object has been told of redirects, tees and ranks by whoever made it."""
 
     def __post_init__(self) -> None:
-        _not_negative("--log-max-bytes", self.log_max_bytes)
+        _not_negative("--log-max-bytes", self.log_max_bytes, MAX_NUMBER)
 
 
 class StopConfig(Struct, frozen=True, kw_only=True):
@@ -372,9 +381,9 @@ class StopConfig(Struct, frozen=True, kw_only=True):
     """Overrides of the exit code of a class: (`success|failed|usage|infrastructure`, code)."""
 
     def __post_init__(self) -> None:
-        _not_negative("--shutdown-timeout", self.shutdown_grace_s)
-        _not_negative("--restart-grace", self.restart_grace_s)
-        _not_negative("--drain-deadline", self.drain_deadline)
+        _not_negative("--shutdown-timeout", self.shutdown_grace_s, MAX_WAIT_S)
+        _not_negative("--restart-grace", self.restart_grace_s, MAX_WAIT_S)
+        _not_negative("--drain-deadline", self.drain_deadline, MAX_WAIT_S)
 
     @property
     def drain_deadline(self) -> float:

@@ -27,6 +27,7 @@
     +-- ChildFailedError            the person: workers failed; names the one that was first
     +-- SignalException             the person or scheduler that sent the signal
     +-- ProtocolError               the peer broke the rules of the wire
+    |   +-- MessageError        nobody but us, or who plays a node: a value that none may have
     |   +-- ForeignPeerError        the person: the endpoint's port belongs to something else
     |   |   `-- PeerHungUpError             it closes the connection and says nothing
     |   `-- VersionMismatchError    the person: another version of Rallypoint on the other side
@@ -326,6 +327,13 @@ class SignalException(RallypointError):
 
 class ProtocolError(RallypointError):
     """The peer sent what the protocol forbids; the connection must be closed."""
+
+
+class MessageError(ProtocolError):
+    """A message that does not decode, or has a value out of its limits: who sent it would send the
+    same again. (`core/limits.py`)"""
+
+    exit_class = ExitClass.USAGE
 
 
 class ForeignPeerError(ProtocolError):

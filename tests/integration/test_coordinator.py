@@ -382,7 +382,9 @@ def test_an_agent_can_not_attach_to_another_job_than_it_proved_to_belong_to() ->
             client = await place.dial(ONE, "life")
             client.attach(settings=replace(ONE, run_id="other"))
             await client.wait_closed()
-            assert client.heard == []
+            (refused,) = client.heard
+            assert isinstance(refused, m.Refused)
+            assert "attached to 'other'" in refused.text
             await place.wait_record("attached to 'other'")
 
     go(body())

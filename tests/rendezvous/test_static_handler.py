@@ -62,7 +62,7 @@ BAD: list[tuple[Callable[[], object], str]] = [
     (lambda: made(endpoint="a:65536"), "'65536' is no port, it is 0 to 65535"),
     (lambda: made(endpoint="fe80::1:x"), "is no IPv6 address; one with a port is written"),
     (lambda: made(endpoint="[::1"), "needs [ADDRESS]:PORT"),
-    (lambda: made(join_timeout=0), "join_timeout=0: needs seconds above 0"),
+    (lambda: made(join_timeout=0), "join_timeout=0: needs 0.001 to 1000000000 seconds"),
     (lambda: made(join_tiemout=5), "unknown rendezvous parameter join_tiemout: did you mean join"),
     (lambda: made(is_host="maybe"), "is_host='maybe': needs true or false"),
 ]

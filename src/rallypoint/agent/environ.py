@@ -102,7 +102,7 @@ def worker_environ(
         "RALLYPOINT_INCARNATION": str(placement.incarnation),
         "RALLYPOINT_ROUND": str(placement.round),
         "RALLYPOINT_NODE_ID": placement.node_id,
-        "RALLYPOINT_RESTART_REASON": placement.restart_reason,
+        "RALLYPOINT_RESTART_REASON": placement.restart_reason.replace("\0", ""),
         "RALLYPOINT_LOCAL_RANK": str(placement.local_rank),
         BOARD_VARIABLE: placement.board,
     }

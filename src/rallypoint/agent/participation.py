@@ -244,6 +244,8 @@ class Participation:
             met.token, self._store, rendezvous.endpoint if rendezvous.static else None
         )
         session = self._session = self._make_session(met)
+        if met.coordinator is not None:
+            met.coordinator.lives_in(session.incarnation)
         self._selector.on_wake = session.check_fence
         session.has_fence = self._settings.max_nodes > 1 or met.coordinator is None
         if session.has_fence:

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 from rallypoint.agent.environ import WorkerPlacement
-from rallypoint.config import MAX_WORKERS_PER_NODE
+from rallypoint.core.limits import MAX_WORKERS_PER_NODE
 from rallypoint.errors import ParameterError
 
 

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from rallypoint.cli.scan import Value
-from rallypoint.config import DEFAULT_COORDINATOR_PORT, MAX_NODES, Endpoint
+from rallypoint.config import DEFAULT_COORDINATOR_PORT, Endpoint
+from rallypoint.core.limits import MAX_NODES, MAX_PORT, is_host
 from rallypoint.core.wording import shown
 from rallypoint.errors import UsageError
 from rallypoint.store.access import parse_network
 
-_MAX_NAME = 253
-_MAX_LABEL = 63
 _MAX_DIGITS = 18
 """Longer numbers mean nothing here, and Python refuses to read very long ones."""
 _LOOPBACK = "127.0.0.1"
@@ -62,7 +61,7 @@ def port(value: Value, text: str | None = None) -> int:
     """A port number, 1 to 65535; of the whole value, or of `text` in it."""
     digits = value.text.strip() if text is None else text
     plain = digits.isascii() and digits.isdigit() and len(digits) <= _MAX_DIGITS
-    if not plain or not 0 < int(digits) < 65536:
+    if not plain or not 0 < int(digits) <= MAX_PORT:
         raise value.wrong(f"{shown(digits) or 'nothing'} is no port, 1 to 65535")
     return int(digits)
 
@@ -94,15 +93,9 @@ def host(value: Value, text: str | None = None) -> str:
         name = name[1:-1]
     if ":" in name and not _is_ipv6(name):
         raise value.wrong("needs a host name or an address, without a port")
-    if ":" not in name and not _is_host_name(name):
+    if not is_host(name):
         raise value.wrong("needs a host name or an address")
     return name
-
-
-def _is_host_name(name: str) -> bool:
-    labels = name.removesuffix(".").split(".")
-    fit = len(name) <= _MAX_NAME and all(0 < len(label) <= _MAX_LABEL for label in labels)
-    return fit and all(letter.isalnum() or letter in "-_" for label in labels for letter in label)
 
 
 def _is_ipv6(name: str) -> bool:
@@ -135,7 +128,7 @@ def listen_at(value: Value) -> Endpoint:
     """`PORT` on loopback, or `HOST:PORT`; port 0 lets the system choose."""
     name, colon, digits = value.text.strip().rpartition(":")
     plain = digits.isascii() and digits.isdigit() and len(digits) <= _MAX_DIGITS
-    if not plain or int(digits) > 65535 or (colon and not name):
+    if not plain or int(digits) > MAX_PORT or (colon and not name):
         raise value.wrong("needs PORT or HOST:PORT, for example 9400 or 0.0.0.0:9400")
     if ":" in name and not (name.startswith("[") and name.endswith("]")):
         raise value.wrong(f"an IPv6 address with a port needs brackets: [{name}]:{digits}")

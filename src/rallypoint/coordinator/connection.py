@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-from rallypoint.errors import AccessError, ProtocolError
+from rallypoint.errors import AccessError, MessageError, ProtocolError
 from rallypoint.wire.frames import FrameDecoder, FrameEncoder
 from rallypoint.wire.handshake import Established, ServerHandshake
 from rallypoint.wire.messages import (
@@ -35,6 +35,9 @@ class Switchboard(Protocol):
 
     def failed(self, connection: Connection, error: Exception) -> None:
         """Handling what came on it has raised what nobody expected. Must not raise."""
+
+    def misspoken(self, connection: Connection, error: MessageError) -> None:
+        """A message does not decode, or has a value out of its limits."""
 
     def refused(self, connection: Connection, why: str) -> None:
         """The connection is closed for what came on it, or did not."""
@@ -70,6 +73,9 @@ class Connection(asyncio.Protocol):
             if self._decoder is not None and data:
                 for payload in self._decoder.feed(data):
                     self._switchboard.received(self, decode_to_coordinator(payload))
+        except MessageError as error:
+            self._switchboard.misspoken(self, error)
+            self.close()
         except (AccessError, ProtocolError) as error:
             self._switchboard.refused(self, str(error))
             self.close()

@@ -19,8 +19,8 @@ from rallypoint.coordinator.lease_watch import LeaseWatch
 from rallypoint.coordinator.own_events import OwnEvents
 from rallypoint.coordinator.session import Session, node_id_of
 from rallypoint.coordinator.translation import event_of, message_of
+from rallypoint.core import claims, wording
 from rallypoint.core import job as jobs
-from rallypoint.core import wording
 from rallypoint.core.events import ExpelNode, NodeJoined, NodeLeft, RefuseNode, Timer, TimerEnded
 from rallypoint.core.job_events import (
     GiveVerdict,
@@ -68,6 +68,7 @@ class HostedJob:
         self._by_rank: dict[int, Session] = {}
         """Fixed rank -> who holds it."""
         self._ended_at: float | None = None
+        self.own_agent = ""  # the incarnation of the agent that this coordinator lives in, if any
         liveness = Liveness(settings.lease_s, settings.reconnect_grace_s, settings.reset_grace_s)
         self._leases = LeaseWatch(self._loop, liveness, self._lease_ended, self._be_patient)
         self._desk = DrainDesk()
@@ -140,7 +141,8 @@ class HostedJob:
             connection.close()
             return
         else:
-            self._replace(session, connection, hello.generation)
+            self._hang_up(session)
+            session.connection, session.generation = connection, hello.generation
             if not resumed:
                 session.opened = hello.generation
         connection.session = session
@@ -157,8 +159,7 @@ class HostedJob:
 
     def drain(self, connection: Connection, node_id: str, why: str) -> None:
         """A person wants a node to leave, and waits on this connection."""
-        found = (s for s in self._sessions.values() if s.ref.node_id == node_id)
-        session = next(found, None)
+        session = self._sessions.get(self._node_ids.get(node_id, ""))
         if session is None:
             known = {s.ref.node_id for s in self._sessions.values()}
             self._desk.refuse(connection, node_id, known)
@@ -214,16 +215,26 @@ class HostedJob:
             now = self._loop.time()
             self._lose(session, text, now, now)
 
+    def turn_away(self, session: Session, text: str) -> None:
+        """What it says can't be, and it would say it again: it is refused, and lost to the job."""
+        if session.connection is not None:
+            self._refuse(session.connection, text)
+        now = self._loop.time()
+        self._lose(session, text, now, now)
+
     def _apply(self, session: Session, report: m.Report, now: float) -> None:
         ref = session.ref
         match report:
             case m.Join(seq, candidate):
-                if self._claims_rank(session, candidate.node_rank, now):
+                if text := claims.join_refused(self.settings, candidate):
+                    self.turn_away(session, text)
+                elif self._claims_rank(session, candidate.node_rank, now):
                     self._give_away_name(session, now)
                     self._node_ids[ref.node_id] = ref.incarnation
                     self._step(NodeJoined(ref, seq, candidate, self.settings), now)
             case m.Drain(why, signal, hosts, notice_s):
                 self._yield_rank(session)
+                hosts = hosts and ref.incarnation == self.own_agent
                 self._step(NodeDrains(ref, why, signal, notice_s, hosts), now)
             case m.Cancel(why, signal):
                 self._step(JobCancelled(ref, why, signal), now)
@@ -254,7 +265,7 @@ class HostedJob:
                 if same_id and not session.is_first:
                     return True  # the round machine knows which of the two was superseded
                 if not (same_id and id_was_given):
-                    self._turn_away(session, wording.rank_taken(node_rank, holder.ref, holder.host))
+                    self.turn_away(session, wording.rank_taken(node_rank, holder.ref, holder.host))
                     return False
             self._yield_rank(holder)
             if not same_id:
@@ -270,13 +281,6 @@ class HostedJob:
 
     def _attached(self, session: Session, resumed: bool) -> m.Attached:
         return m.Attached(session.ref.node_id, self._incarnation, self._epoch, resumed)
-
-    def _turn_away(self, session: Session, text: str) -> None:
-        connection = session.connection
-        self._forget(session)
-        self._hang_up(session, m.Refused(text))
-        if connection is not None:
-            self._on_record(Record("node_refused", f"refused {connection.peer}, told it: {text}"))
 
     def _step(self, event: JobEvent, now: float) -> None:
         if isinstance(event, SessionLost) and event.ref.incarnation in self._sessions:
@@ -335,7 +339,7 @@ class HostedJob:
             return verdict
         return replace(verdict, ended_s_ago=self._loop.time() - self._ended_at)
 
-    def _hang_up(self, session: Session, last_word: m.Refused | m.Expelled | None = None) -> None:
+    def _hang_up(self, session: Session, last_word: m.Expelled | None = None) -> None:
         """An agent that is still there attaches anew, and learns what it missed."""
         if session.connection is not None:
             if last_word is not None:
@@ -343,10 +347,6 @@ class HostedJob:
             session.connection.session = None
             session.connection.close()
             session.connection = None
-
-    def _replace(self, session: Session, connection: Connection, generation: int) -> None:
-        self._hang_up(session)
-        session.connection, session.generation = connection, generation
 
     def _forget(self, session: Session, how: str = "") -> None:
         ref = session.ref

@@ -19,13 +19,22 @@ from rallypoint.coordinator.listen import OWN_FILES, connection_room
 from rallypoint.coordinator.refusals import Kind, Refusals
 from rallypoint.coordinator.session import Session
 from rallypoint.coordinator.wall_clock import wall_ms
+from rallypoint.core import claims
 from rallypoint.core import job as jobs
 from rallypoint.core.admission import Admission
 from rallypoint.core.job_events import Record
-from rallypoint.core.job_lives import Attachment, BeginLife, HearVerdict, JobLives, Place, TakePart
+from rallypoint.core.job_lives import (
+    AHEAD_MAX_MS,
+    Attachment,
+    BeginLife,
+    HearVerdict,
+    JobLives,
+    Place,
+    TakePart,
+)
 from rallypoint.core.model import UNNAMED_RUN_ID, SharedSettings, Verdict
 from rallypoint.core.wording import quoted_job
-from rallypoint.errors import ProtocolError
+from rallypoint.errors import MessageError
 from rallypoint.observe.faults import Faults, describe_fault
 from rallypoint.wire import messages as m
 from rallypoint.wire.handshake import NONCE_BYTES, SERVER_ID_BYTES, Established, ServerHandshake
@@ -123,6 +132,11 @@ class Coordinator:
         hosted = (*self._jobs.values(), *self._ended)
         return [session.ref.node_id for job in hosted for session in job.sessions]
 
+    def lives_in(self, incarnation: str) -> None:
+        """Of which agent this process is: it alone takes the coordinator with it when it leaves."""
+        for job in self._jobs.values():
+            job.own_agent = incarnation
+
     async def wait_empty(self) -> None:
         """Until every session has said farewell or is lost."""
         if self.nodes:
@@ -185,6 +199,14 @@ class Coordinator:
         text = f"what this node said can't be handled: {describe_fault(error)}"
         connection.send(m.Refused(text, is_fault=True))
 
+    def misspoken(self, connection: Connection, error: MessageError) -> None:
+        session, text = connection.session, f"a message of this node is not valid: {error}"
+        if isinstance(session, Session):
+            session.job.turn_away(session, text)
+        else:
+            self.refused(connection, text)
+            connection.send(m.Refused(text))
+
     def refused(self, connection: Connection, why: str) -> None:
         if isinstance(connection.session, Session):
             self._say(f"closed the connection from {connection.peer}: {why}")
@@ -202,8 +224,10 @@ class Coordinator:
     def _attach(self, connection: Connection, run_id: str, hello: m.Attach) -> None:
         self._proved(connection)
         if hello.settings.run_id != run_id:
-            raise ProtocolError(f"a node of job {run_id!r} attached to {hello.settings.run_id!r}")
-        text = self._refusal(run_id) or self._no_room(hello)
+            raise MessageError(f"a node of job {run_id!r} attached to {hello.settings.run_id!r}")
+        text = (
+            self._refusal(run_id) or claims.settings_refused(hello.settings) or self._no_room(hello)
+        )
         if text is None:
             job = self._job_of(hello)
             text = _crowd(job, hello.incarnation)
@@ -275,7 +299,8 @@ class Coordinator:
                 return ended
         known = None
         if hello.last_incarnation or hello.last_epoch:
-            known = Attachment(hello.last_incarnation, hello.last_epoch)
+            told = min(hello.last_incarnation, wall_ms() + AHEAD_MAX_MS)
+            known = Attachment(told, hello.last_epoch)
         now, life = self._loop.time(), job.life if job is not None else None
         if self._only is not None and life is not None:
             place: Place = self._lives.renumber(run_id, known, life, now)

@@ -54,7 +54,7 @@ def event_of(ref: NodeRef, report: OfRound) -> JobEvent:
         case m.Detailed(_, failures):
             return FailuresDetailed(ref, round_, failures)
         case m.Finishing():
-            return WorkersFinishing(round_)
+            return WorkersFinishing(round_, ref)
         case m.Succeeded():
             return NodeSucceeded(ref, round_)
         case m.Enrolled():

@@ -99,6 +99,8 @@ class WorkersFinishing(Struct, frozen=True):
     """The first worker of this round ended well: arrivals trigger nothing from now on."""
 
     round: int
+    ref: NodeRef | None = None
+    """On which node; None: the job itself says so."""
 
 
 class NodeSucceeded(Struct, frozen=True):

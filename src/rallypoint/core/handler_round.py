@@ -7,13 +7,15 @@ store; from all cards every node computes the same stamp and its own assignment.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
 
+from rallypoint.core import limits
 from rallypoint.core.model import Assignment, Candidate, EndReason, NodeRef, Stamp, Verdict
 from rallypoint.core.ranks import Seat, worker_ranks
-from rallypoint.errors import RendezvousStateError
+from rallypoint.errors import MessageError, RendezvousStateError
 
 VERDICT_KEY = "rallypoint/verdict"
 END_KEY = "rallypoint/end"
@@ -41,6 +43,7 @@ class NodeCard(Struct, frozen=True):
     """With which the nodes enrol with that store; empty if it is the handler's own."""
 
 
+_S = TypeVar("_S", bound=Struct)
 _cards = msgspec.msgpack.Decoder(NodeCard)
 _verdicts = msgspec.msgpack.Decoder(Verdict)
 _reasons = msgspec.msgpack.Decoder(EndReason)
@@ -63,33 +66,38 @@ def left_key(rank: int) -> str:
 
 def encode(value: NodeCard | Verdict | EndReason) -> bytes:
     """The value of a key."""
-    return msgspec.msgpack.encode(value)
+    return msgspec.msgpack.encode(limits.fit(value, sentence=limits.MAX_SENTENCE))
 
 
 def decode_card(value: bytes) -> NodeCard:
     """Raises RendezvousStateError."""
     try:
-        return _cards.decode(value)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        card = _cards.decode(value)
+        limits.check(card)
+    except (msgspec.DecodeError, MessageError, UnicodeDecodeError) as error:
         raise RendezvousStateError(
             f"the store of the rendezvous holds no card of a rallypoint node: {error}"
         ) from error
+    return card
 
 
 def decode_verdict(value: bytes) -> Verdict | None:
     """None for what is none."""
-    try:
-        return _verdicts.decode(value)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return None
+    return _decode(_verdicts, value)
 
 
 def decode_reason(value: bytes) -> EndReason | None:
     """None for what is none."""
+    return _decode(_reasons, value)
+
+
+def _decode(decoder: msgspec.msgpack.Decoder[_S], value: bytes) -> _S | None:
     try:
-        return _reasons.decode(value)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        told = decoder.decode(value)
+        limits.check(told, sentence=limits.MAX_SENTENCE)
+    except (msgspec.DecodeError, MessageError, UnicodeDecodeError):
         return None
+    return told
 
 
 def next_stamp(cards: Sequence[NodeCard]) -> Stamp:

@@ -70,8 +70,19 @@ from rallypoint.core.job_state import close
 from rallypoint.core.job_state import ended_job as ended_job
 from rallypoint.core.job_state import new_job as new_job
 from rallypoint.core.job_state import status as status
-from rallypoint.core.model import NodeLoss, NodeRef, Outcome
+from rallypoint.core.model import NodeLoss, NodeRef, Outcome, WorkerFailure
 from rallypoint.core.round_state import Phase, Standing
+
+_OF_PARTICIPANTS = (
+    NodeEnrolled
+    | EnrolmentFailed
+    | WorkersFinishing
+    | NodeSucceeded
+    | CheckpointAnswered
+    | HangSuspected
+    | StacksCollected
+)
+"""What only a node can tell that takes part in the round that is active."""
 
 
 def step(job: JobState, event: JobEvent, at: float) -> list[JobEffect]:
@@ -79,6 +90,8 @@ def step(job: JobState, event: JobEvent, at: float) -> list[JobEffect]:
     if job.verdict is not None:
         # Whoever comes too late to have been told with the others is told now.
         return [GiveVerdict(event.ref, job.verdict)] if isinstance(event, NodeJoined) else []
+    if isinstance(event, _OF_PARTICIPANTS) and not _takes_part(job, event.ref):
+        return []
     effects: list[JobEffect] = []
     if isinstance(event, SessionLost | NodeLeft):
         # It goes as it was told to, or has succeeded, and is not lost.
@@ -191,20 +204,29 @@ def _lost(job: JobState, ref: NodeRef, loss: NodeLoss, at: float) -> list[JobEff
 
 
 def _failed(job: JobState, event: NodeFailed, at: float) -> list[JobEffect]:
-    if not _is_report_due(job, event.ref, event.round) or not event.failures:
+    if not _is_report_due(job, event.ref, event.round):
         return []
-    node_id, first = event.ref.node_id, event.failures[0]
+    failures = _ranked(job, event)
+    if not failures:
+        return []
+    node_id, first = event.ref.node_id, failures[0]
     if is_collateral(job, at - first.age_s):
         return end_notice(job, at, causes.describe_failure(node_id, first))
-    workers = job.round.members[node_id].candidate.workers
     known = {r.failure.local_rank for r in job.reports if r.node_id == node_id}
-    for failure in event.failures:
-        # One for each worker, however many a node tells of.
-        if 0 <= failure.local_rank < workers and failure.local_rank not in known:
+    for failure in failures:
+        if failure.local_rank not in known:  # one for each worker, however many a node tells of
             known.add(failure.local_rank)
             job.reports.append(causes.Report(node_id, failure, at))
-    text = causes.describe_failure(node_id, event.failures[0])
+    text = causes.describe_failure(node_id, first)
     return run_round(job, RoundFailed(event.round, text, node_id), at)
+
+
+def _ranked(job: JobState, event: NodeFailed) -> list[WorkerFailure]:
+    """The failures of workers that this node has. Which ranks they are its world says."""
+    node_id = event.ref.node_id
+    first, workers = job.assigned[node_id].base_rank, job.round.members[node_id].candidate.workers
+    own = (failure for failure in event.failures if 0 <= failure.local_rank < workers)
+    return [replace(failure, rank=first + failure.local_rank) for failure in own]
 
 
 def _helper_died(job: JobState, event: HelperDied, at: float) -> list[JobEffect]:
@@ -220,6 +242,13 @@ def _blame(job: JobState, found: NodeFailed | Record | None, at: float) -> list[
     if isinstance(found, NodeFailed):
         return _failed(job, found, at)
     return [] if found is None else [found]
+
+
+def _takes_part(job: JobState, ref: NodeRef | None) -> bool:
+    if ref is None:  # the job's own word
+        return True
+    member = job.round.members.get(ref.node_id)
+    return member is not None and member.ref == ref and member.standing is Standing.RUNNING
 
 
 def _is_report_due(job: JobState, ref: NodeRef, round_: int) -> bool:
@@ -240,4 +269,5 @@ def _detail(job: JobState, event: FailuresDetailed, at: float) -> None:
             continue
         for failure in event.failures:
             if failure.local_rank == report.failure.local_rank:
-                report.failure = replace(failure, age_s=report.failure.age_s)
+                known = report.failure
+                report.failure = replace(failure, rank=known.rank, age_s=known.age_s)

@@ -116,7 +116,7 @@ def want_checkpoint(notice: Notice, ref: NodeRef, at: float) -> WantCheckpoint:
 def answered(job: JobState, event: CheckpointAnswered, at: float) -> list[JobEffect]:
     """One node is ready."""
     notice, node_id = job.notice, event.ref.node_id
-    if not is_member(job, event.ref) or event.round != job.round.round:
+    if event.round != job.round.round:
         return []
     if event.listens and event.number <= job.withdrawn:
         return _saved_late(job, event, at)
@@ -135,8 +135,6 @@ def succeeded_meanwhile(job: JobState, event: NodeSucceeded, at: float) -> list[
     notice = job.notice
     assert notice is not None
     node_id, drains = event.ref.node_id, notice.kind is EndKind.DRAIN
-    if not is_member(job, event.ref):
-        return []
     notice.held[node_id] = event
     job.succeeded_at[node_id] = at
     done = CheckpointAnswered(event.ref, notice.round, notice.number, listens=drains)

@@ -46,6 +46,7 @@ def failed(job: JobState, event: EnrolmentFailed, at: float) -> list[JobEffect]:
     """A node can't reach the store."""
     if not _is_awaited(job, event.ref, event.round):
         return []
+    job.enrolled.discard(event.ref.node_id)
     job.unreached[event.ref.node_id] = event.text
     return _judge_if_all_told(job, at)
 

@@ -12,7 +12,6 @@ from rallypoint.core.job_events import (
     Record,
     StacksCollected,
 )
-from rallypoint.core.job_rounds import is_member
 from rallypoint.core.job_state import JobState
 from rallypoint.core.model import EndKind
 from rallypoint.core.round_state import Standing, is_active
@@ -21,7 +20,7 @@ from rallypoint.core.round_state import Standing, is_active
 def suspected(job: JobState, event: HangSuspected) -> list[JobEffect]:
     """Ask every node, unless that is under way, or the round is about to end anyway."""
     state, notice = job.round, job.notice
-    if not is_active(state, event.round) or not is_member(job, event.ref) or _inquiry(job):
+    if not state.settings.hang_timeout_s or not is_active(state, event.round) or _inquiry(job):
         return []
     if notice is not None and notice.kind is EndKind.DRAIN:
         return []
@@ -41,7 +40,7 @@ def suspected(job: JobState, event: HangSuspected) -> list[JobEffect]:
 def collected(job: JobState, event: StacksCollected) -> NodeFailed | Record | None:
     """One node has told; when all have, the failure to blame or why there is none."""
     inquiry = _inquiry(job)
-    if inquiry is None or event.number != inquiry.number or not is_member(job, event.ref):
+    if inquiry is None or event.number != inquiry.number:
         return None
     node_id = event.ref.node_id
     if node_id not in inquiry.awaited:

@@ -24,6 +24,8 @@ from rallypoint.core.model import Outcome, Verdict
 REMEMBERED_MAX = 1000
 """So many lives that are over are remembered, of all jobs."""
 REMEMBERED_S = 24 * 3600.0
+AHEAD_MAX_MS = 100 * 365 * 24 * 3600 * 1000
+"""No clock is wrong by a century: a higher number than that has no life had."""
 FORGOTTEN = Verdict(
     Outcome.INFRASTRUCTURE,
     "the job ended while this node was away, and its coordinator does not remember how",

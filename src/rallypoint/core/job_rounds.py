@@ -7,7 +7,7 @@ from typing import assert_never
 from msgspec.structs import replace
 
 from rallypoint.core import cause as causes
-from rallypoint.core import restart, wording
+from rallypoint.core import limits, restart, wording
 from rallypoint.core.assign import assignments
 from rallypoint.core.events import (
     Effect,
@@ -65,7 +65,7 @@ def perform(job: JobState, effect: Effect, at: float) -> list[JobEffect]:
             job.ended_at = at
             faults = [report.happened_at for report in job.reports]
             faults += [loss.last_heard_at for loss in job.losses]
-            age_s = max(at - min(faults), 0.0) if faults else None
+            age_s = min(max(at - min(faults), 0.0), limits.MAX_SECONDS) if faults else None
             return _stop(job, round_, replace(reason, age_s=age_s))
         case StopDelayed():
             text = wording.many_are_slow_to_stop(effect, job.round.settings)
@@ -96,7 +96,7 @@ def _form(job: JobState, effect: FormWorld) -> list[JobEffect]:
     job.assigned = assignments(effect, job.ledger.total, why)
     job.reports, job.losses, job.breakdown, job.end_reason = [], [], None, None
     job.enrolled, job.drained, job.succeeded_at = set(), set(), {}
-    job.unreached = {}
+    job.unreached, job.withdrawn = {}, 0
     job.started = len(effect.world) == 1
     if job.started:
         step_round(job.round, RoundStarted(effect.round))

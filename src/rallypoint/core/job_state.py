@@ -50,7 +50,7 @@ class JobState(Struct):
     notice: Notice | None = None
     notices: int = 0
     withdrawn: int = 0
-    """The number of the last notice that was withdrawn."""
+    """The number of the last notice of this round that was withdrawn."""
     inquiry: Inquiry | None = None
     inquiries: int = 0
     verdict: Verdict | None = None

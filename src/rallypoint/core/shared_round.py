@@ -18,6 +18,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import Struct
 
+from rallypoint.core import limits
 from rallypoint.core.events import (
     Effect,
     Event,
@@ -33,6 +34,7 @@ from rallypoint.core.model import Candidate, EndReason, NodeRef, SharedSettings
 from rallypoint.core.round import NEVER_AGAIN, step
 from rallypoint.core.round_state import Phase, RoundState
 from rallypoint.errors import (
+    MessageError,
     RendezvousGracefulExitError,
     RendezvousStateError,
     SettingsConflictError,
@@ -147,9 +149,11 @@ def take_letters(
 
 def _decode_letter(data: bytes) -> Letter | None:
     try:
-        return _letter_decoder.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        letter = _letter_decoder.decode(data)
+        limits.check(letter)
+    except (msgspec.MsgspecError, MessageError, UnicodeDecodeError, RecursionError):
         return None
+    return letter
 
 
 def join_refused(shared: SharedState, ref: NodeRef, settings: SharedSettings) -> Exception | None:
@@ -226,7 +230,13 @@ def decode(value: bytes) -> SharedState:
     try:
         if value[header : header + _DIGEST_BYTES] != _digest(body):
             raise msgspec.DecodeError(f"its {len(value)} bytes are not those that were written")
-        return _decoder.decode(body)
+        shared = _decoder.decode(body)
+        # What workers and people are told of it; the rest is compared, not shown.
+        (host, port), why = shared.bootstrap, shared.why
+        known = not host or limits.is_host(host)
+        if not known or not 0 <= port <= limits.MAX_PORT or len(why) > limits.MAX_SENTENCE:
+            raise msgspec.DecodeError("a value in it is out of its limits")
+        return shared
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise RendezvousStateError(
             f"the rendezvous state is damaged ({error}); it was left as it is: "

@@ -9,7 +9,6 @@ from typing import Any
 
 from rallypoint.agent.entrypoint import Entrypoint, worker_config
 from rallypoint.config import (
-    MAX_WORKERS_PER_NODE,
     AgentConfig,
     ObserveConfig,
     OutputConfig,
@@ -17,6 +16,7 @@ from rallypoint.config import (
     RestartConfig,
     StopConfig,
 )
+from rallypoint.core.limits import MAX_WORKERS_PER_NODE
 from rallypoint.errors import ParameterError
 from rallypoint.launcher.where_to_meet import where_to_meet
 

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from rallypoint.errors import (
     AccessError,
     ForeignPeerError,
+    MessageError,
     PeerHungUpError,
     ProtocolError,
     RendezvousConnectionError,
@@ -20,6 +21,7 @@ from rallypoint.wire.frames import FrameDecoder, FrameEncoder
 from rallypoint.wire.handshake import NONCE_BYTES, ClientHandshake
 from rallypoint.wire.messages import (
     MAX_MESSAGE_BYTES,
+    Refused,
     ToAgent,
     ToCoordinator,
     decode_to_agent,
@@ -70,6 +72,11 @@ class ClientConnection(asyncio.Protocol):
             if self._decoder is not None and data:
                 for payload in self._decoder.feed(data):
                     self._deliver(decode_to_agent(payload))
+        except MessageError as error:
+            # On a new connection the coordinator would say the same again.
+            text = f"the coordinator sent what no coordinator sends: {error}"
+            self._deliver(Refused(text, is_fault=True))
+            self._end(text)
         except (AccessError, ProtocolError) as error:
             if not self.established.done():
                 self.established.set_exception(error)

@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from rallypoint.core.limits import MAX_NODES, MAX_SECONDS, MIN_SECONDS
 from rallypoint.core.model import SharedSettings
 from rallypoint.errors import ParameterError
 
@@ -63,14 +64,15 @@ class RendezvousParameters:
             raise ParameterError(text) from None
 
     def get_as_seconds(self, key: str, default: float) -> float:
-        """A time in seconds, above 0. Raises ParameterError."""
+        """A time in seconds, above 0 and within `core/limits.py`. Raises ParameterError."""
         value = self.get(key, default)
         try:
             seconds = float(value)
         except (TypeError, ValueError):
             seconds = 0.0
-        if not 0 < seconds < float("inf"):
-            text = f"the rendezvous parameter {key}={value!r}: needs seconds above 0"
+        if not MIN_SECONDS <= seconds <= MAX_SECONDS:
+            needs = f"needs {MIN_SECONDS:g} to {MAX_SECONDS:.0f} seconds"
+            text = f"the rendezvous parameter {key}={value!r}: {needs}"
             raise ParameterError(text)
         return seconds
 
@@ -154,6 +156,8 @@ def check_nodes(min_nodes: int, max_nodes: int) -> None:
         raise ParameterError(f"min_nodes={min_nodes}: needs 1 or more")
     if max_nodes < min_nodes:
         raise ParameterError(f"max_nodes={max_nodes} is less than min_nodes={min_nodes}")
+    if max_nodes > MAX_NODES:
+        raise ParameterError(f"max_nodes={max_nodes}: needs {MAX_NODES} or less")
 
 
 def check_timeout(timeout: float | None) -> None:

@@ -176,7 +176,7 @@ class CoordinatorSession:
     def report(self, report: m.Report) -> None:
         """Say it until it is acknowledged."""
         self._numbers += 1
-        numbered = m.Numbered(self._numbers, report)
+        numbered = m.Numbered(self._numbers, m.fitting(report))
         self._unacknowledged.append(numbered)
         if self._connection is not None and self._is_attached:
             self._connection.send(numbered)

@@ -181,7 +181,7 @@ class Scenario:
                 text = f"the process of the round store was killed by SIGKILL on node {node}"
                 return j.HelperDied(ref, round_, text)
             case "finishing":
-                return WorkersFinishing(round_)
+                return WorkersFinishing(round_, ref)
             case "succeed":
                 return NodeSucceeded(ref, round_)
             case "lose":

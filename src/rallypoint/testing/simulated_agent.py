@@ -151,7 +151,7 @@ class SimulatedAgent:
             case g.ReportHelperDied(stamp, text):
                 self._report(j.HelperDied(self.ref, stamp.round, text))
             case g.ReportFinishing(stamp):
-                self._report(WorkersFinishing(stamp.round))
+                self._report(WorkersFinishing(stamp.round, self.ref))
             case g.ReportSuccess(stamp):
                 self._report(NodeSucceeded(self.ref, stamp.round))
             case g.ReportEnrolment(stamp, error) if error:

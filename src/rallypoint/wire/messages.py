@@ -12,11 +12,13 @@ on a new connection it tells the truth as it is then.
 
 from __future__ import annotations
 
-from typing import Annotated, TypeVar
+from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
+from rallypoint.core import limits
 from rallypoint.core.hang import Behind
 from rallypoint.core.model import (
     Assignment,
@@ -29,13 +31,9 @@ from rallypoint.core.model import (
     Verdict,
     WorkerFailure,
 )
-from rallypoint.errors import ProtocolError
+from rallypoint.errors import MessageError
 
 MAX_MESSAGE_BYTES = 256 * 1024
-LARGEST_NUMBER = 2**62
-"""Of what counts lives and coordinators; there is room above it for some more."""
-
-Count = Annotated[int, msgspec.Meta(ge=0, le=LARGEST_NUMBER)]
 
 
 class Attach(Struct, frozen=True, array_like=True, tag=1):
@@ -52,9 +50,9 @@ class Attach(Struct, frozen=True, array_like=True, tag=1):
     """The generation at which the session was opened, as far as this agent was told; 0: never."""
     former_id: str = ""
     """The id that the coordinator made before: kept if no other node has it by now."""
-    last_incarnation: Count = 0
+    last_incarnation: int = 0
     """The job's, as of when this agent was last attached; 0, as `last_epoch`: it never was."""
-    last_epoch: Count = 0
+    last_epoch: int = 0
     """The epoch of the coordinator that it was attached to."""
     death_commitment: bytes = b""
     """What who tells of this agent's death must know the secret of (`wire/death_notice.py`), from
@@ -345,11 +343,14 @@ ToAgent = (
     | DrainAnswer
 )
 
+TOLD_WHOLE = 8
+"""So many failures of a report are told with their texts, for a report must fit into a frame."""
+
 _encoder = msgspec.msgpack.Encoder()
 _to_coordinator: msgspec.msgpack.Decoder[ToCoordinator] = msgspec.msgpack.Decoder(ToCoordinator)
 _to_agent: msgspec.msgpack.Decoder[ToAgent] = msgspec.msgpack.Decoder(ToAgent)
 
-_M = TypeVar("_M")
+_M = TypeVar("_M", bound=Struct)
 
 
 def encode(message: ToCoordinator | ToAgent) -> bytes:
@@ -357,18 +358,31 @@ def encode(message: ToCoordinator | ToAgent) -> bytes:
     return _encoder.encode(message)
 
 
+def fitting(report: Report) -> Report:
+    """A report as the coordinator takes it, whatever the workers and the exceptions that it tells
+    of have said."""
+    report = limits.fit(report)
+    if isinstance(report, Failed | Detailed):
+        whole, rest = report.failures[:TOLD_WHOLE], report.failures[TOLD_WHOLE:]
+        bare = [replace(failure, message="", detail="", log_file="", reason="") for failure in rest]
+        report = replace(report, failures=(*whole, *bare))
+    return report
+
+
 def decode_to_coordinator(payload: bytes) -> ToCoordinator:
-    """Raises ProtocolError."""
-    return _decode(_to_coordinator, payload)
+    """Raises MessageError, also for a value out of its limits."""
+    return _decode(_to_coordinator, payload, limits.MAX_SAID)
 
 
 def decode_to_agent(payload: bytes) -> ToAgent:
-    """Raises ProtocolError."""
-    return _decode(_to_agent, payload)
+    """Raises MessageError, also for a value out of its limits."""
+    return _decode(_to_agent, payload, limits.MAX_SENTENCE)
 
 
-def _decode(decoder: msgspec.msgpack.Decoder[_M], payload: bytes) -> _M:
+def _decode(decoder: msgspec.msgpack.Decoder[_M], payload: bytes, sentence: int) -> _M:
     try:
-        return decoder.decode(payload)
+        message = decoder.decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ProtocolError(f"the peer sent a message that does not parse: {error}") from error
+        raise MessageError(f"a message that does not parse: {error}") from error
+    limits.check(message, sentence=sentence)
+    return message

@@ -1,0 +1,225 @@
+"""What a value may be that one node tells another, or a person sets: one table for both.
+
+A peer with the job's token may still be broken, or not be what it seems. So every message passes
+`check` as it is decoded, and the command line refuses the same values by the same numbers
+(`config.py`). The table goes by a field's name; what it does not list has the strict limit of its
+type, so that no field of a message is without one. An infinite number, or none, is in no range.
+
+What only a comparison can refuse (a node rank of another job's size), `claims.py` and the machines
+refuse.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from rallypoint.core.wording import quoted
+from rallypoint.errors import MessageError
+
+MAX_NODES = 100_000
+MAX_WORKERS_PER_NODE = 4096
+MAX_WORLD = MAX_NODES * MAX_WORKERS_PER_NODE
+MAX_GIVEN = 2**31 - 1
+"""Of what a person gives a number of: restarts, lost nodes."""
+MAX_NUMBER = 2**62
+"""Of what counts rounds, messages, lives and coordinators; above it there is room for some more."""
+MIN_SECONDS = 0.001
+"""The shortest time that is not 0: a shorter lease only keeps the coordinator busy."""
+MAX_SECONDS = 1e9
+"""30 years: whoever asks for more asks for no end. Every clock and timer here can take it."""
+MAX_WAIT_S = 86_400.0
+"""A day: how long one node may have the others wait for its workers to stop."""
+MAX_UNIX_TIME = 253_370_764_800.0
+"""The year 9999: dates go no further."""
+MAX_PORT = 65535
+MAX_NAME_BYTES = 255
+"""Of a run id, a node's id, a role: names become parts of the names of files."""
+MAX_HOST_NAME_BYTES = 240
+"""With an ordinal it becomes a node's id."""
+MAX_HOST = 253
+"""Characters of a name in the DNS; a label has at most 63."""
+MAX_SAID = 2000
+"""Characters of a sentence that a node tells the coordinator."""
+MAX_SENTENCE = 16_000
+"""Characters of one that the coordinator makes of such sentences and of names. Workers have it in
+their environment, where the kernel takes 128 KiB at most."""
+MAX_MESSAGE = 4096
+"""Characters of what a failed worker says in one line."""
+MAX_DETAIL = 24_000
+"""Characters of its traceback, its last lines or its stacks."""
+MAX_PATH = 4096
+"""Characters, as the kernel has it."""
+MAX_FAILURES = 128
+"""Of one report; those that are left out follow from these."""
+MAX_SECRET_BYTES = 64
+
+_SOME_TIME = (MIN_SECONDS, MAX_SECONDS)
+RANGES: dict[str, tuple[float, float]] = {
+    "min_nodes": (1, MAX_NODES),
+    "max_nodes": (1, MAX_NODES),
+    "max_restarts": (0, MAX_GIVEN),
+    "max_node_losses_per_hour": (0, MAX_GIVEN),
+    "no_restart_exit_codes": (1, 255),
+    "lease_s": _SOME_TIME,
+    "heartbeat_s": _SOME_TIME,
+    "join_timeout_s": _SOME_TIME,
+    "last_call_s": _SOME_TIME,
+    "workers": (1, MAX_WORKERS_PER_NODE),
+    "store_port": (1, MAX_PORT),
+    "node_rank": (-1, MAX_NODES - 1),
+    "stop_grace_s": (0, MAX_WAIT_S),
+    "notice_s": (0, MAX_WAIT_S),
+    "seq": (1, MAX_NUMBER),
+    "signal": (0, 255),
+    "exit_code": (-MAX_GIVEN, MAX_GIVEN),
+    "local_rank": (0, MAX_WORKERS_PER_NODE - 1),
+    "rank": (0, MAX_WORLD - 1),
+    "pid": (0, MAX_GIVEN),
+    "age_s": (0, MAX_SECONDS),
+    "wall_time": (0, MAX_UNIX_TIME),
+    "step": (-1, 2**63 - 1),  # a worker's word on the board
+    "furthest": (-1, 2**63 - 1),
+    "group_rank": (0, MAX_NODES - 1),
+    "group_world_size": (1, MAX_NODES),
+    "base_rank": (0, MAX_WORLD - 1),
+    "base_role_rank": (0, MAX_WORLD - 1),
+    "world_size": (1, MAX_WORLD),
+    "role_world_size": (1, MAX_WORLD),
+    "master_port": (1, MAX_PORT),
+    "last_round": (-1, MAX_NUMBER),
+    "port": (0, MAX_PORT),
+}
+"""Numbers by the names of their fields: the least and the largest."""
+_COUNT, _SECONDS = (0, MAX_NUMBER), (0.0, MAX_SECONDS)
+NAMES = {
+    "run_id": MAX_NAME_BYTES,
+    "node_id": MAX_NAME_BYTES,
+    "former_id": MAX_NAME_BYTES,
+    "incarnation": MAX_NAME_BYTES,
+    "role": MAX_NAME_BYTES,
+    "topology": MAX_NAME_BYTES,
+    "phase": MAX_NAME_BYTES,
+    "host_name": MAX_HOST_NAME_BYTES,
+}
+"""Texts of printable characters: so many bytes at most."""
+_MAY_BE_EMPTY = frozenset({"node_id", "former_id", "topology", "address"})
+_HOSTS = frozenset({"address", "master_addr"})
+_WORDS = {"message": MAX_MESSAGE, "detail": MAX_DETAIL, "log_file": MAX_PATH}
+"""Texts of a worker's, of any characters: whoever prints them escapes what is not printable."""
+_SHOWN = 40
+
+_S = TypeVar("_S", bound=Struct)
+
+
+def check(said: Struct, *, sentence: int = MAX_SAID) -> None:
+    """Look at every value of a message or a part of one. `sentence`: how long one may be.
+
+    Raises MessageError, which names the field, its value and what it needs.
+    """
+    if fault := _fault(said, sentence):
+        raise MessageError(f"{type(said).__name__}{fault}")
+
+
+def fit(said: _S, *, sentence: int = MAX_SAID) -> _S:
+    """The same with numbers moved and texts cut into their limits: what this node says itself, of
+    what its workers did and said. Names are left as they are."""
+    changed = {}
+    for name in said.__struct_fields__:
+        value = getattr(said, name)
+        if (fitting := _fitting(value, name, sentence)) is not value:
+            changed[name] = fitting
+    return replace(said, **changed) if changed else said
+
+
+def sentence_of(text: str, most: int = MAX_SAID) -> str:
+    """On one line, and cut to so many characters."""
+    text = text if text.isprintable() else quoted(text)
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+def is_host(text: str) -> bool:
+    """A name as in the DNS, or an address in digits. Nobody is asked."""
+    if ":" in text:
+        address, _, zone = text.partition("%")
+        digits = all(letter in "0123456789abcdefABCDEF:." for letter in address)
+        return digits and len(text) <= MAX_HOST and zone.isprintable()
+    labels = text.removesuffix(".").split(".")
+    fit = len(text) <= MAX_HOST and all(0 < len(label) <= 63 for label in labels)
+    return fit and all(letter.isalnum() or letter in "-_" for label in labels for letter in label)
+
+
+def is_name(text: str, most: int = MAX_NAME_BYTES) -> bool:
+    """Printable, and short enough in UTF-8. (Bytes that are none come as surrogates, which are not
+    printable, and can't be encoded.)"""
+    return text.isprintable() and len(text.encode()) <= most
+
+
+def _fault(said: Struct, sentence: int) -> str:
+    """Empty, or the first field that does not fit: `.name = VALUE (needs ...)`."""
+    for name in said.__struct_fields__:
+        value = getattr(said, name)
+        if value is not None and (fault := _value_fault(value, name, sentence)):
+            return f".{name}{fault}"
+    return ""
+
+
+def _value_fault(value: object, name: str, sentence: int) -> str:
+    kind, length = type(value), ""
+    if kind is bool or isinstance(value, Enum):
+        return ""
+    if kind is int or kind is float:
+        assert isinstance(value, int | float)
+        least, most = RANGES.get(name) or (_COUNT if kind is int else _SECONDS)
+        if least <= value <= most:
+            return ""
+        needs, shown = f"{least:.12g} to {most:.12g}", str(value)
+    elif isinstance(value, str):
+        if not (needs := _text_needs(value, name, sentence)):
+            return ""
+        shown, length = ascii(value[:_SHOWN]), f" ({len(value)} characters)"
+    elif isinstance(value, bytes):
+        if len(value) <= MAX_SECRET_BYTES:
+            return ""
+        needs, shown = f"at most {MAX_SECRET_BYTES} bytes", f"{len(value)} bytes"
+    elif isinstance(value, tuple):
+        faults = (_value_fault(item, name, sentence) for item in value[:MAX_FAILURES])
+        if len(value) <= MAX_FAILURES:
+            return next(filter(None, faults), "")
+        needs, shown = f"at most {MAX_FAILURES} items", f"{len(value)} items"
+    else:
+        assert isinstance(value, Struct), f"{name} has no limit"
+        return _fault(value, sentence)
+    return f" = {shown}{length} (needs {needs})"
+
+
+def _fitting(value: object, name: str, sentence: int) -> object:
+    kind = type(value)
+    if kind is int or kind is float:
+        assert isinstance(value, int | float)
+        least, most = RANGES.get(name) or (_COUNT if kind is int else _SECONDS)
+        return value if least <= value <= most else kind(min(max(least, value), most))
+    if isinstance(value, str) and name not in NAMES and name not in _HOSTS:
+        longest = _WORDS.get(name)
+        return sentence_of(value, sentence) if longest is None else value[:longest]
+    if isinstance(value, tuple):
+        return tuple(_fitting(item, name, sentence) for item in value[:MAX_FAILURES])
+    return fit(value, sentence=sentence) if isinstance(value, Struct) else value
+
+
+def _text_needs(text: str, name: str, sentence: int) -> str:
+    """Empty: it fits."""
+    if (most := NAMES.get(name)) is not None:
+        may_be_empty = name in _MAY_BE_EMPTY
+        fits = is_name(text, most) and (text or may_be_empty)
+        return "" if fits else f"{0 if may_be_empty else 1} to {most} bytes, printable"
+    if name in _HOSTS:
+        fits = is_host(text) or (not text and name in _MAY_BE_EMPTY)
+        return "" if fits else "a host name or an address"
+    if (most := _WORDS.get(name)) is not None:
+        return "" if len(text) <= most else f"at most {most} characters"
+    fits = len(text) <= sentence and (sentence > MAX_SAID or text.isprintable())
+    return "" if fits else f"at most {sentence} characters, printable"

@@ -1,0 +1,346 @@
+"""No message of one node stops another agent, or shows on its screen what must not (SECURITY.md).
+
+The first tests are what a node with the job's token has done to others; then anything goes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.fuzz.hostile_node import NO_BUDGET, RULES, Honest, Liar, Scene
+from tests.fuzz.hostile_values import ESCAPES, INF, NAN, converse, settings_of
+
+from rallypoint.core import claims, limits
+from rallypoint.core.hang import Behind
+from rallypoint.core.model import Outcome, SharedSettings, Stamp, WorkerFailure
+from rallypoint.errors import MessageError
+from rallypoint.wire import messages as m
+
+
+def failure(**changes: Any) -> WorkerFailure:
+    given: dict[str, Any] = {
+        "local_rank": 0,
+        "rank": 4,
+        "role": "default",
+        "pid": 1,
+        "exit_code": 1,
+        "signal": None,
+        "age_s": 0.0,
+        "wall_time": 1.7e9,
+    }
+    return WorkerFailure(**(given | changes))
+
+
+def fails(**changes: Any) -> Callable[[Liar, Stamp], None]:
+    """What a worker of that node has allegedly ended by, and nobody may restart it."""
+
+    def act(liar: Liar, stamp: Stamp) -> None:
+        told = (failure(**changes),)
+        liar.report(m.Failed(stamp, told))
+        liar.scene.said()
+        liar.report(m.Detailed(stamp, told))
+        liar.scene.said()
+        liar.join(2)
+
+    return act
+
+
+def says(*reports: Callable[[Stamp], m.Report]) -> Callable[[Liar, Stamp], None]:
+    def act(liar: Liar, stamp: Stamp) -> None:
+        for report in reports:
+            liar.report(report(stamp))
+            liar.scene.said()
+
+    return act
+
+
+ACTS = {
+    "a plain failure": fails(),
+    "a wall time of 1e300": fails(wall_time=1e300),
+    "a wall time that is none": fails(wall_time=NAN),
+    "a wall time long before": fails(wall_time=-1e18),
+    "an age that is none": fails(age_s=NAN),
+    "an age of 1e308": fails(age_s=1e308),
+    "the largest age": fails(age_s=limits.MAX_SECONDS),
+    "an exit code of 2^62": fails(exit_code=2**62),
+    "a signal of 2^31": fails(exit_code=None, signal=2**31),
+    "a signal of -5": fails(exit_code=None, signal=-5),
+    "neither exit code nor signal": fails(exit_code=None, signal=None),
+    "negative numbers": fails(rank=-1, pid=-1, local_rank=-7),
+    "a rank of another node": fails(rank=0),
+    "a local rank that it does not have": fails(local_rank=7),
+    "escapes in its message and detail": fails(message=ESCAPES, detail=ESCAPES),
+    "escapes in its log file": fails(log_file=f"/x{ESCAPES}", message="boom"),
+    "escapes in its role": fails(role=f"r{ESCAPES}"),
+    "a message of 200 KB": fails(message="A" * 200_000),
+    "a detail of 60000 lines": fails(message="A" * 120_000, detail="x\n" * 60_000),
+    "as long as may be": fails(
+        message="\x1b" * 4096, detail="\x1b" * 24_000, log_file="\x1b" * 4096
+    ),
+    "a role of 250 KB": fails(role="r" * 250_000),
+    "300 failures": says(lambda stamp: m.Failed(stamp, (failure(),) * 300)),
+    "a drain without a time": says(lambda stamp: m.Drain("because", 15, False, NAN)),
+    "a drain of the host": says(lambda stamp: m.Drain("because", 15, True, 0.0)),
+    "a drain for ever": says(lambda stamp: m.Drain("because", 15, False, INF)),
+    "a long reason": says(lambda stamp: m.Drain(f"{ESCAPES}{'w' * 250_000}", 15, False, 0.0)),
+    "a reason with a NUL": says(lambda stamp: m.Drain("a\0b", 15, False, 0.0)),
+    "the longest reason": says(lambda stamp: m.Drain("\U0001f600" * 2000, 15, False, 0.0)),
+    "a cancel by signal 999": says(lambda stamp: m.Cancel(ESCAPES, 999)),
+    "no route, at length": says(lambda stamp: m.NotEnrolled(stamp, f"{ESCAPES}{'t' * 250_000}")),
+    "a route and none": says(m.Enrolled, lambda stamp: m.NotEnrolled(stamp, "no route")),
+    "another life's checkpoint": says(
+        m.Enrolled, lambda stamp: m.CheckpointAnswered(stamp, -1, listens=True)
+    ),
+    "a silent hang": says(m.Enrolled, m.HangSuspected),
+}
+JOINS: dict[str, dict[str, Any]] = {
+    "2^62 workers": {"workers": 2**62},
+    "2^63-1 workers": {"workers": 2**63 - 1},
+    "no worker": {"workers": 0},
+    "-1 workers": {"workers": -1},
+    "the most workers": {"workers": limits.MAX_WORKERS_PER_NODE},
+    "an address with a NUL": {"address": "127.0.0.1\0x"},
+    "an address with a line": {"address": "127.0.0.1\nLD_PRELOAD=/x"},
+    "an address that is too long": {"address": f"{'x' * 300}.y"},
+    "no address": {"address": ""},
+    "port 2^40": {"store_port": 2**40},
+    "port -1": {"store_port": -1},
+    "port 0": {"store_port": 0},
+    "a role with a NUL": {"role": "r\0x"},
+    "a grace of 1e308": {"stop_grace_s": 1e308},
+    "a grace that is none": {"stop_grace_s": NAN},
+    "a rank of a larger job": {"node_rank": 3},
+    "rank -2": {"node_rank": -2},
+    "a rank": {"node_rank": 0},
+}
+
+
+def play(act: Callable[[Scene], None], rules: SharedSettings = RULES) -> None:
+    async def body() -> None:
+        scene = Scene(rules)
+        act(scene)
+        scene.said()
+        scene.close()
+
+    asyncio.run(body())
+
+
+def member(scene: Scene, name: str = "zz", **join: Any) -> Liar:
+    """Attached, joined and in the first round."""
+    liar = Liar(scene, name)
+    liar.attach()
+    liar.join(**join)
+    scene.said()
+    return liar
+
+
+@pytest.mark.parametrize("name", ACTS)
+def test_what_one_node_tells_stops_no_other(name: str) -> None:
+    def act(scene: Scene) -> None:
+        liar = member(scene)
+        assert liar.assigned is not None
+        ACTS[name](liar, liar.assigned.stamp)
+
+    play(act, NO_BUDGET)
+
+
+@pytest.mark.parametrize("node_id", ["zz", "a"], ids=["last", "rank 0"])
+@pytest.mark.parametrize("name", JOINS)
+def test_what_one_node_brings_stops_no_other(name: str, node_id: str) -> None:
+    def act(scene: Scene) -> None:
+        member(scene, node_id, **JOINS[name])
+
+    play(act)
+
+
+def honest(scene: Scene) -> tuple[Honest, Honest]:
+    first, second = scene.nodes
+    return first, second
+
+
+def test_a_name_that_is_too_long_is_refused_and_nobody_else_hears_of_it() -> None:
+    def act(scene: Scene) -> None:
+        liar = Liar(scene, "zz")
+        liar.attach(node_id=ESCAPES + "n" * 10_000)
+        scene.said()
+        (refused,) = (x for x in liar.heard if isinstance(x, m.Refused))
+        assert refused.text.startswith("a message of this node is not valid: Attach.node_id = ")
+        assert refused.text.endswith(" (10065 characters) (needs 0 to 255 bytes, printable)")
+        assert len(refused.text) < 500
+        assert not any(node.assignment for node in honest(scene))
+
+    play(act)
+
+
+def test_a_message_out_of_its_limits_ends_that_nodes_part_with_one_line_here_and_there() -> None:
+    def act(scene: Scene) -> None:
+        liar = member(scene)
+        liar.report(m.Drain("x", 15, False, 1e300))
+        scene.said()
+        told = [x for x in liar.heard if isinstance(x, m.Refused)]
+        text = "a message of this node is not valid: Numbered.report.notice_s = 1e+300 "
+        assert [refused.text for refused in told] == [f"{text}(needs 0 to 86400)"]
+        assert liar.wire.lost.done(), "the connection ended, too"
+        assert sum(text in record.text for record in scene.records) >= 1
+        # The others go on without it.
+        scene.said()
+        assert all(node.assignment and node.assignment.world_size == 4 for node in scene.nodes)
+
+    play(act)
+
+
+def test_an_agent_ends_with_one_line_when_the_coordinator_sends_what_none_sends() -> None:
+    """On a new connection it would send the same again."""
+
+    async def body() -> None:
+        scene = Scene()
+        scene.servers[1].send(m.Expelled(Stamp(1, 2, 3), "x" * 20_000, final=False))
+        scene.go_on()
+        text = "refused: the coordinator sent what no coordinator sends: Expelled.why = 'xxx"
+        assert scene.nodes[1].trouble.startswith(text)
+        assert scene.nodes[1].wire.lost.done()
+        assert not scene.nodes[0].trouble
+        scene.close()
+
+    asyncio.run(body())
+
+
+def test_only_the_coordinators_own_agent_takes_it_along() -> None:
+    def act(scene: Scene) -> None:
+        member(scene).report(m.Drain("because", 15, True, 0.0))
+        scene.said()
+        assert not any(node.verdict for node in scene.nodes)
+        scene.nodes[0].report(m.Drain("got SIGTERM", 15, True, 0.0))
+        scene.go_on()
+        verdict = scene.nodes[1].verdict
+        assert verdict is not None
+        assert verdict.outcome is Outcome.PREEMPTED
+
+    async def body() -> None:
+        scene = Scene()
+        act(scene)
+        scene.close()
+
+    asyncio.run(body())
+
+
+def test_a_failure_is_told_of_a_rank_that_the_node_has() -> None:
+    def act(scene: Scene) -> None:
+        liar = member(scene)
+        assert liar.assigned is not None
+        stamp = liar.assigned.stamp
+        liar.report(m.Failed(stamp, (failure(local_rank=1, rank=0), failure(local_rank=7))))
+        scene.said()
+        lines = "".join(scene.nodes[1].printed)
+        assert "rank 5 (node zz, local rank 1) exited with code 1" in lines
+        assert "local rank 7" not in lines
+
+    play(act)
+
+
+def test_who_takes_no_part_in_a_round_can_not_speak_for_its_workers() -> None:
+    def act(scene: Scene) -> None:
+        liar = member(scene)
+        assert liar.assigned is not None
+        stamp = liar.assigned.stamp
+        stranger = Liar(scene, "standby")
+        stranger.attach()
+        stranger.join()
+        scene.said()
+        for node in scene.nodes:
+            node.heard.clear()
+        liar.report(m.Enrolled(stamp))
+        for report in (m.Finishing(stamp), m.Succeeded(stamp), m.HangSuspected(stamp)):
+            stranger.report(report)
+            scene.said()
+        kinds = {type(x) for node in scene.nodes for x in node.heard}
+        assert m.CollectStacks not in kinds
+        assert kinds <= {m.StartNow, m.Ack}
+
+    play(act)
+
+
+def test_a_running_node_that_claims_a_taken_rank_is_lost_to_its_round() -> None:
+    def act(scene: Scene) -> None:
+        scene.nodes[0].join_again(node_rank=0)
+        liar = member(scene)
+        liar.join(2, node_rank=0)
+        scene.said()
+        assert all(node.assignment for node in scene.nodes)
+        assert scene.nodes[0].assignment is not None
+        assert scene.nodes[0].assignment.world_size == 4
+
+    play(act)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"last_call_s": NAN},
+        {"lease_s": 1e300},
+        {"lease_s": 0.0},
+        {"heartbeat_s": 1e-9},
+        {"min_nodes": 0},
+        {"max_nodes": 0},
+        {"max_nodes": 100_001},
+        {"no_restart_exit_codes": (0,)},
+        {"max_restarts": -1},
+        {"run_id": "J\n"},
+    ],
+    ids=str,
+)
+def test_settings_that_no_command_line_takes_do_not_decode(changes: dict[str, Any]) -> None:
+    hello = m.Attach("n", "host", "life", 1, settings_of(**changes))
+    with pytest.raises(MessageError, match=next(iter(changes))):
+        m.decode_to_coordinator(m.encode(hello))
+
+
+def test_settings_that_contradict_each_other_are_refused() -> None:
+    assert claims.settings_refused(RULES) == ""
+    assert "min_nodes=3 is more than" in claims.settings_refused(SharedSettings("J", 3, 2))
+    assert "fixed ranks" in claims.settings_refused(SharedSettings("J", 1, 2, static=True))
+
+
+def test_what_an_honest_node_tells_fits_whatever_its_workers_said() -> None:
+    """A traceback of a megabyte, a step below zero, a hundred failures at once."""
+    wild = failure(
+        message="m" * 100_000,
+        detail=ESCAPES * 10_000,
+        reason="timer '\x1b\n' expired " + "r" * 5000,
+        wall_time=1e300,
+        age_s=NAN,
+        exit_code=2**70,
+    )
+    stamp = Stamp(1, 2, 3)
+    for report in (
+        m.Detailed(stamp, (wild,) * 1000),
+        m.Drain(f"notice:\n{'w' * 5000}", 15, False, 1e12),
+        m.NotEnrolled(stamp, ESCAPES * 100),
+        m.StacksCollected(stamp, 1, Behind(wild, -(2**63), 1.0), -7),
+    ):
+        payload = m.encode(m.Numbered(1, m.fitting(report)))
+        assert len(payload) <= m.MAX_MESSAGE_BYTES
+        m.decode_to_coordinator(payload)
+
+
+def test_what_fits_already_stays_as_it_is() -> None:
+    report = m.Failed(Stamp(1, 2, 3), (failure(message="boom", detail="a\nb"),))
+    assert m.fitting(report) == report
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.integers(0, 2**32))
+def test_no_message_of_one_node_stops_another_or_prints_what_it_must_not(seed: int) -> None:
+    converse(Random(seed).randbytes(300))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.binary(max_size=300))
+def test_the_same_from_few_choices_which_shrink(data: bytes) -> None:
+    converse(data)
