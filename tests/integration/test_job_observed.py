@@ -150,6 +150,30 @@ def test_a_handler_that_hangs_delays_no_heartbeat_and_what_it_missed_is_told(
     assert summary_in(summary)["events_lost"] > 5
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_A5_a_signal_while_a_handler_hangs_at_the_end_changes_no_exit_code(
+    tmp_path: Path, number: int
+) -> None:
+    packages = tmp_path / "packages"
+    text = (
+        "import os, signal, threading, time\n"
+        "class make:\n"
+        "    def __init__(self, argument): pass\n"
+        "    def handle(self, event): pass\n"
+        "    def close(self):\n"
+        f"        for _ in range(3): os.kill(os.getpid(), {int(number)})\n"
+        "        time.sleep(600)\n"
+    )
+    offer(packages, "slow", "slow_events", text)
+    summary = tmp_path / "summary.json"
+    path = os.pathsep.join([str(packages), os.environ.get("PYTHONPATH", "")]).strip(os.pathsep)
+    options = ("--event-log-handler", "slow", "--json-summary", str(summary))
+    with agent(tmp_path, *options, program="pass", env={"PYTHONPATH": path}) as one:
+        assert one.wait() == 0
+    assert summary_in(summary)["exit_code"] == 0
+    assert "Traceback" not in one.err
+
+
 @pytest.mark.parametrize("name", ["/dev/stdout", "/dev/stderr", "stdout"])
 def test_a_summary_does_not_replace_what_the_job_prints(tmp_path: Path, name: str) -> None:
     """Here stdout and stderr go to files of these names."""

@@ -24,6 +24,7 @@ from rallypoint.config import AgentConfig, OnJoin, StopConfig
 from rallypoint.core.model import Assignment, SharedSettings, Stamp
 from rallypoint.errors import RallypointError, UsageError
 from rallypoint.observe.observer import Observer
+from rallypoint.process.dispositions import blocked, hold_late_signals
 from rallypoint.process.limits import have_descriptors_for, out_of_files
 from rallypoint.process.relay_client import Relay
 from rallypoint.process.scratch import Scratch
@@ -96,7 +97,10 @@ def run_agent(
             raise short from error
         finally:
             loop.run_until_complete(sidecars.stop(config.stop.shutdown_grace_s))
-            loop.close()
+            with blocked(signals):
+                loop.close()
+                if embedding is None:
+                    hold_late_signals(signals)
 
 
 def _bound(config: AgentConfig) -> tuple[AgentConfig, Sequence[frozenset[int]]]:

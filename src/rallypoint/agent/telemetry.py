@@ -83,18 +83,18 @@ class Telemetry:
             self._finished = True
             self.chronicle.finished(succeeded, reason)
 
-    def close(self) -> list[str]:
+    def close(self, limit_s: float = CLOSE_S) -> list[str]:
         """Let everybody have what is left, for a while. Returns what was lost, a line for each.
 
-        Blocks: not for the loop."""
+        Blocks, for `limit_s` with each handler: not for the loop. May be said again."""
         self.hang_up()
         lines = []
         if self._events is not None:
             name = self._config.observe.event_log_handler
-            if lost := self._events.close(CLOSE_S):
+            if lost := self._events.close(limit_s):
                 lines.append(f"events were lost ({name}): {lost}")
             self.lost = self._events.lost
-        if self._metrics is not None and (lost := self._metrics.close(CLOSE_S)):
+        if self._metrics is not None and (lost := self._metrics.close(limit_s)):
             lines.append(f"metrics were lost: {lost}")
         return lines
 

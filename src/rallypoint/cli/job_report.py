@@ -11,6 +11,7 @@ from rallypoint.core.wording import shown
 from rallypoint.errors import ExitClass, RallypointError
 from rallypoint.observe.printing import complain
 from rallypoint.observe.summary import SummaryFile
+from rallypoint.process.dispositions import late_signals_interrupt
 
 _SIGINT = 2
 
@@ -43,8 +44,14 @@ class JobReport:
             self.close(SIGNALLED + _SIGINT if interrupted else ExitClass.FAILED.value)
 
     def close(self, exit_code: int) -> None:
-        """Let everybody have the last, and write the summary. May block for seconds."""
-        for line in self.telemetry.close():
+        """Let everybody have the last, and write the summary. May block for seconds; a signal ends
+        that, and nothing else."""
+        try:
+            with late_signals_interrupt():
+                lost = self.telemetry.close()
+        except KeyboardInterrupt:
+            lost = self.telemetry.close(0.0)
+        for line in lost:
             complain("rallypoint", line)
         if self._file is None or self._ended is None:
             return

@@ -59,7 +59,7 @@ class Outlet(Generic[_T]):
         """Let the receiver have what waits, for at most so long, and close it.
 
         Returns what was lost and why, in words for a person; empty when nothing was. Blocks.
-        Called again it only returns the same.
+        Called again, also after the wait was interrupted, it returns the same.
         """
         with self._lock:
             was_closed, self._is_closed = self._is_closed, True
@@ -67,9 +67,10 @@ class Outlet(Generic[_T]):
             if not was_closed:
                 self._close()
         else:
-            self._waiting.put(None)
+            if not was_closed:
+                self._waiting.put(None)
             self._thread.join(timeout_s)
-            if self._thread.is_alive() and not was_closed:
+            if self._thread.is_alive() and not self._abandoned.is_set():
                 self._give_up()
         return self._what_was_lost()
 

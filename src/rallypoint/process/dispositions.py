@@ -62,6 +62,33 @@ def keep_dispositions() -> Iterator[None]:
         signal.set_wakeup_fd(wakeup_fd)
 
 
+def _is_over(number: int, frame: FrameType | None) -> None:
+    """The job has ended, and so has its exit code been decided."""
+
+
+def hold_late_signals(signals: Iterable[signal.Signals | int]) -> None:
+    """From now on these signals end no more than waits (`late_signals_interrupt`)."""
+    for number in signals:
+        signal.signal(number, _is_over)
+
+
+@contextmanager
+def late_signals_interrupt() -> Iterator[None]:
+    """The first of the held signals raises KeyboardInterrupt within. For the main thread."""
+    held = [number for number in signal.valid_signals() if signal.getsignal(number) is _is_over]
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        hold_late_signals(held)
+        raise KeyboardInterrupt
+
+    for number in held:
+        signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        hold_late_signals(held)
+
+
 @contextmanager
 def hold_what_handlers_raise(on_error: Callable[[BaseException], None]) -> Iterator[None]:
     """Have `on_error` told what the program's own handlers raise, instead of whatever code their
