@@ -38,6 +38,15 @@ def test_ten_lines_give_the_values_of_all_workers_and_print_nothing(tmp_path: Pa
     assert run.err == ""
 
 
+def test_a_configuration_with_its_own_logs_specs_can_be_launched_again(tmp_path: Path) -> None:
+    text = TRAIN + "---\nfrom rallypoint.process import DefaultLogsSpecs\n"
+    text += "config = LaunchConfig(1, 1, 1, logs_specs=DefaultLogsSpecs())\n"
+    text += "for _ in range(2): print('got', elastic_launch(config, train)('fine'))\n"
+    with program(tmp_path, text) as run:
+        assert run.wait() == 0, run.err
+    assert run.told("got") == ["{0: (0, 'fine')}"] * 2
+
+
 @pytest.mark.parametrize("entrypoint", ["'echo'", "('echo', 'told')"])
 def test_a_command_line_maps_to_none(tmp_path: Path, entrypoint: str) -> None:
     args = "('told', 3, 0.5)" if entrypoint == "'echo'" else "(3, 0.5)"

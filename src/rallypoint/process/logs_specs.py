@@ -162,6 +162,8 @@ class DefaultLogsSpecs(LogsSpecs):
         return dest
 
     def close(self, *, keep: bool) -> None:
-        """At the end: remove a temporary directory, unless `keep`. Never raises."""
+        """At the end: remove a temporary directory, unless `keep`; who opens these again gets
+        another. Never raises."""
         if self._log_dir is not None:
             self._log_dir.close(keep=keep)
+            self._log_dir = None
