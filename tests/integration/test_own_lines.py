@@ -6,9 +6,10 @@ import asyncio
 import json
 import os
 import pty
+import signal
 from pathlib import Path
 
-from tests.integration.one_agent import agent
+from tests.integration.one_agent import agent, eventually
 from tests.integration.test_relay import (
     LIMIT_S,
     RAW,
@@ -77,3 +78,29 @@ def test_what_a_worker_leaves_for_its_report_moves_no_cursor(tmp_path: Path) -> 
         assert run.wait() == 1
     assert [line for line in run.err.splitlines() if not line.isprintable()] == []
     assert r"a\x1b[2J" in run.err
+
+
+WAITING = """
+import os, sys, time
+if os.environ["LOCAL_RANK"] == "3":
+    try:
+        print("ready", flush=True)
+        time.sleep(600)
+    except KeyboardInterrupt:
+        raise ValueError("of its own") from None
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+def test_ctrl_c_is_one_line_for_all_workers_and_whole_in_their_files(tmp_path: Path) -> None:
+    options = ("--nproc-per-node=4", "--output=prefix", "--log-dir=logs", "--tee=3")
+    with agent(tmp_path, *options, program=WAITING) as run:
+        eventually(lambda: run.out.count("ready") == 4, "4 workers to be ready")
+        run.send(signal.SIGINT)
+        assert run.wait() == 130, run.err
+    assert "rallypoint: 3 workers were interrupted (KeyboardInterrupt)" in run.said
+    assert run.err.count("Traceback (most recent call last):") == 1
+    assert "ValueError: of its own" in run.err
+    files = [log.read_text() for log in (tmp_path / "logs").rglob("stderr.log")]
+    assert sum("KeyboardInterrupt" in text for text in files) == 3

@@ -188,6 +188,9 @@ class Participation:
 
     def _signalled(self, number: int) -> None:
         self._caught = self._caught or number
+        is_text = self._config.output.log_format == "text"
+        if number == signal.SIGINT and is_text and self._sidecars is not None:
+            self._sidecars.relay.fold_interrupts()
         self.agent.caught(number)
 
     def _hurry(self) -> None:

@@ -26,6 +26,7 @@ from msgspec import Struct, field
 from rallypoint.process import syscalls
 from rallypoint.process.relay_console import Console, open_consoles
 from rallypoint.process.relay_file import LogFile, LogFiles
+from rallypoint.process.relay_interrupts import Interrupts
 from rallypoint.process.relay_lines import LineAssembler, Tail
 from rallypoint.process.relay_messages import (
     MAX_PACKET,
@@ -34,7 +35,9 @@ from rallypoint.process.relay_messages import (
     AskTail,
     Drained,
     FirstOutput,
+    FoldInterrupts,
     Report,
+    Request,
     Say,
     SharedInput,
     ShowStatus,
@@ -93,7 +96,8 @@ class _RelayLoop:
         self._failed_paths: set[bytes] = set()
         self._drains: list[_DrainMark] = []
         self._reports: deque[bytes] = deque()
-        self._said = b""
+        self._said, self._interrupts = b"", Interrupts()
+        self._requests: deque[tuple[Request, list[int]]] = deque()
         self._newest_heard = -1  # the round whose workers were last heard first
         self._agent_lives, self._agent_pid = True, agent_pid
         # The workers' standard input is ours, too: where it is a terminal, somebody may answer.
@@ -113,7 +117,7 @@ class _RelayLoop:
     def _turn(self) -> None:
         """Wait for one or more descriptors, or for what time brings, and serve each once."""
         self._watch(self._control.fileno(), select.POLLIN, also_out=bool(self._reports))
-        next_s = min(self._due.values(), default=inf)
+        next_s = min(*self._due.values(), self._interrupts.due_at(), inf)
         for console in self._all_consoles:
             if console.is_full != (console in self._held):
                 self._hold(console, console.is_full)
@@ -125,7 +129,10 @@ class _RelayLoop:
         ready = dict(self._poll.poll(wait_ms))
         self._now = time.monotonic()
         self._pause_if_stopped()
-        # Streams before control: an answer about "until now" then has less to fetch.
+        events = ready.get(self._control.fileno(), 0)
+        if events & ~select.POLLOUT or self._agent in ready:
+            self._receive()
+        # Streams before requests: an answer about "until now" then has less to fetch.
         for fd in ready:
             stream = self._streams.get(fd)
             if stream is not None and not (stream.console is not None and stream.console.is_full):
@@ -137,14 +144,14 @@ class _RelayLoop:
         for console in self._all_consoles:
             if console.fd in ready:
                 self._write(console)
-        events = ready.get(self._control.fileno(), 0)
+        for fd in self._interrupts.overdue(self._now):
+            self._release(self._streams[fd])
         if events & select.POLLOUT:
             self._send_reports()
-        if events & ~select.POLLOUT:
-            self._receive()
         if self._agent in ready:
-            self._receive()
             self._agent_lives = False
+        while self._requests:
+            self._serve(*self._requests.popleft())
 
     def _watch(self, fd: int, events: int, *, also_out: bool = False) -> None:
         """Have the next poll look for this; nothing is told twice to the kernel's list of ours."""
@@ -184,10 +191,14 @@ class _RelayLoop:
             if not packet:
                 self._agent_lives = False
                 return
-            self._serve(packet, fds)
+            request = decode_request(packet)
+            if isinstance(request, FoldInterrupts):
+                self._interrupts.begin()
+            else:
+                self._requests.append((request, fds))
 
-    def _serve(self, packet: bytes, fds: list[int]) -> None:
-        match decode_request(packet):
+    def _serve(self, wanted: Request, fds: list[int]) -> None:
+        match wanted:
             case AddStream() as request if fds:
                 self._add(request, fds[0])
             case AddStream(path=path):  # there was no descriptor left to take it with
@@ -300,24 +311,29 @@ class _RelayLoop:
             self._report(SharedInput())
 
     def _show(self, stream: _Stream, console: Console, lines: bytes) -> None:
-        console.write_lines(lines)
-        if stream.copy is not None and stream.lines is not None:
-            found = stream.lines.matching(lines, stream.copy_if)
-            if found:
-                self._files.write(stream.copy, found)
+        assert stream.lines is not None
+        console.write_lines(self._interrupts.feed(stream.fd, lines, stream.lines.begin, self._now))
+        if stream.copy is not None and (found := stream.lines.matching(lines, stream.copy_if)):
+            self._files.write(stream.copy, found)
+
+    def _release(self, stream: _Stream) -> None:
+        if stream.console is not None:
+            stream.console.write_lines(self._interrupts.take(stream.fd))
 
     def _end(self, stream: _Stream) -> None:
         if stream.console is not None and stream.lines is not None:
             self._show(stream, stream.console, stream.lines.finish())
+            self._release(stream)
             stream.console.show(stream.key, [])
             self._asking.discard(stream.worker)
         self._due.pop(stream.fd, None)
         del self._streams[stream.fd]
+        if not self._streams:
+            self._consoles[2].write_lines(self._interrupts.summary())
         self._watch(stream.fd, 0)
         os.close(stream.fd)
-        for file in (stream.file, stream.copy):
-            if file is not None:
-                self._files.close(file)
+        for file in filter(None, (stream.file, stream.copy)):
+            self._files.close(file)
 
     # --- what can fail: files and consoles
 

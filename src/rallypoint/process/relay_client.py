@@ -26,6 +26,7 @@ from rallypoint.process.relay_messages import (
     AskTail,
     Drained,
     FirstOutput,
+    FoldInterrupts,
     Request,
     Say,
     SharedInput,
@@ -143,6 +144,10 @@ class Relay(Struct, eq=False):
         """Show this status line (a terminal only) until the next one; empty takes it away."""
         self._status = visible(text).encode()
         self._pump()
+
+    def fold_interrupts(self) -> None:
+        """The workers are about to get SIGINT: their tracebacks of it become one line."""
+        self._send(FoldInterrupts())
 
     def say(self, *lines: str) -> None:
         """Write lines of the agent to stderr, as `observe.printing` makes them.

@@ -40,6 +40,11 @@ class LineAssembler:
         self._drawing: Drawing | None = None
         self._fed_s = 0.0
 
+    @property
+    def begin(self) -> int:
+        """Where a line begins behind the prefix."""
+        return len(self._prefix)
+
     def feed(self, data: bytes, now: float) -> bytes:
         """The lines that `data` completes, each with its prefix and a line feed."""
         self._fed_s = now

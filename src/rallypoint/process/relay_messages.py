@@ -46,6 +46,10 @@ class Say(msgspec.Struct, frozen=True, tag="say"):
     lines: bytes
 
 
+class FoldInterrupts(msgspec.Struct, frozen=True, tag="fold"):
+    """The workers are about to be interrupted: see `relay_interrupts`."""
+
+
 class AskTail(msgspec.Struct, frozen=True, tag="tail?"):
     """The last lines of one worker's stderr, all included that it has written until now."""
 
@@ -90,7 +94,7 @@ class SharedInput(msgspec.Struct, frozen=True, tag="input"):
     """Several workers ask for input at this terminal. Said once."""
 
 
-Request: TypeAlias = AddStream | ShowStatus | Say | AskTail | AskDrain
+Request: TypeAlias = AddStream | ShowStatus | Say | FoldInterrupts | AskTail | AskDrain
 Report: TypeAlias = TailIs | Drained | WriteFailed | FirstOutput | SharedInput
 
 
