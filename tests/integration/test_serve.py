@@ -177,6 +177,24 @@ def test_R5_R7_who_comes_after_the_success_with_other_settings_is_told_of_the_su
         assert any("nothing was started: job job succeeded" in line for line in again.stderr_lines)
 
 
+def test_R5_R7_a_job_whose_agents_were_all_killed_begins_anew_with_other_settings(
+    tmp_path: Path,
+) -> None:
+    with Cluster(tmp_path, nnodes="1") as cluster, Serve(cluster) as serve:
+        first = cluster.agent("a", hosts=False)
+        wait_started(first, 0)
+        first.kill()
+        serve.said("node a was lost")
+        other = cluster.agent("b", hosts=False, max_restarts=2)
+        wait_started(other, 0)
+        [before], [after] = first.workers(), other.workers()
+        numbers = [int(worker.env["RALLYPOINT_INCARNATION"]) for worker in (before, after)]
+        assert numbers == sorted(set(numbers))
+        cluster.order("sys.exit(0)")
+        assert other.wait_exit() == 0
+        assert other.verdict["max_restarts"] == 2
+
+
 def test_A7_a_run_that_starts_nothing_has_an_exit_code_of_its_own(tmp_path: Path) -> None:
     with Cluster(tmp_path, nnodes="1", exit_code="already-succeeded=3") as cluster, Serve(cluster):
         first = cluster.agent("a", hosts=False)

@@ -69,6 +69,16 @@ def test_R5_a_fresh_agent_begins_a_job_anew_that_failed_and_not_one_that_succeed
     assert lives.place("job", None, Life(5, None), 0.0, WALL_MS) == TakePart(5)
 
 
+def test_R5_R7_a_job_that_nobody_takes_part_in_begins_anew_for_other_settings() -> None:
+    lives = JobLives(EPOCH)
+    abandoned = Life(WALL_MS + 5, None, is_abandoned=True)
+    began = lives.place("job", None, abandoned, 0.0, WALL_MS)
+    assert began == BeginLife(WALL_MS + 6)
+    lives.over("job", abandoned, 0.0)
+    runs = Life(WALL_MS + 6, None)
+    assert lives.place("job", here(WALL_MS + 5), runs, 1.0, WALL_MS) == TakePart(WALL_MS + 6)
+
+
 def test_R5_a_job_that_everybody_left_goes_on_when_somebody_comes_back() -> None:
     lives = JobLives(EPOCH)
     lives.over("job", Life(5, None), 0.0)

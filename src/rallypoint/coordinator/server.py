@@ -11,6 +11,8 @@ import os
 from collections.abc import Callable, Sequence
 from socket import socket
 
+from msgspec.structs import replace
+
 from rallypoint.coordinator.acceptor import Acceptor
 from rallypoint.coordinator.connection import Connection
 from rallypoint.coordinator.drain_desk import no_job
@@ -302,6 +304,9 @@ class Coordinator:
             told = min(hello.last_incarnation, wall_ms() + AHEAD_MAX_MS)
             known = Attachment(told, hello.last_epoch)
         now, life = self._loop.time(), job.life if job is not None else None
+        if job is not None and not job.sessions and job.verdict is None:
+            differ = bool(job.settings.differences(hello.settings))
+            life = replace(job.life, is_abandoned=differ)
         if self._only is not None and life is not None:
             place: Place = self._lives.renumber(run_id, known, life, now)
         else:

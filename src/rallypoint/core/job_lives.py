@@ -7,8 +7,9 @@ coordinator without a memory shares with those before it. Where that clock is be
 that agents tell and those that are remembered raise it.
 
 An agent that was attached before is no fresh one: it took part in a life, and that life's verdict
-is its own, however late it asks. Only a fresh agent begins a job again that has ended. What is
-remembered of lives that are over is bounded; beyond it an agent is told that its job has ended.
+is its own, however late it asks. Only a fresh agent begins a job again that has ended, or that
+nobody takes part in any more if it has other settings. What is remembered of lives that are over is
+bounded; beyond it an agent is told that its job has ended.
 
 Pure: `now` is seconds on the caller's monotonic clock, `wall_ms` milliseconds on the wall clock.
 """
@@ -48,6 +49,8 @@ class Life(Struct, frozen=True):
     """None: it runs; or everybody has left it, and it was forgotten."""
     has_formed: bool = True
     """Its number was given to workers."""
+    is_abandoned: bool = False
+    """Nobody is left who takes part in it, and who asks has other settings."""
 
 
 class TakePart(Struct, frozen=True):
@@ -109,7 +112,8 @@ class JobLives:
         if known is not None and (place := self._after_absence(run_id, known, hosted)) is not None:
             return place
         verdict = None if hosted is None else hosted.verdict
-        if hosted is None or (verdict is not None and verdict.outcome is not Outcome.SUCCEEDED):
+        failed = verdict is not None and verdict.outcome is not Outcome.SUCCEEDED
+        if hosted is None or hosted.is_abandoned or failed:
             told = 0 if known is None else known.incarnation
             earlier = [life.incarnation for life in self._lives(run_id)]
             if hosted is not None:
