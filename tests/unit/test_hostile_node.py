@@ -211,6 +211,17 @@ def test_an_agent_ends_with_one_line_when_the_coordinator_sends_what_none_sends(
     asyncio.run(body())
 
 
+def test_the_number_of_a_job_is_not_raised_to_where_no_node_could_tell_it_any_more() -> None:
+    def act(scene: Scene) -> None:
+        liar = Liar(scene, "zz")
+        liar.attach(last_incarnation=limits.MAX_NUMBER, last_epoch=1)
+        scene.said()
+        numbers = [x.incarnation for x in scene.nodes[0].heard if isinstance(x, m.Attached)]
+        assert numbers[0] < numbers[-1] < 10**13
+
+    play(act)
+
+
 def test_only_the_coordinators_own_agent_takes_it_along() -> None:
     def act(scene: Scene) -> None:
         member(scene).report(m.Drain("because", 15, True, 0.0))
