@@ -75,12 +75,11 @@ def run_agent(
             sidecars.kill()
             raise
         try:
-            observer = make_observer(sidecars.relay)
             outputs = WorkerOutputs(settings, files.specs, sidecars.relay)
             agent = _take_part(
                 config,
                 signals,
-                observer,
+                make_observer(sidecars.relay),
                 outputs,
                 files,
                 scratch.path,
