@@ -50,8 +50,7 @@ def run_agent(
     """Run this node's part of the job, to its end. Blocks; for the main thread, or `embedding`.
 
     `make_observer` gets the relay, which is how lines reach the console. `on_end` is called
-    while the console still stands, for the last lines. `telemetry` is told what happens; whoever
-    made it closes it.
+    while the console still stands, for the last lines. Whoever made `telemetry` closes it.
 
     Raises RallypointError when this node could not take part. Nothing is left behind in any case.
     """
