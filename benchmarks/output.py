@@ -88,7 +88,7 @@ class Run:
             self._used["agent"] = _usage(agent)
             children = Path(f"/proc/{agent}/task/{agent}/children").read_text().split()
             for child in children:
-                if Path(f"/proc/{child}/comm").read_text().strip() == "relay":
+                if Path(f"/proc/{child}/comm").read_text().strip() == "rallypoint-rly":
                     self._used["relay"] = _usage(int(child))
 
 

@@ -85,6 +85,7 @@ class _RelayLoop:
         self._control = control
         self._consoles = open_consoles()
         self._all_consoles = list({id(c): c for c in self._consoles.values()}.values())
+        self._terminals = [c for c in self._all_consoles if c.is_terminal]
         self._poll = select.poll()
         self._watched: dict[int, int] = {}
         self._held: set[Console] = set()
@@ -167,7 +168,7 @@ class _RelayLoop:
 
     def _pause_if_stopped(self) -> None:
         """After Ctrl-Z the terminal is the shell's."""
-        for console in self._all_consoles:
+        for console in self._terminals:
             if console.has_rows:
                 console.pause(is_stopped(self._agent_pid))
 
@@ -288,8 +289,7 @@ class _RelayLoop:
     def _settle(self, stream: _Stream) -> None:
         """Show what is no line, and what has become one with time."""
         console, lines = stream.console, stream.lines
-        assert console is not None
-        assert lines is not None
+        assert console is not None and lines is not None
         self._show(stream, console, lines.settle(self._now))
         due = lines.due_at()
         self._due.pop(stream.fd, None)

@@ -94,10 +94,10 @@ class Console:
 
     def writes_at(self) -> float:
         """From when on there is something to write; -inf: now, inf: nothing."""
-        if self._control or self.backlog >= _LINES_WAIT:
+        if self._control or (self._queue and not self.is_terminal):
             return -inf
         if self._queue:
-            return self._region.lines_due_at()
+            return self._region.lines_due_at() if self.backlog < _LINES_WAIT else -inf
         if self._paused or not self._at_line_start:
             return inf
         return self._region.due_at()
@@ -148,7 +148,7 @@ class Console:
         """Write a few pieces, and what is below the lines when it is due. Call when the descriptor
         is writable; never raises OSError."""
         try:
-            if self._queue:
+            if self._queue and self._region.is_painted:
                 self._control += self._region.erase(self._size()[0])
             self._write_control()
             for _ in range(self._pieces):

@@ -30,7 +30,7 @@ def draws(text: bytes) -> bool:
     """Whether `text` moves the cursor of a terminal other than by its line feeds."""
     if b"\r" in text or b"\b" in text:
         return True
-    return b"\x1b[" in text and _MOVES.search(text) is not None
+    return b"\x1b" in text and _MOVES.search(text) is not None
 
 
 def without_empty_end(text: bytes) -> bytes:

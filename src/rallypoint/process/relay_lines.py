@@ -54,7 +54,7 @@ class LineAssembler:
             out = self._draw(row + end, now)
         if self._drawing is None:
             data = self._held + data
-            if b"\r\n" in data:
+            if b"\r" in data:
                 data = data.replace(b"\r\n", b"\n")
             if draws(data):
                 self._held = b""
