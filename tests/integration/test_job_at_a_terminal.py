@@ -133,7 +133,7 @@ def test_A9_more_ranks_than_a_third_of_the_rows_are_counted(tmp_path: Path) -> N
 
 
 def test_a_worker_that_is_killed_leaves_the_last_state_of_its_bar(tmp_path: Path) -> None:
-    dies = "import os, signal\nos.write(2, b'\\r 10%')\nos.write(2, b'\\r 20%')\n"
+    dies = "import os, signal\nos.write(2, b'\\r 10%\\r 20%')\n"
     dies += "os.kill(os.getpid(), signal.SIGKILL)"
     with sitting(tmp_path, dies, "--nproc-per-node=2", "--max-restarts=0") as job:
         assert job.rest() == 1

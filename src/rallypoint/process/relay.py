@@ -124,8 +124,7 @@ class _RelayLoop:
                 self._hold(console, console.is_full)
             writes_at = console.writes_at()
             self._watch(console.fd, 0, also_out=writes_at <= self._now)
-            if self._now < writes_at < next_s:
-                next_s = writes_at
+            next_s = min(next_s, writes_at if writes_at > self._now else inf)
         wait_ms = None if next_s == inf else ceil(max(0.0, next_s - self._now) * 1000)
         ready = dict(self._poll.poll(wait_ms))
         self._now = time.monotonic()
@@ -289,7 +288,8 @@ class _RelayLoop:
     def _settle(self, stream: _Stream) -> None:
         """Show what is no line, and what has become one with time."""
         console, lines = stream.console, stream.lines
-        assert console is not None and lines is not None
+        if console is None or lines is None:
+            return
         self._show(stream, console, lines.settle(self._now))
         due = lines.due_at()
         self._due.pop(stream.fd, None)
