@@ -159,3 +159,12 @@ def test_F6_a_coordinator_drops_strangers_and_serves_on(cluster: Cluster) -> Non
     cluster.wait_workers(2, round=1)
     a.wait_event("connection_closed")
     cluster.end_well(a, b)
+
+
+def test_the_node_that_hosts_the_coordinator_says_where(cluster: Cluster) -> None:
+    cluster.options |= {"nnodes": 2}
+    a, b = cluster.agents("a", "b")
+    cluster.wait_workers(2)
+    told = [event.message for agent in (a, b) for event in agent.events if event.name == "hosts"]
+    assert told == [f"this node hosts the coordinator at 127.0.0.1:{cluster.port}"]
+    cluster.end_well(a, b)

@@ -23,6 +23,7 @@ ROUTINE = frozenset(
     {
         "checkpoint_saved",
         "checkpoint_wanted",
+        "hosts",
         "meeting",
         "metrics",
         "node_joined",

@@ -238,6 +238,8 @@ class Participation:
             self._store = self._round_store(None, shared=True)
         met = await meet(rendezvous, self._config.access, self._host, self._say_status)
         self._coordinator = met.coordinator
+        if met.coordinator is not None and rendezvous.max_nodes > 1:
+            self.agent.say("hosts", f"this node hosts the coordinator at {rendezvous.endpoint}")
         try:
             candidate = await self._candidate(met)
         except BaseException:

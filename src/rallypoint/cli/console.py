@@ -22,6 +22,7 @@ _STDOUT, _STDERR = 1, 2
 LEVELS = {"DEBUG": 10, "INFO": 20, "WARNING": 30, "ERROR": 40, "CRITICAL": 50}
 ROUTINE = frozenset(
     {
+        "hosts",
         "meeting",
         "metrics",
         "wait",
