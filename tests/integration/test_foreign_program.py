@@ -84,9 +84,11 @@ def program(port: int, answer: Callable[[socket.socket], None]) -> Iterator[None
     with socket.create_server(("127.0.0.1", port)) as listener:
         thread = threading.Thread(target=serve)
         thread.start()
-        yield
-        listener.shutdown(socket.SHUT_RDWR)
-        thread.join()
+        try:
+            yield
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
     for connection in taken:
         connection.close()
 
