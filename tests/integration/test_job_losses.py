@@ -95,6 +95,22 @@ def test_R3_a_replacement_that_does_not_come_is_named(cluster: Cluster) -> None:
     assert "waited 3 s for 2 nodes, only 1 joined: a; missing: b" in a.verdict["reason"]
 
 
+def test_R3_a_node_that_keeps_getting_lost_is_told_on_it_and_at_the_coordinator(
+    cluster: Cluster,
+) -> None:
+    a, b = cluster.agents("a", "b")
+    for loss in range(3):
+        cluster.wait_workers(2, round=2 * loss)
+        b.kill()
+        cluster.wait_workers(1, round=2 * loss + 1)
+        b = cluster.agent("b", hosts=False)
+    why = "held back for 40 s, for it was lost 3 times in ten minutes"
+    a.wait_event("node_joined", f"node b joined; it is {why}")
+    b.wait_event("waiting", f"waiting for the next round; this node is {why}")
+    cluster.end_well(a)
+    assert b.wait_exit() == 0
+
+
 def test_R3_a_job_that_only_loses_nodes_ends(cluster: Cluster) -> None:
     cluster.options |= {"max_node_losses": 0}
     a, b = cluster.agents("a", "b")

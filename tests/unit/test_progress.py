@@ -33,3 +33,9 @@ def test_a_node_whose_round_has_ended_waits_for_the_next_one_and_does_not_stand_
     state = GroupState(GroupSettings(1, 5.0, 5.0, ()), stamp=Stamp(1, 1, took_part_in))
     last_told = JobStatus("active", 3, 0, 0, 0, 1, 2, 2, 0)
     assert waiting_for(state, last_told, 1) == what
+
+
+def test_R3_a_node_that_is_held_back_says_so_while_it_waits() -> None:
+    state = GroupState(GroupSettings(1, 5.0, 5.0, ()))
+    told = JobStatus("active", 3, 0, 0, 1, 0, 2, 2, 0, "held back for 120 s")
+    assert waiting_for(state, told, 1) == "the next round; this node is held back for 120 s"

@@ -83,6 +83,8 @@ def _idle(state: GroupState, status: JobStatus | None, min_nodes: int) -> str:
         return "the coordinator"
     if status.phase == "active" and state.stamp and status.round <= state.stamp.round:
         return "the next round"  # The one that the coordinator told of last has ended.
+    if status.held_back:
+        return f"the next round; this node is {status.held_back}"
     match status.phase:
         case "active":
             return "the next round" if status.waiting else "a place (standing by)"

@@ -178,7 +178,8 @@ class HostedJob:
         now = self._loop.time()
         self._leases.heard(session.ref.incarnation, now)
         if isinstance(message, m.Heartbeat):
-            connection.send(m.HeartbeatAck(message.number, self._stamp(), jobs.status(self._job)))
+            status = jobs.status(self._job, session.ref.node_id)
+            connection.send(m.HeartbeatAck(message.number, self._stamp(), status))
             return
         if message.number > session.applied:
             session.applied = message.number

@@ -32,7 +32,7 @@ from rallypoint.core.job_events import (
     StopWorkers,
 )
 from rallypoint.core.job_state import JobState, close
-from rallypoint.core.losses import FLAPPING
+from rallypoint.core.late_nodes import held_back
 from rallypoint.core.model import EndKind, EndReason, NodeRef, Outcome
 from rallypoint.core.round import step as step_round
 from rallypoint.core.round_state import Standing
@@ -44,22 +44,13 @@ def run_round(job: JobState, event: Event, at: float) -> list[JobEffect]:
     asked = step_round(job.round, event)
     effects: list[JobEffect] = []
     if isinstance(event, NodeJoined) and not was_here and is_member(job, event.ref):
-        text = f"node {event.ref} joined{_held_back(job, event.ref)}"
+        text, held = f"node {event.ref} joined", held_back(job.round, event.ref.node_id)
+        text += f"; it is {held}" if held else ""
         effects.append(Record("node_joined", text, event.ref.node_id))
     for effect in asked:
         if job.verdict is None:
             effects += perform(job, effect, at)
     return effects
-
-
-def _held_back(job: JobState, ref: NodeRef) -> str:
-    """For how long it triggers no round (behaviour R3), and why."""
-    quarantine_s = job.round.quarantine.get(ref.node_id)
-    if quarantine_s is None:
-        return ""
-    lost = sum(loss.node_id == ref.node_id for loss in job.round.recent_losses)
-    why = f", for it was lost {lost} times in ten minutes" if lost >= FLAPPING else ""
-    return f"; it is held back for {quarantine_s:g} s{why}"
 
 
 def is_member(job: JobState, ref: NodeRef) -> bool:

@@ -9,6 +9,7 @@ from rallypoint.core import restart
 from rallypoint.core.events import JobClosed
 from rallypoint.core.hang import Inquiry
 from rallypoint.core.job_events import GiveVerdict, JobEffect, Record
+from rallypoint.core.late_nodes import held_back
 from rallypoint.core.model import (
     Assignment,
     EndReason,
@@ -66,8 +67,8 @@ def ended_job(settings: SharedSettings, verdict: Verdict) -> JobState:
     return JobState(RoundState(settings, Phase.CLOSED), verdict=verdict)
 
 
-def status(job: JobState) -> JobStatus:
-    """What a person is told while waiting. O(1)."""
+def status(job: JobState, node_id: str = "") -> JobStatus:
+    """What a person at this node is told while waiting. O(1), but for a node that is held back."""
     state = job.round
     active = state.phase is Phase.ACTIVE
     return JobStatus(
@@ -80,6 +81,7 @@ def status(job: JobState) -> JobStatus:
         world_nodes=len(state.places) if active else 0,
         world_workers=job.world_workers if active else 0,
         restarts_used=job.ledger.total,
+        held_back=held_back(state, node_id),
     )
 
 

@@ -225,3 +225,5 @@ class JobStatus(Struct, frozen=True, array_like=True):
     world_nodes: int
     world_workers: int
     restarts_used: int
+    held_back: str = ""
+    """For how long the node that asks triggers no round, and why (behaviour R3)."""
