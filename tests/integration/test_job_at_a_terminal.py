@@ -142,9 +142,8 @@ def test_a_worker_that_is_killed_leaves_the_last_state_of_its_bar(tmp_path: Path
 
 
 def test_A9_where_no_terminal_is_only_the_last_state_of_a_bar_is_written(tmp_path: Path) -> None:
-    with agent(tmp_path, "--nproc-per-node=2", "--output=prefix", program=BAR) as job:
-        for rank in range(2):
-            (tmp_path / f"go{rank}").touch()
+    draws = BAR.replace('os.path.exists("go" + rank)', "n == 20")
+    with agent(tmp_path, "--nproc-per-node=2", "--output=prefix", program=draws) as job:
         assert job.wait() == 0
     lines = [line for line in job.err.splitlines() if "bar" in line]
     assert sorted(lines) == ["[default 0] bar 0: over", "[default 1] bar 1: over"]
