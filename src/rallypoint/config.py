@@ -14,6 +14,7 @@ from typing import Literal
 from msgspec import Struct
 
 from rallypoint.core.limits import (
+    MAX_EXIT_CODES,
     MAX_GIVEN,
     MAX_NAME_BYTES,
     MAX_NODES,
@@ -22,6 +23,7 @@ from rallypoint.core.limits import (
     MAX_WAIT_S,
     MAX_WORKERS_PER_NODE,
     MIN_SECONDS,
+    is_host,
     is_name,
 )
 from rallypoint.errors import UsageError
@@ -193,6 +195,8 @@ class RendezvousConfig(Struct, frozen=True, kw_only=True):
         if self.node_id is not None:
             _name("--node-id", self.node_id)
         _name("--topology", self.topology, empty_ok=True)
+        if self.local_addr is not None and not is_host(self.local_addr):
+            raise UsageError(f"--local-addr {self.local_addr!r}: needs a host name or an address")
 
     @property
     def enrol_timeout_s(self) -> float:
@@ -221,6 +225,10 @@ class RestartConfig(Struct, frozen=True, kw_only=True):
         _not_negative("--hang-timeout", self.hang_timeout_s)
         _not_negative("--max-restarts", self.max_restarts, MAX_GIVEN)
         _not_negative("--restart-backoff", self.backoff_s)
+        codes = self.no_restart_exit_codes
+        if len(codes) > MAX_EXIT_CODES or not all(0 < code <= MAX_EXIT_CODES for code in codes):
+            shown = ",".join(map(str, codes[:10]))
+            raise UsageError(f"--no-restart-on {shown}: needs exit codes from 1 to 255, each once")
         if self.window_s is not None:
             _positive("--restart-window", self.window_s)
 

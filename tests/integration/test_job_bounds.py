@@ -10,8 +10,11 @@ from tests.integration.test_coordinator import ONE, go
 
 from rallypoint.coordinator import server
 from rallypoint.coordinator.connection import FIRST_MESSAGE_MAX_BYTES
+from rallypoint.coordinator.ended_jobs import ENDED_MAX
+from rallypoint.core.model import Outcome
 from rallypoint.wire import messages as m
 
+FOR_EVER = replace(ONE, lease_s=1e9, reconnect_grace_s=1e9, reset_grace_s=1e9)
 AWAY = replace(ONE, reconnect_grace_s=60.0, reset_grace_s=60.0)
 MOST = 5
 
@@ -72,6 +75,46 @@ def test_a_coordinator_that_is_full_forgets_the_jobs_that_everybody_has_left(
             assert "job2" not in place.coordinator._jobs
             again = await place.attached(rules[0], "job0", generation=2, opened=1)
             assert again.all(m.Attached)[0].resumed
+
+    go(body())
+
+
+def test_a_job_that_is_begun_and_left_again_and_again_leaves_room_for_other_jobs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server, "JOBS_MAX", ENDED_MAX + 3)
+
+    async def body() -> None:
+        async with rally() as place:
+            clients = []
+            for number in range(3 * ENDED_MAX):
+                client = await place.attached(FOR_EVER, f"life{number}")
+                client.join()
+                client.report(2, m.Cancel("enough", 2))
+                await client.wait(m.Ended)
+                client.wire.abort()
+                clients.append(client)
+            await place.attached(replace(ONE, run_id="another"), "life")
+            # Whose life made room hears how it ended when it comes again.
+            told = clients[1].all(m.Attached)[0]
+            back = await place.attached(FOR_EVER, "life1", generation=2, opened=1, last=told)
+            assert (await back.wait(m.Ended)).verdict.outcome is Outcome.CANCELLED
+
+    go(body())
+
+
+def test_an_agent_that_tells_of_ever_other_lives_does_not_fill_the_coordinator() -> None:
+    async def body() -> None:
+        async with rally() as place:
+            first = await place.attached(FOR_EVER, "first")
+            here = first.all(m.Attached)[0]
+            for number in range(3 * ENDED_MAX):
+                told = replace(here, incarnation=here.incarnation + 1 + number)
+                client = await place.attached(FOR_EVER, f"life{number}", last=told)
+                assert "does not remember how" in (await client.wait(m.Ended)).verdict.text
+                client.wire.abort()
+            assert len(place.coordinator._ended) == ENDED_MAX
+            await first.round_trip()
 
     go(body())
 

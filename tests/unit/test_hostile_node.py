@@ -16,10 +16,12 @@ from hypothesis import strategies as st
 from tests.fuzz.hostile_node import NO_BUDGET, RULES, Honest, Liar, Scene
 from tests.fuzz.hostile_values import ESCAPES, INF, NAN, converse, settings_of
 
+from rallypoint.cli.exit_codes import SIGNALLED
+from rallypoint.config import RendezvousConfig, RestartConfig
 from rallypoint.core import claims, limits
 from rallypoint.core.hang import Behind
 from rallypoint.core.model import Outcome, SharedSettings, Stamp, WorkerFailure
-from rallypoint.errors import MessageError
+from rallypoint.errors import MessageError, UsageError
 from rallypoint.wire import messages as m
 
 
@@ -310,6 +312,34 @@ def test_settings_that_no_command_line_takes_do_not_decode(changes: dict[str, An
     hello = m.Attach("n", "host", "life", 1, settings_of(**changes))
     with pytest.raises(MessageError, match=next(iter(changes))):
         m.decode_to_coordinator(m.encode(hello))
+
+
+@pytest.mark.parametrize("signal", [128, 255, 256])
+def test_no_node_ends_the_others_with_the_exit_code_of_a_success(signal: int) -> None:
+    """128 + 128 is 0 for who waits for a process."""
+    for report in (m.Cancel("enough", signal), m.Drain("enough", signal, False)):
+        with pytest.raises(MessageError, match=f"signal = {signal} "):
+            m.decode_to_coordinator(m.encode(m.Numbered(1, report)))
+    assert SIGNALLED + limits.MAX_SIGNAL <= 255
+
+
+def test_all_exit_codes_may_end_a_job() -> None:
+    codes = tuple(range(1, 256))
+    rules = settings_of(no_restart_exit_codes=codes)
+    assert RestartConfig(no_restart_exit_codes=codes).no_restart_exit_codes == codes
+    m.decode_to_coordinator(m.encode(m.Attach("n", "host", "life", 1, rules)))
+
+
+@pytest.mark.parametrize("address", ["a b", "x" * 300, "", "127.0.0.1\n"])
+def test_a_program_is_refused_an_address_that_no_message_may_have(address: str) -> None:
+    with pytest.raises(UsageError, match="--local-addr"):
+        RendezvousConfig(run_id="J", local_addr=address)
+
+
+@pytest.mark.parametrize("codes", [(0,), (256,), (1,) * 256], ids=["0", "256", "too many"])
+def test_a_program_is_refused_exit_codes_that_no_message_may_have(codes: tuple[int, ...]) -> None:
+    with pytest.raises(UsageError, match="--no-restart-on"):
+        RestartConfig(no_restart_exit_codes=codes)
 
 
 def test_settings_that_contradict_each_other_are_refused() -> None:

@@ -370,6 +370,14 @@ def test_the_start_method_is_that_of_run_path(method: StartMethod) -> None:
     assert parse(f"{chosen} train.py").workers.method is StartMethod.SPAWN
 
 
+def test_exit_codes_are_a_set_on_which_all_nodes_agree() -> None:
+    written = parse("--no-restart-on 77,3,77 train.py").restart
+    assert written == parse("--no-restart-on 3,77 train.py").restart
+    everything = ",".join(str(code) for code in range(1, 256))
+    restart = parse(f"--no-restart-on {everything},255 train.py").restart
+    assert restart.no_restart_exit_codes == tuple(range(1, 256))
+
+
 def test_grace_of_a_stop() -> None:
     legacy = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "11"}
     assert parse("train.py").stop.shutdown_grace_s == 25.0

@@ -222,14 +222,14 @@ def file_to_write(value: Value) -> str:
 
 
 def exit_codes(value: Value) -> tuple[int, ...]:
-    """Comma-separated exit codes, 1 to 255."""
-    codes = []
+    """Comma-separated exit codes, 1 to 255. Each once, in order: all nodes must have the same."""
+    codes = set()
     for part in value.text.split(","):
         digits = part.strip()
         if not digits.isascii() or not digits.isdigit() or not 0 < int(digits) < 256:
             raise value.wrong("needs exit codes from 1 to 255, for example 3 or 3,77")
-        codes.append(int(digits))
-    return tuple(codes)
+        codes.add(int(digits))
+    return tuple(sorted(codes))
 
 
 def exit_override(value: Value, classes: Sequence[str]) -> tuple[str, int]:

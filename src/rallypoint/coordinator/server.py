@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from rallypoint.coordinator.acceptor import Acceptor
 from rallypoint.coordinator.connection import Connection
 from rallypoint.coordinator.drain_desk import no_job
+from rallypoint.coordinator.ended_jobs import EndedJobs
 from rallypoint.coordinator.hosted_job import HostedJob, Machine
 from rallypoint.coordinator.listen import OWN_FILES, connection_room
 from rallypoint.coordinator.refusals import Kind, Refusals
@@ -90,8 +91,7 @@ class Coordinator:
         self._making: set[asyncio.Task[None]] = set()
         self._epoch = int.from_bytes(os.urandom(6), "big")
         self._jobs: dict[str, HostedJob] = {}
-        self._ended: list[HostedJob] = []
-        """Lives of jobs that are over, while somebody has yet to hear how they ended."""
+        self._ended = EndedJobs()
         self._lives = JobLives(self._epoch)
         self._forgetting: dict[str, asyncio.TimerHandle] = {}
         """The jobs that everybody has left, by run id, the longest ago first."""
@@ -151,12 +151,12 @@ class Coordinator:
             self._acceptor.close()
         for listener in self._listeners:
             listener.close()
-        for job in (*self._jobs.values(), *self._ended):
+        for job in self._jobs.values():
             job.close()
+        self._ended.close()
         for run_id in list(self._forgetting):
             self._keep(run_id)
         self._jobs.clear()
-        self._ended.clear()
         self._refusals.tell_more()
         self._faults.tell_counts()
 
@@ -296,9 +296,8 @@ class Coordinator:
         run_id, job = hello.settings.run_id, self._jobs.get(hello.settings.run_id)
         if job is not None and job.knows(hello.incarnation):
             return job
-        for ended in self._ended:
-            if ended.settings.run_id == run_id and ended.knows(hello.incarnation):
-                return ended
+        if (ended := self._ended.of_agent(run_id, hello.incarnation)) is not None:
+            return ended
         known = None
         if hello.last_incarnation or hello.last_epoch:
             told = min(hello.last_incarnation, wall_ms() + AHEAD_MAX_MS)
@@ -328,11 +327,10 @@ class Coordinator:
         return job
 
     def _tell_end(self, settings: SharedSettings, incarnation: int, verdict: Verdict) -> HostedJob:
-        for job in self._ended:
-            if job.settings == settings and job.life.incarnation == incarnation:
-                return job
-        job = self._new_job(settings, incarnation, verdict)
-        self._ended.append(job)
+        job = self._ended.find(settings, incarnation)
+        if job is None:
+            job = self._new_job(settings, incarnation, verdict)
+            self._ended.hold(job)
         return job
 
     def _new_job(
@@ -356,7 +354,7 @@ class Coordinator:
         self._keep(job.settings.run_id)
         del self._jobs[job.settings.run_id]
         if job.sessions:
-            self._ended.append(job)
+            self._ended.hold(job)
         else:
             job.close()
 
@@ -366,11 +364,8 @@ class Coordinator:
             return
         if self._empty is not None and not self._empty.done():
             self._empty.set_result(None)
-        if job in self._ended:
-            self._ended.remove(job)
-            job.close()
-        elif self._only is None:
-            run_id = job.settings.run_id
+        run_id = job.settings.run_id
+        if not self._ended.empty(job) and self._only is None and self._jobs.get(run_id) is job:
             self._keep(run_id)
             timer = self._loop.call_later(self._verdict_retention_s, self._forget, run_id)
             self._forgetting[run_id] = timer

@@ -55,6 +55,10 @@ MAX_PATH = 4096
 """Characters, as the kernel has it."""
 MAX_FAILURES = 128
 """Of one report; those that are left out follow from these."""
+MAX_SIGNAL = 127
+"""As a wait status has it. An agent that ends by one exits with 128 more, which is no success."""
+MAX_EXIT_CODES = 255
+"""Of a list of them: all but 0."""
 MAX_SECRET_BYTES = 64
 
 _SOME_TIME = (MIN_SECONDS, MAX_SECONDS)
@@ -63,7 +67,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "max_nodes": (1, MAX_NODES),
     "max_restarts": (0, MAX_GIVEN),
     "max_node_losses_per_hour": (0, MAX_GIVEN),
-    "no_restart_exit_codes": (1, 255),
+    "no_restart_exit_codes": (1, MAX_EXIT_CODES),
     "lease_s": _SOME_TIME,
     "heartbeat_s": _SOME_TIME,
     "join_timeout_s": _SOME_TIME,
@@ -74,7 +78,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "stop_grace_s": (0, MAX_WAIT_S),
     "notice_s": (0, MAX_WAIT_S),
     "seq": (1, MAX_NUMBER),
-    "signal": (0, 255),
+    "signal": (0, MAX_SIGNAL),
     "exit_code": (-MAX_GIVEN, MAX_GIVEN),
     "local_rank": (0, MAX_WORKERS_PER_NODE - 1),
     "rank": (0, MAX_WORLD - 1),
@@ -186,10 +190,11 @@ def _value_fault(value: object, name: str, sentence: int) -> str:
             return ""
         needs, shown = f"at most {MAX_SECRET_BYTES} bytes", f"{len(value)} bytes"
     elif isinstance(value, tuple):
-        faults = (_value_fault(item, name, sentence) for item in value[:MAX_FAILURES])
-        if len(value) <= MAX_FAILURES:
+        longest = MAX_EXIT_CODES if name == "no_restart_exit_codes" else MAX_FAILURES
+        faults = (_value_fault(item, name, sentence) for item in value[:longest])
+        if len(value) <= longest:
             return next(filter(None, faults), "")
-        needs, shown = f"at most {MAX_FAILURES} items", f"{len(value)} items"
+        needs, shown = f"at most {longest} items", f"{len(value)} items"
     else:
         assert isinstance(value, Struct), f"{name} has no limit"
         return _fault(value, sentence)
