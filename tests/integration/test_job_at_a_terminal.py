@@ -201,11 +201,49 @@ def test_several_workers_that_ask_are_told_of_once(tmp_path: Path) -> None:
     with sitting(tmp_path, ASKS.format(ranks={0, 1, 2}), "--nproc-per-node=3") as job:
         for rank in range(3):
             job.until(rf"^\[default {rank}\] \(Pdb\)$")
-        job.until("several workers wait for input from this terminal")
+        job.until("several workers seem to wait for input from this terminal")
         job.type("c\nc\nc\n")
         job.go()
         assert job.rest() == 0
     assert job.all.count("several workers") == 1
+
+
+WRITES_A_LINE_IN_TWO_PARTS = """
+import os, time
+if os.environ["RANK"] == "1":
+    os.write(1, b"Loading model: ")
+while not os.path.exists("go" + os.environ["RANK"]):
+    time.sleep(0.01)
+os.write(1, b"done\\n" if os.environ["RANK"] == "1" else b"meanwhile\\n")
+"""
+
+
+@pytest.mark.parametrize("others_write", [False, True])
+def test_a_line_whose_beginning_looks_like_a_prompt_stays_one_line(
+    tmp_path: Path, others_write: bool
+) -> None:
+    with sitting(tmp_path, WRITES_A_LINE_IN_TWO_PARTS, "--nproc-per-node=2") as job:
+        job.until(r"^\[default 1\] Loading model:$")
+        if others_write:
+            job.go(0)
+            job.until(r"^\[default 0\] meanwhile\n\[default 1\] Loading model:\nround 0")
+        job.go(0, 1)
+        assert job.rest() == 0
+    assert [row for row in job.rows if "Loading" in row] == ["[default 1] Loading model: done"]
+    assert "several workers" not in job.all
+
+
+def test_a_question_that_is_answered_stays_with_its_answer(tmp_path: Path) -> None:
+    asks = """
+import os
+if os.environ["RANK"] == "1":
+    print("hello", input("Name: "))
+"""
+    with sitting(tmp_path, asks, "--nproc-per-node=2") as job:
+        job.until(r"^\[default 1\] Name:$")
+        job.type("Ann\n")
+        assert job.rest() == 0
+    assert "[default 1] Name: Ann\n[default 1] Name: hello Ann\n" in job.all
 
 
 def test_while_the_agent_is_stopped_the_terminal_is_left_alone(tmp_path: Path) -> None:

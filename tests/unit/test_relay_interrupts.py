@@ -50,6 +50,7 @@ def test_a_traceback_of_an_interrupt_is_counted(text: bytes, seen: bytes) -> Non
         BY_INTERRUPT + MEANWHILE + BY_ERROR,
         BY_ERROR + b"\n" + BY_ERROR,
         b"KeyboardInterrupt\n",
+        TRACE + b"KeyboardInterruptError: mine\n",
         TRACE + b"  x\n" * HOLD_BYTES + b"KeyboardInterrupt\n",
     ],
 )

@@ -32,8 +32,8 @@ from rallypoint.process.worker_output import WorkerOutputs
 from rallypoint.rendezvous.fence import WakeSelector, new_loop
 
 SHARED_INPUT = (
-    "several workers wait for input from this terminal, and a line that you type goes to the one "
-    "that reads it first: have one rank alone ask for input"
+    "several workers seem to wait for input from this terminal, and a line that you type goes to "
+    "the one that reads it first: have one rank alone ask for input"
 )
 
 T = TypeVar("T")

@@ -297,14 +297,14 @@ class _RelayLoop:
             self._due[stream.fd] = due
         if not stream.is_shown:
             return
-        rows = lines.shown(self._now)
-        if rows and lines.is_prompt and self._has_person:
-            self._ask(stream.worker, console, lines.take_prompt())
-            rows = []
-        console.show(stream.key, rows)
+        is_asked = self._has_person and lines.is_prompt and bool(lines.shown(self._now))
+        prompt = lines.take_prompt() if is_asked else b""
+        console.show(stream.key, left := lines.shown(self._now))
+        if is_asked:
+            self._ask(stream.worker, console, prompt, is_kept=bool(left))
 
-    def _ask(self, worker: Worker, console: Console, prompt: bytes) -> None:
-        console.ask(worker, prompt)
+    def _ask(self, worker: Worker, console: Console, prompt: bytes, *, is_kept: bool) -> None:
+        console.ask(worker, prompt, is_kept=is_kept)
         self._asking.add(worker)
         if len(self._asking) > 1 and not self._told_shared:
             self._told_shared = True

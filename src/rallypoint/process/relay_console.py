@@ -38,6 +38,7 @@ class Console:
         "_asking",
         "_at_line_start",
         "_control",
+        "_erases",
         "_gone",
         "_head",
         "_paused",
@@ -68,6 +69,7 @@ class Console:
         self.accepted = 0  # bytes ever taken; with the backlog it tells what is through
         self._at_line_start = True
         self._asking: Worker | None = None
+        self._erases = False
         self._control = b""
         self._region, self._paused = Region(), False
         self._gone = self._reported = False
@@ -116,22 +118,27 @@ class Console:
             self._close_line()
             self.write_raw(lines)
 
-    def ask(self, worker: Worker, prompt: bytes) -> None:
+    def ask(self, worker: Worker, prompt: bytes, *, is_kept: bool) -> None:
         """Append what a worker waits behind for a person's answer. The line stays open, and nothing
-        is shown below it, until somebody has something else to write."""
+        is shown below it, until somebody has something else to write. One that is kept comes again,
+        as a row or a whole line, and is erased before."""
         self.resume(worker)
         self._close_line()
         self.write_raw(prompt)
-        self._asking = worker
+        self._asking, self._erases = worker, is_kept
 
     def resume(self, worker: Worker) -> None:
         """The worker has more to write: the answer to its prompt, if any, has ended the line."""
         if self._asking == worker:
+            if self._erases:
+                self._close_line()
             self._at_line_start, self._asking = True, None
 
     def _close_line(self) -> None:
         if not self._at_line_start:
-            self.write_raw(b"\n")
+            # Where the prompt was answered this erases a row that is empty.
+            self.write_raw(b"\r\x1b[2K" if self._asking and self._erases else b"\n")
+            self._at_line_start = True
         self._asking = None
 
     def show_status(self, text: bytes) -> None:

@@ -19,7 +19,7 @@ HOLD_BYTES = 64 * 1024
 # Torch puts the rank before each line.
 _TRACEBACK = re.compile(rb"(\[rank\d+\]: )?Traceback \(most recent call last\):")
 _CHAINED = (b"During handling of the above", b"The above exception was the direct cause")
-_INTERRUPT = b"KeyboardInterrupt"
+_INTERRUPT = re.compile(rb"KeyboardInterrupt(:|\r?\Z)")
 
 
 class _Held(Struct):
@@ -97,7 +97,7 @@ class Interrupts:
             if held.is_ended:
                 held.is_chained = held.is_chained or said.startswith(_CHAINED)
             elif said[:1].strip():
-                held.is_ended, held.is_interrupt = True, said.startswith(_INTERRUPT)
+                held.is_ended, held.is_interrupt = True, _INTERRUPT.match(said) is not None
         if held.size > HOLD_BYTES:
             held.is_interrupt = False
             shown += self.take(fd)

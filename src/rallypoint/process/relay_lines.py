@@ -25,6 +25,7 @@ TAIL_LINES = 20
 TAIL_BYTES = 8 * 1024
 _DUMP = re.compile(rb"Fatal Python error: |Current thread 0x")
 _PROMPT = re.compile(rb"[>:?)\]] ?\Z")
+_DEBUGGER = re.compile(rb"(db\)+|db>|>>>|In \[[0-9]+\]:) \Z")
 
 
 class LineAssembler:
@@ -100,8 +101,11 @@ class LineAssembler:
         return self._drawing is None and _PROMPT.search(self._held[-2:]) is not None
 
     def take_prompt(self) -> bytes:
-        """The unfinished line with its prefix, for a terminal; it is not given out again."""
-        prompt, self._held = self._prefix + self._held, b""
+        """The unfinished line with its prefix, for a terminal. A debugger's is not given out again;
+        any other may be the beginning of a line."""
+        prompt = self._prefix + self._held
+        if _DEBUGGER.search(self._held[-40:]):
+            self._held = b""
         return prompt
 
     def finish(self) -> bytes:
