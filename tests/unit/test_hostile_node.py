@@ -22,6 +22,7 @@ from rallypoint.core import claims, limits
 from rallypoint.core.hang import Behind
 from rallypoint.core.model import Outcome, SharedSettings, Stamp, WorkerFailure
 from rallypoint.errors import MessageError, UsageError
+from rallypoint.rendezvous.session import host_name_of
 from rallypoint.wire import messages as m
 
 
@@ -340,6 +341,12 @@ def test_a_program_is_refused_an_address_that_no_message_may_have(address: str) 
 def test_a_program_is_refused_exit_codes_that_no_message_may_have(codes: tuple[int, ...]) -> None:
     with pytest.raises(UsageError, match="--no-restart-on"):
         RestartConfig(no_restart_exit_codes=codes)
+
+
+@pytest.mark.parametrize("name", ["a\nb", "a\x1b[31mb", "a\udcffb", "", ".local", "node7.cluster"])
+def test_a_machine_may_be_called_anything(name: str) -> None:
+    hello = m.Attach("", host_name_of(name), "life", 1, RULES)
+    assert m.decode_to_coordinator(m.encode(hello)) == hello
 
 
 def test_settings_that_contradict_each_other_are_refused() -> None:

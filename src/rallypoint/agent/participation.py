@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import socket
 import time
@@ -328,9 +327,8 @@ class Participation:
 
     def _make_session(self, met: Met) -> CoordinatorSession:
         rendezvous = self._config.rendezvous
-        host_name = socket.gethostname().partition(".")[0] or "node"
         return CoordinatorSession(
-            Identity(_given_id(rendezvous), host_name, os.urandom(8).hex()),
+            Identity.fresh(_given_id(rendezvous)),
             self._settings,
             rendezvous.reconnect_timeout_s,
             met.dial,

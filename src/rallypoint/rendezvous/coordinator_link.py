@@ -7,8 +7,6 @@ it stays until everybody has gone, or until that handler is shut down.
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
 from collections.abc import Callable
 
 from msgspec.structs import replace
@@ -62,9 +60,8 @@ class CoordinatorLink:
             self._hosted = met
         self.local_host = met.connection.local_host
         member = CoordinatorMember(self._on_change, config.enrol_timeout_s)
-        host_name = socket.gethostname().partition(".")[0] or "node"
         session = CoordinatorSession(
-            Identity(config.node_id or "", host_name, os.urandom(8).hex()),
+            Identity.fresh(config.node_id or ""),
             shared,
             config.lease_s,
             met.dial,

@@ -10,6 +10,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -92,6 +94,17 @@ class Identity(Struct, frozen=True):
     """Empty: the coordinator makes one from the host name."""
     host_name: str
     incarnation: str
+
+    @classmethod
+    def fresh(cls, node_id: str) -> Identity:
+        """Of an agent that begins now, on this machine."""
+        return cls(node_id, host_name_of(socket.gethostname()), os.urandom(8).hex())
+
+
+def host_name_of(name: str) -> str:
+    """What this machine is called, as nodes tell it: any bytes may be set as a name."""
+    short = name.partition(".")[0]
+    return "".join(letter if letter.isprintable() else "?" for letter in short) or "node"
 
 
 class CoordinatorSession:
