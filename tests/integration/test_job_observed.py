@@ -113,7 +113,7 @@ def test_events_on_the_console_are_whole_lines_on_stderr(tmp_path: Path) -> None
     assert code == 0
     names = [json.loads(line)["name"] for line in one.err.splitlines() if line[0] == "{"]
     assert names[-1] == STATUS + "SUCCEEDED"
-    assert one.err.splitlines()[-1].startswith("rallypoint: job ")
+    assert one.err.splitlines()[-1].startswith("rallypoint: job-")
 
 
 def test_a_full_disk_fails_no_job_and_is_one_line(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def test_W6_an_expired_timer_ends_its_worker_alone_and_the_job_restarts(tmp_path
 def test_W6_the_last_lines_name_the_timer_and_show_the_stacks(tmp_path: Path) -> None:
     with agent(tmp_path, "--nproc-per-node=2", program=FAILS) as run:
         assert run.wait() == 1
-        verdict = run.err[run.err.index("rallypoint: job ") :]
+        verdict = run.err[run.err.index("rallypoint: job-") :]
     assert "rank 1 (" in verdict.splitlines()[0]
     assert "SIGKILL" in verdict.splitlines()[0]
     assert "error: timer 'all reduce' expired after 1 s" in verdict

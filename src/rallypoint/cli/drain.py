@@ -15,6 +15,7 @@ from rallypoint.cli import access, values
 from rallypoint.cli.scan import Value
 from rallypoint.cli.tell import tell
 from rallypoint.config import DEFAULT_COORDINATOR_PORT, Endpoint
+from rallypoint.core.limits import MAX_NAME_BYTES, is_name
 from rallypoint.core.model import UNNAMED_RUN_ID
 from rallypoint.core.wording import shown
 from rallypoint.errors import PeerHungUpError, RendezvousConnectionError, UsageError
@@ -115,12 +116,20 @@ def _parse(argv: list[str]) -> _Options:
     given = _parser().parse_args(argv)
     where = given.rdzv_endpoint
     return _Options(
-        node=given.node,
+        node=_node(given.node),
         endpoint=values.endpoint(Value(where, f"--rdzv-endpoint {where}")),
         run_id=given.rdzv_id,
         access=access.read_options(given),
         wait=not given.no_wait,
     )
+
+
+def _node(text: str) -> str:
+    if not is_name(text):
+        raise UsageError(
+            f"node {text!r}: needs 1 to {MAX_NAME_BYTES} bytes of printable characters"
+        )
+    return text
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -130,9 +130,10 @@ class Coordinator:
 
     @property
     def nodes(self) -> list[str]:
-        """The ids of those that have neither said farewell nor are lost."""
+        """The ids of the others that have neither said farewell nor are lost."""
         hosted = (*self._jobs.values(), *self._ended)
-        return [session.ref.node_id for job in hosted for session in job.sessions]
+        refs = [(job, session.ref) for job in hosted for session in job.sessions]
+        return [ref.node_id for job, ref in refs if ref.incarnation != job.own_agent]
 
     def lives_in(self, incarnation: str) -> None:
         """Of which agent this process is: it alone takes the coordinator with it when it leaves."""
@@ -140,7 +141,7 @@ class Coordinator:
             job.own_agent = incarnation
 
     async def wait_empty(self) -> None:
-        """Until every session has said farewell or is lost."""
+        """Until every other agent has said farewell or is lost."""
         if self.nodes:
             self._empty = self._loop.create_future()
             await self._empty

@@ -31,6 +31,7 @@ POLL_GROWTH = 1.5
 CLOSING_S = 0.3
 WAIT_SLICE_S = 1.0
 """A thread that waits can't be interrupted, so it waits in pieces: closing takes no longer."""
+_LEFT = "this node has left the job"
 
 
 class BackendThread:
@@ -148,13 +149,17 @@ class BackendThread:
 
     async def _run(self, thread: DaemonThread, call: Callable[..., T], *args: object) -> T:
         if thread.is_closed:
-            raise RendezvousClosedError("this node has left the job")
+            raise RendezvousClosedError(_LEFT)
         future = thread.submit(lambda: call(*args))
         self._under_way.add(future)
         future.add_done_callback(self._ended)
         try:
             return await asyncio.shield(future)
         except RendezvousError:
+            raise
+        except asyncio.CancelledError:
+            if future.cancelled():  # by `close`, before it began; else whoever waits for it was
+                raise RendezvousClosedError(_LEFT) from None
             raise
         except (TypeError, AttributeError) as error:
             raise RendezvousStateError(
