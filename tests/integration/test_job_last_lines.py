@@ -41,7 +41,11 @@ def test_A7_a_healthy_node_names_the_worker_of_another(
 def test_of_five_nodes_only_the_failed_workers_and_rank_0s_print_the_whole_report(
     cluster: Cluster,
 ) -> None:
-    cluster.options |= AS_TEXT | {"nnodes": 5, "log_dir": str(cluster.folder / "logs"), "redirects": "2"}
+    cluster.options |= AS_TEXT | {
+        "nnodes": 5,
+        "log_dir": str(cluster.folder / "logs"),
+        "redirects": "2",
+    }
     agents = cluster.agents(*"abcde")
     workers = cluster.wait_workers(5)
     cluster.order("raise ValueError('the batch is empty')", rank=2)
