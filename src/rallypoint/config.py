@@ -35,7 +35,9 @@ DEFAULT_STATIC_PORT = 29500
 ENROL_MIN_S = 15.0
 
 
-def _name(flag: str, value: str, *, empty_ok: bool = False) -> None:
+def check_name(flag: str, value: str, *, empty_ok: bool = False) -> None:
+    """Raises UsageError unless it may be part of a message and of a file's name. `flag`: what it is
+    given for."""
     if not value and empty_ok:
         return
     if not value or not is_name(value):
@@ -155,7 +157,7 @@ class RendezvousConfig(Struct, frozen=True, kw_only=True):
     """What that handler is made from besides, as it was given."""
 
     def __post_init__(self) -> None:
-        _name("--rdzv-id", self.run_id)
+        check_name("--rdzv-id", self.run_id)
         if not 0 < self.min_nodes <= self.max_nodes <= MAX_NODES:
             raise UsageError(
                 f"--nnodes {self.min_nodes}:{self.max_nodes}: needs 1 <= MIN <= MAX <= {MAX_NODES}"
@@ -193,8 +195,8 @@ class RendezvousConfig(Struct, frozen=True, kw_only=True):
                 " each)"
             )
         if self.node_id is not None:
-            _name("--node-id", self.node_id)
-        _name("--topology", self.topology, empty_ok=True)
+            check_name("--node-id", self.node_id)
+        check_name("--topology", self.topology, empty_ok=True)
         if self.local_addr is not None and not is_host(self.local_addr):
             raise UsageError(f"--local-addr {self.local_addr!r}: needs a host name or an address")
 
@@ -311,7 +313,7 @@ class WorkerConfig(Struct, frozen=True, kw_only=True):
             raise UsageError(
                 f"--nproc-per-node {self.count}: must be 1..{MAX_WORKERS_PER_NODE} workers"
             )
-        _name("--role", self.role)
+        check_name("--role", self.role)
         if self.function is not None and self.argv:
             raise UsageError(f"argv {self.argv!r} with a function: give one of the two")
         if self.function is not None and len(self.function.args) != self.count:

@@ -14,8 +14,7 @@ from msgspec import Struct
 from rallypoint.cli import access, values
 from rallypoint.cli.scan import Value
 from rallypoint.cli.tell import tell
-from rallypoint.config import DEFAULT_COORDINATOR_PORT, Endpoint
-from rallypoint.core.limits import MAX_NAME_BYTES, is_name
+from rallypoint.config import DEFAULT_COORDINATOR_PORT, Endpoint, check_name
 from rallypoint.core.model import UNNAMED_RUN_ID
 from rallypoint.core.wording import shown
 from rallypoint.errors import PeerHungUpError, RendezvousConnectionError, UsageError
@@ -115,21 +114,14 @@ async def _converse(connection: ClientConnection, options: _Options) -> None:
 def _parse(argv: list[str]) -> _Options:
     given = _parser().parse_args(argv)
     where = given.rdzv_endpoint
+    check_name("node", given.node)
     return _Options(
-        node=_node(given.node),
+        node=given.node,
         endpoint=values.endpoint(Value(where, f"--rdzv-endpoint {where}")),
         run_id=given.rdzv_id,
         access=access.read_options(given),
         wait=not given.no_wait,
     )
-
-
-def _node(text: str) -> str:
-    if not is_name(text):
-        raise UsageError(
-            f"node {text!r}: needs 1 to {MAX_NAME_BYTES} bytes of printable characters"
-        )
-    return text
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -6,7 +6,7 @@ that is trusted: it triggers nothing for minutes, and would only keep the other 
 
 from __future__ import annotations
 
-from rallypoint.core.losses import FLAPPING
+from rallypoint.core.losses import FLAPPING, lost_lately
 from rallypoint.core.round_state import Member, Phase, RoundState, Standing, stand
 from rallypoint.core.routes import is_held_back
 
@@ -66,7 +66,7 @@ def held_back(state: RoundState, node_id: str) -> str:
     """For how long a node that came back triggers no round, and why; empty: it is trusted."""
     if node_id not in state.quarantine:
         return ""
-    lost = sum(loss.node_id == node_id for loss in state.recent_losses)
+    lost = lost_lately(state, node_id)
     why = f", for it was lost {lost} times in ten minutes" if lost >= FLAPPING else ""
     return f"held back for {state.quarantine[node_id]:g} s{why}"
 

@@ -34,9 +34,14 @@ def count_round(state: RoundState) -> list[Effect]:
     return []
 
 
+def lost_lately(state: RoundState, node_id: str) -> int:
+    """How often this node was lost in the last ten minutes."""
+    return sum(loss.node_id == node_id for loss in state.recent_losses)
+
+
 def quarantine_s(state: RoundState, node_id: str) -> float:
     """How long a node that comes back now must trigger nothing; 0: it is trusted."""
-    lost = sum(loss.node_id == node_id for loss in state.recent_losses)
+    lost = lost_lately(state, node_id)
     if lost < FLAPPING:
         return 0.0
     return min(state.settings.lease_s * 2.0**lost, QUARANTINE_MAX_S)
