@@ -66,7 +66,7 @@ ENVIRON_READERS = (
     "cli/options.py",
     "cli/other_python.py",
     "config.py",
-    "process/bootstrap.py",
+    "process/prepared/bootstrap.py",
     "process/start_processes.py",
     "worker/error_file.py",
     "worker/place.py",  # a worker is told its place by its environment
@@ -128,20 +128,27 @@ WALL_CLOCK_READERS: dict[str, str] = {
 }
 FILE_WRITERS: dict[tuple[str, str], str] = {
     ("testing/scenario.py", "path.write_text"): "a transcript, when its author asks for a new one",
-    ("process/result_files.py", "tempfile.TemporaryFile"): "it has no name, where memfd is missing",
+    (
+        "process/prepared/result_files.py",
+        "tempfile.TemporaryFile",
+    ): "it has no name, where memfd is missing",
 }
 PRINTERS: dict[str, str] = {
     "observe/printing.py": "the one place",
-    "process/relay_client.py": "what the one place has made, when there is no relay to take it",
-    "process/prepared_program.py": "exec'd with the standard library only; tells an error number",
+    "process/relay/client.py": "what the one place has made, when there is no relay to take it",
+    "process/prepared/program.py": "exec'd with the standard library only; tells an error number",
 }
 UNSAFE_USES: dict[tuple[str, str], str] = {
     (
         path,
         "imports pickle",
     ): "a function's arguments and result, between an agent and its own child"
-    for path in ("process/bootstrap.py", "process/calls.py", "process/result_files.py")
-} | {("process/command_line.py", "calls exec"): "the worker's own script, in the worker"}
+    for path in (
+        "process/prepared/bootstrap.py",
+        "process/prepared/calls.py",
+        "process/prepared/result_files.py",
+    )
+} | {("process/prepared/command_line.py", "calls exec"): "the worker's own script, in the worker"}
 
 
 def imports(source: str) -> Iterator[str]:

@@ -364,7 +364,7 @@ class OutputConfig(Struct, frozen=True, kw_only=True):
     log_max_bytes: int = 0
     """The size at which a log file is rotated; 0: it grows."""
     logs_specs: object = "default"
-    """Who decides on files: a name (see `process/logs_specs.py`), or an object with `reify`. An
+    """Who decides on files: a name (see `process/logs/specs.py`), or an object with `reify`. An
     object has been told of redirects, tees and ranks by whoever made it."""
 
     def __post_init__(self) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rallypoint.process.ask import ask_interpreter
+from rallypoint.process.devices import ask_interpreter
 
 
 def test_the_answer_is_what_it_prints_and_the_token_is_not_shown() -> None:

@@ -13,7 +13,7 @@ from tests.integration.one_agent import agent
 
 from rallypoint import process
 from rallypoint.process import DefaultLogsSpecs, LogsDest, LogsSpecs, Std
-from rallypoint.process.log_dir import LogDir, error_file
+from rallypoint.process.logs.log_dir import LogDir, error_file
 
 PLUG_IN = """
 import json, os
@@ -225,7 +225,7 @@ def test_a_round_of_a_forgetful_coordinator_takes_no_old_error_for_its_own(tmp_p
 
 COUNTED = """
 import collections, sys
-import rallypoint.process.worker_output as output
+import rallypoint.process.logs.worker_output as output
 from rallypoint.config import OutputMode
 from rallypoint.process import DefaultLogsSpecs, Std
 ranks = int(sys.argv[2])

@@ -12,9 +12,9 @@ from tests.integration.own_program import program
 
 from rallypoint.config import AffinityMode
 from rallypoint.process import DefaultLogsSpecs, NumaOptions, Std, start_processes
+from rallypoint.process.affinity import allowed_cpus, read_cpus
 from rallypoint.process.spawn import Command, Stage, WorkerStartError, spawn_workers
 from rallypoint.process.syscalls import reap_if_exited
-from rallypoint.process.topology import allowed_cpus, read_cpus
 
 WHERE = """
 import os, threading

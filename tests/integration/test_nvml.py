@@ -99,7 +99,7 @@ def test_there_is_a_worker_for_every_gpu_that_cuda_would_show(
 
 def test_where_the_gpus_sit_is_told_as_sys_names_it(driver: dict[str, str]) -> None:
     ask = (
-        "from rallypoint.process.gpus import nvml_gpus\n"
+        "from rallypoint.process.devices import nvml_gpus\n"
         "for gpu in nvml_gpus(): print(gpu.uuid[:12], gpu.pci_address)"
     )
     done = subprocess.run(

@@ -22,7 +22,7 @@ from tests.integration.test_relay import (
 )
 
 from rallypoint.observe.printing import json_line
-from rallypoint.process.std_map import Std
+from rallypoint.process.logs.plan import Std
 
 
 def test_our_lines_are_escaped_and_the_workers_pass_as_they_are(tmp_path: Path) -> None:

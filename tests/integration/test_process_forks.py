@@ -18,9 +18,9 @@ from pathlib import Path
 import pytest
 
 from rallypoint.process import syscalls
-from rallypoint.process.dispositions import SENT_TO_EVERYBODY
 from rallypoint.process.forks import ForkedProcess, fork_process
 from rallypoint.process.reaper import Reaper
+from rallypoint.process.signals import SENT_TO_EVERYBODY
 
 LIMIT_S = 30.0
 PR_SET_CHILD_SUBREAPER = 36
@@ -76,7 +76,7 @@ def test_helper_tells_success_failure_and_death(capfd: pytest.CaptureFixture[str
 def test_helper_dies_with_its_parent() -> None:
     script = """
 import os, signal
-from rallypoint.process.dispositions import SENT_TO_EVERYBODY
+from rallypoint.process.signals import SENT_TO_EVERYBODY
 from rallypoint.process.forks import fork_process
 print(fork_process(lambda: signal.pause(), name="helper").pid, flush=True)
 signal.pause()

@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from rallypoint.process.guard import Guard
-from rallypoint.process.shared_page import SharedPage
+from rallypoint.process.guard import Guard, SharedPage
 from rallypoint.process.spawn import spawn_worker
 from rallypoint.rendezvous.fence import boot_time
 

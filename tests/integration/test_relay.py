@@ -20,12 +20,11 @@ import pytest
 
 from rallypoint.config import OutputMode
 from rallypoint.errors import UsageError
-from rallypoint.process.log_dir import LogDir, error_file
-from rallypoint.process.logs_specs import DefaultLogsSpecs
-from rallypoint.process.relay_client import Relay
-from rallypoint.process.std_map import Std, parse_std_map
-from rallypoint.process.streams import Console, ToRelay
-from rallypoint.process.worker_output import OutputSettings, WorkerOutputs
+from rallypoint.process.logs.log_dir import LogDir, error_file
+from rallypoint.process.logs.plan import Console, Std, ToRelay, parse_std_map
+from rallypoint.process.logs.specs import DefaultLogsSpecs
+from rallypoint.process.logs.worker_output import OutputSettings, WorkerOutputs
+from rallypoint.process.relay.client import Relay
 
 LIMIT_S = 30.0
 RAW = ToRelay(Console.RAW, "", keep_tail=True)
@@ -398,8 +397,8 @@ def test_signals_to_everybody_do_not_end_the_output(tmp_path: Path) -> None:
 
 AGENT = """
 import os, subprocess, sys, time
-from rallypoint.process.relay_client import Relay
-from rallypoint.process.streams import Console, Std, ToRelay
+from rallypoint.process.relay.client import Relay
+from rallypoint.process.logs.plan import Console, Std, ToRelay
 relay = Relay.start()
 route = ToRelay(Console.RAW, "", keep_tail=True)
 fd = relay.add(round_number=1, local_rank=0, stream=Std.ERR, route=route, prefix=b"")
@@ -646,8 +645,8 @@ def test_a_log_dir_that_is_none_is_one_line(tmp_path: Path) -> None:
 FULL = """
 import sys
 from rallypoint.errors import LogStorageError
-from rallypoint.process.log_dir import LogDir, error_file
-from rallypoint.process.logs_specs import DefaultLogsSpecs
+from rallypoint.process.logs.log_dir import LogDir, error_file
+from rallypoint.process.logs.specs import DefaultLogsSpecs
 try:
     LogDir.open(sys.argv[1], "job")
 except LogStorageError as error:

@@ -11,9 +11,8 @@ from tests.unit.machines import make_machine
 from rallypoint.config import AffinityMode, NumaOptions
 from rallypoint.core.cpu_binding import BindingImpossible, parse_cpu_list
 from rallypoint.errors import UsageError
-from rallypoint.process.gpus import Gpu
-from rallypoint.process.topology import read_cpus
-from rallypoint.process.worker_cpus import worker_cpus
+from rallypoint.process.affinity import read_cpus, worker_cpus
+from rallypoint.process.devices import Gpu
 
 EIGHT_GPUS = {f"0000:{bus:02x}:00.0": bus // 4 for bus in range(8)}
 """Four on each of two nodes."""

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from rallypoint.process.death_notice import tell
-from rallypoint.process.shared_page import SharedPage
+from rallypoint.process.guard import SharedPage
 from rallypoint.wire.death_notice import (
     SECRET_BYTES,
     DeathNotice,

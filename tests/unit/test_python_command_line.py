@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from rallypoint.process import command_line
-from rallypoint.process.command_line import RUN_PATH, CommandLine, parse
+from rallypoint.process.prepared import command_line
+from rallypoint.process.prepared.command_line import RUN_PATH, CommandLine, parse
 
 TELL = """
 import json, os, sys
@@ -23,7 +23,7 @@ print(json.dumps([__name__, sys.argv, __file__, sys.path[0], spec, __package__ o
 RUN = f"""
 import sys
 sys.path.insert(0, {str(Path(command_line.__file__).parents[2])!r})
-from rallypoint.process import command_line
+from rallypoint.process.prepared import command_line
 sys.path[:2] = [""]
 line = command_line.parse(sys.argv[1:])
 sys.path[0] = command_line.first_path(line)

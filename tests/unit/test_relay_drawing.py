@@ -7,8 +7,8 @@ from math import inf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rallypoint.process.relay_drawing import MAX_ROWS, SETTLED_S
-from rallypoint.process.relay_lines import LINE_LIMIT, QUIET_S, LineAssembler
+from rallypoint.process.relay.drawing import MAX_ROWS, SETTLED_S
+from rallypoint.process.relay.lines import LINE_LIMIT, QUIET_S, LineAssembler
 
 TOKENS = [
     *(b"a", b"bb", b" ", b"\r", b"\n", b"\r\n", b"\n\n", b"\b", "é".encode(), b"\x1b"),

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rallypoint.process.relay_file import LogFile
+from rallypoint.process.relay.sinks import LogFile
 
 
 class Rotations(LogFile):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rallypoint.process.relay_interrupts import HOLD_BYTES, HOLD_S, Interrupts
+from rallypoint.process.relay.interrupts import HOLD_BYTES, HOLD_S, Interrupts
 
 TRACE = b"Traceback (most recent call last):\n  File 'a', line 1, in <module>\n    wait()\n"
 BY_INTERRUPT = TRACE + b"KeyboardInterrupt\n"

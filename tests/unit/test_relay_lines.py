@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rallypoint.process.relay_lines import (
+from rallypoint.process.relay.lines import (
     TAIL_BYTES,
     TAIL_LINES,
     LineAssembler,

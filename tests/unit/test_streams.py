@@ -6,19 +6,23 @@ import pytest
 
 from rallypoint.config import OutputMode
 from rallypoint.errors import UsageError
-from rallypoint.process.std_map import Std, is_named, parse_std_map, streams_of, to_map
-from rallypoint.process.streams import (
+from rallypoint.process.logs.plan import (
     Console,
     Copies,
     Inherit,
     Route,
+    Std,
     ToFile,
     ToRelay,
     Wish,
     colour_wanted,
+    is_named,
     line_prefix,
+    parse_std_map,
     plan_stream,
     resolve_mode,
+    streams_of,
+    to_map,
 )
 
 INHERIT, PREFIX = OutputMode.INHERIT, OutputMode.PREFIX

@@ -14,7 +14,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rallypoint.agent.round_workers import RoundWorkers
-from rallypoint.process.dispositions import hold_what_handlers_raise, keep_dispositions
+from rallypoint.process.signals import hold_what_handlers_raise, keep_dispositions
 
 if TYPE_CHECKING:
     from rallypoint.agent.handler_calls import HandlerCalls

@@ -16,11 +16,11 @@ from msgspec.structs import replace
 from rallypoint.agent.worker_origin import WorkerOrigin
 from rallypoint.config import WorkerConfig
 from rallypoint.errors import UsageError
-from rallypoint.process import bootstrap, command_line
-from rallypoint.process.result_files import ResultFiles
+from rallypoint.process.logs.worker_output import WorkerOutput
+from rallypoint.process.prepared import bootstrap, command_line
+from rallypoint.process.prepared.result_files import ResultFiles
 from rallypoint.process.spawn import Command
 from rallypoint.process.syscalls import open_fds
-from rallypoint.process.worker_output import WorkerOutput
 
 
 class ForkingOrigin(WorkerOrigin):

@@ -20,7 +20,7 @@ from rallypoint.core.hang import Behind, Pace
 from rallypoint.core.model import Assignment, Stamp, WorkerFailure
 from rallypoint.core.wording import STACKS
 from rallypoint.files import safe_open
-from rallypoint.process.log_dir import is_null_device, make_stacks_dir, path_text
+from rallypoint.process.logs.log_dir import is_null_device, make_stacks_dir, path_text
 from rallypoint.rendezvous.session import raise_in_loop
 from rallypoint.wire import messages as m
 

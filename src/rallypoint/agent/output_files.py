@@ -12,11 +12,10 @@ from rallypoint.config import AgentConfig
 from rallypoint.core.group_events import FinishKind
 from rallypoint.core.model import Outcome
 from rallypoint.core.ranks import id_of_rank
-from rallypoint.process.log_dir import path_text
-from rallypoint.process.logs_specs import DefaultLogsSpecs, LogsSpecs
-from rallypoint.process.std_map import check_ranks, is_named, parse_std_map
-from rallypoint.process.streams import resolve_mode
-from rallypoint.process.worker_output import OutputSettings
+from rallypoint.process.logs.log_dir import path_text
+from rallypoint.process.logs.plan import check_ranks, is_named, parse_std_map, resolve_mode
+from rallypoint.process.logs.specs import DefaultLogsSpecs, LogsSpecs
+from rallypoint.process.logs.worker_output import OutputSettings
 
 
 class OutputFiles:
@@ -118,7 +117,7 @@ def _specs(config: AgentConfig) -> LogsSpecs:
             node=_node(config),
             temp_dir=output.temp_dir,
         )
-    from rallypoint.process.logs_plugins import make_logs_specs  # reads every package's metadata
+    from rallypoint.process.logs.specs import make_logs_specs  # reads every package's metadata
 
     return make_logs_specs(
         output.logs_specs,

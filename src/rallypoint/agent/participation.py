@@ -32,11 +32,11 @@ from rallypoint.errors import InfrastructureError, InvariantError
 from rallypoint.observe.faults import Faults, describe_fault
 from rallypoint.observe.observer import Observer
 from rallypoint.observe.printing import say_traceback
-from rallypoint.process.dispositions import release_signals
 from rallypoint.process.forks import fork_process
 from rallypoint.process.guard import Guard
 from rallypoint.process.limits import descriptors_for, out_of_files
 from rallypoint.process.reaper import Reaper, needed
+from rallypoint.process.signals import release_signals
 from rallypoint.rendezvous.fence import WakeSelector
 from rallypoint.rendezvous.meeting import Met, meet
 from rallypoint.rendezvous.session import AgentSession, CoordinatorSession, Identity

@@ -9,10 +9,10 @@ from rallypoint.agent.environ import common_environ
 from rallypoint.agent.worker_origin import OriginLostError, WorkerOrigin
 from rallypoint.config import WorkerConfig
 from rallypoint.errors import InfrastructureError, RallypointError, UsageError
-from rallypoint.process import command_line
 from rallypoint.process.guard import Guard
 from rallypoint.process.limits import cant_start_process
-from rallypoint.process.prepared import (
+from rallypoint.process.prepared import command_line
+from rallypoint.process.prepared.handle import (
     Preparation,
     PreparedProcess,
     PreparedProcessLostError,
@@ -113,7 +113,7 @@ class PreparedOrigin(WorkerOrigin):
 
     def _prepare(self, config: WorkerConfig) -> Preparation:
         if self._calls:
-            from rallypoint.process.calls import interpreter_command
+            from rallypoint.process.prepared.calls import interpreter_command
 
             interpreter = tuple(interpreter_command())
             return Preparation(interpreter, config.preload, call_fd=self._calls[0].fd)

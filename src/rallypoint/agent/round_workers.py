@@ -27,13 +27,13 @@ from rallypoint.core.model import Assignment, Stamp, WorkerFailure
 from rallypoint.errors import RallypointError
 from rallypoint.process import exits
 from rallypoint.process.exits import WorkerExit
+from rallypoint.process.failures import OomWatch
 from rallypoint.process.guard import Guard
 from rallypoint.process.limits import out_of_files
-from rallypoint.process.log_dir import path_text
-from rallypoint.process.oom import OomWatch
-from rallypoint.process.result_files import ResultFiles
+from rallypoint.process.logs.log_dir import path_text
+from rallypoint.process.logs.worker_output import WorkerOutput, WorkerOutputs
+from rallypoint.process.prepared.result_files import ResultFiles
 from rallypoint.process.spawn import Command
-from rallypoint.process.worker_output import WorkerOutput, WorkerOutputs
 from rallypoint.process.workers import WorkerSet
 from rallypoint.rendezvous.session import raise_in_loop
 

@@ -24,11 +24,11 @@ from rallypoint.config import AgentConfig, OnJoin, StopConfig
 from rallypoint.core.model import Assignment, SharedSettings, Stamp
 from rallypoint.errors import RallypointError, UsageError
 from rallypoint.observe.observer import Observer
-from rallypoint.process.dispositions import blocked, hold_late_signals
 from rallypoint.process.limits import have_descriptors_for, out_of_files
-from rallypoint.process.relay_client import Relay
+from rallypoint.process.logs.worker_output import WorkerOutputs
+from rallypoint.process.relay.client import Relay
 from rallypoint.process.scratch import Scratch
-from rallypoint.process.worker_output import WorkerOutputs
+from rallypoint.process.signals import blocked, hold_late_signals
 from rallypoint.rendezvous.fence import WakeSelector, new_loop
 
 SHARED_INPUT = (
@@ -105,7 +105,7 @@ def _bound(config: AgentConfig) -> tuple[AgentConfig, Sequence[frozenset[int]]]:
     """The CPUs of each worker, none: unbound; a remark on it joins the notices."""
     if config.workers.numa is None:
         return config, ()
-    from rallypoint.process.worker_cpus import worker_cpus
+    from rallypoint.process.affinity import worker_cpus
 
     cpus, notice = worker_cpus(config.workers.count, config.workers.numa, visible_devices())
     notices = (*config.notices, notice) if notice else config.notices

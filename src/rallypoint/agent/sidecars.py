@@ -11,11 +11,10 @@ from typing import Protocol
 
 from rallypoint.agent.hurry import wait_unless
 from rallypoint.agent.worker_origin import WorkerOrigin
-from rallypoint.process.guard import Guard
+from rallypoint.process.guard import Guard, SharedPage
 from rallypoint.process.limits import cant_start_process
-from rallypoint.process.log_dir import storage_error
-from rallypoint.process.relay_client import Relay
-from rallypoint.process.shared_page import SharedPage
+from rallypoint.process.logs.log_dir import storage_error
+from rallypoint.process.relay.client import Relay
 
 CONSOLE_S = 10.0
 """How long the console may take for the last lines, if the shutdown timeout allows it."""

@@ -10,12 +10,12 @@ from rallypoint.config import StartMethod, WorkerConfig
 from rallypoint.errors import InfrastructureError, RallypointError
 from rallypoint.process import titles
 from rallypoint.process.guard import Guard
-from rallypoint.process.result_files import ResultFiles
+from rallypoint.process.logs.worker_output import WorkerOutput
+from rallypoint.process.prepared.result_files import ResultFiles
 from rallypoint.process.spawn import Command, WorkerProcess, spawn_workers
-from rallypoint.process.worker_output import WorkerOutput
 
 if TYPE_CHECKING:
-    from rallypoint.process.calls import PickledCall
+    from rallypoint.process.prepared.calls import PickledCall
 
 
 class OriginLostError(InfrastructureError):
@@ -40,7 +40,7 @@ class WorkerOrigin:
         self._on_error: Callable[[RallypointError], None] | None = None
         if config.function is not None and config.method is not StartMethod.FORK:
             # Needed for functions only: pickling takes time to import.
-            from rallypoint.process.calls import pickle_calls
+            from rallypoint.process.prepared.calls import pickle_calls
 
             self._calls = pickle_calls(config.function)
 
@@ -89,7 +89,7 @@ class WorkerOrigin:
         argv: Sequence[str] = worker_argv(self._config.argv, local_rank)
         pass_fds: Sequence[int] = ()
         if self._calls:
-            from rallypoint.process.calls import bootstrap_argv
+            from rallypoint.process.prepared.calls import bootstrap_argv
 
             call, result_fd = self._calls[local_rank], results.open(local_rank)
             argv, pass_fds = bootstrap_argv(call, result_fd, titles.of_worker(environ))

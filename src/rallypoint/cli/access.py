@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from rallypoint.agent.environ import TOKEN_VARIABLE
 from rallypoint.cli.scan import Value
 from rallypoint.config import AgentConfig
-from rallypoint.process import secrecy
+from rallypoint.process import syscalls
 from rallypoint.rendezvous.token import Token, find_token, parse_token, read_token, user_home
 
 if TYPE_CHECKING:
@@ -28,9 +28,9 @@ def environ_token(environ: Mapping[str, str] | None = None) -> str | None:
 
 def keep_secrets() -> None:
     """From now on no other process of this user is shown the token. For a command's own process."""
-    secrecy.hide()
+    syscalls.hide_process()
     if TOKEN_VARIABLE in os.environ:
-        secrecy.erase_variable(TOKEN_VARIABLE)
+        syscalls.erase_variable(TOKEN_VARIABLE)
         del os.environ[TOKEN_VARIABLE]
 
 

@@ -15,8 +15,8 @@ from rallypoint.cli.render import render_event, render_event_json, render_status
 from rallypoint.config import AgentConfig, OutputMode
 from rallypoint.observe.observer import StatusView
 from rallypoint.observe.records import AgentEvent
-from rallypoint.process.relay_client import Relay
-from rallypoint.process.streams import resolve_mode
+from rallypoint.process.logs.plan import resolve_mode
+from rallypoint.process.relay.client import Relay
 
 _STDOUT, _STDERR = 1, 2
 LEVELS = {"DEBUG": 10, "INFO": 20, "WARNING": 30, "ERROR": 40, "CRITICAL": 50}

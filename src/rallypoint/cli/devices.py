@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from rallypoint.process.gpus import nvml_gpus, visible_gpus
+from rallypoint.process.devices import nvml_gpus, visible_gpus
 
 GpuUuids = Callable[[], Sequence[str] | None]
 """The UUIDs of this machine's NVIDIA GPUs; None when the library is missing or fails."""
@@ -70,6 +70,6 @@ def _ask_torch(word: str, interpreter: str, environ: Mapping[str, str], ask: Ask
 
 
 def _ask(interpreter: str, program: str, environ: Mapping[str, str]) -> str | None:
-    from rallypoint.process.ask import ask_interpreter
+    from rallypoint.process.devices import ask_interpreter
 
     return ask_interpreter(interpreter, program, environ, timeout_s=60.0)

@@ -11,7 +11,7 @@ from rallypoint.core.wording import shown
 from rallypoint.errors import ExitClass, RallypointError
 from rallypoint.observe.printing import complain
 from rallypoint.observe.summary import SummaryFile
-from rallypoint.process.dispositions import late_signals_interrupt
+from rallypoint.process.signals import late_signals_interrupt
 
 _SIGINT = 2
 

@@ -34,7 +34,7 @@ from rallypoint.config import (
 )
 from rallypoint.core.wording import shown
 from rallypoint.errors import UsageError
-from rallypoint.process.command_line import RUN_PATH
+from rallypoint.process.prepared.command_line import RUN_PATH
 
 _DEVICE_WORDS = ("cpu", "gpu", "xpu", "auto")
 
@@ -315,7 +315,7 @@ def _handlers() -> Sequence[str]:
 
 
 def _logs_specs() -> Sequence[str]:
-    from rallypoint.process.logs_plugins import known_logs_specs
+    from rallypoint.process.logs.specs import known_logs_specs
 
     return known_logs_specs()
 

@@ -11,8 +11,14 @@ from rallypoint.cli.scan import Scanned, Value
 from rallypoint.config import FailureReport, OutputConfig, OutputMode
 from rallypoint.core.wording import shown
 from rallypoint.errors import UsageError
-from rallypoint.process.std_map import check_ranks, names_any, parse_std_map, rank_key
-from rallypoint.process.streams import colour_wanted, drawing_wanted
+from rallypoint.process.logs.plan import (
+    check_ranks,
+    colour_wanted,
+    drawing_wanted,
+    names_any,
+    parse_std_map,
+    rank_key,
+)
 
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
 Layout = Literal["torchrun", "rounds"]

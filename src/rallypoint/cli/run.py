@@ -12,7 +12,7 @@ from rallypoint.cli.scan import HelpRequested
 from rallypoint.config import AgentConfig
 from rallypoint.errors import RallypointError
 from rallypoint.observe.printing import complain
-from rallypoint.process.dispositions import hold_early_signals
+from rallypoint.process.signals import hold_early_signals
 
 
 def run(argv: Sequence[str]) -> int:
@@ -48,7 +48,7 @@ def _take_part(config: AgentConfig) -> int:
     from rallypoint.cli.job_report import JobReport
     from rallypoint.cli.verdict_text import verdict_json, verdict_lines
     from rallypoint.cli.verdict_view import prints_whole, verdict_view
-    from rallypoint.process.relay_client import Relay
+    from rallypoint.process.relay.client import Relay
 
     report = JobReport(config)
     consoles: list[Console] = []

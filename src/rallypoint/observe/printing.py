@@ -4,7 +4,7 @@ peer, a worker, a file or a command line can move the cursor, hide text, or forg
 A text may be anything. What Python calls not printable is escaped: controls (C0, DEL, C1), marks
 that turn the direction of text, line separators, bytes that are no UTF-8. A line break within a
 text becomes ` | `. What workers write is theirs, and does not come here; neither do the colours
-and cursor movements of `process/relay_console.py`, which are put around lines that did.
+and cursor movements of `process/relay/sinks.py`, which are put around lines that did.
 """
 
 from __future__ import annotations

@@ -12,13 +12,12 @@ from rallypoint.lazy import exports
 if TYPE_CHECKING:
     from rallypoint.config import AffinityMode, NumaOptions
     from rallypoint.errors import ChildFailedError, SignalException
-    from rallypoint.process.logs_specs import DefaultLogsSpecs, LogsDest, LogsSpecs
+    from rallypoint.process.logs.follow import TailLog, redirect_stderr, redirect_stdout
+    from rallypoint.process.logs.plan import Std, to_map
+    from rallypoint.process.logs.specs import DefaultLogsSpecs, LogsDest, LogsSpecs
     from rallypoint.process.process_context import PContext, RunProcsResult
     from rallypoint.process.process_failure import ProcessFailure
-    from rallypoint.process.redirects import redirect_stderr, redirect_stdout
     from rallypoint.process.start_processes import start_processes
-    from rallypoint.process.std_map import Std, to_map
-    from rallypoint.process.tail_log import TailLog
     from rallypoint.worker.error_file import ErrorHandler, get_error_handler, record
 
 __all__ = [
@@ -48,13 +47,12 @@ __getattr__, __dir__ = exports(
     {
         "rallypoint.config": ("AffinityMode", "NumaOptions"),
         "rallypoint.errors": ("ChildFailedError", "SignalException"),
-        ".logs_specs": ("DefaultLogsSpecs", "LogsDest", "LogsSpecs"),
+        ".logs.follow": ("TailLog", "redirect_stderr", "redirect_stdout"),
+        ".logs.plan": ("Std", "to_map"),
+        ".logs.specs": ("DefaultLogsSpecs", "LogsDest", "LogsSpecs"),
         ".process_context": ("PContext", "RunProcsResult"),
         ".process_failure": ("ProcessFailure",),
-        ".redirects": ("redirect_stderr", "redirect_stdout"),
         ".start_processes": ("start_processes",),
-        ".std_map": ("Std", "to_map"),
-        ".tail_log": ("TailLog",),
         "rallypoint.worker.error_file": ("ErrorHandler", "get_error_handler", "record"),
     },
 )

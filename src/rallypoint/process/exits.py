@@ -18,7 +18,7 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from rallypoint.core.wording import signal_name
-from rallypoint.process import sigchld, syscalls
+from rallypoint.process import signals, syscalls
 
 _POLL_WITHOUT_PIDFD_S = 0.02
 
@@ -100,7 +100,7 @@ class ExitWatch:
                 del self._callbacks[pid]
                 raise
             if self._unsubscribe is None:
-                self._unsubscribe = sigchld.subscribe(self._loop, self._look_at_all)
+                self._unsubscribe = signals.subscribe(self._loop, self._look_at_all)
             self._loop.call_soon(self._look, pid)
         else:
             self._pidfds[pid] = fd

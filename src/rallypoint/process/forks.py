@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import NoReturn
 
 from rallypoint.observe.printing import say_traceback
-from rallypoint.process import dispositions, syscalls, titles
+from rallypoint.process import signals, syscalls, titles
 
 
 class ForkedProcess:
@@ -70,16 +70,16 @@ def fork_process(
     prctl = syscalls.load_prctl()
     titles.load()
     keep = frozenset(keep_fds)
-    ignored = dispositions.IGNORED_BY_PYTHON | dispositions.SENT_TO_EVERYBODY
-    changed = dispositions.changed_signals()
+    ignored = signals.IGNORED_BY_PYTHON | signals.SENT_TO_EVERYBODY
+    changed = signals.changed_signals()
     parent_pid = os.getpid()
-    dispositions.keep_exit_statuses()
+    signals.keep_exit_statuses()
 
     def begin() -> None:
         os.setsid()
         if dies_with_parent:
             syscalls.die_with_parent(prctl, parent_pid)
-        dispositions.reset_in_child(changed, ignored)
+        signals.reset_in_child(changed, ignored)
         syscalls.close_fds_except(keep)
         titles.set_name(name)
         if title:
@@ -87,8 +87,8 @@ def fork_process(
         body()
 
     # Blocked, they can't end it before it ignores them.
-    held = dispositions.SENT_TO_EVERYBODY.union(dispositions.handled_signals())
-    with dispositions.blocked(held):
+    held = signals.SENT_TO_EVERYBODY.union(signals.handled_signals())
+    with signals.blocked(held):
         pid = os.fork()
         if pid == 0:
             _run_and_exit(begin)

@@ -22,22 +22,21 @@ from msgspec.structs import replace
 
 from rallypoint.core.wording import signal_name
 from rallypoint.errors import SignalException
-from rallypoint.process import dispositions, exits
+from rallypoint.process import exits, signals
 from rallypoint.process.exits import WorkerExit
-from rallypoint.process.log_dir import open_log, read_tail
-from rallypoint.process.logs_specs import LogsDest
-from rallypoint.process.oom import OomWatch
+from rallypoint.process.failures import OomWatch
+from rallypoint.process.logs.log_dir import open_log, read_tail
+from rallypoint.process.logs.plan import NULL_DEVICE, Console, Copies, Std, ToRelay
+from rallypoint.process.logs.specs import LogsDest
+from rallypoint.process.prepared.result_files import ResultFiles
 from rallypoint.process.process_failure import ProcessFailure
-from rallypoint.process.relay_client import Relay
-from rallypoint.process.result_files import ResultFiles
+from rallypoint.process.relay.client import Relay
 from rallypoint.process.spawn import Command, WorkerStartError
-from rallypoint.process.std_map import Std
-from rallypoint.process.streams import NULL_DEVICE, Console, Copies, ToRelay
 from rallypoint.process.workers import WorkerSet
 
 if TYPE_CHECKING:
     from rallypoint.config import FunctionCall
-    from rallypoint.process.calls import PickledCall
+    from rallypoint.process.prepared.calls import PickledCall
 
 KILL_TIMEOUT_S = 5.0
 """A process that outlives SIGKILL so long is reported, and left to the kernel."""
@@ -181,7 +180,7 @@ class PContext:
     def _handle_signals(self) -> None:
         if threading.current_thread() is not threading.main_thread():
             return
-        dispositions.keep_exit_statuses()
+        signals.keep_exit_statuses()
         for number in _HANDLED:
             before = signal.getsignal(number)
             if before in (signal.SIG_DFL, signal.default_int_handler):
@@ -274,7 +273,7 @@ class _Supervision:
     def _for_function(self, local_rank: int, command: Command) -> Command:
         """The same with what runs a function, if one is to be run."""
         if (call := self._plan.programs.forks) is not None:
-            from rallypoint.process.bootstrap import run_call
+            from rallypoint.process.prepared.bootstrap import run_call
 
             result_fd = self._results.open(local_rank)
             body = partial(run_call, call.function, call.args[local_rank], result_fd, command.env)
@@ -283,7 +282,7 @@ class _Supervision:
                 command, argv=argv, pass_fds=(result_fd, *self._plan.programs.fds), body=body
             )
         if self._plan.programs.calls:
-            from rallypoint.process.calls import bootstrap_argv
+            from rallypoint.process.prepared.calls import bootstrap_argv
 
             result_fd = self._results.open(local_rank)
             title = f"{self._plan.name}{local_rank}"

@@ -10,7 +10,7 @@ import asyncio
 import os
 from collections.abc import Callable, Collection
 
-from rallypoint.process import sigchld, syscalls
+from rallypoint.process import signals, syscalls
 
 
 class Reaper:
@@ -25,7 +25,7 @@ class Reaper:
         """Start. The loop must run in the main thread. `is_ours` must be true for each child that
         this process started and has not reaped; it is asked within the loop."""
         reaper = cls(is_ours, lambda: None)
-        reaper._unsubscribe = sigchld.subscribe(loop, reaper.reap)
+        reaper._unsubscribe = signals.subscribe(loop, reaper.reap)
         loop.call_soon(reaper.reap)
         return reaper
 

@@ -15,7 +15,7 @@ import stat
 from collections.abc import Iterable
 from itertools import islice
 
-from rallypoint.process.log_dir import safe_name
+from rallypoint.process.logs.log_dir import safe_name
 
 PREFIX = "rallypoint-agent-"
 _PLACES = ("/tmp", "/var/tmp", "/dev/shm")

@@ -3,26 +3,29 @@
 fork(2) by hand instead of `subprocess`: a parent-death signal and the registration with the guard
 must happen between fork and exec. The children of one batch prepare themselves while the next is
 being forked, and share one pipe: each writes a record only if it fails, and the end of file says
-that all have exec'd or exited.
+that all have exec'd or exited. A worker may also be a fork of its agent that execs nothing
+(`run_forked`).
 """
 
 from __future__ import annotations
 
+import atexit
 import errno
+import gc
 import os
 import resource
 import signal
 import struct
+import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 from msgspec import Struct
 
 from rallypoint.errors import InfrastructureError, UsageError
-from rallypoint.process import dispositions, syscalls
-from rallypoint.process.forked_body import run_forked
+from rallypoint.process import signals, syscalls
 from rallypoint.process.guard import Guard, register_self
 
 _REPORT = struct.Struct("=iii")
@@ -49,7 +52,7 @@ class Command(Struct, frozen=True):
     where the agent may run. With `unbound_if_refused` it starts even if the kernel refuses them.
     `ignored_signals` stay ignored by what is exec'd; all others get their defaults.
     With a `body` nothing is exec'd: the worker is a fork of this process that runs it, see
-    `forked_body`; `argv` and `env` are not used.
+    `run_forked`; `argv` and `env` are not used.
     """
 
     argv: Sequence[str]
@@ -120,14 +123,14 @@ def spawn_workers(commands: Sequence[Command], guard: Guard | None) -> list[Work
             not command.argv or any("\0" in word for word in command.argv)
         ):
             raise WorkerStartError(command, Stage.EXEC, errno.EINVAL, index)
-    dispositions.keep_exit_statuses()
+    signals.keep_exit_statuses()
     report_read, report_write = syscalls.pipe_above_standard_fds()
     child = _Child(guard.child_fd if guard is not None else None, report_write)
     pids: list[int] = []
     try:
         failed_fork: OSError | None = None
         try:
-            with dispositions.blocked(dispositions.handled_signals()):
+            with signals.blocked(signals.handled_signals()):
                 for index, command in enumerate(commands):
                     pids.append(child.fork(index, command, _candidates(command)))
         except OSError as error:
@@ -175,7 +178,7 @@ class _Child:
         self._guard_fd, self._report_fd = guard_fd, report_fd
         self._prctl = syscalls.load_prctl()
         self._parent_pid = os.getpid()
-        self._changed_signals = dispositions.changed_signals()
+        self._changed_signals = signals.changed_signals()
         self._leaks = syscalls.inheritable_fds()
 
     def fork(self, index: int, command: Command, programs: Sequence[str]) -> int:
@@ -204,7 +207,7 @@ class _Child:
             stage = Stage.EXEC
             if command.body is not None:
                 run_forked(command.body, self._changed_signals, frozenset(command.pass_fds))
-            dispositions.reset_in_child(self._changed_signals, command.ignored_signals)
+            signals.reset_in_child(self._changed_signals, command.ignored_signals)
             _exec_first(programs, command)
         except (OSError, ValueError) as error:
             number = getattr(error, "errno", None) or errno.EINVAL
@@ -306,3 +309,50 @@ def _exec_fix(command: Command, program: str, number: int) -> str:
             return "an empty command, or a NUL character in an argument or in the environment"
         case _:
             return "see the file and its file system"
+
+
+def run_forked(
+    body: Callable[[], None], changed: Iterable[int], keep_fds: frozenset[int]
+) -> NoReturn:
+    """In a forked worker that is set up: run `body` as Python's main program would be, and exit.
+
+    No descriptor above 2 but `keep_fds` stays open. What the caller has registered to be run at its
+    exit is not run; what the worker registers is, and what `multiprocessing` does at the end of a
+    child (it flushes queues).
+    """
+    # Sockets of the agent that are garbage must not be finalized here; see `forks`.
+    gc.freeze()
+    syscalls.show_process_again()
+    signals.reset_in_child(changed, signals.IGNORED_BY_PYTHON)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    syscalls.close_fds_except(keep_fds)
+    # To be closed for a child of `multiprocessing`; a worker reads what any other would.
+    stdin, sys.stdin = sys.stdin, None
+    interrupts: list[BaseException] = []
+    code = 1
+    try:
+        from multiprocessing import get_context
+
+        child = get_context("fork").Process(target=_shown, args=(body, stdin, interrupts))
+        code = child._bootstrap()  # type: ignore[attr-defined]
+        if interrupts:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGINT)
+    finally:
+        os._exit(code)
+
+
+def _shown(body: Callable[[], None], stdin: TextIO | None, interrupts: list[BaseException]) -> None:
+    sys.stdin = stdin
+    atexit._clear()
+    try:
+        body()
+    except SystemExit:
+        raise
+    except BaseException as error:
+        sys.excepthook(*sys.exc_info())
+        if isinstance(error, KeyboardInterrupt):
+            interrupts.append(error)
+        sys.exit(1)
+    finally:
+        atexit._run_exitfuncs()

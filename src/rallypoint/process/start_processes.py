@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from rallypoint.core.wording import count
 from rallypoint.errors import ParameterError
-from rallypoint.process.logs_specs import Environs, LogsDest
+from rallypoint.process.logs.specs import Environs, LogsDest
 from rallypoint.process.process_context import PContext, ProcessPlan, Programs
 from rallypoint.process.syscalls import open_fds
 
@@ -91,7 +91,7 @@ def _cpus(
 ) -> Sequence[frozenset[int]]:
     if numa is None:
         return ()
-    from rallypoint.process.worker_cpus import worker_cpus
+    from rallypoint.process.affinity import worker_cpus
 
     cpus, notice = worker_cpus(processes, numa, environ.get("CUDA_VISIBLE_DEVICES"))
     if notice:
@@ -139,7 +139,7 @@ def _programs(
     if not callable(entrypoint):
         return Programs(argvs=[[entrypoint, *map(str, words)] for words in tuples])
     from rallypoint.config import FunctionCall
-    from rallypoint.process.calls import pickle_calls
+    from rallypoint.process.prepared.calls import pickle_calls
 
     call = FunctionCall(entrypoint, tuples)
     if start_method == "fork":

@@ -187,3 +187,37 @@ def pipe_above_standard_fds() -> tuple[int, int]:
             raised.append(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3))
             os.close(fd)
     return raised[0], raised[1]
+
+
+_PR_GET_DUMPABLE = 3
+_PR_SET_DUMPABLE = 4
+_was_dumpable = False
+"""Whether this process could be looked into before `hide_process`."""
+
+
+def hide_process() -> None:
+    """From now on only root may trace this process, read its memory, or see what /proc says of its
+    environment and descriptors, and it leaves no core dump. Forks inherit that; an exec ends it."""
+    global _was_dumpable
+    prctl = load_prctl()
+    _was_dumpable = prctl(_PR_GET_DUMPABLE, 0) == 1
+    prctl(_PR_SET_DUMPABLE, 0)
+
+
+def show_process_again() -> None:
+    """In a worker that is forked from a hidden process: it is its user's, to debug or to dump."""
+    if _was_dumpable:
+        load_prctl()(_PR_SET_DUMPABLE, 1)
+
+
+def erase_variable(name: str) -> None:
+    """Overwrite an environment variable where /proc/PID/environ shows it: in the memory that this
+    process was started with, which stays as it is when a variable is deleted. Before that."""
+    import ctypes
+
+    libc, variable = ctypes.CDLL(None), os.fsencode(name)
+    libc.getenv.restype = ctypes.c_void_p
+    libc.getenv.argtypes = [ctypes.c_char_p]
+    while value_at := libc.getenv(variable):  # It may be there twice.
+        start = value_at - len(variable) - 1
+        ctypes.memset(start, 0, len(variable) + 1 + len(ctypes.string_at(value_at)))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from math import inf
 
-from rallypoint.process.relay_drawing import (
+from rallypoint.process.relay.drawing import (
     Drawing,
     cut,
     draws,

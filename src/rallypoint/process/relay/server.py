@@ -24,11 +24,9 @@ from math import ceil, inf
 from msgspec import Struct, field
 
 from rallypoint.process import syscalls
-from rallypoint.process.relay_console import Console, open_consoles
-from rallypoint.process.relay_file import LogFile, LogFiles
-from rallypoint.process.relay_interrupts import Interrupts
-from rallypoint.process.relay_lines import LineAssembler, Tail
-from rallypoint.process.relay_messages import (
+from rallypoint.process.relay.interrupts import Interrupts
+from rallypoint.process.relay.lines import LineAssembler, Tail
+from rallypoint.process.relay.messages import (
     MAX_PACKET,
     AddStream,
     AskDrain,
@@ -46,7 +44,8 @@ from rallypoint.process.relay_messages import (
     decode_request,
     encode,
 )
-from rallypoint.process.relay_region import Key, Worker
+from rallypoint.process.relay.region import Key, Worker
+from rallypoint.process.relay.sinks import Console, LogFile, LogFiles, open_consoles
 from rallypoint.process.sessions import is_stopped
 
 STALL_S = 5.0

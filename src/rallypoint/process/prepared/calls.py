@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from rallypoint.config import FunctionCall
 from rallypoint.errors import UnguardedLaunchError, UsageError
-from rallypoint.process.result_files import memory_file
+from rallypoint.process.prepared.result_files import memory_file
 
 BOOTSTRAP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bootstrap.py")
 
@@ -87,7 +87,7 @@ class _Inheritance:
         return len(self.fds) - 1
 
     def DupFd(self, place: int) -> object:  # noqa: N802  # Its name in multiprocessing.
-        from rallypoint.process.inherited_fds import InheritedFd
+        from rallypoint.process.prepared.inherited_fds import InheritedFd
 
         return InheritedFd(place)
 

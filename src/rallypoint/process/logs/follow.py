@@ -3,17 +3,23 @@ start processes themselves. The agent does not need it: what it shows comes thro
 
 A file that another process writes tells nobody, and on network file systems not even the kernel
 knows; so this looks, at an interval, with one thread for all files.
+
+A stream of this process can be sent to a file too, whatever in it writes: Python, C, children.
 """
 
 from __future__ import annotations
 
 import io
+import os
+import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TextIO
 
-from rallypoint.process.relay_lines import LineAssembler
+from rallypoint.files import open_named
+from rallypoint.process.relay.lines import LineAssembler
 
 _READ_BYTES = 256 * 1024
 
@@ -120,3 +126,51 @@ class _Followed:
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
+
+
+@contextmanager
+def redirect_stdout(path: str) -> Iterator[None]:
+    """Have all that is written to stdout in this block written to the file, which is emptied first.
+
+    For the whole process, all of its threads, and what it starts. May be nested. Raises OSError.
+    """
+    with _redirected(1, sys.stdout, path):
+        yield
+
+
+@contextmanager
+def redirect_stderr(path: str) -> Iterator[None]:
+    """The same for stderr."""
+    with _redirected(2, sys.stderr, path):
+        yield
+
+
+@contextmanager
+def _redirected(fd: int, stream: TextIO | None, path: str) -> Iterator[None]:
+    target = open_named(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    try:
+        _flush(stream)
+        before = os.dup(fd)
+        try:
+            os.dup2(target, fd)
+            try:
+                yield
+            finally:
+                _flush(stream)
+                os.dup2(before, fd)
+        finally:
+            os.close(before)
+    finally:
+        os.close(target)
+
+
+def _flush(stream: TextIO | None) -> None:
+    """What Python and C hold back belongs to where the stream goes now."""
+    import ctypes
+
+    if stream is not None:
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            pass  # Closed, or nobody reads it: there is nothing to be lost.
+    ctypes.CDLL(None).fflush(None)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 OWN_FOLDER = os.path.dirname(os.path.abspath(__file__))
+_PACKAGE = os.path.dirname(os.path.dirname(OWN_FOLDER)) + os.sep
 
 
 def main() -> None:
@@ -57,7 +58,7 @@ def run_pickled_call(call_fd: int, result_fd: int, inherited: list[int]) -> None
             _call(function, args, result_fd)
 
         from rallypoint.errors import UnguardedLaunchError
-        from rallypoint.process.inherited_fds import inherit
+        from rallypoint.process.prepared.inherited_fds import inherit
 
         inherit(inherited)
         _recorded(load_and_call)
@@ -107,7 +108,8 @@ def run_call(
 
 def run_command(argv: Sequence[str], environ: Mapping[str, str]) -> None:
     """In a fork of the caller: run a Python command line."""
-    from rallypoint.process import command_line, titles
+    from rallypoint.process import titles
+    from rallypoint.process.prepared import command_line
 
     set_environ(environ)
     titles.overwrite(argv)
@@ -149,10 +151,10 @@ def show_users_frames() -> None:
 
 def users_frames(trace: TracebackType | None) -> TracebackType | None:
     """What remains without the leading frames of ours and of the import system; all if nothing."""
-    package, inner = os.path.dirname(OWN_FOLDER) + os.sep, trace
+    inner = trace
     while inner is not None:
         name = inner.tb_frame.f_code.co_filename
-        if not name.startswith((package, "<frozen ")):
+        if not name.startswith((_PACKAGE, "<frozen ")):
             return inner
         inner = inner.tb_next
     return trace

@@ -1,8 +1,10 @@
-"""The NVIDIA GPUs of this machine, by NVIDIA's own library: milliseconds, and no package."""
+"""The accelerators of this machine: NVIDIA's by NVIDIA's own library (milliseconds, no package),
+others by asking another interpreter what its torch sees."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import subprocess
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
@@ -97,3 +99,27 @@ def _pci_address(nvml: object, device: object) -> str:
     if ask is None or ask(device, ctypes.byref(info)) != 0:
         return ""
     return f"{info.domain:04x}:{info.bus:02x}:{info.device:02x}.0"
+
+
+def ask_interpreter(
+    interpreter: str, program: str, environ: Mapping[str, str], *, timeout_s: float
+) -> str | None:
+    """What `interpreter -c program` prints on stdout; None if it fails or takes too long.
+
+    Blocks for up to `timeout_s`; leaves no process behind; safe to retry. The answer is for us:
+    the other's stderr is thrown away, and the token is not shown to it.
+    """
+    shown = {name: value for name, value in environ.items() if name != "RALLYPOINT_TOKEN"}
+    try:
+        done = subprocess.run(
+            [interpreter, "-c", program],
+            env=shown,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=timeout_s,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else None

@@ -18,8 +18,8 @@ from msgspec import Struct, field
 
 from rallypoint.observe.printing import printed, visible
 from rallypoint.process.forks import ForkedProcess, fork_process
-from rallypoint.process.relay import STALL_S, run_relay
-from rallypoint.process.relay_messages import (
+from rallypoint.process.logs.plan import Console, Std, ToRelay
+from rallypoint.process.relay.messages import (
     MAX_PACKET,
     AddStream,
     AskDrain,
@@ -36,8 +36,7 @@ from rallypoint.process.relay_messages import (
     decode_report,
     encode,
 )
-from rallypoint.process.std_map import Std
-from rallypoint.process.streams import Console, ToRelay
+from rallypoint.process.relay.server import STALL_S, run_relay
 
 _SAY_BYTES = MAX_PACKET // 2
 
@@ -365,7 +364,7 @@ def _abandon(packet: bytes, fd: int) -> None:
     if fd >= 0:
         os.close(fd)
         return
-    from rallypoint.process.relay_messages import decode_request
+    from rallypoint.process.relay.messages import decode_request
 
     match decode_request(packet):
         case Say(lines):

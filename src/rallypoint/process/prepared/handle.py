@@ -1,4 +1,4 @@
-"""The agent's handle of its prepared process: see `prepared_program`."""
+"""The agent's handle of its prepared process: see `program`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from typing import Any
 from msgspec import Struct
 
 from rallypoint.errors import InfrastructureError, UsageError
-from rallypoint.process import dispositions, syscalls
+from rallypoint.process import signals, syscalls
 from rallypoint.process.guard import Guard
 from rallypoint.process.spawn import Command, WorkerForkError, WorkerProcess, abandon, spawn_workers
 
-PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "prepared_program.py")
+PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "program.py")
 FORK_TIMEOUT_S = 5.0
 """For each fork of a round. A process that does not answer by then is replaced."""
 KEPT_AT_ONE = ("OPENBLAS_NUM_THREADS",)
@@ -91,7 +91,7 @@ class PreparedProcess:
             argv = [*preparation.interpreter, "-u", PROGRAM, str(theirs.fileno()), title]
             argv += preparation.argv  # Room for that of a worker.
             shown = {**environ, **dict.fromkeys(KEPT_AT_ONE, "1")}
-            ignored = dispositions.SENT_TO_EVERYBODY
+            ignored = signals.SENT_TO_EVERYBODY
             command = Command(argv, shown, pass_fds=(theirs.fileno(),), ignored_signals=ignored)
             process = spawn_workers([command], guard)[0]
         except BaseException:

@@ -29,8 +29,8 @@ from msgspec import Struct
 
 from rallypoint.errors import LogStorageError, RallypointError, UsageError
 from rallypoint.files import make_private_dir, open_named, safe_open
-from rallypoint.process.relay_lines import TAIL_BYTES, last_lines
-from rallypoint.process.streams import NULL_DEVICE
+from rallypoint.process.logs.plan import NULL_DEVICE
+from rallypoint.process.relay.lines import TAIL_BYTES, last_lines
 
 _PROBE_BYTES = 4096
 _STORAGE_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE})

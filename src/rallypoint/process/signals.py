@@ -1,9 +1,11 @@
-"""Signal dispositions across a fork.
+"""Signal dispositions across a fork, and SIGCHLD shared by all that wait for children.
 
 Signals that the parent handles are blocked from before the fork until the child has put its own
 dispositions in place. Otherwise a signal in between would run the parent's handler in the child,
 and wake the parent's event loop through the shared wake-up descriptor. All others do in the child
-what they should already.
+what they should already. An event loop has one handler per signal, so that of SIGCHLD is shared.
+
+The prepared process loads this by its path, so it needs the standard library alone.
 """
 
 from __future__ import annotations
@@ -12,12 +14,18 @@ import os
 import signal
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from types import FrameType
+from functools import partial
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+if TYPE_CHECKING:
+    import asyncio
+    from types import FrameType
+
+    Handler = Callable[[int, FrameType | None], None]
 
 # What Python itself ignores: its programs expect BrokenPipeError and OSError instead of death.
 IGNORED_BY_PYTHON = frozenset({signal.SIGPIPE, signal.SIGXFSZ})
-
-Handler = Callable[[int, FrameType | None], None]
 
 _FAULTS = {signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV}
 _FAULTS |= {signal.SIGSYS, signal.SIGTRAP}
@@ -155,3 +163,35 @@ def hold_early_signals() -> None:
 def release_signals() -> None:
     """The handlers are in place: deliver what was held. Safe to call again."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SENT_TO_EVERYBODY)
+
+
+_subscribers: WeakKeyDictionary[asyncio.AbstractEventLoop, list[Callable[[], None]]] = (
+    WeakKeyDictionary()
+)
+
+
+def subscribe(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> Callable[[], None]:
+    """Call `callback` in the loop after children changed state; returns the unsubscription.
+
+    One call may stand for many children: look at all. The loop must run in the main thread, else
+    RuntimeError is raised.
+    """
+    callbacks = _subscribers.setdefault(loop, [])
+    if not callbacks:
+        loop.add_signal_handler(signal.SIGCHLD, _notify, callbacks)
+    callbacks.append(callback)
+    return partial(_unsubscribe, loop, callback)
+
+
+def _notify(callbacks: list[Callable[[], None]]) -> None:
+    for callback in tuple(callbacks):
+        callback()
+
+
+def _unsubscribe(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
+    callbacks = _subscribers.get(loop, [])
+    if callback not in callbacks:
+        return
+    callbacks.remove(callback)
+    if not callbacks and not loop.is_closed():
+        loop.remove_signal_handler(signal.SIGCHLD)

@@ -10,22 +10,23 @@ from rallypoint.config import OutputMode
 from rallypoint.core.wording import raised
 from rallypoint.errors import LogsSpecsError, RallypointError
 from rallypoint.process.limits import out_of_files
-from rallypoint.process.log_dir import open_log, read_tail, set_aside
-from rallypoint.process.logs_specs import DefaultLogsSpecs, Environs, LogsDest, LogsSpecs, checked
-from rallypoint.process.relay_client import Relay
-from rallypoint.process.std_map import Std, is_named
-from rallypoint.process.streams import (
+from rallypoint.process.logs.log_dir import open_log, read_tail, set_aside
+from rallypoint.process.logs.plan import (
     NULL_DEVICE,
     Console,
     Copies,
     Inherit,
     Route,
+    Std,
     ToFile,
     ToRelay,
     Wish,
+    is_named,
     line_prefix,
     plan_stream,
 )
+from rallypoint.process.logs.specs import DefaultLogsSpecs, Environs, LogsDest, LogsSpecs, checked
+from rallypoint.process.relay.client import Relay
 
 
 class OutputSettings(Struct, frozen=True):

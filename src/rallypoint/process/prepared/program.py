@@ -29,10 +29,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 
-def _sibling(name: str) -> Any:
+def _sibling(name: str, folder: str = ".") -> Any:
     """By path: this interpreter may not have our package. Names that shadow nobody's module."""
     spec = importlib.util.spec_from_file_location(
-        f"_rallypoint_{name}", os.path.join(FOLDER, f"{name}.py")
+        f"_rallypoint_{name}", os.path.join(FOLDER, folder, f"{name}.py")
     )
     assert spec is not None
     assert spec.loader is not None
@@ -43,13 +43,14 @@ def _sibling(name: str) -> Any:
 
 
 if TYPE_CHECKING:
-    from rallypoint.process import bootstrap, command_line, dispositions, native_threads, titles
+    from rallypoint.process import signals, titles
+    from rallypoint.process.prepared import bootstrap, command_line, native_threads
 else:
     bootstrap = _sibling("bootstrap")
     command_line = _sibling("command_line")
-    dispositions = _sibling("dispositions")
+    signals = _sibling("signals", "..")
     native_threads = _sibling("native_threads")
-    titles = _sibling("titles")
+    titles = _sibling("titles", "..")
 
 _LENGTH, _RECORD = struct.Struct("=I"), struct.Struct("=i")
 _MAX_FDS = 253
@@ -83,7 +84,7 @@ class Broken(Exception):
 
 
 def main() -> None:
-    """`prepared_program.py CONTROL_FD TITLE ...`, with `SENT_TO_EVERYBODY` ignored, for it ends
+    """`program.py CONTROL_FD TITLE ...`, with `SENT_TO_EVERYBODY` ignored, for it ends
     with its agent. Returns in a worker only, when that has ended. The words after the title make
     room for those of workers."""
     usual_name = titles.set_name("rallypoint-pre")
@@ -226,7 +227,7 @@ def _tell_guard(gate: Gate, record: int) -> None:
 def _begin(worker: Worker, batch: list[Worker], gate: Gate, prctl: Any) -> None:
     """In a worker: signals, streams, and then wait for the agent's word."""
     try:
-        for number in dispositions.SENT_TO_EVERYBODY:
+        for number in signals.SENT_TO_EVERYBODY:
             if signal.getsignal(number) == signal.SIG_IGN:
                 usual = signal.SIG_DFL if number != signal.SIGINT else signal.default_int_handler
                 signal.signal(number, usual)

@@ -1,0 +1,1 @@
+"""Where the output of workers goes: plan, log directory, log specs."""

@@ -1,0 +1,1 @@
+"""The prepared process, and how a worker runs a Python function or command line."""

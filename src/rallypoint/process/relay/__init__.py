@@ -1,0 +1,1 @@
+"""The relay: the process between the workers' pipes and the consoles."""
