@@ -382,7 +382,7 @@ def test_tracked_files_keep(rule: Rule) -> None:
     assert complaints(rule, ROOT, files) == []
 
 
-@pytest.mark.parametrize("folder", ["examples", "benchmarks"])
+@pytest.mark.parametrize("folder", ["examples", "benchmarks", "tools"])
 def test_programs_are_short_too(folder: str) -> None:
     files = sorted((ROOT / folder).rglob("*.py"))
     assert complaints(a_module_is_short, ROOT, files) == []
