@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from rallypoint.rendezvous.backend import RendezvousBackend, Token
-from rallypoint.rendezvous.memory_backend import MemoryRendezvousBackend
+from rallypoint.rendezvous.backend import MemoryRendezvousBackend, RendezvousBackend, Token
 
 
 class Bare(RendezvousBackend):

@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 import torch.distributed
 
-from rallypoint.rendezvous.backend import RendezvousBackend, Token
+from rallypoint.rendezvous.backend import MemoryRendezvousBackend, RendezvousBackend, Token
 from rallypoint.rendezvous.c10d_backend import C10dRendezvousBackend
-from rallypoint.rendezvous.memory_backend import MemoryRendezvousBackend
 from rallypoint.store.file_store import FileStore
 from rallypoint.store.tcp_store import TCPStore
 from rallypoint.testing.backend_contract import RendezvousBackendContract
@@ -364,7 +363,7 @@ def test_a_suite_without_a_backend_says_what_to_write() -> None:
 
 
 MY_BACKEND = """
-from rallypoint.rendezvous.memory_backend import MemoryRendezvousBackend
+from rallypoint.rendezvous.backend import MemoryRendezvousBackend
 
 def empty_store():
     return {}

@@ -22,7 +22,7 @@ from rallypoint.errors import (
     RendezvousTimeoutError,
     SettingsConflictError,
 )
-from rallypoint.rendezvous.backend import RendezvousBackend
+from rallypoint.rendezvous.backend import MemoryRendezvousBackend, RendezvousBackend
 from rallypoint.rendezvous.c10d_backend import C10dRendezvousBackend
 from rallypoint.rendezvous.dynamic import DynamicRendezvousHandler
 from rallypoint.rendezvous.handler import (
@@ -30,7 +30,6 @@ from rallypoint.rendezvous.handler import (
     RendezvousInfo,
     RendezvousTimeoutException,
 )
-from rallypoint.rendezvous.memory_backend import MemoryRendezvousBackend
 from rallypoint.rendezvous.parameters import RendezvousTimeout
 from rallypoint.store import FileStore, HashStore, TCPStore
 

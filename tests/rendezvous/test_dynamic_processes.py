@@ -13,7 +13,7 @@ from tests.rendezvous.nodes import Nodes
 
 from rallypoint.core.round_state import Standing
 from rallypoint.core.shared_round import decode
-from rallypoint.rendezvous.c10d_store import create_backend
+from rallypoint.rendezvous.c10d_backend import create_backend
 from rallypoint.rendezvous.parameters import RendezvousParameters
 from rallypoint.store.tcp_store import TCPStore
 

@@ -16,12 +16,11 @@ from tests.rendezvous.coordinator_nodes import place
 
 from rallypoint.core.shared_round import decode
 from rallypoint.errors import ParameterError, RendezvousClosedError
-from rallypoint.rendezvous.backend import RendezvousBackend
+from rallypoint.rendezvous.backend import MemoryRendezvousBackend, RendezvousBackend
 from rallypoint.rendezvous.c10d_backend import C10dRendezvousBackend
 from rallypoint.rendezvous.dynamic import DynamicRendezvousHandler
-from rallypoint.rendezvous.loop_thread import SHARED
-from rallypoint.rendezvous.memory_backend import MemoryRendezvousBackend
 from rallypoint.rendezvous.parameters import RendezvousTimeout
+from rallypoint.rendezvous.threads import SHARED
 from rallypoint.store import HashStore, TCPStore
 
 

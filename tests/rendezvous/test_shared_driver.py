@@ -19,9 +19,8 @@ from rallypoint.errors import (
     RendezvousStateError,
     RendezvousTimeoutError,
 )
-from rallypoint.rendezvous.backend import RendezvousBackend, Token
+from rallypoint.rendezvous.backend import MemoryRendezvousBackend, RendezvousBackend, Token
 from rallypoint.rendezvous.backend_thread import BackendThread
-from rallypoint.rendezvous.memory_backend import MemoryRendezvousBackend
 from rallypoint.rendezvous.shared_driver import SharedDriver
 
 T = TypeVar("T")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rallypoint.core.beat_watch import READS, BeatWatch, Suspect
 from rallypoint.core.model import NodeRef
+from rallypoint.core.shared_member import READS, BeatWatch, Suspect
 from rallypoint.testing.fake_clock import FakeClock
 
 LEASE_S = 10.0

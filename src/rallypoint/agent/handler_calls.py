@@ -23,6 +23,7 @@ from rallypoint.core.model import EndKind, EndReason, Verdict
 from rallypoint.errors import RallypointError, RendezvousPlugInError
 from rallypoint.rendezvous.parameters import RendezvousParameters
 from rallypoint.rendezvous.registry import get_rendezvous_handler
+from rallypoint.rendezvous.threads import run_in_thread
 
 T = TypeVar("T")
 
@@ -52,34 +53,8 @@ class Change(Enum):
 
 
 async def in_thread(call: Callable[[], T]) -> T:
-    """The result of `call`, which may block. If this is cancelled, the call goes on unheard."""
-    loop = asyncio.get_running_loop()
-    outcome: asyncio.Future[T] = loop.create_future()
-
-    def deliver(result: T | None, error: Exception | None) -> None:
-        if outcome.done():
-            return
-        if error is not None:
-            outcome.set_exception(error)
-        else:
-            outcome.set_result(result)  # type: ignore[arg-type]
-
-    def run() -> None:
-        result: T | None = None
-        failure: Exception | None = None
-        try:
-            result = call()
-        except (SystemExit, KeyboardInterrupt, StopIteration) as error:
-            failure = RuntimeError(f"{type(error).__name__} was raised: {error}")
-        except Exception as error:
-            failure = error
-        try:
-            loop.call_soon_threadsafe(deliver, result, failure)
-        except RuntimeError:  # the loop was closed meanwhile: nobody waits any more
-            pass
-
-    threading.Thread(target=run, name="rallypoint-handler", daemon=True).start()
-    return await outcome
+    """The result of `call`, which may block for ever; see `run_in_thread`."""
+    return await run_in_thread(call, "rallypoint-handler")
 
 
 def own_name() -> str:

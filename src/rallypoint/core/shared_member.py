@@ -6,6 +6,13 @@ that a last call has ended or that a node has stopped counting. The first member
 should have; all others watch these three alone, so that a heartbeat costs O(N) reads in all, and a
 leader that dies together with others delays nothing. A duty done twice does no harm.
 
+Liveness is judged by counters, on the observer's own clock (behaviour F5). Every node has a counter
+that it raises now and then, and an observer notes *when it saw* a counter change: no clock is
+compared with another. A counter that stood still for a whole lease, over several reads that were
+apart from each other, belongs to a node that is gone. An observer that did not look for a while
+starts anew, because its own pause (a stopped process, a store that could not be reached) says
+nothing about others.
+
 Pure: times are seconds on the caller's monotonic clock, what was read comes in, what is to be done
 comes out.
 """
@@ -16,17 +23,78 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from rallypoint.core.beat_watch import BeatWatch, Suspect
 from rallypoint.core.events import Timer, TimerEnded, TimerKind
 from rallypoint.core.model import NodeRef
 from rallypoint.core.round_state import Phase, RoundState, Standing
 from rallypoint.core.round_timers import timers_wanted
 from rallypoint.core.shared_round import SharedState
+from rallypoint.core.wording import quoted_job
+from rallypoint.errors import (
+    RendezvousClosedError,
+    RendezvousGracefulExitError,
+    RendezvousTimeoutError,
+)
 
 HEADS = 3
 """The leader and its heirs."""
 BEATS_PER_LEASE = 3
 """At least so many: a node that counts more rarely could not be told from a dead one."""
+READS = 3
+"""A counter must have stood still over so many reads after the first."""
+SPACING_SHARE = 0.2
+"""Of the lease: reads that are closer to each other count as one."""
+GAP_SHARE = 0.5
+"""Of the lease: an observer that has not looked for so long starts anew."""
+
+
+class Suspect(Struct, frozen=True):
+    """A node that has stopped counting, and where."""
+
+    ref: NodeRef
+    beat: int
+    silent_s: float
+
+
+class _Sighting(Struct):
+    beat: int
+    first_at: float
+    counted_at: float
+    reads: int = 0
+
+
+class BeatWatch:
+    """What one observer has seen. Times are seconds on its monotonic clock."""
+
+    def __init__(self, lease_s: float) -> None:
+        self._lease_s = lease_s
+        self._seen: dict[NodeRef, _Sighting] = {}
+        self._read_at: float | None = None
+
+    def read(self, beats: Mapping[NodeRef, int], now: float) -> None:
+        """A successful read of the counters of those whom this observer watches."""
+        if self._read_at is not None and now - self._read_at > self._lease_s * GAP_SHARE:
+            self._seen.clear()
+        self._read_at = now
+        for ref in [ref for ref in self._seen if ref not in beats]:
+            del self._seen[ref]
+        for ref, beat in beats.items():
+            sighting = self._seen.get(ref)
+            if sighting is None or sighting.beat != beat:
+                self._seen[ref] = _Sighting(beat, now, now)
+            elif now - sighting.counted_at >= self._lease_s * SPACING_SHARE:
+                sighting.counted_at = now
+                sighting.reads += 1
+
+    def suspects(self, patience_s: float = 0.0) -> list[Suspect]:
+        """Those who stood still for the lease and `patience_s`, as of the last read."""
+        if self._read_at is None:
+            return []
+        return [
+            Suspect(ref, sighting.beat, self._read_at - sighting.first_at)
+            for ref, sighting in self._seen.items()
+            if sighting.reads >= READS
+            and self._read_at - sighting.first_at >= self._lease_s + patience_s
+        ]
 
 
 class InWorld(Struct, frozen=True):
@@ -49,6 +117,14 @@ class Pending(Struct, frozen=True):
     needed: bool
     """False: the world is full, and this node stands by."""
 
+    def timeout_error(self, run_id: str, timeout_s: float) -> RendezvousTimeoutError:
+        """Too few nodes came within this time; names those who were here before."""
+        missing = ", ".join(self.missing) or "nobody who was here before"
+        return RendezvousTimeoutError(
+            f"waited {timeout_s:g} s for {self.min_nodes} nodes of {quoted_job(run_id)}, "
+            f"and {self.joined} came; missing: {missing}"
+        )
+
 
 class Closed(Struct, frozen=True):
     """The job is over."""
@@ -56,12 +132,18 @@ class Closed(Struct, frozen=True):
     why: str
     was_needed: bool
 
+    def error(self, run_id: str) -> RendezvousClosedError:
+        """For a node that wants to join; for one that stood by, this is no failure."""
+        text = f"{quoted_job(run_id)} is over: {self.why}"
+        return RendezvousClosedError(text) if self.was_needed else RendezvousGracefulExitError(text)
+
 
 class Outside(Struct, frozen=True):
     """This node is not (or no longer) part of the job."""
 
 
 Outlook = InWorld | Pending | Closed | Outside
+
 
 Duty = Suspect | TimerEnded
 

@@ -26,12 +26,15 @@ if TYPE_CHECKING:
         BeatingBackend,
         ForgettingBackend,
         LetterBackend,
+        MemoryRendezvousBackend,
         RendezvousBackend,
         WakingBackend,
     )
-    from rallypoint.rendezvous.c10d_backend import C10dRendezvousBackend
-    from rallypoint.rendezvous.c10d_store import create_backend
-    from rallypoint.rendezvous.coordinator_handler import CoordinatorRendezvousHandler
+    from rallypoint.rendezvous.c10d_backend import C10dRendezvousBackend, create_backend
+    from rallypoint.rendezvous.coordinator_handler import (
+        CoordinatorRendezvousHandler,
+        StaticRendezvousHandler,
+    )
     from rallypoint.rendezvous.dynamic import DynamicRendezvousHandler, create_handler
     from rallypoint.rendezvous.handler import (
         RendezvousClosedException,
@@ -41,7 +44,6 @@ if TYPE_CHECKING:
         RendezvousStoreInfo,
         RendezvousTimeoutException,
     )
-    from rallypoint.rendezvous.memory_backend import MemoryRendezvousBackend
     from rallypoint.rendezvous.parameters import (
         RendezvousParameters,
         RendezvousSettings,
@@ -53,7 +55,6 @@ if TYPE_CHECKING:
         get_rendezvous_handler,
         rendezvous_handler_registry,
     )
-    from rallypoint.rendezvous.static_handler import StaticRendezvousHandler
 
 __all__ = [
     "BeatingBackend",
@@ -110,12 +111,12 @@ __getattr__, __dir__ = exports(
             "BeatingBackend",
             "ForgettingBackend",
             "LetterBackend",
+            "MemoryRendezvousBackend",
             "RendezvousBackend",
             "WakingBackend",
         ),
-        ".c10d_backend": ("C10dRendezvousBackend",),
-        ".c10d_store": ("create_backend",),
-        ".coordinator_handler": ("CoordinatorRendezvousHandler",),
+        ".c10d_backend": ("C10dRendezvousBackend", "create_backend"),
+        ".coordinator_handler": ("CoordinatorRendezvousHandler", "StaticRendezvousHandler"),
         ".dynamic": ("DynamicRendezvousHandler", "create_handler"),
         ".handler": (
             "RendezvousClosedException",
@@ -125,7 +126,6 @@ __getattr__, __dir__ = exports(
             "RendezvousStoreInfo",
             "RendezvousTimeoutException",
         ),
-        ".memory_backend": ("MemoryRendezvousBackend",),
         ".parameters": ("RendezvousParameters", "RendezvousSettings", "RendezvousTimeout"),
         ".registry": (
             "RendezvousHandlerCreator",
@@ -133,6 +133,5 @@ __getattr__, __dir__ = exports(
             "get_rendezvous_handler",
             "rendezvous_handler_registry",
         ),
-        ".static_handler": ("StaticRendezvousHandler",),
     },
 )

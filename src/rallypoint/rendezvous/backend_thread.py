@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from rallypoint.errors import (
@@ -11,6 +14,7 @@ from rallypoint.errors import (
     RendezvousConnectionError,
     RendezvousError,
     RendezvousStateError,
+    RendezvousTimeoutError,
 )
 from rallypoint.rendezvous.backend import (
     BeatingBackend,
@@ -20,10 +24,11 @@ from rallypoint.rendezvous.backend import (
     Token,
     WakingBackend,
 )
-from rallypoint.rendezvous.daemon_thread import DaemonThread
+from rallypoint.rendezvous.threads import outcome_of, settle
 from rallypoint.store.jitter import uniform
 
 T = TypeVar("T")
+_Call = tuple[Callable[[], Any], "asyncio.Future[Any]"]
 
 FIRST_POLL_S = 0.01
 """A backend that can't be waited for is asked again after so long, then ever less often."""
@@ -39,8 +44,8 @@ class BackendThread:
 
     def __init__(self, backend: RendezvousBackend) -> None:
         self._backend = backend
-        self._operations = DaemonThread("rallypoint-backend")
-        self._waiting = DaemonThread("rallypoint-backend-wait")
+        self._operations = CallThread("rallypoint-backend")
+        self._waiting = CallThread("rallypoint-backend-wait")
         self._poll_s = FIRST_POLL_S
         self._polled: Token | None = None
         self._under_way: set[asyncio.Future[Any]] = set()
@@ -147,7 +152,7 @@ class BackendThread:
         if self._under_way:
             await asyncio.wait(set(self._under_way), timeout=CLOSING_S)
 
-    async def _run(self, thread: DaemonThread, call: Callable[..., T], *args: object) -> T:
+    async def _run(self, thread: CallThread, call: Callable[..., T], *args: object) -> T:
         if thread.is_closed:
             raise RendezvousClosedError(_LEFT)
         future = thread.submit(lambda: call(*args))
@@ -181,3 +186,55 @@ class BackendThread:
             f"the rendezvous backend {self._backend.name!r} is broken: "
             f"{call} returned {str(found)[:80]!r}, not {wanted}"
         )
+
+
+class CallThread:
+    """A daemon thread that runs blocking calls for a loop, one after the other, and delays no exit.
+
+    For the thread of one loop. Starts with the first call, ends with `close`.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._calls: SimpleQueue[_Call | None] = SimpleQueue()
+        self._started = self._closed = False
+
+    @property
+    def is_closed(self) -> bool:
+        """It takes no calls any more."""
+        return self._closed
+
+    def submit(self, call: Callable[[], T]) -> asyncio.Future[T]:
+        """Run it after those before it. Raises RuntimeError when closed."""
+        if self._closed:
+            raise RuntimeError(f"the thread {self._name} is closed")
+        if not self._started:
+            self._started = True
+            threading.Thread(target=self._run, name=self._name, daemon=True).start()
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._calls.put((call, future))
+        return future
+
+    def close(self) -> None:
+        """Calls that have not begun are cancelled; one that has ends by itself."""
+        self._closed = True
+        while not self._calls.empty():
+            waiting = self._calls.get()
+            if waiting is not None:
+                waiting[1].cancel()
+        self._calls.put(None)
+
+    def _run(self) -> None:
+        while (waiting := self._calls.get()) is not None:
+            call, future = waiting
+            result, error = outcome_of(call)
+            with suppress(RuntimeError):  # the loop is closed: nothing waits for the result
+                future.get_loop().call_soon_threadsafe(settle, future, result, error)
+
+
+def silence_error(backend: str, timeout_s: float) -> RendezvousTimeoutError:
+    """The store does not answer, or does not store what it is given."""
+    return RendezvousTimeoutError(
+        f"the rendezvous backend {backend!r} has done nothing of what it was asked for "
+        f"{timeout_s:g} s: check that it can be reached, and that it stores what it is given"
+    )

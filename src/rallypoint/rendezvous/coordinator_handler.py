@@ -16,19 +16,24 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, TypeVar
 
+from msgspec.structs import replace
+
+from rallypoint.config import DEFAULT_STATIC_PORT
 from rallypoint.core.model import Assignment, Candidate
+from rallypoint.core.ranks import id_of_rank
 from rallypoint.errors import (
+    ParameterError,
     RallypointError,
     RendezvousConnectionError,
     RendezvousTimeoutError,
 )
-from rallypoint.rendezvous.abandoned import weakly, when_dropped
 from rallypoint.rendezvous.coordinator_link import CoordinatorLink
 from rallypoint.rendezvous.coordinator_member import (
     FAREWELL_S,
     CoordinatorMember,
 )
 from rallypoint.rendezvous.coordinator_parameters import CoordinatorSettings, read_parameters
+from rallypoint.rendezvous.endpoint_text import parse_rendezvous_endpoint
 from rallypoint.rendezvous.handler import (
     LazyRendezvousInfo,
     RendezvousHandler,
@@ -37,13 +42,13 @@ from rallypoint.rendezvous.handler import (
     Unsubscribe,
     call_all,
 )
-from rallypoint.rendezvous.loop_thread import SHARED
 from rallypoint.rendezvous.parameters import (
     RendezvousParameters,
     RendezvousSettings,
     check_timeout,
 )
 from rallypoint.rendezvous.round_listener import RoundListener
+from rallypoint.rendezvous.threads import SHARED, weakly, when_dropped
 from rallypoint.store.prefix_store import PrefixStore
 from rallypoint.store.tcp_store import TCPStore
 
@@ -340,3 +345,51 @@ def create_handler_from(params: RendezvousParameters) -> CoordinatorRendezvousHa
     Raises ParameterError, and UsageError for names and numbers that no job can have.
     """
     return CoordinatorRendezvousHandler(read_parameters(params), params.backend)
+
+
+class StaticRendezvousHandler(CoordinatorRendezvousHandler):
+    """Ranks that a person gave: `--node-rank K` of a fixed number of nodes.
+
+    The node of rank 0 hosts the coordinator at the endpoint. Unlike with torchrun's static
+    rendezvous, a lost node or a restart on one node makes all nodes meet again, under the same
+    ranks, with a fresh store.
+    """
+
+
+def create_static_handler_from(params: RendezvousParameters) -> StaticRendezvousHandler:
+    """The handler of `--rdzv-backend static`, which needs `rank`; else as the coordinator's.
+
+    Raises ParameterError.
+    """
+    rank = params.get_as_int("rank")
+    if rank is None:
+        raise ParameterError("the static rendezvous needs rank=K, from 0: every node its own")
+    if params.min_nodes != params.max_nodes:
+        raise ParameterError(
+            f"min_nodes={params.min_nodes}, max_nodes={params.max_nodes}: the static rendezvous "
+            "needs a fixed number of nodes"
+        )
+    if not 0 <= rank < params.max_nodes:
+        raise ParameterError(f"rank={rank}: needs 0..{params.max_nodes - 1}")
+    host, port = parse_rendezvous_endpoint(params.endpoint, DEFAULT_STATIC_PORT)
+    config = {"is_host": rank == 0, "node_id": id_of_rank(rank)} | params.config
+    del config["rank"]
+    settings = read_parameters(
+        RendezvousParameters(
+            params.backend,
+            f"[{host}]:{port}" if ":" in host else f"{host}:{port}",
+            params.run_id,
+            params.min_nodes,
+            params.max_nodes,
+            params.local_addr,
+            **config,
+        )
+    )
+    return StaticRendezvousHandler(
+        replace(
+            settings,
+            shared=replace(settings.shared, static=True),
+            config=replace(settings.config, node_rank=rank),
+        ),
+        params.backend,
+    )

@@ -26,9 +26,8 @@ from rallypoint.errors import (
     RendezvousClosedError,
     RendezvousError,
 )
-from rallypoint.rendezvous.abandoned import weakly, when_dropped
 from rallypoint.rendezvous.backend import RendezvousBackend
-from rallypoint.rendezvous.backend_thread import BackendThread
+from rallypoint.rendezvous.backend_thread import BackendThread, silence_error
 from rallypoint.rendezvous.handler import (
     RendezvousHandler,
     RendezvousInfo,
@@ -36,7 +35,6 @@ from rallypoint.rendezvous.handler import (
     Unsubscribe,
     call_all,
 )
-from rallypoint.rendezvous.loop_thread import SHARED
 from rallypoint.rendezvous.parameters import (
     RendezvousParameters,
     RendezvousSettings,
@@ -47,7 +45,7 @@ from rallypoint.rendezvous.parameters import (
 )
 from rallypoint.rendezvous.round_listener import RoundListener, listen_here
 from rallypoint.rendezvous.shared_driver import SharedDriver
-from rallypoint.rendezvous.shared_endings import silence_error
+from rallypoint.rendezvous.threads import SHARED, weakly, when_dropped
 from rallypoint.store.prefix_store import PrefixStore
 
 _SHUT_DOWN = "this handler was shut down"

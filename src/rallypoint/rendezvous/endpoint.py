@@ -7,15 +7,15 @@ until its own timeout. A name that never can resolve is a `UsageError` at once.
 
 from __future__ import annotations
 
-import asyncio
 import socket
-import threading
 from collections.abc import Sequence
+from functools import partial
 
 from msgspec import Struct
 
 from rallypoint.config import Endpoint
-from rallypoint.errors import InfrastructureError, UsageError
+from rallypoint.errors import UsageError
+from rallypoint.rendezvous.threads import run_in_thread
 from rallypoint.wire.address import Address
 
 _Found = tuple[int, int, int, str, tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]]
@@ -69,29 +69,7 @@ async def resolve(endpoint: Endpoint) -> Resolved | NotYet:
     numeric = numeric_address(endpoint)
     if numeric is not None:
         return Resolved((numeric,))
-    loop = asyncio.get_running_loop()
-    outcome: asyncio.Future[Resolved | NotYet | UsageError] = loop.create_future()
-
-    def deliver(found: Resolved | NotYet | UsageError) -> None:
-        if not outcome.done():
-            outcome.set_result(found)
-
-    def look_up() -> None:
-        found = _look_up(endpoint)
-        try:
-            loop.call_soon_threadsafe(deliver, found)
-        except RuntimeError:  # the loop was closed meanwhile: nobody waits any more
-            pass
-
-    thread = threading.Thread(target=look_up, name="rallypoint-resolve", daemon=True)
-    try:
-        thread.start()
-    except RuntimeError as error:
-        raise InfrastructureError(
-            "can't start a thread: raise ulimit -u (or pids.max of the container)"
-        ) from error
-    found = await outcome
-    thread.join()
+    found = await run_in_thread(partial(_look_up, endpoint), "rallypoint-resolve")
     if isinstance(found, UsageError):
         raise found
     return found

@@ -19,12 +19,12 @@ GROUP = "rallypoint.handlers"
 RendezvousHandlerCreator = Callable[[RendezvousParameters], RendezvousHandler]
 
 _BUILT_IN = {
-    "tcp": "rallypoint.rendezvous.coordinator_handler",
-    "c10d": "rallypoint.rendezvous.c10d_store",
-    "file": "rallypoint.rendezvous.c10d_store",
-    "static": "rallypoint.rendezvous.static_handler",
+    "tcp": ("coordinator_handler", "create_handler_from"),
+    "c10d": ("c10d_backend", "create_handler_from"),
+    "file": ("c10d_backend", "create_handler_from"),
+    "static": ("coordinator_handler", "create_static_handler_from"),
 }
-"""Name -> the module whose `create_handler_from` makes it; imported when it is asked for."""
+"""Name -> the module, which is imported when it is asked for, and its function."""
 
 
 class RendezvousHandlerRegistry:
@@ -91,10 +91,10 @@ def known_backends() -> list[str]:
 
 
 def _built_in(backend: str) -> RendezvousHandlerCreator | None:
-    module = _BUILT_IN.get(backend)
-    if module is None:
+    if backend not in _BUILT_IN:
         return None
-    creator: RendezvousHandlerCreator = import_module(module).create_handler_from
+    module, name = _BUILT_IN[backend]
+    creator: RendezvousHandlerCreator = getattr(import_module(f"{__package__}.{module}"), name)
     return creator
 
 

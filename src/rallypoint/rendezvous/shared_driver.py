@@ -12,19 +12,21 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from rallypoint.core import shared_round
-from rallypoint.core.beat_watch import Suspect
 from rallypoint.core.events import Effect, NodeJoined, NodeLeft, TimerEnded
 from rallypoint.core.model import Candidate, EndReason, NodeRef, SharedSettings
 from rallypoint.core.round_state import Standing
-from rallypoint.core.shared_member import Closed, InWorld, Outlook, Outside, Pending, SharedMember
-from rallypoint.core.shared_round import SharedState
-from rallypoint.errors import (
-    RendezvousConnectionError,
-    RendezvousError,
-    RendezvousStateError,
+from rallypoint.core.shared_member import (
+    Closed,
+    InWorld,
+    Outlook,
+    Outside,
+    Pending,
+    SharedMember,
+    Suspect,
 )
-from rallypoint.rendezvous.backend_thread import BackendThread
-from rallypoint.rendezvous.shared_endings import closed_error, silence_error, timeout_error
+from rallypoint.core.shared_round import SharedState
+from rallypoint.errors import RendezvousConnectionError, RendezvousError, RendezvousStateError
+from rallypoint.rendezvous.backend_thread import BackendThread, silence_error
 from rallypoint.rendezvous.shared_value import FIRST_BACKOFF_S, Change, SharedValue
 from rallypoint.store.jitter import uniform
 
@@ -131,7 +133,7 @@ class SharedDriver:
                 case InWorld():
                     return outlook
                 case Closed():
-                    raise closed_error(self._settings.run_id, outlook)
+                    raise outlook.error(self._settings.run_id)
                 case Outside() | Pending(standing=Standing.STOPPING):
                     # Removed meanwhile; or the round formed, and ended before we could look.
                     if stood_by or not isinstance(outlook, Outside):
@@ -148,7 +150,7 @@ class SharedDriver:
                 raise self._trouble
             left_s = None if stood_by else began_at + timeout_s - loop.time()
             if left_s is not None and left_s <= 0:
-                error = timeout_error(self._settings.run_id, outlook, timeout_s)
+                error = outlook.timeout_error(self._settings.run_id, timeout_s)
                 await self._give_up(self._trouble or error, timeout_s)
                 continue
             await self.wait_for_change(left_s)

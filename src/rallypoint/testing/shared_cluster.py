@@ -18,11 +18,10 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from rallypoint.core import shared_round
-from rallypoint.core.beat_watch import Suspect
 from rallypoint.core.events import Effect, NodeJoined, NodeLeft, TimerEnded
 from rallypoint.core.model import Candidate, NodeRef, SharedSettings
 from rallypoint.core.round_state import Phase, Standing
-from rallypoint.core.shared_member import Closed, InWorld, Outlook, Outside, SharedMember
+from rallypoint.core.shared_member import Closed, InWorld, Outlook, Outside, SharedMember, Suspect
 from rallypoint.core.shared_round import SharedState
 from rallypoint.testing.fake_clock import Clock, FakeClock
 
