@@ -93,7 +93,6 @@ MODULE_LINES, FUNCTION_LINES, FILE_BYTES = 400, 60, 1_000_000
 # (path, what) -> why the rule does not apply there
 LONG_MODULES: dict[str, str] = {
     "config.py": "every setting, its unit and its check, to be read in one place",
-    "testing/scenario.py": "one small language: its commands, its trace and its runner",
 }
 LONG_FUNCTIONS: dict[tuple[str, str], str] = {}
 SIDEWAYS: dict[tuple[str, str], str] = {
@@ -127,7 +126,6 @@ WALL_CLOCK_READERS: dict[str, str] = {
     "timer/server.py": "torch's requests of timers are dated by it",
 }
 FILE_WRITERS: dict[tuple[str, str], str] = {
-    ("testing/scenario.py", "path.write_text"): "a transcript, when its author asks for a new one",
     (
         "process/prepared/result_files.py",
         "tempfile.TemporaryFile",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.rounds import job, running
+from tests.unit.rounds import RoundHost, job, running
 
 from rallypoint.core.events import (
     JoinTimedOut,
@@ -16,7 +16,6 @@ from rallypoint.core.events import (
 from rallypoint.core.model import EndKind
 from rallypoint.core.round_state import Phase, Standing
 from rallypoint.core.round_timers import timers_wanted
-from rallypoint.testing.virtual_time import RoundHost
 
 
 def test_R3_survivors_are_told_who_and_why_and_re_form() -> None:

@@ -1,12 +1,11 @@
-"""The shipped transcripts tell the truth; see `rallypoint.testing.scenario` for their language."""
+"""The shipped transcripts tell the truth; see `tests/scenario.py` for their language."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-
-from rallypoint.testing import scenario
+from tests import scenario
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 TRANSCRIPTS = sorted(SCENARIOS.glob("*.txt"))

@@ -13,18 +13,15 @@ if TYPE_CHECKING:
     from rallypoint.testing.backend_contract import RendezvousBackendContract
     from rallypoint.testing.cluster import Cluster
     from rallypoint.testing.fake_clock import Clock, FakeClock
-    from rallypoint.testing.scenario import Scenario
     from rallypoint.testing.shared_cluster import SharedCluster
-    from rallypoint.testing.virtual_time import RoundHost, VirtualTimers
+    from rallypoint.testing.virtual_time import VirtualTimers
 
 __all__ = [
     "RendezvousBackendContract",
     "Cluster",
     "Clock",
     "FakeClock",
-    "Scenario",
     "SharedCluster",
-    "RoundHost",
     "VirtualTimers",
 ]
 
@@ -34,8 +31,7 @@ __getattr__, __dir__ = exports(
         ".backend_contract": ("RendezvousBackendContract",),
         ".cluster": ("Cluster",),
         ".fake_clock": ("Clock", "FakeClock"),
-        ".scenario": ("Scenario",),
         ".shared_cluster": ("SharedCluster",),
-        ".virtual_time": ("RoundHost", "VirtualTimers"),
+        ".virtual_time": ("VirtualTimers",),
     },
 )

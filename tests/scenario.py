@@ -38,7 +38,7 @@ and joins again in the same instant, unless it is slow. The commands:
     status                                      what a person would be shown
 
 In a trace `*` is what a person sees, `NODE <-` what a node is told, `NODE ->` what it answers, and
-`@S` a timer that ran out. `python -m rallypoint.testing.scenario DIR` checks all `*.txt` there and
+`@S` a timer that ran out. `python -m tests.scenario DIR` checks all `*.txt` there and
 exits 1 when one differs; with `--rewrite` it writes what really happens, to be read in a diff.
 """
 
@@ -337,7 +337,7 @@ def render(text: str) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """Check, or rewrite, every transcript of a folder; 1 when one differs."""
-    parser = argparse.ArgumentParser(prog="python -m rallypoint.testing.scenario")
+    parser = argparse.ArgumentParser(prog="python -m tests.scenario")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--rewrite", action="store_true", help="write what really happens")
     options = parser.parse_args(arguments)
