@@ -68,7 +68,7 @@ from rallypoint.core.events import (
 )
 from rallypoint.core.hang import Behind
 from rallypoint.core.model import Assignment, Candidate, NodeRef, SharedSettings, WorkerFailure
-from rallypoint.testing.virtual_time import VirtualTimers
+from rallypoint.testing.clock import VirtualTimers
 
 Options = dict[str, str]
 

@@ -31,7 +31,7 @@ from rallypoint.core.model import Candidate, NodeRef, SharedSettings
 from rallypoint.core.round import step
 from rallypoint.core.round_state import RoundState, Standing
 from rallypoint.core.round_timers import timers_wanted
-from rallypoint.testing.virtual_time import VirtualTimers
+from rallypoint.testing.clock import VirtualTimers
 
 
 class RoundHost:

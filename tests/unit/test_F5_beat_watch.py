@@ -6,7 +6,7 @@ import pytest
 
 from rallypoint.core.model import NodeRef
 from rallypoint.core.shared_member import READS, BeatWatch, Suspect
-from rallypoint.testing.fake_clock import FakeClock
+from rallypoint.testing.clock import FakeClock
 
 LEASE_S = 10.0
 A, B = NodeRef("a", "a.1"), NodeRef("b", "b.1")

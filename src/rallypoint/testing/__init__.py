@@ -11,10 +11,9 @@ from rallypoint.lazy import exports
 
 if TYPE_CHECKING:
     from rallypoint.testing.backend_contract import RendezvousBackendContract
+    from rallypoint.testing.clock import Clock, FakeClock, VirtualTimers
     from rallypoint.testing.cluster import Cluster
-    from rallypoint.testing.fake_clock import Clock, FakeClock
     from rallypoint.testing.shared_cluster import SharedCluster
-    from rallypoint.testing.virtual_time import VirtualTimers
 
 __all__ = [
     "RendezvousBackendContract",
@@ -30,8 +29,7 @@ __getattr__, __dir__ = exports(
     {
         ".backend_contract": ("RendezvousBackendContract",),
         ".cluster": ("Cluster",),
-        ".fake_clock": ("Clock", "FakeClock"),
+        ".clock": ("Clock", "FakeClock", "VirtualTimers"),
         ".shared_cluster": ("SharedCluster",),
-        ".virtual_time": ("VirtualTimers",),
     },
 )

@@ -23,8 +23,8 @@ from rallypoint.testing.backend_suite import (
     at_once,
     attempt,
     set_state,
+    show,
 )
-from rallypoint.testing.bounded_backend import show
 from rallypoint.testing.optional_rules import OptionalRules
 
 NO_TOKENS: tuple[Any, ...] = ("no token", b"no token", b"", -1, 1.5, (), object())

@@ -31,6 +31,7 @@ from rallypoint.core.events import (
     TimerEnded,
 )
 from rallypoint.core.model import NodeRef, SharedSettings, Stamp
+from rallypoint.testing.clock import VirtualTimers
 from rallypoint.testing.simulated_agent import (
     Ack,
     Asked,
@@ -41,7 +42,6 @@ from rallypoint.testing.simulated_agent import (
     Pushed,
     SimulatedAgent,
 )
-from rallypoint.testing.virtual_time import VirtualTimers
 
 INCARNATION, EPOCH = 1, 7
 

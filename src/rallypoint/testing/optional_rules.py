@@ -20,8 +20,8 @@ from rallypoint.testing.backend_suite import (
     VALUES,
     BackendSuite,
     at_once,
+    show,
 )
-from rallypoint.testing.bounded_backend import show
 
 NODES = ("node1", "10.0.0.1_4711_0", "a/b c", "nœud.é", "node10")
 PAUSE_S = 0.2

@@ -23,7 +23,7 @@ from rallypoint.core.model import Candidate, NodeRef, SharedSettings
 from rallypoint.core.round_state import Phase, Standing
 from rallypoint.core.shared_member import Closed, InWorld, Outlook, Outside, SharedMember, Suspect
 from rallypoint.core.shared_round import SharedState
-from rallypoint.testing.fake_clock import Clock, FakeClock
+from rallypoint.testing.clock import Clock, FakeClock
 
 Change = Callable[[SharedState, str], list[Effect] | None]
 
