@@ -69,8 +69,8 @@ ENVIRON_READERS = (
     "process/prepared/bootstrap.py",
     "process/start_processes.py",
     "worker/error_file.py",
-    "worker/place.py",  # a worker is told its place by its environment
-    "worker/variables.py",
+    "worker/environ.py",  # a worker is told its place by its environment
+    "worker/shm.py",
 )
 PRINTING = re.compile(
     r"print\(|sys\.(__)?std(out|err)(__)?\.(buffer\.)?write|os\.write\([12]$|traceback\.print_"
@@ -103,13 +103,13 @@ OPTIONAL_CLIENTS: dict[tuple[str, str], str] = {
 }
 WALL_CLOCK_READERS: dict[str, str] = {
     "agent/chronicle.py": "dates the ends of workers for whoever reads of them",
-    "agent/hang_watch.py": "dates a hang for people",
+    "agent/hang.py": "dates a hang for people",
     "agent/driver.py": "dates events and failures for people",
-    "agent/progress.py": "dates an event for people",
-    "agent/hook_workers.py": "dates failures for people",
+    "agent/status.py": "dates an event for people",
+    "agent/embedded/hook_workers.py": "dates failures for people",
     "agent/event_teller.py": "dates events for whoever reads them",
     "agent/metric_teller.py": "dates numbers for whoever reads them",
-    "agent/round_workers.py": "dates failures for people",
+    "agent/workers.py": "dates failures for people",
     "cli/console.py": "dates a line",
     "cli/event_lines.py": "dates a line",
     "coordinator/hosted_job.py": "dates a lost node for people",

@@ -18,13 +18,13 @@ from tests.compat.launches import (
 )
 from tests.integration.cluster import free_port
 
-from rallypoint.agent.environ import WorkerPlacement, worker_argv, worker_environ
+from rallypoint.agent.environ import WorkerContext, worker_argv, worker_environ
 from rallypoint.cli.options import parse_run
 
 
-def placement(rank: int, told: dict[str, str], *, role: str, max_restarts: int) -> WorkerPlacement:
+def context(rank: int, told: dict[str, str], *, role: str, max_restarts: int) -> WorkerContext:
     """Where `rank` of two workers on one node is; ports and ids as that run chose them."""
-    return WorkerPlacement(
+    return WorkerContext(
         local_rank=rank,
         rank=rank,
         role_rank=rank,
@@ -44,7 +44,7 @@ def placement(rank: int, told: dict[str, str], *, role: str, max_restarts: int) 
         node_id="n",
         error_file=told["TORCHELASTIC_ERROR_FILE"],
         omp_threads=None if "OMP_NUM_THREADS" in plain_environ() else 1,
-        board="/board",
+        shm="/board",
     )
 
 
@@ -71,7 +71,7 @@ def test_worker_environ_says_what_torchrun_says(
 ) -> None:
     _, role, max_restarts, _ = case
     for rank, worker in enumerate(torchrun_told):
-        where = placement(rank, worker.env, role=role, max_restarts=max_restarts)
+        where = context(rank, worker.env, role=role, max_restarts=max_restarts)
         base = plain_environ() | {"TOLD_DIR": worker.env["TOLD_DIR"]}
         ours = worker_environ(where, base)
         assert set(worker.env) - set(ours) == TORCHRUN_ONLY

@@ -12,10 +12,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from rallypoint.agent.environ import WorkerPlacement, worker_environ
+from rallypoint.agent.environ import WorkerContext, worker_environ
 from rallypoint.agent.job_end import JobEnd
 from rallypoint.agent.participation import TOLD_BY_HOST
-from rallypoint.agent.progress import place_text
+from rallypoint.agent.status import place_text
 from rallypoint.cli.render import render_event, render_event_json
 from rallypoint.cli.verdict_text import verdict_json, verdict_lines
 from rallypoint.cli.verdict_view import verdict_view
@@ -181,7 +181,7 @@ class Honest(Node):
 
     def _start(self, stamp: Stamp, assignment: Assignment) -> None:
         """As far as a process could be started with it."""
-        placement = WorkerPlacement(
+        context = WorkerContext(
             local_rank=0,
             rank=assignment.base_rank,
             role_rank=assignment.base_role_rank,
@@ -203,7 +203,7 @@ class Honest(Node):
             omp_threads=None,
             restart_reason=assignment.why,
         )
-        for name, value in worker_environ(placement, {}).items():
+        for name, value in worker_environ(context, {}).items():
             said = f"{name}={value}".encode()
             assert b"\0" not in said, f"no process can be started with {said!r}"
             assert len(said) < ENVIRONMENT_MAX, f"{name} is too long for a process"

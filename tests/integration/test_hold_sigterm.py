@@ -11,11 +11,11 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.integration.test_worker_board import SERVE, Worker, a_board, workers
+from tests.integration.test_worker_shm import SERVE, Worker, a_shm, workers
 
-from rallypoint.agent.board import WorkerBoard
-from rallypoint.wire import board_words as at
-from rallypoint.wire.board import pack_word
+from rallypoint.agent.worker_shm import WorkerShm
+from rallypoint.wire import shm_words as at
+from rallypoint.wire.shm import pack_word
 
 LISTEN = "worker.drain_requested()"
 OWN_HANDLER = "__import__('signal').signal(15, lambda *_: os.write(1, b'mine\\n'))"
@@ -30,8 +30,8 @@ def terminate(worker: Worker) -> None:
     worker.process.send_signal(signal.SIGTERM)
 
 
-def write_agent(board: WorkerBoard, pid: int) -> None:
-    with open(board.path, "r+b") as file:
+def write_agent(shm: WorkerShm, pid: int) -> None:
+    with open(shm.path, "r+b") as file:
         file.seek(at.WORD_BYTES * at.AGENT)
         file.write(pack_word(pid))
 
@@ -51,18 +51,18 @@ def ends_by_sigterm(worker: Worker) -> bool:
 
 def test_A5_sigterm_is_held_back_until_the_round_ends(tmp_path: Path) -> None:
     async def body() -> None:
-        async with a_board(tmp_path, 2) as board:
-            with workers(board, 2) as (one, other):
+        async with a_shm(tmp_path, 2) as shm:
+            with workers(shm, 2) as (one, other):
                 other.ask("worker.progress(1)")
-                assert board.holders() == {}
+                assert shm.holders() == {}
                 one.ask("worker.should_restart_at_checkpoint()")
-                assert board.holders() == {0: one.process.pid}
+                assert shm.holders() == {0: one.process.pid}
                 terminate(one)
                 terminate(other)
                 assert one.ask("1") == "1"
                 assert ends_by_sigterm(other), "who does not ask is as it was"
                 assert one.ask(FORKED) == "1", "what it forks ends by SIGTERM"
-                board.retire()
+                shm.retire()
                 terminate(one)
                 assert ends_by_sigterm(one)
 
@@ -71,10 +71,10 @@ def test_A5_sigterm_is_held_back_until_the_round_ends(tmp_path: Path) -> None:
 
 def test_A5_sigterm_is_held_back_for_no_agent_that_is_dead(tmp_path: Path) -> None:
     async def body() -> None:
-        async with a_board(tmp_path, 1) as board:
-            with workers(board, 1) as (one,):
+        async with a_shm(tmp_path, 1) as shm:
+            with workers(shm, 1) as (one,):
                 one.ask(LISTEN)
-                write_agent(board, pid_of_nobody())
+                write_agent(shm, pid_of_nobody())
                 terminate(one)
                 assert ends_by_sigterm(one)
 
@@ -85,11 +85,11 @@ def test_A5_nor_for_an_agent_that_would_wait_for_it(tmp_path: Path) -> None:
     """One of an older version ends nobody by SIGKILL at once."""
 
     async def body() -> None:
-        async with a_board(tmp_path, 1) as board:
-            write_agent(board, 0)
-            with workers(board, 1) as (one,):
+        async with a_shm(tmp_path, 1) as shm:
+            write_agent(shm, 0)
+            with workers(shm, 1) as (one,):
                 one.ask(LISTEN)
-                assert board.holders() == {}
+                assert shm.holders() == {}
                 terminate(one)
                 assert ends_by_sigterm(one)
 
@@ -98,18 +98,18 @@ def test_A5_nor_for_an_agent_that_would_wait_for_it(tmp_path: Path) -> None:
 
 def test_A5_a_programs_own_handler_wins_whenever_it_is_set(tmp_path: Path) -> None:
     async def body() -> None:
-        async with a_board(tmp_path, 1) as board:
-            with workers(board, 1, SERVE_WITH_HANDLER) as (before,):
+        async with a_shm(tmp_path, 1) as shm:
+            with workers(shm, 1, SERVE_WITH_HANDLER) as (before,):
                 before.ask(LISTEN)
-                assert board.holders() == {}
+                assert shm.holders() == {}
                 terminate(before)
                 assert before.ask("1") == "mine"
-            with workers(board, 1) as (later,):
+            with workers(shm, 1) as (later,):
                 later.ask(LISTEN)
-                assert board.holders() == {0: later.process.pid}
+                assert shm.holders() == {0: later.process.pid}
                 later.ask(OWN_HANDLER)
                 later.ask(LISTEN)
-                assert board.holders() == {}
+                assert shm.holders() == {}
                 terminate(later)
                 assert later.ask("1") == "mine"
 
@@ -120,10 +120,10 @@ def test_A5_it_can_be_forbidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("RALLYPOINT_HOLD_SIGTERM", "0")
 
     async def body() -> None:
-        async with a_board(tmp_path, 1) as board:
-            with workers(board, 1) as (one,):
+        async with a_shm(tmp_path, 1) as shm:
+            with workers(shm, 1) as (one,):
                 one.ask(LISTEN)
-                assert board.holders() == {}
+                assert shm.holders() == {}
                 terminate(one)
                 assert ends_by_sigterm(one)
 
@@ -132,14 +132,14 @@ def test_A5_it_can_be_forbidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_A5_another_thread_asks_and_the_first_one_holds_it_back_later(tmp_path: Path) -> None:
     async def body() -> None:
-        async with a_board(tmp_path, 1) as board:
-            with workers(board, 1) as (one,):
+        async with a_shm(tmp_path, 1) as shm:
+            with workers(shm, 1) as (one,):
                 thread = "__import__('threading').Thread(target=worker.drain_requested)"
                 one.ask(f"[thread := {thread}, thread.start(), thread.join()]")
-                assert board.listeners() == {0}
-                assert board.holders() == {}
+                assert shm.listeners() == {0}
+                assert shm.holders() == {}
                 one.ask(LISTEN)
-                assert board.holders() == {0: one.process.pid}
+                assert shm.holders() == {0: one.process.pid}
 
     asyncio.run(body())
 
@@ -148,8 +148,8 @@ def test_A5_a_process_that_a_worker_starts_holds_nothing_back(tmp_path: Path) ->
     """It does not speak for the worker, and an exec gives the default back."""
 
     async def body() -> None:
-        async with a_board(tmp_path, 1) as board:
-            with workers(board, 1) as (one,):
+        async with a_shm(tmp_path, 1) as shm:
+            with workers(shm, 1) as (one,):
                 one.ask(LISTEN)
                 code = "from rallypoint import worker; import os, signal; worker.drain_requested();"
                 code += "os.kill(os.getpid(), signal.SIGTERM)"

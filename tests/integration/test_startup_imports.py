@@ -29,8 +29,7 @@ STANDARD = {
 }
 """By top-level name; what a version of Python imports in place of another's is listed too."""
 LATE = {
-    "rallypoint.agent.forking_origin",
-    "rallypoint.agent.prepared_origin",
+    "rallypoint.agent.prepared_source",
     "rallypoint.cli.devices",
     "rallypoint.cli.help",
     "rallypoint.cli.serve",

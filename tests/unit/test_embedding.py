@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from rallypoint.agent.embedding import run_to_its_end
+from rallypoint.agent.embedded.embedding import run_to_its_end
 
 
 @pytest.fixture

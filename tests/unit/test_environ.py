@@ -6,14 +6,14 @@ import pytest
 from msgspec.structs import replace
 
 from rallypoint.agent.environ import (
-    WorkerPlacement,
+    WorkerContext,
     own_device,
     worker_argv,
     worker_environ,
 )
 from rallypoint.errors import UsageError
 
-PLACEMENT = WorkerPlacement(
+CONTEXT = WorkerContext(
     local_rank=1,
     rank=5,
     role_rank=3,
@@ -34,7 +34,7 @@ PLACEMENT = WorkerPlacement(
     error_file="/logs/1/error.json",
     omp_threads=1,
     restart_reason="node b was lost",
-    board="/tmp/x/board",
+    shm="/tmp/x/board",
 )
 
 TOLD = {
@@ -68,28 +68,28 @@ TOLD = {
 
 
 def test_exactly_this_is_added() -> None:
-    assert worker_environ(PLACEMENT, {}) == TOLD
+    assert worker_environ(CONTEXT, {}) == TOLD
 
 
 def test_the_rest_is_inherited_and_the_outer_job_is_overwritten() -> None:
     base = {"PATH": "/bin", "PET_NNODES": "2", "RANK": "77", "TORCHELASTIC_RUN_ID": "outer"}
-    assert worker_environ(PLACEMENT, base) == {"PATH": "/bin", "PET_NNODES": "2"} | TOLD
+    assert worker_environ(CONTEXT, base) == {"PATH": "/bin", "PET_NNODES": "2"} | TOLD
     assert base["RANK"] == "77"
 
 
 def test_what_the_person_set_is_kept() -> None:
     base = {"OMP_NUM_THREADS": "8", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3"}
     base["PYTHONFAULTHANDLER"] = ""
-    assert base.items() <= worker_environ(PLACEMENT, base).items()
+    assert base.items() <= worker_environ(CONTEXT, base).items()
 
 
 def test_the_board_of_an_outer_agent_is_nobodys() -> None:
-    told = worker_environ(replace(PLACEMENT, board=""), {"RALLYPOINT_BOARD": "/outer/board"})
+    told = worker_environ(replace(CONTEXT, shm=""), {"RALLYPOINT_BOARD": "/outer/board"})
     assert "RALLYPOINT_BOARD" not in told
 
 
 def test_the_token_is_never_passed_on() -> None:
-    told = worker_environ(PLACEMENT, {"RALLYPOINT_TOKEN": "secret"})
+    told = worker_environ(CONTEXT, {"RALLYPOINT_TOKEN": "secret"})
     assert "RALLYPOINT_TOKEN" not in told
     assert "secret" not in told.values()
 
@@ -101,7 +101,7 @@ def test_a_virtual_local_rank_is_0_and_one_device_is_visible(
     visible: str | None, device: str
 ) -> None:
     base = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
-    told = worker_environ(replace(PLACEMENT, virtual_local_rank=True), base)
+    told = worker_environ(replace(CONTEXT, virtual_local_rank=True), base)
     assert told == TOLD | {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": device}
     assert told["RALLYPOINT_LOCAL_RANK"] == "1"
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rallypoint.agent.entrypoint import entrypoint_name
+from rallypoint.agent.embedded.entrypoint import entrypoint_name
 from rallypoint.agent.run_agent import shared_settings
 from rallypoint.cli.options import parse_run
 from rallypoint.config import AgentConfig, Endpoint, StartMethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rallypoint.agent.progress import waiting_for
+from rallypoint.agent.status import waiting_for
 from rallypoint.core.group import GroupSettings, GroupState, Phase
 from rallypoint.core.model import JobStatus, Stamp
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rallypoint.timer.pending import MAX_PER_PROCESS, PendingTimers, Timer
-from rallypoint.wire.lines import MAX_LINE_BYTES, LineSplitter
+from rallypoint.wire.shm import MAX_LINE_BYTES, LineSplitter
 from rallypoint.wire.timer_lines import TimerLine, format_timer_line, parse_timer_line
 
 PIDS = st.integers(1, 2**22)

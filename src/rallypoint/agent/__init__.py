@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from rallypoint.lazy import exports
 
 if TYPE_CHECKING:
-    from rallypoint.agent.elastic_agent import ElasticAgent, SimpleElasticAgent
-    from rallypoint.agent.local_agent import LocalElasticAgent
-    from rallypoint.agent.worker_group import (
+    from rallypoint.agent.embedded.elastic_agent import ElasticAgent, SimpleElasticAgent
+    from rallypoint.agent.embedded.local_agent import LocalElasticAgent
+    from rallypoint.agent.embedded.worker_spec import (
         RunResult,
         Worker,
         WorkerGroup,
@@ -34,8 +34,14 @@ __all__ = [
 __getattr__, __dir__ = exports(
     globals(),
     {
-        ".elastic_agent": ("ElasticAgent", "SimpleElasticAgent"),
-        ".local_agent": ("LocalElasticAgent",),
-        ".worker_group": ("RunResult", "Worker", "WorkerGroup", "WorkerSpec", "WorkerState"),
+        ".embedded.elastic_agent": ("ElasticAgent", "SimpleElasticAgent"),
+        ".embedded.local_agent": ("LocalElasticAgent",),
+        ".embedded.worker_spec": (
+            "RunResult",
+            "Worker",
+            "WorkerGroup",
+            "WorkerSpec",
+            "WorkerState",
+        ),
     },
 )

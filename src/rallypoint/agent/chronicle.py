@@ -12,7 +12,7 @@ from functools import partial
 
 from msgspec import Struct, field
 
-from rallypoint.agent.board import WorkerBoard
+from rallypoint.agent.worker_shm import WorkerShm
 from rallypoint.core import timeline
 from rallypoint.core.group_events import (
     Exit,
@@ -90,7 +90,7 @@ class Chronicle:
         self.began_at = time.monotonic()
         self.began_wall = time.time()
         self.node = ""
-        self.board: WorkerBoard | None = None
+        self.shm: WorkerShm | None = None
         """The newest round's, on which its workers tell of their progress."""
         self._workers = _Workers()
         self._listeners: list[Listener] = []
@@ -118,14 +118,14 @@ class Chronicle:
                 self._gone(newest)
         self._tell_phases(phases)
 
-    def spawned(self, pids: Sequence[int], took_s: float, board: WorkerBoard | None = None) -> None:
-        """The workers of the newest round run, and tell of their progress on its board."""
+    def spawned(self, pids: Sequence[int], took_s: float, shm: WorkerShm | None = None) -> None:
+        """The workers of the newest round run, and tell of their progress on its shared memory."""
         phases = timeline.spawned(self.timeline, took_s, time.monotonic())
         self._workers.pids = tuple(pids)
-        self.board = board
+        self.shm = shm
         if (life := self.timeline.newest) is not None:
-            if board is not None:
-                board.watch(partial(self._look_for_progress, life.number, board))
+            if shm is not None:
+                shm.watch(partial(self._look_for_progress, life.number, shm))
             for listener in self._listeners:
                 listener.workers_started(life, pids)
         self._tell_phases(phases)
@@ -164,8 +164,8 @@ class Chronicle:
         for listener in self._listeners:
             listener.finished(succeeded, reason, self.timeline.verdict)
 
-    def _look_for_progress(self, round_: int, board: WorkerBoard) -> None:
-        if any(progress is not None for progress in board.progress()):
+    def _look_for_progress(self, round_: int, shm: WorkerShm) -> None:
+        if any(progress is not None for progress in shm.progress()):
             at = time.monotonic()
             self._tell_phases(timeline.first_seen(self.timeline, round_, "first_progress", at))
 

@@ -12,12 +12,12 @@ from contextlib import suppress
 from functools import partial
 from typing import assert_never
 
-from rallypoint.agent.board_talk import BoardTalk
 from rallypoint.agent.chronicle import Chronicle
 from rallypoint.agent.node_workers import MakeWorkers, NodeWorkers
-from rallypoint.agent.progress import StatusTeller, anew_text, place_text, spawn_failure
-from rallypoint.agent.round_workers import placement_maker
-from rallypoint.agent.store_access import StoreAccess
+from rallypoint.agent.round_store import StoreAccess
+from rallypoint.agent.status import StatusTeller, anew_text, place_text, spawn_failure
+from rallypoint.agent.worker_requests import WorkerRequests
+from rallypoint.agent.workers import context_maker
 from rallypoint.config import AgentConfig
 from rallypoint.core import group
 from rallypoint.core import group_events as g
@@ -59,7 +59,7 @@ class Agent:
                 by_handler=bool(rendezvous.handler),
             )
         )
-        self._talk = BoardTalk(config, self._report, self.say)
+        self._talk = WorkerRequests(config, self._report, self.say)
         self._session: AgentSession | None = None
         self._candidate: Candidate | None = None
         self._hosts, self._joins = False, 0
@@ -290,9 +290,9 @@ class Agent:
             self._store.open(stamp)
         self._succeeded_workers, self.failures = None, {}
         self._workers = self._make_workers(stamp, assignment, self._exited, self._gone)
-        placement = placement_maker(assignment, stamp, self._config, self._node_id())
+        context = context_maker(assignment, stamp, self._config, self._node_id())
         try:
-            self._workers.start(placement, partial(self._started, self._loop.time()))
+            self._workers.start(context, partial(self._started, self._loop.time()))
         except RallypointError as error:
             self._workers = None
             is_alone = self._config.rendezvous.max_nodes == 1
@@ -306,7 +306,7 @@ class Agent:
         took_s = round(self._loop.time() - began_at, 6)
         self.say("workers_started", text, (("took_s", took_s),))
         assert self._workers is not None
-        self.chronicle.spawned(self._workers.pids, took_s, self._workers.board)
+        self.chronicle.spawned(self._workers.pids, took_s, self._workers.shm)
         self._talk.begin(self._state.stamp, self._state.assignment, self._workers)
 
     def give_up(self, error: RallypointError) -> None:

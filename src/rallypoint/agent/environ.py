@@ -12,12 +12,12 @@ from rallypoint.errors import UsageError
 
 LOCAL_RANK_MACRO = "${local_rank}"
 TOKEN_VARIABLE = "RALLYPOINT_TOKEN"
-BOARD_VARIABLE = "RALLYPOINT_BOARD"
+SHM_VARIABLE = "RALLYPOINT_BOARD"
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 TIMER_FILE_VARIABLE = "TORCHELASTIC_TIMER_FILE"
 
 
-class WorkerPlacement(Struct, frozen=True, kw_only=True):
+class WorkerContext(Struct, frozen=True, kw_only=True):
     """One worker's place in one round.
 
     Ranks count from 0. `master_addr:master_port` is the round store. `restart_count` is the
@@ -47,8 +47,8 @@ class WorkerPlacement(Struct, frozen=True, kw_only=True):
     """For a worker that would inherit no OMP_NUM_THREADS; None: leave it unset."""
     restart_reason: str = ""
     """Why there is this round, as the coordinator put it."""
-    board: str = ""
-    """The path of the round's board; empty: there is none."""
+    shm: str = ""
+    """The path of the round's shared memory; empty: there is none."""
     virtual_local_rank: bool = False
     """The worker sees one device only, its own, and LOCAL_RANK 0."""
     timer_file: str = ""
@@ -67,9 +67,7 @@ def common_environ(
     return environ
 
 
-def worker_environ(
-    placement: WorkerPlacement, base: Mapping[str, str] | None = None
-) -> dict[str, str]:
+def worker_environ(context: WorkerContext, base: Mapping[str, str] | None = None) -> dict[str, str]:
     """The whole environment of one worker: `base` (the agent's own), overlaid.
 
     TORCHELASTIC_USE_AGENT_STORE is `True` because a store listens at MASTER_ADDR:MASTER_PORT before
@@ -80,40 +78,40 @@ def worker_environ(
 
     Raises UsageError where each worker should see one device and there is none for this one.
     """
-    environ = common_environ(placement.omp_threads, base)
+    environ = common_environ(context.omp_threads, base)
     environ |= {
-        "LOCAL_RANK": str(placement.local_rank),
-        "RANK": str(placement.rank),
-        "GROUP_RANK": str(placement.group_rank),
-        "ROLE_RANK": str(placement.role_rank),
-        "ROLE_NAME": placement.role,
-        "LOCAL_WORLD_SIZE": str(placement.local_world_size),
-        "WORLD_SIZE": str(placement.world_size),
-        "GROUP_WORLD_SIZE": str(placement.group_world_size),
-        "ROLE_WORLD_SIZE": str(placement.role_world_size),
-        "MASTER_ADDR": placement.master_addr,
-        "MASTER_PORT": str(placement.master_port),
-        "TORCHELASTIC_RESTART_COUNT": str(placement.restart_count),
-        "TORCHELASTIC_MAX_RESTARTS": str(placement.max_restarts),
-        "TORCHELASTIC_RUN_ID": placement.run_id,
+        "LOCAL_RANK": str(context.local_rank),
+        "RANK": str(context.rank),
+        "GROUP_RANK": str(context.group_rank),
+        "ROLE_RANK": str(context.role_rank),
+        "ROLE_NAME": context.role,
+        "LOCAL_WORLD_SIZE": str(context.local_world_size),
+        "WORLD_SIZE": str(context.world_size),
+        "GROUP_WORLD_SIZE": str(context.group_world_size),
+        "ROLE_WORLD_SIZE": str(context.role_world_size),
+        "MASTER_ADDR": context.master_addr,
+        "MASTER_PORT": str(context.master_port),
+        "TORCHELASTIC_RESTART_COUNT": str(context.restart_count),
+        "TORCHELASTIC_MAX_RESTARTS": str(context.max_restarts),
+        "TORCHELASTIC_RUN_ID": context.run_id,
         "TORCHELASTIC_USE_AGENT_STORE": "True",
-        "TORCHELASTIC_ERROR_FILE": placement.error_file,
-        "RALLYPOINT_RUN_ID": placement.run_id,
-        "RALLYPOINT_INCARNATION": str(placement.incarnation),
-        "RALLYPOINT_ROUND": str(placement.round),
-        "RALLYPOINT_NODE_ID": placement.node_id,
-        "RALLYPOINT_RESTART_REASON": placement.restart_reason.replace("\0", ""),
-        "RALLYPOINT_LOCAL_RANK": str(placement.local_rank),
-        BOARD_VARIABLE: placement.board,
+        "TORCHELASTIC_ERROR_FILE": context.error_file,
+        "RALLYPOINT_RUN_ID": context.run_id,
+        "RALLYPOINT_INCARNATION": str(context.incarnation),
+        "RALLYPOINT_ROUND": str(context.round),
+        "RALLYPOINT_NODE_ID": context.node_id,
+        "RALLYPOINT_RESTART_REASON": context.restart_reason.replace("\0", ""),
+        "RALLYPOINT_LOCAL_RANK": str(context.local_rank),
+        SHM_VARIABLE: context.shm,
     }
-    if not placement.board:
-        del environ[BOARD_VARIABLE]  # That of an agent around this one is none of these workers'.
-    if placement.virtual_local_rank:
+    if not context.shm:
+        del environ[SHM_VARIABLE]  # That of an agent around this one is none of these workers'.
+    if context.virtual_local_rank:
         visible = environ.get(VISIBLE_DEVICES)
-        device = own_device(visible, placement.local_rank, placement.local_world_size)
+        device = own_device(visible, context.local_rank, context.local_world_size)
         environ |= {"LOCAL_RANK": "0", VISIBLE_DEVICES: device}
-    if placement.timer_file:
-        environ[TIMER_FILE_VARIABLE] = placement.timer_file
+    if context.timer_file:
+        environ[TIMER_FILE_VARIABLE] = context.timer_file
     return environ
 
 

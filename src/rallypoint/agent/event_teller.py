@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from rallypoint.agent.chronicle import Chronicle, Listener, WorkerEnd
-from rallypoint.agent.progress import place_text
+from rallypoint.agent.status import place_text
 from rallypoint.config import AgentConfig, WorkerConfig
 from rallypoint.core.cause import how_it_ended
 from rallypoint.core.model import Verdict, WorkerFailure

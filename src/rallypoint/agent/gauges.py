@@ -121,10 +121,10 @@ class Gauges(Listener):
         yield _gauge("local_workers", "Workers that run on this node", len(self._running))
         failures = "Workers of this node that have failed"
         yield _counter("worker_failures_total", failures, self._failures)
-        board = self._chronicle.board
+        shm = self._chronicle.shm
         told = [
             ((("local_rank", str(rank)),), progress)
-            for rank, progress in enumerate(board.progress() if board is not None else ())
+            for rank, progress in enumerate(shm.progress() if shm is not None else ())
             if progress is not None and rank in self._running
         ]
         steps = [Sample(progress.step, labels) for labels, progress in told]

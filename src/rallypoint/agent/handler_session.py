@@ -29,7 +29,7 @@ from msgspec.structs import replace
 from rallypoint.agent.handler_calls import Change, HandlerCalls, Met, own_name
 from rallypoint.agent.handler_meeting import HandlerMeeting
 from rallypoint.agent.own_tasks import OwnTasks
-from rallypoint.agent.store_access import StoreAccess
+from rallypoint.agent.round_store import StoreAccess
 from rallypoint.config import AgentConfig
 from rallypoint.coordinator.wall_clock import wall_ms
 from rallypoint.core import handler_round as rounds

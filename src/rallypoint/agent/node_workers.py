@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from rallypoint.agent.board import WorkerBoard
-from rallypoint.agent.environ import WorkerPlacement
+from rallypoint.agent.environ import WorkerContext
+from rallypoint.agent.worker_shm import WorkerShm
 from rallypoint.core.group_events import Exit
 from rallypoint.core.model import Assignment, Stamp, WorkerFailure
 from rallypoint.process.guard import Guard
@@ -28,16 +28,16 @@ class NodeWorkers(Protocol):
     """
 
     @property
-    def board(self) -> WorkerBoard:
-        """What the workers and this agent tell each other; `WorkerBoard.silent` where they don't.
+    def shm(self) -> WorkerShm:
+        """What the workers and this agent tell each other; `WorkerShm.silent` where they don't.
         Closed by then when `on_gone` is called."""
 
     def start(
         self,
-        placement: Callable[[int, str], WorkerPlacement],
+        context: Callable[[int, str], WorkerContext],
         on_started: Callable[[], None],
     ) -> None:
-        """Start all; `placement(local_rank, error_file)` says what each is told. `on_started` is
+        """Start all; `context(local_rank, error_file)` says what each is told. `on_started` is
         called when they run, which may be later, and not at all if they are ended before.
 
         Raises UsageError or InfrastructureError; then none runs.

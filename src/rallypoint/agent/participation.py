@@ -13,14 +13,12 @@ from typing import TYPE_CHECKING, cast
 from msgspec.structs import replace
 
 from rallypoint.agent.driver import Agent
-from rallypoint.agent.embedding import Embedding
-from rallypoint.agent.held_place import HeldPlace
-from rallypoint.agent.hurry import wait_for_others, wait_unless
+from rallypoint.agent.embedded.embedding import Embedding
+from rallypoint.agent.helper_processes import HelperProcesses, NodeLease
 from rallypoint.agent.job_end import JobEnd
 from rallypoint.agent.node_workers import MakeWorkers
-from rallypoint.agent.sidecars import Sidecars
-from rallypoint.agent.store_access import StoreAccess
-from rallypoint.agent.store_listener import listen_for_peers, listen_on
+from rallypoint.agent.round_store import StoreAccess, listen_for_peers, listen_on
+from rallypoint.agent.shutdown import wait_for_others, wait_unless
 from rallypoint.config import AgentConfig, RendezvousConfig
 from rallypoint.coordinator.listen import OWN_FILES, raise_open_files_limit
 from rallypoint.coordinator.server import Coordinator
@@ -79,20 +77,20 @@ class Participation:
         signals: Sequence[int],
         observer: Observer,
         make_workers: MakeWorkers,
-        sidecars: Sidecars | None,
+        helpers: HelperProcesses | None,
         selector: WakeSelector,
         embedding: Embedding | None = None,
     ) -> None:
         """Without `embedding` this process is the agent's own."""
         self._config, self._settings, self._signals = config, settings, tuple(signals)
-        self._sidecars, self._selector, self._embedding = sidecars, selector, embedding
+        self._helpers, self._selector, self._embedding = helpers, selector, embedding
         rendezvous, networks = config.rendezvous, config.access.store_networks
         self._store_access = StoreAccess(rendezvous.run_id, rendezvous.enrol_timeout_s, networks)
         self._store: RoundStore | None = None
         self._coordinator: Coordinator | None = None
         self._session: AgentSession | None = None
         self._reaper: Reaper | None = None
-        self.place = HeldPlace(self._hold)
+        self.lease = NodeLease(self._hold)
         """Until when this node has it."""
         self._caught = 0
         self._status = ""
@@ -155,20 +153,20 @@ class Participation:
         """A job that can have one node only is left alone: Ctrl-Z, a laptop that sleeps. Where
         `serve` may give its place away all the same, the agent ends its workers when it runs again.
         """
-        if self._sidecars is not None and self._settings.max_nodes > 1:
-            self._sidecars.hold(until)
+        if self._helpers is not None and self._settings.max_nodes > 1:
+            self._helpers.hold(until)
 
     def _install(self) -> None:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._crashed)
         for number in self._signals:
             loop.add_signal_handler(number, self._signalled, number)
-        if self._sidecars is not None:
-            self._sidecars.watch_guard(self._guard_replaced)
-            self._sidecars.on_relay_replaced = self._relay_replaced
-            self._sidecars.on_storage_error = partial(self.agent.say, "log_storage")
-            self._sidecars.origin.watch(self.agent.give_up, partial(self.agent.say, "prepared"))
-            self.agent.wait_ready = self._sidecars.origin.wait_ready
+        if self._helpers is not None:
+            self._helpers.watch_guard(self._guard_replaced)
+            self._helpers.on_relay_replaced = self._relay_replaced
+            self._helpers.on_storage_error = partial(self.agent.say, "log_storage")
+            self._helpers.source.watch(self.agent.give_up, partial(self.agent.say, "prepared"))
+            self.agent.wait_ready = self._helpers.source.wait_ready
         if self._embedding is not None:
             self._embedding.attach(loop, self._signalled)
         else:
@@ -180,7 +178,7 @@ class Participation:
             # Imported by who asks for it: others start without.
             from rallypoint.agent.preempt_notice import PreemptNotice
 
-            guard = self._sidecars.guard if self._sidecars is not None else None
+            guard = self._helpers.guard if self._helpers is not None else None
             trouble = partial(self.agent.say, "notice")
             self._notice = PreemptNotice(spec, guard, self.agent.leave, trouble)
             self._notice.start()
@@ -188,29 +186,29 @@ class Participation:
     def _signalled(self, number: int) -> None:
         self._caught = self._caught or number
         is_text = self._config.output.log_format == "text"
-        if number == signal.SIGINT and is_text and self._sidecars is not None:
-            self._sidecars.relay.fold_interrupts()
+        if number == signal.SIGINT and is_text and self._helpers is not None:
+            self._helpers.relay.fold_interrupts()
         self.agent.caught(number)
 
     def _hurry(self) -> None:
         self._hurried.set()
-        if self._sidecars is not None:
-            self._sidecars.hurry()
+        if self._helpers is not None:
+            self._helpers.hurry()
 
     def _own_process(self, loop: asyncio.AbstractEventLoop) -> None:
         for number in (signal.SIGUSR1, signal.SIGUSR2):
             if number not in self._signals:
                 signal.signal(number, signal.SIG_IGN)
         release_signals()
-        if needed() or (self._sidecars is not None and self._sidecars.origin.adopts_orphans):
+        if needed() or (self._helpers is not None and self._helpers.source.adopts_orphans):
             self._reaper = Reaper.install(loop, self._is_ours)
 
     def _uninstall(self) -> None:
         if self._embedding is not None:
             self._embedding.detach()
-        if self._sidecars is not None:
-            self._sidecars.unwatch_guard()
-            self._sidecars.origin.unwatch()
+        if self._helpers is not None:
+            self._helpers.unwatch_guard()
+            self._helpers.source.unwatch()
         if self._reaper is not None:
             self._reaper.close()
 
@@ -253,12 +251,12 @@ class Participation:
         self._selector.on_wake = session.check_fence
         session.has_fence = self._settings.max_nodes > 1 or met.coordinator is None
         if session.has_fence:
-            session.on_held = self.place.renewed
-        self.agent.on_fence = self.place.fence
-        if self._sidecars is not None and met.coordinator is None:
-            from rallypoint.agent.death_notices import DeathNotices  # A host has no use for it.
+            session.on_held = self.lease.renewed
+        self.agent.on_fence = self.lease.fence
+        if self._helpers is not None and met.coordinator is None:
+            from rallypoint.agent.helper_processes import DeathNotices  # A host has no use for it.
 
-            leave_notice = self._sidecars.leave_notice
+            leave_notice = self._helpers.leave_notice
             session.on_attach = DeathNotices(session, met, leave_notice).attaching
         self.agent.join(session, candidate, hosts=met.coordinator is not None)
         session.open(met.connection)
@@ -340,8 +338,8 @@ class Participation:
         self.agent.abandon_workers()
         if self._session is not None:
             await wait_unless(self._hurried, self._session.close(FAREWELL_S), FAREWELL_S)
-        if self._sidecars is not None:
-            self._sidecars.leave_notice(b"")
+        if self._helpers is not None:
+            self._helpers.leave_notice(b"")
         if self._coordinator is not None:
             limit_s = self._settings.lease_s + self._others_stop_s + FAREWELL_S
             say = partial(self.agent.say, "telling")
@@ -375,7 +373,7 @@ class Participation:
         self.agent.helper_died(round_, killed, others_need_it=False)
 
     def _is_ours(self, pid: int) -> bool:
-        owners = (self._store, self.agent, self._sidecars, self._notice)
+        owners = (self._store, self.agent, self._helpers, self._notice)
         return any(owner is not None and owner.owns(pid) for owner in owners)
 
 

@@ -10,16 +10,16 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from rallypoint.agent.embedding import Embedding, gets_signals, run_to_its_end
+from rallypoint.agent.embedded.embedding import Embedding, gets_signals, run_to_its_end
 from rallypoint.agent.environ import visible_devices
+from rallypoint.agent.helper_processes import HelperProcesses
 from rallypoint.agent.job_end import JobEnd
 from rallypoint.agent.node_workers import OnExits, OnGone
 from rallypoint.agent.output_files import OutputFiles, output_settings, succeeded
 from rallypoint.agent.participation import Participation, part_of_job
-from rallypoint.agent.round_workers import RoundWorkers
-from rallypoint.agent.sidecars import Sidecars
 from rallypoint.agent.telemetry import Telemetry
-from rallypoint.agent.worker_origin import make_origin
+from rallypoint.agent.worker_source import make_source
+from rallypoint.agent.workers import RoundWorkers
 from rallypoint.config import AgentConfig, OnJoin, StopConfig
 from rallypoint.core.model import Assignment, SharedSettings, Stamp
 from rallypoint.errors import RallypointError, UsageError
@@ -59,10 +59,10 @@ def run_agent(
     # A call and a result for each, if there is a function.
     have_descriptors_for(config.workers.count * (2 if config.workers.function else 1))
     config, cpus = _bound(config)
-    origin = make_origin(config.workers, cpus)
+    source = make_source(config.workers, cpus)
     scratch = Scratch(config.output.temp_dir, config.rendezvous.run_id)
     # The guard comes first: until it runs, a killed agent would leave what it has made.
-    sidecars = Sidecars.start(scratch.paths, origin, part_of_job(config.rendezvous))
+    helpers = HelperProcesses.start(scratch.paths, source, part_of_job(config.rendezvous))
     with ExitStack() as at_the_end:
         try:
             at_the_end.callback(scratch.remove)
@@ -71,18 +71,18 @@ def run_agent(
             at_the_end.callback(files.close)
             loop, selector = new_loop()
         except BaseException:
-            sidecars.kill()
+            helpers.kill()
             raise
         try:
-            outputs = WorkerOutputs(settings, files.specs, sidecars.relay)
+            outputs = WorkerOutputs(settings, files.specs, helpers.relay)
             agent = _take_part(
                 config,
                 signals,
-                make_observer(sidecars.relay),
+                make_observer(helpers.relay),
                 outputs,
                 files,
                 scratch.path,
-                sidecars,
+                helpers,
                 selector,
                 on_end,
                 embedding,
@@ -94,7 +94,7 @@ def run_agent(
                 raise
             raise short from error
         finally:
-            loop.run_until_complete(sidecars.stop(config.stop.shutdown_grace_s))
+            loop.run_until_complete(helpers.stop(config.stop.shutdown_grace_s))
             with blocked(signals):
                 loop.close()
                 if embedding is None:
@@ -119,7 +119,7 @@ async def _take_part(
     outputs: WorkerOutputs,
     files: OutputFiles,
     scratch: str,
-    sidecars: Sidecars,
+    helpers: HelperProcesses,
     selector: WakeSelector,
     on_end: Callable[[JobEnd], None],
     embedding: Embedding | None,
@@ -130,13 +130,13 @@ async def _take_part(
     def make_workers(
         stamp: Stamp, assignment: Assignment, on_exits: OnExits, on_gone: OnGone
     ) -> RoundWorkers:
-        guard, origin, workers = sidecars.guard, sidecars.origin, config.workers
+        guard, source, workers = helpers.guard, helpers.source, config.workers
         made = round_workers(
-            stamp, assignment, workers, origin, outputs, guard, on_exits, on_gone, scratch
+            stamp, assignment, workers, source, outputs, guard, on_exits, on_gone, scratch
         )
-        made.board.on_notice = partial(part.agent.say, "timer_expired")
-        made.board.faults = part.faults
-        part.place.tell_workers(made.board.hold)
+        made.shm.on_notice = partial(part.agent.say, "timer_expired")
+        made.shm.faults = part.faults
+        part.lease.tell_workers(made.shm.hold)
         return made
 
     part = Participation(
@@ -145,14 +145,14 @@ async def _take_part(
         signals,
         observer,
         make_workers,
-        sidecars,
+        helpers,
         selector,
         embedding,
     )
     if telemetry is not None:
         part.agent.chronicle = telemetry.chronicle
-    sidecars.relay.on_first_output = part.agent.chronicle.first_output
-    sidecars.relay.on_shared_input = partial(part.agent.say, "stdin", SHARED_INPUT)
+    helpers.relay.on_first_output = part.agent.chronicle.first_output
+    helpers.relay.on_shared_input = partial(part.agent.say, "stdin", SHARED_INPUT)
 
     def ended(end: JobEnd) -> None:
         files.succeeded = succeeded(end)

@@ -1,10 +1,10 @@
 """The timers of this node's workers: a worker whose block is not over in time is ended, and it
 alone; the agent lives on, and the round ends by that failure (W6).
 
-Requests come by the bell of the board, which `rallypoint.timer` uses by itself, and by the named
-pipe that torch's variables ask for, for torch's clients. They are dated by the wall clock, as
-torch's are. Only what is left of the time when one arrives is believed, and counted on the clock of
-the loop, so that a clock that is set later ends nobody.
+Requests come through the wake-up pipe beside the shared memory, which `rallypoint.timer` uses by
+itself, and through the named pipe that torch's variables ask for, for torch's clients. They are
+dated by the wall clock, as torch's are. Only what is left of the time when one arrives is
+believed, and counted on the clock of the loop, so that a clock that is set later ends nobody.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
-from rallypoint.agent.bell import LinePipe
+from rallypoint.agent.worker_shm import LinePipe
 from rallypoint.errors import UsageError
 from rallypoint.files import open_named
 from rallypoint.process import sessions
@@ -112,18 +112,18 @@ class TimerPipe:
     this node, or the one around this one, from which the variable was inherited.
     """
 
-    def __init__(self, chosen: str, bell: str, on_line: Callable[[bytes], None]) -> None:
+    def __init__(self, chosen: str, wake_up_path: str, on_line: Callable[[bytes], None]) -> None:
         """Raises UsageError when the pipe can't be made."""
         self._pipe: LinePipe | None = None
         self._on_line = on_line
         self.path = chosen
         if not chosen or not _make_way(chosen):
-            if not bell:
+            if not wake_up_path:
                 raise UsageError(
                     "TORCHELASTIC_ENABLE_FILE_TIMER=1: no directory of this node can be written "
                     "for the pipe: set TMPDIR to one"
                 )
-            self.path = bell
+            self.path = wake_up_path
             return
         try:
             self._pipe = LinePipe(chosen, self._feed)

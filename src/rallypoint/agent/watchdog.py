@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from rallypoint.agent.board import WorkerBoard
 from rallypoint.agent.environ import timer_file_asked_for
+from rallypoint.agent.worker_shm import WorkerShm
 from rallypoint.core.wording import STACKS
 from rallypoint.rendezvous.session import raise_in_loop
 
@@ -42,18 +42,16 @@ class Watchdog:
     `end_one(local_rank, signal)` signals a worker, and is false when that has exited.
     """
 
-    def __init__(
-        self, board: WorkerBoard, base_rank: int, end_one: Callable[[int, int], bool]
-    ) -> None:
+    def __init__(self, shm: WorkerShm, base_rank: int, end_one: Callable[[int, int], bool]) -> None:
         self._loop = asyncio.get_running_loop()
-        self._board, self._base_rank, self._end_one = board, base_rank, end_one
+        self._shm, self._base_rank, self._end_one = shm, base_rank, end_one
         self._timers: WorkerTimers | None = None
         self._pipe: TimerPipe | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._open = True
         self.blames: dict[int, Blame] = {}
         """Of the workers that were ended, by local rank."""
-        board.on_timer = self._line
+        shm.on_timer = self._line
 
     def open(self) -> str:
         """The named pipe for torch's clients; empty where none is asked for. Raises UsageError."""
@@ -62,7 +60,7 @@ class Watchdog:
             return ""
         from rallypoint.agent.timers import TimerPipe
 
-        self._pipe = TimerPipe(chosen, self._board.bell_path, self._line)
+        self._pipe = TimerPipe(chosen, self._shm.wake_up_path, self._line)
         return self._pipe.path
 
     def close(self) -> None:
@@ -82,10 +80,10 @@ class Watchdog:
             if self._timers is None:
                 from rallypoint.agent.timers import WorkerTimers
 
-                self._timers = WorkerTimers(self._board.pids, self._expired)
+                self._timers = WorkerTimers(self._shm.pids, self._expired)
             self._timers.line(data)
         except Exception as error:
-            self._board.faults.note("a worker's request of a timer can't be handled", error)
+            self._shm.faults.note("a worker's request of a timer can't be handled", error)
 
     def _expired(self, expiry: Expiry) -> None:
         task = self._loop.create_task(self._end(expiry))
@@ -97,17 +95,17 @@ class Watchdog:
         rank = self._base_rank + expiry.local_rank
         if not expiry.signal:
             text = f"rank {rank}: {expiry.reason}: it is left alone, as its request asks"
-            self._board.on_notice(text)
+            self._shm.on_notice(text)
             return
         texts: Mapping[int, str] = {}
         try:
-            texts = await self._board.dump_stacks(local_ranks=[expiry.local_rank])
+            texts = await self._shm.dump_stacks(local_ranks=[expiry.local_rank])
         except Exception as error:
-            self._board.faults.note("a worker's stacks can't be taken", error)
+            self._shm.faults.note("a worker's stacks can't be taken", error)
         if expiry.local_rank in self.blames:
             return
         self.blames[expiry.local_rank] = Blame(expiry.reason, texts.get(expiry.local_rank, ""))
         if self._end_one(expiry.local_rank, expiry.signal):
-            self._board.on_notice(f"rank {rank}: {expiry.reason}: ending it")
+            self._shm.on_notice(f"rank {rank}: {expiry.reason}: ending it")
         else:
             del self.blames[expiry.local_rank]

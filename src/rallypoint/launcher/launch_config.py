@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
-from rallypoint.agent.entrypoint import Entrypoint, worker_config
+from rallypoint.agent.embedded.entrypoint import Entrypoint, worker_config
 from rallypoint.config import (
     AgentConfig,
     ObserveConfig,

@@ -7,11 +7,11 @@ import signal
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rallypoint.agent.embedded_run import run_processes
-from rallypoint.agent.embedding import Embedding, run_embedded, start_in_thread
-from rallypoint.agent.entrypoint import Entrypoint, entrypoint_name
-from rallypoint.agent.job_log import JobLog
-from rallypoint.agent.run_result import run_result
+from rallypoint.agent.embedded.embedding import Embedding, run_embedded, start_in_thread
+from rallypoint.agent.embedded.entrypoint import Entrypoint, entrypoint_name
+from rallypoint.agent.embedded.job_log import JobLog
+from rallypoint.agent.embedded.run import run_processes
+from rallypoint.agent.embedded.worker_spec import run_result
 from rallypoint.config import AgentConfig
 from rallypoint.errors import (
     ChildFailedError,

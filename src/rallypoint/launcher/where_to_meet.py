@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from msgspec.structs import replace
 
-from rallypoint.agent.spec_config import random_run_id
+from rallypoint.agent.embedded.spec_config import random_run_id
 from rallypoint.config import (
     DEFAULT_STATIC_PORT,
     AccessConfig,

@@ -14,7 +14,7 @@ from rallypoint.files import make_pipe, open_named
 from rallypoint.process import sessions, syscalls
 from rallypoint.timer.scope import TimerClient
 from rallypoint.timer.server import TimerRequest
-from rallypoint.wire.lines import MAX_LINE_BYTES, LineSplitter
+from rallypoint.wire.shm import MAX_LINE_BYTES, LineSplitter
 from rallypoint.wire.timer_lines import RELEASE, VERSION, format_timer_line, parse_timer_line
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from contextlib import ContextDecorator
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from rallypoint.worker.seat import seat
+from rallypoint.worker.shm import shm
 
 if TYPE_CHECKING:
     from rallypoint.timer.file_timer import AgentTimerClient
@@ -88,7 +88,7 @@ def _place(frame: object) -> str:
 def _own_client() -> AgentTimerClient:
     """To the agent of this worker. Raises RuntimeError outside of rallypoint."""
     global _native
-    found = seat()
+    found = shm()
     if found is None:
         raise RuntimeError(
             "there is no timer client: call rallypoint.timer.configure before using a timer, "
@@ -98,6 +98,6 @@ def _own_client() -> AgentTimerClient:
         # A program that sets no timer does not pay for it.
         from rallypoint.timer.file_timer import AgentTimerClient
 
-        _native = AgentTimerClient(found.bell_path)
+        _native = AgentTimerClient(found.wake_up_path)
     found.offer_stacks()
     return _native

@@ -25,16 +25,16 @@ from rallypoint.lazy import exports
 
 TYPE_CHECKING = False  # That of `typing` would cost a worker several ms.
 if TYPE_CHECKING:
-    from rallypoint.worker.checkpoints import (
+    from rallypoint.worker.checkpoint import (
         checkpoint_saved,
         drain_requested,
         is_current,
         should_restart_at_checkpoint,
     )
+    from rallypoint.worker.collectives import barrier, store
+    from rallypoint.worker.environ import Context, context
     from rallypoint.worker.error_file import ErrorHandler, get_error_handler, record
-    from rallypoint.worker.meeting import barrier, store
-    from rallypoint.worker.pace import progress
-    from rallypoint.worker.place import Context, context
+    from rallypoint.worker.steps import progress
 
 __all__ = [
     "Context",
@@ -54,15 +54,15 @@ __all__ = [
 __getattr__, __dir__ = exports(
     globals(),
     {
-        ".checkpoints": (
+        ".checkpoint": (
             "checkpoint_saved",
             "drain_requested",
             "is_current",
             "should_restart_at_checkpoint",
         ),
         ".error_file": ("ErrorHandler", "get_error_handler", "record"),
-        ".meeting": ("barrier", "store"),
-        ".pace": ("progress",),
-        ".place": ("Context", "context"),
+        ".collectives": ("barrier", "store"),
+        ".steps": ("progress",),
+        ".environ": ("Context", "context"),
     },
 )

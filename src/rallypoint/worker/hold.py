@@ -3,7 +3,7 @@
 Schedulers send it to every process of a job at once. The agent then asks for the checkpoint; a
 worker that has no handler of its own would be dead by then. So it gets one that does nothing while
 the round goes on and the agent lives. When the agent wants to end such a worker it sends SIGKILL,
-as the slot of the board tells it: a handler never runs while a collective waits.
+as the slot of the shared memory tells it: a handler never runs while a collective waits.
 """
 
 from __future__ import annotations
@@ -12,33 +12,32 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]
 import os
 
-from rallypoint.wire import board_words as at
-from rallypoint.worker.seat import Seat
-from rallypoint.worker.variables import may_hold_sigterm
+from rallypoint.wire import shm_words as at
+from rallypoint.worker.shm import Shm, may_hold_sigterm
 
 SIGTERM = _signal.SIGTERM
 getsignal = _signal.getsignal
 _tried = False
 _words: memoryview | None = None
-"""The board, while SIGTERM is held back."""
+"""The shared memory, while SIGTERM is held back."""
 
 
-def look(seat: Seat) -> object:
+def look(shm: Shm) -> object:
     """Hold SIGTERM back, once, and tell the agent who handles it now; returns its handler.
 
-    For a seat with a slot. Whatever handler the program has, or sets later, is left alone. Where
+    For a process with a slot. Whatever handler the program has, or sets later, is left alone. Where
     handlers can't be set, in another thread than the first, what is returned handles nothing.
     """
     global _tried
-    assert seat.slot is not None
+    assert shm.slot is not None
     if not _tried:
         try:
-            _try_to_hold(seat.words)
+            _try_to_hold(shm.words)
         except ValueError:
             return None
         _tried = True
     handler = getsignal(SIGTERM)
-    seat.slot[at.HOLDS] = handler is _ignore
+    shm.slot[at.HOLDS] = handler is _ignore
     return handler
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Sequence
 from functools import partial
 
 from rallypoint.config import Endpoint
+from rallypoint.coordinator.listen import BindRefused, Refusal, try_bind
 from rallypoint.core.model import Assignment, Stamp
-from rallypoint.errors import EnrolmentError
-from rallypoint.rendezvous.endpoint import NotYet, resolve
+from rallypoint.errors import EnrolmentError, InfrastructureError, UsageError
+from rallypoint.rendezvous.endpoint import NotYet, meant_addresses, resolve
 from rallypoint.store.enrol import enrol
 from rallypoint.store.round_store import RoundStore
+from rallypoint.wire.address import Address
 from rallypoint.wire.keys import round_store_key
 
 NO_SECRET = b"rallypoint --insecure"
@@ -68,3 +71,33 @@ async def _look_up(endpoint: Endpoint) -> list[str]:
     if isinstance(found, NotYet):
         raise EnrolmentError(found.reason)
     return [address.host for address in found.addresses]
+
+
+async def listen_for_peers(local_addr: str, session_host: str, port: int) -> socket.socket:
+    """A listening socket on the address that peers are told, `local_addr`, which may be of another
+    network than the session's; on `session_host`, where this node's session comes from, when none
+    was given or when it is not this node's own (NAT). `port` 0: the system chooses one.
+
+    Raises UsageError when the port can't be had, InfrastructureError when there is none left.
+    """
+    addresses = [Address(session_host, 0)]
+    if local_addr:
+        found = await resolve(Endpoint(local_addr, 0))
+        known = () if isinstance(found, NotYet) else found.addresses
+        addresses = [*meant_addresses(local_addr, known, session_host), *addresses]
+    return listen_on(addresses, port)
+
+
+def listen_on(addresses: Sequence[Address], port: int) -> socket.socket:
+    """A listening socket on the first of these that is this node's own. Raises as above."""
+    why = ""
+    for address in addresses:
+        bound = try_bind((address,), port)
+        if not isinstance(bound, BindRefused):
+            return bound[0]
+        why = bound.why
+        if bound.refusal is Refusal.IN_USE:
+            break
+    if port:
+        raise UsageError(f"--master-port {port}: {why}: choose another")
+    raise InfrastructureError(f"no port for the round store: {why}")

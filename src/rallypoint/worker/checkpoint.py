@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from time import CLOCK_BOOTTIME, clock_gettime_ns
 
-from rallypoint.wire import board_words as at
+from rallypoint.wire import shm_words as at
 from rallypoint.worker import hold
 from rallypoint.worker.hold import SIGTERM, getsignal
-from rallypoint.worker.seat import own_seat, seat
+from rallypoint.worker.shm import own_shm, shm
 
 _REQUEST, _MASK, _DRAIN = at.REQUEST, at.KIND_MASK, at.DRAIN
 _words: memoryview | None = None
-"""The board, once the agent knows that this worker listens."""
+"""The shared memory, once the agent knows that this worker listens."""
 _handler: object = None
 """What handled SIGTERM when the agent was last told."""
 
@@ -41,7 +41,7 @@ def checkpoint_saved(step: int | None = None) -> bool:
     True when that is what the job waits for: it re-forms now, and the script may leave its loop (or
     go on until it is stopped). It is the answer to what has been asked for before this call.
     """
-    found = own_seat()
+    found = own_shm()
     if found is None or found.slot is None:
         return False
     request = found.words[_REQUEST]
@@ -50,7 +50,7 @@ def checkpoint_saved(step: int | None = None) -> bool:
     found.slot[at.CHECKPOINT] = number + 1 if 0 <= number < at.MAX_WORD else 0
     if asked:
         found.slot[at.ANSWERED] = request >> at.KIND_BITS
-    found.ring("checkpoint")
+    found.notify("checkpoint")
     return asked
 
 
@@ -58,7 +58,7 @@ def is_current() -> bool:
     """False once the round of this process was ended, or the lease of its node is over: others may
     have taken its place, so that it must not overwrite their checkpoint. This is known here also
     while the agent is paused. True outside of rallypoint."""
-    found = seat()
+    found = shm()
     if found is None:
         return True
     held_until = found.words[at.HELD_UNTIL]
@@ -69,7 +69,7 @@ def is_current() -> bool:
 def _listen() -> memoryview | None:
     """What there is to read. Where this process speaks for its worker, the agent learns of it."""
     global _words, _handler
-    found = seat()
+    found = shm()
     if found is None:
         return None
     if found.slot is None:
@@ -78,7 +78,7 @@ def _listen() -> memoryview | None:
         _handler = hold.look(found)
         if _words is None:
             found.slot[at.LISTENS] = 1
-            found.ring("listens")
+            found.notify("listens")
     _words = found.words
     return _words
 

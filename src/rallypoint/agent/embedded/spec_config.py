@@ -7,8 +7,8 @@ import os
 import socket
 from typing import Any
 
+from rallypoint.agent.embedded.worker_spec import WorkerSpec
 from rallypoint.agent.handler_calls import HandlerCalls
-from rallypoint.agent.worker_group import WorkerSpec
 from rallypoint.config import (
     AgentConfig,
     Endpoint,

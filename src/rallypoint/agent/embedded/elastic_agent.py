@@ -19,18 +19,23 @@ import threading
 from abc import ABC, abstractmethod
 from typing import Any
 
-from rallypoint.agent.embedding import Embedding, run_embedded, run_to_its_end
+from rallypoint.agent.embedded.embedding import Embedding, run_embedded, run_to_its_end
+from rallypoint.agent.embedded.hook_workers import HookWorkers
+from rallypoint.agent.embedded.job_log import JobLog
+from rallypoint.agent.embedded.spec_config import agent_config, handler_calls
+from rallypoint.agent.embedded.worker_spec import (
+    RunResult,
+    Worker,
+    WorkerGroup,
+    WorkerSpec,
+    run_result,
+)
 from rallypoint.agent.environ import worker_environ
-from rallypoint.agent.hook_workers import HookWorkers
 from rallypoint.agent.job_end import JobEnd
-from rallypoint.agent.job_log import JobLog
 from rallypoint.agent.node_workers import OnExits, OnGone
 from rallypoint.agent.participation import Participation
 from rallypoint.agent.run_agent import shared_settings, signals_to_handle
-from rallypoint.agent.run_result import run_result
-from rallypoint.agent.spec_config import agent_config, handler_calls
 from rallypoint.agent.telemetry import Telemetry
-from rallypoint.agent.worker_group import RunResult, Worker, WorkerGroup, WorkerSpec
 from rallypoint.config import AgentConfig
 from rallypoint.core.model import Assignment, Stamp
 from rallypoint.errors import UsageError
@@ -108,7 +113,7 @@ class SpecAgent(ElasticAgent):
     def worker_environ(self, worker: Worker) -> dict[str, str]:
         """The environment that this worker of the newest round is to have: this process's, with
         RANK, MASTER_ADDR and all others of torchrun's variables. For `_start_workers`."""
-        return worker_environ(self._worker_group.placements[worker.local_rank])
+        return worker_environ(self._worker_group.contexts[worker.local_rank])
 
     @abstractmethod
     def _run_job(self, config: AgentConfig, embedding: Embedding, log: JobLog) -> JobEnd:

@@ -16,11 +16,11 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from rallypoint.agent.board import WorkerBoard
-from rallypoint.agent.environ import WorkerPlacement, worker_environ
+from rallypoint.agent.environ import WorkerContext, worker_environ
 from rallypoint.agent.node_workers import OnExits, OnGone
 from rallypoint.agent.watchdog import Watchdog
-from rallypoint.agent.worker_origin import OriginLostError, WorkerOrigin
+from rallypoint.agent.worker_shm import WorkerShm
+from rallypoint.agent.worker_source import SourceLostError, WorkerSource
 from rallypoint.config import AgentConfig, WorkerConfig
 from rallypoint.core.group_events import Exit
 from rallypoint.core.model import Assignment, Stamp, WorkerFailure
@@ -44,7 +44,7 @@ KILL_TIMEOUT_S = 5.0
 class RoundWorkers:
     """A life: `start` once, signals, `clear`; then `on_gone` is called, once.
 
-    `board` is where the workers and this agent tell each other of checkpoints and progress.
+    `shm` is where the workers and this agent tell each other of checkpoints and progress.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class RoundWorkers:
         stamp: Stamp,
         assignment: Assignment,
         config: WorkerConfig,
-        origin: WorkerOrigin,
+        source: WorkerSource,
         outputs: WorkerOutputs,
         guard: Guard | None,
         on_exits: OnExits,
@@ -61,7 +61,7 @@ class RoundWorkers:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._stamp, self._assignment, self._config = stamp, assignment, config
-        self._origin, self._outputs = origin, outputs
+        self._source, self._outputs = source, outputs
         self._results = ResultFiles()
         self._on_exits, self._on_gone = on_exits, on_gone
         self._workers = WorkerSet(guard)
@@ -77,22 +77,22 @@ class RoundWorkers:
         self._starting: asyncio.Task[None] | None = None
         self._clearing: asyncio.Task[None] | None = None
         self._oom = OomWatch()
-        self.board = WorkerBoard.open(scratch, assignment.round, config.count)
-        self._watchdog = Watchdog(self.board, assignment.base_rank, self._end_one)
+        self.shm = WorkerShm.open(scratch, assignment.round, config.count)
+        self._watchdog = Watchdog(self.shm, assignment.base_rank, self._end_one)
 
     def start(
         self,
-        placement: Callable[[int, str], WorkerPlacement],
+        context: Callable[[int, str], WorkerContext],
         on_started: Callable[[], None],
     ) -> None:
-        """Spawn all workers; `placement(local_rank, error_file)` says what each is told.
+        """Spawn all workers; `context(local_rank, error_file)` says what each is told.
 
         Raises UsageError or InfrastructureError; then none runs. Where they come from is not ready
-        yet, or is lost in this moment: later. Should that fail, the origin's `on_error` is called.
+        yet, or is lost in this moment: later. Should that fail, the source's `on_error` is called.
         """
         with self._closing_unless_started():
-            commands = self._open(placement)
-            if not self._origin.is_ready or not self._try_to_start(commands):
+            commands = self._open(context)
+            if not self._source.is_ready or not self._try_to_start(commands):
                 self._starting = self._loop.create_task(self._start_later(commands, on_started))
                 self._starting.add_done_callback(raise_in_loop)
                 return
@@ -103,32 +103,32 @@ class RoundWorkers:
     ) -> None:
         try:
             with self._closing_unless_started():
-                await self._origin.wait_ready()
+                await self._source.wait_ready()
                 while not self._try_to_start(commands):
-                    await self._origin.wait_ready()
+                    await self._source.wait_ready()
         except RallypointError as error:
-            self._origin.fail(error)
+            self._source.fail(error)
         else:
             on_started()
 
-    def _open(self, placement: Callable[[int, str], WorkerPlacement]) -> list[Command]:
+    def _open(self, context: Callable[[int, str], WorkerContext]) -> list[Command]:
         ranks = range(self._config.count)
-        unopened = {rank: worker_environ(placement(rank, "")) for rank in ranks}
+        unopened = {rank: worker_environ(context(rank, "")) for rank in ranks}
         self._opened = self._outputs.open_round(self._assignment.round, unopened)
-        commands, board, timer_file = [], self.board.path, self._watchdog.open()
+        commands, shm, timer_file = [], self.shm.path, self._watchdog.open()
         for local_rank, output in enumerate(self._opened):
-            place = placement(local_rank, output.error_file)
-            environ = worker_environ(replace(place, board=board, timer_file=timer_file))
-            commands.append(self._origin.command(local_rank, environ, output, self._results))
+            place = context(local_rank, output.error_file)
+            environ = worker_environ(replace(place, shm=shm, timer_file=timer_file))
+            commands.append(self._source.command(local_rank, environ, output, self._results))
         return commands
 
     def _try_to_start(self, commands: Sequence[Command]) -> bool:
         """False when it is worth another try."""
         try:
-            self._workers.start(commands, self._exited, self._origin.spawn)
-        except OriginLostError:
+            self._workers.start(commands, self._exited, self._source.spawn)
+        except SourceLostError:
             return False
-        self.board.pids = self._workers.pids
+        self.shm.pids = self._workers.pids
         return True
 
     @contextmanager
@@ -201,12 +201,12 @@ class RoundWorkers:
     def _kill_holders(self) -> None:
         """Those that have no handler of their own, and would have died of SIGTERM but for
         `rallypoint.worker`: see `worker/hold.py`."""
-        for local_rank, pid in self.board.holders().items():
+        for local_rank, pid in self.shm.holders().items():
             if self._workers.kill_holder(local_rank, pid):
                 self._as_by_sigterm.add(local_rank)
 
     def _end_one(self, local_rank: int, number: int) -> bool:
-        held_back = number == signal.SIGTERM and local_rank in self.board.holders()
+        held_back = number == signal.SIGTERM and local_rank in self.shm.holders()
         return self._workers.signal_one(local_rank, signal.SIGKILL if held_back else number)
 
     def _cancel_start(self) -> None:
@@ -227,7 +227,7 @@ class RoundWorkers:
         return dict.fromkeys(range(self._config.count)) | self._results.load()
 
     def _retire(self) -> None:
-        self.board.retire()
+        self.shm.retire()
         self._watchdog.close()
 
     def _close(self) -> None:
@@ -236,7 +236,7 @@ class RoundWorkers:
         ):
             self._results.close()
         self._watchdog.close()
-        self.board.close()
+        self.shm.close()
 
     def _exited(self, local_rank: int, outcome: WorkerExit) -> None:
         self._note(local_rank, outcome)
@@ -315,7 +315,7 @@ class RoundWorkers:
         try:
             return await self._described(exit_)
         except Exception as error:
-            self.board.faults.note("what a failed worker left can't be read", error)
+            self.shm.faults.note("what a failed worker left can't be read", error)
             return self._failure(exit_)
 
     async def _described(self, exit_: Exit) -> WorkerFailure:
@@ -338,9 +338,9 @@ class RoundWorkers:
         )
 
 
-def placement_maker(
+def context_maker(
     assignment: Assignment, stamp: Stamp, config: AgentConfig, node_id: str
-) -> Callable[[int, str], WorkerPlacement]:
+) -> Callable[[int, str], WorkerContext]:
     """What each local rank of this round is told."""
     return partial(
         _placement,
@@ -363,8 +363,8 @@ def _placement(
     run_id: str,
     node_id: str,
     max_restarts: int,
-) -> WorkerPlacement:
-    return WorkerPlacement(
+) -> WorkerContext:
+    return WorkerContext(
         local_rank=local_rank,
         rank=assignment.base_rank + local_rank,
         role_rank=assignment.base_role_rank + local_rank,

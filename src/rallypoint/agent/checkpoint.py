@@ -1,14 +1,14 @@
 """A last call for a checkpoint on this node: asks the workers, and answers the coordinator.
 
-When it may answer is decided in `core/checkpoint_request.py`; the workers are asked by the board of
-their round, or by a signal of the person's choice.
+When it may answer is decided in `core/checkpoint_request.py`; the workers are asked through
+the shared memory of their round, or by a signal of the person's choice.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from rallypoint.agent.board import WorkerBoard
+from rallypoint.agent.worker_shm import WorkerShm
 from rallypoint.config import AgentConfig
 from rallypoint.core import checkpoint_request as requests
 from rallypoint.core.checkpoint_request import Request, RequestState
@@ -16,7 +16,7 @@ from rallypoint.core.group_events import Exit
 from rallypoint.core.model import EndKind, Stamp
 from rallypoint.core.wording import brief_seconds, signal_name, signal_number
 from rallypoint.wire import messages as m
-from rallypoint.wire.board import BoardRequest
+from rallypoint.wire.shm import ShmRequest
 
 NO_HURRY_S = 10 * 365 * 86400.0
 """Until when a checkpoint that nothing waits for is asked for."""
@@ -36,18 +36,18 @@ class Checkpoints:
         """Sent to the workers when the job is about to lose nodes; 0: none."""
         self._report, self._say = report, say
         self._state: RequestState | None = None
-        self._board: WorkerBoard | None = None
+        self._shm: WorkerShm | None = None
         self._notify: Callable[[int], None] = _nobody
 
-    def begin(self, stamp: Stamp, board: WorkerBoard, notify: Callable[[int], None]) -> None:
+    def begin(self, stamp: Stamp, shm: WorkerShm, notify: Callable[[int], None]) -> None:
         """Workers of a round run; `notify` sends them a signal."""
         self._state = RequestState(stamp, self._count)
-        self._board, self._notify = board, notify
-        board.watch(self.changed)
+        self._shm, self._notify = shm, notify
+        shm.watch(self.changed)
 
     def end(self) -> None:
         """They have gone."""
-        self._state = self._board = None
+        self._state = self._shm = None
         self._notify = _nobody
 
     def wanted(self, message: m.CheckpointWanted) -> None:
@@ -63,9 +63,9 @@ class Checkpoints:
             return
         if not requests.asked(state, request, by_signal=bool(self._drain_signal)):
             return
-        if self._board is not None:
+        if self._shm is not None:
             left_s = NO_HURRY_S if request.left_s is None else request.left_s
-            self._board.request(_KINDS[request.kind], left_s)
+            self._shm.request(_KINDS[request.kind], left_s)
         if state.all_asked:
             self._notify(self._drain_signal)
         self.changed()
@@ -74,9 +74,9 @@ class Checkpoints:
 
     def withdrawn(self, message: m.CheckpointNotWanted) -> None:
         """The coordinator does not wait any more."""
-        state, board = self._state, self._board
-        if state and board and requests.withdrawn(state, message.number):
-            board.withdraw()
+        state, shm = self._state, self._shm
+        if state and shm and requests.withdrawn(state, message.number):
+            shm.withdraw()
 
     def exited(self, stamp: Stamp, exits: tuple[Exit, ...]) -> None:
         """Workers have ended: nothing more is to be expected of them."""
@@ -86,10 +86,10 @@ class Checkpoints:
 
     def changed(self) -> None:
         """The workers may have said something: answer if all have."""
-        state, board = self._state, self._board
+        state, shm = self._state, self._shm
         if state is None or state.request is None:
             return
-        listeners, saved = (board.listeners(), board.answered()) if board else (_NONE, _NONE)
+        listeners, saved = (shm.listeners(), shm.answered()) if shm else (_NONE, _NONE)
         answer = requests.answer(state, listeners, saved)
         if answer is None:
             return
@@ -109,7 +109,7 @@ class Checkpoints:
         return f"{text} ({request.reason})"
 
 
-_KINDS = {EndKind.DRAIN: BoardRequest.DRAIN, EndKind.GROWTH: BoardRequest.GROWTH}
+_KINDS = {EndKind.DRAIN: ShmRequest.DRAIN, EndKind.GROWTH: ShmRequest.GROWTH}
 _NONE: frozenset[int] = frozenset()
 
 

@@ -1,4 +1,4 @@
-"""This process's slot of the board (`wire/board.py`): found by the environment, claimed once.
+"""This process's slot of the shared memory (`wire/shm.py`): found by the environment, claimed once.
 
 The first process of a worker that speaks owns its slot. Whoever is forked or started by it finds
 the slot taken, and is heard no more than a stranger, until the owner is dead. So loaders of data do
@@ -11,15 +11,14 @@ import os
 from mmap import mmap
 
 from rallypoint.files import open_named, safe_open
-from rallypoint.wire import board_words as at
-from rallypoint.worker.variables import board_path, local_rank
+from rallypoint.wire import shm_words as at
 
 STACK_SIGNALS_BELOW_MAX = 3
 """Signals are tried from SIGRTMAX - 3 downwards: libraries count up from SIGRTMIN."""
 
 
-class Seat:
-    """What this process sees of the board, and its slot of it where it owns one."""
+class Shm:
+    """What this process sees of the shared memory, and its slot of it where it owns one."""
 
     def __init__(self, words: memoryview, folder: str, rank: int) -> None:
         self.words = words
@@ -30,14 +29,14 @@ class Seat:
         """None where this process does not speak for the worker."""
 
     @property
-    def bell_path(self) -> str:
+    def wake_up_path(self) -> str:
         """The named pipe that the agent reads."""
         return os.path.join(self._folder, "bell")
 
-    def ring(self, what: str) -> None:
-        """Have the agent look at the board. Never blocks; a bell that nobody hears is no harm."""
+    def notify(self, what: str) -> None:
+        """Have the agent look at the shared memory. Never blocks, nor fails if nobody reads."""
         try:
-            fd = open_named(self.bell_path, os.O_WRONLY | os.O_NONBLOCK)
+            fd = open_named(self.wake_up_path, os.O_WRONLY | os.O_NONBLOCK)
         except OSError:
             return
         try:
@@ -48,9 +47,9 @@ class Seat:
             os.close(fd)
 
     def offer_stacks(self) -> None:
-        """Have the stacks of all threads written to a file beside the board at a signal from the
-        agent, by the first real-time signal that this program does not use itself. Safe to call
-        again; nothing happens where this process does not speak for its worker."""
+        """Have the stacks of all threads written to a file beside the shared memory at a signal
+        from the agent, by the first real-time signal that this program does not use itself. Safe
+        to call again; nothing happens where this process does not speak for its worker."""
         if self.slot is None or self.slot[at.STACKS]:
             return
         import faulthandler
@@ -70,45 +69,45 @@ class Seat:
 
 
 _found = False
-_seat: Seat | None = None
+_shm: Shm | None = None
 
 
-def seat() -> Seat | None:
-    """The seat of this process; None outside of rallypoint. Looked for once."""
-    global _found, _seat
+def shm() -> Shm | None:
+    """What this process sees; None outside of rallypoint. Looked for once."""
+    global _found, _shm
     if not _found:
-        _seat = _find()
+        _shm = _find()
         _found = True
-    return _seat
+    return _shm
 
 
-def own_seat() -> Seat | None:
-    """The seat if this process speaks for its worker."""
-    found = seat()
+def own_shm() -> Shm | None:
+    """The same if this process speaks for its worker, else None."""
+    found = shm()
     return found if found is not None and found.slot is not None else None
 
 
-def _find() -> Seat | None:
-    path, rank = board_path(), local_rank()
+def _find() -> Shm | None:
+    path, rank = shm_path(), local_rank()
     if not path:
         return None
     try:
         fd = open_named(path, os.O_RDWR)
         try:
-            board = mmap(fd, 0)
+            shm = mmap(fd, 0)
         finally:
             os.close(fd)
     except (OSError, ValueError):
         return None  # The round has ended meanwhile, or this is another machine.
-    if len(board) < at.board_bytes(0) or len(board) % at.WORD_BYTES:
+    if len(shm) < at.shm_bytes(0) or len(shm) % at.WORD_BYTES:
         return None
-    words = memoryview(board).cast("q")
+    words = memoryview(shm).cast("q")
     magic, version, workers = words[0], words[1], words[2]
     # An agent of another version may have laid it out otherwise: better to say nothing.
-    known = (magic, version) == (at.MAGIC, at.VERSION) and len(board) >= at.board_bytes(workers)
+    known = (magic, version) == (at.MAGIC, at.VERSION) and len(shm) >= at.shm_bytes(workers)
     if not known or not 0 <= rank < workers:
         return None
-    return Seat(words, os.path.dirname(path), rank)
+    return Shm(words, os.path.dirname(path), rank)
 
 
 def _claim(slot: memoryview) -> bool:
@@ -122,8 +121,27 @@ def _claim(slot: memoryview) -> bool:
 
 
 def _forget() -> None:
-    global _found, _seat
-    _found, _seat = False, None
+    global _found, _shm
+    _found, _shm = False, None
 
 
 os.register_at_fork(after_in_child=_forget)
+
+
+def shm_path() -> str:
+    """Where the shared memory of this round is; empty outside of rallypoint."""
+    return os.environ.get("RALLYPOINT_BOARD", "")
+
+
+def local_rank() -> int:
+    """This worker's slot; -1 when the environment does not say.
+
+    LOCAL_RANK is no slot where each worker sees one device only (`--virtual-local-rank`).
+    """
+    text = os.environ.get("RALLYPOINT_LOCAL_RANK") or os.environ.get("LOCAL_RANK", "")
+    return int(text) if text.isascii() and text.isdigit() else -1
+
+
+def may_hold_sigterm() -> bool:
+    """Whether nobody has forbidden it."""
+    return os.environ.get("RALLYPOINT_HOLD_SIGTERM", "1") != "0"

@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rallypoint.agent.round_workers import RoundWorkers
+from rallypoint.agent.workers import RoundWorkers
 from rallypoint.process.signals import hold_what_handlers_raise, keep_dispositions
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from rallypoint.agent.board import WorkerBoard
-from rallypoint.agent.environ import WorkerPlacement
+from rallypoint.agent.embedded.worker_spec import RunResult, WorkerGroup, WorkerState
+from rallypoint.agent.environ import WorkerContext
 from rallypoint.agent.node_workers import OnExits, OnGone
-from rallypoint.agent.worker_group import RunResult, WorkerGroup, WorkerState
+from rallypoint.agent.worker_shm import WorkerShm
 from rallypoint.core.group_events import Exit
 from rallypoint.core.model import Assignment, Stamp, WorkerFailure
 from rallypoint.core.wording import raised
@@ -60,17 +60,17 @@ class HookWorkers:
         self._started = threading.Event()
         self._watched = threading.Event()  # no `_monitor_workers` runs any more
         self._stopping = self._gone = self._killing = False
-        self.board = WorkerBoard.silent(group.spec.local_world_size)
+        self.shm = WorkerShm.silent(group.spec.local_world_size)
         self._known: dict[int, WorkerFailure] = {}
         self._results: dict[int, object] = {}
 
     def start(
         self,
-        placement: Callable[[int, str], WorkerPlacement],
+        context: Callable[[int, str], WorkerContext],
         on_started: Callable[[], None],
     ) -> None:
         """Seat the group, and have the hooks start it."""
-        seat(self._group, placement)
+        assign_ranks(self._group, context)
         self._spend(self._run)
         on_started()
 
@@ -258,10 +258,10 @@ class HookWorkers:
         self._on_broken(error)
 
 
-def seat(group: WorkerGroup, placement: Callable[[int, str], WorkerPlacement]) -> None:
+def assign_ranks(group: WorkerGroup, context: Callable[[int, str], WorkerContext]) -> None:
     """Write down who is who in a round that is about to start."""
     for worker in group.workers:
-        place = group.placements[worker.local_rank] = placement(worker.local_rank, "")
+        place = group.contexts[worker.local_rank] = context(worker.local_rank, "")
         worker.id = None
         worker.global_rank, worker.role_rank = place.rank, place.role_rank
         worker.world_size, worker.role_world_size = place.world_size, place.role_world_size

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from rallypoint.agent.embedding import Embedding, gets_signals
+from rallypoint.agent.embedded.embedding import Embedding, gets_signals
+from rallypoint.agent.embedded.job_log import JobLog
 from rallypoint.agent.job_end import JobEnd
-from rallypoint.agent.job_log import JobLog
 from rallypoint.agent.run_agent import run_agent
 from rallypoint.agent.telemetry import Telemetry
 from rallypoint.config import AgentConfig

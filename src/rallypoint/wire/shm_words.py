@@ -1,4 +1,4 @@
-"""The layout of a board, as numbers of words; `board.py` has the meaning. Pure.
+"""The layout of shared memory, as numbers of words; `shm.py` has the meaning. Pure.
 
 Imports nothing: workers pay for it at their start.
 """
@@ -45,12 +45,12 @@ KIND_MASK = (1 << KIND_BITS) - 1
 MAX_WORD = (1 << 63) - 1
 
 NONE, DRAIN, GROWTH = 0, 1, 2
-"""Kinds of requests; see `board.BoardRequest`."""
+"""Kinds of requests; see `shm.ShmRequest`."""
 NS_PER_S = 1_000_000_000
 
 
-def board_bytes(workers: int) -> int:
-    """The size of a board."""
+def shm_bytes(workers: int) -> int:
+    """The size of shared memory."""
     return WORD_BYTES * (HEADER_WORDS + SLOT_WORDS * workers)
 
 

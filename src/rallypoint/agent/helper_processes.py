@@ -1,5 +1,9 @@
-"""The small processes beside an agent: the guard, which ends every worker when the agent is
-killed, and the relay, which owns the console. They are forked first, while the agent is small."""
+"""The small processes beside an agent, and what its guard must know.
+
+The guard ends every worker when the agent is killed, and the relay owns the console. They are
+forked first, while the agent is small. The guard knows until when this node holds its place, and
+what to tell the coordinator when the agent has died.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +13,17 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import Protocol
 
-from rallypoint.agent.hurry import wait_unless
-from rallypoint.agent.worker_origin import WorkerOrigin
+from rallypoint.agent.shutdown import wait_unless
+from rallypoint.agent.worker_source import WorkerSource
 from rallypoint.process.guard import Guard, SharedPage
 from rallypoint.process.limits import cant_start_process
 from rallypoint.process.logs.log_dir import storage_error
 from rallypoint.process.relay.client import Relay
+from rallypoint.rendezvous.connection import ClientConnection
+from rallypoint.rendezvous.meeting import Met
+from rallypoint.rendezvous.session import CoordinatorSession
+from rallypoint.wire import death_notice
+from rallypoint.wire.death_notice import SECRET_BYTES, DeathNotice
 
 CONSOLE_S = 10.0
 """How long the console may take for the last lines, if the shutdown timeout allows it."""
@@ -31,11 +40,11 @@ class OnRelayReplaced(Protocol):
     def __call__(self, round_: int, *, by_another: bool) -> None: ...
 
 
-class Sidecars:
+class HelperProcesses:
     """Made by `start`, ended by `stop`, which leaves neither process behind."""
 
-    def __init__(self, temporary_dirs: Sequence[str], origin: WorkerOrigin, part_of: str) -> None:
-        self.origin, self._part_of = origin, part_of
+    def __init__(self, temporary_dirs: Sequence[str], source: WorkerSource, part_of: str) -> None:
+        self.source, self._part_of = source, part_of
         self._hurried = asyncio.Event()
         self._on_guard_replaced: Callable[[Guard], None] | None = None
         self.on_storage_error: Callable[[str], None] | None = None
@@ -54,7 +63,7 @@ class Sidecars:
             raise cant_start_process(error) from error
         self.relay.on_lost = self._replace_relay
         try:
-            origin.start(self.guard, part_of)
+            source.start(self.guard, part_of)
         except BaseException as error:
             self.kill()
             if isinstance(error, OSError):
@@ -62,15 +71,17 @@ class Sidecars:
             raise
 
     @classmethod
-    def start(cls, temporary_dirs: Sequence[str], origin: WorkerOrigin, part_of: str) -> Sidecars:
+    def start(
+        cls, temporary_dirs: Sequence[str], source: WorkerSource, part_of: str
+    ) -> HelperProcesses:
         """Fork both. Before the loop runs. The guard removes `temporary_dirs` in the end, also when
-        the agent is killed. `origin` is theirs to close. `part_of` is added to their titles. Raises
+        the agent is killed. `source` is theirs to close. `part_of` is added to their titles. Raises
         InfrastructureError when the system has no process left."""
-        return cls(temporary_dirs, origin, part_of)
+        return cls(temporary_dirs, source, part_of)
 
     def owns(self, pid: int) -> bool:
         """Nobody else may reap these."""
-        return self.guard.owns(pid) or pid == self.relay.process.pid or self.origin.owns(pid)
+        return self.guard.owns(pid) or pid == self.relay.process.pid or self.source.owns(pid)
 
     def hold(self, until_s: float) -> None:
         """Tell the guard, this one or a later one; see there."""
@@ -93,7 +104,7 @@ class Sidecars:
     async def stop(self, limit_s: float) -> None:
         """Write out what the relay holds, then end both. A console that takes nothing holds this up
         for `limit_s` at most, or until `hurry`."""
-        self.origin.close()
+        self.source.close()
         limit_s = max(limit_s, CONSOLE_LEAST_S)
         await wait_unless(self._hurried, self.relay.stop(min(limit_s, CONSOLE_S)), limit_s)
         self.guard.stop()
@@ -104,7 +115,7 @@ class Sidecars:
 
     def kill(self) -> None:
         """End both at once, where no loop can run."""
-        self.origin.close()
+        self.source.close()
         self.relay.kill()
         self.guard.stop()
 
@@ -119,7 +130,7 @@ class Sidecars:
         self.unwatch_guard()
         self.guard.stop()
         self.guard = self._start_guard()
-        self.origin.use_guard(self.guard)
+        self.source.use_guard(self.guard)
         assert self._on_guard_replaced is not None
         self._on_guard_replaced(self.guard)
         self.watch_guard(self._on_guard_replaced)
@@ -145,3 +156,55 @@ class Sidecars:
             self.on_storage_error(text + "what is lost is not repeated")
         else:
             self.on_storage_error(str(storage_error(path, OSError(number, os.strerror(number)))))
+
+
+class NodeLease:
+    """For the thread of the loop. Times are seconds on CLOCK_BOOTTIME; 0: not known, or nobody
+    takes the place."""
+
+    def __init__(self, tell_guard: Callable[[float], None]) -> None:
+        self._tell_guard = tell_guard
+        self._tell_workers: Callable[[float], None] | None = None
+        self._until = 0.0
+        self._is_fenced = False
+
+    def tell_workers(self, told: Callable[[float], None]) -> None:
+        """Have this told from now on."""
+        self._tell_workers = told
+        told(self._until)
+
+    def renewed(self, until: float) -> None:
+        """The coordinator grants it until then."""
+        self._until = until
+        if self._tell_workers is not None:
+            self._tell_workers(until)
+        self.fence(self._is_fenced)
+
+    def fence(self, is_fenced: bool) -> None:
+        """Whether what runs here must end when the lease does."""
+        self._is_fenced = is_fenced
+        self._tell_guard(self._until if is_fenced else 0.0)
+
+
+class DeathNotices:
+    """A notice, with a secret of its own, for each connection of a session."""
+
+    def __init__(
+        self, session: CoordinatorSession, met: Met, leave: Callable[[bytes], None]
+    ) -> None:
+        self._session, self._met, self._leave = session, met, leave
+
+    def attaching(self, connection: ClientConnection, generation: int) -> bytes:
+        """Leave the notice of a new connection; returns the commitment that goes with it."""
+        secret = os.urandom(SECRET_BYTES)
+        notice = DeathNotice(
+            connection.peer.host,
+            connection.peer.port,
+            self._session.run_id,
+            self._met.token,
+            self._session.incarnation,
+            generation,
+            secret,
+        )
+        self._leave(death_notice.encode(notice))
+        return death_notice.commitment(secret)

@@ -1,4 +1,4 @@
-"""The board between an agent and its workers, with real workers on the other side."""
+"""The shared memory between an agent and its workers, with real workers on the other side."""
 
 # ruff: noqa: ASYNC110
 
@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from rallypoint.agent.board import WorkerBoard
-from rallypoint.wire import board_words as at
-from rallypoint.wire.board import BoardRequest, pack_word
+from rallypoint.agent.worker_shm import WorkerShm
+from rallypoint.wire import shm_words as at
+from rallypoint.wire.shm import ShmRequest, pack_word
 
 LIMIT_S = 30.0
 SERVE = """
@@ -32,8 +32,8 @@ for line in sys.stdin:
 class Worker:
     """A process that evaluates what it is told, in a session of its own as a worker has."""
 
-    def __init__(self, board: WorkerBoard, local_rank: int, program: str = SERVE) -> None:
-        env = dict(os.environ) | {"RALLYPOINT_BOARD": board.path, "LOCAL_RANK": str(local_rank)}
+    def __init__(self, shm: WorkerShm, local_rank: int, program: str = SERVE) -> None:
+        env = dict(os.environ) | {"RALLYPOINT_BOARD": shm.path, "LOCAL_RANK": str(local_rank)}
         self.process = subprocess.Popen(
             [sys.executable, "-c", program],
             env=env,
@@ -57,9 +57,9 @@ class Worker:
 
 
 @contextmanager
-def workers(board: WorkerBoard, count: int, program: str = SERVE) -> Iterator[list[Worker]]:
-    started = [Worker(board, rank, program) for rank in range(count)]
-    board.pids = [worker.process.pid for worker in started]
+def workers(shm: WorkerShm, count: int, program: str = SERVE) -> Iterator[list[Worker]]:
+    started = [Worker(shm, rank, program) for rank in range(count)]
+    shm.pids = [worker.process.pid for worker in started]
     try:
         yield started
     finally:
@@ -68,13 +68,13 @@ def workers(board: WorkerBoard, count: int, program: str = SERVE) -> Iterator[li
 
 
 @asynccontextmanager
-async def a_board(folder: Path, count: int) -> AsyncIterator[WorkerBoard]:
-    board = WorkerBoard.open(str(folder), 3, count)
+async def a_shm(folder: Path, count: int) -> AsyncIterator[WorkerShm]:
+    shm = WorkerShm.open(str(folder), 3, count)
     try:
-        yield board
+        yield shm
     finally:
-        board.close()
-        board.close()
+        shm.close()
+        shm.close()
     assert os.listdir(folder) == []
 
 
@@ -86,45 +86,45 @@ async def until(condition: object) -> None:
 
 def test_a_request_is_seen_and_answered(tmp_path: Path) -> None:
     async def body() -> None:
-        async with a_board(tmp_path, 2) as board:
-            with workers(board, 2) as (first, second):
+        async with a_shm(tmp_path, 2) as shm:
+            with workers(shm, 2) as (first, second):
                 assert first.ask("worker.drain_requested()") == "False"
-                assert board.listeners() == {0}
-                board.request(BoardRequest.GROWTH, 60)
+                assert shm.listeners() == {0}
+                shm.request(ShmRequest.GROWTH, 60)
                 assert first.ask("worker.drain_requested()") == "False"
                 assert first.ask("worker.should_restart_at_checkpoint()") == "True"
-                assert board.answered() == frozenset()
+                assert shm.answered() == frozenset()
                 assert second.ask("worker.checkpoint_saved(7)") == "True"
-                assert board.answered() == {1}
-                assert board.checkpoints() == (None, 7)
-                board.request(BoardRequest.DRAIN, 60)
-                assert board.answered() == frozenset(), "that was for the growth"
+                assert shm.answered() == {1}
+                assert shm.checkpoints() == (None, 7)
+                shm.request(ShmRequest.DRAIN, 60)
+                assert shm.answered() == frozenset(), "that was for the growth"
                 assert first.ask("worker.drain_requested()") == "True"
                 assert first.ask("worker.checkpoint_saved()") == "True"
-                board.request(BoardRequest.DRAIN, 5)
-                assert board.answered() == {0}, "the deadline alone has moved"
-                board.withdraw()
+                shm.request(ShmRequest.DRAIN, 5)
+                assert shm.answered() == {0}, "the deadline alone has moved"
+                shm.withdraw()
                 assert first.ask("worker.should_restart_at_checkpoint()") == "False"
                 assert first.ask("worker.checkpoint_saved(9)") == "False"
-                assert board.answered() == frozenset()
-                assert board.checkpoints() == (9, 7)
-                assert board.listeners() == {0}
+                assert shm.answered() == frozenset()
+                assert shm.checkpoints() == (9, 7)
+                assert shm.listeners() == {0}
 
     asyncio.run(body())
 
 
 def test_progress_is_seen_and_ages(tmp_path: Path) -> None:
     async def body() -> None:
-        async with a_board(tmp_path, 2) as board:
-            with workers(board, 2) as (first, _):
-                assert board.progress() == (None, None)
+        async with a_shm(tmp_path, 2) as shm:
+            with workers(shm, 2) as (first, _):
+                assert shm.progress() == (None, None)
                 for step in ("1", "2", "-3", "10**30", "2.5", "41"):
                     assert first.ask(f"worker.progress({step})") == "None"
-                told, silent = board.progress()
+                told, silent = shm.progress()
                 assert told is not None
                 assert told.step == 41
                 assert silent is None
-                await until(lambda: (p := board.progress()[0]) is not None and p.age_s > told.age_s)
+                await until(lambda: (p := shm.progress()[0]) is not None and p.age_s > told.age_s)
 
     asyncio.run(body())
 
@@ -132,9 +132,9 @@ def test_progress_is_seen_and_ages(tmp_path: Path) -> None:
 def test_the_bell_rings_for_what_is_new(tmp_path: Path) -> None:
     async def body() -> None:
         rung: list[None] = []
-        async with a_board(tmp_path, 1) as board:
-            board.on_change = lambda: rung.append(None)
-            with workers(board, 1) as (one,):
+        async with a_shm(tmp_path, 1) as shm:
+            shm.on_change = lambda: rung.append(None)
+            with workers(shm, 1) as (one,):
                 for asked in ("drain_requested()", "progress(1)", "checkpoint_saved()"):
                     rung.clear()
                     one.ask(f"worker.{asked}")
@@ -152,10 +152,10 @@ def test_the_bell_rings_for_what_is_new(tmp_path: Path) -> None:
 @pytest.mark.parametrize("time_s", [1e12, 1e30, 1e300])
 def test_a_time_of_the_far_future_fits_on_the_board(tmp_path: Path, time_s: float) -> None:
     async def body() -> None:
-        async with a_board(tmp_path, 1) as board:
-            board.request(BoardRequest.DRAIN, time_s)
-            board.hold(time_s)
-            with workers(board, 1) as (one,):
+        async with a_shm(tmp_path, 1) as shm:
+            shm.request(ShmRequest.DRAIN, time_s)
+            shm.hold(time_s)
+            with workers(shm, 1) as (one,):
                 assert one.ask("worker.drain_requested()") == "True"
                 assert one.ask("worker.is_current()") == "True"
 
@@ -164,10 +164,10 @@ def test_a_time_of_the_far_future_fits_on_the_board(tmp_path: Path, time_s: floa
 
 def test_is_current_until_the_round_ends(tmp_path: Path) -> None:
     async def body() -> None:
-        async with a_board(tmp_path, 1) as board:
-            with workers(board, 1) as (one,):
+        async with a_shm(tmp_path, 1) as shm:
+            with workers(shm, 1) as (one,):
                 assert one.ask("worker.is_current()") == "True"
-                board.retire()
+                shm.retire()
                 assert one.ask("worker.is_current()") == "False"
 
     asyncio.run(body())
@@ -175,8 +175,8 @@ def test_is_current_until_the_round_ends(tmp_path: Path) -> None:
 
 def test_nobody_else_may_read_the_board(tmp_path: Path) -> None:
     async def body() -> None:
-        async with a_board(tmp_path, 1) as board:
-            folder = Path(board.path).parent
+        async with a_shm(tmp_path, 1) as shm:
+            folder = Path(shm.path).parent
             assert stat.S_IMODE(folder.stat().st_mode) == 0o700
             for file in folder.iterdir():
                 assert stat.S_IMODE(file.stat().st_mode) == 0o600, file
@@ -197,9 +197,9 @@ GARBAGE = (
 def test_garbage_on_the_bell_is_no_harm(tmp_path: Path, garbage: bytes) -> None:
     async def body() -> None:
         rung: list[None] = []
-        async with a_board(tmp_path, 1) as board:
-            board.on_change = lambda: rung.append(None)
-            fd = os.open(board.bell_path, os.O_WRONLY | os.O_NONBLOCK)
+        async with a_shm(tmp_path, 1) as shm:
+            shm.on_change = lambda: rung.append(None)
+            fd = os.open(shm.wake_up_path, os.O_WRONLY | os.O_NONBLOCK)
             try:
                 left = garbage
                 while left:
@@ -209,29 +209,29 @@ def test_garbage_on_the_bell_is_no_harm(tmp_path: Path, garbage: bytes) -> None:
                         await asyncio.sleep(0)
             finally:
                 os.close(fd)
-            with workers(board, 1) as (one,):
+            with workers(shm, 1) as (one,):
                 await asyncio.sleep(0)
                 rung.clear()
                 one.ask("worker.drain_requested()")
                 await until(lambda: rung)
-                assert board.listeners() == {0}
+                assert shm.listeners() == {0}
 
     asyncio.run(body())
 
 
 def test_garbage_on_the_board_is_no_harm(tmp_path: Path) -> None:
     async def body() -> None:
-        async with a_board(tmp_path, 2) as board:
-            with workers(board, 2):
-                size = os.stat(board.path).st_size
+        async with a_shm(tmp_path, 2) as shm:
+            with workers(shm, 2):
+                size = os.stat(shm.path).st_size
                 for data in (b"\xff" * size, b"\x80" * size, os.urandom(size), b""):
-                    Path(board.path).write_bytes(data)
-                    board.request(BoardRequest.DRAIN, 1)
-                    assert len(board.progress()) == 2
-                    assert board.listeners() <= {0, 1}
-                    assert board.answered() <= {0, 1}
-                    assert len(board.checkpoints()) == 2
-                    texts = await board.dump_stacks(0.1)
+                    Path(shm.path).write_bytes(data)
+                    shm.request(ShmRequest.DRAIN, 1)
+                    assert len(shm.progress()) == 2
+                    assert shm.listeners() <= {0, 1}
+                    assert shm.answered() <= {0, 1}
+                    assert len(shm.checkpoints()) == 2
+                    texts = await shm.dump_stacks(0.1)
                     assert set(texts) == {0, 1}
                     assert all(text.startswith("process ") for text in texts.values())
 
@@ -255,19 +255,19 @@ for line in sys.stdin:
 """
 
     async def body() -> None:
-        async with a_board(tmp_path, 1) as board:
-            with workers(board, 1, program) as (one,):
+        async with a_shm(tmp_path, 1) as shm:
+            with workers(shm, 1, program) as (one,):
                 one.ask("worker.progress(1)")
-                board.request(BoardRequest.DRAIN, 60)
+                shm.request(ShmRequest.DRAIN, 60)
                 # They may know (the one forked sees the request), but are not heard.
                 assert one.ask("children()") == "(11, b'True\\n')"
-                assert board.answered() == frozenset()
-                assert board.listeners() == frozenset()
-                told = board.progress()[0]
+                assert shm.answered() == frozenset()
+                assert shm.listeners() == frozenset()
+                told = shm.progress()[0]
                 assert told is not None
                 assert told.step == 1
                 assert one.ask("worker.checkpoint_saved(2)") == "True"
-                assert board.answered() == {0}
+                assert shm.answered() == {0}
 
     asyncio.run(body())
 
@@ -285,12 +285,12 @@ sys.stdin.read()
 """
 
     async def body() -> None:
-        async with a_board(tmp_path, 1) as board:
-            with workers(board, 1, program) as (one,):
+        async with a_shm(tmp_path, 1) as shm:
+            with workers(shm, 1, program) as (one,):
                 assert one.process.stdout is not None
                 for expected in (5, 6):
                     assert one.process.stdout.readline().strip() == str(expected)
-                told = board.progress()[0]
+                told = shm.progress()[0]
                 assert told is not None
                 assert told.step == 6
 
@@ -316,17 +316,17 @@ busy_in_step()
 
 def test_stacks_of_all_threads_of_a_worker_that_never_yields(tmp_path: Path) -> None:
     async def body() -> None:
-        async with a_board(tmp_path, 2) as board:
-            with workers(board, 2, STUCK) as started:
+        async with a_shm(tmp_path, 2) as shm:
+            with workers(shm, 2, STUCK) as started:
                 for worker in started:
                     assert worker.process.stdout is not None
                     worker.process.stdout.readline()
-                texts = await board.dump_stacks(LIMIT_S)
+                texts = await shm.dump_stacks(LIMIT_S)
                 assert set(texts) == {0, 1}
                 for text in texts.values():
                     assert "busy_in_step" in text
                     assert "waits_for_ever" in text
-                again = await board.dump_stacks(LIMIT_S, [1])
+                again = await shm.dump_stacks(LIMIT_S, [1])
                 assert set(again) == {1}
                 assert again[1].count("busy_in_step") == 1, "only what is new"
                 assert all(worker.process.poll() is None for worker in started)
@@ -338,11 +338,11 @@ def test_a_worker_that_offers_no_stacks_is_not_signalled(tmp_path: Path) -> None
     program = "print(1, flush=True); import time; time.sleep(600)"
 
     async def body() -> None:
-        async with a_board(tmp_path, 1) as board:
-            with workers(board, 1, program) as (one,):
+        async with a_shm(tmp_path, 1) as shm:
+            with workers(shm, 1, program) as (one,):
                 assert one.process.stdout is not None
                 one.process.stdout.readline()
-                texts = await board.dump_stacks()
+                texts = await shm.dump_stacks()
                 assert f"process {one.process.pid} (python" in texts[0]
                 assert one.process.poll() is None
 
@@ -351,16 +351,16 @@ def test_a_worker_that_offers_no_stacks_is_not_signalled(tmp_path: Path) -> None
 
 def test_a_process_of_another_session_is_not_signalled(tmp_path: Path) -> None:
     async def body() -> None:
-        async with a_board(tmp_path, 2) as board:
-            with workers(board, 2) as (first, second):
+        async with a_shm(tmp_path, 2) as shm:
+            with workers(shm, 2) as (first, second):
                 for worker in (first, second):
                     worker.ask("worker.progress(1)")
-                with open(board.path, "r+b") as file:
+                with open(shm.path, "r+b") as file:
                     file.seek(at.WORD_BYTES * (at.first_word(0) + at.OWNER))
                     file.write(pack_word(second.process.pid))
-                texts = await board.dump_stacks(local_ranks=[0])
+                texts = await shm.dump_stacks(local_ranks=[0])
                 assert texts[0].startswith(f"process {first.process.pid} ")
-                assert (Path(board.path).parent / "stacks_1").read_text() == ""
+                assert (Path(shm.path).parent / "stacks_1").read_text() == ""
 
     asyncio.run(body())
 
@@ -374,11 +374,11 @@ os.execv("/bin/sh", ["sh", "-c", "echo 1; sleep 600"])
 """
 
     async def body() -> None:
-        async with a_board(tmp_path, 1) as board:
-            with workers(board, 1, program) as (one,):
+        async with a_shm(tmp_path, 1) as shm:
+            with workers(shm, 1, program) as (one,):
                 assert one.process.stdout is not None
                 one.process.stdout.readline()
-                texts = await board.dump_stacks()
+                texts = await shm.dump_stacks()
                 assert texts[0].startswith("process ")
                 assert one.process.poll() is None
 
@@ -388,14 +388,14 @@ os.execv("/bin/sh", ["sh", "-c", "echo 1; sleep 600"])
 def test_without_a_place_for_it_a_board_is_silent(tmp_path: Path) -> None:
     async def body() -> None:
         for scratch in ("", str(tmp_path / "missing")):
-            board = WorkerBoard.open(scratch, 1, 2)
-            assert board.path == ""
-            board.request(BoardRequest.DRAIN, 1)
-            board.withdraw()
-            board.retire()
-            assert board.progress() == (None, None)
-            assert board.listeners() | board.answered() == frozenset()
-            assert await board.dump_stacks() == {}
-            board.close()
+            shm = WorkerShm.open(scratch, 1, 2)
+            assert shm.path == ""
+            shm.request(ShmRequest.DRAIN, 1)
+            shm.withdraw()
+            shm.retire()
+            assert shm.progress() == (None, None)
+            assert shm.listeners() | shm.answered() == frozenset()
+            assert await shm.dump_stacks() == {}
+            shm.close()
 
     asyncio.run(body())

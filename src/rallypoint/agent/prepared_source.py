@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from rallypoint.agent.environ import common_environ
-from rallypoint.agent.worker_origin import OriginLostError, WorkerOrigin
+from rallypoint.agent.worker_source import SourceLostError, WorkerSource
 from rallypoint.config import WorkerConfig
 from rallypoint.errors import InfrastructureError, RallypointError, UsageError
 from rallypoint.process.guard import Guard
@@ -29,7 +29,7 @@ _SLOW_S = 5.0
 """Imports that take longer are mentioned: somebody may be watching."""
 
 
-class PreparedOrigin(WorkerOrigin):
+class PreparedSource(WorkerSource):
     """Forks workers once `preload` is imported; what they import besides they import themselves."""
 
     adopts_orphans = True
@@ -85,13 +85,13 @@ class PreparedOrigin(WorkerOrigin):
 
     def spawn(self, commands: Sequence[Command], guard: Guard | None) -> list[WorkerProcess]:
         if self._process is None:
-            raise OriginLostError("the prepared process was lost")
+            raise SourceLostError("the prepared process was lost")
         self._reap_orphans()
         try:
             processes = self._process.fork(commands, guard)
         except PreparedProcessLostError as error:
             self._replace()
-            raise OriginLostError(str(error)) from error
+            raise SourceLostError(str(error)) from error
         self._attempts = 0
         self._sessions = {self._process.pid, *(process.pid for process in processes)}
         return processes

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from typing import Any
 
 from msgspec.structs import replace
 
-from rallypoint.agent.elastic_agent import SpecAgent
-from rallypoint.agent.embedded_run import run_processes
-from rallypoint.agent.embedding import Embedding
-from rallypoint.agent.entrypoint import worker_config
+from rallypoint.agent.embedded.elastic_agent import SpecAgent
+from rallypoint.agent.embedded.embedding import Embedding
+from rallypoint.agent.embedded.entrypoint import worker_config
+from rallypoint.agent.embedded.hook_workers import assign_ranks
+from rallypoint.agent.embedded.job_log import JobLog
+from rallypoint.agent.embedded.run import run_processes
+from rallypoint.agent.embedded.worker_spec import WorkerGroup, WorkerSpec, WorkerState
+from rallypoint.agent.environ import WorkerContext
 from rallypoint.agent.job_end import JobEnd
-from rallypoint.agent.job_log import JobLog
-from rallypoint.agent.seated_workers import SeatedWorkers
-from rallypoint.agent.worker_group import WorkerSpec
+from rallypoint.agent.workers import RoundWorkers
 from rallypoint.config import AgentConfig, OutputConfig, OutputMode
+from rallypoint.process.exits import WorkerExit
 
 
 class LocalElasticAgent(SpecAgent):
@@ -61,8 +65,8 @@ class LocalElasticAgent(SpecAgent):
         )
 
     def _run_job(self, config: AgentConfig, embedding: Embedding, log: JobLog) -> JobEnd:
-        def seated(*given: Any) -> SeatedWorkers:
-            workers, handler = SeatedWorkers(*given), embedding.handler
+        def seated(*given: Any) -> GroupWorkers:
+            workers, handler = GroupWorkers(*given), embedding.handler
             workers.group = self._worker_group
             workers.group.store = handler.store if handler is not None else None
             return workers
@@ -70,3 +74,36 @@ class LocalElasticAgent(SpecAgent):
         embedding.round_workers = seated
         config = replace(config, workers=self._workers, output=self._output)
         return run_processes(config, log, embedding)
+
+
+class GroupWorkers(RoundWorkers):
+    """`RoundWorkers` of `group`, which is to be set before `start`. A worker's id is its pid."""
+
+    group: WorkerGroup
+
+    def start(
+        self,
+        context: Callable[[int, str], WorkerContext],
+        on_started: Callable[[], None],
+    ) -> None:
+        def note() -> None:
+            for worker, pid in zip(self.group.workers, self.pids, strict=True):
+                worker.id = pid
+            self.group.state = WorkerState.HEALTHY
+            on_started()
+
+        assign_ranks(self.group, context)
+        super().start(context, note)
+
+    def clear(self) -> None:
+        if WorkerState.is_running(self.group.state):
+            self.group.state = WorkerState.STOPPED
+        super().clear()
+
+    def _exited(self, local_rank: int, outcome: WorkerExit) -> None:
+        super()._exited(local_rank, outcome)
+        if self.group.state is WorkerState.HEALTHY:
+            if not outcome.succeeded:
+                self.group.state = WorkerState.FAILED
+            elif len(self._outcomes) == len(self.pids):
+                self.group.state = WorkerState.SUCCEEDED

@@ -7,7 +7,7 @@ import threading
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from rallypoint.worker.place import Context, context
+from rallypoint.worker.environ import Context, context
 
 if TYPE_CHECKING:
     from rallypoint.store.store import Store

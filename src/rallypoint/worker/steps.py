@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from time import monotonic_ns
 
-from rallypoint.wire import board_words as at
-from rallypoint.worker.seat import own_seat
+from rallypoint.wire import shm_words as at
+from rallypoint.worker.shm import own_shm
 
 _STEP, _PROGRESS_AT = at.STEP, at.PROGRESS_AT
 _slot: memoryview | None = None
@@ -32,14 +32,14 @@ def progress(step: int) -> None:
 
 def _begin(step: int) -> None:
     global _slot
-    found = own_seat()
+    found = own_shm()
     if found is None or found.slot is None:
         return
     found.offer_stacks()
     found.slot[_STEP] = _whole(step)
     found.slot[_PROGRESS_AT] = monotonic_ns()
     _slot = found.slot
-    found.ring("progress")
+    found.notify("progress")
 
 
 def _whole(step: float) -> int:

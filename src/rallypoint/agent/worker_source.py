@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from rallypoint.agent.environ import worker_argv
 from rallypoint.config import StartMethod, WorkerConfig
-from rallypoint.errors import InfrastructureError, RallypointError
+from rallypoint.errors import InfrastructureError, RallypointError, UsageError
 from rallypoint.process import titles
 from rallypoint.process.guard import Guard
 from rallypoint.process.logs.worker_output import WorkerOutput
+from rallypoint.process.prepared import command_line
 from rallypoint.process.prepared.result_files import ResultFiles
 from rallypoint.process.spawn import Command, WorkerProcess, spawn_workers
+from rallypoint.process.syscalls import open_fds
 
 if TYPE_CHECKING:
     from rallypoint.process.prepared.calls import PickledCall
 
 
-class OriginLostError(InfrastructureError):
+class SourceLostError(InfrastructureError):
     """What workers come from has just died; no worker of the batch is left. It is being replaced:
     wait until it is ready, then try again."""
 
 
-class WorkerOrigin:
+class WorkerSource:
     """Execs every worker. For the life of an agent: it serves every round.
 
     A life: `start` before the loop runs, `watch` in it, `unwatch`, `close`. `cpus`: by local rank,
@@ -114,16 +121,67 @@ class WorkerOrigin:
             self._calls.pop().close()
 
 
-def make_origin(config: WorkerConfig, cpus: Sequence[frozenset[int]] = ()) -> WorkerOrigin:
+class ForkingSource(WorkerSource):
+    """Forks the caller. Descriptors that were open before the agent are the workers' too.
+
+    What it has imported and made is theirs as well. The risks are the caller's: a lock that another
+    thread holds at that moment stays locked in the worker, and CUDA can't be used in it once the
+    caller has.
+    """
+
+    def __init__(self, config: WorkerConfig, cpus: Sequence[frozenset[int]] = ()) -> None:
+        super().__init__(config, cpus)
+        self._callers_fds = open_fds()
+        if config.function is None and not _runs_here(config):
+            raise UsageError(
+                f"start method fork: {' '.join(config.argv[:2])} is no script or module for "
+                f"{sys.executable}"
+            )
+
+    def command(
+        self,
+        local_rank: int,
+        environ: Mapping[str, str],
+        output: WorkerOutput,
+        results: ResultFiles,
+    ) -> Command:
+        from rallypoint.process.prepared import bootstrap
+
+        _flush()
+        call = self._config.function
+        command = super().command(local_rank, environ, output, results)
+        if call is None:
+            return replace(command, body=partial(bootstrap.run_command, command.argv, environ))
+        args, result_fd = call.args[local_rank], results.open(local_rank)
+        return replace(
+            command,
+            pass_fds=(result_fd, *self._callers_fds),
+            body=partial(bootstrap.run_call, call.function, args, result_fd, environ),
+        )
+
+
+def make_source(config: WorkerConfig, cpus: Sequence[frozenset[int]] = ()) -> WorkerSource:
     """By the start method. Raises UsageError for what can't be started that way."""
     match config.method:
         case StartMethod.FORKSERVER:
-            from rallypoint.agent.prepared_origin import PreparedOrigin
+            from rallypoint.agent.prepared_source import PreparedSource
 
-            return PreparedOrigin(config, cpus)
+            return PreparedSource(config, cpus)
         case StartMethod.FORK:
-            from rallypoint.agent.forking_origin import ForkingOrigin
-
-            return ForkingOrigin(config, cpus)
+            return ForkingSource(config, cpus)
         case StartMethod.SPAWN:
-            return WorkerOrigin(config, cpus)
+            return WorkerSource(config, cpus)
+
+
+def _flush() -> None:
+    """What the caller has printed and not yet written would be written by every worker, too."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (AttributeError, OSError, ValueError):
+            continue  # None, closed, or broken: there is nothing to write twice
+
+
+def _runs_here(config: WorkerConfig) -> bool:
+    line = command_line.parse(config.argv)
+    return line is not None and os.path.realpath(line.python) == os.path.realpath(sys.executable)

@@ -1,4 +1,4 @@
-"""The board of one node's round: what its agent and its workers tell each other. Pure.
+"""The memory that the agent and the workers of one node share in a round. Pure.
 
 One small file that all of them map. Every field is one aligned word of 8 bytes in the byte order of
 the machine, which its processors read and write whole: so there are no locks and no torn values.
@@ -9,6 +9,8 @@ worker runs a user's code, so whatever stands in a slot is possible, and none of
     slot     owner, listens, step, progress at, answered, checkpoint step, stacks, holds; per worker
 
 A request is one word, its number above its kind, so that both are read as they belong together.
+
+Lines come through the wake-up pipe beside it, which several workers write to.
 """
 
 from __future__ import annotations
@@ -18,14 +20,14 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
-from rallypoint.wire import board_words as at
+from rallypoint.wire import shm_words as at
 
 _HEADER = struct.Struct(f"={at.HEADER_WORDS}q")
 _SLOT = struct.Struct(f"={at.SLOT_WORDS}q")
 _WORD = struct.Struct("=q")
 
 
-class BoardRequest(IntEnum):
+class ShmRequest(IntEnum):
     """What an agent asks its workers to take a checkpoint for."""
 
     NONE = at.NONE
@@ -41,7 +43,7 @@ class Header(NamedTuple):
     workers: int
     current: bool
     number: int
-    kind: BoardRequest
+    kind: ShmRequest
     deadline_ns: int
 
 
@@ -61,10 +63,10 @@ class Slot(NamedTuple):
 EMPTY_SLOT = Slot(0, False, 0, 0, 0, 0, 0, False)
 
 
-def fresh_board(workers: int, agent_pid: int = 0) -> bytes:
-    """A board of a round that goes on, without a request, of workers that have said nothing."""
+def fresh_shm(workers: int, agent_pid: int = 0) -> bytes:
+    """For a round that goes on, without a request, and workers that have written nothing."""
     header = _HEADER.pack(at.MAGIC, at.VERSION, workers, 1, 0, 0, 0, agent_pid)
-    return header + bytes(at.board_bytes(workers) - len(header))
+    return header + bytes(at.shm_bytes(workers) - len(header))
 
 
 def pack_word(value: int) -> bytes:
@@ -72,36 +74,36 @@ def pack_word(value: int) -> bytes:
     return _WORD.pack(value)
 
 
-def pack_request(number: int, kind: BoardRequest) -> int:
+def pack_request(number: int, kind: ShmRequest) -> int:
     """The request as a word. Numbers count from 1; a withdrawn request keeps its number."""
     return number << at.KIND_BITS | kind
 
 
-def split_request(word: int) -> tuple[int, BoardRequest]:
+def split_request(word: int) -> tuple[int, ShmRequest]:
     """The number and the kind; a kind of a later version is taken for the strictest known one."""
     kind = word & at.KIND_MASK
-    known = BoardRequest(kind) if kind <= BoardRequest.GROWTH else BoardRequest.DRAIN
+    known = ShmRequest(kind) if kind <= ShmRequest.GROWTH else ShmRequest.DRAIN
     return word >> at.KIND_BITS, known
 
 
-def parse_header(board: bytes) -> Header | None:
-    """What the agent says, or None when this is no board of this version."""
-    if len(board) < _HEADER.size:
+def parse_header(shm: bytes) -> Header | None:
+    """What the agent says, or None when this is no shared memory of this version."""
+    if len(shm) < _HEADER.size:
         return None
-    magic, version, workers, current, request, deadline, *_ = _HEADER.unpack_from(board)
-    if (magic, version) != (at.MAGIC, at.VERSION) or len(board) < at.board_bytes(max(workers, 0)):
+    magic, version, workers, current, request, deadline, *_ = _HEADER.unpack_from(shm)
+    if (magic, version) != (at.MAGIC, at.VERSION) or len(shm) < at.shm_bytes(max(workers, 0)):
         return None
     return Header(workers, current == 1, *split_request(request), deadline)
 
 
-def parse_slots(board: bytes, workers: int) -> Sequence[Slot]:
+def parse_slots(shm: bytes, workers: int) -> Sequence[Slot]:
     """What each worker says; empty slots where the file was cut off."""
-    whole = board.ljust(at.board_bytes(workers), b"\0")
+    whole = shm.ljust(at.shm_bytes(workers), b"\0")
     return [_slot(whole, local_rank) for local_rank in range(workers)]
 
 
-def _slot(board: bytes, local_rank: int) -> Slot:
-    words = _SLOT.unpack_from(board, at.WORD_BYTES * at.first_word(local_rank))
+def _slot(shm: bytes, local_rank: int) -> Slot:
+    words = _SLOT.unpack_from(shm, at.WORD_BYTES * at.first_word(local_rank))
     step, progress_at_ns, answered, checkpoint, stacks = words[at.STEP : at.STACKS + 1]
     return Slot(
         words[at.OWNER],
@@ -113,3 +115,21 @@ def _slot(board: bytes, local_rank: int) -> Slot:
         stacks,
         words[at.HOLDS] == 1,
     )
+
+
+MAX_LINE_BYTES = 4096
+"""PIPE_BUF: a longer line might be torn by another writer's."""
+
+
+class LineSplitter:
+    """Cuts what comes through a pipe into lines. Of what is too long for a line only the end may
+    come out: whoever writes such a thing costs the writers after him nothing."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The lines that are complete now, without their ends."""
+        *lines, rest = (self._rest + data).split(b"\n")
+        self._rest = rest if len(rest) <= MAX_LINE_BYTES else b""
+        return lines

@@ -1,10 +1,13 @@
-"""The agent's side of the board (`wire/board.py`): what it asks its workers, and what they say.
+"""The agent's side of the memory that it shares with its workers (`wire/shm.py`).
 
-The board, its bell and the files of the stacks lie in a directory of the round's own, on storage of
-this node. The agent reads the file rather than maps it: a worker that cuts it off must not end the
-agent by a SIGBUS.
+The shared memory is one file of a round, in a directory beside its wake-up pipe and the files of
+the stacks, on storage of this node. The agent reads the file rather than maps it: a worker that
+truncates it must not end the agent by a SIGBUS. Where no directory can be made, requests reach no
+worker and nothing is read: that is no reason not to run.
 
-Where no directory can be made, a board says nothing and asks in vain: that is no reason not to run.
+The wake-up pipe is a named pipe of lines. Workers write what they like: a line is at most PIPE_BUF
+bytes, so that it arrives whole, and what is longer is no line. A worker that floods the pipe gets
+a bounded share of each turn of the loop, so that it delays no heartbeat.
 """
 
 from __future__ import annotations
@@ -18,14 +21,13 @@ from functools import partial
 
 from msgspec import Struct
 
-from rallypoint.agent.bell import LinePipe
-from rallypoint.files import safe_open
+from rallypoint.files import make_pipe, safe_open
 from rallypoint.observe.faults import Faults
-from rallypoint.wire import board as layout
-from rallypoint.wire import board_words as at
-from rallypoint.wire.board import BoardRequest, Slot
+from rallypoint.wire import shm as layout
+from rallypoint.wire import shm_words as at
+from rallypoint.wire.shm import LineSplitter, ShmRequest, Slot
 
-BOARD_NAME, BELL_NAME = "board", "bell"
+SHM_NAME, WAKE_UP_NAME = "board", "bell"
 
 
 class Progress(Struct, frozen=True):
@@ -36,12 +38,12 @@ class Progress(Struct, frozen=True):
 
 
 def stacks_name(local_rank: int) -> str:
-    """The file beside the board to which this worker writes its stacks."""
+    """The file beside the shared memory to which this worker writes its stacks."""
     return f"stacks_{local_rank}"
 
 
-class WorkerBoard:
-    """The board of one round: made by `open`, ended by `close`. For the loop's thread.
+class WorkerShm:
+    """the shared memory of one round: made by `open`, ended by `close`. For the loop's thread.
 
     `on_change` is called when a worker has begun to listen, made its first progress, or saved a
     checkpoint, and sometimes for nothing. `on_timer` gets each line that is a request of a timer.
@@ -49,8 +51,8 @@ class WorkerBoard:
 
     def __init__(self, folder: str, fd: int, workers: int) -> None:
         self._folder, self._fd, self._workers = folder, fd, workers
-        self._bell: LinePipe | None = None
-        self._number, self._kind = 0, BoardRequest.NONE
+        self._wake_up_pipe: LinePipe | None = None
+        self._number, self._kind = 0, ShmRequest.NONE
         self.pids: Sequence[int] = ()
         """Of the workers, by local rank, once they run."""
         self.on_change: Callable[[], None] = _nothing
@@ -62,41 +64,41 @@ class WorkerBoard:
         self._watchers: list[Callable[[], None]] = []
 
     @classmethod
-    def open(cls, scratch: str, round_number: int, workers: int) -> WorkerBoard:
-        """Make the board of a round in this agent's directory `scratch`; none when that is empty
-        or can't be written."""
+    def open(cls, scratch: str, round_number: int, workers: int) -> WorkerShm:
+        """Make the shared memory of a round in this agent's directory `scratch`; none when that is
+        empty or can't be written."""
         if not scratch:
             return cls.silent(workers)
         folder = os.path.join(scratch, f"round_{round_number}")
-        board = cls(folder, -1, workers)
+        shm = cls(folder, -1, workers)
         try:
             os.mkdir(folder, 0o700)
-            board._make()
+            shm._make()
         except OSError:
-            board.close()
+            shm.close()
             return cls.silent(workers)
-        return board
+        return shm
 
     @classmethod
-    def silent(cls, workers: int) -> WorkerBoard:
-        """A board on which nobody ever says anything."""
+    def silent(cls, workers: int) -> WorkerShm:
+        """Shared memory on which nobody ever says anything."""
         return cls("", -1, workers)
 
     @property
     def path(self) -> str:
-        """For RALLYPOINT_BOARD; empty without a board."""
-        return os.path.join(self._folder, BOARD_NAME) if self._folder else ""
+        """For RALLYPOINT_BOARD; empty without shared memory."""
+        return os.path.join(self._folder, SHM_NAME) if self._folder else ""
 
     @property
-    def bell_path(self) -> str:
-        """The named pipe beside it; empty without a board."""
-        return os.path.join(self._folder, BELL_NAME) if self._folder else ""
+    def wake_up_path(self) -> str:
+        """The named pipe beside it; empty without shared memory."""
+        return os.path.join(self._folder, WAKE_UP_NAME) if self._folder else ""
 
     def watch(self, changed: Callable[[], None]) -> None:
         """Call this too whenever `on_change` is called."""
         self._watchers.append(changed)
 
-    def request(self, kind: BoardRequest, deadline_s: float) -> None:
+    def request(self, kind: ShmRequest, deadline_s: float) -> None:
         """Ask all local workers for a checkpoint, to be saved within so many seconds.
 
         A second request of the same kind only moves the deadline: who has answered, has.
@@ -109,8 +111,8 @@ class WorkerBoard:
 
     def withdraw(self) -> None:
         """Ask for nothing any more."""
-        self._kind = BoardRequest.NONE
-        self._write(at.REQUEST, layout.pack_request(self._number, BoardRequest.NONE))
+        self._kind = ShmRequest.NONE
+        self._write(at.REQUEST, layout.pack_request(self._number, ShmRequest.NONE))
         self._write(at.DEADLINE, 0)
 
     def hold(self, until_s: float) -> None:
@@ -128,7 +130,7 @@ class WorkerBoard:
 
     def answered(self) -> frozenset[int]:
         """Local ranks that have saved a checkpoint since the request."""
-        if self._kind is BoardRequest.NONE:
+        if self._kind is ShmRequest.NONE:
             return frozenset()
         return self._ranks(lambda slot: slot.answered == self._number)
 
@@ -166,8 +168,8 @@ class WorkerBoard:
 
     def close(self) -> None:
         """Remove all of it. Safe to call again."""
-        if self._bell is not None:
-            self._bell.close()
+        if self._wake_up_pipe is not None:
+            self._wake_up_pipe.close()
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -177,12 +179,12 @@ class WorkerBoard:
     def _make(self) -> None:
         path = self.path
         self._fd = safe_open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
-        fresh = layout.fresh_board(self._workers, os.getpid())
+        fresh = layout.fresh_shm(self._workers, os.getpid())
         if os.write(self._fd, fresh) != len(fresh):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
-        self._bell = LinePipe(self.bell_path, self._rang)
+        self._wake_up_pipe = LinePipe(self.wake_up_path, self._woken)
 
-    def _rang(self, lines: list[bytes]) -> None:
+    def _woken(self, lines: list[bytes]) -> None:
         for line in lines:
             if line.startswith(b"{"):
                 self.on_timer(line)
@@ -203,7 +205,7 @@ class WorkerBoard:
     def _slots(self) -> Sequence[Slot]:
         data = b""
         if self._fd >= 0:
-            data = os.pread(self._fd, at.board_bytes(self._workers), 0)
+            data = os.pread(self._fd, at.shm_bytes(self._workers), 0)
         return layout.parse_slots(data, self._workers)
 
     def _write(self, word: int, value: int) -> None:
@@ -236,3 +238,40 @@ def _nothing() -> None:
 
 def _ignore(_line: object) -> None:
     """Until somebody wants to have it."""
+
+
+READ_BYTES = 65536
+
+
+class LinePipe:
+    """Made at `path` with mode 0600; `on_lines` gets each batch of whole lines, from the loop.
+
+    Raises OSError when it can't be made.
+    """
+
+    def __init__(self, path: str, on_lines: Callable[[list[bytes]], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._path, self._on_lines = path, on_lines
+        self._splitter = LineSplitter()
+        self._fd = make_pipe(path)
+        self._loop.add_reader(self._fd, self._read)
+
+    def close(self) -> None:
+        """Remove the pipe. Safe to call again."""
+        if self._fd < 0:
+            return
+        self._loop.remove_reader(self._fd)
+        os.close(self._fd)
+        self._fd = -1
+        try:
+            os.unlink(self._path)
+        except OSError:
+            pass  # A worker was faster.
+
+    def _read(self) -> None:
+        try:
+            data = os.read(self._fd, READ_BYTES)
+        except BlockingIOError:
+            return
+        if lines := self._splitter.feed(data):
+            self._on_lines(lines)

@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 
-from rallypoint.agent.board import WorkerBoard
+from rallypoint.agent.worker_shm import WorkerShm
 from rallypoint.config import AgentConfig
 from rallypoint.core import hang
 from rallypoint.core.group_events import Exit
@@ -42,23 +42,23 @@ class HangWatch:
         self._loop = asyncio.get_running_loop()
         self._stamp: Stamp | None = None
         self._assignment: Assignment | None = None
-        self._board: WorkerBoard | None = None
+        self._shm: WorkerShm | None = None
         self._ended: set[int] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._collecting: asyncio.Task[None] | None = None
         self._folder = ""
 
-    def begin(self, stamp: Stamp, assignment: Assignment, board: WorkerBoard) -> None:
+    def begin(self, stamp: Stamp, assignment: Assignment, shm: WorkerShm) -> None:
         """Workers of a round run."""
         self.end()
-        self._stamp, self._assignment, self._board = stamp, assignment, board
+        self._stamp, self._assignment, self._shm = stamp, assignment, shm
         self._ended = set()
         if self._timeout_s:
-            board.watch(self._changed)
+            shm.watch(self._changed)
 
     def end(self) -> None:
         """They are being stopped, or have gone."""
-        self._stamp = self._assignment = self._board = None
+        self._stamp = self._assignment = self._shm = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -83,10 +83,10 @@ class HangWatch:
 
     def _paces(self) -> list[Pace]:
         try:
-            told = enumerate(self._board.progress() if self._board is not None else ())
+            told = enumerate(self._shm.progress() if self._shm is not None else ())
         except Exception as error:
-            assert self._board is not None
-            self._board.faults.note("the workers' progress can't be read", error)
+            assert self._shm is not None
+            self._shm.faults.note("the workers' progress can't be read", error)
             return []
         return [
             Pace(rank, progress.step, progress.age_s)
@@ -95,7 +95,7 @@ class HangWatch:
         ]
 
     def _changed(self) -> None:
-        """Progress itself rings no bell, but the first one does: from then on, time tells."""
+        """Only the first progress report wakes the agent; after that it looks at intervals."""
         if self._timer is None:
             self._arm()
 
@@ -109,19 +109,19 @@ class HangWatch:
             self._report(m.HangSuspected(self._stamp))
 
     async def _collect(self, message: m.CollectStacks) -> None:
-        stamp, board, assignment = self._stamp, self._board, self._assignment
+        stamp, shm, assignment = self._stamp, self._shm, self._assignment
         behind: Behind | None = None
         paces = self._paces()
-        if board is not None and assignment is not None and stamp == message.stamp:
+        if shm is not None and assignment is not None and stamp == message.stamp:
             try:
-                stacks = await board.dump_stacks(DUMP_S)
+                stacks = await shm.dump_stacks(DUMP_S)
             except Exception as error:
-                board.faults.note("the workers' stacks can't be taken", error)
+                shm.faults.note("the workers' stacks can't be taken", error)
                 stacks = {}
             path = self._keep(assignment, stacks, paces)
             worst = hang.most_behind(paces, self._timeout_s)
             if worst is not None:
-                failure = self._failure(assignment, board, worst, stacks, path)
+                failure = self._failure(assignment, shm, worst, stacks, path)
                 behind = Behind(failure, worst.step, worst.silent_s)
         furthest = max((pace.step for pace in paces), default=-1)
         self._report(m.StacksCollected(message.stamp, message.number, behind, furthest))
@@ -129,7 +129,7 @@ class HangWatch:
     def _failure(
         self,
         assignment: Assignment,
-        board: WorkerBoard,
+        shm: WorkerShm,
         pace: Pace,
         stacks: Mapping[int, str],
         path: str,
@@ -139,7 +139,7 @@ class HangWatch:
             local_rank=rank,
             rank=assignment.base_rank + rank,
             role=self._config.workers.role,
-            pid=board.pids[rank],
+            pid=shm.pids[rank],
             exit_code=None,
             signal=None,
             age_s=0.0,

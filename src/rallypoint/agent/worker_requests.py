@@ -1,11 +1,11 @@
-"""What this agent and its workers say to each other by the board of a round, besides timers."""
+"""What the job asks of the workers of this node: checkpoints, and the stacks of those that hang."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from rallypoint.agent.checkpoints import Checkpoints
-from rallypoint.agent.hang_watch import HangWatch
+from rallypoint.agent.checkpoint import Checkpoints
+from rallypoint.agent.hang import HangWatch
 from rallypoint.agent.node_workers import NodeWorkers
 from rallypoint.config import AgentConfig
 from rallypoint.core.group_events import Exit
@@ -13,7 +13,7 @@ from rallypoint.core.model import Assignment, Stamp
 from rallypoint.wire import messages as m
 
 
-class BoardTalk:
+class WorkerRequests:
     """One agent's. `begin` with each round's workers, `end` when they have gone."""
 
     def __init__(
@@ -31,8 +31,8 @@ class BoardTalk:
         """Workers of a round run."""
         assert stamp is not None
         assert assignment is not None
-        self._checkpoints.begin(stamp, workers.board, workers.notify)
-        self._hangs.begin(stamp, assignment, workers.board)
+        self._checkpoints.begin(stamp, workers.shm, workers.notify)
+        self._hangs.begin(stamp, assignment, workers.shm)
 
     def end(self) -> None:
         """They have gone."""
