@@ -9,7 +9,7 @@ SETUP := $(VENV)/.ready
 # The demo needs less than the tests: it installs its own set only where theirs is not there.
 DEMO_SETUP := $(if $(wildcard $(SETUP)),$(SETUP),$(VENV)/.ready-demo)
 
-.PHONY: test lint types unit fault demo bench versions fuzz clean
+.PHONY: test lint types unit matrix coverage fault demo bench versions fuzz dist clean
 
 test: lint types unit
 
@@ -23,6 +23,23 @@ types: $(SETUP)
 # Most tests wait for processes rather than compute: more of them than cores.
 unit: $(SETUP)
 	$(BIN)/python -m pytest -n 3 --dist loadfile -rs -m "not fault or quick"
+
+# The tests on each Python from 3.11 to 3.14 that is found; says which were not.
+matrix:
+	$(PYTHON) tools/matrix.py
+
+# A report, not a gate: a failing test does not keep it from being printed.
+coverage: $(VENV)/.ready-coverage
+	rm -rf .coverage-data
+	mkdir .coverage-data
+	-$(BIN)/coverage run -m pytest -n 3 --dist loadfile -m "not fault or quick"
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage html --quiet
+	$(BIN)/coverage report
+
+# An sdist and a wheel, in dist/.
+dist: $(VENV)/.ready-build
+	$(BIN)/python -m build
 
 # Jobs on networks that fail: needs root and network namespaces, else each test says why it is skipped.
 fault: $(SETUP)
@@ -60,9 +77,15 @@ $(VENV)/.ready-demo: pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[demo]'
 	touch $@
 
-$(VENV)/.ready-fuzz: $(SETUP)
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[fuzz]'
+# What the tests of tests/unit need, for a Python without torch.
+$(VENV)/.ready-unit: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[unit]'
+	touch $@
+
+$(VENV)/.ready-%: $(SETUP)
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[$*]'
 	touch $@
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis .demo .fuzz
+	rm -rf $(VENV) .matrix .mypy_cache .ruff_cache .hypothesis .demo .fuzz .coverage-data dist
