@@ -57,17 +57,17 @@ import msgspec
 
 from rallypoint.core import job
 from rallypoint.core import job_events as j
-from rallypoint.core.events import (
-    ExpelNode,
-    NodeJoined,
-    NodeLeft,
-    NodeSucceeded,
-    RefuseNode,
-    TimerEnded,
-    WorkersFinishing,
-)
+from rallypoint.core import messages as m
+from rallypoint.core.events import NodeJoined, RefuseNode, TimerEnded
 from rallypoint.core.hang import Behind
-from rallypoint.core.model import Assignment, Candidate, NodeRef, SharedSettings, WorkerFailure
+from rallypoint.core.model import (
+    Assignment,
+    Candidate,
+    NodeRef,
+    SharedSettings,
+    Stamp,
+    WorkerFailure,
+)
 from rallypoint.testing.clock import VirtualTimers
 
 Options = dict[str, str]
@@ -89,7 +89,7 @@ class Scenario:
         self._listens: set[str] = set()
         self._leaving: set[NodeRef] = set()
         self._inquiry = 0
-        self._asked: dict[str, j.WantCheckpoint] = {}
+        self._asked: dict[str, m.CheckpointWanted] = {}
         self._answers: deque[tuple[str, j.JobEvent]] = deque()
         self._trace: list[str] = []
 
@@ -165,50 +165,53 @@ class Scenario:
 
     def _report(self, name: str, node: str, options: Options) -> j.JobEvent:
         ref, at = self._ref(node), self._timers.now_s
-        assigned = self._assigned.get(node)
-        round_ = assigned.round if assigned else 0
         unknown = sorted(options.keys() - set(_REPORTS[name]))
         if unknown:
             raise ValueError(f"`{name}` has no option {unknown[0]!r}")
+        if name == "back":
+            return self._joined(ref)
+        if name == "lose":
+            silent_s = float(options.get("silent", "0"))
+            why = f"silent for {silent_s:g} s" if silent_s else "its session ended"
+            return j.SessionLost(ref, why, at - silent_s)
+        return m.FromNode(ref, self._message(name, ref, options))
+
+    def _message(self, name: str, ref: NodeRef, options: Options) -> m.Report:
+        assigned = self._assigned.get(ref.node_id)
+        stamp = job.stamp(self._the_job, assigned.round if assigned else 0)
         match name:
-            case "back":
-                return self._joined(ref)
             case "fail":
                 base = assigned.base_rank if assigned else 0
                 role = self._candidates[ref].role
-                return j.NodeFailed(ref, round_, (_failure(options, base, role),))
+                return m.Failed(stamp, (_failure(options, base, role),))
             case "helper-dies":
-                text = f"the process of the round store was killed by SIGKILL on node {node}"
-                return j.HelperDied(ref, round_, text)
+                text = f"the process of the round store was killed by SIGKILL on node {ref}"
+                return m.HelperDied(stamp, text)
             case "finishing":
-                return WorkersFinishing(round_, ref)
+                return m.Finishing(stamp)
             case "succeed":
-                return NodeSucceeded(ref, round_)
-            case "lose":
-                silent_s = float(options.get("silent", "0"))
-                why = f"silent for {silent_s:g} s" if silent_s else "its session ended"
-                return j.SessionLost(ref, why, at - silent_s)
+                return m.Succeeded(stamp)
             case "drain":
                 self._leaving.add(ref)
                 notice_s, hosts = float(options.get("notice", "0")), "hosts" in options
-                return j.NodeDrains(ref, "SIGTERM", int(signal.SIGTERM), notice_s, hosts)
+                return m.Drain("SIGTERM", int(signal.SIGTERM), hosts, notice_s)
             case "hangs":
-                return j.HangSuspected(ref, round_)
+                return m.HangSuspected(stamp)
             case "behind":
                 step, silent_s = int(options.get("step", "-1")), float(options.get("silent", "0"))
                 failure = _failure(options, assigned.base_rank if assigned else 0, "worker")
                 failure = msgspec.structs.replace(failure, exit_code=None)
                 behind = Behind(failure, step, silent_s) if "silent" in options else None
                 furthest = int(options.get("furthest", step))
-                return j.StacksCollected(ref, self._inquiry, behind, furthest)
+                return m.StacksCollected(stamp, self._inquiry, behind, furthest)
             case "saved":
-                asked = self._asked[node]
+                asked = self._asked[ref.node_id]
                 failed = "failed" in options
-                return j.CheckpointAnswered(ref, asked.round, asked.number, True, failed)
+                return m.CheckpointAnswered(asked.stamp, asked.number, True, failed)
             case "cancel":
-                return j.JobCancelled(ref, "SIGINT", int(signal.SIGINT))
+                return m.Cancel("SIGINT", int(signal.SIGINT))
             case _:
-                return NodeLeft(ref)
+                return m.Leave()
 
     def _tick(self, seconds: float) -> None:
         end_s = self._timers.now_s + seconds
@@ -232,37 +235,8 @@ class Scenario:
         match effect:
             case j.Record(_, text):
                 self._trace.append(f"* {text}")
-            case j.Assign(ref, assignment):
-                self._assigned[ref.node_id] = assignment
-                self._tell(ref, _assignment(assignment, self._candidates[ref].workers))
-                if assignment.enrol and ref.node_id not in self._unready:
-                    self._answers.append(self._enrol(ref, assignment))
-            case j.StartWorkers(ref, round_):
-                self._tell(ref, f"start the workers of round {round_}")
-            case j.StopWorkers(ref, round_, reason):
-                self._tell(ref, f"stop the workers of round {round_}: {reason.text}")
-                if ref.node_id not in self._slow and ref not in self._leaving:
-                    self._answers.append((f"{ref} -> stopped, joins again", self._joined(ref)))
-            case j.WantCheckpoint(ref, round_, number, kind, reason, left_s):
-                hurry = "" if left_s is None else f", {left_s:g} s left"
-                self._tell(ref, f"save a checkpoint ({kind.value}): {reason}{hurry}")
-                self._asked[ref.node_id] = effect
-                if ref.node_id not in self._listens:
-                    answer = j.CheckpointAnswered(ref, round_, number, listens=False)
-                    self._answers.append((f"{ref} -> nobody listens", answer))
-            case j.CollectStacks(ref):
-                self._tell(ref, "tell what the workers do")
-                self._inquiry = effect.number
-            case j.DropCheckpoint(ref):
-                self._tell(ref, "no checkpoint is wanted any more")
-            case j.LeaveNow(ref):
-                self._tell(ref, "leave")
-            case j.GiveVerdict(ref, verdict):
-                self._tell(ref, f"the job {verdict.outcome.value}: {verdict.text}")
-            case ExpelNode(ref, why, final):
-                self._tell(ref, f"expelled{' for good' if final else ''}: {why}")
-                if not final and ref.node_id not in self._slow:
-                    self._answers.append((f"{ref} -> joins again", self._joined(ref)))
+            case m.ToNode(ref, message):
+                self._ordered(ref, message)
             case RefuseNode(ref, differences):
                 told = [
                     f"{name} is {job} in the job, {node} here" for name, job, node in differences
@@ -271,12 +245,51 @@ class Scenario:
             case _:
                 assert_never(effect)
 
-    def _enrol(self, ref: NodeRef, assignment: Assignment) -> tuple[str, j.JobEvent]:
+    def _ordered(self, ref: NodeRef, order: m.Order) -> None:
+        match order:
+            case m.Assigned(stamp, assignment):
+                self._assigned[ref.node_id] = assignment
+                self._tell(ref, _assignment(assignment, self._candidates[ref].workers))
+                if assignment.enrol and ref.node_id not in self._unready:
+                    self._answers.append(self._enrol(ref, stamp, assignment))
+            case m.StartNow(stamp):
+                self._tell(ref, f"start the workers of round {stamp.round}")
+            case m.StopNow(stamp, reason):
+                self._tell(ref, f"stop the workers of round {stamp.round}: {reason.text}")
+                if ref.node_id not in self._slow and ref not in self._leaving:
+                    self._answers.append((f"{ref} -> stopped, joins again", self._joined(ref)))
+            case m.CheckpointWanted(stamp, number, kind, reason, left_s):
+                hurry = "" if left_s is None else f", {left_s:g} s left"
+                self._tell(ref, f"save a checkpoint ({kind.value}): {reason}{hurry}")
+                self._asked[ref.node_id] = order
+                if ref.node_id not in self._listens:
+                    answer = m.CheckpointAnswered(stamp, number, listens=False)
+                    self._answers.append((f"{ref} -> nobody listens", m.FromNode(ref, answer)))
+            case m.CollectStacks(_, number):
+                self._tell(ref, "tell what the workers do")
+                self._inquiry = number
+            case m.CheckpointNotWanted():
+                self._tell(ref, "no checkpoint is wanted any more")
+            case m.LeaveNow():
+                self._tell(ref, "leave")
+            case m.Ended(_, verdict):
+                self._tell(ref, f"the job {verdict.outcome.value}: {verdict.text}")
+            case m.Expelled(_, why, final):
+                self._tell(ref, f"expelled{' for good' if final else ''}: {why}")
+                if not final and ref.node_id not in self._slow:
+                    self._answers.append((f"{ref} -> joins again", self._joined(ref)))
+            case m.DrainWanted(_, why):
+                self._tell(ref, f"drain: {why}")
+            case _:
+                assert_never(order)
+
+    def _enrol(self, ref: NodeRef, stamp: Stamp, assignment: Assignment) -> tuple[str, j.JobEvent]:
         host = assignment.master_addr
         if (ref.node_id, host) in self._cut:
-            failed = j.EnrolmentFailed(ref, assignment.round, f"no answer from {host}:29500")
-            return f"{ref} -> no answer from the round store of {host}", failed
-        return f"{ref} -> enrolled", j.NodeEnrolled(ref, assignment.round)
+            failed = m.NotEnrolled(stamp, f"no answer from {host}:29500")
+            text = f"{ref} -> no answer from the round store of {host}"
+            return text, m.FromNode(ref, failed)
+        return f"{ref} -> enrolled", m.FromNode(ref, m.Enrolled(stamp))
 
     def _tell(self, ref: NodeRef, text: str) -> None:
         older = "" if ref == self._ref(ref.node_id) else " (the older agent)"

@@ -21,13 +21,13 @@ from rallypoint.cli.verdict_text import verdict_json, verdict_lines
 from rallypoint.cli.verdict_view import verdict_view
 from rallypoint.coordinator.connection import Connection
 from rallypoint.coordinator.server import Coordinator
+from rallypoint.core import messages as m
 from rallypoint.core.group_events import Finish, FinishKind
 from rallypoint.core.job_events import Record
 from rallypoint.core.model import Assignment, Candidate, SharedSettings, Stamp, Verdict
 from rallypoint.observe.printing import REPORT_MAX, printed
 from rallypoint.observe.records import AgentEvent
 from rallypoint.rendezvous.connection import ClientConnection
-from rallypoint.wire import messages as m
 
 RULES = SharedSettings("J", 2, 3, max_restarts=2, hang_timeout_s=5.0)
 NO_BUDGET = SharedSettings("J", 2, 3, hang_timeout_s=5.0)

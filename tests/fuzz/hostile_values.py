@@ -18,8 +18,9 @@ from tests.fuzz.hostile_node import NO_BUDGET, RULES, Liar, Scene
 from tests.fuzz.store_conversation import Choices
 
 from rallypoint.core import limits
+from rallypoint.core import messages as m
 from rallypoint.core.model import Candidate, SharedSettings, Stamp
-from rallypoint.wire import messages as m
+from rallypoint.wire.codec import MAX_MESSAGE_BYTES, encode
 
 INF, NAN = float("inf"), float("nan")
 ESCAPES = (
@@ -123,12 +124,12 @@ def _hints(kind: type[Struct]) -> dict[str, Any]:
 
 def is_decodable(message: m.ToCoordinator) -> bool:
     """By its types and its size: whether its values are in their limits is another question."""
-    payload = m.encode(message)
+    payload = encode(message)
     try:
         msgspec.msgpack.decode(payload, type=m.ToCoordinator)
     except msgspec.ValidationError:
         return False
-    return len(payload) <= m.MAX_MESSAGE_BYTES
+    return len(payload) <= MAX_MESSAGE_BYTES
 
 
 def converse(data: bytes) -> None:
@@ -141,7 +142,7 @@ async def _converse(choices: Choices) -> None:
     scene = Scene((NO_BUDGET, RULES)[choices.number(2)])
     try:
         liar = Liar(scene, "zz")
-        made = Made(choices, Stamp(0, 0, 0))
+        made = Made(choices, Stamp(0, 0))
         attach = made.struct(m.Attach) if not choices.number(4) else None
         # A node may claim another's name: the later one has it, as is promised.
         if attach is not None and attach.node_id not in ("h", "v") and is_decodable(attach):

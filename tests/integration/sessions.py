@@ -13,10 +13,10 @@ from msgspec.structs import replace
 from rallypoint.coordinator.hosted_job import Machine
 from rallypoint.coordinator.server import Coordinator
 from rallypoint.core import job as jobs
+from rallypoint.core import messages as m
 from rallypoint.core.job_events import Record
 from rallypoint.core.model import Candidate, SharedSettings
 from rallypoint.rendezvous.connection import ClientConnection
-from rallypoint.wire import messages as m
 
 TOKEN = bytes(range(32))
 LIMIT_S = 60.0

@@ -11,8 +11,9 @@ from msgspec.structs import replace
 from tests.integration.sessions import LIMIT_S, TOKEN, Client, Rally, rally
 
 from rallypoint.coordinator.listen import raise_open_files_limit
+from rallypoint.core import messages as m
 from rallypoint.core.model import EndKind, Outcome, SharedSettings, Stamp, WorkerFailure
-from rallypoint.wire import messages as m
+from rallypoint.wire.codec import MAX_MESSAGE_BYTES
 from rallypoint.wire.death_notice import commitment
 from rallypoint.wire.handshake import ClientHandshake
 
@@ -124,7 +125,7 @@ def test_F1_a_report_about_another_coordinator_s_round_is_answered_with_the_trut
             a = await place.attached(ONE, "life")
             a.join()
             stamp = (await a.wait(m.Assigned)).stamp
-            a.report(2, m.Succeeded(replace(stamp, epoch=stamp.epoch + 1)))
+            a.report(2, m.Succeeded(replace(stamp, incarnation=stamp.incarnation + 1)))
             assert (await a.wait(m.Assigned, 2)).stamp == stamp
             assert a.all(m.Ended) == []
 
@@ -440,7 +441,7 @@ def test_a_frame_that_is_too_large_closes_the_connection() -> None:
     async def body() -> None:
         async with rally(ONE) as place:
             client = await place.attached(ONE, "life")
-            client.report(1, m.Cancel("x" * m.MAX_MESSAGE_BYTES, 2))
+            client.report(1, m.Cancel("x" * MAX_MESSAGE_BYTES, 2))
             await client.wait_closed()
             await place.wait_record("are allowed")
 

@@ -11,16 +11,10 @@ from tests.integration.sessions import LIMIT_S, Rally, rally
 from rallypoint.coordinator.hosted_job import Machine
 from rallypoint.coordinator.own_events import RETRY_S
 from rallypoint.core import job as jobs
+from rallypoint.core import messages as m
 from rallypoint.core.events import TimerEnded, TimerKind
-from rallypoint.core.job_events import (
-    HangSuspected,
-    JobEffect,
-    JobEvent,
-    SessionLost,
-    StacksCollected,
-)
+from rallypoint.core.job_events import JobEffect, JobEvent, SessionLost
 from rallypoint.core.model import Outcome, SharedSettings
-from rallypoint.wire import messages as m
 
 TWO = SharedSettings("job", 1, 2, reconnect_grace_s=0.05, last_call_s=0.01)
 
@@ -37,9 +31,10 @@ def go(body: Coroutine[object, object, None]) -> None:
     asyncio.run(limited())
 
 
-def machine_raising(*kinds: type[JobEvent] | TimerKind) -> Machine:
+def machine_raising(*kinds: type[JobEvent | m.Report] | TimerKind) -> Machine:
     def machine(job: jobs.JobState, event: JobEvent, at: float) -> list[JobEffect]:
-        if type(event) in kinds or (isinstance(event, TimerEnded) and event.timer.kind in kinds):
+        what = event.message if isinstance(event, m.FromNode) else event
+        if type(what) in kinds or (isinstance(event, TimerEnded) and event.timer.kind in kinds):
             raise KeyError("rank 7")
         return jobs.step(job, event, at)
 
@@ -52,7 +47,7 @@ def faults(place: Rally) -> list[str]:
 
 def test_what_one_node_says_ends_its_session_and_no_other() -> None:
     async def body() -> None:
-        async with rally(TWO, machine=machine_raising(HangSuspected)) as place:
+        async with rally(TWO, machine=machine_raising(m.HangSuspected)) as place:
             a = await place.attached(TWO, "life-a", node_id="a")
             b = await place.attached(TWO, "life-b", node_id="b")
             for client in (a, b):
@@ -74,7 +69,7 @@ def test_what_one_node_says_ends_its_session_and_no_other() -> None:
 
 def test_it_comes_back_as_a_newcomer_and_the_second_time_is_expelled_for_good() -> None:
     async def body() -> None:
-        async with rally(TWO, machine=machine_raising(HangSuspected)) as place:
+        async with rally(TWO, machine=machine_raising(m.HangSuspected)) as place:
             a = await place.attached(TWO, "life-a", node_id="a")
             a.join()
             stamp = (await a.wait(m.Assigned)).stamp
@@ -120,7 +115,7 @@ def test_a_loss_that_is_applied_late_does_not_lose_an_agent_that_has_come_back()
 
         def machine(job: jobs.JobState, event: JobEvent, at: float) -> list[JobEffect]:
             fails = isinstance(event, SessionLost) and next(failures, False)
-            if fails or isinstance(event, HangSuspected):
+            if fails or isinstance(event, m.HangSuspected):
                 raise KeyError("rank 7")
             return jobs.step(job, event, at)
 
@@ -161,7 +156,7 @@ def test_a_job_that_can_not_be_carried_on_is_ended_and_hangs_nobody() -> None:
 def test_a_coordinator_of_many_jobs_serves_the_others() -> None:
     async def body() -> None:
         other = replace(TWO, run_id="other")
-        async with rally(None, machine=machine_raising(StacksCollected)) as place:
+        async with rally(None, machine=machine_raising(m.StacksCollected)) as place:
             a = await place.attached(TWO, "life-a", node_id="a")
             b = await place.attached(other, "life-b", node_id="b")
             for client in (a, b):

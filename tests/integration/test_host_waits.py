@@ -14,11 +14,11 @@ from tests.integration.sessions import CANDIDATE
 
 from rallypoint.agent.run_agent import shared_settings
 from rallypoint.cli.options import parse_run
+from rallypoint.core import messages as m
 from rallypoint.errors import RallypointError
 from rallypoint.rendezvous.connection import ClientConnection, dial
 from rallypoint.rendezvous.session import CoordinatorSession, Identity, Pushed
 from rallypoint.rendezvous.token import parse_token
-from rallypoint.wire import messages as m
 from rallypoint.wire.address import Address
 
 
@@ -26,6 +26,9 @@ class Squatter:
     """A node that takes part, succeeds, and then sends heartbeats for ever."""
 
     session: CoordinatorSession
+
+    def claim(self) -> m.Claim:
+        return m.Claim()
 
     def session_opened(self, resumed: bool, replaced: bool) -> None:
         self.session.report(m.Join(1, CANDIDATE))

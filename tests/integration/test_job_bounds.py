@@ -11,8 +11,8 @@ from tests.integration.test_coordinator import ONE, go
 from rallypoint.coordinator import server
 from rallypoint.coordinator.connection import FIRST_MESSAGE_MAX_BYTES
 from rallypoint.coordinator.ended_jobs import ENDED_MAX
+from rallypoint.core import messages as m
 from rallypoint.core.model import Outcome
-from rallypoint.wire import messages as m
 
 FOR_EVER = replace(ONE, lease_s=1e9, reconnect_grace_s=1e9, reset_grace_s=1e9)
 AWAY = replace(ONE, reconnect_grace_s=60.0, reset_grace_s=60.0)

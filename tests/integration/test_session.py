@@ -15,12 +15,12 @@ from msgspec.structs import replace
 from tests.integration.proxy import Proxy
 from tests.integration.sessions import CANDIDATE, LIMIT_S, TOKEN, Rally, rally
 
+from rallypoint.core import messages as m
 from rallypoint.core.model import Outcome, SharedSettings, WorkerFailure
 from rallypoint.errors import RallypointError, UsageError
 from rallypoint.rendezvous.connection import ClientConnection, dial
 from rallypoint.rendezvous.fence import WakeSelector, new_loop
 from rallypoint.rendezvous.session import CoordinatorSession, Identity, Pushed
-from rallypoint.wire import messages as m
 from rallypoint.wire.address import Address
 
 RULES = SharedSettings("job", 1, 1, heartbeat_s=0.05, reconnect_grace_s=30.0, max_restarts=9)
@@ -47,6 +47,9 @@ class Agent:
 
     async def dial(self) -> ClientConnection:
         return await dial([Address("127.0.0.1", self._port)], self._rules.run_id, TOKEN)
+
+    def claim(self) -> m.Claim:
+        return m.Claim()
 
     def session_opened(self, resumed: bool, replaced: bool) -> None:
         self.said.append(("opened", resumed))
@@ -343,7 +346,7 @@ def test_F1_what_another_coordinator_says_is_dropped() -> None:
             ours = agent.session.stamp(0)
             connection = agent.session._connection
             assert connection is not None
-            for stamp in (replace(ours, epoch=ours.epoch + 1), replace(ours, incarnation=9)):
+            for stamp in (replace(ours, incarnation=9), replace(ours, incarnation=10)):
                 connection._deliver(m.Expelled(stamp, "not for you", True))
                 connection._deliver(m.StartNow(stamp))
             assert agent.said_of(m.Expelled) == agent.said_of(m.StartNow) == []

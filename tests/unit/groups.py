@@ -5,20 +5,18 @@ from __future__ import annotations
 import signal
 
 from rallypoint.core import group
+from rallypoint.core import messages as m
 from rallypoint.core.group import GroupSettings, GroupState, Phase
 from rallypoint.core.group_events import (
     EnrolmentDone,
     Exit,
     GroupEffect,
     GroupEvent,
+    ReportNow,
     Say,
     SessionOpened,
-    StartOrdered,
-    StopOrdered,
-    VerdictGiven,
     WorkersExited,
     WorkersGone,
-    WorldAssigned,
 )
 from rallypoint.core.model import Assignment, EndKind, EndReason, Outcome, Stamp, Verdict
 
@@ -28,17 +26,22 @@ REASON = EndReason(EndKind.LOSS, "node b was lost")
 PHASES = list(Phase)
 
 
-def stamp(round_: int = 0, *, epoch: int = 7) -> Stamp:
-    return Stamp(1, epoch, round_)
+def stamp(round_: int = 0, *, life: int = 1) -> Stamp:
+    return Stamp(life, round_)
 
 
-def assigned(round_: int = 0, *, epoch: int = 7, enrol: bool = True) -> WorldAssigned:
+def failures(exits: tuple[Exit, ...], round_: int = 0) -> ReportNow:
+    """The report of these."""
+    return ReportNow(m.Failed(stamp(round_), tuple(map(group.failure_of, exits))))
+
+
+def assigned(round_: int = 0, *, life: int = 1, enrol: bool = True) -> m.Assigned:
     assignment = Assignment(round_, 0, 2, 0, 4, 0, 4, "a", 1, 0, "the first round", enrol)
-    return WorldAssigned(stamp(round_, epoch=epoch), assignment)
+    return m.Assigned(stamp(round_, life=life), assignment)
 
 
-def verdict(outcome: Outcome, number: int = 0) -> VerdictGiven:
-    return VerdictGiven(Verdict(outcome, "why", 0, signal=number))
+def verdict(outcome: Outcome, number: int = 0) -> m.Ended:
+    return m.Ended(stamp(), Verdict(outcome, "why", 0, signal=number))
 
 
 def exited(*codes: int | None, round_: int = 0) -> WorkersExited:
@@ -63,11 +66,11 @@ class Node:
         if phase >= Phase.READY:
             way.append(EnrolmentDone(stamp()))
         if phase >= Phase.RUNNING:
-            way.append(StartOrdered(stamp()))
+            way.append(m.StartNow(stamp()))
         if phase is Phase.FINISHED:
             way.append(exited(0, 0))
         if phase >= Phase.STOPPING:
-            way.append(StopOrdered(stamp(), REASON))
+            way.append(m.StopNow(stamp(), REASON))
         if phase is Phase.DONE:
             way += [verdict(Outcome.SUCCEEDED), WorkersGone(stamp())]
         for event in way:

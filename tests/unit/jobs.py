@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from rallypoint.core import job
-from rallypoint.core.events import NodeJoined
-from rallypoint.core.job_events import (
-    GiveVerdict,
-    JobEffect,
-    JobEvent,
-    NodeEnrolled,
-    NodeFailed,
-    Record,
-    SessionLost,
-)
-from rallypoint.core.model import Candidate, NodeRef, SharedSettings, Verdict, WorkerFailure
+from typing import TypeVar
 
+from rallypoint.core import job
+from rallypoint.core import messages as m
+from rallypoint.core.job_events import JobEffect, JobEvent, Record, SessionLost
+from rallypoint.core.messages import FromNode, ToNode
+from rallypoint.core.model import (
+    Candidate,
+    NodeRef,
+    SharedSettings,
+    Stamp,
+    Verdict,
+    WorkerFailure,
+)
+
+_O = TypeVar("_O", bound=m.Order)
 A, B, C = (NodeRef(name, f"life-{name}") for name in "abc")
 RULES = SharedSettings("job", 2, 2, max_restarts=3)
 CANDIDATE = Candidate(2, "default", "10.0.0.1", 29500)
@@ -39,9 +42,7 @@ class Host:
         effects: list[JobEffect] = []
         for ref in refs:
             self.seqs[ref] = self.seqs.get(ref, 0) + 1
-            effects += self.step(
-                NodeJoined(ref, self.seqs[ref], CANDIDATE, self.job.round.settings)
-            )
+            effects += self.step(FromNode(ref, m.Join(self.seqs[ref], CANDIDATE)))
         return effects
 
     def lose(self, ref: NodeRef, *, heard_at: float) -> list[JobEffect]:
@@ -49,7 +50,7 @@ class Host:
 
     def fail(self, ref: NodeRef, failure: WorkerFailure, at: float) -> list[JobEffect]:
         round_ = self.job.round.round
-        return self.step(NodeFailed(ref, round_, (failure,)), at)
+        return self.step(FromNode(ref, m.Failed(stamp(round_), (failure,))), at)
 
     @property
     def verdict(self) -> Verdict:
@@ -75,10 +76,30 @@ def running(settings: SharedSettings = RULES, *refs: NodeRef) -> Host:
     refs = refs or (A, B)
     host.join(*refs)
     for ref in refs:
-        host.step(NodeEnrolled(ref, 0))
+        host.step(FromNode(ref, m.Enrolled(stamp())))
     assert host.job.started
     return host
 
 
 def verdicts(effects: list[JobEffect]) -> list[NodeRef]:
-    return [effect.ref for effect in effects if isinstance(effect, GiveVerdict)]
+    return told(effects, m.Ended)
+
+
+def told(effects: list[JobEffect], kind: type[_O]) -> list[NodeRef]:
+    """Who gets an order of this kind."""
+    return [
+        effect.ref
+        for effect in effects
+        if isinstance(effect, ToNode) and isinstance(effect.message, kind)
+    ]
+
+
+def orders(effects: list[JobEffect], kind: type[_O]) -> list[_O]:
+    """The orders of this kind."""
+    found = [effect.message for effect in effects if isinstance(effect, ToNode)]
+    return [order for order in found if isinstance(order, kind)]
+
+
+def stamp(round_: int = 0) -> Stamp:
+    """A round of the job that `new_job` makes."""
+    return Stamp(1, round_)

@@ -9,14 +9,13 @@ from tests.unit.groups import TERM, Node, assigned, exited, stamp, verdict
 
 from rallypoint.agent.chronicle import Chronicle, Listener, WorkerEnd
 from rallypoint.core import group
+from rallypoint.core import messages as m
 from rallypoint.core.group import Phase
 from rallypoint.core.group_events import (
     Announced,
     EnrolmentDone,
     GroupEvent,
     SignalCaught,
-    StartOrdered,
-    StopOrdered,
     WorkersGone,
 )
 from rallypoint.core.model import EndKind, EndReason, Outcome, WorkerFailure
@@ -51,7 +50,7 @@ class Told:
         self.state = Node(Phase.IDLE).state
         self.chronicle, self.kept = Chronicle(), Kept()
         self.chronicle.tell(self.kept)
-        self.step(assigned(), EnrolmentDone(stamp()), StartOrdered(stamp()))
+        self.step(assigned(), EnrolmentDone(stamp()), m.StartNow(stamp()))
         self.chronicle.spawned((70, 71), 0.1)
 
     def step(self, *events: GroupEvent) -> None:
@@ -80,7 +79,7 @@ def test_a_failure_is_told_when_its_words_are_known_and_who_was_told_to_end_did_
     assert told.kept.failed == 1
     assert told.kept.ends == []
     # One that catches SIGTERM and exits with 0 has not done its work.
-    told.step(StopOrdered(stamp(), REASON), exited(0, 3))
+    told.step(m.StopNow(stamp(), REASON), exited(0, 3))
     assert told.kept.ends == []
     told.chronicle.failed(0, [WorkerFailure(1, 1, "r", 71, 3, None, 0.0, 0.0, "ValueError: bad")])
     told.step(WorkersGone(stamp()))
@@ -98,7 +97,7 @@ def test_a_signal_is_a_negative_code_and_one_that_the_agent_got_too_is_no_failur
 
 
 def test_a_worker_of_which_nothing_is_known_is_told_to_have_ended(told: Told) -> None:
-    told.step(StopOrdered(stamp(), REASON), WorkersGone(stamp()))
+    told.step(m.StopNow(stamp(), REASON), WorkersGone(stamp()))
     assert told.kept.ends == [(0, "TERMINATED", None), (1, "TERMINATED", None)]
 
 

@@ -12,7 +12,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from rallypoint.core.group_events import HelperDied
+from rallypoint.core.messages import HelperDied
 from rallypoint.core.model import Outcome, SharedSettings
 from rallypoint.core.round_state import Phase, Standing
 from rallypoint.testing.cluster import Cluster

@@ -16,35 +16,28 @@ from tests.unit.groups import (
     Node,
     assigned,
     exited,
+    failures,
     stamp,
     verdict,
 )
 
 from rallypoint.core import group, group_leave
+from rallypoint.core import messages as m
 from rallypoint.core.group import Phase
 from rallypoint.core.group_events import (
     AbandonRound,
-    AnnounceCancel,
     Announced,
-    AnnounceDrain,
     EnrolmentDone,
     EnrolWithStore,
     Exit,
     Finish,
     FinishKind,
     GroupEvent,
-    HelperDied,
     JoinRound,
     KillWorkers,
     LeaseEnded,
-    LeaveOrdered,
     LeaveWanted,
-    NodeExpelled,
-    ReportEnrolment,
-    ReportFailures,
-    ReportFinishing,
-    ReportHelperDied,
-    ReportSuccess,
+    ReportNow,
     Say,
     SessionGivenUp,
     SessionOpened,
@@ -52,18 +45,16 @@ from rallypoint.core.group_events import (
     SignalWorkers,
     SkipWaits,
     SpawnWorkers,
-    StartOrdered,
-    StopOrdered,
     Wait,
     WaitEnded,
     WaitKind,
     WorkersGone,
 )
-from rallypoint.core.model import Outcome
+from rallypoint.core.model import EndKind, Outcome
 
 STALE: list[GroupEvent] = [
-    StartOrdered(stamp(5)),
-    StartOrdered(stamp(epoch=8)),
+    m.StartNow(stamp(5)),
+    m.StartNow(stamp(life=2)),
     EnrolmentDone(stamp(5)),
     exited(1, round_=5),
     WorkersGone(stamp(5)),
@@ -87,7 +78,7 @@ def test_F1_what_is_about_another_round_changes_nothing(phase: Phase, event: Gro
 @pytest.mark.parametrize("phase", PHASES[1:], ids=lambda phase: phase.name)
 def test_F1_an_order_to_stop_another_round_is_not_ours(phase: Phase) -> None:
     node = Node(phase)
-    assert node.step(StopOrdered(stamp(5), REASON)) == []
+    assert node.step(m.StopNow(stamp(5), REASON)) == []
     assert node.state.phase is phase
 
 
@@ -109,24 +100,24 @@ def test_F1_an_older_world_is_not_taken() -> None:
 def test_F1_another_coordinator_may_count_anew() -> None:
     node = Node(Phase.STOPPING)
     node.steps(WorkersGone(stamp()), SessionOpened(resumed=False))
-    assert isinstance(node.step(assigned(0, epoch=8))[0], EnrolWithStore)
+    assert isinstance(node.step(assigned(0, life=2))[0], EnrolWithStore)
 
 
 def test_a_round_that_ended_before_it_was_heard_of_needs_a_new_join() -> None:
     node = Node(Phase.IDLE)
-    assert node.step(StopOrdered(stamp(3), REASON)) == [JoinRound()]
-    assert node.step(StopOrdered(stamp(3), REASON)) == []
+    assert node.step(m.StopNow(stamp(3), REASON)) == [JoinRound()]
+    assert node.step(m.StopNow(stamp(3), REASON)) == []
     assert node.step(assigned(3)) == [], "it has ended"
     assert isinstance(node.step(assigned(4))[0], EnrolWithStore)
 
 
 def test_F9_workers_are_spawned_when_all_have_enrolled() -> None:
     node = Node(Phase.ENROLLING)
-    assert node.step(StartOrdered(stamp())) == [], "not enrolled itself"
-    assert node.step(EnrolmentDone(stamp())) == [ReportEnrolment(stamp(), "")]
+    assert node.step(m.StartNow(stamp())) == [], "not enrolled itself"
+    assert node.step(EnrolmentDone(stamp())) == [ReportNow(m.Enrolled(stamp()))]
     assert node.step(EnrolmentDone(stamp())) == []
-    assert node.step(StartOrdered(stamp())) == [SpawnWorkers(stamp(), assigned().assignment)]
-    assert node.step(StartOrdered(stamp())) == []
+    assert node.step(m.StartNow(stamp())) == [SpawnWorkers(stamp(), assigned().assignment)]
+    assert node.step(m.StartNow(stamp())) == []
 
 
 def test_F9_a_node_alone_spawns_at_once() -> None:
@@ -136,21 +127,23 @@ def test_F9_a_node_alone_spawns_at_once() -> None:
 
 def test_F9_a_failed_enrolment_is_reported_and_starts_nothing() -> None:
     node = Node(Phase.ENROLLING)
-    assert node.step(EnrolmentDone(stamp(), "no route")) == [ReportEnrolment(stamp(), "no route")]
-    assert node.step(StartOrdered(stamp())) == []
+    assert node.step(EnrolmentDone(stamp(), "no route")) == [
+        ReportNow(m.NotEnrolled(stamp(), "no route"))
+    ]
+    assert node.step(m.StartNow(stamp())) == []
 
 
 @pytest.mark.parametrize("phase", [Phase.ENROLLING, Phase.READY])
 def test_a_round_that_ends_before_workers_run_is_abandoned(phase: Phase) -> None:
-    assert Node(phase).step(StopOrdered(stamp(), REASON)) == [AbandonRound(), JoinRound()]
+    assert Node(phase).step(m.StopNow(stamp(), REASON)) == [AbandonRound(), JoinRound()]
     assert Node(phase).step(LeaseEnded()) == [AbandonRound(), JoinRound()]
 
 
 def test_A4_success_is_reported_when_all_ended_well() -> None:
     node = Node(Phase.RUNNING)
-    assert node.step(exited(0)) == [ReportFinishing(stamp())]
+    assert node.step(exited(0)) == [ReportNow(m.Finishing(stamp()))]
     assert node.step(exited(0)) == [], "the same exit again"
-    assert node.step(exited(None, 0)) == [ReportSuccess(stamp())]
+    assert node.step(exited(None, 0)) == [ReportNow(m.Succeeded(stamp()))]
     assert node.state.phase is Phase.FINISHED
     assert node.step(verdict(Outcome.SUCCEEDED))[0] == SignalWorkers(TERM)
     [finish] = node.step(WorkersGone(stamp()))
@@ -160,29 +153,29 @@ def test_A4_success_is_reported_when_all_ended_well() -> None:
 
 def test_A4_an_early_finisher_runs_again_when_the_round_ends() -> None:
     node = Node(Phase.FINISHED)
-    assert node.step(StopOrdered(stamp(), REASON))[0] == SignalWorkers(TERM)
+    assert node.step(m.StopNow(stamp(), REASON))[0] == SignalWorkers(TERM)
     assert node.steps(WorkersGone(stamp())) == [JoinRound()]
 
 
 def test_a_failure_stops_the_node_without_being_told() -> None:
     node = Node(Phase.RUNNING)
     report, stop, wait = node.step(exited(3))
-    assert report == ReportFailures(stamp(), (Exit(0, 3, None),))
+    assert report == failures((Exit(0, 3, None),))
     assert stop == SignalWorkers(TERM)
     assert wait == Wait(WaitKind.GRACE, 1, 5.0)
     assert node.step(exited(None, -TERM)) == [], "exits after one's own stop are no failures"
-    assert node.step(StopOrdered(stamp(), REASON)) == []
+    assert node.step(m.StopNow(stamp(), REASON)) == []
     assert node.step(WorkersGone(stamp())) == [JoinRound()]
     assert node.step(WorkersGone(stamp())) == []
 
 
 def test_an_order_to_stop_counts_once() -> None:
     node = Node(Phase.RUNNING)
-    assert node.step(StopOrdered(stamp(), REASON)) == [
+    assert node.step(m.StopNow(stamp(), REASON)) == [
         SignalWorkers(TERM),
         Wait(WaitKind.GRACE, 1, 5.0),
     ]
-    assert node.step(StopOrdered(stamp(), REASON)) == []
+    assert node.step(m.StopNow(stamp(), REASON)) == []
 
 
 def test_workers_that_ignore_the_signal_are_killed_after_the_grace() -> None:
@@ -199,7 +192,7 @@ def test_workers_that_ignore_the_signal_are_killed_after_the_grace() -> None:
 def patient() -> Node:
     """Its workers were killed for the next round, and do not die."""
     node = Node(Phase.RUNNING, replace(RULES, stop_patience_s=60.0))
-    node.steps(StopOrdered(stamp(), REASON), WaitEnded(WaitKind.GRACE, 1))
+    node.steps(m.StopNow(stamp(), REASON), WaitEnded(WaitKind.GRACE, 1))
     wait, kill = node.step(WorkersGone(stamp(), (71,)))
     assert (wait, kill) == (Wait(WaitKind.STUCK, 2, 60.0), KillWorkers())
     assert node.step(WorkersGone(stamp(), (71,))) == [KillWorkers()], "again"
@@ -215,7 +208,7 @@ def test_F3_a_node_whose_workers_die_late_takes_part_in_the_next_round() -> None
     ("event", "kind"),
     [
         (WaitEnded(WaitKind.STUCK, 2), FinishKind.STUCK),
-        (NodeExpelled("would not stop", final=False), FinishKind.STUCK),
+        (m.Expelled(stamp(), "would not stop", final=False), FinishKind.STUCK),
         (LeaseEnded(), FinishKind.STUCK),
         (verdict(Outcome.FAILED), FinishKind.VERDICT),
     ],
@@ -235,16 +228,18 @@ def test_A5_a_worker_ended_by_a_scheduler_s_signal_is_a_suspect_first() -> None:
     node = Node(Phase.RUNNING)
     assert node.step(exited(-TERM)) == [Wait(WaitKind.SUSPECT, 1, group.SUSPECT_S)]
     report, *_ = node.step(WaitEnded(WaitKind.SUSPECT, 1))
-    assert report == ReportFailures(stamp(), (Exit(0, None, TERM),))
+    assert report == failures((Exit(0, None, TERM),))
 
 
 def test_A5_a_suspect_is_innocent_when_the_agent_gets_the_signal_too() -> None:
     node = Node(Phase.RUNNING)
     node.step(exited(-TERM))
-    assert node.step(SignalCaught(TERM))[0] == AnnounceDrain(TERM, "it got SIGTERM", 20.0)
+    assert node.step(SignalCaught(TERM))[0] == ReportNow(
+        m.Drain("it got SIGTERM", TERM, notice_s=20.0)
+    )
     assert node.step(exited(None, -TERM)) == []
     assert node.step(WaitEnded(WaitKind.SUSPECT, 1)) == []
-    assert node.steps(Announced(), LeaveOrdered())[0] == SignalWorkers(TERM)
+    assert node.steps(Announced(), m.LeaveNow(stamp()))[0] == SignalWorkers(TERM)
     assert node.step(WorkersGone(stamp())) == [LEFT]
 
 
@@ -252,14 +247,14 @@ def test_A5_a_suspect_is_named_after_the_one_to_blame() -> None:
     node = Node(Phase.RUNNING)
     node.step(exited(-TERM))
     report, *_ = node.step(exited(None, -KILL))
-    assert report == ReportFailures(stamp(), (Exit(1, None, KILL), Exit(0, None, TERM)))
+    assert report == failures((Exit(1, None, KILL), Exit(0, None, TERM)))
 
 
 def test_A5_a_drain_is_announced_before_workers_are_signalled() -> None:
-    for word in (LeaveOrdered(), WaitEnded(WaitKind.ANNOUNCE, 1)):
+    for word in (m.LeaveNow(stamp()), WaitEnded(WaitKind.ANNOUNCE, 1)):
         node = Node(Phase.RUNNING)
         assert node.step(SignalCaught(TERM)) == [
-            AnnounceDrain(TERM, "it got SIGTERM", 20.0),
+            ReportNow(m.Drain("it got SIGTERM", TERM, notice_s=20.0)),
             Wait(WaitKind.ANNOUNCE, 1, group.ANNOUNCE_S),
             Wait(WaitKind.CHECKPOINT, 2, 22.5),
             Wait(WaitKind.DRAIN, 3, 25.0),
@@ -271,7 +266,7 @@ def test_A5_a_drain_is_announced_before_workers_are_signalled() -> None:
         assert node.step(WorkersGone(stamp())) == [LEFT]
 
 
-@pytest.mark.parametrize("word", [LeaveOrdered(), WaitEnded(WaitKind.CHECKPOINT, 2)])
+@pytest.mark.parametrize("word", [m.LeaveNow(stamp()), WaitEnded(WaitKind.CHECKPOINT, 2)])
 def test_A5_workers_run_on_for_a_checkpoint_until_the_job_is_ready(word: GroupEvent) -> None:
     node = Node(Phase.RUNNING)
     node.steps(SignalCaught(TERM))
@@ -282,7 +277,7 @@ def test_A5_workers_run_on_for_a_checkpoint_until_the_job_is_ready(word: GroupEv
 
 
 def test_A5_the_drain_deadline_bounds_it_all() -> None:
-    for words in ([Announced()], [Announced(), LeaveOrdered()], []):
+    for words in ([Announced()], [Announced(), m.LeaveNow(stamp())], []):
         node = Node(Phase.RUNNING)
         node.steps(SignalCaught(TERM), *words)
         assert node.step(WaitEnded(WaitKind.DRAIN, 3)) == [KillWorkers()]
@@ -293,18 +288,18 @@ def test_A5_the_drain_deadline_bounds_it_all() -> None:
 def test_A5_a_round_that_ends_during_the_checkpoint_ends_the_node_s_part() -> None:
     node = Node(Phase.RUNNING)
     node.steps(SignalCaught(TERM), Announced())
-    assert node.step(StopOrdered(stamp(), REASON))[0] == SignalWorkers(TERM)
+    assert node.step(m.StopNow(stamp(), REASON))[0] == SignalWorkers(TERM)
     assert node.step(WorkersGone(stamp())) == [LEFT], "it does not join again"
 
 
 def test_A5_a_notice_is_a_drain_and_the_signal_that_follows_is_no_second_one() -> None:
     node = Node(Phase.RUNNING)
     drain, *_ = node.step(LeaveWanted("/run/preempted has appeared"))
-    assert drain == AnnounceDrain(TERM, "/run/preempted has appeared", 20.0)
+    assert drain == ReportNow(m.Drain("/run/preempted has appeared", TERM, notice_s=20.0))
     assert node.step(LeaveWanted("/run/preempted has appeared")) == []
     node.step(Announced())
     assert node.step(SignalCaught(TERM)) == [Wait(WaitKind.REPEAT, 4, group_leave.REPEAT_S)]
-    assert node.step(LeaveOrdered())[0] == SignalWorkers(TERM)
+    assert node.step(m.LeaveNow(stamp()))[0] == SignalWorkers(TERM)
     assert node.step(WaitEnded(WaitKind.REPEAT, 4)) == []
     second = node.step(SignalCaught(TERM))
     assert second == [SkipWaits(), KillWorkers()]
@@ -316,7 +311,7 @@ def test_A5_a_notice_is_a_drain_and_the_signal_that_follows_is_no_second_one() -
 def test_A5_an_interrupt_during_a_notice_cancels_the_job() -> None:
     node = Node(Phase.RUNNING)
     node.steps(LeaveWanted("drained"), Announced())
-    assert node.step(SignalCaught(INT))[0] == AnnounceCancel(INT)
+    assert node.step(SignalCaught(INT))[0] == ReportNow(m.Cancel("got SIGINT", INT))
     assert node.step(Announced())[0] == SignalWorkers(INT)
 
 
@@ -334,7 +329,7 @@ def test_A5_a_node_without_workers_leaves_at_once(phase: Phase) -> None:
     node = Node(phase)
     node.step(SignalCaught(TERM))
     assert node.step(assigned(1)) == [], "it takes no part any more"
-    drain = AnnounceDrain(TERM, "it got SIGTERM", 20.0)
+    drain = ReportNow(m.Drain("it got SIGTERM", TERM, notice_s=20.0))
     assert node.step(SessionOpened(resumed=False)) == (
         [drain] if phase is Phase.IDLE else [AbandonRound(), drain]
     )
@@ -343,7 +338,7 @@ def test_A5_a_node_without_workers_leaves_at_once(phase: Phase) -> None:
 
 def test_A5_sigint_cancels_the_job() -> None:
     node = Node(Phase.RUNNING)
-    assert node.step(SignalCaught(INT))[0] == AnnounceCancel(INT)
+    assert node.step(SignalCaught(INT))[0] == ReportNow(m.Cancel("got SIGINT", INT))
     stop, wait = node.step(verdict(Outcome.CANCELLED, INT))
     assert stop == SignalWorkers(INT)
     assert wait == Wait(WaitKind.GRACE, 3, 25.0)
@@ -425,7 +420,7 @@ def test_F2_a_coordinator_that_does_not_know_us_gets_a_fresh_join(phase: Phase) 
 @pytest.mark.parametrize("final", [True, False])
 def test_F2_an_expelled_node_kills_its_workers(phase: Phase, final: bool) -> None:
     node = Node(phase)
-    effects = node.step(NodeExpelled("another agent has joined as node a", final))
+    effects = node.step(m.Expelled(stamp(), "another agent has joined as node a", final))
     if phase >= Phase.RUNNING:
         assert effects == [KillWorkers()]
         effects = node.step(WorkersGone(stamp()))
@@ -471,8 +466,8 @@ def test_A5_a_leave_may_shorten_a_stop_that_is_under_way_and_never_extends_it(
 def test_A3_a_dead_helper_is_reported_and_no_worker_is(phase: Phase, others_need_it: bool) -> None:
     """The coordinator is told even when workers have failed before: that may have been why."""
     node = Node(phase)
-    done = node.step(HelperDied(stamp(), "it was killed", others_need_it))
-    report = ReportHelperDied(stamp(), "it was killed")
+    done = node.step(m.HelperDied(stamp(), "it was killed", others_need_it))
+    report = ReportNow(m.HelperDied(stamp(), "it was killed", others_need_it))
     if phase in (Phase.IDLE, Phase.DONE) or (phase is Phase.FINISHED and not others_need_it):
         assert done == []
     elif phase in (Phase.RUNNING, Phase.FINISHED):
@@ -480,4 +475,45 @@ def test_A3_a_dead_helper_is_reported_and_no_worker_is(phase: Phase, others_need
         assert node.step(exited(1, -9)) == []
     else:
         assert done == [report]
-    assert node.step(HelperDied(stamp(9), "of another round", others_need_it)) == []
+    assert node.step(m.HelperDied(stamp(9), "of another round", others_need_it)) == []
+
+
+def claims(*events: GroupEvent, node: Node | None = None) -> m.Claim:
+    node = node or Node()
+    node.steps(*events)
+    return group.claim(node.state)
+
+
+def test_L5_a_node_claims_what_it_does() -> None:
+    asked = m.CheckpointWanted(stamp(), 1, EndKind.GROWTH, "1 more node", None)
+    assert group.claim(group.GroupState(RULES)) == m.Claim(m.Doing.IDLE)
+    assert claims() == m.Claim(m.Doing.JOINED)
+    assert claims(assigned()) == m.Claim(m.Doing.ENROLLING, stamp())
+    assert claims(node=Node(Phase.READY)) == m.Claim(m.Doing.ENROLLED, stamp())
+    assert claims(node=Node(Phase.RUNNING)) == m.Claim(m.Doing.RUNNING, stamp())
+    assert claims(exited(0), node=Node(Phase.RUNNING)) == m.Claim(m.Doing.FINISHING, stamp())
+    assert claims(exited(0, 0), node=Node(Phase.RUNNING)) == m.Claim(m.Doing.SUCCEEDED, stamp())
+    when_asked = claims(asked, exited(0, 0), node=Node(Phase.RUNNING))
+    assert when_asked == m.Claim(m.Doing.SUCCEEDED_WHEN_ASKED, stamp())
+    dropped = m.CheckpointNotWanted(stamp(), 1)
+    withdrawn = claims(asked, exited(0, 0), dropped, node=Node(Phase.RUNNING))
+    assert withdrawn == m.Claim(m.Doing.SUCCEEDED, stamp())
+    stopping = claims(node=Node(Phase.STOPPING))
+    assert stopping == m.Claim(m.Doing.STOPPING, stamp(), REASON.text)
+    node = Node(Phase.RUNNING)
+    node.step(SignalCaught(TERM))
+    draining = m.Claim(m.Doing.DRAINING, stamp(), "it got SIGTERM", TERM, 7.0)
+    assert group.claim(node.state, 7.0) == draining
+    assert claims(m.StopNow(stamp(), REASON), WorkersGone(stamp()), node=Node(Phase.RUNNING)) == (
+        m.Claim(m.Doing.JOINED, stamp())
+    )
+
+
+def test_L0_rounds_of_a_coordinator_that_knows_nothing_of_ours_can_t_be_compared() -> None:
+    node = Node(Phase.STOPPING)
+    node.step(WorkersGone(stamp()))
+    assert node.step(assigned(0)) == [], "it has ended"
+    node.step(SessionOpened(resumed=True, replaced=True))
+    assert node.step(assigned(0)) == [], "that coordinator has taken the job over"
+    node.step(SessionOpened(resumed=False, replaced=True))
+    assert isinstance(node.step(assigned(0))[0], EnrolWithStore)

@@ -8,12 +8,11 @@ import pytest
 from msgspec.structs import replace
 from tests.unit.groups import INT, PHASES, RULES, TERM, Node, stamp, verdict
 
+from rallypoint.core import messages as m
 from rallypoint.core.group import Phase
 from rallypoint.core.group_events import (
     AbandonRound,
-    AnnounceCancel,
     Announced,
-    AnnounceDrain,
     CoordinatorRefuses,
     Finish,
     FinishKind,
@@ -21,7 +20,7 @@ from rallypoint.core.group_events import (
     GroupEvent,
     KillWorkers,
     LeaseEnded,
-    NodeExpelled,
+    ReportNow,
     SessionGivenUp,
     SessionOpened,
     SignalCaught,
@@ -35,7 +34,7 @@ from rallypoint.core.group_events import (
 from rallypoint.core.group_leave import REPEAT_S
 from rallypoint.core.model import Outcome
 
-DRAIN = AnnounceDrain(TERM, "it got SIGTERM", 20.0)
+DRAIN = ReportNow(m.Drain("it got SIGTERM", TERM, notice_s=20.0))
 
 
 def ended(node: Node, kind: WaitKind) -> WaitEnded:
@@ -125,7 +124,12 @@ def test_A5_a_cancelled_job_ends_as_soon_as_it_can_be_told() -> None:
 
 @pytest.mark.parametrize(
     "event",
-    [LeaseEnded(), CoordinatorRefuses(), NodeExpelled("lost", False), SessionGivenUp("no answer")],
+    [
+        LeaseEnded(),
+        CoordinatorRefuses(),
+        m.Expelled(stamp(), "lost", False),
+        SessionGivenUp("no answer"),
+    ],
     ids=lambda event: type(event).__name__,
 )
 def test_A5_a_node_that_is_no_member_any_more_has_nothing_to_tell(event: GroupEvent) -> None:
@@ -139,7 +143,7 @@ def test_A5_a_node_that_is_no_member_any_more_has_nothing_to_tell(event: GroupEv
 def test_A5_a_cancel_is_told_also_to_a_coordinator_that_has_forgotten_this_node() -> None:
     node = telling(INT)
     assert node.step(LeaseEnded()) == []
-    assert node.step(SessionOpened(resumed=False)) == [AnnounceCancel(INT)]
+    assert node.step(SessionOpened(resumed=False)) == [ReportNow(m.Cancel("got SIGINT", INT))]
     assert text(node.step(Announced()))
     node = telling(INT)
     assert text(node.step(CoordinatorRefuses())), "nobody is left to tell"
@@ -173,7 +177,9 @@ def test_A5_a_handler_that_blocks_keeps_nobody_waiting_for_others_to_be_told(num
     assert text(node.step(WorkersGone(stamp())))
 
 
-@pytest.mark.parametrize(("number", "told"), [(TERM, DRAIN), (INT, AnnounceCancel(INT))])
+@pytest.mark.parametrize(
+    ("number", "told"), [(TERM, DRAIN), (INT, ReportNow(m.Cancel("got SIGINT", INT)))]
+)
 def test_A5_a_signal_while_nodes_meet_is_told_when_they_have(
     number: int, told: GroupEffect
 ) -> None:

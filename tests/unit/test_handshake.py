@@ -133,7 +133,7 @@ def test_F8_a_server_that_does_not_know_the_token_is_refused() -> None:
         client, impostor = new_client(), new_server()
         client.feed(impostor.feed(client.hello()))
         with pytest.raises(AccessError, match="could not prove"):
-            client.feed(b"RLYP\x00\x01\x02" + guess)
+            client.feed(b"RLYP\x00\x02\x02" + guess)
         assert client.result is None
 
 
@@ -169,7 +169,7 @@ def test_F8_nobody_in_the_middle_can_talk_a_client_down_to_no_token() -> None:
     def strip(direction: str, data: bytes) -> bytes:
         if direction == "up" and data.startswith(b"RLYP"):
             return data[:6] + b"\x00" + data[7:]  # hides "I have a token"
-        if direction == "down" and data[:7] == b"RLYP\x00\x01\x01":
+        if direction == "down" and data[:7] == b"RLYP\x00\x02\x01":
             return data[:7] + b"\x00" + data[8:]  # hides "I require a token"
         return data
 
@@ -190,7 +190,7 @@ def test_F8_a_reflected_proof_does_not_open_the_door() -> None:
     challenge = new_server(nonce=CLIENT_NONCE).feed(client_again.hello())
     client_again.feed(challenge)
     with pytest.raises(AccessError, match="could not prove"):
-        client_again.feed(b"RLYP\x00\x01\x02" + proof)
+        client_again.feed(b"RLYP\x00\x02\x02" + proof)
 
 
 def test_F8_a_replayed_session_does_not_open_the_door() -> None:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
-from tests.unit.jobs import RULES, A, B, failed, running
+from tests.unit.jobs import RULES, A, B, failed, running, stamp, told
 
 from rallypoint.core import hang, job
-from rallypoint.core.events import NodeSucceeded, TimerEnded, TimerKind
-from rallypoint.core.hang import Behind, Found, Pace
-from rallypoint.core.job_events import (
-    CollectStacks,
-    HangSuspected,
-    NodeDrains,
-    StacksCollected,
-    StopWorkers,
+from rallypoint.core import messages as m
+from rallypoint.core.events import (
+    TimerEnded,
+    TimerKind,
 )
+from rallypoint.core.hang import Behind, Found, Pace
+from rallypoint.core.messages import FromNode, ToNode
 
 
 def behind(step: int, silent_s: float, rank: int = 0) -> Behind:
@@ -62,15 +60,20 @@ def test_a_long_silence_is_told_in_seconds_without_an_exponent(silent_s: float, 
 
 def test_every_node_is_asked_once_and_may_take_five_seconds() -> None:
     host = running(replace(RULES, hang_timeout_s=300.0))
-    assert host.step(HangSuspected(A, 7)) == [], "another round"
-    assert host.step(HangSuspected(A, 0)) == [CollectStacks(A, 0, 1), CollectStacks(B, 0, 1)]
-    assert host.step(HangSuspected(B, 0)) == [], "under way"
+    assert host.step(FromNode(A, m.HangSuspected(stamp(7)))) == [], "another round"
+    assert host.step(FromNode(A, m.HangSuspected(stamp()))) == [
+        ToNode(A, m.CollectStacks(stamp(), 1)),
+        ToNode(B, m.CollectStacks(stamp(), 1)),
+    ]
+    assert host.step(FromNode(B, m.HangSuspected(stamp()))) == [], "under way"
     [timer] = [t for t in job.timers_wanted(host.job) if t.kind is TimerKind.STACKS]
     assert job.timers_wanted(host.job)[timer] == 5.0
-    assert host.step(StacksCollected(B, 9, behind(1, 300.0), 1)) == [], "another inquiry"
-    assert host.step(StacksCollected(B, 1, behind(1, 300.0), 1)) == []
+    assert host.step(FromNode(B, m.StacksCollected(stamp(), 9, behind(1, 300.0), 1))) == [], (
+        "another inquiry"
+    )
+    assert host.step(FromNode(B, m.StacksCollected(stamp(), 1, behind(1, 300.0), 1))) == []
     stops = host.step(TimerEnded(timer))
-    assert [effect.ref for effect in stops if isinstance(effect, StopWorkers)] == [A, B]
+    assert told(stops, m.StopNow) == [A, B]
     assert host.step(TimerEnded(timer)) == []
     host.join(A, B)
     assert host.blamed == "b"
@@ -79,18 +82,20 @@ def test_every_node_is_asked_once_and_may_take_five_seconds() -> None:
 
 def test_a_node_that_has_succeeded_and_gone_since_it_told_is_not_blamed_for_a_hang() -> None:
     host = running(replace(RULES, hang_timeout_s=300.0))
-    host.step(HangSuspected(B, 0))
-    host.step(StacksCollected(A, 1, behind(7, 200.0), 7))
-    host.step(NodeSucceeded(A, 0))
+    host.step(FromNode(B, m.HangSuspected(stamp())))
+    host.step(FromNode(A, m.StacksCollected(stamp(), 1, behind(7, 200.0), 7)))
+    host.step(FromNode(A, m.Succeeded(stamp())))
     host.lose(A, heard_at=102.0)
-    assert host.step(StacksCollected(B, 1, behind(9, 160.0), 9)) == [], "it may have waited for a"
+    assert host.step(FromNode(B, m.StacksCollected(stamp(), 1, behind(9, 160.0), 9))) == [], (
+        "it may have waited for a"
+    )
     assert "node a" in host.records[-1].text
-    host.step(HangSuspected(B, 0))
-    host.step(StacksCollected(B, 2, behind(9, 300.0), 9))
+    host.step(FromNode(B, m.HangSuspected(stamp())))
+    host.step(FromNode(B, m.StacksCollected(stamp(), 2, behind(9, 300.0), 9)))
     assert host.job.reports[-1].node_id == "b", "it still hangs"
 
 
 def test_A5_no_hang_is_looked_into_while_a_node_leaves() -> None:
     host = running(replace(RULES, hang_timeout_s=300.0))
-    host.step(NodeDrains(A, "it got SIGTERM", 15, notice_s=20.0))
-    assert host.step(HangSuspected(B, 0)) == []
+    host.step(FromNode(A, m.Drain("it got SIGTERM", 15, notice_s=20.0)))
+    assert host.step(FromNode(B, m.HangSuspected(stamp()))) == []

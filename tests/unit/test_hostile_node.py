@@ -19,11 +19,12 @@ from tests.fuzz.hostile_values import ESCAPES, INF, NAN, converse, settings_of
 from rallypoint.cli.exit_codes import SIGNALLED
 from rallypoint.config import RendezvousConfig, RestartConfig
 from rallypoint.core import claims, limits
+from rallypoint.core import messages as m
 from rallypoint.core.hang import Behind
 from rallypoint.core.model import Outcome, SharedSettings, Stamp, WorkerFailure
 from rallypoint.errors import MessageError, UsageError
 from rallypoint.rendezvous.session import host_name_of
-from rallypoint.wire import messages as m
+from rallypoint.wire.codec import MAX_MESSAGE_BYTES, decode_to_coordinator, encode, fitting
 
 
 def failure(**changes: Any) -> WorkerFailure:
@@ -203,7 +204,7 @@ def test_an_agent_ends_with_one_line_when_the_coordinator_sends_what_none_sends(
 
     async def body() -> None:
         scene = Scene()
-        scene.servers[1].send(m.Expelled(Stamp(1, 2, 3), "x" * 20_000, final=False))
+        scene.servers[1].send(m.Expelled(Stamp(1, 3), "x" * 20_000, final=False))
         scene.go_on()
         text = "refused: the coordinator sent what no coordinator sends: Expelled.why = 'xxx"
         assert scene.nodes[1].trouble.startswith(text)
@@ -312,7 +313,7 @@ def test_a_running_node_that_claims_a_taken_rank_is_lost_to_its_round() -> None:
 def test_settings_that_no_command_line_takes_do_not_decode(changes: dict[str, Any]) -> None:
     hello = m.Attach("n", "host", "life", 1, settings_of(**changes))
     with pytest.raises(MessageError, match=next(iter(changes))):
-        m.decode_to_coordinator(m.encode(hello))
+        decode_to_coordinator(encode(hello))
 
 
 @pytest.mark.parametrize("signal", [128, 255, 256])
@@ -320,7 +321,7 @@ def test_no_node_ends_the_others_with_the_exit_code_of_a_success(signal: int) ->
     """128 + 128 is 0 for who waits for a process."""
     for report in (m.Cancel("enough", signal), m.Drain("enough", signal, False)):
         with pytest.raises(MessageError, match=f"signal = {signal} "):
-            m.decode_to_coordinator(m.encode(m.Numbered(1, report)))
+            decode_to_coordinator(encode(m.Numbered(1, report)))
     assert SIGNALLED + limits.MAX_SIGNAL <= 255
 
 
@@ -328,7 +329,7 @@ def test_all_exit_codes_may_end_a_job() -> None:
     codes = tuple(range(1, 256))
     rules = settings_of(no_restart_exit_codes=codes)
     assert RestartConfig(no_restart_exit_codes=codes).no_restart_exit_codes == codes
-    m.decode_to_coordinator(m.encode(m.Attach("n", "host", "life", 1, rules)))
+    decode_to_coordinator(encode(m.Attach("n", "host", "life", 1, rules)))
 
 
 @pytest.mark.parametrize("address", ["a b", "x" * 300, "", "127.0.0.1\n"])
@@ -346,7 +347,7 @@ def test_a_program_is_refused_exit_codes_that_no_message_may_have(codes: tuple[i
 @pytest.mark.parametrize("name", ["a\nb", "a\x1b[31mb", "a\udcffb", "", ".local", "node7.cluster"])
 def test_a_machine_may_be_called_anything(name: str) -> None:
     hello = m.Attach("", host_name_of(name), "life", 1, RULES)
-    assert m.decode_to_coordinator(m.encode(hello)) == hello
+    assert decode_to_coordinator(encode(hello)) == hello
 
 
 def test_settings_that_contradict_each_other_are_refused() -> None:
@@ -365,21 +366,21 @@ def test_what_an_honest_node_tells_fits_whatever_its_workers_said() -> None:
         age_s=NAN,
         exit_code=2**70,
     )
-    stamp = Stamp(1, 2, 3)
+    stamp = Stamp(1, 3)
     for report in (
         m.Detailed(stamp, (wild,) * 1000),
         m.Drain(f"notice:\n{'w' * 5000}", 15, False, 1e12),
         m.NotEnrolled(stamp, ESCAPES * 100),
         m.StacksCollected(stamp, 1, Behind(wild, -(2**63), 1.0), -7),
     ):
-        payload = m.encode(m.Numbered(1, m.fitting(report)))
-        assert len(payload) <= m.MAX_MESSAGE_BYTES
-        m.decode_to_coordinator(payload)
+        payload = encode(m.Numbered(1, fitting(report)))
+        assert len(payload) <= MAX_MESSAGE_BYTES
+        decode_to_coordinator(payload)
 
 
 def test_what_fits_already_stays_as_it_is() -> None:
-    report = m.Failed(Stamp(1, 2, 3), (failure(message="boom", detail="a\nb"),))
-    assert m.fitting(report) == report
+    report = m.Failed(Stamp(1, 3), (failure(message="boom", detail="a\nb"),))
+    assert fitting(report) == report
 
 
 @settings(max_examples=400, deadline=None)

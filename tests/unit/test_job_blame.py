@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
-from tests.unit.jobs import RULES, A, B, C, Host, failed, running, verdicts
+from tests.unit.jobs import RULES, A, B, C, Host, failed, orders, running, stamp, told, verdicts
 
 from rallypoint.core import job
-from rallypoint.core.events import NodeSucceeded, Timer, TimerEnded, TimerKind
-from rallypoint.core.job_events import (
-    Assign,
-    FailuresDetailed,
-    NodeDrains,
-    NodeEnrolled,
-    NodeFailed,
-    StopWorkers,
+from rallypoint.core import messages as m
+from rallypoint.core.events import (
+    Timer,
+    TimerEnded,
+    TimerKind,
 )
+from rallypoint.core.messages import FromNode
 from rallypoint.core.model import EndKind, Outcome
 from rallypoint.core.round_state import Phase
 
@@ -23,7 +21,7 @@ from rallypoint.core.round_state import Phase
 def test_A3_nobody_is_blamed_before_every_participant_has_stopped() -> None:
     host = running(replace(RULES, max_restarts=0))
     effects = host.fail(A, failed(), at=10.0)
-    assert [e.ref for e in effects if isinstance(e, StopWorkers)] == [A, B], "stopped at once"
+    assert told(effects, m.StopNow) == [A, B], "stopped at once"
     assert host.join(A) == []
     assert host.job.verdict is None
     assert verdicts(host.join(B)) == [A, B]
@@ -67,7 +65,9 @@ def test_A3_a_failure_whose_node_dies_with_it_is_charged_whatever_the_clock(gap_
 def test_A3_a_failure_that_is_detailed_late_keeps_when_it_was_received() -> None:
     host = running(replace(RULES, max_restarts=0))
     host.fail(A, failed(age_s=0.1), at=10.0)
-    host.step(FailuresDetailed(A, 0, (replace(failed(age_s=5.0), message="boom"),)), at=15.0)
+    host.step(
+        FromNode(A, m.Detailed(stamp(), (replace(failed(age_s=5.0), message="boom"),))), at=15.0
+    )
     host.join(A)
     host.lose(B, heard_at=12.0)
     assert host.blamed == "a"
@@ -80,8 +80,8 @@ def test_A3_a_failure_that_is_detailed_late_keeps_when_it_was_received() -> None
 def test_A3_a_report_that_comes_while_others_stop_may_be_the_first_cause() -> None:
     host = running(replace(RULES, max_restarts=0))
     host.fail(A, failed(), at=10.0)
-    host.step(NodeFailed(B, 0, (failed(age_s=1.0, code=7),)), at=10.2)
-    host.step(NodeFailed(B, 0, (failed(age_s=1.0, code=7),)), at=10.3)
+    host.step(FromNode(B, m.Failed(stamp(), (failed(age_s=1.0, code=7),))), at=10.2)
+    host.step(FromNode(B, m.Failed(stamp(), (failed(age_s=1.0, code=7),))), at=10.3)
     host.join(A, B)
     assert host.blamed == "b"
     assert host.verdict.cause is not None
@@ -95,15 +95,15 @@ def test_A3_what_fails_because_others_were_stopped_costs_nothing(how: str) -> No
     host.join(A, B)
     host.step(TimerEnded(Timer(TimerKind.LAST_CALL, 0)))
     for ref in (A, B):
-        host.step(NodeEnrolled(ref, 0))
+        host.step(FromNode(ref, m.Enrolled(stamp())))
     host.at = 10.0
     if how == "drain":
-        host.step(NodeDrains(A, "it got SIGTERM", 15))
+        host.step(FromNode(A, m.Drain("it got SIGTERM", 15)))
     else:
         host.join(C)
     assert host.job.end_reason is not None
     assert host.job.end_reason.kind is (EndKind.DRAIN if how == "drain" else EndKind.GROWTH)
-    host.step(NodeFailed(B, 0, (failed(),)), at=10.1)
+    host.step(FromNode(B, m.Failed(stamp(), (failed(),))), at=10.1)
     host.join(B)
     if how == "growth":
         host.join(A)
@@ -113,35 +113,35 @@ def test_A3_what_fails_because_others_were_stopped_costs_nothing(how: str) -> No
 
 def test_A3_what_failed_before_others_were_stopped_counts() -> None:
     host = running(replace(RULES, min_nodes=1, max_restarts=0))
-    host.step(NodeDrains(A, "it got SIGTERM", 15), at=10.0)
-    host.step(NodeFailed(B, 0, (failed(age_s=2.0),)), at=10.1)
+    host.step(FromNode(A, m.Drain("it got SIGTERM", 15)), at=10.0)
+    host.step(FromNode(B, m.Failed(stamp(), (failed(age_s=2.0),))), at=10.1)
     host.join(B)
     assert host.verdict.outcome is Outcome.FAILED
 
 
 def test_A4_all_succeed_and_the_job_is_over() -> None:
     host = running()
-    assert host.step(NodeSucceeded(A, 0)) == []
-    assert host.step(NodeSucceeded(A, 0)) == []
-    assert verdicts(host.step(NodeSucceeded(B, 0))) == [A, B]
+    assert host.step(FromNode(A, m.Succeeded(stamp()))) == []
+    assert host.step(FromNode(A, m.Succeeded(stamp()))) == []
+    assert verdicts(host.step(FromNode(B, m.Succeeded(stamp())))) == [A, B]
     assert host.verdict.outcome is Outcome.SUCCEEDED
 
 
 def test_A4_a_node_lost_after_its_success_counts_as_succeeded() -> None:
     host = running()
-    host.step(NodeSucceeded(A, 0))
+    host.step(FromNode(A, m.Succeeded(stamp())))
     assert host.lose(A, heard_at=5.0) == []
-    assert verdicts(host.step(NodeSucceeded(B, 0))) == [B]
+    assert verdicts(host.step(FromNode(B, m.Succeeded(stamp())))) == [B]
     assert host.verdict.outcome is Outcome.SUCCEEDED
 
 
 def test_A4_a_failure_elsewhere_runs_an_early_finisher_again() -> None:
     host = running()
-    host.step(NodeSucceeded(A, 0))
+    host.step(FromNode(A, m.Succeeded(stamp())))
     host.fail(B, failed(), at=1.0)
     effects = host.join(A, B)
-    assert {e.ref for e in effects if isinstance(e, Assign)} == {A, B}
-    assert host.step(NodeSucceeded(A, 0)) == [], "of the round before"
+    assert set(told(effects, m.Assigned)) == {A, B}
+    assert host.step(FromNode(A, m.Succeeded(stamp()))) == [], "of the round before"
     assert host.job.verdict is None
 
 
@@ -152,7 +152,7 @@ def test_A2_the_pause_before_a_restart_holds_the_round() -> None:
     timer = Timer(TimerKind.BACKOFF, 1)
     assert job.timers_wanted(host.job)[timer] == 5.0
     effects = host.step(TimerEnded(timer))
-    assert len([e for e in effects if isinstance(e, Assign)]) == 2
+    assert len(told(effects, m.Assigned)) == 2
     assert host.step(TimerEnded(timer)) == []
     assert host.job.ledger.total == 1
 
@@ -162,9 +162,9 @@ def test_A2_restarts_are_counted_for_the_job_and_told_to_workers() -> None:
     for count in (1, 2, 3):
         host.fail(A if count % 2 else B, failed(), at=float(count))
         effects = host.join(A, B)
-        assert {e.assignment.restart_count for e in effects if isinstance(e, Assign)} == {count}
+        assert {e.assignment.restart_count for e in orders(effects, m.Assigned)} == {count}
         for ref in (A, B):
-            host.step(NodeEnrolled(ref, host.job.round.round))
+            host.step(FromNode(ref, m.Enrolled(stamp(host.job.round.round))))
     host.fail(A, failed(), at=4.0)
     host.join(A, B)
     assert host.verdict.outcome is Outcome.FAILED

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from tests.unit.jobs import A, B, failed, running
+from tests.unit.jobs import A, B, failed, orders, running
 
-from rallypoint.core.events import NodeLeft
-from rallypoint.core.job_events import JobEffect, StopWorkers
+from rallypoint.core import messages as m
+from rallypoint.core.job_events import (
+    JobEffect,
+)
+from rallypoint.core.messages import FromNode
 
 
 def ages(effects: list[JobEffect]) -> set[float | None]:
-    return {effect.reason.age_s for effect in effects if isinstance(effect, StopWorkers)}
+    return {effect.reason.age_s for effect in orders(effects, m.StopNow)}
 
 
 def test_a_failure_is_as_old_as_its_node_says() -> None:
@@ -23,4 +26,4 @@ def test_a_lost_node_is_as_old_as_its_last_word() -> None:
 
 
 def test_a_round_that_a_farewell_ends_has_no_fault() -> None:
-    assert ages(running().step(NodeLeft(B), at=10.0)) == {None}
+    assert ages(running().step(FromNode(B, m.Leave()), at=10.0)) == {None}

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
-from tests.unit.jobs import RULES, A, B, C, Host, failed
+from tests.unit.jobs import RULES, A, B, C, Host, failed, orders, stamp, told
 
 from rallypoint.config import RendezvousConfig
 from rallypoint.core import job
-from rallypoint.core.events import ExpelNode, Timer, TimerEnded, TimerKind
-from rallypoint.core.job_events import (
-    Assign,
-    EnrolmentFailed,
-    JobEffect,
-    NodeEnrolled,
-    StartWorkers,
-    StopWorkers,
+from rallypoint.core import messages as m
+from rallypoint.core.events import (
+    Timer,
+    TimerEnded,
+    TimerKind,
 )
+from rallypoint.core.job_events import (
+    JobEffect,
+)
+from rallypoint.core.messages import FromNode
 from rallypoint.core.model import NodeRef, Outcome, SharedSettings
 
 D = NodeRef("d", "life-d")
@@ -47,14 +48,14 @@ def grown(settings: SharedSettings = FULL) -> Host:
 def enrol(host: Host, *refs: NodeRef) -> list[JobEffect]:
     effects: list[JobEffect] = []
     for ref in refs:
-        effects += host.step(NodeEnrolled(ref, host.job.round.round))
+        effects += host.step(FromNode(ref, m.Enrolled(stamp(host.job.round.round))))
     return effects
 
 
 def unreached(host: Host, *refs: NodeRef) -> list[JobEffect]:
     effects: list[JobEffect] = []
     for ref in refs:
-        effects += host.step(EnrolmentFailed(ref, host.job.round.round, "no answer"))
+        effects += host.step(FromNode(ref, m.NotEnrolled(stamp(host.job.round.round), "no answer")))
     return effects
 
 
@@ -64,17 +65,22 @@ def end(host: Host, kind: TimerKind) -> list[JobEffect]:
 
 
 def expelled(effects: list[JobEffect]) -> dict[str, str]:
-    return {e.ref.node_id: e.why for e in effects if isinstance(e, ExpelNode) and not e.final}
+    refs, expelled = told(effects, m.Expelled), orders(effects, m.Expelled)
+    assert not any(order.final for order in expelled)
+    return {ref.node_id: order.why for ref, order in zip(refs, expelled, strict=True)}
 
 
 def world(effects: list[JobEffect]) -> list[str]:
     """The nodes of the last world that was formed, in rank order."""
-    parts = {e.ref.node_id: e.assignment.group_rank for e in effects if isinstance(e, Assign)}
+    refs, assigned = told(effects, m.Assigned), orders(effects, m.Assigned)
+    parts = {
+        ref.node_id: order.assignment.group_rank for ref, order in zip(refs, assigned, strict=True)
+    }
     return sorted(parts, key=parts.__getitem__)
 
 
 def starts(effects: list[JobEffect]) -> list[str]:
-    return [effect.ref.node_id for effect in effects if isinstance(effect, StartWorkers)]
+    return [ref.node_id for ref in told(effects, m.StartNow)]
 
 
 def test_F9_who_alone_does_not_reach_rank_0_is_expelled_and_the_others_go_on() -> None:
@@ -82,7 +88,7 @@ def test_F9_who_alone_does_not_reach_rank_0_is_expelled_and_the_others_go_on() -
     assert enrol(host, A, B) == []
     effects = unreached(host, C)
     assert expelled(effects) == {"c": "no answer; held back for 120 s"}
-    assert [e.ref for e in effects if isinstance(e, StopWorkers)] == [A, B]
+    assert told(effects, m.StopNow) == [A, B]
     assert world(host.join(A, B)) == ["a", "b"]
     assert starts(enrol(host, A, B)) == ["a", "b"]
     assert host.job.verdict is None
@@ -100,7 +106,7 @@ def test_F9_a_node_with_a_bad_route_is_no_candidate_before_its_time() -> None:
     host.fail(B, failed(), 1.0)
     assert world(host.join(A, B)) == ["a", "b"], "a round that ends anyway does not admit it"
     enrol(host, A, B)
-    assert [type(e) for e in end(host, TimerKind.QUARANTINE)] == [StopWorkers, StopWorkers]
+    assert told(end(host, TimerKind.QUARANTINE), m.StopNow) == [A, B]
     assert world(host.join(A, B)) == ["a", "b", "c"]
 
 
@@ -265,13 +271,16 @@ def test_F9_a_node_that_is_enrolled_late_counts_as_enrolled() -> None:
 
 def test_F9_reports_about_another_round_or_of_nodes_that_wait_are_void() -> None:
     host = formed(ELASTIC, A, B)
-    assert host.step(EnrolmentFailed(B, 3, "no route")) == []
-    assert host.step(EnrolmentFailed(replace(B, incarnation="older"), 0, "no route")) == []
+    assert host.step(FromNode(B, m.NotEnrolled(stamp(3), "no route"))) == []
+    assert (
+        host.step(FromNode(replace(B, incarnation="older"), m.NotEnrolled(stamp(), "no route")))
+        == []
+    )
     host.join(C)
-    assert host.step(NodeEnrolled(C, 0)) == []
-    assert host.step(EnrolmentFailed(C, 0, "no route")) == []
+    assert host.step(FromNode(C, m.Enrolled(stamp()))) == []
+    assert host.step(FromNode(C, m.NotEnrolled(stamp(), "no route"))) == []
     assert starts(enrol(host, A, B)) == ["a", "b"]
-    assert host.step(EnrolmentFailed(B, 0, "no route")) == [], "the round has started"
+    assert host.step(FromNode(B, m.NotEnrolled(stamp(), "no route"))) == [], "the round has started"
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def test_what_an_agent_waits_for(phase: Phase, imports: bool, what: str) -> None
 def test_a_node_whose_round_has_ended_waits_for_the_next_one_and_does_not_stand_by(
     took_part_in: int, what: str
 ) -> None:
-    state = GroupState(GroupSettings(1, 5.0, 5.0, ()), stamp=Stamp(1, 1, took_part_in))
+    state = GroupState(GroupSettings(1, 5.0, 5.0, ()), stamp=Stamp(1, took_part_in))
     last_told = JobStatus("active", 3, 0, 0, 0, 1, 2, 2, 0)
     assert waiting_for(state, last_told, 1) == what
 

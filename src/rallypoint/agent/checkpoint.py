@@ -11,11 +11,11 @@ from collections.abc import Callable
 from rallypoint.agent.worker_shm import WorkerShm
 from rallypoint.config import AgentConfig
 from rallypoint.core import checkpoint_request as requests
+from rallypoint.core import messages as m
 from rallypoint.core.checkpoint_request import Request, RequestState
 from rallypoint.core.group_events import Exit
 from rallypoint.core.model import EndKind, Stamp
 from rallypoint.core.wording import brief_seconds, signal_name, signal_number
-from rallypoint.wire import messages as m
 from rallypoint.wire.shm import ShmRequest
 
 NO_HURRY_S = 10 * 365 * 86400.0

@@ -18,11 +18,11 @@ from rallypoint.core.group_events import (
     Exit,
     GroupEffect,
     GroupEvent,
-    ReportFailures,
-    VerdictGiven,
+    ReportNow,
     WorkersExited,
     WorkersGone,
 )
+from rallypoint.core.messages import Ended, Failed
 from rallypoint.core.model import Verdict, WorkerFailure
 from rallypoint.core.timeline import Phase, RoundLife, Timeline
 from rallypoint.observe.records import AgentEvent
@@ -112,7 +112,7 @@ class Chronicle:
         match event:
             case WorkersExited(stamp, exits) if newest and stamp.round == newest.number:
                 self._exited(newest, exits, effects, was_stopping)
-            case VerdictGiven(verdict) if line.verdict is None:
+            case Ended(_, verdict) if line.verdict is None:
                 line.verdict = verdict
             case WorkersGone(stamp) if newest and stamp.round == newest.number:
                 self._gone(newest)
@@ -184,10 +184,10 @@ class Chronicle:
             if exit_.code == 0 and not was_stopping:
                 self._tell_end(life, exit_.local_rank, "SUCCEEDED")
         fresh = {
-            exit_.local_rank
+            failure.local_rank
             for effect in effects
-            if isinstance(effect, ReportFailures)
-            for exit_ in effect.exits
+            if isinstance(effect, ReportNow) and isinstance(effect.message, Failed)
+            for failure in effect.message.failures
         }
         if fresh and not workers.failed:
             for listener in self._listeners:

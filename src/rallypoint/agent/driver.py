@@ -12,6 +12,8 @@ from contextlib import suppress
 from functools import partial
 from typing import assert_never
 
+from msgspec.structs import replace
+
 from rallypoint.agent.chronicle import Chronicle
 from rallypoint.agent.node_workers import MakeWorkers, NodeWorkers
 from rallypoint.agent.round_store import StoreAccess
@@ -21,15 +23,15 @@ from rallypoint.agent.workers import context_maker
 from rallypoint.config import AgentConfig
 from rallypoint.core import group
 from rallypoint.core import group_events as g
+from rallypoint.core import messages as m
 from rallypoint.core.model import Assignment, Candidate, JobStatus, Stamp, WorkerFailure
-from rallypoint.core.wording import count, signal_name
+from rallypoint.core.wording import count
 from rallypoint.errors import InfrastructureError, LogsSpecsError, RallypointError
 from rallypoint.observe.faults import describe_fault
 from rallypoint.observe.observer import Observer
 from rallypoint.observe.records import AgentEvent, FieldValue
 from rallypoint.process.guard import Guard
 from rallypoint.rendezvous.session import AgentSession, Pushed, raise_in_loop
-from rallypoint.wire import messages as m
 
 
 class Agent:
@@ -63,6 +65,7 @@ class Agent:
         self._session: AgentSession | None = None
         self._candidate: Candidate | None = None
         self._hosts, self._joins = False, 0
+        self._leaving_since = 0.0
         self._workers: NodeWorkers | None = None
         self._succeeded_workers: NodeWorkers | None = None
         self.failures: dict[int, WorkerFailure] = {}
@@ -102,7 +105,7 @@ class Agent:
     def helper_died(self, round_number: int, why: str, *, others_need_it: bool) -> None:
         """Something of this agent's that the workers of that round need."""
         if (stamp := self._state.stamp) is not None and stamp.round == round_number:
-            self._step(g.HelperDied(stamp, f"{why} on node {self._node_id()}", others_need_it))
+            self._step(m.HelperDied(stamp, f"{why} on node {self._node_id()}", others_need_it))
 
     def abandon_workers(self) -> None:
         """End what runs, if anything still does: only after an error of the agent itself."""
@@ -142,6 +145,9 @@ class Agent:
 
     # What the session says.
 
+    def claim(self) -> m.Claim:
+        return group.claim(self._state, self._loop.time() - self._leaving_since)
+
     def session_opened(self, resumed: bool, replaced: bool) -> None:
         self.chronicle.node = self._node_id()
         runs = self._state.phase in (group.Phase.RUNNING, group.Phase.FINISHED)
@@ -149,7 +155,7 @@ class Agent:
             self.say("session_resumed", "the coordinator is back")
         elif runs or (replaced and not self.finished.done()):
             self.say("session_anew", anew_text(self._config, replaced=replaced, runs=runs))
-        self._step(g.SessionOpened(resumed))
+        self._step(g.SessionOpened(resumed, replaced))
 
     def session_suspended(self, why: str) -> None:
         self._status = None
@@ -179,28 +185,17 @@ class Agent:
                 if number:  # 0: news of a handler, which nobody sends heartbeats for
                     self.chronicle.heartbeat_acknowledged()
                 self.show_status()
-            case m.Assigned(stamp, assignment):
-                self._step(g.WorldAssigned(stamp, assignment))
-            case m.StartNow(stamp):
-                self._step(g.StartOrdered(stamp))
             case m.StopNow(stamp, reason):
                 if stamp == self._state.stamp:
                     if self._workers is not None:
                         self._workers.notice()
                     self.say("round_ended", f"round {stamp.round} ended: {reason.text}")
-                self._step(g.StopOrdered(stamp, reason))
-            case m.Ended(_, verdict):
-                self._step(g.VerdictGiven(verdict))
-            case m.Expelled(_, why, final):
-                self._step(g.NodeExpelled(why, final))
+                self._step(message)
             case m.CheckpointWanted() | m.CheckpointNotWanted() | m.CollectStacks():
+                self._step(message)
                 self._talk.pushed(message)
-            case m.LeaveNow():
-                self._step(g.LeaveOrdered())
-            case m.DrainWanted(_, why):
-                self.leave(why)
             case _:
-                assert_never(message)
+                self._step(message)
 
     def acknowledged(self, report: m.Report) -> None:
         if isinstance(report, m.Drain | m.Cancel):
@@ -209,7 +204,10 @@ class Agent:
     # What the group wants.
 
     def _step(self, event: g.GroupEvent) -> None:
+        was_leaving = self._state.leaving
         effects = group.step(self._state, event)
+        if self._state.leaving and not was_leaving:
+            self._leaving_since = self._loop.time()
         self.on_fence(group.is_fenced(self._state))
         self.chronicle.stepped(event, effects)
         for effect in effects:
@@ -237,20 +235,14 @@ class Agent:
                     self._workers.kill()
             case g.Wait(kind, number, length_s):
                 self._loop.call_later(length_s, self._step, g.WaitEnded(kind, number))
-            case g.ReportFailures(stamp, exits):
-                self._report_failures(stamp, exits)
-            case g.ReportHelperDied(stamp, text):
-                self._report(m.HelperDied(stamp, text))
-            case g.ReportFinishing(stamp):
-                self._report(m.Finishing(stamp))
-            case g.ReportSuccess(stamp):
-                self._succeeded(stamp)
-            case g.ReportEnrolment(stamp, error):
-                self._report(m.NotEnrolled(stamp, error) if error else m.Enrolled(stamp))
-            case g.AnnounceDrain(number, why, notice_s):
-                self._report(m.Drain(why, number, self._hosts, notice_s))
-            case g.AnnounceCancel(number):
-                self._report(m.Cancel(f"got {signal_name(number)}", number))
+            case g.ReportNow(m.Failed() as failed):
+                self._report_failures(failed)
+            case g.ReportNow(m.Succeeded() as succeeded):
+                self._succeeded(succeeded)
+            case g.ReportNow(m.Drain() as drain):
+                self._report(replace(drain, hosts=self._hosts))
+            case g.ReportNow(report):
+                self._report(report)
             case g.SkipWaits():
                 self.on_hurry()
             case g.Finish():
@@ -326,19 +318,21 @@ class Agent:
         if self._state.phase is not group.Phase.STOPPING:
             self._talk.exited(stamp, exits)
 
-    def _succeeded(self, stamp: Stamp) -> None:
+    def _succeeded(self, report: m.Succeeded) -> None:
         self._succeeded_workers = self._workers
         self.say("succeeded", "all workers of this node exited with code 0")
-        self._report(m.Succeeded(stamp))
+        self._report(report)
 
-    def _report_failures(self, stamp: Stamp, exits: tuple[g.Exit, ...]) -> None:
+    def _report_failures(self, report: m.Failed) -> None:
+        stamp = report.stamp
         if self._spawn_failure is not None:
             failures: tuple[WorkerFailure, ...] = (self._spawn_failure,)
             self._spawn_failure = None
             self._loop.call_soon(self._step, g.WorkersGone(stamp))
         else:
             assert self._workers is not None
-            failures = self._workers.failures(exits)
+            failed = (g.Exit(x.local_rank, x.exit_code, x.signal) for x in report.failures)
+            failures = self._workers.failures(tuple(failed))
         self.failures |= {failure.rank: failure for failure in failures}
         self.chronicle.failed(stamp.round, failures)
         self._report(m.Failed(stamp, failures))

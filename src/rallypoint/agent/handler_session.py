@@ -33,6 +33,7 @@ from rallypoint.agent.round_store import StoreAccess
 from rallypoint.config import AgentConfig
 from rallypoint.coordinator.wall_clock import wall_ms
 from rallypoint.core import handler_round as rounds
+from rallypoint.core import messages as m
 from rallypoint.core import restart
 from rallypoint.core.cause import Report, describe, first_cause
 from rallypoint.core.model import (
@@ -49,7 +50,6 @@ from rallypoint.core.model import (
 )
 from rallypoint.errors import InfrastructureError, RendezvousClosedError, UsageError
 from rallypoint.rendezvous.session import Pushed, SessionHandler
-from rallypoint.wire import messages as m
 
 FIRST_POLL_S = 0.01
 LONGEST_POLL_S = 0.25
@@ -136,7 +136,7 @@ class HandlerSession:
                 self._stop_taking_part()
                 self._say_farewell(self._calls.leave())
                 self._loop.call_soon(self._agent.acknowledged, report)
-                self._push(m.LeaveNow(self._round.stamp if self._round else Stamp(0, 0, 0)))
+                self._push(m.LeaveNow(self._round.stamp if self._round else Stamp(0, 0)))
             case m.Cancel(why, number):
                 self._cancel(report, why, number)
             case _:
@@ -367,7 +367,7 @@ class HandlerSession:
     def _end(self, verdict: Verdict) -> None:
         if self._verdict is None and not self._leaving:
             self._verdict = verdict
-            self._push(m.Ended(self._round.stamp if self._round else Stamp(0, 0, 0), verdict))
+            self._push(m.Ended(self._round.stamp if self._round else Stamp(0, 0), verdict))
 
     def _stop_taking_part(self) -> None:
         self._leaving = True
@@ -396,5 +396,5 @@ class HandlerSession:
 
     def _tell_waiting(self) -> None:
         status = JobStatus("active", max(self._last_round, 0), 0, 0, 1, 0, 0, 0, 0)
-        stamp = self._round.stamp if self._round else Stamp(0, 0, 0)
+        stamp = self._round.stamp if self._round else Stamp(0, 0)
         self._agent.pushed(m.HeartbeatAck(0, stamp, status))

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from rallypoint.agent.worker_shm import WorkerShm
 from rallypoint.config import AgentConfig
 from rallypoint.core import hang
+from rallypoint.core import messages as m
 from rallypoint.core.group_events import Exit
 from rallypoint.core.hang import Behind, Pace
 from rallypoint.core.model import Assignment, Stamp, WorkerFailure
@@ -22,7 +23,6 @@ from rallypoint.core.wording import STACKS
 from rallypoint.files import safe_open
 from rallypoint.process.logs.log_dir import is_null_device, make_stacks_dir, path_text
 from rallypoint.rendezvous.session import raise_in_loop
-from rallypoint.wire import messages as m
 
 DUMP_S = 2.0
 DETAIL_CHARACTERS = 16 * 1024

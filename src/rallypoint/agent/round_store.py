@@ -62,7 +62,7 @@ class StoreAccess:
 
     def _key(self, stamp: Stamp) -> bytes:
         secret = self._secret or NO_SECRET
-        return round_store_key(secret, self._run_id, stamp.incarnation, stamp.epoch, stamp.round)
+        return round_store_key(secret, self._run_id, stamp.incarnation, stamp.round)
 
 
 async def _look_up(endpoint: Endpoint) -> list[str]:

@@ -8,9 +8,9 @@ from rallypoint.agent.checkpoint import Checkpoints
 from rallypoint.agent.hang import HangWatch
 from rallypoint.agent.node_workers import NodeWorkers
 from rallypoint.config import AgentConfig
+from rallypoint.core import messages as m
 from rallypoint.core.group_events import Exit
 from rallypoint.core.model import Assignment, Stamp
-from rallypoint.wire import messages as m
 
 
 class WorkerRequests:

@@ -15,13 +15,13 @@ from rallypoint.cli import access, values
 from rallypoint.cli.scan import Value
 from rallypoint.cli.tell import tell
 from rallypoint.config import DEFAULT_COORDINATOR_PORT, Endpoint, check_name
+from rallypoint.core import messages as m
 from rallypoint.core.model import UNNAMED_RUN_ID
 from rallypoint.core.wording import shown
 from rallypoint.errors import PeerHungUpError, RendezvousConnectionError, UsageError
 from rallypoint.rendezvous.connection import ClientConnection, dial, knock
 from rallypoint.rendezvous.endpoint import NotYet, resolve
 from rallypoint.rendezvous.token import no_token_error
-from rallypoint.wire import messages as m
 
 _WHY = "it was drained (rallypoint drain)"
 _CHECK = "is that where the job's nodes meet? Give --rdzv-endpoint HOST[:PORT]"

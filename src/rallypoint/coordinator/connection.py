@@ -5,16 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
+from rallypoint.core.messages import ToAgent, ToCoordinator
 from rallypoint.errors import AccessError, MessageError, ProtocolError
+from rallypoint.wire.codec import MAX_MESSAGE_BYTES, decode_to_coordinator, encode
 from rallypoint.wire.frames import FrameDecoder, FrameEncoder
 from rallypoint.wire.handshake import Established, ServerHandshake
-from rallypoint.wire.messages import (
-    MAX_MESSAGE_BYTES,
-    ToAgent,
-    ToCoordinator,
-    decode_to_coordinator,
-    encode,
-)
 
 FIRST_MESSAGE_MAX_BYTES = 16 * 1024
 """Who has not attached yet says who it is, which is short."""

@@ -7,9 +7,9 @@ from collections.abc import Collection
 from msgspec import Struct, field
 
 from rallypoint.coordinator.connection import Connection
+from rallypoint.core import messages as m
 from rallypoint.core.model import NodeRef
 from rallypoint.core.wording import names
-from rallypoint.wire import messages as m
 
 
 class _Wish(Struct):

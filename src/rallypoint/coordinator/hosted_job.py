@@ -18,27 +18,18 @@ from rallypoint.coordinator.drain_desk import DrainDesk
 from rallypoint.coordinator.lease_watch import LeaseWatch
 from rallypoint.coordinator.own_events import OwnEvents
 from rallypoint.coordinator.session import Session, node_id_of
-from rallypoint.coordinator.translation import event_of, message_of
 from rallypoint.core import claims, wording
 from rallypoint.core import job as jobs
-from rallypoint.core.events import ExpelNode, NodeJoined, NodeLeft, RefuseNode, Timer, TimerEnded
-from rallypoint.core.job_events import (
-    GiveVerdict,
-    JobCancelled,
-    JobEffect,
-    JobEvent,
-    NodeDrains,
-    Record,
-    SessionLost,
-)
+from rallypoint.core import messages as m
+from rallypoint.core.events import RefuseNode, Timer, TimerEnded
+from rallypoint.core.job_events import JobEffect, JobEvent, Record, SessionLost
 from rallypoint.core.job_lives import Life
 from rallypoint.core.job_state import close as close_job
 from rallypoint.core.liveness import Liveness, Lost, Patience
-from rallypoint.core.model import NodeRef, Outcome, SharedSettings, Stamp, Verdict
+from rallypoint.core.model import NodeRef, Outcome, SharedSettings, Verdict
 from rallypoint.core.ranks import id_of_rank
 from rallypoint.errors import SettingsConflictError
 from rallypoint.observe.faults import Faults, describe_fault
-from rallypoint.wire import messages as m
 
 Machine = Callable[[jobs.JobState, JobEvent, float], list[JobEffect]]
 
@@ -58,9 +49,11 @@ class HostedJob:
     ) -> None:
         """With `verdict` the job has ended, and is hosted for those who have yet to hear how."""
         self._loop = asyncio.get_running_loop()
-        self._job = jobs.ended_job(settings, verdict) if verdict else jobs.new_job(settings)
-        self._machine = machine
-        self._incarnation, self._epoch = incarnation, epoch
+        if verdict is None:
+            self._job = jobs.new_job(settings, incarnation)
+        else:
+            self._job = jobs.ended_job(settings, verdict, incarnation)
+        self._machine, self._epoch = machine, epoch
         self._on_record, self._on_empty = on_record, on_empty
         self._sessions: dict[str, Session] = {}
         self._node_ids: dict[str, str] = {}
@@ -86,12 +79,12 @@ class HostedJob:
     @property
     def life(self) -> Life:
         """Its number, and how far it is."""
-        return Life(self._incarnation, self.verdict, has_formed=bool(self._job.round.places))
+        return Life(self._job.incarnation, self.verdict, has_formed=bool(self._job.round.places))
 
     def renumber(self, incarnation: int) -> None:
         """Before the first round: workers are told of the number with their round."""
-        if incarnation != self._incarnation:
-            self._incarnation = incarnation
+        if incarnation != self._job.incarnation:
+            self._job.incarnation = incarnation
             for session in self._sessions.values():
                 self._send(session.ref, self._attached(session, resumed=True))
 
@@ -128,7 +121,11 @@ class HostedJob:
             self._refuse(connection, str(SettingsConflictError(differences)))
             return
         session = self._sessions.get(hello.incarnation)
-        resumed = session is not None and session.opened == hello.opened
+        resumed = (
+            session is not None
+            and session.opened == hello.opened
+            and jobs.agrees(self._job, session.ref, hello.claim)
+        )
         if session is None:
             ref = NodeRef(node_id_of(hello, self._node_ids), hello.incarnation)
             generation = hello.generation
@@ -152,10 +149,10 @@ class HostedJob:
         self._leases.heard(session.ref.incarnation, now)
         connection.send(self._attached(session, resumed))
         connection.send(m.Ack(session.applied))
-        for effect in jobs.truth(self._job, session.ref, now):
+        for effect in jobs.resync(self._job, session.ref, now):
             self._perform(effect)
         if (why := self._desk.why(session.ref)) is not None:
-            connection.send(m.DrainWanted(self._stamp(), why))
+            connection.send(m.DrainWanted(jobs.stamp(self._job), why))
 
     def drain(self, connection: Connection, node_id: str, why: str) -> None:
         """A person wants a node to leave, and waits on this connection."""
@@ -168,7 +165,7 @@ class HostedJob:
         is_leaving = jobs.is_leaving(self._job, ref)
         self._desk.want(connection, ref, why, is_leaving=is_leaving, is_here=is_here)
         if not is_leaving:
-            self._send(ref, m.DrainWanted(self._stamp(), why))
+            self._send(ref, m.DrainWanted(jobs.stamp(self._job), why))
 
     def received(
         self, connection: Connection, session: Session, message: m.Numbered | m.Heartbeat
@@ -179,7 +176,7 @@ class HostedJob:
         self._leases.heard(session.ref.incarnation, now)
         if isinstance(message, m.Heartbeat):
             status = jobs.status(self._job, session.ref.node_id)
-            connection.send(m.HeartbeatAck(message.number, self._stamp(), status))
+            connection.send(m.HeartbeatAck(message.number, jobs.stamp(self._job), status))
             return
         if message.number > session.applied:
             session.applied = message.number
@@ -210,7 +207,7 @@ class HostedJob:
         ref, text = session.ref, f"what it said can't be handled: {describe_fault(error)}"
         self._faults.note(f"node {ref} said what can't be handled", error)
         again = ref.incarnation in self._faulty
-        self._hang_up(session, m.Expelled(self._stamp(), text, True) if again else None)
+        self._hang_up(session, m.Expelled(jobs.stamp(self._job), text, True) if again else None)
         self._faulty.add(ref.incarnation)
         if self._sessions.get(ref.incarnation) is session:
             now = self._loop.time()
@@ -226,28 +223,22 @@ class HostedJob:
     def _apply(self, session: Session, report: m.Report, now: float) -> None:
         ref = session.ref
         match report:
-            case m.Join(seq, candidate):
+            case m.Join(_, candidate):
                 if text := claims.join_refused(self.settings, candidate):
                     self.turn_away(session, text)
                 elif self._claims_rank(session, candidate.node_rank, now):
                     self._give_away_name(session, now)
                     self._node_ids[ref.node_id] = ref.incarnation
-                    self._step(NodeJoined(ref, seq, candidate, self.settings), now)
-            case m.Drain(why, signal, hosts, notice_s):
+                    self._step(m.FromNode(ref, report), now)
+            case m.Drain(hosts=hosts):
                 self._yield_rank(session)
                 hosts = hosts and ref.incarnation == self.own_agent
-                self._step(NodeDrains(ref, why, signal, notice_s, hosts), now)
-            case m.Cancel(why, signal):
-                self._step(JobCancelled(ref, why, signal), now)
+                self._step(m.FromNode(ref, replace(report, hosts=hosts)), now)
             case m.Leave():
-                self._step(NodeLeft(ref), now)
+                self._step(m.FromNode(ref, report), now)
                 self._forget(session)
-            case _ if self._is_ours(report.stamp):
-                self._step(event_of(ref, report), now)
             case _:
-                # About another coordinator's or incarnation's round: answer with the truth.
-                for effect in jobs.truth(self._job, ref, now):
-                    self._perform(effect)
+                self._step(m.FromNode(ref, report), now)
 
     def _claims_rank(self, session: Session, node_rank: int, now: float) -> bool:
         """Whether it may join with this fixed rank; else it has been refused.
@@ -281,7 +272,7 @@ class HostedJob:
         session.node_rank = -1
 
     def _attached(self, session: Session, resumed: bool) -> m.Attached:
-        return m.Attached(session.ref.node_id, self._incarnation, self._epoch, resumed)
+        return m.Attached(session.ref.node_id, self._job.incarnation, self._epoch, resumed)
 
     def _step(self, event: JobEvent, now: float) -> None:
         if isinstance(event, SessionLost) and event.ref.incarnation in self._sessions:
@@ -306,10 +297,10 @@ class HostedJob:
 
     def _perform(self, effect: JobEffect) -> None:
         match effect:
-            case GiveVerdict(ref, verdict):
-                self._send(ref, m.Ended(self._stamp(verdict.round), self._dated(ref, verdict)))
-            case ExpelNode(ref, why, final):
-                self._send(ref, m.Expelled(self._stamp(), why, final))
+            case m.ToNode(ref, m.Ended(stamp, verdict)):
+                self._send(ref, m.Ended(stamp, self._dated(ref, verdict)))
+            case m.ToNode(ref, m.Expelled() as expelled):
+                self._send(ref, expelled)
                 session = self._sessions.get(ref.incarnation)
                 if session is not None:
                     self._forget(session)
@@ -320,8 +311,8 @@ class HostedJob:
                     self._refuse(session.connection, str(SettingsConflictError(differences)))
             case Record():
                 self._on_record(effect)
-            case _:
-                self._send(effect.ref, message_of(effect, self._stamp))
+            case m.ToNode(ref, message):
+                self._send(ref, message)
 
     def _send(self, ref: NodeRef, message: m.ToAgent) -> None:
         session = self._sessions.get(ref.incarnation)
@@ -390,10 +381,3 @@ class HostedJob:
 
     def _timer_ended(self, timer: Timer) -> None:
         self._own.apply(TimerEnded(timer), self._loop.time())
-
-    def _is_ours(self, stamp: Stamp) -> bool:
-        return (stamp.incarnation, stamp.epoch) == (self._incarnation, self._epoch)
-
-    def _stamp(self, round_: int | None = None) -> Stamp:
-        current = self._job.round.round if round_ is None else round_
-        return Stamp(self._incarnation, self._epoch, current)

@@ -24,6 +24,7 @@ from rallypoint.coordinator.session import Session
 from rallypoint.coordinator.wall_clock import wall_ms
 from rallypoint.core import claims
 from rallypoint.core import job as jobs
+from rallypoint.core import messages as m
 from rallypoint.core.admission import Admission
 from rallypoint.core.job_events import Record
 from rallypoint.core.job_lives import (
@@ -39,7 +40,6 @@ from rallypoint.core.model import UNNAMED_RUN_ID, SharedSettings, Verdict
 from rallypoint.core.wording import quoted_job
 from rallypoint.errors import MessageError
 from rallypoint.observe.faults import Faults, describe_fault
-from rallypoint.wire import messages as m
 from rallypoint.wire.handshake import NONCE_BYTES, SERVER_ID_BYTES, Established, ServerHandshake
 
 HANDSHAKE_TIME_S = 10.0

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from rallypoint.coordinator.connection import Connection
+from rallypoint.core import messages as m
 from rallypoint.core.model import NodeRef
-from rallypoint.wire import messages as m
 
 if TYPE_CHECKING:
     from rallypoint.coordinator.hosted_job import HostedJob

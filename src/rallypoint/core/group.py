@@ -39,38 +39,55 @@ from rallypoint.core.group_events import (
     FinishKind,
     GroupEffect,
     GroupEvent,
-    HelperDied,
     KillWorkers,
     LeaseEnded,
-    LeaveOrdered,
     LeaveWanted,
-    NodeExpelled,
-    ReportEnrolment,
-    ReportFailures,
-    ReportFinishing,
-    ReportHelperDied,
-    ReportSuccess,
+    ReportNow,
     Say,
     SessionGivenUp,
     SessionOpened,
     SignalCaught,
     SpawnWorkers,
-    StartOrdered,
-    StopOrdered,
-    VerdictGiven,
     WaitEnded,
     WaitKind,
     WorkersExited,
     WorkersGone,
-    WorldAssigned,
 )
+from rallypoint.core.group_events import failure_of as failure_of
 from rallypoint.core.group_leave import ANNOUNCE_S as ANNOUNCE_S
 from rallypoint.core.group_state import GroupSettings as GroupSettings
 from rallypoint.core.group_state import GroupState as GroupState
 from rallypoint.core.group_state import Phase as Phase
 from rallypoint.core.group_state import Then as Then
 from rallypoint.core.group_state import abort, proceed, stop, wait
-from rallypoint.core.model import EndKind, EndReason, Outcome, Stamp, Verdict
+from rallypoint.core.group_state import claim as claim
+from rallypoint.core.messages import (
+    Assigned,
+    CheckpointNotWanted,
+    CheckpointWanted,
+    CollectStacks,
+    DrainWanted,
+    Ended,
+    Enrolled,
+    Expelled,
+    Failed,
+    Finishing,
+    HelperDied,
+    LeaveNow,
+    NotEnrolled,
+    Order,
+    StartNow,
+    StopNow,
+    Succeeded,
+)
+from rallypoint.core.model import (
+    Assignment,
+    EndKind,
+    EndReason,
+    Outcome,
+    Stamp,
+    Verdict,
+)
 
 SUSPECT_S = 2.0
 
@@ -80,24 +97,28 @@ def step(state: GroupState, event: GroupEvent) -> list[GroupEffect]:
     if state.phase is Phase.DONE:
         return group_leave.after_the_end(state, event)
     match event:
-        case SessionOpened(resumed):
+        case SessionOpened(resumed, replaced):
             state.is_member = state.has_coordinator = not state.settings.by_handler
-            return [] if resumed else [*_forgotten(state), *group_leave.opened_anew(state)]
+            if resumed:
+                return []
+            state.is_foreign |= replaced
+            return [*_forgotten(state), *group_leave.opened_anew(state)]
         case CoordinatorRefuses():
             state.is_member = state.has_coordinator = False
             return group_leave.told_enough(state)
-        case WorldAssigned():
-            return _assigned(state, event)
-        case StartOrdered(stamp):
-            if state.phase is not Phase.READY or stamp != state.stamp:
-                return []
-            return _spawn(state)
-        case StopOrdered(stamp, reason):
-            return _stop_ordered(state, stamp, reason)
-        case VerdictGiven(verdict):
-            return _verdict(state, verdict)
-        case NodeExpelled(why, final):
-            return _expelled(state, why, final)
+        case (
+            Assigned()
+            | StartNow()
+            | StopNow()
+            | Ended()
+            | Expelled()
+            | CheckpointWanted()
+            | CheckpointNotWanted()
+            | LeaveNow()
+            | DrainWanted()
+            | CollectStacks()
+        ):
+            return _ordered(state, event)
         case LeaseEnded(waits_for):
             return _lease_ended(state, waits_for)
         case SessionGivenUp(text):
@@ -117,13 +138,41 @@ def step(state: GroupState, event: GroupEvent) -> list[GroupEffect]:
             return group_leave.leave_wanted(state, why)
         case Announced():
             return group_leave.announced(state)
-        case LeaveOrdered():
-            state.heard = state.heard or state.leaving
-            return group_leave.leave_now(state)
         case WaitEnded(kind, number):
             return _wait_ended(state, kind, number)
         case _:
             assert_never(event)
+
+
+def _ordered(state: GroupState, order: Order) -> list[GroupEffect]:
+    """What the coordinator wants of this node."""
+    match order:
+        case Assigned(stamp, assignment):
+            return _assigned(state, stamp, assignment)
+        case StartNow(stamp):
+            if state.phase is not Phase.READY or stamp != state.stamp:
+                return []
+            return _spawn(state)
+        case StopNow(stamp, reason):
+            return _stop_ordered(state, stamp, reason)
+        case Ended(_, verdict):
+            return _verdict(state, verdict)
+        case Expelled(_, why, final):
+            return _expelled(state, why, final)
+        case LeaveNow():
+            state.heard = state.heard or state.leaving
+            return group_leave.leave_now(state)
+        case DrainWanted(_, why):
+            return group_leave.leave_wanted(state, why)
+        case CheckpointWanted(stamp, number) if stamp == state.stamp:
+            state.checkpoint_asked = number
+        case CheckpointNotWanted(_, number) if number == state.checkpoint_asked:
+            state.checkpoint_asked, state.succeeded_when_asked = None, False
+        case CheckpointWanted() | CheckpointNotWanted() | CollectStacks():
+            pass  # `checkpoint_request.py` and `hang.py` answer.
+        case _:
+            assert_never(order)
+    return []
 
 
 def is_fenced(state: GroupState) -> bool:
@@ -139,19 +188,21 @@ def _forgotten(state: GroupState) -> list[GroupEffect]:
     return abort(state, Then.JOIN, None)
 
 
-def _assigned(state: GroupState, event: WorldAssigned) -> list[GroupEffect]:
+def _assigned(state: GroupState, stamp: Stamp, assignment: Assignment) -> list[GroupEffect]:
     if state.phase is not Phase.IDLE or state.then is not Then.JOIN or state.leaving:
         return []
-    if state.stamp is not None and not _is_newer(event.stamp, state.stamp):
+    if not _is_newer(state, stamp):
         return []
-    state.stamp, state.assignment = event.stamp, event.assignment
-    state.succeeded = 0
+    _name_round(state, stamp)
+    state.assignment = assignment
+    state.succeeded, state.has_joined = 0, False
+    state.checkpoint_asked, state.succeeded_when_asked = None, False
     state.ended.clear()
     state.seeks_culprit = False
     state.suspects.clear()
-    if event.assignment.enrol:
+    if assignment.enrol:
         state.phase = Phase.ENROLLING
-        return [EnrolWithStore(event.stamp, event.assignment)]
+        return [EnrolWithStore(stamp, assignment)]
     return _spawn(state)
 
 
@@ -168,24 +219,25 @@ def _enrolled(state: GroupState, stamp: Stamp, error: str) -> list[GroupEffect]:
         return []
     if not error:
         state.phase = Phase.READY
-    return [ReportEnrolment(stamp, error)]
+    return [ReportNow(NotEnrolled(stamp, error) if error else Enrolled(stamp))]
 
 
 def _stop_ordered(state: GroupState, stamp: Stamp, reason: EndReason) -> list[GroupEffect]:
-    if state.phase is Phase.IDLE and (state.stamp is None or _is_newer(stamp, state.stamp)):
+    if state.phase is Phase.IDLE and _is_newer(state, stamp):
         # A round that ended before we heard of it: it took our last join with it.
-        state.stamp = stamp
+        _name_round(state, stamp)
         return proceed(state) if state.then is Then.JOIN else []
     if stamp != state.stamp:
         return []
     state.seeks_culprit |= reason.kind is EndKind.FAILURE and state.phase is Phase.RUNNING
+    state.stop_why = reason.text
     return stop(state, Then.JOIN, signal.SIGTERM, state.settings.restart_grace_s)
 
 
 def _verdict(state: GroupState, verdict: Verdict) -> list[GroupEffect]:
     if state.verdict is not None:
         return []
-    state.verdict = verdict
+    state.verdict, state.stop_why = verdict, verdict.text
     asked_to_stop = verdict.outcome in (Outcome.CANCELLED, Outcome.PREEMPTED)
     if state.finish is None or asked_to_stop:
         state.finish = Finish(FinishKind.VERDICT, verdict=verdict, signal=verdict.signal)
@@ -197,7 +249,7 @@ def _verdict(state: GroupState, verdict: Verdict) -> list[GroupEffect]:
 
 def _expelled(state: GroupState, why: str, final: bool) -> list[GroupEffect]:
     say = Say("expelled", f"this node was expelled from the job: {why}")
-    state.is_member, state.patience_is_over = False, True
+    state.is_member, state.patience_is_over, state.stop_why = False, True, why
     if final:
         return [say, *abort(state, Then.GIVE_UP, Finish(FinishKind.EXPELLED, text=why))]
     return [say, *abort(state, Then.JOIN, None)]
@@ -212,7 +264,7 @@ def _lease_ended(state: GroupState, waits_for: str) -> list[GroupEffect]:
         waits_for = ""
     if not is_fenced(state):
         return [Say("fenced", f"{text}: {waits_for}")] if waits_for else []
-    state.patience_is_over = True
+    state.patience_is_over, state.stop_why = True, text
     kills = state.phase in (Phase.RUNNING, Phase.STOPPING)
     doing = [*(["killing the workers"] if kills else []), *([waits_for] if waits_for else [])]
     said = f"{text}: {', '.join(doing)}" if doing else text
@@ -226,7 +278,7 @@ def _exited(state: GroupState, stamp: Stamp, exits: tuple[Exit, ...]) -> list[Gr
     state.ended.update(exit_.local_rank for exit_ in exits)
     if state.phase is not Phase.RUNNING:
         killed = tuple(exit_ for exit_ in exits if exit_.signal == signal.SIGKILL)
-        return [ReportFailures(stamp, killed)] if killed and state.seeks_culprit else []
+        return [_report(stamp, killed)] if killed and state.seeks_culprit else []
     bad = [exit_ for exit_ in exits if exit_.code != 0]
     suspects = [exit_ for exit_ in bad if exit_.signal in state.settings.signals]
     blamed = [exit_ for exit_ in bad if exit_.signal not in state.settings.signals]
@@ -239,19 +291,24 @@ def _exited(state: GroupState, stamp: Stamp, exits: tuple[Exit, ...]) -> list[Gr
     if suspects:
         effects.append(wait(state, WaitKind.SUSPECT, SUSPECT_S))
     if first_success:
-        effects.append(ReportFinishing(stamp))
+        effects.append(ReportNow(Finishing(stamp)))
     if state.succeeded == state.settings.workers:
         state.phase = Phase.FINISHED
-        effects.append(ReportSuccess(stamp))
+        state.succeeded_when_asked = state.checkpoint_asked is not None
+        effects.append(ReportNow(Succeeded(stamp)))
     return effects
 
 
 def _fail(state: GroupState, blamed: list[Exit]) -> list[GroupEffect]:
     assert state.stamp is not None
-    report = ReportFailures(state.stamp, (*blamed, *state.suspects))
+    report = _report(state.stamp, (*blamed, *state.suspects))
     state.suspects.clear()
-    state.seeks_culprit = True
+    state.seeks_culprit, state.stop_why = True, "a worker of this node failed"
     return [report, *stop(state, Then.JOIN, signal.SIGTERM, state.settings.restart_grace_s)]
+
+
+def _report(stamp: Stamp, exits: tuple[Exit, ...]) -> ReportNow:
+    return ReportNow(Failed(stamp, tuple(map(failure_of, exits))))
 
 
 def _helper_died(state: GroupState, event: HelperDied) -> list[GroupEffect]:
@@ -260,9 +317,10 @@ def _helper_died(state: GroupState, event: HelperDied) -> list[GroupEffect]:
         return []
     if state.phase is Phase.FINISHED and not event.others_need_it:
         return []
-    report = ReportHelperDied(event.stamp, event.text)
+    report = ReportNow(event)
     if state.phase not in (Phase.RUNNING, Phase.FINISHED) or state.leaving:
         return [report]
+    state.stop_why = event.text
     return [report, *stop(state, Then.JOIN, signal.SIGTERM, state.settings.restart_grace_s)]
 
 
@@ -327,8 +385,14 @@ def _wait_ended(state: GroupState, kind: WaitKind, number: int) -> list[GroupEff
             assert_never(kind)
 
 
-def _is_newer(stamp: Stamp, than: Stamp) -> bool:
-    """Another coordinator's rounds can't be compared: the session has vouched for them."""
-    if (stamp.incarnation, stamp.epoch) != (than.incarnation, than.epoch):
+def _name_round(state: GroupState, stamp: Stamp) -> None:
+    state.stamp, state.is_foreign = stamp, False
+
+
+def _is_newer(state: GroupState, stamp: Stamp) -> bool:
+    """Rounds of another life, or of a coordinator that knows of none of ours, can't be compared:
+    the session has accepted who speaks."""
+    than = state.stamp
+    if than is None or state.is_foreign or stamp.incarnation != than.incarnation:
         return True
     return stamp.round > than.round

@@ -6,7 +6,8 @@ from enum import Enum
 
 from msgspec import Struct
 
-from rallypoint.core.model import Assignment, EndReason, Stamp, Verdict
+from rallypoint.core.messages import HelperDied, Order, Report
+from rallypoint.core.model import Assignment, Stamp, Verdict, WorkerFailure
 
 
 class Exit(Struct, frozen=True):
@@ -17,43 +18,18 @@ class Exit(Struct, frozen=True):
     signal: int | None
 
 
+def failure_of(exit_: Exit) -> WorkerFailure:
+    """As far as an exit alone tells; the driver knows the rest."""
+    rank = exit_.local_rank
+    return WorkerFailure(rank, rank, "", 0, exit_.code, exit_.signal, 0.0, 0.0)
+
+
 class SessionOpened(Struct, frozen=True):
-    """The coordinator is reached. Not `resumed`: it knows of no round here."""
+    """The coordinator is reached. Not `resumed`: it knows of no round here. `replaced`: it is
+    another one than the last time."""
 
     resumed: bool
-
-
-class WorldAssigned(Struct, frozen=True):
-    """This node takes part in a round."""
-
-    stamp: Stamp
-    assignment: Assignment
-
-
-class StartOrdered(Struct, frozen=True):
-    """Every node has enrolled."""
-
-    stamp: Stamp
-
-
-class StopOrdered(Struct, frozen=True):
-    """The round ended."""
-
-    stamp: Stamp
-    reason: EndReason
-
-
-class VerdictGiven(Struct, frozen=True):
-    """The job ended."""
-
-    verdict: Verdict
-
-
-class NodeExpelled(Struct, frozen=True):
-    """The others go on without this node. `final`: it may not come back."""
-
-    why: str
-    final: bool
+    replaced: bool = False
 
 
 class LeaseEnded(Struct, frozen=True):
@@ -89,15 +65,6 @@ class WorkersExited(Struct, frozen=True):
     exits: tuple[Exit, ...]
 
 
-class HelperDied(Struct, frozen=True):
-    """A process of this agent that the workers of the round need has died; `text` says which."""
-
-    stamp: Stamp
-    text: str
-    others_need_it: bool
-    """Workers of other nodes too."""
-
-
 class WorkersGone(Struct, frozen=True):
     """No process of the round is left, and what is known of its failures has been reported.
 
@@ -118,10 +85,6 @@ class LeaveWanted(Struct, frozen=True):
     """A person, or a notice of this node's end, told this agent to go."""
 
     why: str
-
-
-class LeaveOrdered(Struct, frozen=True):
-    """The job's workers have taken their last checkpoint, or need not: this node may go."""
 
 
 class Announced(Struct, frozen=True):
@@ -149,12 +112,8 @@ class WaitEnded(Struct, frozen=True):
 
 
 GroupEvent = (
-    SessionOpened
-    | WorldAssigned
-    | StartOrdered
-    | StopOrdered
-    | VerdictGiven
-    | NodeExpelled
+    Order
+    | SessionOpened
     | LeaseEnded
     | SessionGivenUp
     | CoordinatorRefuses
@@ -164,14 +123,24 @@ GroupEvent = (
     | WorkersGone
     | SignalCaught
     | LeaveWanted
-    | LeaveOrdered
     | Announced
     | WaitEnded
 )
+"""What the coordinator orders, and what happens on this node. (`HelperDied`, as it is reported.)"""
 
 
 class JoinRound(Struct, frozen=True):
     """Tell the coordinator that this node is ready; nothing runs here."""
+
+
+class ReportNow(Struct, frozen=True):
+    """Send this report. The driver adds what only it knows: of `Failed` what the workers have
+    said, of `Drain` whether the coordinator lives here.
+
+    `Drain` and `Cancel` are answered with `Announced`, `Drain` then with `LeaveNow`.
+    """
+
+    message: Report
 
 
 class EnrolWithStore(Struct, frozen=True):
@@ -210,56 +179,6 @@ class Wait(Struct, frozen=True):
     length_s: float
 
 
-class ReportFailures(Struct, frozen=True):
-    """Tell the coordinator that these workers failed."""
-
-    stamp: Stamp
-    exits: tuple[Exit, ...]
-
-
-class ReportHelperDied(Struct, frozen=True):
-    """Tell the coordinator that the round can't go on, and that no worker is to blame."""
-
-    stamp: Stamp
-    text: str
-
-
-class ReportFinishing(Struct, frozen=True):
-    """Tell the coordinator that the first worker ended well."""
-
-    stamp: Stamp
-
-
-class ReportSuccess(Struct, frozen=True):
-    """Tell the coordinator that all workers ended well."""
-
-    stamp: Stamp
-
-
-class ReportEnrolment(Struct, frozen=True):
-    """Tell the coordinator how the enrolment went."""
-
-    stamp: Stamp
-    error: str
-
-
-class AnnounceDrain(Struct, frozen=True):
-    """Tell the coordinator that this node goes; answer with `Announced`, then `LeaveOrdered`.
-
-    `notice_s`: how long the workers may take for a last checkpoint.
-    """
-
-    signal: int
-    why: str
-    notice_s: float
-
-
-class AnnounceCancel(Struct, frozen=True):
-    """Tell the coordinator to end the job; answer with `Announced`."""
-
-    signal: int
-
-
 class FinishKind(Enum):
     """Why an agent ends."""
 
@@ -293,19 +212,13 @@ class Say(Struct, frozen=True):
 
 GroupEffect = (
     JoinRound
+    | ReportNow
     | EnrolWithStore
     | SpawnWorkers
     | AbandonRound
     | SignalWorkers
     | KillWorkers
     | Wait
-    | ReportFailures
-    | ReportHelperDied
-    | ReportFinishing
-    | ReportSuccess
-    | ReportEnrolment
-    | AnnounceDrain
-    | AnnounceCancel
     | SkipWaits
     | Finish
     | Say

@@ -11,12 +11,11 @@ from __future__ import annotations
 import signal
 
 from rallypoint.core.group_events import (
-    AnnounceCancel,
-    AnnounceDrain,
     Finish,
     FinishKind,
     GroupEffect,
     GroupEvent,
+    ReportNow,
     Say,
     SignalCaught,
     SkipWaits,
@@ -33,6 +32,7 @@ from rallypoint.core.group_state import (
     stop,
     wait,
 )
+from rallypoint.core.messages import Cancel, Drain
 from rallypoint.core.wording import LEFT, signal_name
 
 REPEAT_S = 1.0
@@ -130,7 +130,7 @@ def opened_anew(state: GroupState) -> list[GroupEffect]:
     """A coordinator that knows nothing of this node, nor of what it was told before."""
     if not state.leaving or state.heard:
         return []
-    return [AnnounceCancel(state.signal) if state.cancels else _announce_drain(state)]
+    return [_announce_cancel(state) if state.cancels else _announce_drain(state)]
 
 
 def told_enough(state: GroupState) -> list[GroupEffect]:
@@ -178,8 +178,13 @@ def _go(state: GroupState, number: int, why: str, said: str) -> list[GroupEffect
     ]
 
 
-def _announce_drain(state: GroupState) -> AnnounceDrain:
-    return AnnounceDrain(state.signal, state.leaving_why, notice_s(state.settings))
+def _announce_drain(state: GroupState) -> ReportNow:
+    time_s = notice_s(state.settings)
+    return ReportNow(Drain(state.leaving_why, state.signal, notice_s=time_s))
+
+
+def _announce_cancel(state: GroupState) -> ReportNow:
+    return ReportNow(Cancel(f"got {signal_name(state.signal)}", state.signal))
 
 
 def _cancel(state: GroupState, number: int) -> list[GroupEffect]:
@@ -189,7 +194,7 @@ def _cancel(state: GroupState, number: int) -> list[GroupEffect]:
     state.suspects.clear()
     return [
         Say("signal", f"got {signal_name(number)}: cancelling the job"),
-        AnnounceCancel(number),
+        _announce_cancel(state),
         wait(state, WaitKind.ANNOUNCE, ANNOUNCE_S),
     ]
 

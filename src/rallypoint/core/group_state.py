@@ -22,6 +22,7 @@ from rallypoint.core.group_events import (
     Wait,
     WaitKind,
 )
+from rallypoint.core.messages import Claim, Doing
 from rallypoint.core.model import Assignment, Stamp, Verdict
 
 
@@ -68,6 +69,16 @@ class GroupState(Struct):
     phase: Phase = Phase.IDLE
     then: Then = Then.JOIN
     stamp: Stamp | None = None
+    is_foreign: bool = False
+    """The stamp was given by another coordinator than the present one."""
+    has_joined: bool = False
+    """It has asked for a place, and has none yet."""
+    checkpoint_asked: int | None = None
+    """The number of the checkpoint that the round's workers are asked for."""
+    succeeded_when_asked: bool = False
+    """They all succeeded meanwhile."""
+    stop_why: str = ""
+    """Why they are being stopped."""
     assignment: Assignment | None = None
     ended: set[int] = field(default_factory=set)
     """Local ranks of the workers that have exited by themselves."""
@@ -114,7 +125,10 @@ class GroupState(Struct):
 def proceed(state: GroupState) -> list[GroupEffect]:
     """Nothing runs here: do what is desired."""
     if state.then is Then.JOIN:
-        return [] if state.leaving and not state.announced else [JoinRound()]
+        if state.leaving and not state.announced:
+            return []
+        state.has_joined = True
+        return [JoinRound()]
     assert state.finish is not None
     if state.then is Then.LEAVE and is_untold(state):
         return _tell(state)
@@ -192,3 +206,30 @@ def wait(state: GroupState, kind: WaitKind, length_s: float) -> Wait:
     state.waits += 1
     state.newest_wait[kind] = state.waits
     return Wait(kind, state.waits, length_s)
+
+
+def claim(state: GroupState, drains_for_s: float = 0.0) -> Claim:
+    """What this node does, for a coordinator that it attaches to; it was told to drain so long
+    ago."""
+    if state.leaving:
+        why, number = state.leaving_why, state.signal
+        return Claim(Doing.DRAINING, state.stamp, why, number, drains_for_s)
+    match state.phase:
+        case Phase.IDLE:
+            doing = Doing.JOINED if state.has_joined else Doing.IDLE
+        case Phase.ENROLLING:
+            doing = Doing.ENROLLING
+        case Phase.READY:
+            doing = Doing.ENROLLED
+        case Phase.RUNNING:
+            doing = Doing.FINISHING if state.succeeded else Doing.RUNNING
+        case Phase.FINISHED:
+            asked = state.succeeded_when_asked
+            doing = Doing.SUCCEEDED_WHEN_ASKED if asked else Doing.SUCCEEDED
+        case Phase.STOPPING:
+            return Claim(Doing.STOPPING, state.stamp, state.stop_why)
+        case Phase.DONE:
+            doing = Doing.IDLE
+        case _:
+            assert_never(state.phase)
+    return Claim(doing, state.stamp)

@@ -106,7 +106,7 @@ def next_stamp(cards: Sequence[NodeCard]) -> Stamp:
     The node that has seen most knows the job's incarnation; of several the highest counts.
     """
     eldest = max(cards, key=lambda card: (card.last_round, card.incarnation))
-    return Stamp(eldest.incarnation, 0, eldest.last_round + 1)
+    return Stamp(eldest.incarnation, eldest.last_round + 1)
 
 
 def assign(cards: Sequence[NodeCard], rank: int, why: str) -> Assignment:

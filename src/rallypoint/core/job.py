@@ -12,6 +12,8 @@ charged if that was a worker's failure, and either the next round is released or
 
 from __future__ import annotations
 
+from typing import TypeGuard, assert_never
+
 from msgspec.structs import replace
 
 from rallypoint.core import cause as causes
@@ -37,121 +39,176 @@ from rallypoint.core.job_departures import (
     end_notice,
     is_collateral,
     keep_notice,
+    leave_now,
     succeeded_meanwhile,
     want_checkpoint,
 )
 from rallypoint.core.job_departures import (
     is_leaving as is_leaving,
 )
-from rallypoint.core.job_events import (
-    Assign,
-    CheckpointAnswered,
-    EnrolmentFailed,
-    FailuresDetailed,
-    GiveVerdict,
-    HangSuspected,
-    HelperDied,
-    JobCancelled,
-    JobEffect,
-    JobEvent,
-    LeaveNow,
-    NodeDrains,
-    NodeEnrolled,
-    NodeFailed,
-    Record,
-    SessionLost,
-    StacksCollected,
-    StartWorkers,
-    StopWorkers,
-)
+from rallypoint.core.job_events import JobEffect, JobEvent, Record, SessionLost
 from rallypoint.core.job_rounds import is_member, run_round
 from rallypoint.core.job_state import JobState as JobState
 from rallypoint.core.job_state import close
 from rallypoint.core.job_state import ended_job as ended_job
 from rallypoint.core.job_state import new_job as new_job
+from rallypoint.core.job_state import stamp as stamp
 from rallypoint.core.job_state import status as status
+from rallypoint.core.job_state import verdict_to as verdict_to
+from rallypoint.core.messages import (
+    Assigned,
+    Cancel,
+    CheckpointAnswered,
+    Claim,
+    Detailed,
+    Doing,
+    Drain,
+    Enrolled,
+    Failed,
+    Finishing,
+    FromNode,
+    HangSuspected,
+    HelperDied,
+    Join,
+    Leave,
+    NotEnrolled,
+    Report,
+    StacksCollected,
+    StartNow,
+    StopNow,
+    Succeeded,
+    ToNode,
+)
 from rallypoint.core.model import NodeLoss, NodeRef, Outcome, WorkerFailure
 from rallypoint.core.round_state import Phase, Standing
 
 _OF_PARTICIPANTS = (
-    NodeEnrolled
-    | EnrolmentFailed
-    | WorkersFinishing
-    | NodeSucceeded
+    Enrolled
+    | NotEnrolled
+    | Finishing
+    | Succeeded
     | CheckpointAnswered
     | HangSuspected
     | StacksCollected
 )
-"""What only a node can tell that takes part in the round that is active."""
+"""What only a node may report that takes part in the round that is active."""
+_OF_NO_ROUND = Join | Drain | Cancel | Leave
+_IN_A_ROUND = frozenset(
+    {
+        Doing.ENROLLING,
+        Doing.ENROLLED,
+        Doing.RUNNING,
+        Doing.FINISHING,
+        Doing.SUCCEEDED,
+        Doing.SUCCEEDED_WHEN_ASKED,
+    }
+)
 
 
 def step(job: JobState, event: JobEvent, at: float) -> list[JobEffect]:
     """Apply one event and return what must be done, in order. Safe to apply twice."""
+    if isinstance(event, FromNode) and not _is_of_this_life(job, event.message):
+        return resync(job, event.ref, at)
     if job.verdict is not None:
-        # Whoever comes too late to have been told with the others is told now.
-        return [GiveVerdict(event.ref, job.verdict)] if isinstance(event, NodeJoined) else []
-    if isinstance(event, _OF_PARTICIPANTS) and not _takes_part(job, event.ref):
-        return []
+        # A node that joins after the end has not heard the verdict.
+        return [verdict_to(job, event.ref)] if _joins(event) else []
     effects: list[JobEffect] = []
-    if isinstance(event, SessionLost | NodeLeft):
-        # It goes as it was told to, or has succeeded, and is not lost.
-        effects += before_it_goes(job, event.ref, at)
+    match event:
+        case FromNode(ref, report) if isinstance(report, _OF_PARTICIPANTS):
+            if not _takes_part(job, ref):
+                return []
+        case SessionLost(ref) | FromNode(ref, Leave()):
+            # It leaves as it was asked to, or has succeeded, and is not lost.
+            effects += before_it_goes(job, ref, at)
     if job.verdict is None:
         effects += _apply(job, event, at)
     return effects + keep_notice(job, at)
 
 
+def _is_of_this_life(job: JobState, report: Report) -> bool:
+    """A report about a round of another life of the job is void."""
+    return isinstance(report, _OF_NO_ROUND) or report.stamp.incarnation == job.incarnation
+
+
 def _apply(job: JobState, event: JobEvent, at: float) -> list[JobEffect]:
     match event:
+        case FromNode(ref, report):
+            return _reported(job, ref, report, at)
         case SessionLost(ref, why, last_heard_at, wall_time):
             return _lost(job, ref, NodeLoss(ref.node_id, last_heard_at, why, wall_time), at)
-        case NodeFailed():
-            return _failed(job, event, at)
-        case HelperDied():
-            return _helper_died(job, event, at)
-        case FailuresDetailed():
-            _detail(job, event, at)
-            return []
-        case NodeEnrolled(ref, round_):
-            return job_enrolment.enrolled(job, ref, round_, at)
-        case EnrolmentFailed():
-            return job_enrolment.failed(job, event, at)
-        case TimerEnded(timer) if timer.kind in (TimerKind.READY, TimerKind.ENROLMENT):
-            return job_enrolment.time_is_over(job, timer, at)
-        case NodeDrains():
-            return drains(job, event, at)
-        case CheckpointAnswered():
-            return answered(job, event, at)
-        case NodeSucceeded(ref, round_):
-            if job.notice is not None and job.notice.round == round_:
-                return succeeded_meanwhile(job, event, at)
-            if is_member(job, ref):
-                job.succeeded_at[ref.node_id] = at
+        case TimerEnded(timer):
+            return _timer_ended(job, timer, at)
+        case NodeJoined():
             return run_round(job, event, at)
-        case WorkersFinishing(round_) if job.notice is not None and job.notice.round == round_:
+        case _:
+            assert_never(event)
+
+
+def _reported(job: JobState, ref: NodeRef, report: Report, at: float) -> list[JobEffect]:
+    match report:
+        case Join(seq, candidate):
+            joined = NodeJoined(ref, seq, candidate, job.round.settings)
+            return run_round(job, joined, at)
+        case Failed():
+            return _failed(job, ref, report, at)
+        case HelperDied():
+            return _helper_died(job, ref, report, at)
+        case Detailed():
+            _detail(job, ref, report)
+            return []
+        case Enrolled(named):
+            return job_enrolment.enrolled(job, ref, named.round, at)
+        case NotEnrolled():
+            return job_enrolment.failed(job, ref, report, at)
+        case Drain():
+            return drains(job, ref, report, at)
+        case CheckpointAnswered():
+            return answered(job, ref, report, at)
+        case Succeeded(named):
+            return _succeeded(job, NodeSucceeded(ref, named.round), at)
+        case Finishing(named) if job.notice is not None and job.notice.round == named.round:
             job.notice.finishing = True  # because they were asked, for all that is known
             return []
-        case JobCancelled(ref, why, signal):
+        case Finishing(named):
+            return run_round(job, WorkersFinishing(named.round, ref), at)
+        case Cancel(why, signal):
             return close(job, Outcome.CANCELLED, f"cancelled on node {ref}: {why}", signal)
-        case TimerEnded(timer) if timer.kind is TimerKind.CHARGE:
+        case HangSuspected(named):
+            return job_hang.suspected(job, ref, named.round)
+        case StacksCollected():
+            return _blame(job, job_hang.collected(job, ref, report), at)
+        case Leave():
+            return run_round(job, NodeLeft(ref), at)
+        case _:
+            assert_never(report)
+
+
+def _timer_ended(job: JobState, timer: Timer, at: float) -> list[JobEffect]:
+    match timer.kind:
+        case TimerKind.READY | TimerKind.ENROLMENT:
+            return job_enrolment.time_is_over(job, timer, at)
+        case TimerKind.CHARGE:
             restart.forget(job.ledger, timer.id)
             return []
-        case HangSuspected():
-            return job_hang.suspected(job, event)
-        case StacksCollected():
-            return _blame(job, job_hang.collected(job, event), at)
-        case TimerEnded(timer) if timer.kind is TimerKind.STACKS:
-            due = timer in timers_wanted(job)
-            return _blame(job, job_hang.conclude(job), at) if due else []
-        case TimerEnded(timer) if timer.kind is TimerKind.NOTICE:
-            return end_notice(job, at) if timer in timers_wanted(job) else []
-        case TimerEnded(timer) if timer.kind is TimerKind.BACKOFF:
+        case TimerKind.STACKS | TimerKind.NOTICE | TimerKind.BACKOFF:
             if timer not in timers_wanted(job):
                 return []
+            if timer.kind is TimerKind.STACKS:
+                return _blame(job, job_hang.conclude(job), at)
+            if timer.kind is TimerKind.NOTICE:
+                return end_notice(job, at)
             job.backoff_s = 0.0
             return run_round(job, RoundReleased(timer.round), at)
         case _:
-            return run_round(job, event, at)
+            return run_round(job, TimerEnded(timer), at)
+
+
+def _succeeded(job: JobState, event: NodeSucceeded, at: float) -> list[JobEffect]:
+    if job.notice is not None and job.notice.round == event.round:
+        return succeeded_meanwhile(job, event, at)
+    if is_member(job, event.ref):
+        job.succeeded_at[event.ref.node_id] = at
+    return run_round(job, event, at)
 
 
 def timers_wanted(job: JobState) -> dict[Timer, float]:
@@ -169,24 +226,35 @@ def timers_wanted(job: JobState) -> dict[Timer, float]:
     return wanted
 
 
-def truth(job: JobState, ref: NodeRef, at: float) -> list[JobEffect]:
-    """What a member that may have missed messages must be told now. O(1)."""
+def resync(job: JobState, ref: NodeRef, at: float) -> list[JobEffect]:
+    """What holds for a node that may have missed orders. O(1)."""
     if job.verdict is not None:
-        return [GiveVerdict(ref, job.verdict)]
+        return [verdict_to(job, ref)]
     member = job.round.members.get(ref.node_id)
     if member is None or member.ref != ref:
         return []
     assignment = job.assigned.get(ref.node_id)
     if member.standing is Standing.RUNNING and assignment is not None:
-        effects: list[JobEffect] = [Assign(ref, assignment)]
+        named = stamp(job, assignment.round)
+        effects: list[JobEffect] = [ToNode(ref, Assigned(named, assignment))]
         if job.started:
-            effects.append(StartWorkers(ref, assignment.round))
+            effects.append(ToNode(ref, StartNow(named)))
         if job.notice is not None and ref.node_id in job.notice.awaited:
-            effects.append(want_checkpoint(job.notice, ref, at))
+            effects.append(want_checkpoint(job, job.notice, ref, at))
         return effects
     if member.standing is Standing.STOPPING and job.end_reason is not None:
-        return [StopWorkers(ref, job.round.round - 1, job.end_reason)]
-    return [LeaveNow(ref)] if member.standing is Standing.LEAVING else []
+        return [ToNode(ref, StopNow(stamp(job, job.round.round - 1), job.end_reason))]
+    return [leave_now(job, ref)] if member.standing is Standing.LEAVING else []
+
+
+def agrees(job: JobState, ref: NodeRef, claim: Claim) -> bool:
+    """Whether an agent that resumes its session may do what it claims to do. False: it is in a
+    round that this job has never formed, or not with this node."""
+    if claim.doing not in _IN_A_ROUND or job.verdict is not None:
+        return True
+    if claim.stamp is None or not is_member(job, ref):
+        return False
+    return claim.stamp.incarnation == job.incarnation and claim.stamp.round <= job.round.round
 
 
 def _lost(job: JobState, ref: NodeRef, loss: NodeLoss, at: float) -> list[JobEffect]:
@@ -203,13 +271,13 @@ def _lost(job: JobState, ref: NodeRef, loss: NodeLoss, at: float) -> list[JobEff
     return [record, *run_round(job, NodeLost(ref, loss.reason), at)]
 
 
-def _failed(job: JobState, event: NodeFailed, at: float) -> list[JobEffect]:
-    if not _is_report_due(job, event.ref, event.round):
+def _failed(job: JobState, ref: NodeRef, report: Failed, at: float) -> list[JobEffect]:
+    if not _is_report_due(job, ref, report.stamp.round):
         return []
-    failures = _ranked(job, event)
+    failures = _ranked(job, ref, report)
     if not failures:
         return []
-    node_id, first = event.ref.node_id, failures[0]
+    node_id, first = ref.node_id, failures[0]
     if is_collateral(job, at - first.age_s):
         return end_notice(job, at, causes.describe_failure(node_id, first))
     known = {r.failure.local_rank for r in job.reports if r.node_id == node_id}
@@ -218,35 +286,40 @@ def _failed(job: JobState, event: NodeFailed, at: float) -> list[JobEffect]:
             known.add(failure.local_rank)
             job.reports.append(causes.Report(node_id, failure, at))
     text = causes.describe_failure(node_id, first)
-    return run_round(job, RoundFailed(event.round, text, node_id), at)
+    return run_round(job, RoundFailed(report.stamp.round, text, node_id), at)
 
 
-def _ranked(job: JobState, event: NodeFailed) -> list[WorkerFailure]:
+def _ranked(job: JobState, ref: NodeRef, report: Failed) -> list[WorkerFailure]:
     """The failures of workers that this node has. Which ranks they are its world says."""
-    node_id = event.ref.node_id
+    node_id = ref.node_id
     first, workers = job.assigned[node_id].base_rank, job.round.members[node_id].candidate.workers
-    own = (failure for failure in event.failures if 0 <= failure.local_rank < workers)
+    own = (failure for failure in report.failures if 0 <= failure.local_rank < workers)
     return [replace(failure, rank=first + failure.local_rank) for failure in own]
 
 
-def _helper_died(job: JobState, event: HelperDied, at: float) -> list[JobEffect]:
-    if not _is_report_due(job, event.ref, event.round):
+def _helper_died(job: JobState, ref: NodeRef, report: HelperDied, at: float) -> list[JobEffect]:
+    if not _is_report_due(job, ref, report.stamp.round):
         return []
     if job.breakdown is None:
-        job.breakdown = causes.Breakdown(event.ref.node_id, event.text, at)
-    return run_round(job, RoundBroken(event.round, event.text, event.ref.node_id), at)
+        job.breakdown = causes.Breakdown(ref.node_id, report.text, at)
+    return run_round(job, RoundBroken(report.stamp.round, report.text, ref.node_id), at)
 
 
-def _blame(job: JobState, found: NodeFailed | Record | None, at: float) -> list[JobEffect]:
+def _blame(job: JobState, found: job_hang.Blamed | Record | None, at: float) -> list[JobEffect]:
     """What an inquiry about a hang has come to, if it is over."""
-    if isinstance(found, NodeFailed):
-        return _failed(job, found, at)
-    return [] if found is None else [found]
+    if found is None or isinstance(found, Record):
+        return [] if found is None else [found]
+    ref, failed = found
+    return _failed(job, ref, failed, at)
 
 
-def _takes_part(job: JobState, ref: NodeRef | None) -> bool:
-    if ref is None:  # the job's own word
-        return True
+def _joins(event: JobEvent) -> TypeGuard[NodeJoined | FromNode]:
+    return isinstance(event, NodeJoined) or (
+        isinstance(event, FromNode) and isinstance(event.message, Join)
+    )
+
+
+def _takes_part(job: JobState, ref: NodeRef) -> bool:
     member = job.round.members.get(ref.node_id)
     return member is not None and member.ref == ref and member.standing is Standing.RUNNING
 
@@ -262,12 +335,12 @@ def _is_report_due(job: JobState, ref: NodeRef, round_: int) -> bool:
     return round_ == state.round - 1 and member.standing is Standing.STOPPING
 
 
-def _detail(job: JobState, event: FailuresDetailed, at: float) -> None:
+def _detail(job: JobState, ref: NodeRef, detailed: Detailed) -> None:
     """Keep when a failure was received and happened, and add what is now known of it."""
     for report in job.reports:
-        if report.node_id != event.ref.node_id or event.round != job.round.round - 1:
+        if report.node_id != ref.node_id or detailed.stamp.round != job.round.round - 1:
             continue
-        for failure in event.failures:
+        for failure in detailed.failures:
             if failure.local_rank == report.failure.local_rank:
                 known = report.failure
                 report.failure = replace(failure, rank=known.rank, age_s=known.age_s)

@@ -14,17 +14,17 @@ from rallypoint.core.events import (
     StopRound,
     WorkersFinishing,
 )
-from rallypoint.core.job_events import (
-    CheckpointAnswered,
-    DropCheckpoint,
-    JobEffect,
-    LeaveNow,
-    NodeDrains,
-    Record,
-    WantCheckpoint,
-)
+from rallypoint.core.job_events import JobEffect, Record
 from rallypoint.core.job_rounds import is_member, perform, run_round
-from rallypoint.core.job_state import JobState, close
+from rallypoint.core.job_state import JobState, close, stamp
+from rallypoint.core.messages import (
+    CheckpointAnswered,
+    CheckpointNotWanted,
+    CheckpointWanted,
+    Drain,
+    LeaveNow,
+    ToNode,
+)
 from rallypoint.core.model import EndKind, NodeRef, Outcome
 from rallypoint.core.notice import Leaver, Notice
 from rallypoint.core.round import step as step_round
@@ -34,26 +34,26 @@ DRAIN_WINDOW_S = 3.0
 """Drains of all nodes within this time are one stop of the job."""
 
 
-def drains(job: JobState, event: NodeDrains, at: float) -> list[JobEffect]:
+def drains(job: JobState, ref: NodeRef, drain: Drain, at: float) -> list[JobEffect]:
     """A node was told to go: ask for a checkpoint if its workers run, else let it go at once."""
-    node_id = event.ref.node_id
+    node_id = ref.node_id
     member = job.round.members.get(node_id)
-    if member is None or member.ref != event.ref or member.standing is Standing.LEAVING:
+    if member is None or member.ref != ref or member.standing is Standing.LEAVING:
         return []
-    if is_leaver(job, event.ref):
+    if is_leaver(job, ref):
         return []
     if not job.drained or at - job.drain_began_at > DRAIN_WINDOW_S:
         job.drained, job.drain_began_at = set(), at
         job.drain_world = frozenset(place.node_id for place in job.round.places)
     job.drained.add(node_id)
-    leaver = Leaver(event.ref, event.why, event.signal, at, event.notice_s, event.hosts)
+    leaver = Leaver(ref, drain.why, drain.signal, at, drain.notice_s, drain.hosts)
     is_held = job.notice is not None and node_id in job.notice.held
     # A success before the drain counts, as it does where nobody is asked for a checkpoint.
     effects = _withdraw(job, at) if is_held else []
     works = member.standing is Standing.RUNNING and not member.succeeded
-    if not (event.notice_s and works and job.started and job.round.phase is Phase.ACTIVE):
+    if not (drain.notice_s and works and job.started and job.round.phase is Phase.ACTIVE):
         return effects + _leave(job, (leaver,), at, is_said=False)
-    text = f"node {node_id} is leaving: {event.why}"
+    text = f"node {node_id} is leaving: {drain.why}"
     effects.append(Record("node_draining", text, node_id))
     if job.notice is None or job.notice.kind is not EndKind.DRAIN:
         effects += _open_notice(job, EndKind.DRAIN, text, at, leaver)
@@ -93,7 +93,7 @@ def _leave(
     # What has failed since the first of them was told to go, has failed because of that (A5).
     if any(isinstance(effect, StopRound) for effect in asked):
         job.ended_at = min(leaver.began_at for leaver in leavers)
-    return effects + [LeaveNow(leaver.ref) for leaver in here]
+    return effects + [leave_now(job, leaver.ref) for leaver in here]
 
 
 def _open_notice(
@@ -104,27 +104,34 @@ def _open_notice(
     if leaver is not None:
         notice.leavers[leaver.ref.node_id] = leaver
     members = (job.round.members[node_id] for node_id in sorted(notice.awaited))
-    return [want_checkpoint(notice, member.ref, at) for member in members]
+    return [want_checkpoint(job, notice, member.ref, at) for member in members]
 
 
-def want_checkpoint(notice: Notice, ref: NodeRef, at: float) -> WantCheckpoint:
+def leave_now(job: JobState, ref: NodeRef) -> ToNode:
+    """The order to a node that drains to stop its workers."""
+    return ToNode(ref, LeaveNow(stamp(job)))
+
+
+def want_checkpoint(job: JobState, notice: Notice, ref: NodeRef, at: float) -> ToNode:
     """The question to one node."""
     left_s = None if notice.until == inf else max(0.0, notice.until - at)
-    return WantCheckpoint(ref, notice.round, notice.number, notice.kind, notice.reason, left_s)
+    named = stamp(job, notice.round)
+    asked = CheckpointWanted(named, notice.number, notice.kind, notice.reason, left_s)
+    return ToNode(ref, asked)
 
 
-def answered(job: JobState, event: CheckpointAnswered, at: float) -> list[JobEffect]:
+def answered(job: JobState, ref: NodeRef, answer: CheckpointAnswered, at: float) -> list[JobEffect]:
     """One node is ready."""
-    notice, node_id = job.notice, event.ref.node_id
-    if event.round != job.round.round:
+    notice, node_id, round_ = job.notice, ref.node_id, answer.stamp.round
+    if round_ != job.round.round:
         return []
-    if event.listens and event.number <= job.withdrawn:
-        return _saved_late(job, event, at)
-    if notice is None or (event.round, event.number) != (notice.round, notice.number):
+    if answer.listens and answer.number <= job.withdrawn:
+        return _saved_late(job, round_, at)
+    if notice is None or (round_, answer.number) != (notice.round, notice.number):
         return []
     notice.awaited.discard(node_id)
-    notice.some_listen |= event.listens
-    if event.failed and node_id in notice.leavers:
+    notice.some_listen |= answer.listens
+    if answer.failed and node_id in notice.leavers:
         return end_notice(job, at, f"a worker of node {node_id} has ended")
     return end_notice(job, at) if notice.is_over else []
 
@@ -137,8 +144,8 @@ def succeeded_meanwhile(job: JobState, event: NodeSucceeded, at: float) -> list[
     node_id, drains = event.ref.node_id, notice.kind is EndKind.DRAIN
     notice.held[node_id] = event
     job.succeeded_at[node_id] = at
-    done = CheckpointAnswered(event.ref, notice.round, notice.number, listens=drains)
-    effects = answered(job, done, at)
+    done = CheckpointAnswered(stamp(job, notice.round), notice.number, listens=drains)
+    effects = answered(job, event.ref, done, at)
     running = job.round.counts[Standing.RUNNING]
     if job.notice is not notice or notice.some_listen or len(notice.held) < running:
         return effects
@@ -190,8 +197,9 @@ def _withdraw(job: JobState, at: float) -> list[JobEffect]:
     if notice is None or not notice.may_be_withdrawn:
         return []
     job.notice, job.withdrawn = None, notice.number
+    withdrawn = CheckpointNotWanted(stamp(job, notice.round), notice.number)
     effects: list[JobEffect] = [
-        DropCheckpoint(member.ref, notice.round, notice.number)
+        ToNode(member.ref, withdrawn)
         for member in job.round.members.values()
         if member.standing is Standing.RUNNING and member.ref.node_id not in notice.held
     ]
@@ -202,12 +210,12 @@ def _withdraw(job: JobState, at: float) -> list[JobEffect]:
     return effects
 
 
-def _saved_late(job: JobState, event: CheckpointAnswered, at: float) -> list[JobEffect]:
+def _saved_late(job: JobState, round_: int, at: float) -> list[JobEffect]:
     """A checkpoint was saved for a notice that was withdrawn: the workers may end, or have ended,
     because of it. So the round ends with it all the same."""
     notice = job.notice
     if notice is None:
-        return run_round(job, GrowthReady(event.round), at)
+        return run_round(job, GrowthReady(round_), at)
     notice.some_listen = True
     return end_notice(job, at) if notice.is_over else []
 

@@ -17,9 +17,10 @@ from __future__ import annotations
 from rallypoint.config import Endpoint
 from rallypoint.core import wording
 from rallypoint.core.events import RoundNotStarted, RoundStarted, Timer, TimerKind
-from rallypoint.core.job_events import EnrolmentFailed, JobEffect, StartWorkers
+from rallypoint.core.job_events import JobEffect
 from rallypoint.core.job_rounds import is_member, run_round
-from rallypoint.core.job_state import JobState, close
+from rallypoint.core.job_state import JobState, close, stamp
+from rallypoint.core.messages import NotEnrolled, StartNow, ToNode
 from rallypoint.core.model import NodeRef, Outcome
 from rallypoint.core.round_state import Phase, Standing, is_active
 
@@ -39,15 +40,15 @@ def enrolled(job: JobState, ref: NodeRef, round_: int, at: float) -> list[JobEff
     job.started = True
     effects = run_round(job, RoundStarted(round_), at)
     running = [m.ref for m in state.members.values() if m.standing is Standing.RUNNING]
-    return effects + [StartWorkers(ref, round_) for ref in running]
+    return effects + [ToNode(ref, StartNow(stamp(job, round_))) for ref in running]
 
 
-def failed(job: JobState, event: EnrolmentFailed, at: float) -> list[JobEffect]:
+def failed(job: JobState, ref: NodeRef, report: NotEnrolled, at: float) -> list[JobEffect]:
     """A node can't reach the store."""
-    if not _is_awaited(job, event.ref, event.round):
+    if not _is_awaited(job, ref, report.stamp.round):
         return []
-    job.enrolled.discard(event.ref.node_id)
-    job.unreached[event.ref.node_id] = event.text
+    job.enrolled.discard(ref.node_id)
+    job.unreached[ref.node_id] = report.text
     return _judge_if_all_told(job, at)
 
 

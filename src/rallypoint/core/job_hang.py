@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from rallypoint.core import hang
 from rallypoint.core.events import Timer, TimerKind
-from rallypoint.core.job_events import (
-    CollectStacks,
-    HangSuspected,
-    JobEffect,
-    NodeFailed,
-    Record,
-    StacksCollected,
-)
-from rallypoint.core.job_state import JobState
-from rallypoint.core.model import EndKind
+from rallypoint.core.job_events import JobEffect, Record
+from rallypoint.core.job_state import JobState, stamp
+from rallypoint.core.messages import CollectStacks, Failed, StacksCollected, ToNode
+from rallypoint.core.model import EndKind, NodeRef
 from rallypoint.core.round_state import Standing, is_active
 
+Blamed = tuple[NodeRef, Failed]
+"""The failure of the worker that hangs, as if its node had reported it."""
 
-def suspected(job: JobState, event: HangSuspected) -> list[JobEffect]:
+
+def suspected(job: JobState, suspect: NodeRef, round_: int) -> list[JobEffect]:
     """Ask every node, unless that is under way, or the round is about to end anyway."""
     state, notice = job.round, job.notice
-    if not state.settings.hang_timeout_s or not is_active(state, event.round) or _inquiry(job):
+    if not state.settings.hang_timeout_s or not is_active(state, round_) or _inquiry(job):
         return []
     if notice is not None and notice.kind is EndKind.DRAIN:
         return []
@@ -32,25 +29,26 @@ def suspected(job: JobState, event: HangSuspected) -> list[JobEffect]:
     job.inquiries += 1
     awaited = {ref.node_id for ref in asked}
     job.inquiry = hang.Inquiry(job.inquiries, state.round, awaited)
-    text = f"a worker of node {event.ref} makes no progress: collecting what all of them do"
-    record = Record("hang_suspected", text, event.ref.node_id)
-    return [record, *(CollectStacks(ref, state.round, job.inquiries) for ref in asked)]
+    text = f"a worker of node {suspect} makes no progress: collecting what all of them do"
+    record = Record("hang_suspected", text, suspect.node_id)
+    question = CollectStacks(stamp(job), job.inquiries)
+    return [record, *(ToNode(ref, question) for ref in asked)]
 
 
-def collected(job: JobState, event: StacksCollected) -> NodeFailed | Record | None:
+def collected(job: JobState, ref: NodeRef, report: StacksCollected) -> Blamed | Record | None:
     """One node has told; when all have, the failure to blame or why there is none."""
     inquiry = _inquiry(job)
-    if inquiry is None or event.number != inquiry.number:
+    if inquiry is None or report.number != inquiry.number:
         return None
-    node_id = event.ref.node_id
+    node_id = ref.node_id
     if node_id not in inquiry.awaited:
         return None
     inquiry.awaited.discard(node_id)
-    inquiry.found.append(hang.Found(node_id, event.behind, event.furthest))
+    inquiry.found.append(hang.Found(node_id, report.behind, report.furthest))
     return None if inquiry.awaited else conclude(job)
 
 
-def conclude(job: JobState) -> NodeFailed | Record | None:
+def conclude(job: JobState) -> Blamed | Record | None:
     """All have told, or may not be waited for any longer."""
     inquiry, job.inquiry = _inquiry(job), None
     if inquiry is None:
@@ -64,7 +62,7 @@ def conclude(job: JobState) -> NodeFailed | Record | None:
         # The others may have waited for it; who hangs all the same is suspected again.
         text = f"the workers of node {node_id}, which were behind, have succeeded since: none hangs"
         return Record("hang_suspected", text)
-    return NodeFailed(member.ref, inquiry.round, (failure,))
+    return member.ref, Failed(stamp(job, inquiry.round), (failure,))
 
 
 def timers_wanted(job: JobState) -> dict[Timer, float]:

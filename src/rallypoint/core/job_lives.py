@@ -127,7 +127,9 @@ class JobLives:
         A life that has formed a round keeps its number: its workers were told.
         """
         number = hosted.incarnation
-        if known is None or known.incarnation <= number:
+        if known is None or known.incarnation < number:
+            return TakePart(number)
+        if known.incarnation == number and known.epoch == self._epoch:
             return TakePart(number)
         if hosted.has_formed or hosted.verdict is not None:
             return TakePart(number)

@@ -25,14 +25,10 @@ from rallypoint.core.events import (
     TooManyLosses,
     WorldSucceeded,
 )
-from rallypoint.core.job_events import (
-    Assign,
-    JobEffect,
-    Record,
-    StopWorkers,
-)
-from rallypoint.core.job_state import JobState, close
+from rallypoint.core.job_events import JobEffect, Record
+from rallypoint.core.job_state import JobState, close, stamp
 from rallypoint.core.late_nodes import held_back
+from rallypoint.core.messages import Assigned, Expelled, StopNow, ToNode
 from rallypoint.core.model import EndKind, EndReason, NodeRef, Outcome
 from rallypoint.core.round import step as step_round
 from rallypoint.core.round_state import Standing
@@ -84,9 +80,9 @@ def perform(job: JobState, effect: Effect, at: float) -> list[JobEffect]:
             if job.breakdown is not None:
                 text += f"; now {job.breakdown.text}"
             return close(job, Outcome.INFRASTRUCTURE, text, cause=True)
-        case ExpelNode(ref, why):
+        case ExpelNode(ref, why, final):
             record = Record("node_expelled", f"node {ref} was expelled: {why}", ref.node_id)
-            return [effect, record]
+            return [ToNode(ref, Expelled(stamp(job), why, final)), record]
         case RefuseNode():
             return [effect]
         case _:
@@ -108,14 +104,18 @@ def _form(job: JobState, effect: FormWorld) -> list[JobEffect]:
     size = f"{wording.count(nodes, 'node')}, {wording.count(job.world_workers, 'worker')}"
     text = f"round {effect.round}: {size}"
     effects: list[JobEffect] = [Record("round_formed", text if first else f"{text} ({why})")]
-    effects += [Assign(seat.ref, job.assigned[seat.ref.node_id]) for seat in effect.world]
+    named = stamp(job, effect.round)
+    effects += [
+        ToNode(seat.ref, Assigned(named, job.assigned[seat.ref.node_id])) for seat in effect.world
+    ]
     return effects
 
 
 def _stop(job: JobState, round_: int, reason: EndReason) -> list[JobEffect]:
     job.end_reason = reason
+    stop = StopNow(stamp(job, round_), reason)
     effects: list[JobEffect] = [
-        StopWorkers(member.ref, round_, reason)
+        ToNode(member.ref, stop)
         for member in job.round.members.values()
         if member.standing is Standing.STOPPING
     ]

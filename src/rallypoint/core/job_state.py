@@ -8,15 +8,18 @@ from rallypoint.core import cause as causes
 from rallypoint.core import restart
 from rallypoint.core.events import JobClosed
 from rallypoint.core.hang import Inquiry
-from rallypoint.core.job_events import GiveVerdict, JobEffect, Record
+from rallypoint.core.job_events import JobEffect, Record
 from rallypoint.core.late_nodes import held_back
+from rallypoint.core.messages import Ended, ToNode
 from rallypoint.core.model import (
     Assignment,
     EndReason,
     JobStatus,
     NodeLoss,
+    NodeRef,
     Outcome,
     SharedSettings,
+    Stamp,
     Verdict,
 )
 from rallypoint.core.notice import Notice
@@ -28,6 +31,8 @@ class JobState(Struct):
     """All that is known of one job. Only `step` changes it."""
 
     round: RoundState
+    incarnation: int = 1
+    """The number of this life of the job. It may change before the first round."""
     ledger: restart.Ledger = field(default_factory=restart.Ledger)
     reports: list[causes.Report] = field(default_factory=list)
     losses: list[NodeLoss] = field(default_factory=list)
@@ -57,14 +62,25 @@ class JobState(Struct):
     verdict: Verdict | None = None
 
 
-def new_job(settings: SharedSettings) -> JobState:
+def new_job(settings: SharedSettings, incarnation: int = 1) -> JobState:
     """A job that nobody has joined yet."""
-    return JobState(RoundState(settings))
+    return JobState(RoundState(settings), incarnation)
 
 
-def ended_job(settings: SharedSettings, verdict: Verdict) -> JobState:
+def ended_job(settings: SharedSettings, verdict: Verdict, incarnation: int = 1) -> JobState:
     """A job of which nothing is left but its verdict."""
-    return JobState(RoundState(settings, Phase.CLOSED), verdict=verdict)
+    return JobState(RoundState(settings, Phase.CLOSED), incarnation, verdict=verdict)
+
+
+def stamp(job: JobState, round_: int | None = None) -> Stamp:
+    """The name of this round; by default of the present one."""
+    return Stamp(job.incarnation, job.round.round if round_ is None else round_)
+
+
+def verdict_to(job: JobState, ref: NodeRef) -> ToNode:
+    """The order that tells a node the verdict."""
+    assert job.verdict is not None
+    return ToNode(ref, Ended(stamp(job, job.verdict.round), job.verdict))
 
 
 def status(job: JobState, node_id: str = "") -> JobStatus:
@@ -99,5 +115,5 @@ def close(
     job.verdict = Verdict(outcome, text, last, job.ledger.total, budget, found, signal)
     step_round(state, JobClosed())
     effects: list[JobEffect] = [Record("verdict", f"job {outcome.value}: {text}")]
-    effects += [GiveVerdict(member.ref, job.verdict) for member in state.members.values()]
+    effects += [verdict_to(job, member.ref) for member in state.members.values()]
     return effects

@@ -186,10 +186,9 @@ class Verdict(Struct, frozen=True, array_like=True):
 
 
 class Stamp(Struct, frozen=True, array_like=True):
-    """Which round of which coordinator a message is about (behaviour F1)."""
+    """The name of a round: which life of the job, and its number in it (behaviour F1)."""
 
     incarnation: int
-    epoch: int
     round: int
 
 

@@ -26,10 +26,9 @@ from rallypoint.core.group_events import (
     KillWorkers,
     SignalWorkers,
     SpawnWorkers,
-    StopOrdered,
     WorkersGone,
-    WorldAssigned,
 )
+from rallypoint.core.messages import Assigned, StopNow
 from rallypoint.core.model import Assignment, EndKind, EndReason, Verdict
 
 UNKNOWN = "unknown"
@@ -89,9 +88,9 @@ def step(
     """What the group was told, and what it does about it. Returns the phases that have ended."""
     ended: list[Phase] = []
     match event:
-        case WorldAssigned(_, assignment) if any(map(_takes_place, effects)):
+        case Assigned(_, assignment) if any(map(_takes_place, effects)):
             timeline.rounds.append(RoundLife(assignment, at))
-        case StopOrdered(stamp, reason):
+        case StopNow(stamp, reason):
             ended += _ordered_to_stop(timeline, stamp.round, reason)
         case WorkersGone(stamp) if (life := _life(timeline, stamp.round)) is not None:
             life.ended_at = at

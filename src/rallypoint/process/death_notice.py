@@ -6,9 +6,10 @@ import os
 import socket
 import time
 
+from rallypoint.core import messages as m
 from rallypoint.errors import AccessError, ProtocolError
 from rallypoint.wire import death_notice
-from rallypoint.wire import messages as m
+from rallypoint.wire.codec import encode
 from rallypoint.wire.frames import FrameEncoder
 from rallypoint.wire.handshake import NONCE_BYTES, ClientHandshake, Established
 
@@ -28,7 +29,7 @@ def tell(data: bytes, limit_s: float = TIME_LIMIT_S) -> bool:
             keys = established.keys
             frames = FrameEncoder(keys.client_to_server if keys else None)
             word = m.AgentDied(notice.incarnation, notice.generation, notice.secret)
-            peer.sendall(frames.encode(m.encode(word)))
+            peer.sendall(frames.encode(encode(word)))
             peer.shutdown(socket.SHUT_WR)
             while _receive(peer, ends_at):
                 pass  # The end of the connection says that the word was read.

@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Sequence
 
+from rallypoint.core.messages import Refused, ToAgent, ToCoordinator
 from rallypoint.errors import (
     AccessError,
     ForeignPeerError,
@@ -17,16 +18,9 @@ from rallypoint.errors import (
     SilentPeerError,
 )
 from rallypoint.wire.address import Address
+from rallypoint.wire.codec import MAX_MESSAGE_BYTES, decode_to_agent, encode
 from rallypoint.wire.frames import FrameDecoder, FrameEncoder
 from rallypoint.wire.handshake import NONCE_BYTES, ClientHandshake
-from rallypoint.wire.messages import (
-    MAX_MESSAGE_BYTES,
-    Refused,
-    ToAgent,
-    ToCoordinator,
-    decode_to_agent,
-    encode,
-)
 
 DIAL_TIMEOUT_S = 5.0
 """For each address."""

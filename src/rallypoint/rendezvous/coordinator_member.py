@@ -22,6 +22,7 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import assert_never
 
+from rallypoint.core import messages as m
 from rallypoint.core.model import Assignment, Candidate, Outcome, Stamp, Verdict
 from rallypoint.errors import (
     RallypointError,
@@ -34,7 +35,6 @@ from rallypoint.errors import (
 from rallypoint.observe.faults import describe_fault
 from rallypoint.rendezvous.round_listener import reach_round_store
 from rallypoint.rendezvous.session import CoordinatorSession, Pushed
-from rallypoint.wire import messages as m
 
 FAREWELL_S = 2.0
 """How long the last reports may take to be acknowledged."""
@@ -53,6 +53,16 @@ class Phase(IntEnum):
     READY = 3
     RUNNING = 4
     OVER = 5
+
+
+_DOING = {
+    Phase.IDLE: m.Doing.IDLE,
+    Phase.JOINING: m.Doing.JOINED,
+    Phase.ENROLLING: m.Doing.ENROLLING,
+    Phase.READY: m.Doing.ENROLLED,
+    Phase.RUNNING: m.Doing.RUNNING,
+    Phase.OVER: m.Doing.IDLE,
+}
 
 
 class CoordinatorMember:
@@ -174,8 +184,13 @@ class CoordinatorMember:
 
     # What the session says
 
+    def claim(self) -> m.Claim:
+        return m.Claim(_DOING[self._phase], self._stamp)
+
     def session_opened(self, resumed: bool, replaced: bool) -> None:
         self._attached = True
+        if replaced and not resumed:
+            self._stamp = None  # Another coordinator's rounds can't be compared with these.
         if not resumed:
             # A coordinator that knows nothing of us: what runs here belongs to no world.
             self._stop_enrolling()
@@ -349,8 +364,8 @@ class CoordinatorMember:
         return RendezvousClosedError(text)
 
     def _is_newer(self, stamp: Stamp) -> bool:
-        """Another coordinator's rounds can't be compared: the session has vouched for them."""
+        """Rounds of another life of the job can't be compared: the session has accepted them."""
         mine = self._stamp
-        if mine is None or (mine.incarnation, mine.epoch) != (stamp.incarnation, stamp.epoch):
+        if mine is None or mine.incarnation != stamp.incarnation:
             return True
         return stamp.round > mine.round

@@ -4,7 +4,7 @@
 * A heartbeat that was acknowledged extends the lease, from when it was *sent*.
 * While there is no connection the agent is *suspended*: its workers run on, nothing new starts.
   When the lease is over they must die (`lease_ended`), because their place may be given away.
-* What belongs to another coordinator, or to another life of the job, is dropped (behaviour F1).
+* What belongs to another life of the job is dropped (behaviour F1).
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from rallypoint.core import reconnect
+from rallypoint.core import limits, reconnect
+from rallypoint.core import messages as m
 from rallypoint.core.model import SharedSettings, Stamp
 from rallypoint.core.reconnect import Answer, Search
 from rallypoint.errors import (
@@ -31,7 +32,7 @@ from rallypoint.errors import (
 )
 from rallypoint.rendezvous.connection import ClientConnection, Dial
 from rallypoint.rendezvous.fence import boot_time
-from rallypoint.wire import messages as m
+from rallypoint.wire.codec import fitting
 
 FIRST_RETRY_S = 0.05
 LONGEST_RETRY_S = 1.0
@@ -39,24 +40,15 @@ DEAF_SHARE = 0.5
 """Of the lease: a connection on which a heartbeat has waited so long for its answer is given up
 (a router forgot it, a cable was pulled), while there is time for another."""
 
-Pushed = (
-    m.Assigned
-    | m.StartNow
-    | m.StopNow
-    | m.Ended
-    | m.Expelled
-    | m.HeartbeatAck
-    | m.CheckpointWanted
-    | m.CheckpointNotWanted
-    | m.LeaveNow
-    | m.DrainWanted
-    | m.CollectStacks
-)
+Pushed = m.Order | m.HeartbeatAck
 _REFUSALS = (RendezvousRefusedError, AccessError, ProtocolError)
 
 
 class SessionHandler(Protocol):
     """Who a session reports to. All calls are synchronous and short."""
+
+    def claim(self) -> m.Claim:
+        """What this node does now, for a coordinator that it attaches to."""
 
     def session_opened(self, resumed: bool, replaced: bool) -> None:
         """`replaced`: by another coordinator than the last time."""
@@ -177,7 +169,7 @@ class CoordinatorSession:
     def stamp(self, round_: int) -> Stamp:
         """This round of the coordinator that we are attached to."""
         assert self._attached is not None
-        return Stamp(self._attached.incarnation, self._attached.epoch, round_)
+        return Stamp(self._attached.incarnation, round_)
 
     def open(self, connection: ClientConnection) -> None:
         """Attach, and keep attached from now on."""
@@ -189,7 +181,7 @@ class CoordinatorSession:
     def report(self, report: m.Report) -> None:
         """Say it until it is acknowledged."""
         self._numbers += 1
-        numbered = m.Numbered(self._numbers, m.fitting(report))
+        numbered = m.Numbered(self._numbers, fitting(report))
         self._unacknowledged.append(numbered)
         if self._connection is not None and self._is_attached:
             self._connection.send(numbered)
@@ -249,6 +241,7 @@ class CoordinatorSession:
                 former.incarnation if former else 0,
                 former.epoch if former else 0,
                 self.on_attach(connection, self._generation),
+                limits.fit(self._handler.claim()),
             )
         )
         connection.listen(self._received)
@@ -371,10 +364,7 @@ class CoordinatorSession:
 
     def _is_current(self, stamp: Stamp) -> bool:
         attached = self._attached
-        return attached is not None and (stamp.incarnation, stamp.epoch) == (
-            attached.incarnation,
-            attached.epoch,
-        )
+        return attached is not None and stamp.incarnation == attached.incarnation
 
 
 def raise_in_loop(task: asyncio.Task[None]) -> None:

@@ -24,26 +24,16 @@ from msgspec import Struct
 from rallypoint.core import group_events as g
 from rallypoint.core import job
 from rallypoint.core import job_events as j
-from rallypoint.core.events import (
-    ExpelNode,
-    NodeLeft,
-    RefuseNode,
-    TimerEnded,
-)
-from rallypoint.core.model import NodeRef, SharedSettings, Stamp
+from rallypoint.core import messages as m
+from rallypoint.core.events import RefuseNode, TimerEnded
+from rallypoint.core.model import NodeRef, SharedSettings
 from rallypoint.testing.clock import VirtualTimers
 from rallypoint.testing.simulated_agent import (
-    Ack,
-    Asked,
     Hello,
     Link,
-    NotAsked,
-    Numbered,
     Pushed,
     SimulatedAgent,
 )
-
-INCARNATION, EPOCH = 1, 7
 
 
 class Seen(Struct):
@@ -92,8 +82,8 @@ class Cluster:
         if not resumed:
             seen.opened = agent.generation
         seen.link = agent.link
-        seen.link.down += [Hello(resumed), Ack(seen.applied)]
-        for effect in job.truth(self.job, agent.ref, self.timers.now_s):
+        seen.link.down += [Hello(resumed), m.Ack(seen.applied)]
+        for effect in job.resync(self.job, agent.ref, self.timers.now_s):
             self._perform(effect)
 
     def cut(self, agent: SimulatedAgent) -> None:
@@ -188,18 +178,18 @@ class Cluster:
                 del agent.waits[ended]
                 agent.step(ended)
 
-    def _hear(self, link: Link, report: Numbered) -> None:
+    def _hear(self, link: Link, report: m.Numbered) -> None:
         seen = next((s for s in self._sessions.values() if s.link is link), None)
         if seen is None:
             return
         if report.number > seen.applied:
             seen.applied = report.number
-            self._step(report.event)
-            if isinstance(report.event, NodeLeft):
+            self._step(m.FromNode(seen.agent.ref, report.report))
+            if isinstance(report.report, m.Leave):
                 self._sessions.pop(seen.agent.ref.incarnation, None)
                 return
         if seen.link is link:
-            link.down.append(Ack(seen.applied))
+            link.down.append(m.Ack(seen.applied))
 
     def _step(self, event: j.JobEvent) -> None:
         for effect in job.step(self.job, event, self.timers.now_s):
@@ -208,27 +198,12 @@ class Cluster:
 
     def _perform(self, effect: j.JobEffect) -> None:
         match effect:
-            case j.Assign(ref, assignment):
-                self._send(ref, g.WorldAssigned(_stamp(assignment.round), assignment))
-            case j.StartWorkers(ref, round_):
-                self._send(ref, g.StartOrdered(_stamp(round_)))
-            case j.StopWorkers(ref, round_, reason):
-                self._send(ref, g.StopOrdered(_stamp(round_), reason))
-            case j.WantCheckpoint(ref):
-                self._send(ref, Asked(effect))
-            case j.DropCheckpoint(ref, _, number):
-                self._send(ref, NotAsked(number))
-            case j.CollectStacks():
-                pass
-            case j.LeaveNow(ref):
-                self._send(ref, g.LeaveOrdered())
-            case j.GiveVerdict(ref, verdict):
-                self._send(ref, g.VerdictGiven(verdict))
-            case ExpelNode(ref, why, final):
-                self._send(ref, g.NodeExpelled(why, final))
-                seen = self._sessions.pop(ref.incarnation, None)
-                if seen is not None and seen.link is not None:
-                    seen.link.hung_up = True
+            case m.ToNode(ref, message):
+                self._send(ref, message)
+                if isinstance(message, m.Expelled):
+                    seen = self._sessions.pop(ref.incarnation, None)
+                    if seen is not None and seen.link is not None:
+                        seen.link.hung_up = True
             case j.Record():
                 self.records.append(effect)
             case RefuseNode():
@@ -240,7 +215,3 @@ class Cluster:
         seen = self._sessions.get(ref.incarnation)
         if seen is not None and seen.link is not None:
             seen.link.down.append(message)
-
-
-def _stamp(round_: int) -> Stamp:
-    return Stamp(INCARNATION, EPOCH, round_)

@@ -9,9 +9,8 @@ from msgspec import Struct, field
 
 from rallypoint.core import group
 from rallypoint.core import group_events as g
-from rallypoint.core import job_events as j
-from rallypoint.core.events import NodeJoined, NodeLeft, NodeSucceeded, WorkersFinishing
-from rallypoint.core.model import Candidate, NodeRef, SharedSettings, Stamp, WorkerFailure
+from rallypoint.core import messages as m
+from rallypoint.core.model import Candidate, NodeRef, SharedSettings, Stamp
 
 
 class Hello(Struct, frozen=True):
@@ -20,38 +19,13 @@ class Hello(Struct, frozen=True):
     resumed: bool
 
 
-class Ack(Struct, frozen=True):
-    """All reports up to this number have been applied."""
-
-    number: int
-
-
-class Asked(Struct, frozen=True):
-    """The workers are to save a checkpoint, which takes them a while."""
-
-    wanted: j.WantCheckpoint
-
-
-class NotAsked(Struct, frozen=True):
-    """Nobody waits for that checkpoint any more."""
-
-    number: int
-
-
-Pushed = Hello | Ack | Asked | NotAsked | g.GroupEvent
-
-
-class Numbered(Struct, frozen=True):
-    """A report on its way."""
-
-    number: int
-    event: j.JobEvent
+Pushed = Hello | m.Ack | m.Order
 
 
 class Link(Struct):
     """One connection: what is on its way."""
 
-    up: deque[Numbered] = field(default_factory=deque)
+    up: deque[m.Numbered] = field(default_factory=deque)
     down: deque[Pushed] = field(default_factory=deque)
     hung_up: bool = False
     """The coordinator has closed it: it ends when the agent has read what was sent."""
@@ -76,13 +50,13 @@ class SimulatedAgent:
         self.link: Link | None = None
         self.unreachable: set[str] = set()
         """Ids of the nodes whose round store this one can't reach."""
-        self.local: deque[g.GroupEvent | Asked] = deque()
+        self.local: deque[g.GroupEvent] = deque()
         """What processes and the round store will tell this agent."""
         self.waits: dict[g.WaitEnded, float] = {}
         self.now_s = 0.0
         self.generation = self.opened = 0
         self._attached = False
-        self._unacknowledged: deque[Numbered] = deque()
+        self._unacknowledged: deque[m.Numbered] = deque()
         self._numbers = self._joins = 0
 
     @property
@@ -106,16 +80,18 @@ class SimulatedAgent:
                 assert self.link is not None
                 self.link.up.extend(self._unacknowledged)
                 self.step(g.SessionOpened(resumed))
-            case Ack(number):
+            case m.Ack(number):
                 while self._unacknowledged and self._unacknowledged[0].number <= number:
-                    event = self._unacknowledged.popleft().event
-                    if isinstance(event, j.NodeDrains | j.JobCancelled):
+                    report = self._unacknowledged.popleft().report
+                    if isinstance(report, m.Drain | m.Cancel):
                         self.step(g.Announced())
-            case Asked():
-                self.local.append(message)
-            case NotAsked(number):
+            case m.CheckpointWanted():
+                self.step(message)
+                self.local.append(message)  # which takes the workers a while
+            case m.CheckpointNotWanted(_, number):
+                self.step(message)
                 for wait in list(self.local):
-                    if isinstance(wait, Asked) and wait.wanted.number == number:
+                    if isinstance(wait, m.CheckpointWanted) and wait.number == number:
                         self.local.remove(wait)
             case _:
                 self.step(message)
@@ -130,8 +106,7 @@ class SimulatedAgent:
             case g.JoinRound():
                 assert self.running is None, "joined with workers alive"
                 self._joins += 1
-                joined = NodeJoined(self.ref, self._joins, self.candidate, self._settings)
-                self._report(joined)
+                self._report(m.Join(self._joins, self.candidate))
             case g.EnrolWithStore(stamp, assignment):
                 error = "no answer" if assignment.master_addr in self.unreachable else ""
                 self.local.append(g.EnrolmentDone(stamp, error))
@@ -145,29 +120,14 @@ class SimulatedAgent:
                     self.local.append(g.WorkersGone(self.running))
             case g.Wait(kind, number, length_s):
                 self.waits[g.WaitEnded(kind, number)] = self.now_s + length_s
-            case g.ReportFailures(stamp, exits):
-                failures = tuple(self._failure(exit_) for exit_ in exits)
-                self._report(j.NodeFailed(self.ref, stamp.round, failures))
-            case g.ReportHelperDied(stamp, text):
-                self._report(j.HelperDied(self.ref, stamp.round, text))
-            case g.ReportFinishing(stamp):
-                self._report(WorkersFinishing(stamp.round, self.ref))
-            case g.ReportSuccess(stamp):
-                self._report(NodeSucceeded(self.ref, stamp.round))
-            case g.ReportEnrolment(stamp, error) if error:
-                self._report(j.EnrolmentFailed(self.ref, stamp.round, error))
-            case g.ReportEnrolment(stamp):
-                self._report(j.NodeEnrolled(self.ref, stamp.round))
-            case g.AnnounceDrain(number, why, notice_s):
-                self._report(j.NodeDrains(self.ref, why, number, notice_s))
+            case g.ReportNow(report):
+                self._report(report)
             case g.SkipWaits():
                 pass  # nobody waits after the end here
-            case g.AnnounceCancel(number):
-                self._report(j.JobCancelled(self.ref, "interrupted", number))
             case g.Finish():
                 assert self.running is None, "ended with workers alive"
                 self.finish, self.finishes = effect, self.finishes + 1
-                self._report(NodeLeft(self.ref))
+                self._report(m.Leave())
             case g.Say():
                 pass
             case _:
@@ -176,10 +136,8 @@ class SimulatedAgent:
     def local_event(self) -> None:
         """The next word of a process or of the round store."""
         event = self.local.popleft()
-        if isinstance(event, Asked):
-            wanted = event.wanted
-            saved = j.CheckpointAnswered(self.ref, wanted.round, wanted.number, self.listens)
-            self._report(saved)
+        if isinstance(event, m.CheckpointWanted):
+            self._report(m.CheckpointAnswered(event.stamp, event.number, self.listens))
             if self.listens and self.ends_when_asked and self.running is not None:
                 exits = [g.Exit(rank, 0, None) for rank in range(self.candidate.workers)]
                 self.local += [g.WorkersExited(self.running, (exit_,)) for exit_ in exits]
@@ -188,13 +146,9 @@ class SimulatedAgent:
             self.running = None
         self.step(event)
 
-    def _report(self, event: j.JobEvent) -> None:
+    def _report(self, report: m.Report) -> None:
         self._numbers += 1
-        numbered = Numbered(self._numbers, event)
+        numbered = m.Numbered(self._numbers, report)
         self._unacknowledged.append(numbered)
         if self.link is not None and self._attached:
             self.link.up.append(numbered)
-
-    def _failure(self, exit_: g.Exit) -> WorkerFailure:
-        rank = exit_.local_rank
-        return WorkerFailure(rank, rank, "default", 1, exit_.code, exit_.signal, 0.0, 0.0)

@@ -42,7 +42,7 @@ from rallypoint.wire.keys import SessionKeys
 from rallypoint.wire.preamble import SESSION_MAGIC, describe_foreign
 from rallypoint.wire.proof import PROOF_BYTES, Context
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 NONCE_BYTES = 32
 SERVER_ID_BYTES = 16
 MAX_RUN_ID_BYTES = 255

@@ -60,9 +60,9 @@ def job_token(master: bytes, run_id: str) -> bytes:
     return hkdf_expand(hkdf_extract(b"", master), info, KEY_BYTES)
 
 
-def round_store_key(token: bytes, run_id: str, incarnation: int, epoch: int, round_: int) -> bytes:
+def round_store_key(token: bytes, run_id: str, incarnation: int, round_: int) -> bytes:
     """What a node shows to be let into the store of one round (behaviour F9)."""
-    stamp = f"{incarnation}/{epoch}/{round_}".encode()
+    stamp = f"{incarnation}/{round_}".encode()
     info = b"rallypoint round store" + _counted(run_id.encode()) + _counted(stamp)
     return hkdf_expand(hkdf_extract(b"", token), info, KEY_BYTES)
 

@@ -1,24 +1,25 @@
-"""What an agent and the coordinator say to each other, and how it becomes bytes.
+"""The messages between the nodes of a job and its coordinator, for the wire and for the machines
+that decide alike. Pure data.
 
-After the handshake every frame is one message: a MessagePack array that begins with the message's
-tag. Fields are only ever appended, with defaults, so that a newer peer may say more than an older
-one understands; anything else raises `PROTOCOL_VERSION`, which the handshake compares.
+A report comes from a node (`FromNode`), an order goes to one (`ToNode`): the job's machine takes
+the first and emits the second, the node's machine the other way round, so that one
+struct has one name everywhere. `wire/codec.py` makes bytes of them: on the wire a message is a
+MessagePack array that begins with its tag. Fields are only ever appended, with defaults, so that a
+newer peer may say more than an older one understands; anything else raises `PROTOCOL_VERSION`,
+which the handshake compares.
 
-An agent numbers what must not get lost (`Numbered`), keeps it until it is acknowledged, and sends
-it again on a new connection; the coordinator applies each number once. Heartbeats are not
-numbered: a lost one is replaced by the next. What the coordinator pushes is not numbered either:
-on a new connection it tells the truth as it is then.
+An agent numbers its reports (`Numbered`), keeps each until it is acknowledged, and sends it again
+on a new connection; the coordinator applies each number once. Heartbeats are not numbered: a lost
+one is replaced by the next. Orders are not numbered either: on a new connection the coordinator
+sends what holds then (`core/session.py`).
 """
 
 from __future__ import annotations
 
-from typing import TypeVar
+from enum import Enum
 
-import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
 
-from rallypoint.core import limits
 from rallypoint.core.hang import Behind
 from rallypoint.core.model import (
     Assignment,
@@ -26,14 +27,41 @@ from rallypoint.core.model import (
     EndKind,
     EndReason,
     JobStatus,
+    NodeRef,
     SharedSettings,
     Stamp,
     Verdict,
     WorkerFailure,
 )
-from rallypoint.errors import MessageError
 
-MAX_MESSAGE_BYTES = 256 * 1024
+
+class Doing(Enum):
+    """What a node does, as its machine (`core/group.py`) knows it."""
+
+    IDLE = "idle"
+    JOINED = "joined"
+    ENROLLING = "enrolling"
+    ENROLLED = "enrolled"
+    RUNNING = "running"
+    FINISHING = "finishing"
+    SUCCEEDED = "succeeded"
+    SUCCEEDED_WHEN_ASKED = "succeeded while a checkpoint was asked for"
+    DRAINING = "draining"
+    STOPPING = "stopping"
+
+
+class Claim(Struct, frozen=True, array_like=True):
+    """What an agent that attaches says of itself: a coordinator compares it with what it knows."""
+
+    doing: Doing = Doing.IDLE
+    stamp: Stamp | None = None
+    """The newest round that this node took part in; None: in none yet."""
+    why: str = ""
+    """Why it drains, or stops its workers."""
+    signal: int = 0
+    """What told it to drain."""
+    age_s: float = 0.0
+    """How long ago it was told to drain, at the time of sending."""
 
 
 class Attach(Struct, frozen=True, array_like=True, tag=1):
@@ -55,8 +83,9 @@ class Attach(Struct, frozen=True, array_like=True, tag=1):
     last_epoch: int = 0
     """The epoch of the coordinator that it was attached to."""
     death_commitment: bytes = b""
-    """What who tells of this agent's death must know the secret of (`wire/death_notice.py`), from
-    now on; empty: nobody can."""
+    """A hash; who knows its preimage may report this agent's death (`wire/death_notice.py`) from
+    now on. Empty: nobody may."""
+    claim: Claim = Claim()
 
 
 class Join(Struct, frozen=True, array_like=True, tag=2):
@@ -67,7 +96,7 @@ class Join(Struct, frozen=True, array_like=True, tag=2):
 
 
 class Failed(Struct, frozen=True, array_like=True, tag=3):
-    """Workers ended badly; the node is stopping the others."""
+    """Workers ended badly, the first of them first; the node is stopping the others."""
 
     stamp: Stamp
     failures: tuple[WorkerFailure, ...]
@@ -106,12 +135,12 @@ class NotEnrolled(Struct, frozen=True, array_like=True, tag=8):
 
 
 class Drain(Struct, frozen=True, array_like=True, tag=9):
-    """This node has been told to go."""
+    """This node has been told to go. Its workers run on for a checkpoint."""
 
     why: str
     signal: int
-    hosts: bool
-    """The coordinator lives in this very agent."""
+    hosts: bool = False
+    """The coordinator lives in this very agent, and goes with it."""
     notice_s: float = 0.0
     """How long the job's workers may take for a checkpoint before this node stops its own."""
 
@@ -128,12 +157,14 @@ class Leave(Struct, frozen=True, array_like=True, tag=11):
 
 
 class CheckpointAnswered(Struct, frozen=True, array_like=True, tag=12):
-    """The workers here have saved a checkpoint as was asked, or nobody listens here."""
+    """The workers here have saved a checkpoint as they were asked to, or have none to save."""
 
     stamp: Stamp
     number: int
     listens: bool
+    """Some of them knew of the question."""
     failed: bool = False
+    """One of them has failed: no other answer will come."""
 
 
 class HangSuspected(Struct, frozen=True, array_like=True, tag=13):
@@ -143,7 +174,7 @@ class HangSuspected(Struct, frozen=True, array_like=True, tag=13):
 
 
 class StacksCollected(Struct, frozen=True, array_like=True, tag=14):
-    """How far the workers here are, and what the one that is behind does."""
+    """How far the workers here are, and what the one that is behind does; see `hang.Found`."""
 
     stamp: Stamp
     number: int
@@ -154,11 +185,13 @@ class StacksCollected(Struct, frozen=True, array_like=True, tag=14):
 
 
 class HelperDied(Struct, frozen=True, array_like=True, tag=15):
-    """A process of this agent that the workers of the round need has died: no worker is to blame
-    for what follows."""
+    """A process of this agent that the workers of the round need has died (the round store, the
+    relay of their output): what workers fail of from then on is a consequence."""
 
     stamp: Stamp
     text: str
+    others_need_it: bool = True
+    """Workers of other nodes too."""
 
 
 Report = (
@@ -180,7 +213,7 @@ Report = (
 
 
 class Numbered(Struct, frozen=True, array_like=True, tag=20):
-    """A report that is kept until it is acknowledged."""
+    """A report that the agent keeps until it is acknowledged."""
 
     number: int
     report: Report
@@ -212,7 +245,7 @@ ToCoordinator = Attach | Numbered | Heartbeat | DrainNode | AgentDied
 
 
 class Attached(Struct, frozen=True, array_like=True, tag=1):
-    """The session stands."""
+    """The session is open. The epoch says which coordinator speaks on this connection."""
 
     node_id: str
     incarnation: int
@@ -325,12 +358,8 @@ class DrainAnswer(Struct, frozen=True, array_like=True, tag=14):
     """False: there is no such node, and `text` names those that there are."""
 
 
-ToAgent = (
-    Attached
-    | Refused
-    | Ack
-    | HeartbeatAck
-    | Assigned
+Order = (
+    Assigned
     | StartNow
     | StopNow
     | Ended
@@ -340,49 +369,20 @@ ToAgent = (
     | LeaveNow
     | DrainWanted
     | CollectStacks
-    | DrainAnswer
 )
-
-TOLD_WHOLE = 8
-"""So many failures of a report are told with their texts, for a report must fit into a frame."""
-
-_encoder = msgspec.msgpack.Encoder()
-_to_coordinator: msgspec.msgpack.Decoder[ToCoordinator] = msgspec.msgpack.Decoder(ToCoordinator)
-_to_agent: msgspec.msgpack.Decoder[ToAgent] = msgspec.msgpack.Decoder(ToAgent)
-
-_M = TypeVar("_M", bound=Struct)
+"""What a job's machine has a node do."""
+ToAgent = Attached | Refused | Ack | HeartbeatAck | Order | DrainAnswer
 
 
-def encode(message: ToCoordinator | ToAgent) -> bytes:
-    """The bytes of one message, for one frame."""
-    return _encoder.encode(message)
+class FromNode(Struct, frozen=True):
+    """A report of this node, for the job's machine."""
+
+    ref: NodeRef
+    message: Report
 
 
-def fitting(report: Report) -> Report:
-    """A report as the coordinator takes it, whatever the workers and the exceptions that it tells
-    of have said."""
-    report = limits.fit(report)
-    if isinstance(report, Failed | Detailed):
-        whole, rest = report.failures[:TOLD_WHOLE], report.failures[TOLD_WHOLE:]
-        bare = [replace(failure, message="", detail="", log_file="", reason="") for failure in rest]
-        report = replace(report, failures=(*whole, *bare))
-    return report
+class ToNode(Struct, frozen=True):
+    """An order of the job's machine to this node."""
 
-
-def decode_to_coordinator(payload: bytes) -> ToCoordinator:
-    """Raises MessageError, also for a value out of its limits."""
-    return _decode(_to_coordinator, payload, limits.MAX_SAID)
-
-
-def decode_to_agent(payload: bytes) -> ToAgent:
-    """Raises MessageError, also for a value out of its limits."""
-    return _decode(_to_agent, payload, limits.MAX_SENTENCE)
-
-
-def _decode(decoder: msgspec.msgpack.Decoder[_M], payload: bytes, sentence: int) -> _M:
-    try:
-        message = decoder.decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise MessageError(f"a message that does not parse: {error}") from error
-    limits.check(message, sentence=sentence)
-    return message
+    ref: NodeRef
+    message: Order

@@ -1,0 +1,58 @@
+"""Messages as bytes: encoding, decoding, and the limits of both (`core/messages.py` has them)."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from rallypoint.core import limits
+from rallypoint.core.messages import Detailed, Failed, Report, ToAgent, ToCoordinator
+from rallypoint.errors import MessageError
+
+MAX_MESSAGE_BYTES = 256 * 1024
+FAILURES_WITH_TEXT = 8
+"""So many failures of a report keep their texts, since a report must fit into a frame."""
+
+_encoder = msgspec.msgpack.Encoder()
+_to_coordinator: msgspec.msgpack.Decoder[ToCoordinator] = msgspec.msgpack.Decoder(ToCoordinator)
+_to_agent: msgspec.msgpack.Decoder[ToAgent] = msgspec.msgpack.Decoder(ToAgent)
+
+_M = TypeVar("_M", bound=Struct)
+
+
+def encode(message: ToCoordinator | ToAgent) -> bytes:
+    """The bytes of one message, for one frame."""
+    return _encoder.encode(message)
+
+
+def fitting(report: Report) -> Report:
+    """The report with numbers and texts cut to what the coordinator accepts, whatever the workers
+    have written."""
+    report = limits.fit(report)
+    if isinstance(report, Failed | Detailed):
+        whole, rest = report.failures[:FAILURES_WITH_TEXT], report.failures[FAILURES_WITH_TEXT:]
+        bare = [replace(failure, message="", detail="", log_file="", reason="") for failure in rest]
+        report = replace(report, failures=(*whole, *bare))
+    return report
+
+
+def decode_to_coordinator(payload: bytes) -> ToCoordinator:
+    """Raises MessageError, also for a value out of its limits."""
+    return _decode(_to_coordinator, payload, limits.MAX_SAID)
+
+
+def decode_to_agent(payload: bytes) -> ToAgent:
+    """Raises MessageError, also for a value out of its limits."""
+    return _decode(_to_agent, payload, limits.MAX_SENTENCE)
+
+
+def _decode(decoder: msgspec.msgpack.Decoder[_M], payload: bytes, sentence: int) -> _M:
+    try:
+        message = decoder.decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise MessageError(f"a message that does not parse: {error}") from error
+    limits.check(message, sentence=sentence)
+    return message
