@@ -58,6 +58,7 @@ import msgspec
 from rallypoint.core import job
 from rallypoint.core import job_events as j
 from rallypoint.core import messages as m
+from rallypoint.core.event_kinds import Record
 from rallypoint.core.events import NodeJoined, RefuseNode, TimerEnded
 from rallypoint.core.hang import Behind
 from rallypoint.core.model import (
@@ -233,7 +234,7 @@ class Scenario:
 
     def _perform(self, effect: j.JobEffect) -> None:
         match effect:
-            case j.Record(_, text):
+            case Record(_, text):
                 self._trace.append(f"* {text}")
             case m.ToNode(ref, message):
                 self._ordered(ref, message)

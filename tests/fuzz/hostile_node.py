@@ -14,7 +14,6 @@ from typing import Any
 
 from rallypoint.agent.environ import WorkerContext, worker_environ
 from rallypoint.agent.job_end import JobEnd
-from rallypoint.agent.participation import TOLD_BY_HOST
 from rallypoint.agent.status import place_text
 from rallypoint.cli.render import render_event, render_event_json
 from rallypoint.cli.verdict_text import verdict_json, verdict_lines
@@ -22,8 +21,8 @@ from rallypoint.cli.verdict_view import verdict_view
 from rallypoint.coordinator.connection import Connection
 from rallypoint.coordinator.server import Coordinator
 from rallypoint.core import messages as m
+from rallypoint.core.event_kinds import NOTICE, EventKind, Record, ReportedBy
 from rallypoint.core.group_events import Finish, FinishKind
-from rallypoint.core.job_events import Record
 from rallypoint.core.model import Assignment, Candidate, SharedSettings, Stamp, Verdict
 from rallypoint.observe.printing import REPORT_MAX, printed
 from rallypoint.observe.records import AgentEvent
@@ -169,8 +168,8 @@ class Honest(Node):
         self._seq += 1
         self.join(self._seq, **changes)
 
-    def line(self, text: str, name: str = "event") -> None:
-        event = AgentEvent(name, text, 1.7e9, self.name, 0)
+    def line(self, text: str, kind: EventKind = NOTICE) -> None:
+        event = AgentEvent(kind, text, 1.7e9, self.name, 0)
         self.printed += [printed(render_event(event, show_node=True))]
         self.printed += [printed(render_event_json(event))]
 
@@ -290,8 +289,8 @@ class Scene:
 
     def _record(self, run_id: str, record: Record) -> None:
         self.records.append(record)
-        if record.name in TOLD_BY_HOST and self.nodes:
-            self.nodes[0].line(record.text, record.name)
+        if record.kind.reported_by is ReportedBy.HOST and self.nodes:
+            self.nodes[0].line(record.text, record.kind)
 
 
 def _may_be_shown(letter: str) -> bool:

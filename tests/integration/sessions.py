@@ -14,7 +14,7 @@ from rallypoint.coordinator.hosted_job import Machine
 from rallypoint.coordinator.server import Coordinator
 from rallypoint.core import job as jobs
 from rallypoint.core import messages as m
-from rallypoint.core.job_events import Record
+from rallypoint.core.event_kinds import Record
 from rallypoint.core.model import Candidate, SharedSettings
 from rallypoint.rendezvous.connection import ClientConnection
 

@@ -6,6 +6,7 @@ import signal
 
 from rallypoint.core import group
 from rallypoint.core import messages as m
+from rallypoint.core.event_kinds import Record
 from rallypoint.core.group import GroupSettings, GroupState, Phase
 from rallypoint.core.group_events import (
     EnrolmentDone,
@@ -13,7 +14,6 @@ from rallypoint.core.group_events import (
     GroupEffect,
     GroupEvent,
     ReportNow,
-    Say,
     SessionOpened,
     WorkersExited,
     WorkersGone,
@@ -79,8 +79,8 @@ class Node:
 
     def step(self, event: GroupEvent) -> list[GroupEffect]:
         effects = group.step(self.state, event)
-        self.said += [effect.name for effect in effects if isinstance(effect, Say)]
-        return [effect for effect in effects if not isinstance(effect, Say)]
+        self.said += [effect.name for effect in effects if isinstance(effect, Record)]
+        return [effect for effect in effects if not isinstance(effect, Record)]
 
     def steps(self, *events: GroupEvent) -> list[GroupEffect]:
         """The effects of the last one."""

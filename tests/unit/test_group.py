@@ -23,6 +23,7 @@ from tests.unit.groups import (
 
 from rallypoint.core import group, group_leave
 from rallypoint.core import messages as m
+from rallypoint.core.event_kinds import Record
 from rallypoint.core.group import Phase
 from rallypoint.core.group_events import (
     AbandonRound,
@@ -38,7 +39,6 @@ from rallypoint.core.group_events import (
     LeaseEnded,
     LeaveWanted,
     ReportNow,
-    Say,
     SessionGivenUp,
     SessionOpened,
     SignalCaught,
@@ -365,7 +365,7 @@ def test_A5_a_second_signal_is_said_to_come_again_if_it_does(first: int, word: s
     node.step(SignalCaught(first))
     node.step(WaitEnded(WaitKind.REPEAT, node.state.waits))
     said = [
-        effect for effect in group.step(node.state, SignalCaught(INT)) if isinstance(effect, Say)
+        effect for effect in group.step(node.state, SignalCaught(INT)) if isinstance(effect, Record)
     ]
     assert said[0].text == f"got SIGINT {word}: killing the workers"
 

@@ -12,12 +12,13 @@ from rallypoint.cli.render import (
     render_event_json,
     render_status,
 )
+from rallypoint.core.event_kinds import NODE_LOST
 from rallypoint.observe.observer import StatusView
 from rallypoint.observe.records import AgentEvent
 
 AT = 1772366645.1239
 EVENT = AgentEvent(
-    name="node_lost",
+    kind=NODE_LOST,
     message="gpu4 is lost (nothing heard for 15 s): workers are stopped, round 3 is called",
     at=AT,
     node="gpu1",

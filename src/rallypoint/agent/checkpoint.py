@@ -11,8 +11,10 @@ from collections.abc import Callable
 from rallypoint.agent.worker_shm import WorkerShm
 from rallypoint.config import AgentConfig
 from rallypoint.core import checkpoint_request as requests
+from rallypoint.core import event_kinds as kinds
 from rallypoint.core import messages as m
 from rallypoint.core.checkpoint_request import Request, RequestState
+from rallypoint.core.event_kinds import Record
 from rallypoint.core.group_events import Exit
 from rallypoint.core.model import EndKind, Stamp
 from rallypoint.core.wording import brief_seconds, signal_name, signal_number
@@ -29,7 +31,7 @@ class Checkpoints:
         self,
         config: AgentConfig,
         report: Callable[[m.Report], None],
-        say: Callable[[str, str], None],
+        say: Callable[[Record], None],
     ) -> None:
         self._count = config.workers.count
         self._drain_signal = signal_number(config.stop.drain_signal)
@@ -70,7 +72,7 @@ class Checkpoints:
             self._notify(self._drain_signal)
         self.changed()
         if state.told is None:
-            self._say("checkpoint_wanted", self._how_asked(request, state.all_asked))
+            self._say(kinds.CHECKPOINT_WANTED(self._how_asked(request, state.all_asked)))
 
     def withdrawn(self, message: m.CheckpointNotWanted) -> None:
         """The coordinator does not wait any more."""
@@ -94,7 +96,7 @@ class Checkpoints:
         if answer is None:
             return
         if answer.listens and not answer.failed:
-            self._say("checkpoint_saved", "the workers of this node have saved a checkpoint")
+            self._say(kinds.CHECKPOINT_SAVED())
         request = state.request
         self._report(
             m.CheckpointAnswered(request.stamp, request.number, answer.listens, answer.failed)

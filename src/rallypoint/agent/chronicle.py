@@ -14,6 +14,7 @@ from msgspec import Struct, field
 
 from rallypoint.agent.worker_shm import WorkerShm
 from rallypoint.core import timeline
+from rallypoint.core.event_kinds import Record
 from rallypoint.core.group_events import (
     Exit,
     GroupEffect,
@@ -147,12 +148,12 @@ class Chronicle:
         for listener in self._listeners:
             listener.said(event)
 
-    def noted(self, name: str, text: str, about: str) -> None:
+    def noted(self, record: Record) -> None:
         """The coordinator in this agent has seen this, of a node or of none. For programs only."""
         life = self.timeline.newest
-        fields = (("about", about),) if about else ()
+        fields = (("about", record.node_id),) if record.node_id else ()
         round_ = life.number if life is not None else None
-        self.said(AgentEvent(name, text, time.time(), self.node, round_, fields))
+        self.said(AgentEvent(record.kind, record.text, time.time(), self.node, round_, fields))
 
     def heartbeat_acknowledged(self) -> None:
         """The coordinator has answered a heartbeat."""

@@ -21,9 +21,11 @@ from rallypoint.agent.status import StatusTeller, anew_text, place_text, spawn_f
 from rallypoint.agent.worker_requests import WorkerRequests
 from rallypoint.agent.workers import context_maker
 from rallypoint.config import AgentConfig
+from rallypoint.core import event_kinds as kinds
 from rallypoint.core import group
 from rallypoint.core import group_events as g
 from rallypoint.core import messages as m
+from rallypoint.core.event_kinds import Record
 from rallypoint.core.model import Assignment, Candidate, JobStatus, Stamp, WorkerFailure
 from rallypoint.core.wording import count
 from rallypoint.errors import InfrastructureError, LogsSpecsError, RallypointError
@@ -128,12 +130,12 @@ class Agent:
         """A person, or a notice of this node's end, wants it to go. May be said again."""
         self._step(g.LeaveWanted(why))
 
-    def say(self, name: str, text: str, fields: tuple[tuple[str, FieldValue], ...] = ()) -> None:
+    def say(self, record: Record, fields: tuple[tuple[str, FieldValue], ...] = ()) -> None:
         """Tell the observer what happened."""
         stamp = self._state.stamp
         node = self._session.node_id if self._session else ""
         round_ = stamp.round if stamp else None
-        event = AgentEvent(name, text, time.time(), node, round_, fields)
+        event = AgentEvent(record.kind, record.text, time.time(), node, round_, fields)
         self._observer.event(event)
         self.chronicle.said(event)
         self.show_status()
@@ -152,18 +154,18 @@ class Agent:
         self.chronicle.node = self._node_id()
         runs = self._state.phase in (group.Phase.RUNNING, group.Phase.FINISHED)
         if resumed:
-            self.say("session_resumed", "the coordinator is back")
+            self.say(kinds.SESSION_RESUMED())
         elif runs or (replaced and not self.finished.done()):
-            self.say("session_anew", anew_text(self._config, replaced=replaced, runs=runs))
+            text = anew_text(self._config, replaced=replaced, runs=runs)
+            self.say(kinds.SESSION_ANEW(text))
         self._step(g.SessionOpened(resumed, replaced))
 
     def session_suspended(self, why: str) -> None:
         self._status = None
         if not self.finished.done():
-            text = f"the connection to the coordinator broke ({why})"
-            if self._state.phase is group.Phase.RUNNING:
-                text += ": the workers run on meanwhile"
-            self.say("session_suspended", text)
+            runs = self._state.phase is group.Phase.RUNNING
+            meanwhile = ": the workers run on meanwhile" if runs else ""
+            self.say(kinds.SESSION_SUSPENDED(why=why, meanwhile=meanwhile))
 
     def reconnect_refused(self) -> None:
         self._step(g.CoordinatorRefuses())
@@ -189,7 +191,9 @@ class Agent:
                 if stamp == self._state.stamp:
                     if self._workers is not None:
                         self._workers.notice()
-                    self.say("round_ended", f"round {stamp.round} ended: {reason.text}")
+                    planned = reason.kind.is_planned
+                    kind = kinds.ROUND_CHANGED if planned else kinds.ROUND_ENDED
+                    self.say(kind(round=stamp.round, why=reason.text))
                 self._step(message)
             case m.CheckpointWanted() | m.CheckpointNotWanted() | m.CollectStacks():
                 self._step(message)
@@ -247,8 +251,8 @@ class Agent:
                 self.on_hurry()
             case g.Finish():
                 self._finish(effect)
-            case g.Say(name, text):
-                self.say(name, text)
+            case Record():
+                self.say(effect)
             case _:
                 assert_never(effect)
 
@@ -294,9 +298,9 @@ class Agent:
                 self._could_not_spawn(stamp, assignment, str(error))
 
     def _started(self, began_at: float) -> None:
-        text = f"started {count(self._config.workers.count, 'worker')}"
+        workers = count(self._config.workers.count, "worker")
         took_s = round(self._loop.time() - began_at, 6)
-        self.say("workers_started", text, (("took_s", took_s),))
+        self.say(kinds.WORKERS_STARTED(workers=workers), (("took_s", took_s),))
         assert self._workers is not None
         self.chronicle.spawned(self._workers.pids, took_s, self._workers.shm)
         self._talk.begin(self._state.stamp, self._state.assignment, self._workers)
@@ -308,7 +312,7 @@ class Agent:
             self.finished.set_exception(error)
 
     def _could_not_spawn(self, stamp: Stamp, assignment: Assignment, text: str) -> None:
-        self.say("spawn_failed", text)
+        self.say(kinds.SPAWN_FAILED(text))
         failure = spawn_failure(assignment, self._config.workers.role, text, time.time())
         self._spawn_failure = failure
         self._step(g.WorkersExited(stamp, (g.Exit(0, failure.exit_code, None),)))
@@ -320,7 +324,7 @@ class Agent:
 
     def _succeeded(self, report: m.Succeeded) -> None:
         self._succeeded_workers = self._workers
-        self.say("succeeded", "all workers of this node exited with code 0")
+        self.say(kinds.SUCCEEDED())
         self._report(report)
 
     def _report_failures(self, report: m.Failed) -> None:
@@ -345,7 +349,7 @@ class Agent:
             self._workers = None
         self._talk.end()
         if self._state.then is group.Then.JOIN and not stuck:
-            self.say("workers_stopped", f"the workers of round {stamp.round} have stopped")
+            self.say(kinds.WORKERS_STOPPED(round=stamp.round))
         if failures:
             self.failures |= {failure.rank: failure for failure in failures}
             self.chronicle.failed(stamp.round, failures)
@@ -363,7 +367,7 @@ class Agent:
             self.finished.set_result(finish)
 
     def _say_assigned(self, assignment: Assignment) -> None:
-        self.say("round_joined", place_text(assignment, self._config.workers.count))
+        self.say(kinds.ROUND_JOINED(place_text(assignment, self._config.workers.count)))
 
     def _node_id(self) -> str:
         return self._session.node_id if self._session else ""

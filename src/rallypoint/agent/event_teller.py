@@ -10,7 +10,9 @@ from collections.abc import Callable, Sequence
 from rallypoint.agent.chronicle import Chronicle, Listener, WorkerEnd
 from rallypoint.agent.status import place_text
 from rallypoint.config import AgentConfig, WorkerConfig
+from rallypoint.core import event_kinds as kinds
 from rallypoint.core.cause import how_it_ended
+from rallypoint.core.event_kinds import EventKind
 from rallypoint.core.model import Verdict, WorkerFailure
 from rallypoint.core.timeline import Phase, RoundLife
 from rallypoint.observe.event import Event, EventMetadataValue, EventSource
@@ -41,10 +43,10 @@ class EventTeller(Listener):
             took_s = time.monotonic() - life.began_at
             place = place_text(life.assignment, self._config.workers.count)
             self._agent("ASSIGN_WORKER_RANKS", life, place, duration_ms=_ms(took_s))
-        text = f"{phase.name} took {phase.took_s:.3f} s"
+        text = kinds.PHASE(phase=phase.name, took_s=phase.took_s).text
         took_ms = _ms(phase.took_s)
         more: dict[str, EventMetadataValue] = {"phase": phase.name, "duration_ms": took_ms}
-        self._own("phase", text, phase.round, more)
+        self._own(kinds.PHASE, text, phase.round, more)
 
     def workers_started(self, life: RoundLife, pids: Sequence[int]) -> None:
         for local_rank, pid in enumerate(pids):
@@ -55,7 +57,7 @@ class EventTeller(Listener):
         self._worker(life, end, _why(life, end))
 
     def said(self, event: AgentEvent) -> None:
-        self._own(event.name, event.message, event.round, dict(event.fields), at=event.at)
+        self._own(event.kind, event.message, event.round, dict(event.fields), at=event.at)
 
     def finished(self, succeeded: bool, reason: str, verdict: Verdict | None) -> None:
         self._agent("SUCCEEDED" if succeeded else "FAILED", self._chronicle.timeline.newest, reason)
@@ -124,7 +126,7 @@ class EventTeller(Listener):
 
     def _own(
         self,
-        name: str,
+        kind: EventKind,
         text: str,
         round_: int | None,
         more: dict[str, EventMetadataValue],
@@ -139,7 +141,7 @@ class EventTeller(Listener):
             "reason": text,
         }
         timestamp = int((time.time() if at is None else at) * 1000)
-        self._put(Event(OWN + name, EventSource.AGENT, timestamp, {**more, **metadata}))
+        self._put(Event(OWN + kind.name, EventSource.AGENT, timestamp, {**more, **metadata}))
 
 
 def _entry_point(workers: WorkerConfig) -> str:

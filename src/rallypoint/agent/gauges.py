@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from rallypoint import __version__
 from rallypoint.agent.chronicle import Chronicle, Listener, WorkerEnd
 from rallypoint.config import AgentConfig
+from rallypoint.core import event_kinds as kinds
 from rallypoint.core.model import EndKind
 from rallypoint.core.timeline import Phase, RoundLife, kind_between
 from rallypoint.observe.exposition import Family, Histogram, Kind, Labels, Sample, exposition
@@ -58,7 +59,7 @@ class Gauges(Listener):
 
     def said(self, event: AgentEvent) -> None:
         # One that ended no round, or another one than the first; only the host hears of it.
-        self._losses += event.name == "other_node_lost"
+        self._losses += event.kind is kinds.OTHER_NODE_LOST
 
     def heartbeat_acknowledged(self) -> None:
         self._heartbeat_at = time.monotonic()

@@ -14,8 +14,10 @@ from collections.abc import Callable, Mapping
 
 from rallypoint.agent.worker_shm import WorkerShm
 from rallypoint.config import AgentConfig
+from rallypoint.core import event_kinds as kinds
 from rallypoint.core import hang
 from rallypoint.core import messages as m
+from rallypoint.core.event_kinds import Record
 from rallypoint.core.group_events import Exit
 from rallypoint.core.hang import Behind, Pace
 from rallypoint.core.model import Assignment, Stamp, WorkerFailure
@@ -36,7 +38,7 @@ class HangWatch:
         self,
         config: AgentConfig,
         report: Callable[[m.Report], None],
-        say: Callable[[str, str], None],
+        say: Callable[[Record], None],
     ) -> None:
         self._config, self._report, self._say = config, report, say
         self._loop = asyncio.get_running_loop()
@@ -167,10 +169,10 @@ class HangWatch:
                     file.write(f"{text.rstrip()}\n\n")
         except OSError as error:
             place = path_text(self._folder or output.log_dir or output.temp_dir)
-            self._say("stacks", f"the stacks can't be kept in {place}: {error.strerror}")
+            self._say(kinds.STACKS(f"the stacks can't be kept in {place}: {error.strerror}"))
             return ""
         path = path_text(path)
-        self._say("stacks", f"what the workers of this node do is in {path}")
+        self._say(kinds.STACKS(f"what the workers of this node do is in {path}"))
         return path
 
 

@@ -9,6 +9,8 @@ from typing import cast
 
 from rallypoint.agent.job_end import JobEnd
 from rallypoint.config import AgentConfig
+from rallypoint.core import event_kinds as kinds
+from rallypoint.core.event_kinds import Record
 from rallypoint.core.group_events import FinishKind
 from rallypoint.core.model import Outcome
 from rallypoint.core.ranks import id_of_rank
@@ -48,11 +50,11 @@ class OutputFiles:
         stays = isinstance(self.specs, DefaultLogsSpecs) and self.specs.may_stay
         return (self.specs.root_log_dir or "") if stays and not self.succeeded else ""
 
-    def tell_kept(self, say: Callable[[str, str, tuple[tuple[str, str], ...]], None]) -> None:
-        """Name what stays, if anything does; `say` gets a name, a line and fields."""
+    def tell_kept(self, say: Callable[[Record, tuple[tuple[str, str], ...]], None]) -> None:
+        """Name what stays, if anything does; `say` gets a record and fields."""
         if self.kept_dir:
             path = path_text(self.kept_dir)
-            say("logs_kept", f"what the workers wrote is kept in {path}", (("path", path),))
+            say(kinds.LOGS_KEPT(path=path), (("path", path),))
 
     def close(self) -> None:
         """At the end of the agent. Never raises."""

@@ -22,7 +22,8 @@ from rallypoint.agent.shutdown import wait_for_others, wait_unless
 from rallypoint.config import AgentConfig, RendezvousConfig
 from rallypoint.coordinator.listen import OWN_FILES, raise_open_files_limit
 from rallypoint.coordinator.server import Coordinator
-from rallypoint.core.job_events import Record
+from rallypoint.core import event_kinds as kinds
+from rallypoint.core.event_kinds import Record, ReportedBy
 from rallypoint.core.model import Candidate, SharedSettings
 from rallypoint.core.ranks import id_of_rank
 from rallypoint.core.wording import part_of
@@ -46,25 +47,6 @@ if TYPE_CHECKING:
 
 FAREWELL_S = 2.0
 """How long the last reports may take to be acknowledged."""
-TOLD_BY_HOST = frozenset(
-    {
-        "node_joined",
-        "node_refused",
-        "node_draining",
-        "node_expelled",
-        "checkpoint",
-        "hang_suspected",
-        "connection_closed",
-        "fault",
-        "open_files",
-        "patience",
-        "other_node_lost",
-        "restart",
-    }
-)
-"""What only the coordinator knows: its host tells it. The rest every node tells itself."""
-NOTED = frozenset({"node_lost", "round_formed", "verdict"})
-"""What every node tells in other words, but programs may want to hear of from its host."""
 
 
 class Participation:
@@ -101,7 +83,7 @@ class Participation:
         """How long other nodes may take to stop their workers when the job ends."""
         self.agent = Agent(config, make_workers, observer, self._signals, self._store_access)
         self.agent.on_hurry = self._hurry
-        self.faults = Faults(partial(self.agent.say, "fault"))
+        self.faults = Faults(lambda text: self.agent.say(kinds.FAULT(text)))
         """What nobody expected, and can't be the end of this agent (see ARCHITECTURE.md)."""
         self._store_access.on_lost = partial(self.agent.helper_died, others_need_it=True)
 
@@ -115,7 +97,7 @@ class Participation:
         agent = self.agent
         self._install()
         for notice in self._config.notices:
-            agent.say("notice", notice)
+            agent.say(kinds.NOTICE(notice))
         meeting = asyncio.get_running_loop().create_task(self._take_part())
         try:
             await asyncio.wait((meeting, agent.finished), return_when=asyncio.FIRST_COMPLETED)
@@ -164,8 +146,8 @@ class Participation:
         if self._helpers is not None:
             self._helpers.watch_guard(self._guard_replaced)
             self._helpers.on_relay_replaced = self._relay_replaced
-            self._helpers.on_storage_error = partial(self.agent.say, "log_storage")
-            self._helpers.source.watch(self.agent.give_up, partial(self.agent.say, "prepared"))
+            self._helpers.on_storage_error = lambda text: self.agent.say(kinds.LOG_STORAGE(text))
+            self._helpers.source.watch(self.agent.give_up, self.agent.say)
             self.agent.wait_ready = self._helpers.source.wait_ready
         if self._embedding is not None:
             self._embedding.attach(loop, self._signalled)
@@ -179,8 +161,12 @@ class Participation:
             from rallypoint.agent.preempt_notice import PreemptNotice
 
             guard = self._helpers.guard if self._helpers is not None else None
-            trouble = partial(self.agent.say, "notice")
-            self._notice = PreemptNotice(spec, guard, self.agent.leave, trouble)
+            self._notice = PreemptNotice(
+                spec,
+                guard,
+                self.agent.leave,
+                lambda text: self.agent.say(kinds.PREEMPT_NOTICE(text)),
+            )
             self._notice.start()
 
     def _signalled(self, number: int) -> None:
@@ -236,7 +222,7 @@ class Participation:
         met = await meet(rendezvous, self._config.access, self._host, self._say_status)
         self._coordinator = met.coordinator
         if met.coordinator is not None and rendezvous.max_nodes > 1:
-            self.agent.say("hosts", f"this node hosts the coordinator at {rendezvous.endpoint}")
+            self.agent.say(kinds.HOSTS(endpoint=rendezvous.endpoint))
         try:
             candidate = await self._candidate(met)
         except BaseException:
@@ -342,8 +328,7 @@ class Participation:
             self._helpers.leave_notice(b"")
         if self._coordinator is not None:
             limit_s = self._settings.lease_s + self._others_stop_s + FAREWELL_S
-            say = partial(self.agent.say, "telling")
-            await wait_for_others(self._hurried, self._coordinator, limit_s, say)
+            await wait_for_others(self._hurried, self._coordinator, limit_s, self.agent.say)
             self._coordinator.close()
         if self._store is not None:
             self._store.shutdown()
@@ -351,25 +336,28 @@ class Participation:
 
     def _record(self, run_id: str, record: Record) -> None:
         alone = self._config.rendezvous.max_nodes == 1
-        if record.name in TOLD_BY_HOST and not (alone and record.name == "node_joined"):
-            self.agent.say(record.name, record.text)
-        elif record.name in NOTED:
-            self.agent.chronicle.noted(record.name, record.text, record.node_id)
+        if alone and record.kind is kinds.NODE_JOINED:
+            return
+        match record.kind.reported_by:
+            case ReportedBy.HOST:
+                self.agent.say(record)
+            case ReportedBy.HOST_TO_HANDLERS:
+                self.agent.chronicle.noted(record)
 
     def _say_status(self, text: str) -> None:
         """Once what it waits for, for as long as that is the same."""
         if text != self._status:
             self._status = text
-            self.agent.say("meeting", text)
+            self.agent.say(kinds.MEETING(text))
 
     def _guard_replaced(self, guard: Guard) -> None:
         self.agent.use_guard(guard)
-        self.agent.say("guard_replaced", "the guard process was killed: started another")
+        self.agent.say(kinds.GUARD_REPLACED())
 
     def _relay_replaced(self, round_: int, *, by_another: bool) -> None:
         killed = "the relay of the workers' output was killed"
         then = "started another" if by_another else "output goes where the agent's own goes"
-        self.agent.say("relay_replaced", f"{killed}: {then}")
+        self.agent.say(kinds.RELAY_REPLACED(then=then))
         self.agent.helper_died(round_, killed, others_need_it=False)
 
     def _is_ours(self, pid: int) -> bool:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from rallypoint.agent.environ import common_environ
 from rallypoint.agent.worker_source import SourceLostError, WorkerSource
 from rallypoint.config import WorkerConfig
+from rallypoint.core import event_kinds as kinds
+from rallypoint.core.event_kinds import Record
 from rallypoint.errors import InfrastructureError, RallypointError, UsageError
 from rallypoint.process.guard import Guard
 from rallypoint.process.limits import cant_start_process
@@ -41,7 +43,7 @@ class PreparedSource(WorkerSource):
         self._title = ""
         self._ready = asyncio.Event()
         self._attempts = 0
-        self._on_notice: Callable[[str], None] = lambda text: None
+        self._on_notice: Callable[[Record], None] = lambda record: None
         self._slow: asyncio.TimerHandle | None = None
         self._adopts = False
         self._sessions: set[int] = set()
@@ -54,7 +56,7 @@ class PreparedSource(WorkerSource):
         self._start_process()
 
     def watch(
-        self, on_error: Callable[[RallypointError], None], on_notice: Callable[[str], None]
+        self, on_error: Callable[[RallypointError], None], on_notice: Callable[[Record], None]
     ) -> None:
         super().watch(on_error, on_notice)
         self._on_notice = on_notice
@@ -152,7 +154,7 @@ class PreparedSource(WorkerSource):
             self._give_up(UsageError(said.error))
             return
         for warning in said.warnings if self._attempts == 1 else ():
-            self._on_notice(warning)
+            self._on_notice(kinds.PREPARED(warning))
         self._ready.set()
 
     def _replace(self) -> None:
@@ -169,7 +171,7 @@ class PreparedSource(WorkerSource):
             text = f"the process that imports {modules} for the workers died {_ATTEMPTS} times"
             self._give_up(InfrastructureError(f"{text} meanwhile: try without preload"))
             return
-        self._on_notice("the prepared process was lost: started another")
+        self._on_notice(kinds.PREPARED("the prepared process was lost: started another"))
         try:
             self._start_process()
         except RallypointError as error:
@@ -181,8 +183,7 @@ class PreparedSource(WorkerSource):
 
     def _say_slow(self) -> None:
         if not self.is_ready and self._config.preload:
-            modules = ", ".join(self._config.preload)
-            self._on_notice(f"still importing {modules}: the workers start after that")
+            self._on_notice(kinds.PREPARING(modules=", ".join(self._config.preload)))
 
     def _give_up(self, error: RallypointError) -> None:
         if self._process is not None:

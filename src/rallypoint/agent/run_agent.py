@@ -21,6 +21,7 @@ from rallypoint.agent.telemetry import Telemetry
 from rallypoint.agent.worker_source import make_source
 from rallypoint.agent.workers import RoundWorkers
 from rallypoint.config import AgentConfig, OnJoin, StopConfig
+from rallypoint.core import event_kinds as kinds
 from rallypoint.core.model import Assignment, SharedSettings, Stamp
 from rallypoint.errors import RallypointError, UsageError
 from rallypoint.observe.observer import Observer
@@ -30,11 +31,6 @@ from rallypoint.process.relay.client import Relay
 from rallypoint.process.scratch import Scratch
 from rallypoint.process.signals import blocked, hold_late_signals
 from rallypoint.rendezvous.fence import WakeSelector, new_loop
-
-SHARED_INPUT = (
-    "several workers seem to wait for input from this terminal, and a line that you type goes to "
-    "the one that reads it first: have one rank alone ask for input"
-)
 
 T = TypeVar("T")
 MakeObserver = Callable[[Relay], Observer]
@@ -134,7 +130,7 @@ async def _take_part(
         made = round_workers(
             stamp, assignment, workers, source, outputs, guard, on_exits, on_gone, scratch
         )
-        made.shm.on_notice = partial(part.agent.say, "timer_expired")
+        made.shm.on_notice = lambda text: part.agent.say(kinds.TIMER_EXPIRED(text))
         made.shm.faults = part.faults
         part.lease.tell_workers(made.shm.hold)
         return made
@@ -152,7 +148,7 @@ async def _take_part(
     if telemetry is not None:
         part.agent.chronicle = telemetry.chronicle
     helpers.relay.on_first_output = part.agent.chronicle.first_output
-    helpers.relay.on_shared_input = partial(part.agent.say, "stdin", SHARED_INPUT)
+    helpers.relay.on_shared_input = partial(part.agent.say, kinds.STDIN())
 
     def ended(end: JobEnd) -> None:
         files.succeeded = succeeded(end)
@@ -161,7 +157,7 @@ async def _take_part(
 
     try:
         if telemetry is not None and (url := await telemetry.open()):
-            part.agent.say("metrics", f"metrics are served at {url}")
+            part.agent.say(kinds.METRICS(url=url))
         return await part.main(ended)
     except RallypointError:
         files.tell_kept(part.agent.say)

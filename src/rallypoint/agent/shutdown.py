@@ -7,6 +7,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from rallypoint.coordinator.server import Coordinator
+from rallypoint.core import event_kinds as kinds
+from rallypoint.core.event_kinds import Record
 from rallypoint.core.wording import names
 
 MOMENT_S = 0.2
@@ -37,7 +39,7 @@ async def wait_unless(
 
 
 async def wait_for_others(
-    hurried: asyncio.Event, coordinator: Coordinator, limit_s: float, say: Callable[[str], None]
+    hurried: asyncio.Event, coordinator: Coordinator, limit_s: float, say: Callable[[Record], None]
 ) -> None:
     """Until every other node has left the job that is hosted here. `limit_s`: each may take its
     grace to stop its workers, and one whose connection is broken comes back within its lease, or is
@@ -46,8 +48,5 @@ async def wait_for_others(
     await wait_unless(hurried, coordinator.wait_empty(), untold_s)
     if (nodes := coordinator.nodes) and not hurried.is_set():
         left_s = limit_s - untold_s
-        say(
-            f"the job has ended, and this node, which hosts it, waits for {names(tuple(nodes))} to "
-            f"leave, {left_s:.0f} s more at most; Ctrl-C ends the wait"
-        )
+        say(kinds.OTHERS_LEAVING(nodes=names(tuple(nodes)), left_s=left_s))
         await wait_unless(hurried, coordinator.wait_empty(), left_s)

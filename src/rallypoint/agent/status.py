@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 from rallypoint.config import AgentConfig
+from rallypoint.core import event_kinds as kinds
 from rallypoint.core.group import GroupState, Phase
 from rallypoint.core.model import Assignment, JobStatus, WorkerFailure
 from rallypoint.core.wording import count
@@ -114,8 +115,8 @@ class StatusTeller:
         if what != self._waiting_since[0]:
             self._waiting_since = (what, self._clock())
             if what and state.phase is Phase.IDLE and not state.leaving:
-                text = f"waiting for {what}"
-                self._observer.event(AgentEvent("waiting", text, time.time(), node_id))
+                text = kinds.WAITING(what=what).text
+                self._observer.event(AgentEvent(kinds.WAITING, text, time.time(), node_id))
         waited_s = self._clock() - self._waiting_since[1]
         self._observer.status(status_view(self._config, state.assignment, what, waited_s))
 

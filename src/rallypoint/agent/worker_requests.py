@@ -9,6 +9,7 @@ from rallypoint.agent.hang import HangWatch
 from rallypoint.agent.node_workers import NodeWorkers
 from rallypoint.config import AgentConfig
 from rallypoint.core import messages as m
+from rallypoint.core.event_kinds import Record
 from rallypoint.core.group_events import Exit
 from rallypoint.core.model import Assignment, Stamp
 
@@ -20,7 +21,7 @@ class WorkerRequests:
         self,
         config: AgentConfig,
         report: Callable[[m.Report], None],
-        say: Callable[[str, str], None],
+        say: Callable[[Record], None],
     ) -> None:
         self._checkpoints = Checkpoints(config, report, say)
         self._hangs = HangWatch(config, report, say)

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from rallypoint.agent.environ import worker_argv
 from rallypoint.config import StartMethod, WorkerConfig
+from rallypoint.core.event_kinds import Record
 from rallypoint.errors import InfrastructureError, RallypointError, UsageError
 from rallypoint.process import titles
 from rallypoint.process.guard import Guard
@@ -56,7 +57,7 @@ class WorkerSource:
         InfrastructureError."""
 
     def watch(
-        self, on_error: Callable[[RallypointError], None], on_notice: Callable[[str], None]
+        self, on_error: Callable[[RallypointError], None], on_notice: Callable[[Record], None]
     ) -> None:
         """In the loop: keep ready. `on_error`: there will be no worker, ever."""
         self._on_error = on_error

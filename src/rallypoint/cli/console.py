@@ -13,31 +13,14 @@ import time
 from rallypoint.agent.output_files import shown_workers
 from rallypoint.cli.render import render_event, render_event_json, render_status
 from rallypoint.config import AgentConfig, OutputMode
+from rallypoint.core import event_kinds as kinds
+from rallypoint.core.event_kinds import Detail, EventKind, Level
 from rallypoint.observe.observer import StatusView
 from rallypoint.observe.records import AgentEvent
 from rallypoint.process.logs.plan import resolve_mode
 from rallypoint.process.relay.client import Relay
 
 _STDOUT, _STDERR = 1, 2
-LEVELS = {"DEBUG": 10, "INFO": 20, "WARNING": 30, "ERROR": 40, "CRITICAL": 50}
-ROUTINE = frozenset(
-    {
-        "hosts",
-        "meeting",
-        "metrics",
-        "wait",
-        "waiting",
-        "round_joined",
-        "workers_started",
-        "workers_stopped",
-        "succeeded",
-    }
-)
-"""Events that `--quiet` leaves out."""
-DETAIL = frozenset({"workers_started", "workers_stopped", "waiting"})
-"""Events that a person sees only with LOGLEVEL=DEBUG; others tell the same."""
-DETAIL_ALONE = DETAIL | {"round_joined", "succeeded"}
-"""The same for a job of one node."""
 WAIT_TOLD_S = 2.0
 """A wait of this length is told of."""
 
@@ -50,8 +33,7 @@ class Console:
         self._relay = relay
         self._json = output.log_format == "json"
         self._quiet = output.quiet
-        self._level = LEVELS[output.log_level]
-        self._detail = DETAIL_ALONE if alone else DETAIL
+        self._level = Level[output.log_level]
         self._show_node = not alone
         # Among lines that workers write past the relay, a status line would tear them.
         tidy = not self._json and not self._quiet and _mode(config) is OutputMode.PREFIX
@@ -59,7 +41,7 @@ class Console:
         self._told_wait = ""
 
     def event(self, event: AgentEvent) -> None:
-        if self._is_hidden(event):
+        if self._is_hidden(event.kind):
             return
         if self._json:
             self.line(render_event_json(event))
@@ -87,15 +69,16 @@ class Console:
             self._told_wait = ""
         elif view.for_s >= WAIT_TOLD_S and view.waiting_for != self._told_wait:
             self._told_wait = view.waiting_for
-            self.event(AgentEvent("wait", f"waiting for {view.waiting_for}", time.time(), ""))
+            text = kinds.WAIT(what=view.waiting_for).text
+            self.event(AgentEvent(kinds.WAIT, text, time.time(), ""))
 
-    def _is_hidden(self, event: AgentEvent) -> bool:
-        return self._level_of(event.name) < self._level or (self._quiet and event.name in ROUTINE)
+    def _is_hidden(self, kind: EventKind) -> bool:
+        return self._level_of(kind) < self._level or (self._quiet and not kind.quiet)
 
-    def _level_of(self, name: str) -> int:
-        if name in self._detail and not self._json:
-            return LEVELS["DEBUG"]
-        return LEVELS["INFO" if name in ROUTINE else "WARNING"]
+    def _level_of(self, kind: EventKind) -> int:
+        is_alone = not self._show_node
+        is_detail = kind.detail is Detail.ALWAYS or (kind.detail is Detail.ALONE and is_alone)
+        return Level.DEBUG if is_detail and not self._json else kind.level
 
 
 def _mode(config: AgentConfig) -> OutputMode:

@@ -6,8 +6,10 @@ import queue
 import threading
 import time
 
+from msgspec import structs
+
 from rallypoint.cli.render import render_event, render_event_json
-from rallypoint.core.job_events import Record
+from rallypoint.core.event_kinds import Record
 from rallypoint.core.wording import job_name
 from rallypoint.observe.printing import say
 from rallypoint.observe.records import AgentEvent, FieldValue
@@ -29,16 +31,16 @@ class EventLines:
     def record(self, run_id: str, record: Record) -> None:
         """Something happened to a job, or (without a run id) to a stranger's connection."""
         text = f"{job_name(run_id)}: {record.text}" if run_id else record.text
-        self.say(record.name, text, run_id, record.node_id)
+        self.say(structs.replace(record, text=text), run_id)
 
-    def say(self, name: str, text: str, run_id: str = "", node_id: str = "") -> None:
+    def say(self, record: Record, run_id: str = "") -> None:
         """Never blocks; a line that finds no room is counted, and the next one tells."""
         if self._quiet:
             return
         fields: tuple[tuple[str, FieldValue], ...] = (("job", run_id),) if run_id else ()
         if self._dropped:
             fields += (("dropped_lines", self._dropped),)
-        event = AgentEvent(name, text, time.time(), node_id, fields=fields)
+        event = AgentEvent(record.kind, record.text, time.time(), record.node_id, fields=fields)
         line = render_event_json(event) if self._json else render_event(event)
         try:
             self._unwritten.put_nowait(line)

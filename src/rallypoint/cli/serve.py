@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import signal
-from functools import partial
 from socket import socket
 from typing import NoReturn
 
@@ -21,6 +20,8 @@ from rallypoint.cli.scan import Value
 from rallypoint.config import DEFAULT_COORDINATOR_PORT, Endpoint
 from rallypoint.coordinator.listen import BindRefused, Refusal, raise_open_files_limit, try_bind
 from rallypoint.coordinator.server import Coordinator
+from rallypoint.core import event_kinds as kinds
+from rallypoint.core.event_kinds import Record
 from rallypoint.core.wording import shown, signal_name
 from rallypoint.errors import UsageError
 from rallypoint.observe.faults import Faults
@@ -83,7 +84,7 @@ async def _serve(options: _Options, token: Token | None, lines: EventLines) -> i
     listeners = await _bind(options)
     raise_open_files_limit()
     loop = asyncio.get_running_loop()
-    faults = Faults(partial(lines.say, "fault"))
+    faults = Faults(lambda text: lines.say(kinds.FAULT(text)))
     loop.set_exception_handler(faults.of_loop)
     ended: asyncio.Future[int] = loop.create_future()
 
@@ -102,9 +103,9 @@ async def _serve(options: _Options, token: Token | None, lines: EventLines) -> i
         for ending in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(ending, end, int(ending))
         await coordinator.start()
-        lines.say("serving", _serving(listeners, token))
+        lines.say(_serving(listeners, token))
         number = await ended
-        lines.say("signal", f"got {signal_name(number)}: not serving any more")
+        lines.say(kinds.SERVE_SIGNAL(signal=signal_name(number)))
     finally:
         coordinator.close()
         faults.tell_counts()
@@ -126,10 +127,10 @@ async def _bind(options: _Options) -> list[socket]:
     raise UsageError(f"--port {options.port}: {bound.why}: choose another, or stop what uses it")
 
 
-def _serving(listeners: list[socket], token: Token | None) -> str:
+def _serving(listeners: list[socket], token: Token | None) -> Record:
     places = [Endpoint(*listener.getsockname()[:2]) for listener in listeners]
     secret = "--insecure: anybody may take part" if token is None else f"token {token.source}"
-    return f"serving on {', '.join(map(str, places))} ({secret})"
+    return kinds.SERVING(places=", ".join(map(str, places)), secret=secret)
 
 
 def _parse(argv: list[str]) -> _Options:

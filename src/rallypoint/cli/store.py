@@ -18,6 +18,7 @@ from rallypoint.cli.event_lines import EventLines
 from rallypoint.cli.scan import Value
 from rallypoint.config import Endpoint
 from rallypoint.coordinator.listen import BindRefused, Refusal, try_bind
+from rallypoint.core import event_kinds as kinds
 from rallypoint.core.wording import shown, signal_name
 from rallypoint.errors import UsageError
 from rallypoint.observe.faults import Faults
@@ -112,7 +113,7 @@ async def _serve(options: _Options, limits: StoreLimits, lines: EventLines) -> i
             ended.set_result(number)
 
     def complain(line: str) -> None:
-        lines.say("store_refused", line)
+        lines.say(kinds.STORE_REFUSED(line))
 
     loop.set_exception_handler(Faults(complain).of_loop)
     for ending in (signal.SIGTERM, signal.SIGINT):
@@ -122,11 +123,11 @@ async def _serve(options: _Options, limits: StoreLimits, lines: EventLines) -> i
         places = [Endpoint(*listener.getsockname()[:2]) for listener in listeners]
         for listener in listeners:
             await server.listen(listener)
-        lines.say("store_listening", _listening(places, policy))
+        lines.say(kinds.STORE_LISTENING(_listening(places, policy)))
         if options.stats_s is not None:
             _Stats(server, options.stats_s, lines)
         number = await ended
-        lines.say("signal", f"got {signal_name(number)}: the store is gone")
+        lines.say(kinds.STORE_SIGNAL(signal=signal_name(number)))
     finally:
         server.close()
     await asyncio.sleep(0)  # closed connections are told so in the next turn of the loop
@@ -182,11 +183,14 @@ class _Stats:
         now = self._server.stats
         per_second = (now.operations - self._operations) / self._every_s
         self._operations = now.operations
-        self._lines.say(
-            "store_stats",
-            f"{now.connections} connections, {now.keys} keys, {now.bytes} bytes, "
-            f"{now.waiting} waiting, {per_second:.0f} operations/s",
+        text = kinds.STORE_STATS(
+            connections=now.connections,
+            keys=now.keys,
+            bytes=now.bytes,
+            waiting=now.waiting,
+            per_second=per_second,
         )
+        self._lines.say(text)
         self._loop.call_later(self._every_s, self._say)
 
 

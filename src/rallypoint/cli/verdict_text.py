@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rallypoint.cli.render import PROGRAM, clock_text, duration_text, iso_text
+from rallypoint.core import event_kinds as kinds
 from rallypoint.core.handler_round import NOT_NEEDED
 from rallypoint.core.model import Outcome
 from rallypoint.core.wording import LEFT, STACKS, count, job_name
@@ -186,7 +187,7 @@ def verdict_json(view: VerdictView) -> JsonLine:
     """The same as one JSON object, with `event` = `verdict`."""
     cause = view.cause
     record: dict[str, object] = {
-        "event": "verdict",
+        "event": kinds.VERDICT.name,
         "outcome": view.outcome.value,
         "run_id": view.run_id,
         "round": view.round,

@@ -19,10 +19,12 @@ from rallypoint.coordinator.lease_watch import LeaseWatch
 from rallypoint.coordinator.own_events import OwnEvents
 from rallypoint.coordinator.session import Session, node_id_of
 from rallypoint.core import claims, wording
+from rallypoint.core import event_kinds as kinds
 from rallypoint.core import job as jobs
 from rallypoint.core import messages as m
+from rallypoint.core.event_kinds import Record
 from rallypoint.core.events import RefuseNode, Timer, TimerEnded
-from rallypoint.core.job_events import JobEffect, JobEvent, Record, SessionLost
+from rallypoint.core.job_events import JobEffect, JobEvent, SessionLost
 from rallypoint.core.job_lives import Life
 from rallypoint.core.job_state import close as close_job
 from rallypoint.core.liveness import Liveness, Lost, Patience
@@ -66,7 +68,7 @@ class HostedJob:
         self._leases = LeaseWatch(self._loop, liveness, self._lease_ended, self._be_patient)
         self._desk = DrainDesk()
         self._deadlines = Deadlines(self._loop, self._timer_ended)
-        self._faults = Faults(lambda text: on_record(Record("fault", text)))
+        self._faults = Faults(lambda text: on_record(kinds.FAULT(text)))
         self._faulty: set[str] = set()
         """Incarnations of agents whose session has ended by a fault of ours."""
         self._own = OwnEvents(self._loop, self._step, self._faults, self._give_up)
@@ -199,7 +201,7 @@ class HostedJob:
         if session is not None and session.is_proof(notice):
             self._leases.died(notice.incarnation, self._loop.time())
         elif session is not None and (text := session.disbelieve(connection.peer)):
-            self._on_record(Record("connection_closed", text))
+            self._on_record(kinds.CONNECTION_CLOSED(text))
 
     def failed(self, session: Session, error: Exception) -> None:
         """What it said met a fault of ours: its session ends, and what it said is not heard again.
@@ -320,7 +322,7 @@ class HostedJob:
             session.connection.send(message)
 
     def _refuse(self, connection: Connection, text: str) -> None:
-        self._on_record(Record("node_refused", f"refused {connection.peer}, told it: {text}"))
+        self._on_record(kinds.NODE_REFUSED(peer=connection.peer, why=text))
         connection.send(m.Refused(text))
         connection.close()
 
@@ -377,7 +379,7 @@ class HostedJob:
 
     def _be_patient(self, patience: Patience) -> None:
         text = f"{patience.why}: no node is given up for another {self.settings.lease_s:g} s"
-        self._on_record(Record("patience", text))
+        self._on_record(kinds.PATIENCE(text))
 
     def _timer_ended(self, timer: Timer) -> None:
         self._own.apply(TimerEnded(timer), self._loop.time())

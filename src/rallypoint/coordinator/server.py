@@ -23,10 +23,11 @@ from rallypoint.coordinator.refusals import Kind, Refusals
 from rallypoint.coordinator.session import Session
 from rallypoint.coordinator.wall_clock import wall_ms
 from rallypoint.core import claims
+from rallypoint.core import event_kinds as kinds
 from rallypoint.core import job as jobs
 from rallypoint.core import messages as m
 from rallypoint.core.admission import Admission
-from rallypoint.core.job_events import Record
+from rallypoint.core.event_kinds import Record
 from rallypoint.core.job_lives import (
     AHEAD_MAX_MS,
     Attachment,
@@ -82,7 +83,7 @@ class Coordinator:
         self._lookup_token, self._insecure = lookup_token, insecure
         self._only = only
         self._on_record, self._machine = on_record, machine
-        self._faults = Faults(lambda text: on_record("", Record("fault", text)))
+        self._faults = Faults(lambda text: on_record("", kinds.FAULT(text)))
         self._adopt = adopt
         self._handshake_time_s, self._verdict_retention_s = handshake_time_s, verdict_retention_s
         self._reserved_files = reserved_files
@@ -109,7 +110,7 @@ class Coordinator:
             self._refusals,
             self._take,
             self._adopt,
-            lambda line: self._on_record("", Record("open_files", line)),
+            lambda line: self._on_record("", kinds.OPEN_FILES(line)),
             self._faults,
         )
 
@@ -217,7 +218,7 @@ class Coordinator:
             self._refusals.note(connection.peer, Kind.UNPROVEN, why)
 
     def _say(self, line: str) -> None:
-        self._on_record("", Record("connection_closed", line))
+        self._on_record("", kinds.CONNECTION_CLOSED(line))
 
     def _proved(self, connection: Connection) -> None:
         connection.admit()
@@ -237,9 +238,7 @@ class Coordinator:
             if text is None:
                 job.attach(connection, hello)
                 return
-        self._on_record(
-            run_id, Record("node_refused", f"refused {connection.peer}, told it: {text}")
-        )
+        self._on_record(run_id, kinds.NODE_REFUSED(peer=connection.peer, why=text))
         connection.send(m.Refused(text))
         connection.close()
 

@@ -28,6 +28,7 @@ from __future__ import annotations
 import signal
 from typing import assert_never
 
+from rallypoint.core import event_kinds as kinds
 from rallypoint.core import group_leave
 from rallypoint.core.group_events import (
     Announced,
@@ -43,7 +44,6 @@ from rallypoint.core.group_events import (
     LeaseEnded,
     LeaveWanted,
     ReportNow,
-    Say,
     SessionGivenUp,
     SessionOpened,
     SignalCaught,
@@ -248,7 +248,7 @@ def _verdict(state: GroupState, verdict: Verdict) -> list[GroupEffect]:
 
 
 def _expelled(state: GroupState, why: str, final: bool) -> list[GroupEffect]:
-    say = Say("expelled", f"this node was expelled from the job: {why}")
+    say = kinds.EXPELLED(why=why)
     state.is_member, state.patience_is_over, state.stop_why = False, True, why
     if final:
         return [say, *abort(state, Then.GIVE_UP, Finish(FinishKind.EXPELLED, text=why))]
@@ -263,12 +263,12 @@ def _lease_ended(state: GroupState, waits_for: str) -> list[GroupEffect]:
     if state.leaving:
         waits_for = ""
     if not is_fenced(state):
-        return [Say("fenced", f"{text}: {waits_for}")] if waits_for else []
+        return [kinds.FENCED(f"{text}: {waits_for}")] if waits_for else []
     state.patience_is_over, state.stop_why = True, text
     kills = state.phase in (Phase.RUNNING, Phase.STOPPING)
     doing = [*(["killing the workers"] if kills else []), *([waits_for] if waits_for else [])]
     said = f"{text}: {', '.join(doing)}" if doing else text
-    return [Say("fenced", said), *abort(state, Then.JOIN, None)]
+    return [kinds.FENCED(said), *abort(state, Then.JOIN, None)]
 
 
 def _exited(state: GroupState, stamp: Stamp, exits: tuple[Exit, ...]) -> list[GroupEffect]:
@@ -330,24 +330,24 @@ def _gone(state: GroupState, stamp: Stamp, stuck: tuple[int, ...]) -> list[Group
     effects: list[GroupEffect] = []
     if stuck:
         pids = ", ".join(map(str, stuck))
-        text = f"these processes would not die, even of SIGKILL: {pids}"
         if state.then is Then.JOIN and not state.patience_is_over:
-            return _be_patient(state, text)
-        effects.append(Say("stuck", text))
+            return _be_patient(state, pids)
+        said = kinds.STUCK(pids=pids, then="")
+        effects.append(said)
         if state.then is Then.JOIN:
             # They hold the devices, and perhaps files, that the next round would need.
-            state.then, state.finish = Then.GIVE_UP, Finish(FinishKind.STUCK, text=text)
+            state.then, state.finish = Then.GIVE_UP, Finish(FinishKind.STUCK, text=said.text)
     state.phase = Phase.IDLE
     return effects + proceed(state)
 
 
-def _be_patient(state: GroupState, text: str) -> list[GroupEffect]:
+def _be_patient(state: GroupState, pids: str) -> list[GroupEffect]:
     """A file system that hangs lets go of them, mostly: this node keeps its place until then."""
     if state.is_patient:
         return [KillWorkers()]
     state.is_patient = True
     patience_s = state.settings.stop_patience_s
-    say = Say("stuck", f"{text}: waiting up to {patience_s:g} s more (--stop-patience)")
+    say = kinds.STUCK(pids=pids, then=f": waiting up to {patience_s:g} s more (--stop-patience)")
     return [say, wait(state, WaitKind.STUCK, patience_s), KillWorkers()]
 
 
@@ -363,8 +363,7 @@ def _wait_ended(state: GroupState, kind: WaitKind, number: int) -> list[GroupEff
             if state.killing:
                 return []
             state.seeks_culprit, state.killing = False, True
-            text = "the workers did not stop in their grace: killing them"
-            return [Say("killing", text), KillWorkers()]
+            return [kinds.KILLING("the workers did not stop in their grace"), KillWorkers()]
         case WaitKind.STUCK:
             state.patience_is_over = True
             return []

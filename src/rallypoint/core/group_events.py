@@ -6,6 +6,7 @@ from enum import Enum
 
 from msgspec import Struct
 
+from rallypoint.core.event_kinds import Record
 from rallypoint.core.messages import HelperDied, Order, Report
 from rallypoint.core.model import Assignment, Stamp, Verdict, WorkerFailure
 
@@ -203,13 +204,6 @@ class Finish(Struct, frozen=True):
     text: str = ""
 
 
-class Say(Struct, frozen=True):
-    """Something that a person should see."""
-
-    name: str
-    text: str
-
-
 GroupEffect = (
     JoinRound
     | ReportNow
@@ -221,5 +215,5 @@ GroupEffect = (
     | Wait
     | SkipWaits
     | Finish
-    | Say
+    | Record
 )

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import signal
 
+from rallypoint.core import event_kinds as kinds
 from rallypoint.core.group_events import (
     Finish,
     FinishKind,
     GroupEffect,
     GroupEvent,
     ReportNow,
-    Say,
     SignalCaught,
     SkipWaits,
     WaitEnded,
@@ -66,7 +66,7 @@ def _skip_waits(state: GroupState, number: int) -> list[GroupEffect]:
     kills = state.phase in (Phase.RUNNING, Phase.FINISHED, Phase.STOPPING)
     what = "killing the workers" if kills else "ending without further waits"
     effects: list[GroupEffect] = [
-        Say("signal", f"got {signal_name(number)} {word}: {what}"),
+        kinds.SIGNAL(f"got {signal_name(number)} {word}: {what}"),
         SkipWaits(),
     ]
     if state.phase is not Phase.DONE:
@@ -78,11 +78,11 @@ def _skip_waits(state: GroupState, number: int) -> list[GroupEffect]:
 def _first(state: GroupState, number: int) -> list[GroupEffect]:
     name = signal_name(number)
     if state.phase is Phase.DONE:
-        return [Say("signal", f"got {name}: ending without further waits"), SkipWaits()]
+        return [kinds.SIGNAL(f"got {name}: ending without further waits"), SkipWaits()]
     if number == signal.SIGINT:
         return _cancel(state, number)
     if state.leaving:
-        return [Say("signal", f"got {name}: this node is leaving already")]
+        return [kinds.SIGNAL(f"got {name}: this node is leaving already")]
     return _go(state, number, f"it got {name}", f"got {name}: leaving the job")
 
 
@@ -158,8 +158,8 @@ def time_is_over(state: GroupState) -> list[GroupEffect]:
     effects: list[GroupEffect] = []
     if not state.killing and state.phase in (Phase.RUNNING, Phase.FINISHED, Phase.STOPPING):
         time_s = state.settings.drain_deadline_s
-        text = f"the workers did not stop in the {time_s:g} s of the drain: killing them"
-        effects.append(Say("killing", text))
+        text = f"the workers did not stop in the {time_s:g} s of the drain"
+        effects.append(kinds.KILLING(text))
     state.heard = True
     return [*effects, *abort(state, Then.LEAVE, _finish(state))]
 
@@ -169,7 +169,7 @@ def _go(state: GroupState, number: int, why: str, said: str) -> list[GroupEffect
     state.suspects.clear()
     settings = state.settings
     return [
-        Say("signal" if state.signals_caught else "leaving", said),
+        (kinds.SIGNAL if state.signals_caught else kinds.LEAVING)(said),
         _announce_drain(state),
         wait(state, WaitKind.ANNOUNCE, ANNOUNCE_S),
         # The coordinator's word should come first: others are not told when this time is over.
@@ -193,7 +193,7 @@ def _cancel(state: GroupState, number: int) -> list[GroupEffect]:
     state.leaving_why = f"it got {signal_name(number)}"
     state.suspects.clear()
     return [
-        Say("signal", f"got {signal_name(number)}: cancelling the job"),
+        kinds.SIGNAL(f"got {signal_name(number)}: cancelling the job"),
         _announce_cancel(state),
         wait(state, WaitKind.ANNOUNCE, ANNOUNCE_S),
     ]

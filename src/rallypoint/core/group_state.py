@@ -10,6 +10,7 @@ from typing import assert_never
 
 from msgspec import Struct, field
 
+from rallypoint.core import event_kinds as kinds
 from rallypoint.core.group_events import (
     AbandonRound,
     Exit,
@@ -17,7 +18,6 @@ from rallypoint.core.group_events import (
     GroupEffect,
     JoinRound,
     KillWorkers,
-    Say,
     SignalWorkers,
     Wait,
     WaitKind,
@@ -153,7 +153,7 @@ def _tell(state: GroupState) -> list[GroupEffect]:
     time_s = state.settings.shutdown_grace_s
     what = "that the job is cancelled" if state.cancels else "that this node leaves"
     text = f"waiting up to {time_s:g} s for the coordinator to hear {what}; a second signal ends it"
-    return [Say("telling", text), wait(state, WaitKind.TELL, time_s)]
+    return [kinds.TELLING(text), wait(state, WaitKind.TELL, time_s)]
 
 
 def stop(state: GroupState, then: Then, number: int, grace_s: float) -> list[GroupEffect]:

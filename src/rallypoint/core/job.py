@@ -17,8 +17,10 @@ from typing import TypeGuard, assert_never
 from msgspec.structs import replace
 
 from rallypoint.core import cause as causes
+from rallypoint.core import event_kinds as kinds
 from rallypoint.core import job_enrolment, job_hang, restart, round_timers
 from rallypoint.core import notice as notices
+from rallypoint.core.event_kinds import Record
 from rallypoint.core.events import (
     NodeJoined,
     NodeLeft,
@@ -46,7 +48,7 @@ from rallypoint.core.job_departures import (
 from rallypoint.core.job_departures import (
     is_leaving as is_leaving,
 )
-from rallypoint.core.job_events import JobEffect, JobEvent, Record, SessionLost
+from rallypoint.core.job_events import JobEffect, JobEvent, SessionLost
 from rallypoint.core.job_rounds import is_member, run_round
 from rallypoint.core.job_state import JobState as JobState
 from rallypoint.core.job_state import close
@@ -266,8 +268,8 @@ def _lost(job: JobState, ref: NodeRef, loss: NodeLoss, at: float) -> list[JobEff
         job.losses.append(loss)
     # What a round loses first ends it, which every node tells; the rest only the host can tell.
     ends_round = member.standing is Standing.RUNNING and not member.succeeded
-    name = "node_lost" if ends_round else "other_node_lost"
-    record = Record(name, f"node {ref} was lost: {loss.reason}", ref.node_id)
+    kind = kinds.NODE_LOST if ends_round else kinds.OTHER_NODE_LOST
+    record = kind(node_id=ref.node_id, node=ref, why=loss.reason)
     return [record, *run_round(job, NodeLost(ref, loss.reason), at)]
 
 

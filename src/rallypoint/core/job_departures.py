@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import inf
 
+from rallypoint.core import event_kinds as kinds
 from rallypoint.core import late_nodes, wording
 from rallypoint.core import notice as notices
 from rallypoint.core.events import (
@@ -14,7 +15,7 @@ from rallypoint.core.events import (
     StopRound,
     WorkersFinishing,
 )
-from rallypoint.core.job_events import JobEffect, Record
+from rallypoint.core.job_events import JobEffect
 from rallypoint.core.job_rounds import is_member, perform, run_round
 from rallypoint.core.job_state import JobState, close, stamp
 from rallypoint.core.messages import (
@@ -53,10 +54,10 @@ def drains(job: JobState, ref: NodeRef, drain: Drain, at: float) -> list[JobEffe
     works = member.standing is Standing.RUNNING and not member.succeeded
     if not (drain.notice_s and works and job.started and job.round.phase is Phase.ACTIVE):
         return effects + _leave(job, (leaver,), at, is_said=False)
-    text = f"node {node_id} is leaving: {drain.why}"
-    effects.append(Record("node_draining", text, node_id))
+    said = kinds.NODE_DRAINING(node_id=node_id, node=node_id, why=drain.why)
+    effects.append(said)
     if job.notice is None or job.notice.kind is not EndKind.DRAIN:
-        effects += _open_notice(job, EndKind.DRAIN, text, at, leaver)
+        effects += _open_notice(job, EndKind.DRAIN, said.text, at, leaver)
     else:
         job.notice.leavers[node_id] = leaver
     return effects
@@ -82,8 +83,7 @@ def _leave(
     asked: list[Effect] = []
     for ref, why in ((leaver.ref, leaver.why) for leaver in here):
         if not is_said:
-            text = f"node {ref} is leaving: {why}"
-            effects.append(Record("node_draining", text, ref.node_id))
+            effects.append(kinds.NODE_DRAINING(node_id=ref.node_id, node=ref, why=why))
         said_at = job.succeeded_at.get(ref.node_id)
         is_void = said_at is not None and at - said_at <= notices.COLLATERAL_S
         asked += step_round(state, NodeDraining(ref, why, is_void))
@@ -157,7 +157,8 @@ def end_notice(job: JobState, at: float, cut_short: str = "") -> list[JobEffect]
     notice, job.notice = job.notice, None
     assert notice is not None
     text = notices.how_it_went(notice, cut_short)
-    effects: list[JobEffect] = [Record("checkpoint", text)] if text else []
+    kind = kinds.CHECKPOINT_MISSED if cut_short or notice.awaited else kinds.CHECKPOINT
+    effects: list[JobEffect] = [kind(text)] if text else []
     if notice.kind is EndKind.GROWTH:
         return effects + run_round(job, GrowthReady(notice.round), at)
     return effects + _leave(job, tuple(notice.leavers.values()), at, is_said=True)
@@ -174,7 +175,7 @@ def keep_notice(job: JobState, at: float) -> list[JobEffect]:
         waiting = wording.count(state.eager_waiting, "more node")
         verb = "waits" if state.eager_waiting == 1 else "wait"
         text = f"{waiting} {verb} for a checkpoint"
-        return [Record("checkpoint", text), *_open_notice(job, EndKind.GROWTH, text, at)]
+        return [kinds.CHECKPOINT(text), *_open_notice(job, EndKind.GROWTH, text, at)]
     if state.phase is not Phase.ACTIVE or state.round != notice.round:
         job.notice, leavers = None, tuple(notice.leavers.values())
         return _leave(job, leavers, at, is_said=True) if leavers else []

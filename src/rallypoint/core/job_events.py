@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from rallypoint.core.event_kinds import Record
 from rallypoint.core.events import NodeJoined, RefuseNode, TimerEnded
 from rallypoint.core.messages import FromNode, ToNode
 from rallypoint.core.model import NodeRef
@@ -19,14 +20,6 @@ class SessionLost(Struct, frozen=True):
 
 
 JobEvent = NodeJoined | TimerEnded | SessionLost | FromNode
-
-
-class Record(Struct, frozen=True):
-    """Something that a person should see, once."""
-
-    name: str
-    text: str
-    node_id: str = ""
 
 
 JobEffect = ToNode | RefuseNode | Record

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from rallypoint.core import event_kinds as kinds
 from rallypoint.core import hang
+from rallypoint.core.event_kinds import Record
 from rallypoint.core.events import Timer, TimerKind
-from rallypoint.core.job_events import JobEffect, Record
+from rallypoint.core.job_events import JobEffect
 from rallypoint.core.job_state import JobState, stamp
 from rallypoint.core.messages import CollectStacks, Failed, StacksCollected, ToNode
 from rallypoint.core.model import EndKind, NodeRef
@@ -30,7 +32,7 @@ def suspected(job: JobState, suspect: NodeRef, round_: int) -> list[JobEffect]:
     awaited = {ref.node_id for ref in asked}
     job.inquiry = hang.Inquiry(job.inquiries, state.round, awaited)
     text = f"a worker of node {suspect} makes no progress: collecting what all of them do"
-    record = Record("hang_suspected", text, suspect.node_id)
+    record = kinds.HANG_SUSPECTED(text, node_id=suspect.node_id)
     question = CollectStacks(stamp(job), job.inquiries)
     return [record, *(ToNode(ref, question) for ref in asked)]
 
@@ -55,13 +57,13 @@ def conclude(job: JobState) -> Blamed | Record | None:
         return None
     blamed = hang.blamed(inquiry.found)
     if blamed is None:
-        return Record("hang_suspected", "every worker has made progress since: no worker hangs")
+        return kinds.HANG_SUSPECTED("every worker has made progress since: no worker hangs")
     node_id, failure = blamed
     member = job.round.members.get(node_id)
     if member is None or member.standing is not Standing.RUNNING or member.succeeded:
         # The others may have waited for it; who hangs all the same is suspected again.
         text = f"the workers of node {node_id}, which were behind, have succeeded since: none hangs"
-        return Record("hang_suspected", text)
+        return kinds.HANG_SUSPECTED(text)
     return member.ref, Failed(stamp(job, inquiry.round), (failure,))
 
 

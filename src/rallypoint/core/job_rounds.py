@@ -7,6 +7,7 @@ from typing import assert_never
 from msgspec.structs import replace
 
 from rallypoint.core import cause as causes
+from rallypoint.core import event_kinds as kinds
 from rallypoint.core import limits, restart, wording
 from rallypoint.core.assign import assignments
 from rallypoint.core.events import (
@@ -25,7 +26,7 @@ from rallypoint.core.events import (
     TooManyLosses,
     WorldSucceeded,
 )
-from rallypoint.core.job_events import JobEffect, Record
+from rallypoint.core.job_events import JobEffect
 from rallypoint.core.job_state import JobState, close, stamp
 from rallypoint.core.late_nodes import held_back
 from rallypoint.core.messages import Assigned, Expelled, StopNow, ToNode
@@ -40,9 +41,10 @@ def run_round(job: JobState, event: Event, at: float) -> list[JobEffect]:
     asked = step_round(job.round, event)
     effects: list[JobEffect] = []
     if isinstance(event, NodeJoined) and not was_here and is_member(job, event.ref):
-        text, held = f"node {event.ref} joined", held_back(job.round, event.ref.node_id)
-        text += f"; it is {held}" if held else ""
-        effects.append(Record("node_joined", text, event.ref.node_id))
+        held = held_back(job.round, event.ref.node_id)
+        how = f"; it is {held}" if held else ""
+        joined = kinds.NODE_JOINED(node_id=event.ref.node_id, node=event.ref, how=how)
+        effects.append(joined)
     for effect in asked:
         if job.verdict is None:
             effects += perform(job, effect, at)
@@ -68,7 +70,7 @@ def perform(job: JobState, effect: Effect, at: float) -> list[JobEffect]:
             return _stop(job, round_, replace(reason, age_s=age_s))
         case StopDelayed():
             text = wording.many_are_slow_to_stop(effect, job.round.settings)
-            return [Record("patience", text)]
+            return [kinds.PATIENCE(text)]
         case RoundSettled(round_):
             return _judge(job, round_, at)
         case WorldSucceeded():
@@ -81,7 +83,7 @@ def perform(job: JobState, effect: Effect, at: float) -> list[JobEffect]:
                 text += f"; now {job.breakdown.text}"
             return close(job, Outcome.INFRASTRUCTURE, text, cause=True)
         case ExpelNode(ref, why, final):
-            record = Record("node_expelled", f"node {ref} was expelled: {why}", ref.node_id)
+            record = kinds.NODE_EXPELLED(node_id=ref.node_id, node=ref, why=why)
             return [ToNode(ref, Expelled(stamp(job), why, final)), record]
         case RefuseNode():
             return [effect]
@@ -103,7 +105,7 @@ def _form(job: JobState, effect: FormWorld) -> list[JobEffect]:
     job.world_workers = sum(seat.candidate.workers for seat in effect.world)
     size = f"{wording.count(nodes, 'node')}, {wording.count(job.world_workers, 'worker')}"
     text = f"round {effect.round}: {size}"
-    effects: list[JobEffect] = [Record("round_formed", text if first else f"{text} ({why})")]
+    effects: list[JobEffect] = [kinds.ROUND_FORMED(text if first else f"{text} ({why})")]
     named = stamp(job, effect.round)
     effects += [
         ToNode(seat.ref, Assigned(named, job.assigned[seat.ref.node_id])) for seat in effect.world
@@ -119,8 +121,8 @@ def _stop(job: JobState, round_: int, reason: EndReason) -> list[JobEffect]:
         for member in job.round.members.values()
         if member.standing is Standing.STOPPING
     ]
-    text = f"round {round_} ended: {reason.text}"
-    return [Record("round_ended", text, reason.node_id), *effects]
+    kind = kinds.ROUND_CHANGED if reason.kind.is_planned else kinds.ROUND_ENDED
+    return [kind(node_id=reason.node_id, round=round_, why=reason.text), *effects]
 
 
 def _judge(job: JobState, round_: int, at: float) -> list[JobEffect]:
@@ -151,7 +153,7 @@ def _judge(job: JobState, round_: int, at: float) -> list[JobEffect]:
     # Told once: the end of the round has named the culprit, unless it was found since.
     named = "" if blame == job.end_reason.text else f": {blame}"
     job.end_reason = EndReason(job.end_reason.kind, blame, cause.node_id)
-    record = Record("restart", f"{decision.reason}{pause}{named}", cause.node_id)
+    record = kinds.RESTART(f"{decision.reason}{pause}{named}", node_id=cause.node_id)
     if decision.delay_s:
         job.backoff_s = decision.delay_s
         return [record]

@@ -5,10 +5,11 @@ from __future__ import annotations
 from msgspec import Struct, field
 
 from rallypoint.core import cause as causes
+from rallypoint.core import event_kinds as kinds
 from rallypoint.core import restart
 from rallypoint.core.events import JobClosed
 from rallypoint.core.hang import Inquiry
-from rallypoint.core.job_events import JobEffect, Record
+from rallypoint.core.job_events import JobEffect
 from rallypoint.core.late_nodes import held_back
 from rallypoint.core.messages import Ended, ToNode
 from rallypoint.core.model import (
@@ -114,6 +115,6 @@ def close(
     budget = state.settings.max_restarts
     job.verdict = Verdict(outcome, text, last, job.ledger.total, budget, found, signal)
     step_round(state, JobClosed())
-    effects: list[JobEffect] = [Record("verdict", f"job {outcome.value}: {text}")]
+    effects: list[JobEffect] = [kinds.VERDICT(outcome=outcome.value, why=text)]
     effects += [verdict_to(job, member.ref) for member in state.members.values()]
     return effects

@@ -99,6 +99,11 @@ class EndKind(Enum):
     INFRASTRUCTURE = "infrastructure"
     """A process of Rallypoint that the workers need has died: no worker is to blame."""
 
+    @property
+    def is_planned(self) -> bool:
+        """Nothing has failed: nodes leave or join."""
+        return self in (EndKind.DRAIN, EndKind.GROWTH)
+
 
 class EndReason(Struct, frozen=True, array_like=True):
     """Why a round ended, as data and as the one sentence that every node shows."""

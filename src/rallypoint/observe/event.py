@@ -143,7 +143,12 @@ class _SerialisedEvent(msgspec.Struct):
 
 def _read(data: str, kind: type[_T], what: str) -> _T:
     try:
-        return msgspec.json.decode(data, type=kind)
-    except (msgspec.DecodeError, UnicodeError) as error:
+        try:
+            return msgspec.json.decode(data, type=kind)
+        except (msgspec.DecodeError, UnicodeError):
+            import json  # It reads halves of surrogate pairs, which stand for bytes not in UTF-8.
+
+            return msgspec.convert(json.loads(data), type=kind)
+    except (msgspec.ValidationError, ValueError) as error:
         shown = data if len(data) <= _SHOWN else data[:_SHOWN] + "..."
         raise ParameterError(f"{shown!r} is no serialised {what}: {error}") from None

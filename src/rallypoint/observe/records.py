@@ -6,19 +6,26 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from rallypoint.core.event_kinds import EventKind
+
 FieldValue: TypeAlias = str | int | float
 
 
 class AgentEvent(Struct, frozen=True):
     """One thing that happened to this node's part of the job.
 
-    `name` is for programs (`node_lost`), `message` for a person and says why. `at` is seconds
-    since the epoch and only ever shown, never compared (behaviour R6).
+    `message` is for a person and says why. `at` is seconds since the epoch and only ever shown,
+    never compared (behaviour R6).
     """
 
-    name: str
+    kind: EventKind
     message: str
     at: float
     node: str
     round: int | None = None
     fields: tuple[tuple[str, FieldValue], ...] = ()
+
+    @property
+    def name(self) -> str:
+        """For programs, such as `node_lost`."""
+        return self.kind.name

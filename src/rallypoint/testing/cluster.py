@@ -25,6 +25,7 @@ from rallypoint.core import group_events as g
 from rallypoint.core import job
 from rallypoint.core import job_events as j
 from rallypoint.core import messages as m
+from rallypoint.core.event_kinds import Record
 from rallypoint.core.events import RefuseNode, TimerEnded
 from rallypoint.core.model import NodeRef, SharedSettings
 from rallypoint.testing.clock import VirtualTimers
@@ -53,7 +54,7 @@ class Cluster:
         self.job = job.new_job(settings)
         self.timers = VirtualTimers()
         self.agents: list[SimulatedAgent] = []
-        self.records: list[j.Record] = []
+        self.records: list[Record] = []
         self._sessions: dict[str, Seen] = {}
         self._started = 0
 
@@ -204,7 +205,7 @@ class Cluster:
                     seen = self._sessions.pop(ref.incarnation, None)
                     if seen is not None and seen.link is not None:
                         seen.link.hung_up = True
-            case j.Record():
+            case Record():
                 self.records.append(effect)
             case RefuseNode():
                 raise AssertionError("all agents have the same settings")

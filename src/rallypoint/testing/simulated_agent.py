@@ -10,6 +10,7 @@ from msgspec import Struct, field
 from rallypoint.core import group
 from rallypoint.core import group_events as g
 from rallypoint.core import messages as m
+from rallypoint.core.event_kinds import Record
 from rallypoint.core.model import Candidate, NodeRef, SharedSettings, Stamp
 
 
@@ -128,7 +129,7 @@ class SimulatedAgent:
                 assert self.running is None, "ended with workers alive"
                 self.finish, self.finishes = effect, self.finishes + 1
                 self._report(m.Leave())
-            case g.Say():
+            case Record():
                 pass
             case _:
                 assert_never(effect)

@@ -11,6 +11,7 @@ import logging
 import queue
 import threading
 
+from rallypoint.core import event_kinds as kinds
 from rallypoint.observe.observer import StatusView
 from rallypoint.observe.printing import visible
 from rallypoint.observe.records import AgentEvent
@@ -19,23 +20,6 @@ LAST_LINES_S = 2.0
 """How long the last lines may take."""
 WAIT_TOLD_S = 5.0
 """A node that has met nobody for so long says what it waits for."""
-ROUTINE = frozenset(
-    {
-        "checkpoint_saved",
-        "checkpoint_wanted",
-        "hosts",
-        "meeting",
-        "metrics",
-        "node_joined",
-        "wait",
-        "waiting",
-        "round_joined",
-        "session_resumed",
-        "workers_started",
-        "workers_stopped",
-        "succeeded",
-    }
-)
 
 _log = logging.getLogger("rallypoint")
 
@@ -50,15 +34,14 @@ class JobLog:
 
     def event(self, event: AgentEvent) -> None:
         who = f"rallypoint {event.node}" if event.node else "rallypoint"
-        level = logging.INFO if event.name in ROUTINE else logging.WARNING
-        self._tell(level, f"{who}: {event.message}")
+        self._tell(event.kind.level, f"{who}: {event.message}")
 
     def status(self, view: StatusView) -> None:
         """Events tell most of it; but the first wait may be for nodes that nobody has started."""
         if view.nodes or view.for_s < WAIT_TOLD_S or view.waiting_for in ("", self._told_wait):
             return
         self._told_wait = view.waiting_for
-        self._tell(logging.WARNING, f"rallypoint: waiting for {view.waiting_for}")
+        self._tell(kinds.WAIT.level, f"rallypoint: {kinds.WAIT(what=view.waiting_for).text}")
 
     def warn(self, text: str) -> None:
         """What no event tells."""

@@ -1,0 +1,316 @@
+"""The table of event kinds: every event that Rallypoint reports, its level, and its words. Pure.
+
+Console, log, event handlers, the coordinator's records, docs and tests read it. A new kind is a row
+here and the place that reports it: `kinds.NODE_LOST(node=ref, why=reason)` is its record.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, IntEnum
+
+from msgspec import Struct
+
+
+class Level(IntEnum):
+    """How much an event matters; the numbers are those of `logging`."""
+
+    DEBUG = 10
+    INFO = 20
+    WARNING = 30
+    ERROR = 40
+    CRITICAL = 50
+
+
+class ReportedBy(Enum):
+    """Which processes report an event, and where it is seen."""
+
+    NODE = "every node"
+    HOST = "the node that hosts the coordinator"
+    HOST_TO_HANDLERS = "the node that hosts the coordinator, to event handlers only"
+    CONSOLE = "every node, on its console or in its log only"
+    COMMAND = "`rallypoint serve` or `rallypoint store`"
+
+
+class Detail(Enum):
+    """When a person sees an event at level DEBUG only, because other lines say the same."""
+
+    NEVER = "never"
+    ALONE = "in a job of one node"
+    ALWAYS = "always"
+
+
+class EventKind(Struct, frozen=True, eq=False):
+    """One row. Two rows may share a name: programs need one word for what people see differently.
+
+    `words` is the sentence for a person: `{}` is the text that the reporter composes, other fields
+    are given by name. `quiet`: it is shown under `--quiet`, which a success must not be.
+    """
+
+    name: str
+    about: str
+    words: str = "{}"
+    level: Level = Level.WARNING
+    quiet: bool = True
+    reported_by: ReportedBy = ReportedBy.NODE
+    detail: Detail = Detail.NEVER
+
+    def __call__(self, text: str = "", /, *, node_id: str = "", **fields: object) -> Record:
+        """The record of one event of this kind; `node_id`: the node that it is about."""
+        return Record(self, self.words.format(text, **fields), node_id)
+
+
+class Record(Struct, frozen=True):
+    """Something that a person should see, once."""
+
+    kind: EventKind
+    text: str
+    node_id: str = ""
+
+    @property
+    def name(self) -> str:
+        """What programs know it by."""
+        return self.kind.name
+
+
+def _routine(
+    name: str,
+    about: str,
+    words: str = "{}",
+    *,
+    by: ReportedBy = ReportedBy.NODE,
+    detail: Detail = Detail.NEVER,
+) -> EventKind:
+    """Nothing is wrong: level INFO, and `--quiet` hides it."""
+    return EventKind(name, about, words, Level.INFO, False, by, detail)
+
+
+def _hosted(name: str, about: str, words: str = "{}", *, quiet: bool = True) -> EventKind:
+    """Only the coordinator knows of it: the node that hosts it reports it."""
+    return EventKind(name, about, words, quiet=quiet, reported_by=ReportedBy.HOST)
+
+
+def _for_handlers(name: str, about: str, words: str = "{}") -> EventKind:
+    """Every node prints the same in other words; event handlers get it from the host."""
+    by = ReportedBy.HOST_TO_HANDLERS
+    return EventKind(name, about, words, quiet=False, reported_by=by)
+
+
+def _command(name: str, about: str, words: str = "{}", level: Level = Level.WARNING) -> EventKind:
+    return EventKind(name, about, words, level, False, ReportedBy.COMMAND)
+
+
+# A round on this node.
+
+PHASE = EventKind(
+    "phase",
+    "a phase of a round ended: `phase`, `duration_ms`",
+    "{phase} took {took_s:.3f} s",
+    Level.DEBUG,
+    quiet=False,
+)
+ROUND_JOINED = _routine("round_joined", "this node has a place in a round", detail=Detail.ALONE)
+WORKERS_STARTED = _routine(
+    "workers_started",
+    "all workers of this node run: `took_s`",
+    "started {workers}",
+    detail=Detail.ALWAYS,
+)
+ROUND_ENDED = EventKind(
+    "round_ended", "a round ended before its workers were done", "round {round} ended: {why}"
+)
+ROUND_CHANGED = EventKind(
+    "round_ended",
+    "a round ended because nodes leave or join",
+    "round {round} ended: {why}",
+    quiet=False,
+)
+WORKERS_STOPPED = _routine(
+    "workers_stopped",
+    "the workers of a round that ended have stopped on this node",
+    "the workers of round {round} have stopped",
+    detail=Detail.ALWAYS,
+)
+SUCCEEDED = _routine(
+    "succeeded",
+    "all workers of this node succeeded",
+    "all workers of this node exited with code 0",
+    detail=Detail.ALONE,
+)
+
+# The way into a job.
+
+MEETING = _routine("meeting", "this node looks for the coordinator")
+HOSTS = _routine(
+    "hosts",
+    "this node hosts the coordinator",
+    "this node hosts the coordinator at {endpoint}",
+)
+METRICS = _routine("metrics", "metrics are served", "metrics are served at {url}")
+NOTICE = EventKind("notice", "an option has an effect that may surprise", quiet=False)
+WAITING = _routine(
+    "waiting",
+    "what a node without a round waits for has changed",
+    "waiting for {what}",
+    by=ReportedBy.CONSOLE,
+    detail=Detail.ALWAYS,
+)
+WAIT = EventKind(
+    "wait",
+    "a wait has lasted a while",
+    "waiting for {what}",
+    quiet=False,
+    reported_by=ReportedBy.CONSOLE,
+)
+
+# What the coordinator saw and decided.
+
+ROUND_FORMED = _for_handlers("round_formed", "a round has its nodes")
+NODE_JOINED = EventKind(
+    "node_joined",
+    "a node joined the job",
+    "node {node} joined{how}",
+    Level.INFO,
+    quiet=False,
+    reported_by=ReportedBy.HOST,
+)
+NODE_LOST = _for_handlers(
+    "node_lost", "a node was lost, which ended the round", "node {node} was lost: {why}"
+)
+OTHER_NODE_LOST = _hosted(
+    "other_node_lost",
+    "a node was lost, which ended no round",
+    "node {node} was lost: {why}",
+)
+NODE_DRAINING = _hosted(
+    "node_draining",
+    "a node was told to leave",
+    "node {node} is leaving: {why}",
+    quiet=False,
+)
+NODE_EXPELLED = _hosted("node_expelled", "a node was expelled", "node {node} was expelled: {why}")
+NODE_REFUSED = _hosted("node_refused", "a node may not take part", "refused {peer}, told it: {why}")
+RESTART = _hosted("restart", "the workers are started again after a failure")
+PATIENCE = _hosted("patience", "many nodes are late at once: no node is given up yet")
+VERDICT = _for_handlers("verdict", "the job ended", "job {outcome}: {why}")
+CHECKPOINT = _hosted(
+    "checkpoint", "a checkpoint is asked for, or was saved, before nodes leave or join", quiet=False
+)
+CHECKPOINT_MISSED = _hosted(
+    "checkpoint", "nodes leave or join although not all workers have saved a checkpoint"
+)
+HANG_SUSPECTED = _hosted("hang_suspected", "workers make no progress")
+CONNECTION_CLOSED = _hosted(
+    "connection_closed",
+    "strangers were turned away: each address and reason once, the rest counted each minute",
+)
+OPEN_FILES = _hosted("open_files", "connections wait: the process has no descriptor left")
+FAULT = _hosted(
+    "fault",
+    "an unexpected error that did not end this agent: once for each place in the code, and how "
+    "often at the end; it is a bug, please report it",
+)
+
+# The connection to the coordinator.
+
+SESSION_SUSPENDED = EventKind(
+    "session_suspended",
+    "the connection to the coordinator broke",
+    "the connection to the coordinator broke ({why}){meanwhile}",
+)
+SESSION_RESUMED = EventKind(
+    "session_resumed", "the connection is back", "the coordinator is back", Level.INFO
+)
+SESSION_ANEW = EventKind("session_anew", "a new session with the coordinator began")
+FENCED = EventKind("fenced", "the lease ended: this node must not run workers")
+EXPELLED = EventKind(
+    "expelled",
+    "the coordinator expelled this node",
+    "this node was expelled from the job: {why}",
+)
+TELLING = EventKind("telling", "this node waits for the coordinator to acknowledge that it leaves")
+OTHERS_LEAVING = EventKind(
+    "telling",
+    "the job has ended, and its host waits for the other nodes to leave",
+    "the job has ended, and this node, which hosts it, waits for {nodes} to leave, {left_s:.0f} s "
+    "more at most; Ctrl-C ends the wait",
+    quiet=False,
+)
+
+# Leaving, and how workers are stopped.
+
+LEAVING = EventKind("leaving", "a notice or `rallypoint drain` told this node to leave")
+SIGNAL = EventKind("signal", "this agent got a signal")
+KILLING = EventKind("killing", "workers did not stop in time", "{}: killing them")
+STUCK = EventKind(
+    "stuck",
+    "processes outlive SIGKILL",
+    "these processes would not die, even of SIGKILL: {pids}{then}",
+)
+CHECKPOINT_WANTED = _routine("checkpoint_wanted", "the workers of this node save a checkpoint")
+CHECKPOINT_SAVED = _routine(
+    "checkpoint_saved",
+    "the workers of this node have saved a checkpoint",
+    "the workers of this node have saved a checkpoint",
+)
+PREEMPT_NOTICE = EventKind("notice", "the command of `--preempt-notice` can't be run")
+
+# The workers' surroundings.
+
+SPAWN_FAILED = EventKind("spawn_failed", "a worker could not be started")
+PREPARED = EventKind("prepared", "the process that workers are forked from was lost, or warns")
+PREPARING = EventKind(
+    "prepared",
+    "the process that workers are forked from takes long to import",
+    "still importing {modules}: the workers start after that",
+    quiet=False,
+)
+STACKS = EventKind("stacks", "where the stacks of workers that make no progress are kept")
+TIMER_EXPIRED = EventKind("timer_expired", "a worker is late for its own deadline")
+STDIN = EventKind(
+    "stdin",
+    "several workers read the terminal",
+    "several workers seem to wait for input from this terminal, and a line that you type goes to "
+    "the one that reads it first: have one rank alone ask for input",
+    quiet=False,
+)
+LOG_STORAGE = EventKind("log_storage", "a log file can't be written")
+LOGS_KEPT = EventKind(
+    "logs_kept",
+    "where the workers' output of a failed job stays: `path`",
+    "what the workers wrote is kept in {path}",
+)
+GUARD_REPLACED = EventKind(
+    "guard_replaced",
+    "the guard process was killed",
+    "the guard process was killed: started another",
+)
+RELAY_REPLACED = EventKind(
+    "relay_replaced",
+    "the process that relays the workers' output was killed",
+    "the relay of the workers' output was killed: {then}",
+)
+
+# Commands that serve.
+
+SERVING = _command(
+    "serving", "a coordinator for many jobs listens", "serving on {places} ({secret})", Level.INFO
+)
+SERVE_SIGNAL = _command("signal", "`rallypoint serve` ends", "got {signal}: not serving any more")
+STORE_LISTENING = _command("store_listening", "a store listens", level=Level.INFO)
+STORE_STATS = _command(
+    "store_stats",
+    "how much a store holds, for `--stats`",
+    "{connections} connections, {keys} keys, {bytes} bytes, {waiting} waiting, {per_second:.0f} "
+    "operations/s",
+    Level.INFO,
+)
+STORE_REFUSED = _command("store_refused", "a store refused a client, or met an unexpected error")
+STORE_SIGNAL = _command("signal", "`rallypoint store` ends", "got {signal}: the store is gone")
+
+
+def _rows() -> tuple[EventKind, ...]:
+    return tuple(row for row in globals().values() if isinstance(row, EventKind))
+
+
+KINDS = _rows()
+"""All rows, in the order of this file."""

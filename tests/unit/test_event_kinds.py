@@ -1,0 +1,108 @@
+"""The table of event kinds is the one place that knows events: what reports them, docs and tests
+name its rows only, and every row is reported somewhere."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from string import Formatter
+
+import pytest
+from tools.event_kinds_page import PAGE, written
+
+from rallypoint.core import event_kinds
+from rallypoint.core.event_kinds import KINDS, EventKind
+
+ROOT = Path(__file__).parents[2]
+SOURCES = ROOT / "src" / "rallypoint"
+TABLE = "rallypoint.core.event_kinds"
+ROWS = {name: row for name, row in vars(event_kinds).items() if isinstance(row, EventKind)}
+
+
+def trees(*folders: Path) -> Iterator[tuple[str, ast.Module]]:
+    for folder in folders:
+        for file in sorted(folder.rglob("*.py")):
+            if file != SOURCES / "core" / "event_kinds.py":
+                yield str(file.relative_to(ROOT)), ast.parse(file.read_text())
+
+
+def rows_named(tree: ast.Module) -> list[str]:
+    """By `kinds.ROW`, or imported from the table."""
+    named = [
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "kinds"
+    ]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module == TABLE:
+            named += [alias.name for alias in node.names if alias.name.isupper()]
+    return named
+
+
+def fields_of(words: str) -> set[str]:
+    return {name for _, name, _, _ in Formatter().parse(words) if name is not None}
+
+
+def faulty_calls(tree: ast.Module) -> list[str]:
+    """Calls of a row that give other fields than its words have."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            row = ROWS.get(node.func.attr)
+            if row is not None and ast.unparse(node.func.value) == "kinds":
+                given = {word.arg or "**" for word in node.keywords} - {"node_id"}
+                given |= {""} if node.args else set()
+                if given != fields_of(row.words):
+                    found.append(ast.unparse(node))
+    return found
+
+
+def test_every_row_is_reported_and_nothing_else_is() -> None:
+    reported: set[str] = set()
+    for path, tree in trees(SOURCES):
+        names = rows_named(tree)
+        assert set(names) <= vars(event_kinds).keys(), path
+        reported.update(names)
+        made = [
+            ast.unparse(node)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] == "Record"
+        ]
+        assert not made, f"{path} makes a record without a row: {made}"
+    assert ROWS.keys() - reported == set()
+
+
+def test_whoever_reports_an_event_gives_the_fields_of_its_words() -> None:
+    for path, tree in trees(SOURCES):
+        assert not faulty_calls(tree), path
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "kinds.NODE_LOST(node=1)",
+        "kinds.HOSTS('x')",
+        "kinds.METRICS(url=1, more=2)",
+        "kinds.STUCK()",
+    ],
+)
+def test_a_call_with_other_fields_is_found(call: str) -> None:
+    assert faulty_calls(ast.parse(call)) == [call]
+
+
+def test_tests_and_examples_wait_for_events_that_there_are() -> None:
+    names = {kind.name for kind in KINDS} | {"verdict"}
+    for path, tree in trees(ROOT / "tests", ROOT / "examples"):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                first = node.args[0] if node.args else None
+                if node.func.attr == "wait_event" and isinstance(first, ast.Constant):
+                    assert first.value in names, f"{path}: {ast.unparse(node)}"
+
+
+def test_the_page_of_events_is_the_table() -> None:
+    page = PAGE.read_text()
+    assert page == written(page), "run: python tools/event_kinds_page.py"
