@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -149,9 +150,33 @@ UNSAFE_USES: dict[tuple[str, str], str] = {
 } | {("process/prepared/command_line.py", "calls exec"): "the worker's own script, in the worker"}
 
 
-def imports(source: str) -> Iterator[str]:
+@cache
+def parsed(source: str) -> ast.Module:
+    """Parsed once, however many rules read it."""
+    return ast.parse(source)
+
+
+@cache
+def nodes(source: str) -> list[ast.AST]:
+    """All of it, as `ast.walk` finds them."""
+    return list(ast.walk(parsed(source)))
+
+
+@cache
+def calls(source: str) -> list[tuple[ast.Call, str]]:
+    """Every call, with what is called as it is written."""
+    found = [node for node in nodes(source) if isinstance(node, ast.Call)]
+    return [(call, ast.unparse(call.func)) for call in found]
+
+
+@cache
+def imports(source: str) -> list[str]:
     """Every imported module, wherever it stands; `from a import b` gives both `a` and `a.b`."""
-    for node in ast.walk(ast.parse(source)):
+    return list(_imports(source))
+
+
+def _imports(source: str) -> Iterator[str]:
+    for node in nodes(source):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
@@ -159,9 +184,14 @@ def imports(source: str) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def dotted(source: str) -> Iterator[str]:
+@cache
+def dotted(source: str) -> list[str]:
     """Every `a.b` that the module says, by attribute or by `from a import b`."""
-    for node in ast.walk(ast.parse(source)):
+    return list(_dotted(source))
+
+
+def _dotted(source: str) -> Iterator[str]:
+    for node in nodes(source):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             yield f"{node.value.id}.{node.attr}"
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -220,7 +250,7 @@ def nothing_is_unpickled_or_evaluated(path: str, source: str) -> list[str]:
     found = [f"imports {n}" for n in imports(source) if top(n) in UNSAFE_MODULES]
     found += [
         f"calls {node.func.id}"
-        for node in ast.walk(ast.parse(source))
+        for node in nodes(source)
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Name)
         and node.func.id in ("eval", "exec", "compile", "__import__")
@@ -232,13 +262,11 @@ def files_are_opened_for_writing_in_one_place(path: str, source: str) -> list[st
     """By `files.safe_open` or `files.open_named`, according to who chose the name."""
     if path == "files.py":
         return []
-    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
-    found = [ast.unparse(call.func) for call in calls if _writes_a_file(call)]
+    found = [name for call, name in calls(source) if _writes_a_file(call, name)]
     return [f"calls {name}" for name in found if (path, name) not in FILE_WRITERS]
 
 
-def _writes_a_file(call: ast.Call) -> bool:
-    name = ast.unparse(call.func)
+def _writes_a_file(call: ast.Call, name: str) -> bool:
     given = [*call.args, *(keyword.value for keyword in call.keywords)]
     if name == "os.open":
         flags = re.findall(r"\w+", ast.unparse(given[1]).replace("os.", ""))
@@ -254,9 +282,11 @@ def only_one_module_prints(path: str, source: str) -> list[str]:
     """There every text is made safe for a terminal, so that no new line can forget to."""
     if path in PRINTERS or path.startswith("testing/"):
         return []
-    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
-    # Each as it is written, up to its first argument.
-    begun = [f"{ast.unparse(c.func)}({''.join(map(ast.unparse, c.args[:1]))}" for c in calls]
+    # Each as it is written, up to its first argument, where that matters.
+    begun = [
+        f"{name}({ast.unparse(call.args[0]) if name == 'os.write' and call.args else ''}"
+        for call, name in calls(source)
+    ]
     return [f"calls {text}...)" for text in begun if PRINTING.match(text)]
 
 
@@ -268,7 +298,7 @@ def a_module_is_short(path: str, source: str) -> list[str]:
 
 def a_function_is_short(path: str, source: str) -> list[str]:
     found = []
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes(source):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             lines = (node.end_lineno or node.lineno) - node.lineno + 1
             limit = 80 if (path, node.name) in LONG_FUNCTIONS else FUNCTION_LINES
@@ -302,7 +332,7 @@ def a_file_name_is_an_idea(path: str, source: str) -> list[str]:
 
 
 def what_is_public_has_a_docstring(path: str, source: str) -> list[str]:
-    tree = ast.parse(source)
+    tree = parsed(source)
     module = ["the module"] if tree.body and ast.get_docstring(tree) is None else []
     bare = [
         node.name
@@ -353,10 +383,16 @@ def complaints(rule: Rule, base: Path, files: list[Path]) -> list[str]:
     found = []
     for file in files:
         path = file.relative_to(base).as_posix()
-        found += [f"{path}: {what}" for what in rule(path, file.read_text("utf-8", "replace"))]
+        found += [f"{path}: {what}" for what in rule(path, text_of(file))]
     return found
 
 
+@cache
+def text_of(file: Path) -> str:
+    return file.read_text("utf-8", "replace")
+
+
+@cache
 def tracked() -> list[Path]:
     """What a clone would hold; in an unpacked archive without git, every file of the sources."""
     listing = subprocess.run(
