@@ -9,10 +9,17 @@ every program that a test starts. With a handler they are ignored here only: an 
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
+from pathlib import Path
 
+import pytest
 from hypothesis import settings
+from tests.leftovers import kill_when_this_process_ends
+
+SECONDS = Path(__file__).with_name("seconds.txt")
+"""How long the longest test files took, one per line; a file that is not there is short."""
 
 settings.register_profile("steady", derandomize=True, deadline=None)
 settings.register_profile("search", derandomize=False, print_blob=True, deadline=None)
@@ -26,3 +33,18 @@ def ignore(number: int, _frame: object) -> None:
 for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
     if signal.getsignal(number) == signal.SIG_IGN:
         signal.signal(number, ignore)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The files that take longest are begun first, so that none is waited for at the end."""
+    seconds = dict(line.split() for line in SECONDS.read_text().splitlines())
+    items.sort(key=lambda item: -float(seconds.get(item.path.name, 0)))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """What has been imported stays, and is not looked through again for garbage."""
+    gc.collect()
+    gc.freeze()
+    if not session.config.getoption("numprocesses", None):
+        folder: Path = session.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
+        kill_when_this_process_ends(folder)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from tests import leftovers
 from tests.integration.cluster import free_port as free_port
 from tests.integration.cluster import is_alive as is_alive
 
@@ -27,7 +28,7 @@ def tell(*words):
 """
 """What every program begins with: a line in one write, which other processes can't split."""
 _MARK = "ONE_AGENT_TEST"
-_INHERITED = ("PATH", "PYTHONPATH", "VIRTUAL_ENV", "LANG")
+_INHERITED = ("PATH", "PYTHONPATH", "VIRTUAL_ENV", "LANG", leftovers.NAME)
 
 
 def eventually(condition: Callable[[], object], what: str, limit_s: float = LIMIT_S) -> None:

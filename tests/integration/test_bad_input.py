@@ -17,6 +17,8 @@ import pytest
 from tests.integration.one_agent import agent, environment, eventually, marked
 from tests.integration.unprivileged import become_somebody
 
+from rallypoint.cli.main import main
+
 WORKER = "tell('ran')"
 TWO = ("--nnodes=2", "--rdzv-id=x")
 SEE = "(see rallypoint run --help)"
@@ -57,17 +59,21 @@ COMMANDS: list[tuple[list[str], list[str], int]] = [
     ([*TWO, "--rdzv-endpoint=127.0.0.1:1", "--rdzv-backend=zookeeper", "w.py"], ["zookeeper"], 2),
     (["--signals-to-handle=SIGNOPE", "w.py"], ["SIGNOPE"], 2),
     (["--exit-code=odd=3", "w.py"], ["odd"], 2),
-    (["--log-dir=plain", "w.py"], ["plain"], 2),
-    (["--log-dir=plain/\n\x1b[2J", "w.py"], ["plain/\\n\\x1b[2J"], 2),
     (["miss\ning.py"], ["'miss\\ning.py': no such file"], 2),
     (["--no-python", "plain"], ["./plain"], 2),
     (["--lease=0", "w.py"], ["--lease"], 2),
     (["--redirects=7", "w.py"], ["7"], 2),
-    (["--token-file=plain", *TWO, "--rdzv-endpoint=127.0.0.1:1", "w.py"], ["plain", "chmod"], 2),
     (["--token-fd=300", "w.py"], ["--token-fd 300", "Bad file descriptor", "300<FILE"], 2),
     (["--token-fd=x", "w.py"], ["--token-fd x", "number"], 2),
     (["--token-fd=3", "--insecure", "w.py"], ["--token-fd 3: has no effect with --insecure"], 2),
     (["--token-fd=3", "--token-file=plain", "w.py"], ["--token-fd 3", "--token-file plain too"], 2),
+]
+# What is found when the job begins.
+OF_AN_AGENT: list[tuple[list[str], list[str], int]] = [
+    (["missing.py"], ["missing.py", "no such file"], 2),
+    (["--log-dir=plain", "w.py"], ["plain"], 2),
+    (["--log-dir=plain/\n\x1b[2J", "w.py"], ["plain/\\n\\x1b[2J"], 2),
+    (["--token-file=plain", *TWO, "--rdzv-endpoint=127.0.0.1:1", "w.py"], ["plain", "chmod"], 2),
 ]
 
 
@@ -85,9 +91,38 @@ def is_one_line_with(text: str, *words: str) -> bool:
     ("words", "parts", "code"), COMMANDS, ids=[ascii(words)[1:-1] for words, _, _ in COMMANDS]
 )
 def test_a_mistake_is_one_line(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    words: list[str],
+    parts: list[str],
+    code: int,
+) -> None:
+    """Before any process is started: the command runs in this one."""
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "plain").write_text("echo no\n")
+    (tmp_path / "w.py").write_text("print('ran')")
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith(("RALLYPOINT_", "PET_"))]:
+        monkeypatch.delenv(name)
+    for name, place in {"HOME": tmp_path, "TMPDIR": tmp_path / "tmp"}.items():
+        monkeypatch.setenv(name, str(place))
+    monkeypatch.setattr("os.fork", None)
+    assert main(["run", *words]) == code
+    written = capfd.readouterr()
+    assert is_one_line_with(written.err, *parts)
+    assert written.out == ""
+    assert sorted(os.listdir(tmp_path)) == ["folder", "plain", "tmp", "w.py"]
+    assert not os.listdir(tmp_path / "tmp"), "temporary files are left"
+
+
+@pytest.mark.parametrize(
+    ("words", "parts", "code"), OF_AN_AGENT, ids=[ascii(words)[1:-1] for words, _, _ in OF_AN_AGENT]
+)
+def test_a_mistake_is_one_line_of_an_agent(
     tmp_path: Path, words: list[str], parts: list[str], code: int
 ) -> None:
-    (tmp_path / "folder").mkdir()
     (tmp_path / "plain").write_text("echo no\n")
     (tmp_path / "w.py").write_text("print('ran')")
     with agent(tmp_path, *words) as run:
