@@ -11,7 +11,9 @@ DEMO_SETUP := $(if $(wildcard $(SETUP)),$(SETUP),$(VENV)/.ready-demo)
 
 .PHONY: test lint types unit matrix coverage fault demo bench versions fuzz dist clean
 
-test: lint types unit
+# All three at once; each says what it found when it ends, and all are heard before this one fails.
+test: $(SETUP)
+	$(MAKE) --no-print-directory --keep-going -j3 lint types unit
 
 lint: $(SETUP)
 	$(BIN)/ruff check .
@@ -20,9 +22,10 @@ lint: $(SETUP)
 types: $(SETUP)
 	$(BIN)/mypy
 
-# Most tests wait for processes rather than compute: more of them than cores.
+# Most tests wait for processes rather than compute: more of them than cores. tests/conftest.py puts
+# the files in order.
 unit: $(SETUP)
-	$(BIN)/python -m pytest -n 3 --dist loadfile -rs -m "not fault or quick"
+	$(BIN)/python -m pytest -n 5 --dist loadfile --no-loadscope-reorder -rs -m "not fault or quick"
 
 # The tests on each Python from 3.11 to 3.14 that is found; says which were not.
 matrix:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 import torch.distributed
+from tests.limits import patience
 
 from rallypoint.errors import (
     StoreConnectionError,
@@ -35,7 +36,7 @@ from rallypoint.store.tcp_store import TCPStore
 
 dist: Any = torch.distributed  # torch's types don't know all that it exports
 
-LIMIT_S = 30.0
+LIMIT_S = patience(30.0)
 """Longer than anything that must happen takes on a busy machine."""
 SHORT_S = 0.05
 """How long a wait lasts that must end with a timeout."""

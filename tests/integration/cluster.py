@@ -30,6 +30,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
+from tests.limits import patience
+
 LIMIT_S = 60.0
 MARK = "RALLYPOINT_TEST_CLUSTER"
 Option = str | float | bool | None
@@ -64,9 +66,10 @@ _T = TypeVar("_T")
 
 def wait_until(condition: Callable[[], _T], what: str, limit_s: float = LIMIT_S) -> _T:
     """The first true answer of `condition`; AssertionError when none came."""
-    deadline = time.monotonic() + limit_s
+    began_at = time.monotonic()
     while not (found := condition()):
-        assert time.monotonic() < deadline, f"waited {limit_s:g} s in vain for {what}"
+        waited_s = time.monotonic() - began_at
+        assert waited_s < patience(limit_s), f"waited {waited_s:.0f} s in vain for {what}"
         time.sleep(0.01)
     return found
 
@@ -200,7 +203,7 @@ class AgentProcess:
 
     def wait_exit(self) -> int:
         try:
-            return self.process.wait(LIMIT_S)
+            return self.process.wait(patience(LIMIT_S))
         except subprocess.TimeoutExpired:
             raise AssertionError(f"{self.name} did not end in {LIMIT_S:g} s") from None
 
@@ -215,7 +218,7 @@ class AgentProcess:
     def signal_again(self, number: int) -> None:
         """Until it counts as another: an equal signal within a second is the same one. Not once
         more: an agent that has ended its job handles no signals."""
-        deadline = time.monotonic() + LIMIT_S
+        deadline = time.monotonic() + patience(LIMIT_S)
         while self.process.poll() is None and time.monotonic() < deadline:
             if not any(" again: " in event.message for event in self.events):
                 self.signal(number)

@@ -19,6 +19,7 @@ from pathlib import Path
 from tests import leftovers
 from tests.integration.cluster import free_port as free_port
 from tests.integration.cluster import is_alive as is_alive
+from tests.limits import patience
 
 LIMIT_S = 30.0
 TELL = """
@@ -33,9 +34,9 @@ _INHERITED = ("PATH", "PYTHONPATH", "VIRTUAL_ENV", "LANG", leftovers.NAME)
 
 def eventually(condition: Callable[[], object], what: str, limit_s: float = LIMIT_S) -> None:
     """Wait until `condition()` is true; fail saying `what` was waited for."""
-    deadline = time.monotonic() + limit_s
+    began_at = time.monotonic()
     while not condition():
-        assert time.monotonic() < deadline, f"never: {what}"
+        assert time.monotonic() < began_at + patience(limit_s), f"never: {what}"
         time.sleep(0.005)
 
 
@@ -105,7 +106,7 @@ class OneAgent:
     def send_again(self, number: int) -> None:
         """Until it counts as another: an equal signal within a second is the same one. Not once
         more: an agent that has ended its job handles no signals."""
-        deadline = time.monotonic() + LIMIT_S
+        deadline = time.monotonic() + patience(LIMIT_S)
         while self.process.poll() is None and time.monotonic() < deadline:
             if " again: " not in self.err and " too: " not in self.err:
                 self.send(number)
@@ -115,7 +116,7 @@ class OneAgent:
     def wait(self) -> int:
         """The exit code; then nothing of the job may be left."""
         try:
-            code = self.process.wait(LIMIT_S)
+            code = self.process.wait(patience(LIMIT_S))
         except subprocess.TimeoutExpired:
             raise AssertionError(f"does not end; {self.processes()}\n{self.err}") from None
         assert not self.processes(), f"left behind: {self.processes()}"
@@ -140,7 +141,7 @@ class OneAgent:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 continue
-        self.process.wait(LIMIT_S)
+        self.process.wait(patience(LIMIT_S))
 
 
 def marked(mark: str) -> list[int]:

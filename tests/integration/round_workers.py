@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from tests.limits import patience
 
 from rallypoint.process import syscalls
 from rallypoint.process.exits import WorkerExit
@@ -53,7 +54,7 @@ def sleeping(seconds: str) -> list[int]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(LIMIT_S):
+    async with asyncio.timeout(patience(LIMIT_S)):
         while not condition():
             await asyncio.sleep(0.005)
 

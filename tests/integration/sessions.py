@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from typing import TypeVar
 
 from msgspec.structs import replace
+from tests.limits import patience
 
 from rallypoint.coordinator.hosted_job import Machine
 from rallypoint.coordinator.server import Coordinator
@@ -76,14 +77,14 @@ class Client:
 
     async def wait(self, kind: type[_M], count: int = 1) -> _M:
         """The newest message of this kind, once there are so many."""
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(patience(LIMIT_S)):
             while len(found := self.all(kind)) < count:
                 self._news.clear()
                 await self._news.wait()
         return found[-1]
 
     async def wait_closed(self) -> None:
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(patience(LIMIT_S)):
             await asyncio.shield(self.wire.lost)
 
     async def round_trip(self) -> None:
@@ -133,7 +134,7 @@ class Rally:
         return client
 
     async def wait_record(self, text: str) -> Record:
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(patience(LIMIT_S)):
             while True:
                 for _, record in self.records:
                     if text in record.text:

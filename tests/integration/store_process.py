@@ -11,10 +11,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from tests.limits import patience
+
 from rallypoint.wire.c10d_fields import VALIDATE_MAGIC, Opcode
 
 COMMAND = (sys.executable, "-m", "rallypoint", "store", "--host", "127.0.0.1", "--port", "0")
-LIMIT_S = 60.0
+LIMIT_S = patience(60.0)
 VALIDATE = b"\x00" + struct.pack("<I", VALIDATE_MAGIC)
 
 Field = bytes | int | Sequence[bytes] | Sequence[tuple[bytes, bytes]]

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 
 from tests.integration.round_workers import until
+from tests.limits import patience
 
 from rallypoint.coordinator.acceptor import Acceptor
 from rallypoint.coordinator.refusals import Refusals
@@ -18,7 +19,7 @@ from rallypoint.wire.handshake import ClientHandshake
 from rallypoint.wire.preamble import STORE_MAGIC
 
 HELLO = ClientHandshake("job", None, bytes(32)).hello()
-LIMIT_S = 30.0
+LIMIT_S = patience(30.0)
 
 
 class CountingSelector(selectors.DefaultSelector):

@@ -204,6 +204,6 @@ def test_real_torch_workers_meet_and_reduce(tmp_path: Path) -> None:
         "dist.destroy_process_group()"
     )
     pytest.importorskip("torch")
-    with agent(tmp_path, "--nproc-per-node=2", program=program) as run:
+    with agent(tmp_path, "--nproc-per-node=2", "--preload=torch", program=program) as run:
         assert run.wait() == 0
     assert run.told("sum") == ["3.0", "3.0"]

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 from tests.integration.scripted_store import Act, ScriptedStore
+from tests.limits import patience
 
 from rallypoint.errors import StoreConnectionError, StoreQueueEmptyError, StoreTimeoutError
 from rallypoint.store import AsyncTCPStore
 from rallypoint.wire import c10d
 
-LIMIT_S = 60.0
+LIMIT_S = patience(60.0)
 
 
 def play(

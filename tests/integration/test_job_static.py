@@ -54,6 +54,7 @@ def test_static_ranks_are_those_of_the_command_line(cluster: Cluster) -> None:
 def test_static_a_real_all_reduce_over_one_shared_port(cluster: Cluster, tmp_path: Path) -> None:
     script = tmp_path / "sum_of_ranks.py"
     script.write_text(SUM_OF_RANKS)
+    cluster.options["preload"] = "torch"
     nodes = [static(cluster, rank, 2, script=[str(script)]) for rank in (1, 0)]
     assert [node.wait_exit() for node in nodes] == [0, 0]
     told = [json.loads(line) for node in nodes for line in node.stdout_lines]

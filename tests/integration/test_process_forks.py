@@ -16,13 +16,14 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from tests.limits import patience
 
 from rallypoint.process import syscalls
 from rallypoint.process.forks import ForkedProcess, fork_process
 from rallypoint.process.reaper import Reaper
 from rallypoint.process.signals import SENT_TO_EVERYBODY
 
-LIMIT_S = 30.0
+LIMIT_S = patience(30.0)
 PR_SET_CHILD_SUBREAPER = 36
 
 

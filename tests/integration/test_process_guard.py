@@ -13,12 +13,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.limits import patience
 
 from rallypoint.process.guard import Guard, SharedPage
 from rallypoint.process.spawn import spawn_worker
 from rallypoint.rendezvous.fence import boot_time
 
-LIMIT_S = 30.0
+LIMIT_S = patience(30.0)
 
 # Starts a child in its own group and one in a group apart, tells their pids, ignores SIGTERM.
 WORKER = """

@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.limits import patience
 
 from rallypoint.config import OutputMode
 from rallypoint.errors import UsageError
@@ -26,7 +27,7 @@ from rallypoint.process.logs.specs import DefaultLogsSpecs
 from rallypoint.process.logs.worker_output import OutputSettings, WorkerOutputs
 from rallypoint.process.relay.client import Relay
 
-LIMIT_S = 30.0
+LIMIT_S = patience(30.0)
 RAW = ToRelay(Console.RAW, "", keep_tail=True)
 LINES = ToRelay(Console.PREFIX, "", keep_tail=True)
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from tests.integration.memory_cgroup import inside, memory_cgroup
 from tests.integration.one_agent import eventually, is_alive
+from tests.limits import patience
 
 from rallypoint.errors import ParameterError, UsageError
 from rallypoint.process import (
@@ -24,7 +25,7 @@ from rallypoint.process import (
     start_processes,
 )
 
-LIMIT_S = 60.0
+LIMIT_S = patience(60.0)
 
 
 @pytest.fixture(autouse=True)

@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 
 import pytest
+from tests.limits import patience
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 STORE = (sys.executable, "-m", "rallypoint", "store")
-LIMIT_S = 60.0
+LIMIT_S = patience(60.0)
 
 
 class StoreCommand:

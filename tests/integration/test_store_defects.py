@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 from tests.integration.test_round_store import PING, VALIDATE, RawClient, get_key, set_key, text
+from tests.limits import patience
 from torch.distributed import DistStoreError, TCPStore  # type: ignore[attr-defined]
 
-LIMIT_S = 60.0
+LIMIT_S = patience(60.0)
 STOCK = """
 import time
 from torch.distributed import TCPStore

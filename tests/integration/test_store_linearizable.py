@@ -13,12 +13,13 @@ import pytest
 import torch.distributed as dist
 from tests.integration.linearizability import Call, is_linearizable
 from tests.integration.store_process import store_process
+from tests.limits import patience
 
 from rallypoint.store.tcp_store import TCPStore
 
 KEYS = ("a", "b", "c")
 CALLS = 80
-LIMIT_S = 60.0
+LIMIT_S = patience(60.0)
 
 
 def torch_client(port: int) -> Any:

@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 import torch.distributed
+from tests.limits import patience
 
 from rallypoint.errors import StoreTimeoutError
 from rallypoint.store.hash_store import HashStore
 from rallypoint.store.ops import barrier, get_all, store_timeout, synchronize
 
 dist: Any = torch.distributed
-LIMIT_S = 30.0
+LIMIT_S = patience(30.0)
 STORES: dict[str, Callable[[Path], Any]] = {
     "ours": lambda _: HashStore(LIMIT_S),
     "torch-hash": lambda _: dist.HashStore(),

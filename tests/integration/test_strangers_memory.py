@@ -21,6 +21,7 @@ from tests.integration.test_round_store import (
     make_listener,
     set_key,
 )
+from tests.limits import patience
 
 from rallypoint.core.model import SharedSettings
 from rallypoint.store.access import AccessGate
@@ -32,7 +33,7 @@ STRANGERS = 400
 SENT = set_key(b"k", bytes(256 << 10))
 EACH_MAX_BYTES = 8 << 10
 """Most of it are the objects of a connection on which nothing comes."""
-LIMIT_S = 60.0
+LIMIT_S = patience(60.0)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ import pytest
 from tests.conformance.stores import Call
 from tests.integration.proxy import Proxy
 from tests.integration.scripted_store import Act, Script, ScriptedStore
+from tests.limits import patience
 
 from rallypoint.errors import StoreConnectionError, StoreQueueEmptyError, StoreTimeoutError
 from rallypoint.store.tcp_client import TCPClient
@@ -24,7 +25,7 @@ from rallypoint.wire import c10d
 from rallypoint.wire import c10d_client as wire
 from rallypoint.wire.c10d_operations import Exchange, Operation, Wait
 
-LIMIT_S = 60.0
+LIMIT_S = patience(60.0)
 
 
 @pytest.fixture

@@ -15,12 +15,13 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from tests.limits import patience
 
 from rallypoint.agent.worker_shm import WorkerShm
 from rallypoint.wire import shm_words as at
 from rallypoint.wire.shm import ShmRequest, pack_word
 
-LIMIT_S = 30.0
+LIMIT_S = patience(30.0)
 SERVE = """
 import os, sys
 from rallypoint import worker

@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tests.limits import patience
+
 from rallypoint.rendezvous.coordinator_handler import (
     CoordinatorRendezvousHandler,
     create_handler_from,
@@ -22,7 +24,7 @@ from rallypoint.rendezvous.handler import RendezvousInfo
 from rallypoint.rendezvous.parameters import RendezvousParameters
 
 T = TypeVar("T")
-LIMIT_S = 60.0
+LIMIT_S = patience(60.0)
 PROGRAM = Path(__file__).with_name("coordinator_node.py")
 
 

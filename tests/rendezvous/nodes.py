@@ -12,7 +12,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-LIMIT_S = 60.0
+from tests.limits import patience
+
+LIMIT_S = patience(60.0)
 NODE = Path(__file__).with_name("node.py")
 QUICK = {
     "join_timeout": 50,

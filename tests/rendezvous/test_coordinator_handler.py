@@ -127,7 +127,7 @@ def test_R5_W5_who_stood_by_until_the_end_was_not_needed(ended_well: bool) -> No
 
 
 def test_R3_the_survivor_of_a_killed_node_is_told_and_a_replacement_is_taken_in() -> None:
-    with place(2, 2) as here:
+    with place(2, 2, lease=4) as here:
         survivor, victim = here.handler(), here.program(is_host=False)
         (info,) = here.meet(survivor)
         assert victim.line()[0] == "round"
