@@ -17,7 +17,6 @@ NAME = "LEFTOVERS_MARK"
 WATCH = """\
 import os, select, signal, sys, time
 
-parent = int(os.environ["PARENT"])
 mark, folder = os.environb[b"MARK"], os.environb[b"FOLDER"]
 
 def read(pid, name):
@@ -33,14 +32,13 @@ def left():
         if ours and int(name) != os.getpid() and b") Z " not in read(name, "stat"):
             yield int(name)
 
+ended = os.pidfd_open(int(os.environ["PARENT"]))
+if os.fork():
+    os._exit(0)  # What waits is no child of the process that runs the tests.
+os.setsid()
 for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
     signal.signal(number, signal.SIG_IGN)
-try:
-    ended = os.pidfd_open(parent)
-except OSError:
-    ended = None
-if ended is not None and os.getppid() == parent:
-    select.select([ended], [], [])
+select.select([ended], [], [])
 for _ in range(100):
     found = list(left())
     for pid in found:
@@ -60,5 +58,6 @@ def kill_when_this_process_ends(folder: Path) -> None:
     told = {"PARENT": f"{os.getpid()}", "MARK": f"{NAME}={mark}", "FOLDER": f"{folder}/"}
     null = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (0, 1, 2)]
     words = [sys.executable, "-I", "-S", "-c", WATCH]
-    os.posix_spawn(sys.executable, words, told, file_actions=null, setsid=True)
+    begun = os.posix_spawn(sys.executable, words, told, file_actions=null)
+    os.waitpid(begun, 0)
     os.environ[NAME] = mark
