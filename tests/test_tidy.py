@@ -31,7 +31,7 @@ PURE_MODULES = (
     "cli/render.py",
     "cli/scan.py",
     "cli/values.py",
-    "cli/verdict_text.py",
+    "cli/verdict.py",
     "cli/where_to_meet.py",
 )
 IMPURE_IMPORTS = frozenset(
@@ -103,13 +103,13 @@ OPTIONAL_CLIENTS: dict[tuple[str, str], str] = {
     ("store/event_loop.py", "uvloop"): "a faster loop for a store's process, where it is installed",
 }
 WALL_CLOCK_READERS: dict[str, str] = {
-    "agent/chronicle.py": "dates the ends of workers for whoever reads of them",
+    "agent/telemetry/dispatcher.py": "dates the ends of workers for whoever reads of them",
     "agent/hang.py": "dates a hang for people",
     "agent/driver.py": "dates events and failures for people",
     "agent/status.py": "dates an event for people",
     "agent/embedded/hook_workers.py": "dates failures for people",
-    "agent/event_teller.py": "dates events for whoever reads them",
-    "agent/metric_teller.py": "dates numbers for whoever reads them",
+    "agent/telemetry/events.py": "dates events for whoever reads them",
+    "agent/telemetry/metrics.py": "dates numbers for whoever reads them",
     "agent/workers.py": "dates failures for people",
     "cli/console.py": "dates a line",
     "cli/event_lines.py": "dates a line",

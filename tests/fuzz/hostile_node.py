@@ -16,8 +16,7 @@ from rallypoint.agent.environ import WorkerContext, worker_environ
 from rallypoint.agent.job_end import JobEnd
 from rallypoint.agent.status import place_text
 from rallypoint.cli.render import render_event, render_event_json
-from rallypoint.cli.verdict_text import verdict_json, verdict_lines
-from rallypoint.cli.verdict_view import verdict_view
+from rallypoint.cli.verdict import verdict_json, verdict_lines, verdict_view
 from rallypoint.coordinator.connection import Connection
 from rallypoint.coordinator.server import Coordinator
 from rallypoint.core import messages as m

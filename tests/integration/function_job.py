@@ -24,9 +24,9 @@ import os, sys
 def launch(function, *args, count=2, max_restarts=0, **workers):
     from rallypoint.agent.run_agent import run_agent
     from rallypoint.cli.console import Console
-    from rallypoint.cli.exit_codes import of_finish
-    from rallypoint.cli.verdict_text import verdict_lines
-    from rallypoint.cli.verdict_view import verdict_view
+    from rallypoint.cli.verdict import of_finish
+    from rallypoint.cli.verdict import verdict_lines
+    from rallypoint.cli.verdict import verdict_view
     from rallypoint.config import (
         AccessConfig, AgentConfig, FunctionCall, RendezvousConfig, RestartConfig, StartMethod,
         WorkerConfig,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.integration.cluster import Cluster, is_listening
 from tests.integration.one_agent import OneAgent, agent, eventually, free_port
-from tests.observe.exposition_parser import Samples, parse
+from tests.observe.prometheus_parser import Samples, parse
 
 PROGRAM = """
 import os, sys, time

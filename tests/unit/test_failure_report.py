@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rallypoint.agent.job_end import JobEnd
-from rallypoint.cli.verdict_view import prints_whole
+from rallypoint.cli.verdict import prints_whole
 from rallypoint.config import FailureReport
 from rallypoint.core.group_events import Finish, FinishKind
 from rallypoint.core.model import Assignment, Cause, Outcome, Verdict

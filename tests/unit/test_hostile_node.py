@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.fuzz.hostile_node import NO_BUDGET, RULES, Honest, Liar, Scene
 from tests.fuzz.hostile_values import ESCAPES, INF, NAN, converse, settings_of
 
-from rallypoint.cli.exit_codes import SIGNALLED
+from rallypoint.cli.verdict import SIGNALLED
 from rallypoint.config import RendezvousConfig, RestartConfig
 from rallypoint.core import claims, limits
 from rallypoint.core import messages as m

@@ -17,23 +17,24 @@ from hypothesis import strategies as st
 from msgspec import Struct
 
 from rallypoint.agent.job_end import JobEnd
-from rallypoint.cli import render, verdict_text
-from rallypoint.cli.verdict_view import verdict_view
+from rallypoint.cli import render
+from rallypoint.cli import verdict as verdicts
+from rallypoint.cli.verdict import verdict_view
 from rallypoint.core.group_events import Finish, FinishKind
 from rallypoint.core.model import Cause, Outcome, Verdict, WorkerFailure
 from rallypoint.observe.event import Event, EventSource
-from rallypoint.observe.exposition import Family, Sample, exposition
 from rallypoint.observe.printing import (
     LINE_MAX,
     REPORT_MAX,
     JsonLine,
     answer,
-    complain,
     json_line,
     json_text,
+    print_error,
     printed,
     visible,
 )
+from rallypoint.observe.prometheus import Family, Sample, prometheus_text
 from rallypoint.observe.records import AgentEvent
 
 HOSTILE = st.text(
@@ -130,7 +131,7 @@ def anything_of(kind: Any) -> st.SearchStrategy[Any]:
 
 def shows() -> Iterator[Any]:
     """Each public function that makes lines of a struct, and that struct."""
-    for module in (render, verdict_text):
+    for module in (render, verdicts):
         for name, function in inspect.getmembers(module, inspect.isfunction):
             kinds = get_type_hints(function)
             made, first = kinds.pop("return"), next(iter(kinds.values()), None)
@@ -162,8 +163,8 @@ def test_nothing_that_a_peer_says_of_the_end_reaches_a_terminal_raw(end: JobEnd)
     cause = end.finish.verdict.cause if end.finish.verdict else None
     assume(cause is None or cause.failure or cause.loss)
     view = verdict_view(end)
-    assert is_safe(printed(*verdict_text.verdict_lines(view)))
-    assert verdict_text.verdict_json(view).isprintable()
+    assert is_safe(printed(*verdicts.verdict_lines(view)))
+    assert verdicts.verdict_json(view).isprintable()
 
 
 def test_a_log_file_is_shown_like_any_other_text() -> None:
@@ -171,7 +172,7 @@ def test_a_log_file_is_shown_like_any_other_text() -> None:
     cause = Cause("node", 1, failure)
     verdict = Verdict(Outcome.FAILED, "why", 1, cause=cause)
     end = JobEnd(Finish(FinishKind.VERDICT, verdict=verdict), "job", 1, 1.0)
-    text = printed(*verdict_text.verdict_lines(verdict_view(end)))
+    text = printed(*verdicts.verdict_lines(verdict_view(end)))
     assert "    log: /x\\x1b]0;owned\\x07 (on node)\n" in text
 
 
@@ -186,11 +187,11 @@ def test_an_event_for_programs_is_one_safe_line(event: AgentEvent, text: str) ->
 @given(HOSTILE)
 def test_a_label_of_a_metric_is_one_safe_line(text: str) -> None:
     family = Family("a", "gauge", "of a", (Sample(1, (("node", text),)),))
-    assert is_safe(exposition([family]))
+    assert is_safe(prometheus_text([family]))
 
 
 def test_a_mistake_of_several_lines_can_forge_none(capsys: pytest.CaptureFixture[str]) -> None:
-    complain("rallypoint", "no such file: \x1b[2Ja\nrallypoint: job a succeeded\n  or so\n")
+    print_error("rallypoint", "no such file: \x1b[2Ja\nrallypoint: job a succeeded\n  or so\n")
     assert capsys.readouterr().err == (
         "rallypoint: no such file: \\x1b[2Ja\n  rallypoint: job a succeeded\n    or so\n"
     )

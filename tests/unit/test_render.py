@@ -13,8 +13,7 @@ from rallypoint.cli.render import (
     render_status,
 )
 from rallypoint.core.event_kinds import NODE_LOST
-from rallypoint.observe.observer import StatusView
-from rallypoint.observe.records import AgentEvent
+from rallypoint.observe.records import AgentEvent, StatusView
 
 AT = 1772366645.1239
 EVENT = AgentEvent(

@@ -14,10 +14,10 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
-from rallypoint.agent.chronicle import Chronicle
 from rallypoint.agent.node_workers import MakeWorkers, NodeWorkers
 from rallypoint.agent.round_store import StoreAccess
-from rallypoint.agent.status import StatusTeller, anew_text, place_text, spawn_failure
+from rallypoint.agent.status import StatusReporter, anew_text, place_text, spawn_failure
+from rallypoint.agent.telemetry.dispatcher import EventDispatcher
 from rallypoint.agent.worker_requests import WorkerRequests
 from rallypoint.agent.workers import context_maker
 from rallypoint.config import AgentConfig
@@ -30,8 +30,7 @@ from rallypoint.core.model import Assignment, Candidate, JobStatus, Stamp, Worke
 from rallypoint.core.wording import count
 from rallypoint.errors import InfrastructureError, LogsSpecsError, RallypointError
 from rallypoint.observe.faults import describe_fault
-from rallypoint.observe.observer import Observer
-from rallypoint.observe.records import AgentEvent, FieldValue
+from rallypoint.observe.records import AgentEvent, FieldValue, Observer
 from rallypoint.process.guard import Guard
 from rallypoint.rendezvous.session import AgentSession, Pushed, raise_in_loop
 
@@ -76,14 +75,14 @@ class Agent:
         self.wait_ready: Callable[[], Awaitable[None]] | None = None
         """Until workers could be started: no node starts any before all of them can."""
         self._status: JobStatus | None = None
-        self._teller = StatusTeller(config, observer, self._loop.time)
+        self._teller = StatusReporter(config, observer, self._loop.time)
         self._refusal: RallypointError | None = None
         self._spawn_failure: WorkerFailure | None = None
         self.on_hurry: Callable[[], None] = lambda: None
         """Told when nobody is to be waited for any more, also after the end."""
         self.on_fence: Callable[[bool], None] = lambda is_fenced: None
         """Told at each step whether what runs here must end with the lease."""
-        self.chronicle = Chronicle()
+        self.dispatcher = EventDispatcher()
         self.finished: asyncio.Future[g.Finish] = self._loop.create_future()
 
     def join(self, session: AgentSession, candidate: Candidate, *, hosts: bool) -> None:
@@ -137,7 +136,7 @@ class Agent:
         round_ = stamp.round if stamp else None
         event = AgentEvent(record.kind, record.text, time.time(), node, round_, fields)
         self._observer.event(event)
-        self.chronicle.said(event)
+        self.dispatcher.said(event)
         self.show_status()
 
     def show_status(self) -> None:
@@ -151,7 +150,7 @@ class Agent:
         return group.claim(self._state, self._loop.time() - self._leaving_since)
 
     def session_opened(self, resumed: bool, replaced: bool) -> None:
-        self.chronicle.node = self._node_id()
+        self.dispatcher.node = self._node_id()
         runs = self._state.phase in (group.Phase.RUNNING, group.Phase.FINISHED)
         if resumed:
             self.say(kinds.SESSION_RESUMED())
@@ -185,7 +184,7 @@ class Agent:
             case m.HeartbeatAck(number, _, status):
                 self._status = status
                 if number:  # 0: news of a handler, which nobody sends heartbeats for
-                    self.chronicle.heartbeat_acknowledged()
+                    self.dispatcher.heartbeat_acknowledged()
                 self.show_status()
             case m.StopNow(stamp, reason):
                 if stamp == self._state.stamp:
@@ -213,7 +212,7 @@ class Agent:
         if self._state.leaving and not was_leaving:
             self._leaving_since = self._loop.time()
         self.on_fence(group.is_fenced(self._state))
-        self.chronicle.stepped(event, effects)
+        self.dispatcher.stepped(event, effects)
         for effect in effects:
             self._perform(effect)
 
@@ -302,7 +301,7 @@ class Agent:
         took_s = round(self._loop.time() - began_at, 6)
         self.say(kinds.WORKERS_STARTED(workers=workers), (("took_s", took_s),))
         assert self._workers is not None
-        self.chronicle.spawned(self._workers.pids, took_s, self._workers.shm)
+        self.dispatcher.spawned(self._workers.pids, took_s, self._workers.shm)
         self._talk.begin(self._state.stamp, self._state.assignment, self._workers)
 
     def give_up(self, error: RallypointError) -> None:
@@ -338,7 +337,7 @@ class Agent:
             failed = (g.Exit(x.local_rank, x.exit_code, x.signal) for x in report.failures)
             failures = self._workers.failures(tuple(failed))
         self.failures |= {failure.rank: failure for failure in failures}
-        self.chronicle.failed(stamp.round, failures)
+        self.dispatcher.failed(stamp.round, failures)
         self._report(m.Failed(stamp, failures))
 
     def _gone(
@@ -352,7 +351,7 @@ class Agent:
             self.say(kinds.WORKERS_STOPPED(round=stamp.round))
         if failures:
             self.failures |= {failure.rank: failure for failure in failures}
-            self.chronicle.failed(stamp.round, failures)
+            self.dispatcher.failed(stamp.round, failures)
             self._report(m.Detailed(stamp, failures))
         self._step(g.WorkersGone(stamp, stuck))
 

@@ -29,8 +29,8 @@ from rallypoint.core.ranks import id_of_rank
 from rallypoint.core.wording import part_of
 from rallypoint.errors import InfrastructureError, InvariantError
 from rallypoint.observe.faults import Faults, describe_fault
-from rallypoint.observe.observer import Observer
 from rallypoint.observe.printing import say_traceback
+from rallypoint.observe.records import Observer
 from rallypoint.process.forks import fork_process
 from rallypoint.process.guard import Guard
 from rallypoint.process.limits import descriptors_for, out_of_files
@@ -108,7 +108,7 @@ class Participation:
                 self._others_stop_s = self._config.stop.restart_grace_s
             run_id = self._config.rendezvous.run_id
             elapsed_s = time.monotonic() - began_at
-            newest = agent.chronicle.timeline.newest
+            newest = agent.dispatcher.timeline.newest
             end = JobEnd(
                 finish,
                 run_id,
@@ -117,7 +117,7 @@ class Participation:
                 failures=agent.failures,
                 caught=self._caught,
                 error=getattr(self._session, "error", None),
-                node=agent.chronicle.node,
+                node=agent.dispatcher.node,
                 place=newest.assignment if newest is not None else None,
             )
             on_end(end)
@@ -342,7 +342,7 @@ class Participation:
             case ReportedBy.HOST:
                 self.agent.say(record)
             case ReportedBy.HOST_TO_HANDLERS:
-                self.agent.chronicle.noted(record)
+                self.agent.dispatcher.noted(record)
 
     def _say_status(self, text: str) -> None:
         """Once what it waits for, for as long as that is the same."""

@@ -17,14 +17,14 @@ from rallypoint.agent.job_end import JobEnd
 from rallypoint.agent.node_workers import OnExits, OnGone
 from rallypoint.agent.output_files import OutputFiles, output_settings, succeeded
 from rallypoint.agent.participation import Participation, part_of_job
-from rallypoint.agent.telemetry import Telemetry
+from rallypoint.agent.telemetry.telemetry import Telemetry
 from rallypoint.agent.worker_source import make_source
 from rallypoint.agent.workers import RoundWorkers
 from rallypoint.config import AgentConfig, OnJoin, StopConfig
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.model import Assignment, SharedSettings, Stamp
 from rallypoint.errors import RallypointError, UsageError
-from rallypoint.observe.observer import Observer
+from rallypoint.observe.records import Observer
 from rallypoint.process.limits import have_descriptors_for, out_of_files
 from rallypoint.process.logs.worker_output import WorkerOutputs
 from rallypoint.process.relay.client import Relay
@@ -146,8 +146,8 @@ async def _take_part(
         embedding,
     )
     if telemetry is not None:
-        part.agent.chronicle = telemetry.chronicle
-    helpers.relay.on_first_output = part.agent.chronicle.first_output
+        part.agent.dispatcher = telemetry.dispatcher
+    helpers.relay.on_first_output = part.agent.dispatcher.first_output
     helpers.relay.on_shared_input = partial(part.agent.say, kinds.STDIN())
 
     def ended(end: JobEnd) -> None:

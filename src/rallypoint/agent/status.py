@@ -10,8 +10,7 @@ from rallypoint.core import event_kinds as kinds
 from rallypoint.core.group import GroupState, Phase
 from rallypoint.core.model import Assignment, JobStatus, WorkerFailure
 from rallypoint.core.wording import count
-from rallypoint.observe.observer import Observer, StatusView
-from rallypoint.observe.records import AgentEvent
+from rallypoint.observe.records import AgentEvent, Observer, StatusView
 
 SPAWN_FAILED = 127
 """Exit code of a worker that could not be started, as a shell would say it."""
@@ -100,7 +99,7 @@ def _idle(state: GroupState, status: JobStatus | None, min_nodes: int) -> str:
             return f"{count(missing, 'more node')} ({status.joined} of {min_nodes} joined)"
 
 
-class StatusTeller:
+class StatusReporter:
     """Tells the observer where the job is, and what it waits for each time that this changes."""
 
     def __init__(self, config: AgentConfig, observer: Observer, clock: Callable[[], float]) -> None:

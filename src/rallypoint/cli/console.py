@@ -15,8 +15,7 @@ from rallypoint.cli.render import render_event, render_event_json, render_status
 from rallypoint.config import AgentConfig, OutputMode
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.event_kinds import Detail, EventKind, Level
-from rallypoint.observe.observer import StatusView
-from rallypoint.observe.records import AgentEvent
+from rallypoint.observe.records import AgentEvent, StatusView
 from rallypoint.process.logs.plan import resolve_mode
 from rallypoint.process.relay.client import Relay
 

@@ -13,12 +13,12 @@ from msgspec import Struct
 
 from rallypoint.cli import access, values
 from rallypoint.cli.scan import Value
-from rallypoint.cli.tell import tell
 from rallypoint.config import DEFAULT_COORDINATOR_PORT, Endpoint, check_name
 from rallypoint.core import messages as m
 from rallypoint.core.model import UNNAMED_RUN_ID
 from rallypoint.core.wording import shown
 from rallypoint.errors import PeerHungUpError, RendezvousConnectionError, UsageError
+from rallypoint.observe.printing import print_text
 from rallypoint.rendezvous.connection import ClientConnection, dial, knock
 from rallypoint.rendezvous.endpoint import NotYet, resolve
 from rallypoint.rendezvous.token import no_token_error
@@ -106,7 +106,7 @@ async def _converse(connection: ClientConnection, options: _Options) -> None:
             continue
         if not answer.found:
             raise UsageError(f"{shown(options.node)}: {answer.text}")
-        tell(answer.text)
+        print_text(answer.text)
         if answer.done or not options.wait:
             return
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from rallypoint.errors import ExitClass, RallypointError
-from rallypoint.observe.printing import complain
+from rallypoint.observe.printing import print_error
 
 _COMMANDS = ("run", "drain", "serve", "store", "token")
 _ENDED_BY_SIGINT = 130
@@ -60,22 +60,22 @@ def main(argv: Sequence[str] | None = None) -> int:
 
                 return token(words[1:])
             case "--help" | "-h" | "help":
-                from rallypoint.cli.tell import tell
+                from rallypoint.observe.printing import print_text
 
-                tell(*_HELP.splitlines())
+                print_text(*_HELP.splitlines())
                 return 0
             case "--version" | "-V":
                 from rallypoint import __version__
-                from rallypoint.cli.tell import tell
+                from rallypoint.observe.printing import print_text
 
-                tell(f"rallypoint {__version__}")
+                print_text(f"rallypoint {__version__}")
                 return 0
             case _:
-                complain("rallypoint", _unknown(command))
+                print_error("rallypoint", _unknown(command))
                 return ExitClass.USAGE.value
     except RallypointError as error:
         mistyped = error.exit_class is ExitClass.USAGE and command in _COMMANDS
-        complain(f"rallypoint {command}" if mistyped else "rallypoint", str(error))
+        print_error(f"rallypoint {command}" if mistyped else "rallypoint", str(error))
         return error.exit_class.value
     except KeyboardInterrupt:
         return _ENDED_BY_SIGINT

@@ -16,10 +16,10 @@ from msgspec import Struct
 from rallypoint.agent.environ import VISIBLE_DEVICES, own_device
 from rallypoint.cli import values
 from rallypoint.cli.access import check, environ_token
-from rallypoint.cli.exit_codes import CLASSES
 from rallypoint.cli.many_copies import refuse_copies
 from rallypoint.cli.output_options import read_output
 from rallypoint.cli.scan import Scanned, Value, scan
+from rallypoint.cli.verdict import CLASSES
 from rallypoint.cli.where_to_meet import read_rendezvous
 from rallypoint.config import (
     AccessConfig,

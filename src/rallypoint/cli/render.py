@@ -10,9 +10,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, tzinfo
 
 from rallypoint.core.wording import count
-from rallypoint.observe.observer import StatusView
 from rallypoint.observe.printing import JsonLine, json_line, visible
-from rallypoint.observe.records import AgentEvent, FieldValue
+from rallypoint.observe.records import AgentEvent, FieldValue, StatusView
 
 PROGRAM = "rallypoint"
 

@@ -6,12 +6,12 @@ import gc
 from collections.abc import Sequence
 
 from rallypoint.cli.access import keep_secrets, with_own_token_only
-from rallypoint.cli.exit_codes import of_class, of_finish
 from rallypoint.cli.options import parse_run
 from rallypoint.cli.scan import HelpRequested
+from rallypoint.cli.verdict import of_class, of_finish
 from rallypoint.config import AgentConfig
 from rallypoint.errors import RallypointError
-from rallypoint.observe.printing import complain
+from rallypoint.observe.printing import print_error
 from rallypoint.process.signals import hold_early_signals
 
 
@@ -22,20 +22,20 @@ def run(argv: Sequence[str]) -> int:
         config = parse_run(argv)
     except HelpRequested:
         from rallypoint.cli.help import help_text
-        from rallypoint.cli.tell import tell
+        from rallypoint.observe.printing import print_text
 
-        tell(*help_text().splitlines())
+        print_text(*help_text().splitlines())
         return 0
     except RallypointError as error:
         text = str(error)
         hint = "\n(see rallypoint run --help)" if "\n" in text else " (see rallypoint run --help)"
-        complain("rallypoint run", text + hint)
+        print_error("rallypoint run", text + hint)
         return error.exit_class.value
     try:
         config = with_own_token_only(config)
         return _take_part(config)
     except RallypointError as error:
-        complain("rallypoint", str(error))
+        print_error("rallypoint", str(error))
         return of_class(config, error.exit_class)
 
 
@@ -45,9 +45,8 @@ def _take_part(config: AgentConfig) -> int:
     from rallypoint.agent.job_end import JobEnd
     from rallypoint.agent.run_agent import run_agent
     from rallypoint.cli.console import Console
-    from rallypoint.cli.job_report import JobReport
-    from rallypoint.cli.verdict_text import verdict_json, verdict_lines
-    from rallypoint.cli.verdict_view import prints_whole, verdict_view
+    from rallypoint.cli.summary import JobReport
+    from rallypoint.cli.verdict import prints_whole, verdict_json, verdict_lines, verdict_view
     from rallypoint.process.relay.client import Relay
 
     report = JobReport(config)

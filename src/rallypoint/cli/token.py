@@ -6,9 +6,9 @@ import argparse
 from typing import NoReturn
 
 from rallypoint.cli import access
-from rallypoint.cli.tell import tell
 from rallypoint.core.wording import shown
 from rallypoint.errors import UsageError
+from rallypoint.observe.printing import print_text
 from rallypoint.rendezvous.token import Token, find_or_make_token
 
 _DESCRIPTION = """\
@@ -38,7 +38,7 @@ def run(argv: list[str]) -> int:
             f"--run-id {options.run_id!r}: the token in {token.source} is good for one job already"
         )
     text = token.text() if options.run_id is None else token.text_for_job(options.run_id)
-    tell(text)
+    print_text(text)
     return 0
 
 

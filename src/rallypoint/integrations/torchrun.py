@@ -23,7 +23,7 @@ from rallypoint.errors import (
     RendezvousStateError,
     RendezvousTimeoutError,
 )
-from rallypoint.observe.printing import complain
+from rallypoint.observe.printing import print_error
 from rallypoint.rendezvous.coordinator_handler import (
     CoordinatorRendezvousHandler,
     create_handler_from,
@@ -94,7 +94,7 @@ def _wrap(handler: CoordinatorRendezvousHandler) -> RendezvousHandler:
                     if not _runs_torchrun():
                         raise
                     # torchrun's own way out of this one ends in an AttributeError.
-                    complain("rallypoint", str(error))
+                    print_error("rallypoint", str(error))
                     raise SystemExit(0) from error
             where = info.bootstrap_store_info
             assert where is not None

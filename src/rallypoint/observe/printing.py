@@ -15,6 +15,8 @@ from typing import Any, TextIO
 
 import msgspec
 
+from rallypoint.errors import InfrastructureError
+
 LINE_MAX = 4096
 """In characters. No text that a node makes is longer: an error's message has at most 2048 bytes."""
 REPORT_MAX = 64 * 1024
@@ -96,7 +98,7 @@ def say_traceback(error: BaseException) -> None:
     say_directly(*"".join(traceback.format_exception(error)).splitlines())
 
 
-def complain(who: str, text: str) -> None:
+def print_error(who: str, text: str) -> None:
     """Write `who: text` to stderr. Further lines of a text are indented: none can pass for
     another line of Rallypoint's."""
     first, *more = text.rstrip().split("\n")
@@ -108,6 +110,22 @@ def answer(*lines: str) -> None:
     if sys.stdout is not None:
         sys.stdout.write(_encodable(sys.stdout, printed(*lines)))
         sys.stdout.flush()
+
+
+def print_text(*lines: str) -> None:
+    """Write lines at once. Who has stopped reading (`| head`), or has closed stdout, wants none.
+
+    Raises InfrastructureError when they can't be written: the disk is full, say.
+    """
+    try:
+        answer(*lines)
+    except OSError as error:
+        # What could not be written would be tried again at the end of the process.
+        nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+        if not isinstance(error, BrokenPipeError):
+            raise InfrastructureError(f"stdout can't be written: {error.strerror}") from error
 
 
 def _encodable(stream: TextIO, text: str) -> str:

@@ -1,7 +1,7 @@
 """Recording events by the name of their handler, as a library.
 
-What is recorded goes through an `Outlet`, one per handler and process: recording never waits, and
-what a handler failed at or was too slow for is told on stderr when the process ends.
+What is recorded goes through a `BoundedQueue`, one per handler and process: recording never waits.
+What a handler lost, by an error or because it was too slow, is printed to stderr at the end.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ import threading
 
 from rallypoint.observe.event import Event, NodeState, RdzvEvent
 from rallypoint.observe.event_handlers import RENDEZVOUS, EventHandler, make_event_handler
-from rallypoint.observe.outlet import Outlet
-from rallypoint.observe.printing import complain
+from rallypoint.observe.printing import print_error
+from rallypoint.observe.queue import BoundedQueue
 
 CLOSE_S = 2.0
 """How long a handler may take for the last events."""
 
-_outlets: dict[tuple[int, str], Outlet[Event] | None] = {}
+_queues: dict[tuple[int, str], BoundedQueue[Event] | None] = {}
 _lock = threading.Lock()
 
 
-def open_outlet(destination: str) -> Outlet[Event] | None:
-    """A new outlet to the handler of this name; None when that takes nothing.
+def open_queue(destination: str) -> BoundedQueue[Event] | None:
+    """A new queue to the handler of this name; None when that takes nothing.
 
     Raises ParameterError as `make_event_handler` does.
     """
     handler: EventHandler | None = make_event_handler(destination)
-    return None if handler is None else Outlet(handler.handle, handler.close)
+    return None if handler is None else BoundedQueue(handler.handle, handler.close)
 
 
 def record(event: Event, destination: str = "null") -> None:
@@ -38,17 +38,17 @@ def record(event: Event, destination: str = "null") -> None:
 
     Does not block. Raises ParameterError for a handler that there is not.
     """
-    outlet = _outlet(destination)
-    if outlet is not None:
-        outlet.put(event)
+    queue = _queue(destination)
+    if queue is not None:
+        queue.put(event)
 
 
 def record_rdzv_event(event: RdzvEvent) -> None:
     """The same for a step of a rendezvous; nobody is told unless a package offers a handler named
     `dynamic_rendezvous`."""
-    outlet = _outlet(RENDEZVOUS)
-    if outlet is not None:
-        outlet.put(event.as_event())
+    queue = _queue(RENDEZVOUS)
+    if queue is not None:
+        queue.put(event.as_event())
 
 
 def construct_and_record_rdzv_event(
@@ -65,7 +65,7 @@ def construct_and_record_rdzv_event(
     """Make and record a step of a rendezvous; the name is by default `file:function` of the
     caller. With FAILED, within an `except` block, the traceback goes along. Costs nothing when
     nobody is told."""
-    if _outlet(RENDEZVOUS) is None:
+    if _queue(RENDEZVOUS) is None:
         return
     error_trace = ""
     if node_state is NodeState.FAILED and sys.exc_info()[0] is not None:
@@ -89,13 +89,13 @@ def construct_and_record_rdzv_event(
     )
 
 
-def _outlet(destination: str) -> Outlet[Event] | None:
+def _queue(destination: str) -> BoundedQueue[Event] | None:
     # A forked child has this table, but not the threads.
     key = (os.getpid(), destination)
     with _lock:
-        if key not in _outlets:
-            _outlets[key] = open_outlet(destination)
-        return _outlets[key]
+        if key not in _queues:
+            _queues[key] = open_queue(destination)
+        return _queues[key]
 
 
 @atexit.register
@@ -103,9 +103,9 @@ def flush_events() -> None:
     """Let every handler have what was recorded, and close it; what is recorded later opens it
     again. Blocks, at most 2 s for each handler. Called when the process ends."""
     with _lock:
-        mine = [key for key in _outlets if key[0] == os.getpid()]
-        closing = [(key[1], _outlets.pop(key)) for key in mine]
-    for destination, outlet in closing:
-        lost = outlet.close(CLOSE_S) if outlet is not None else ""
+        mine = [key for key in _queues if key[0] == os.getpid()]
+        closing = [(key[1], _queues.pop(key)) for key in mine]
+    for destination, queue in closing:
+        lost = queue.close(CLOSE_S) if queue is not None else ""
         if lost:
-            complain("rallypoint", f"events were lost ({destination}): {lost}")
+            print_error("rallypoint", f"events were lost ({destination}): {lost}")

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Self
 
 from rallypoint.errors import StoreQueueEmptyError, StoreTimeoutError
-from rallypoint.observe.printing import complain
+from rallypoint.observe.printing import print_error
 from rallypoint.store.access import (
     EVERYBODY,
     AccessGate,
@@ -230,7 +230,7 @@ def _policy(listener: socket.socket, networks: tuple[str, ...] | None) -> Access
 
 
 def _say_on_stderr(line: str) -> None:
-    complain("rallypoint: store", line)
+    print_error("rallypoint: store", line)
 
 
 def _close(client: TCPClient | None, server: ServerThread | None) -> None:

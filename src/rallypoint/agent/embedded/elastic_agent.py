@@ -35,7 +35,7 @@ from rallypoint.agent.job_end import JobEnd
 from rallypoint.agent.node_workers import OnExits, OnGone
 from rallypoint.agent.participation import Participation
 from rallypoint.agent.run_agent import shared_settings, signals_to_handle
-from rallypoint.agent.telemetry import Telemetry
+from rallypoint.agent.telemetry.telemetry import Telemetry
 from rallypoint.config import AgentConfig
 from rallypoint.core.model import Assignment, Stamp
 from rallypoint.errors import UsageError
@@ -178,7 +178,7 @@ class SimpleElasticAgent(SpecAgent):
             part = Participation(
                 config, shared, signals, log, make_workers, None, selector, embedding
             )
-            part.agent.chronicle = telemetry.chronicle
+            part.agent.dispatcher = telemetry.dispatcher
             return await part.main(lambda end: telemetry.ended(end.finish))
 
         with telemetry.watching():

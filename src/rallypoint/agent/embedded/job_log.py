@@ -12,9 +12,8 @@ import queue
 import threading
 
 from rallypoint.core import event_kinds as kinds
-from rallypoint.observe.observer import StatusView
 from rallypoint.observe.printing import visible
-from rallypoint.observe.records import AgentEvent
+from rallypoint.observe.records import AgentEvent, StatusView
 
 LAST_LINES_S = 2.0
 """How long the last lines may take."""

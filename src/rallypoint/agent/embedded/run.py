@@ -6,7 +6,7 @@ from rallypoint.agent.embedded.embedding import Embedding, gets_signals
 from rallypoint.agent.embedded.job_log import JobLog
 from rallypoint.agent.job_end import JobEnd
 from rallypoint.agent.run_agent import run_agent
-from rallypoint.agent.telemetry import Telemetry
+from rallypoint.agent.telemetry.telemetry import Telemetry
 from rallypoint.config import AgentConfig
 from rallypoint.core.wording import nothing_was_started
 from rallypoint.errors import UsageError

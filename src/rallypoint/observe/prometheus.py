@@ -57,7 +57,7 @@ class Histogram:
         yield Sample(self._count, labels, "_count")
 
 
-def exposition(families: Iterable[Family]) -> str:
+def prometheus_text(families: Iterable[Family]) -> str:
     """The whole text; a family without samples is left out."""
     lines: list[str] = []
     for family in families:

@@ -1,4 +1,4 @@
-"""The last lines of a job (behaviour A7): how it ended, and the first cause. Pure.
+"""How a job ended (behaviour A7): its exit code, its last lines, and the first cause. Pure.
 
 The first line says it all; what follows is indented: the cause's own words, where to read more,
 and what to do. What merely followed from the first cause is not told.
@@ -6,17 +6,23 @@ and what to do. What merely followed from the first cause is not told.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from datetime import tzinfo
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from rallypoint.agent.job_end import JobEnd
 from rallypoint.cli.render import PROGRAM, clock_text, duration_text, iso_text
+from rallypoint.config import AgentConfig, FailureReport
 from rallypoint.core import event_kinds as kinds
+from rallypoint.core.cause import describe
+from rallypoint.core.group_events import Finish, FinishKind
 from rallypoint.core.handler_round import NOT_NEEDED
-from rallypoint.core.model import Outcome
-from rallypoint.core.wording import LEFT, STACKS, count, job_name
+from rallypoint.core.model import Cause, Outcome
+from rallypoint.core.wording import LEFT, STACKS, count, job_name, signal_name
+from rallypoint.errors import ExitClass
 from rallypoint.observe.printing import JsonLine, json_line
 from rallypoint.observe.summary import CauseSummary
 
@@ -218,3 +224,117 @@ def cause_summary(cause: FirstCause) -> CauseSummary:
         detail_is_traceback=cause.detail_is_traceback,
         log_file=cause.log_file,
     )
+
+
+FEW_NODES = 4
+"""So many whole reports are read as easily as one."""
+
+
+def verdict_view(end: JobEnd) -> VerdictView:
+    """What to show of it."""
+    finish, verdict = end.finish, end.finish.verdict
+    if finish.kind is not FinishKind.VERDICT or verdict is None:
+        return VerdictView(
+            outcome=_without_verdict(finish),
+            run_id=end.run_id,
+            round=end.round,
+            elapsed_s=end.elapsed_s,
+            restarts=0,
+            max_restarts=0,
+            reason=finish.text,
+        )
+    return VerdictView(
+        outcome=verdict.outcome,
+        run_id=end.run_id,
+        round=verdict.round,
+        elapsed_s=end.elapsed_s,
+        restarts=verdict.restarts_used,
+        max_restarts=verdict.max_restarts,
+        reason=_reason(verdict.text, verdict.cause),
+        cause=_first_cause(verdict.cause),
+        collateral=verdict.cause.collateral if verdict.cause else 0,
+        ended_s_ago=verdict.ended_s_ago,
+    )
+
+
+def prints_whole(report: FailureReport, end: JobEnd, max_nodes: int) -> bool:
+    """Whether this node prints the whole report of a failure."""
+    is_rank_0 = end.place is not None and end.place.group_rank == 0
+    if report is not FailureReport.AUTO:
+        return report is FailureReport.ALL or (report is FailureReport.RANK0 and is_rank_0)
+    nodes = max_nodes if end.place is None else end.place.group_world_size
+    verdict = end.finish.verdict
+    cause = verdict.cause if verdict is not None else None
+    return nodes <= FEW_NODES or is_rank_0 or (cause is not None and cause.node_id == end.node)
+
+
+def _without_verdict(finish: Finish) -> Outcome:
+    """What became of the job, for all that this node knows."""
+    if finish.kind is not FinishKind.SIGNAL:
+        return Outcome.INFRASTRUCTURE
+    return Outcome.CANCELLED if finish.signal == signal.SIGINT else Outcome.PREEMPTED
+
+
+def _reason(text: str, cause: Cause | None) -> str:
+    if cause is None or cause.failure is not None:
+        return text
+    return f"{text}; first {describe(cause)}"
+
+
+def _first_cause(cause: Cause | None) -> FirstCause | None:
+    if cause is None or cause.failure is None:
+        return None
+    failure = cause.failure
+    return FirstCause(
+        node=cause.node_id,
+        rank=failure.rank,
+        local_rank=failure.local_rank,
+        role=failure.role,
+        pid=failure.pid,
+        at=failure.wall_time,
+        exit_code=failure.exit_code,
+        signal=None if failure.signal is None else signal_name(failure.signal),
+        message=failure.message,
+        detail=tuple(failure.detail.splitlines()),
+        detail_is_traceback=failure.detail.lstrip().startswith("Traceback"),
+        log_file=failure.log_file,
+    )
+
+
+SIGNALLED = 128
+ALREADY_SUCCEEDED = "already-succeeded"
+"""Nothing was started, for the job has succeeded before. As a success, unless told otherwise."""
+CLASSES = (*(kind.name.lower() for kind in ExitClass), ALREADY_SUCCEEDED)
+"""What `--exit-code` takes."""
+
+
+def of_class(config: AgentConfig, kind: ExitClass) -> int:
+    """The code of a class: the person's `--exit-code` (the last one), else its own."""
+    return dict(config.stop.exit_codes).get(kind.name.lower(), kind.value)
+
+
+def of_finish(config: AgentConfig, finish: Finish) -> int:
+    """128 + n for what a signal ended, else the code of the class."""
+    kind, verdict = _class(finish), finish.verdict
+    if kind is ExitClass.SUCCESS and verdict is not None and verdict.ended_s_ago is not None:
+        return dict(config.stop.exit_codes).get(ALREADY_SUCCEEDED, of_class(config, kind))
+    return SIGNALLED + finish.signal if kind is None else of_class(config, kind)
+
+
+def _class(finish: Finish) -> ExitClass | None:
+    match finish.kind:
+        case FinishKind.SIGNAL:
+            return None
+        case FinishKind.EXPELLED | FinishKind.COORDINATOR_LOST | FinishKind.STUCK:
+            return ExitClass.INFRASTRUCTURE
+        case FinishKind.VERDICT:
+            assert finish.verdict is not None
+    match finish.verdict.outcome:
+        case Outcome.SUCCEEDED:
+            return ExitClass.SUCCESS
+        case Outcome.FAILED:
+            return ExitClass.FAILED
+        case Outcome.TIMED_OUT | Outcome.INFRASTRUCTURE:
+            return ExitClass.INFRASTRUCTURE
+        case Outcome.CANCELLED | Outcome.PREEMPTED:
+            return None

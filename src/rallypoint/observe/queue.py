@@ -17,7 +17,7 @@ CAPACITY = 10_000
 _T = TypeVar("_T")
 
 
-class Outlet(Generic[_T]):
+class BoundedQueue(Generic[_T]):
     """`put` from any thread. The receiver is called from a thread of its own, in order."""
 
     def __init__(
@@ -50,7 +50,7 @@ class Outlet(Generic[_T]):
                 return
             if self._thread is None:
                 self._thread = threading.Thread(
-                    target=self._work, name="rallypoint-outlet", daemon=True
+                    target=self._work, name="rallypoint-queue", daemon=True
                 )
                 self._thread.start()
             self._waiting.put(item)

@@ -1,4 +1,4 @@
-"""What an agent shows to Prometheus: how its job stands, and what has happened to it."""
+"""An agent's metrics: for Prometheus, and under torch's names for a handler of the program."""
 
 from __future__ import annotations
 
@@ -7,28 +7,29 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from rallypoint import __version__
-from rallypoint.agent.chronicle import Chronicle, Listener, WorkerEnd
+from rallypoint.agent.telemetry.dispatcher import EventDispatcher, Listener, WorkerEnd
 from rallypoint.config import AgentConfig
 from rallypoint.core import event_kinds as kinds
-from rallypoint.core.model import EndKind
+from rallypoint.core.model import EndKind, Verdict
 from rallypoint.core.timeline import Phase, RoundLife, kind_between
-from rallypoint.observe.exposition import Family, Histogram, Kind, Labels, Sample, exposition
+from rallypoint.observe.metrics import GROUP, MetricData
+from rallypoint.observe.prometheus import Family, Histogram, Kind, Labels, Sample, prometheus_text
 from rallypoint.observe.records import AgentEvent
 
 PHASE_BOUNDS_S = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0)
 
 
-class Gauges(Listener):
+class PrometheusMetrics(Listener):
     """For the loop's thread. `loop_lag_s` and `events_lost` are asked at every look."""
 
     def __init__(
         self,
         config: AgentConfig,
-        chronicle: Chronicle,
+        dispatcher: EventDispatcher,
         loop_lag_s: Callable[[], float],
         events_lost: Callable[[], int],
     ) -> None:
-        self._config, self._chronicle = config, chronicle
+        self._config, self._dispatcher = config, dispatcher
         self._loop_lag_s, self._events_lost = loop_lag_s, events_lost
         # A series that is there from the start makes its first increase visible.
         self._restarts: Counter[str] = Counter({kind.value: 0 for kind in EndKind})
@@ -66,10 +67,10 @@ class Gauges(Listener):
 
     def text(self) -> str:
         """All of it as it stands now, in Prometheus' text format."""
-        return exposition((*self._job(), *self._agent(), *self._workers()))
+        return prometheus_text((*self._job(), *self._agent(), *self._workers()))
 
     def _job(self) -> Iterator[Family]:
-        life = self._chronicle.timeline.newest
+        life = self._dispatcher.timeline.newest
         lives = life is not None and life.ended_at is None
         place = life.assignment if life is not None else None
         yield _gauge(
@@ -77,7 +78,7 @@ class Gauges(Listener):
             "Who tells: always 1",
             1,
             run_id=self._config.rendezvous.run_id,
-            node=self._chronicle.node,
+            node=self._dispatcher.node,
             version=__version__,
         )
         yield _gauge(
@@ -110,7 +111,7 @@ class Gauges(Listener):
 
     def _agent(self) -> Iterator[Family]:
         now, beat_at = time.monotonic(), self._heartbeat_at
-        yield _gauge("uptime_seconds", "Since this agent started", now - self._chronicle.began_at)
+        yield _gauge("uptime_seconds", "Since this agent started", now - self._dispatcher.began_at)
         age_s = None if beat_at is None else now - beat_at
         yield _gauge("heartbeat_age_seconds", "Since the coordinator last answered", age_s)
         yield _gauge(
@@ -122,7 +123,7 @@ class Gauges(Listener):
         yield _gauge("local_workers", "Workers that run on this node", len(self._running))
         failures = "Workers of this node that have failed"
         yield _counter("worker_failures_total", failures, self._failures)
-        shm = self._chronicle.shm
+        shm = self._dispatcher.shm
         told = [
             ((("local_rank", str(rank)),), progress)
             for rank, progress in enumerate(shm.progress() if shm is not None else ())
@@ -146,3 +147,83 @@ def _counter(name: str, about: str, value: int) -> Family:
 
 def _family(name: str, kind: Kind, about: str, samples: Iterable[Sample]) -> Family:
     return Family(f"rallypoint_{name}", kind, about, tuple(samples))
+
+
+METHODS = {
+    "rendezvous": "SimpleElasticAgent._rendezvous",
+    "spawn": "LocalElasticAgent._start_workers",
+    "stop": "LocalElasticAgent._stop_workers",
+}
+"""What does in torch's agent what happens in a phase. `_assign_worker_ranks` is none here,
+since ranks come with the rendezvous, and `_monitor_workers` is not called: nothing polls."""
+
+
+class MetricEmitter(Listener):
+    """A state is told when it changes, not at every look. `put` may not block."""
+
+    def __init__(
+        self, role: str, workers: int, max_restarts: int, put: Callable[[MetricData], None]
+    ) -> None:
+        self._role, self._max_restarts, self._put = role, max_restarts, put
+        self._count, self._succeeded = workers, 0
+        self._remaining = max_restarts
+        self._began_at = time.monotonic()
+        self._stop_s: float | None = None
+        """What it took to stop the round before."""
+
+    def round_began(self, life: RoundLife, before: RoundLife | None, joined_s: float) -> None:
+        self._remaining = max(self._max_restarts - life.assignment.restart_count, 0)
+        self._succeeded = 0
+        self._worker_metric("remaining_restarts", self._remaining)
+
+    def phase_ended(self, life: RoundLife, phase: Phase) -> None:
+        self._tell(f"phase.{phase.name}.duration.ms", int(phase.took_s * 1000))
+        if phase.name in METHODS:
+            self._method(METHODS[phase.name], phase.took_s)
+        if phase.name == "spawn":
+            self._workers_are_up(life)
+        if phase.name == "stop":
+            self._stop_s = phase.took_s
+            self._worker_metric("stopped", 1)
+
+    def workers_started(self, life: RoundLife, pids: Sequence[int]) -> None:
+        self._worker_metric("healthy", 1)
+
+    def workers_failed(self, life: RoundLife) -> None:
+        self._worker_metric("failed", 1)
+
+    def worker_ended(self, life: RoundLife, end: WorkerEnd) -> None:
+        if end.state == "SUCCEEDED":
+            self._succeeded += 1
+            if self._succeeded == self._count:
+                self._worker_metric("succeeded", 1)
+
+    def finished(self, succeeded: bool, reason: str, verdict: Verdict | None) -> None:
+        used = self._max_restarts - self._remaining
+        if verdict is not None:
+            used = verdict.restarts_used
+        left = max(self._max_restarts - used, 0)
+        flakiness = 100 - 100 * (left + 1) // (self._max_restarts + 1) if succeeded else 100
+        self._worker_metric("flakiness", flakiness)
+        self._worker_metric("run_total", 1)
+        for how, was in (("success", succeeded), ("failed", not succeeded)):
+            self._worker_metric(f"run_{how}_with_retries", int(was and used > 0))
+            self._worker_metric(f"run_{how}_no_retries", int(was and used == 0))
+        self._method("SimpleElasticAgent.run", time.monotonic() - self._began_at)
+
+    def _workers_are_up(self, life: RoundLife) -> None:
+        """What torch calls to initialize the workers, or to restart them, is several phases."""
+        took_s = life.phases.get("rendezvous", 0.0) + life.phases["spawn"]
+        self._method("SimpleElasticAgent._initialize_workers", took_s)
+        if self._stop_s is not None:
+            self._method("SimpleElasticAgent._restart_workers", self._stop_s + took_s)
+
+    def _method(self, name: str, took_s: float) -> None:
+        self._tell(f"{name}.success", 1)
+        self._tell(f"{name}.duration.ms", int(took_s * 1000))
+
+    def _worker_metric(self, name: str, value: int) -> None:
+        self._tell(f"workers.{self._role}.{name}", value)
+
+    def _tell(self, name: str, value: int) -> None:
+        self._put(MetricData(time.time(), GROUP, name, value))

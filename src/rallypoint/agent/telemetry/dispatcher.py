@@ -83,7 +83,7 @@ class _Workers(Struct):
     told: set[int] = field(default_factory=set)
 
 
-class Chronicle:
+class EventDispatcher:
     """For the loop's thread. `node` is this node's name, once it has one."""
 
     def __init__(self) -> None:

@@ -18,9 +18,9 @@ from collections.abc import Callable
 from rallypoint.config import Endpoint
 from rallypoint.core.wording import shown
 from rallypoint.errors import UsageError
-from rallypoint.observe.exposition import CONTENT_TYPE
 from rallypoint.observe.faults import describe_fault
 from rallypoint.observe.printing import printed
+from rallypoint.observe.prometheus import CONTENT_TYPE
 from rallypoint.store.accept_loop import AcceptLoop
 from rallypoint.wire.address import Address
 

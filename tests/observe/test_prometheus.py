@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from tests.observe.exposition_parser import parse
+from tests.observe.prometheus_parser import parse
 
-from rallypoint.observe.exposition import Family, Histogram, Sample, exposition
+from rallypoint.observe.prometheus import Family, Histogram, Sample, prometheus_text
 
 
 def test_the_whole_text_is_as_the_format_wants_it() -> None:
     spent = Histogram((0.5, 1.0))
     for value in (0.25, 0.5, 0.75, 7.0):
         spent.observe(value)
-    text = exposition(
+    text = prometheus_text(
         [
             Family("a", "gauge", "back\\slash\nand line", (Sample(1.5), Sample(2, (("n", "x"),)))),
             Family("none", "gauge", "left out", ()),
@@ -43,7 +43,7 @@ def test_the_whole_text_is_as_the_format_wants_it() -> None:
 
 @pytest.mark.parametrize("value", [0, 1, -1, 0.1, 1e-9, 1e300, 2**60 + 1, float("inf")])
 def test_a_number_is_read_back_as_it_was(value: float) -> None:
-    text = exposition([Family("a", "gauge", "x", (Sample(value),))])
+    text = prometheus_text([Family("a", "gauge", "x", (Sample(value),))])
     assert parse(text) == {("a", ()): float(value)}
 
 

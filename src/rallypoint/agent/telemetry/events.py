@@ -7,8 +7,8 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 
-from rallypoint.agent.chronicle import Chronicle, Listener, WorkerEnd
 from rallypoint.agent.status import place_text
+from rallypoint.agent.telemetry.dispatcher import EventDispatcher, Listener, WorkerEnd
 from rallypoint.config import AgentConfig, WorkerConfig
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.cause import how_it_ended
@@ -25,13 +25,13 @@ OWN = "rallypoint."
 """Before the name of an agent's own event, and of a phase."""
 
 
-class EventTeller(Listener):
+class EventEmitter(Listener):
     """Makes the events of one agent. `put` takes each, and may not block."""
 
     def __init__(
-        self, config: AgentConfig, chronicle: Chronicle, put: Callable[[Event], None]
+        self, config: AgentConfig, dispatcher: EventDispatcher, put: Callable[[Event], None]
     ) -> None:
-        self._config, self._chronicle, self._put = config, chronicle, put
+        self._config, self._dispatcher, self._put = config, dispatcher, put
         self._host = socket.gethostname()
         self._entry_point = _entry_point(config.workers)
 
@@ -60,7 +60,9 @@ class EventTeller(Listener):
         self._own(event.kind, event.message, event.round, dict(event.fields), at=event.at)
 
     def finished(self, succeeded: bool, reason: str, verdict: Verdict | None) -> None:
-        self._agent("SUCCEEDED" if succeeded else "FAILED", self._chronicle.timeline.newest, reason)
+        self._agent(
+            "SUCCEEDED" if succeeded else "FAILED", self._dispatcher.timeline.newest, reason
+        )
 
     def _agent(
         self,
@@ -107,13 +109,13 @@ class EventTeller(Listener):
             "role": self._config.workers.role,
             "hostname": self._host,
             "state": state,
-            "total_run_time": int(time.monotonic() - self._chronicle.began_at),
+            "total_run_time": int(time.monotonic() - self._dispatcher.began_at),
             "rdzv_backend": backend,
             "raw_error": None,
             "metadata": json_text(nested),
             "agent_restarts": life.assignment.restart_count if life else 0,
             "duration_ms": None,
-            "node": self._chronicle.node,
+            "node": self._dispatcher.node,
             "round": life.number if life else None,
             "reason": reason,
         }
@@ -136,7 +138,7 @@ class EventTeller(Listener):
             "run_id": self._config.rendezvous.run_id,
             "role": self._config.workers.role,
             "hostname": self._host,
-            "node": self._chronicle.node,
+            "node": self._dispatcher.node,
             "round": round_,
             "reason": text,
         }

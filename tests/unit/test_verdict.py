@@ -8,7 +8,7 @@ from datetime import UTC
 import pytest
 from msgspec.structs import replace
 
-from rallypoint.cli.verdict_text import FirstCause, VerdictView, verdict_json, verdict_lines
+from rallypoint.cli.verdict import FirstCause, VerdictView, verdict_json, verdict_lines
 from rallypoint.core.model import Outcome
 from rallypoint.core.wording import STACKS
 from rallypoint.observe.printing import printed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from rallypoint.observe.outlet import Outlet
+from rallypoint.observe.queue import BoundedQueue
 
 LONG_S = 60.0
 
@@ -12,13 +12,13 @@ LONG_S = 60.0
 def test_all_that_was_put_arrives_in_order_before_close_returns() -> None:
     got: list[int] = []
     closed = threading.Event()
-    outlet = Outlet(got.append, closed.set)
+    queue = BoundedQueue(got.append, closed.set)
     for n in range(1000):
-        outlet.put(n)
-    assert outlet.close(LONG_S) == ""
+        queue.put(n)
+    assert queue.close(LONG_S) == ""
     assert got == list(range(1000))
     assert closed.is_set()
-    assert outlet.close(LONG_S) == ""
+    assert queue.close(LONG_S) == ""
 
 
 def test_a_receiver_that_stands_still_stops_nobody_and_what_it_missed_is_counted() -> None:
@@ -28,13 +28,13 @@ def test_a_receiver_that_stands_still_stops_nobody_and_what_it_missed_is_counted
         entered.set()
         release.wait(LONG_S)
 
-    outlet = Outlet(stand_still, capacity=10)
-    outlet.put(0)
+    queue = BoundedQueue(stand_still, capacity=10)
+    queue.put(0)
     entered.wait(LONG_S)
     for n in range(15):
-        outlet.put(n)
-    assert outlet.lost == 5
-    assert outlet.close(0.01) == "16 dropped, as it was too slow"
+        queue.put(n)
+    assert queue.lost == 5
+    assert queue.close(0.01) == "16 dropped, as it was too slow"
     release.set()
 
 
@@ -46,12 +46,12 @@ def test_a_receiver_that_raises_is_counted_with_its_first_error() -> None:
             raise ValueError(f"{item} is odd")
         got.append(item)
 
-    outlet = Outlet(even_only)
+    queue = BoundedQueue(even_only)
     for n in range(6):
-        outlet.put(n)
-    assert outlet.close(LONG_S) == "3 failed: ValueError: 1 is odd"
+        queue.put(n)
+    assert queue.close(LONG_S) == "3 failed: ValueError: 1 is odd"
     assert got == [0, 2, 4]
-    assert outlet.lost == 3
+    assert queue.lost == 3
 
 
 def test_a_receiver_that_wants_to_end_the_program_is_counted_and_goes_on() -> None:
@@ -62,10 +62,10 @@ def test_a_receiver_that_wants_to_end_the_program_is_counted_and_goes_on() -> No
             raise SystemExit("leaving\n")
         got.append(item)
 
-    outlet = Outlet(leave_first)
+    queue = BoundedQueue(leave_first)
     for n in range(3):
-        outlet.put(n)
-    assert outlet.close(LONG_S) == r"1 failed: SystemExit: 'leaving\n'"
+        queue.put(n)
+    assert queue.close(LONG_S) == r"1 failed: SystemExit: 'leaving\n'"
     assert got == [1, 2]
 
 
@@ -75,23 +75,23 @@ def test_a_receiver_that_hangs_at_its_end_has_lost_nothing() -> None:
     def close() -> None:
         release.wait(LONG_S)
 
-    outlet: Outlet[int] = Outlet(lambda item: received.set(), close)
-    outlet.put(1)
+    queue: BoundedQueue[int] = BoundedQueue(lambda item: received.set(), close)
+    queue.put(1)
     assert received.wait(LONG_S)
-    assert outlet.close(1.0) == "it did not close in time"
-    assert outlet.lost == 0
+    assert queue.close(1.0) == "it did not close in time"
+    assert queue.lost == 0
     release.set()
 
 
 def test_what_is_put_after_the_end_is_dropped() -> None:
-    outlet: Outlet[int] = Outlet(lambda item: None)
-    outlet.close(LONG_S)
-    outlet.put(1)
-    assert outlet.lost == 1
+    queue: BoundedQueue[int] = BoundedQueue(lambda item: None)
+    queue.close(LONG_S)
+    queue.put(1)
+    assert queue.lost == 1
 
 
 def test_a_receiver_that_can_not_be_closed_says_so() -> None:
     def close() -> None:
         raise OSError(5, "Input/output error")
 
-    assert Outlet(lambda item: None, close).close(LONG_S) == "Input/output error"
+    assert BoundedQueue(lambda item: None, close).close(LONG_S) == "Input/output error"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 from tests.unit.groups import TERM, Node, assigned, exited, stamp, verdict
 
-from rallypoint.agent.chronicle import Chronicle, Listener, WorkerEnd
+from rallypoint.agent.telemetry.dispatcher import EventDispatcher, Listener, WorkerEnd
 from rallypoint.core import group
 from rallypoint.core import messages as m
 from rallypoint.core.group import Phase
@@ -44,18 +44,18 @@ class Kept(Listener):
 
 
 class Told:
-    """A chronicle beside a group whose two workers run."""
+    """A dispatcher beside a group whose two workers run."""
 
     def __init__(self) -> None:
         self.state = Node(Phase.IDLE).state
-        self.chronicle, self.kept = Chronicle(), Kept()
-        self.chronicle.tell(self.kept)
+        self.dispatcher, self.kept = EventDispatcher(), Kept()
+        self.dispatcher.tell(self.kept)
         self.step(assigned(), EnrolmentDone(stamp()), m.StartNow(stamp()))
-        self.chronicle.spawned((70, 71), 0.1)
+        self.dispatcher.spawned((70, 71), 0.1)
 
     def step(self, *events: GroupEvent) -> None:
         for event in events:
-            self.chronicle.stepped(event, group.step(self.state, event))
+            self.dispatcher.stepped(event, group.step(self.state, event))
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_a_failure_is_told_when_its_words_are_known_and_who_was_told_to_end_did_
     # One that catches SIGTERM and exits with 0 has not done its work.
     told.step(m.StopNow(stamp(), REASON), exited(0, 3))
     assert told.kept.ends == []
-    told.chronicle.failed(0, [WorkerFailure(1, 1, "r", 71, 3, None, 0.0, 0.0, "ValueError: bad")])
+    told.dispatcher.failed(0, [WorkerFailure(1, 1, "r", 71, 3, None, 0.0, 0.0, "ValueError: bad")])
     told.step(WorkersGone(stamp()))
     assert told.kept.ends == [(0, "TERMINATED", 0), (1, "FAILED", 3)]
     assert told.kept.words == ["ValueError: bad"]
@@ -103,5 +103,5 @@ def test_a_worker_of_which_nothing_is_known_is_told_to_have_ended(told: Told) ->
 
 def test_a_verdict_is_kept_from_the_first_time(told: Told) -> None:
     told.step(verdict(Outcome.FAILED), verdict(Outcome.SUCCEEDED))
-    assert told.chronicle.timeline.verdict is not None
-    assert told.chronicle.timeline.verdict.outcome is Outcome.FAILED
+    assert told.dispatcher.timeline.verdict is not None
+    assert told.dispatcher.timeline.verdict.outcome is Outcome.FAILED

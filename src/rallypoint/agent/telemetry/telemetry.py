@@ -1,6 +1,6 @@
 """Who is told what one agent does: opened before it starts, closed after it has ended.
 
-Nothing of it is in the way: whoever is slow or fails is behind an `Outlet`.
+Nothing of it is in the way: whoever is slow or fails is behind a `BoundedQueue`.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from rallypoint.agent.chronicle import Chronicle
+from rallypoint.agent.telemetry.dispatcher import EventDispatcher
 from rallypoint.config import AgentConfig
 from rallypoint.core.group_events import Finish
 from rallypoint.core.model import Outcome
 from rallypoint.core.wording import signal_name
-from rallypoint.observe.printing import complain, say
+from rallypoint.observe.printing import print_error, say
 
 if TYPE_CHECKING:
-    from rallypoint.agent.metrics_server import MetricsServer
+    from rallypoint.agent.telemetry.metrics_server import MetricsServer
     from rallypoint.observe.event import Event
     from rallypoint.observe.metrics import MetricData
-    from rallypoint.observe.outlet import Outlet
+    from rallypoint.observe.queue import BoundedQueue
 
 CLOSE_S = 2.0
 """How long a handler may take for the last events."""
@@ -32,13 +32,13 @@ class Telemetry:
 
     def __init__(self, config: AgentConfig) -> None:
         """Raises UsageError for an event log handler or a port that can't be had."""
-        self.chronicle = Chronicle()
+        self.dispatcher = EventDispatcher()
         self.console: Callable[[str], None] | None = None
         self.lost = 0
         """How many events did not arrive; known after `close`."""
         self._config = config
-        self._events: Outlet[Event] | None = None
-        self._metrics: Outlet[MetricData] | None = None
+        self._events: BoundedQueue[Event] | None = None
+        self._metrics: BoundedQueue[MetricData] | None = None
         self._finished = False
         self._server: MetricsServer | None = None
         self._serve_metrics()
@@ -68,7 +68,7 @@ class Telemetry:
             raise
         finally:
             for line in self.close():
-                complain("rallypoint", line)
+                print_error("rallypoint", line)
 
     def ended(self, finish: Finish) -> None:
         """The agent ends as it was decided."""
@@ -81,7 +81,7 @@ class Telemetry:
         """The agent ends: the first call counts."""
         if not self._finished:
             self._finished = True
-            self.chronicle.finished(succeeded, reason)
+            self.dispatcher.finished(succeeded, reason)
 
     def close(self, limit_s: float = CLOSE_S) -> list[str]:
         """Let everybody have what is left, for a while. Returns what was lost, a line for each.
@@ -106,28 +106,30 @@ class Telemetry:
         endpoint = self._config.observe.metrics
         if endpoint is None:
             return
-        from rallypoint.agent.gauges import Gauges
-        from rallypoint.agent.metrics_server import MetricsServer, bind_metrics
+        from rallypoint.agent.telemetry.metrics import PrometheusMetrics
+        from rallypoint.agent.telemetry.metrics_server import MetricsServer, bind_metrics
 
         server = self._server = MetricsServer(bind_metrics(endpoint), endpoint.host)
-        gauges = Gauges(self._config, self.chronicle, server.loop_lag_s, self.events_lost)
+        gauges = PrometheusMetrics(
+            self._config, self.dispatcher, server.loop_lag_s, self.events_lost
+        )
         server.text = gauges.text
-        self.chronicle.tell(gauges)
+        self.dispatcher.tell(gauges)
 
     def _tell_events(self, name: str) -> None:
         if name == "null":
             return
-        from rallypoint.agent.event_teller import EventTeller
+        from rallypoint.agent.telemetry.events import EventEmitter
 
         put: Callable[[Event], None] = self._to_console
         if name != "console":
-            from rallypoint.observe.recording import open_outlet
+            from rallypoint.observe.recording import open_queue
 
-            self._events = open_outlet(name)
+            self._events = open_queue(name)
             if self._events is None:
                 return
             put = self._events.put
-        self.chronicle.tell(EventTeller(self._config, self.chronicle, put))
+        self.dispatcher.tell(EventEmitter(self._config, self.dispatcher, put))
 
     def _to_console(self, event: Event) -> None:
         (self.console or say)(event.line())
@@ -140,10 +142,10 @@ class Telemetry:
         handler = metrics.handler_of(metrics.GROUP)
         if isinstance(handler, metrics.NullMetricHandler):
             return
-        from rallypoint.agent.metric_teller import MetricTeller
-        from rallypoint.observe.outlet import Outlet
+        from rallypoint.agent.telemetry.metrics import MetricEmitter
+        from rallypoint.observe.queue import BoundedQueue
 
         workers, restart = self._config.workers, self._config.restart
-        self._metrics = Outlet(handler.emit)
-        teller = MetricTeller(workers.role, workers.count, restart.max_restarts, self._metrics.put)
-        self.chronicle.tell(teller)
+        self._metrics = BoundedQueue(handler.emit)
+        teller = MetricEmitter(workers.role, workers.count, restart.max_restarts, self._metrics.put)
+        self.dispatcher.tell(teller)
