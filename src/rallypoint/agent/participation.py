@@ -248,16 +248,15 @@ class Participation:
         session.open(met.connection)
 
     async def _take_part_by_handler(self) -> None:
-        from rallypoint.agent.handler_calls import HandlerCalls
-        from rallypoint.agent.handler_meeting import HandlerMeeting
-        from rallypoint.agent.handler_session import HandlerSession
+        from rallypoint.agent.handler.client import HandlerClient, HandlerRendezvous
+        from rallypoint.agent.handler.session import HandlerSession
 
         rendezvous = self._config.rendezvous
         given = self._embedding.handler if self._embedding is not None else None
-        calls = given or await HandlerCalls.make(rendezvous)
-        meeting = HandlerMeeting(calls, rendezvous, self._own_store)
+        client = given or await HandlerClient.make(rendezvous)
+        meets = HandlerRendezvous(client, rendezvous, self._own_store)
         session = self._session = HandlerSession(
-            calls, self._config, self._settings, self.agent, self._store_access, meeting
+            meets, self._config, self._settings, self.agent, self._store_access
         )
         self.agent.join(session, session.candidate, hosts=False)
         session.open()

@@ -1,7 +1,7 @@
-"""A round of agents that met by a handler: what they tell each other, and what follows from it.
+"""A round of agents whose nodes meet by a handler: what they exchange, and what follows from it.
 
-A handler says who is there and in which order of nodes. Each node puts one card into the round's
-store; from all cards every node computes the same stamp and its own assignment.
+The handler says which nodes take part and in which order. Each node puts its info into the round's
+store; from all infos every node computes the same stamp and its own assignment.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from rallypoint.errors import MessageError, RendezvousStateError
 
 VERDICT_KEY = "rallypoint/verdict"
 END_KEY = "rallypoint/end"
-"""Set by a node that ends its round by itself: why."""
+"""Set by a node that ends its round: why."""
 NOT_NEEDED = "this node was not needed"
-"""How the verdict of a node begins that its handler has sent home."""
+"""How the verdict of a node begins whose handler says that the job goes on without it."""
 
 
-class NodeCard(Struct, frozen=True):
+class NodeInfo(Struct, frozen=True):
     """What one node brings to a round."""
 
     node_id: str
@@ -44,13 +44,13 @@ class NodeCard(Struct, frozen=True):
 
 
 _S = TypeVar("_S", bound=Struct)
-_cards = msgspec.msgpack.Decoder(NodeCard)
+_infos = msgspec.msgpack.Decoder(NodeInfo)
 _verdicts = msgspec.msgpack.Decoder(Verdict)
 _reasons = msgspec.msgpack.Decoder(EndReason)
 
 
 def node_key(rank: int) -> str:
-    """Where the card of a node is."""
+    """Where the info of this node is."""
     return f"rallypoint/node/{rank}"
 
 
@@ -64,72 +64,72 @@ def left_key(rank: int) -> str:
     return f"rallypoint/left/{rank}"
 
 
-def encode(value: NodeCard | Verdict | EndReason) -> bytes:
+def encode(value: NodeInfo | Verdict | EndReason) -> bytes:
     """The value of a key."""
     return msgspec.msgpack.encode(limits.fit(value, sentence=limits.MAX_SENTENCE))
 
 
-def decode_card(value: bytes) -> NodeCard:
+def decode_info(value: bytes) -> NodeInfo:
     """Raises RendezvousStateError."""
     try:
-        card = _cards.decode(value)
-        limits.check(card)
+        info = _infos.decode(value)
+        limits.check(info)
     except (msgspec.DecodeError, MessageError, UnicodeDecodeError) as error:
         raise RendezvousStateError(
-            f"the store of the rendezvous holds no card of a rallypoint node: {error}"
+            f"the store of the rendezvous holds no node info of a rallypoint agent: {error}"
         ) from error
-    return card
+    return info
 
 
 def decode_verdict(value: bytes) -> Verdict | None:
-    """None for what is none."""
+    """None for anything else."""
     return _decode(_verdicts, value)
 
 
 def decode_reason(value: bytes) -> EndReason | None:
-    """None for what is none."""
+    """None for anything else."""
     return _decode(_reasons, value)
 
 
 def _decode(decoder: msgspec.msgpack.Decoder[_S], value: bytes) -> _S | None:
     try:
-        told = decoder.decode(value)
-        limits.check(told, sentence=limits.MAX_SENTENCE)
+        decoded = decoder.decode(value)
+        limits.check(decoded, sentence=limits.MAX_SENTENCE)
     except (msgspec.DecodeError, MessageError, UnicodeDecodeError):
         return None
-    return told
+    return decoded
 
 
-def next_stamp(cards: Sequence[NodeCard]) -> Stamp:
+def next_stamp(infos: Sequence[NodeInfo]) -> Stamp:
     """The stamp of the round that these nodes form: above all that any of them has seen.
 
     The node that has seen most knows the job's incarnation; of several the highest counts.
     """
-    eldest = max(cards, key=lambda card: (card.last_round, card.incarnation))
+    eldest = max(infos, key=lambda info: (info.last_round, info.incarnation))
     return Stamp(eldest.incarnation, eldest.last_round + 1)
 
 
-def assign(cards: Sequence[NodeCard], rank: int, why: str) -> Assignment:
+def assign(infos: Sequence[NodeInfo], rank: int, why: str) -> Assignment:
     """The part of the node of this rank. O(N).
 
     The restart count is the most that an agent of the round has spent.
     """
     seats = [
-        Seat(NodeRef(card.node_id, ""), Candidate(card.workers, card.role, card.address, card.port))
-        for card in cards
+        Seat(NodeRef(info.node_id, ""), Candidate(info.workers, info.role, info.address, info.port))
+        for info in infos
     ]
     ranks = worker_ranks(seats)[rank]
     return Assignment(
-        round=next_stamp(cards).round,
+        round=next_stamp(infos).round,
         group_rank=rank,
-        group_world_size=len(cards),
+        group_world_size=len(infos),
         base_rank=ranks.base_rank,
-        world_size=sum(card.workers for card in cards),
+        world_size=sum(info.workers for info in infos),
         base_role_rank=ranks.base_role_rank,
         role_world_size=ranks.role_world_size,
-        master_addr=cards[0].address,
-        master_port=cards[0].port,
-        restart_count=max(card.restarts for card in cards),
+        master_addr=infos[0].address,
+        master_port=infos[0].port,
+        restart_count=max(info.restarts for info in infos),
         why=why,
-        enrol=len(cards) > 1 and bool(cards[0].secret),
+        enrol=len(infos) > 1 and bool(infos[0].secret),
     )

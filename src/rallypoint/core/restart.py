@@ -36,25 +36,38 @@ class Ledger(Struct):
     entries: list[int] = field(default_factory=list)
 
 
-def charge(ledger: Ledger, settings: SharedSettings, failure: WorkerFailure) -> Decision:
-    """Decide about one failure and, if it is healed, book it."""
-    code, budget = failure.exit_code, settings.max_restarts
+def decide(ledger: Ledger, settings: SharedSettings, failure: WorkerFailure) -> Decision:
+    """What one more failure would lead to."""
+    code, budget, used = failure.exit_code, settings.max_restarts, len(ledger.entries)
     if code is not None and code in settings.no_restart_exit_codes:
         return GiveUp(f"exit code {code} is not to be retried")
-    if len(ledger.entries) >= budget:
+    if used >= budget:
         if budget == 0:
             return GiveUp("no restarts were allowed (--max-restarts 0)")
         window = settings.restart_window_s
         within = f" within {window:g} s" if window else ""
-        used = "the only restart was" if budget == 1 else f"all {budget} restarts were"
-        return GiveUp(f"{used} used{within}")
-    ledger.total += 1
-    ledger.entries.append(ledger.total)
+        all_used = "the only restart was" if budget == 1 else f"all {budget} restarts were"
+        return GiveUp(f"{all_used} used{within}")
     delay_s = 0.0
     if settings.restart_backoff_s:
-        doublings = min(len(ledger.entries) - 1, 30)
-        delay_s = min(settings.restart_backoff_s * 2.0**doublings, BACKOFF_MAX_S)
-    return Restart(delay_s, f"restart {len(ledger.entries)} of {budget}")
+        delay_s = min(settings.restart_backoff_s * 2.0 ** min(used, 30), BACKOFF_MAX_S)
+    return Restart(delay_s, f"restart {used + 1} of {budget}")
+
+
+def charge(ledger: Ledger, settings: SharedSettings, failure: WorkerFailure) -> Decision:
+    """Decide about one failure and, if the workers restart, book it."""
+    decision = decide(ledger, settings, failure)
+    if isinstance(decision, Restart):
+        ledger.total += 1
+        ledger.entries.append(ledger.total)
+    return decision
+
+
+def describe(decision: Restart, cause: str) -> str:
+    """`restart 1 of 3 in 2 s: rank 0 (node a, local rank 0) exited with code 1`; without a cause
+    that is known already."""
+    pause = f" in {decision.delay_s:g} s" if decision.delay_s else ""
+    return f"{decision.reason}{pause}: {cause}" if cause else f"{decision.reason}{pause}"
 
 
 def timers_wanted(ledger: Ledger, settings: SharedSettings) -> dict[Timer, float]:

@@ -22,7 +22,7 @@ from typing import Any
 from rallypoint.agent.embedded.embedding import Embedding, run_embedded, run_to_its_end
 from rallypoint.agent.embedded.hook_workers import HookWorkers
 from rallypoint.agent.embedded.job_log import JobLog
-from rallypoint.agent.embedded.spec_config import agent_config, handler_calls
+from rallypoint.agent.embedded.spec_config import agent_config, handler_client
 from rallypoint.agent.embedded.worker_spec import (
     RunResult,
     Worker,
@@ -89,7 +89,7 @@ class SpecAgent(ElasticAgent):
         if not self._running.acquire(blocking=False):
             raise UsageError("this agent runs already: make another one")
         try:
-            self._embedding = embedding = Embedding(handler_calls(self._handler))
+            self._embedding = embedding = Embedding(handler_client(self._handler))
             spec, log = self._worker_group.spec, JobLog()
             config = agent_config(spec, embedding.handler, self._shutdown_timeout)
             try:

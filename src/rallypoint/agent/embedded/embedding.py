@@ -17,7 +17,7 @@ from rallypoint.agent.workers import RoundWorkers
 from rallypoint.process.signals import hold_what_handlers_raise, keep_dispositions
 
 if TYPE_CHECKING:
-    from rallypoint.agent.handler_calls import HandlerCalls
+    from rallypoint.agent.handler.client import HandlerClient
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ class Embedding:
 
     def __init__(
         self,
-        handler: HandlerCalls | None = None,
+        handler: HandlerClient | None = None,
         round_workers: Callable[..., RoundWorkers] = RoundWorkers,
     ) -> None:
         self.handler, self.round_workers = handler, round_workers

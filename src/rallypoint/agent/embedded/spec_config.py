@@ -8,7 +8,7 @@ import socket
 from typing import Any
 
 from rallypoint.agent.embedded.worker_spec import WorkerSpec
-from rallypoint.agent.handler_calls import HandlerCalls
+from rallypoint.agent.handler.client import HandlerClient
 from rallypoint.config import (
     AgentConfig,
     Endpoint,
@@ -28,7 +28,7 @@ _agents = itertools.count()
 
 
 def agent_config(
-    spec: WorkerSpec, handler: HandlerCalls | None, shutdown_timeout_s: float
+    spec: WorkerSpec, handler: HandlerClient | None, shutdown_timeout_s: float
 ) -> AgentConfig:
     """What an agent of this spec does. Raises ParameterError and UsageError."""
     if not 0 <= shutdown_timeout_s < float("inf"):
@@ -42,14 +42,14 @@ def agent_config(
     )
 
 
-def handler_calls(handler: Any) -> HandlerCalls | None:
+def handler_client(handler: Any) -> HandlerClient | None:
     """The calls of a live handler, if there is one."""
     if handler is None:
         return None
     if not hasattr(handler, "next_rendezvous"):
         raise ParameterError(f"rdzv_handler={handler!r:.80}: needs a rendezvous handler")
     ask = getattr(handler, "get_backend", None)
-    return HandlerCalls(handler, str(ask()) if ask is not None else type(handler).__name__)
+    return HandlerClient(handler, str(ask()) if ask is not None else type(handler).__name__)
 
 
 def _alone(spec: WorkerSpec) -> RendezvousConfig:
@@ -62,7 +62,7 @@ def _alone(spec: WorkerSpec) -> RendezvousConfig:
     )
 
 
-def _by_handler(spec: WorkerSpec, handler: HandlerCalls) -> RendezvousConfig:
+def _by_handler(spec: WorkerSpec, handler: HandlerClient) -> RendezvousConfig:
     settings = handler.settings
     least, most = getattr(settings, "min_nodes", 1), getattr(settings, "max_nodes", SEVERAL)
     timeout = getattr(getattr(settings, "timeout", None), "join", None)
