@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from tests.limits import patience
 
+from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.process import syscalls
-from rallypoint.process.exits import WorkerExit
 from rallypoint.process.spawn import Command
 
 LIMIT_S = 30.0

@@ -18,8 +18,9 @@ from tests.integration.round_workers import (
     until,
 )
 
+from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.process import syscalls
-from rallypoint.process.exits import ExitWatch, WorkerExit, needs_main_thread
+from rallypoint.process.exits import ExitWatch, needs_main_thread
 from rallypoint.process.spawn import Command, spawn_worker
 from rallypoint.process.workers import WorkerSet
 

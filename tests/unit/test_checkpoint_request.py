@@ -12,6 +12,7 @@ from rallypoint.core.model import EndKind, Stamp
 STAMP = Stamp(1, 3)
 NOBODY: frozenset[int] = frozenset()
 BOTH = frozenset({0, 1})
+NONE: list[Exit] = []
 
 
 def request(kind: EndKind = EndKind.DRAIN, number: int = 1, stamp: Stamp = STAMP) -> Request:
@@ -34,51 +35,51 @@ def test_nobody_is_asked_for_another_round_or_twice() -> None:
 
 def test_A5_a_node_whose_workers_do_not_listen_answers_at_once() -> None:
     state = asked()
-    assert requests.answer(state, NOBODY, NOBODY) == Answer(listens=False, failed=False)
-    assert requests.answer(state, BOTH, BOTH) is None, "said once"
+    assert requests.answer(state, NOBODY, NOBODY, NONE) == Answer(listens=False, failed=False)
+    assert requests.answer(state, BOTH, BOTH, NONE) is None, "said once"
 
 
 def test_A5_all_that_listen_must_have_saved_or_ended_well() -> None:
     state = asked()
-    assert requests.answer(state, BOTH, NOBODY) is None
-    assert requests.answer(state, BOTH, frozenset({1})) is None
-    requests.ended(state, [Exit(0, 0, None)])
-    assert requests.answer(state, BOTH, frozenset({1})) == Answer(listens=True, failed=False)
+    assert requests.answer(state, BOTH, NOBODY, NONE) is None
+    assert requests.answer(state, BOTH, frozenset({1}), NONE) is None
+    exits = [Exit(0, 0, None)]
+    assert requests.answer(state, BOTH, frozenset({1}), exits) == Answer(listens=True, failed=False)
 
 
 def test_A5_who_was_asked_by_a_signal_is_waited_for() -> None:
     state = asked(by_signal=True)
-    assert requests.answer(state, NOBODY, NOBODY) is None
-    requests.ended(state, [Exit(0, 0, None), Exit(1, 0, None)])
-    assert requests.answer(state, NOBODY, NOBODY) == Answer(listens=True, failed=False)
+    assert requests.answer(state, NOBODY, NOBODY, NONE) is None
+    exits = [Exit(0, 0, None), Exit(1, 0, None)]
+    assert requests.answer(state, NOBODY, NOBODY, exits) == Answer(listens=True, failed=False)
 
 
 @pytest.mark.parametrize("exit_", [Exit(1, 1, None), Exit(1, None, 9)])
 def test_A5_a_worker_that_failed_saves_nothing(exit_: Exit) -> None:
     state = asked()
-    requests.ended(state, [exit_])
-    assert requests.answer(state, BOTH, NOBODY) == Answer(listens=True, failed=True)
+    exits = [exit_]
+    assert requests.answer(state, BOTH, NOBODY, exits) == Answer(listens=True, failed=True)
 
 
 def test_R2_a_growth_waits_for_who_begins_to_listen_late() -> None:
     state = asked(EndKind.GROWTH, by_signal=True)
     assert not state.all_asked, "no signal for this"
-    assert requests.answer(state, NOBODY, NOBODY) == Answer(listens=False, failed=False)
-    assert requests.answer(state, BOTH, NOBODY) is None
-    assert requests.answer(state, BOTH, BOTH) == Answer(listens=True, failed=False)
-    assert requests.answer(state, BOTH, BOTH) is None
+    assert requests.answer(state, NOBODY, NOBODY, NONE) == Answer(listens=False, failed=False)
+    assert requests.answer(state, BOTH, NOBODY, NONE) is None
+    assert requests.answer(state, BOTH, BOTH, NONE) == Answer(listens=True, failed=False)
+    assert requests.answer(state, BOTH, BOTH, NONE) is None
 
 
 def test_nothing_is_answered_that_was_withdrawn() -> None:
     state = asked()
     assert not requests.withdrawn(state, 2)
     assert requests.withdrawn(state, 1)
-    assert requests.answer(state, NOBODY, NOBODY) is None
+    assert requests.answer(state, NOBODY, NOBODY, NONE) is None
     assert not requests.withdrawn(state, 1)
 
 
 def test_R2_who_has_ended_well_has_not_saved_a_checkpoint_for_a_growth() -> None:
     state = asked(EndKind.GROWTH)
-    requests.ended(state, [Exit(0, 0, None), Exit(1, 0, None)])
-    assert requests.answer(state, BOTH, NOBODY) == Answer(listens=False, failed=False)
-    assert requests.answer(state, BOTH, frozenset({1})) == Answer(listens=True, failed=False)
+    exits = [Exit(0, 0, None), Exit(1, 0, None)]
+    assert requests.answer(state, BOTH, NOBODY, exits) == Answer(listens=False, failed=False)
+    assert requests.answer(state, BOTH, frozenset({1}), exits) == Answer(listens=True, failed=False)

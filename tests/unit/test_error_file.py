@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.errors import ChildFailedError
-from rallypoint.process.exits import WorkerExit
 from rallypoint.process.failures import describe_failure, read_error_file
 from rallypoint.process.process_failure import ProcessFailure
 from rallypoint.worker import ErrorHandler, get_error_handler, record

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rallypoint.process.exits import WorkerExit
+from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.process.failures import (
     MESSAGE_LIMIT_BYTES,
     TRACEBACK_LIMIT_BYTES,

@@ -6,7 +6,7 @@ the shared memory of their round, or by a signal of the person's choice.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from rallypoint.agent.worker_shm import WorkerShm
 from rallypoint.config import AgentConfig
@@ -39,12 +39,19 @@ class Checkpoints:
         self._report, self._say = report, say
         self._state: RequestState | None = None
         self._shm: WorkerShm | None = None
+        self._exits: Mapping[int, Exit] = {}
         self._notify: Callable[[int], None] = _nobody
 
-    def begin(self, stamp: Stamp, shm: WorkerShm, notify: Callable[[int], None]) -> None:
-        """Workers of a round run; `notify` sends them a signal."""
+    def begin(
+        self,
+        stamp: Stamp,
+        shm: WorkerShm,
+        exits: Mapping[int, Exit],
+        notify: Callable[[int], None],
+    ) -> None:
+        """Workers of a round run; `exits` gets theirs, `notify` sends them a signal."""
         self._state = RequestState(stamp, self._count)
-        self._shm, self._notify = shm, notify
+        self._shm, self._exits, self._notify = shm, exits, notify
         shm.watch(self.changed)
 
     def end(self) -> None:
@@ -80,19 +87,13 @@ class Checkpoints:
         if state and shm and requests.withdrawn(state, message.number):
             shm.withdraw()
 
-    def exited(self, stamp: Stamp, exits: tuple[Exit, ...]) -> None:
-        """Workers have ended: nothing more is to be expected of them."""
-        if self._state is not None and self._state.stamp == stamp:
-            requests.ended(self._state, exits)
-            self.changed()
-
     def changed(self) -> None:
-        """The workers may have said something: answer if all have."""
+        """The workers may have said something, or ended: answer if all have."""
         state, shm = self._state, self._shm
         if state is None or state.request is None:
             return
         listeners, saved = (shm.listeners(), shm.answered()) if shm else (_NONE, _NONE)
-        answer = requests.answer(state, listeners, saved)
+        answer = requests.answer(state, listeners, saved, self._exits.values())
         if answer is None:
             return
         if answer.listens and not answer.failed:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from rallypoint.agent.node_workers import MakeWorkers, NodeWorkers
 from rallypoint.agent.round_store import StoreAccess
-from rallypoint.agent.status import StatusReporter, anew_text, place_text, spawn_failure
+from rallypoint.agent.status import StatusReporter, anew_text, place_text, unstarted
 from rallypoint.agent.telemetry.dispatcher import EventDispatcher
 from rallypoint.agent.worker_requests import WorkerRequests
 from rallypoint.agent.workers import context_maker
@@ -59,10 +59,11 @@ class Agent:
                 drain_deadline_s=config.stop.drain_deadline,
                 # Only a coordinator tells a node that it is waited for no longer.
                 stop_patience_s=0.0 if rendezvous.handler else rendezvous.stop_patience_s,
+                is_alone=rendezvous.max_nodes == 1,
                 by_handler=bool(rendezvous.handler),
             )
         )
-        self._talk = WorkerRequests(config, self._report, self.say)
+        self._requests = WorkerRequests(config, self._report, self.say)
         self._session: AgentSession | None = None
         self._candidate: Candidate | None = None
         self._hosts, self._joins = False, 0
@@ -77,7 +78,7 @@ class Agent:
         self._status: JobStatus | None = None
         self._teller = StatusReporter(config, observer, self._loop.time)
         self._refusal: RallypointError | None = None
-        self._spawn_failure: WorkerFailure | None = None
+        self._spawn_error: RallypointError | None = None
         self.on_hurry: Callable[[], None] = lambda: None
         """Told when nobody is to be waited for any more, also after the end."""
         self.on_fence: Callable[[bool], None] = lambda is_fenced: None
@@ -196,7 +197,7 @@ class Agent:
                 self._step(message)
             case m.CheckpointWanted() | m.CheckpointNotWanted() | m.CollectStacks():
                 self._step(message)
-                self._talk.pushed(message)
+                self._requests.pushed(message)
             case _:
                 self._step(message)
 
@@ -230,12 +231,15 @@ class Agent:
                 if self._enrolling is not None:
                     self._enrolling.cancel()
                 self._store.close()
+            case g.SignalWorkers() | g.KillWorkers() if self._workers is None:
+                assert self._state.stamp is not None
+                self._loop.call_soon(self._step, g.WorkersGone(self._state.stamp))
             case g.SignalWorkers(number):
-                if self._workers is not None:
-                    self._workers.signal(number)
+                assert self._workers is not None
+                self._workers.signal(number)
             case g.KillWorkers():
-                if self._workers is not None:
-                    self._workers.kill()
+                assert self._workers is not None
+                self._workers.kill()
             case g.Wait(kind, number, length_s):
                 self._loop.call_later(length_s, self._step, g.WaitEnded(kind, number))
             case g.ReportNow(m.Failed() as failed):
@@ -246,6 +250,9 @@ class Agent:
                 self._report(replace(drain, hosts=self._hosts))
             case g.ReportNow(report):
                 self._report(report)
+            case g.GiveUp():
+                assert self._spawn_error is not None
+                self.give_up(self._spawn_error)
             case g.SkipWaits():
                 self.on_hurry()
             case g.Finish():
@@ -289,12 +296,10 @@ class Agent:
         try:
             self._workers.start(context, partial(self._started, self._loop.time()))
         except RallypointError as error:
-            self._workers = None
-            is_alone = self._config.rendezvous.max_nodes == 1
-            if isinstance(error, InfrastructureError | LogsSpecsError) and is_alone:
-                self.give_up(error)
-            else:
-                self._could_not_spawn(stamp, assignment, str(error))
+            self._workers, self._spawn_error = None, error
+            of_node = isinstance(error, InfrastructureError | LogsSpecsError)
+            fault = g.SpawnFault.NODE if of_node else g.SpawnFault.COMMAND
+            self._step(g.SpawnFailed(stamp, str(error), fault))
 
     def _started(self, began_at: float) -> None:
         workers = count(self._config.workers.count, "worker")
@@ -302,7 +307,7 @@ class Agent:
         self.say(kinds.WORKERS_STARTED(workers=workers), (("took_s", took_s),))
         assert self._workers is not None
         self.dispatcher.spawned(self._workers.pids, took_s, self._workers.shm)
-        self._talk.begin(self._state.stamp, self._state.assignment, self._workers)
+        self._requests.begin(self._state, self._workers)
 
     def give_up(self, error: RallypointError) -> None:
         """No worker is to blame, and the same will happen again."""
@@ -310,16 +315,10 @@ class Agent:
         if not self.finished.done():
             self.finished.set_exception(error)
 
-    def _could_not_spawn(self, stamp: Stamp, assignment: Assignment, text: str) -> None:
-        self.say(kinds.SPAWN_FAILED(text))
-        failure = spawn_failure(assignment, self._config.workers.role, text, time.time())
-        self._spawn_failure = failure
-        self._step(g.WorkersExited(stamp, (g.Exit(0, failure.exit_code, None),)))
-
     def _exited(self, stamp: Stamp, exits: tuple[g.Exit, ...]) -> None:
         self._step(g.WorkersExited(stamp, exits))
         if self._state.phase is not group.Phase.STOPPING:
-            self._talk.exited(stamp, exits)
+            self._requests.exited()
 
     def _succeeded(self, report: m.Succeeded) -> None:
         self._succeeded_workers = self._workers
@@ -328,17 +327,18 @@ class Agent:
 
     def _report_failures(self, report: m.Failed) -> None:
         stamp = report.stamp
-        if self._spawn_failure is not None:
-            failures: tuple[WorkerFailure, ...] = (self._spawn_failure,)
-            self._spawn_failure = None
-            self._loop.call_soon(self._step, g.WorkersGone(stamp))
+        if self._workers is None:
+            failures = tuple(map(self._unstarted, report.failures))
         else:
-            assert self._workers is not None
             failed = (g.Exit(x.local_rank, x.exit_code, x.signal) for x in report.failures)
             failures = self._workers.failures(tuple(failed))
         self.failures |= {failure.rank: failure for failure in failures}
         self.dispatcher.failed(stamp.round, failures)
         self._report(m.Failed(stamp, failures))
+
+    def _unstarted(self, failure: WorkerFailure) -> WorkerFailure:
+        assert self._state.assignment is not None
+        return unstarted(failure, self._state.assignment, self._config.workers.role, time.time())
 
     def _gone(
         self, stamp: Stamp, stuck: tuple[int, ...], failures: tuple[WorkerFailure, ...]
@@ -346,7 +346,7 @@ class Agent:
         self._store.close()
         if not stuck:
             self._workers = None
-        self._talk.end()
+        self._requests.end()
         if self._state.then is group.Then.JOIN and not stuck:
             self.say(kinds.WORKERS_STOPPED(round=stamp.round))
         if failures:

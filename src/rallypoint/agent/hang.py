@@ -45,16 +45,17 @@ class HangWatch:
         self._stamp: Stamp | None = None
         self._assignment: Assignment | None = None
         self._shm: WorkerShm | None = None
-        self._ended: set[int] = set()
+        self._exits: Mapping[int, Exit] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._collecting: asyncio.Task[None] | None = None
         self._folder = ""
 
-    def begin(self, stamp: Stamp, assignment: Assignment, shm: WorkerShm) -> None:
-        """Workers of a round run."""
+    def begin(
+        self, stamp: Stamp, assignment: Assignment, shm: WorkerShm, exits: Mapping[int, Exit]
+    ) -> None:
+        """Workers of a round run; who is in `exits` need make no progress any more."""
         self.end()
-        self._stamp, self._assignment, self._shm = stamp, assignment, shm
-        self._ended = set()
+        self._stamp, self._assignment, self._shm, self._exits = stamp, assignment, shm, exits
         if self._timeout_s:
             shm.watch(self._changed)
 
@@ -67,11 +68,6 @@ class HangWatch:
         if self._collecting is not None:
             self._collecting.cancel()
             self._collecting = None
-
-    def exited(self, stamp: Stamp, exits: tuple[Exit, ...]) -> None:
-        """These workers need make no progress any more."""
-        if stamp == self._stamp:
-            self._ended.update(exit_.local_rank for exit_ in exits)
 
     def collect(self, message: m.CollectStacks) -> None:
         """Tell what the workers do, within some seconds."""
@@ -93,7 +89,7 @@ class HangWatch:
         return [
             Pace(rank, progress.step, progress.age_s)
             for rank, progress in told
-            if progress is not None and rank not in self._ended
+            if progress is not None and rank not in self._exits
         ]
 
     def _changed(self) -> None:

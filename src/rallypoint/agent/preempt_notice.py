@@ -16,7 +16,6 @@ from collections.abc import Callable
 
 from rallypoint.agent.environ import without_token
 from rallypoint.errors import RallypointError
-from rallypoint.process.exits import WorkerExit
 from rallypoint.process.guard import Guard
 from rallypoint.process.spawn import Command
 from rallypoint.process.workers import WorkerSet
@@ -92,20 +91,19 @@ class PreemptNotice:
 
     async def _run(self) -> int:
         """The exit code; minus the number of a signal."""
-        ended: asyncio.Future[WorkerExit] = self._loop.create_future()
-
-        def note(_: int, outcome: WorkerExit) -> None:
-            if not ended.done():
-                ended.set_result(outcome)
+        ended = asyncio.Event()
 
         running = self._running = WorkerSet(self._guard)
         nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         try:
             argv = ("/bin/sh", "-c", self._command)
-            running.start([Command(argv, without_token(), nowhere, nowhere)], note)
+            running.start(
+                [Command(argv, without_token(), nowhere, nowhere)], lambda *_: ended.set()
+            )
             if self._guard is not None:
                 self._guard.spare(running.pids[0])
-            return (await ended).returncode
+            await ended.wait()
+            return running.exits[0].exit.returncode
         finally:
             os.close(nowhere)
             await asyncio.shield(running.reap(KILL_TIMEOUT_S))

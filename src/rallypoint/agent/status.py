@@ -5,15 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from rallypoint.config import AgentConfig
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.group import GroupState, Phase
 from rallypoint.core.model import Assignment, JobStatus, WorkerFailure
 from rallypoint.core.wording import count
 from rallypoint.observe.records import AgentEvent, Observer, StatusView
-
-SPAWN_FAILED = 127
-"""Exit code of a worker that could not be started, as a shell would say it."""
 
 
 def place_text(assignment: Assignment, workers: int) -> str:
@@ -39,19 +38,12 @@ def anew_text(config: AgentConfig, *, replaced: bool, runs: bool) -> str:
     )
 
 
-def spawn_failure(assignment: Assignment, role: str, text: str, wall_time: float) -> WorkerFailure:
-    """That of the first worker, as none could be started."""
-    return WorkerFailure(
-        local_rank=0,
-        rank=assignment.base_rank,
-        role=role,
-        pid=0,
-        exit_code=SPAWN_FAILED,
-        signal=None,
-        age_s=0.0,
-        wall_time=wall_time,
-        message=text,
-    )
+def unstarted(
+    failure: WorkerFailure, assignment: Assignment, role: str, wall_time: float
+) -> WorkerFailure:
+    """The failure of a worker that could not be started, with what the agent knows of it."""
+    rank = assignment.base_rank + failure.local_rank
+    return replace(failure, rank=rank, role=role, wall_time=wall_time)
 
 
 def waiting_for(

@@ -10,8 +10,7 @@ from rallypoint.agent.node_workers import NodeWorkers
 from rallypoint.config import AgentConfig
 from rallypoint.core import messages as m
 from rallypoint.core.event_kinds import Record
-from rallypoint.core.group_events import Exit
-from rallypoint.core.model import Assignment, Stamp
+from rallypoint.core.group_state import GroupState
 
 
 class WorkerRequests:
@@ -26,24 +25,22 @@ class WorkerRequests:
         self._checkpoints = Checkpoints(config, report, say)
         self._hangs = HangWatch(config, report, say)
 
-    def begin(
-        self, stamp: Stamp | None, assignment: Assignment | None, workers: NodeWorkers
-    ) -> None:
+    def begin(self, state: GroupState, workers: NodeWorkers) -> None:
         """Workers of a round run."""
+        stamp, assignment, exits = state.stamp, state.assignment, state.exits
         assert stamp is not None
         assert assignment is not None
-        self._checkpoints.begin(stamp, workers.shm, workers.notify)
-        self._hangs.begin(stamp, assignment, workers.shm)
+        self._checkpoints.begin(stamp, workers.shm, exits, workers.notify)
+        self._hangs.begin(stamp, assignment, workers.shm, exits)
 
     def end(self) -> None:
         """They have gone."""
         self._checkpoints.end()
         self._hangs.end()
 
-    def exited(self, stamp: Stamp, exits: tuple[Exit, ...]) -> None:
-        """These workers say nothing more."""
-        self._checkpoints.exited(stamp, exits)
-        self._hangs.exited(stamp, exits)
+    def exited(self) -> None:
+        """Workers have ended, which may be what an answer waited for."""
+        self._checkpoints.changed()
 
     def pushed(self, message: m.CheckpointWanted | m.CheckpointNotWanted | m.CollectStacks) -> None:
         """The coordinator wants something of the workers."""

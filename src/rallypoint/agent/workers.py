@@ -1,15 +1,10 @@
-"""This node's workers of one round, from spawn to the last of their processes.
-
-Exits that were noticed together are told together, so that the worker that was killed and the one
-that merely saw it go are judged side by side (behaviour A3).
-"""
+"""This node's workers of one round, from spawn to the last of their processes."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -24,9 +19,8 @@ from rallypoint.agent.worker_source import SourceLostError, WorkerSource
 from rallypoint.config import AgentConfig, WorkerConfig
 from rallypoint.core.group_events import Exit
 from rallypoint.core.model import Assignment, Stamp, WorkerFailure
+from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.errors import RallypointError
-from rallypoint.process import exits
-from rallypoint.process.exits import WorkerExit
 from rallypoint.process.failures import OomWatch
 from rallypoint.process.guard import Guard
 from rallypoint.process.limits import out_of_files
@@ -36,9 +30,6 @@ from rallypoint.process.prepared.result_files import ResultFiles
 from rallypoint.process.spawn import Command
 from rallypoint.process.workers import WorkerSet
 from rallypoint.rendezvous.session import raise_in_loop
-
-KILL_TIMEOUT_S = 5.0
-"""A process that outlives SIGKILL so long is reported, and left to the kernel."""
 
 
 class RoundWorkers:
@@ -66,13 +57,8 @@ class RoundWorkers:
         self._on_exits, self._on_gone = on_exits, on_gone
         self._workers = WorkerSet(guard)
         self._opened: list[WorkerOutput] = []
-        self._untold: list[int] = []
-        self._told: set[int] = set()
-        self._noticed: dict[int, tuple[float, float]] = {}
-        self._outcomes: dict[int, WorkerExit] = {}
+        self._reports = False
         self._failed: tuple[Exit, ...] = ()
-        self._as_by_sigterm: set[int] = set()
-        """Local ranks that this agent has killed in place of a SIGTERM that they hold back."""
         self._killed = asyncio.Event()
         self._starting: asyncio.Task[None] | None = None
         self._clearing: asyncio.Task[None] | None = None
@@ -203,7 +189,7 @@ class RoundWorkers:
         `rallypoint.worker`: see `worker/hold.py`."""
         for local_rank, pid in self.shm.holders().items():
             if self._workers.kill_holder(local_rank, pid):
-                self._as_by_sigterm.add(local_rank)
+                self._workers.exits.killed_for_sigterm(local_rank)
 
     def _end_one(self, local_rank: int, number: int) -> bool:
         held_back = number == signal.SIGTERM and local_rank in self.shm.holders()
@@ -231,61 +217,32 @@ class RoundWorkers:
         self._watchdog.close()
 
     def _close(self) -> None:
-        if len(self._outcomes) < self._config.count or not all(
-            outcome.succeeded for outcome in self._outcomes.values()
-        ):
+        if not self._workers.exits.all_succeeded(self._config.count):
             self._results.close()
         self._watchdog.close()
         self.shm.close()
 
-    def _exited(self, local_rank: int, outcome: WorkerExit) -> None:
-        self._note(local_rank, outcome)
-        if not self._untold:
-            self._loop.call_soon(self._tell)
-        self._untold.append(local_rank)
+    def _exited(self, _local_rank: int, _exit: WorkerExit) -> None:
+        if not self._reports:
+            self._reports = True
+            self._loop.call_soon(self._report)
 
     def notice(self) -> None:
-        """Tell at once of every worker that has ended by now."""
-        self._untold += self._look()
-        self._tell()
+        """Report at once every worker that has ended by now."""
+        self._workers.look()
+        self._report()
 
-    def _note(self, local_rank: int, outcome: WorkerExit) -> None:
-        self._noticed.setdefault(local_rank, (self._loop.time(), time.time()))
-        if local_rank in self._as_by_sigterm and outcome.signal == signal.SIGKILL:
-            outcome = replace(outcome, signal=int(signal.SIGTERM))
-        self._outcomes[local_rank] = outcome
-
-    def _look(self) -> list[int]:
-        """Who has ended although nobody has said so yet."""
-        found = []
-        for local_rank, pid in enumerate(self._workers.pids):
-            if local_rank not in self._outcomes and (outcome := exits.peek(pid)):
-                self._note(local_rank, outcome)
-                found.append(local_rank)
-        return found
-
-    def _tell(self) -> None:
-        """Tell what was noticed together, and whoever is dead by now although nobody said so."""
-        together, self._untold = self._untold, []
-        if any(not self._outcomes[local_rank].succeeded for local_rank in together):
-            together += self._look()
-        fresh = [local_rank for local_rank in together if local_rank not in self._told]
-        self._told.update(fresh)
-        outcomes = ((local_rank, self._outcomes[local_rank]) for local_rank in fresh)
-        if fresh:
-            self._on_exits(
-                self._stamp, tuple(Exit(rank, out.code, out.signal) for rank, out in outcomes)
-            )
+    def _report(self) -> None:
+        """What was noticed together, and those dead by now although nobody said so."""
+        self._reports = False
+        exits = self._workers.exits
+        if exits.has_unreported_failure():
+            self._workers.look()
+        if fresh := exits.report():
+            self._on_exits(self._stamp, fresh)
 
     async def _clear(self) -> None:
-        gone = asyncio.ensure_future(self._workers.wait_gone())
-        killed = asyncio.ensure_future(self._killed.wait())
-        try:
-            await asyncio.wait((gone, killed), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            gone.cancel()
-            killed.cancel()
-        stuck = await self._workers.reap(KILL_TIMEOUT_S)
+        stuck = await self._workers.end(self._killed)
         failed, self._failed = self._failed, ()
         detailed = await asyncio.gather(*map(self._detailed, failed))
         self._close()
@@ -294,7 +251,7 @@ class RoundWorkers:
         self._on_gone(self._stamp, tuple(stuck), tuple(detailed))
 
     def _failure(self, exit_: Exit) -> WorkerFailure:
-        noticed_at, wall_time = self._noticed[exit_.local_rank]
+        noted = self._workers.exits[exit_.local_rank]
         blame = self._watchdog.blames.get(exit_.local_rank)
         return WorkerFailure(
             local_rank=exit_.local_rank,
@@ -303,8 +260,8 @@ class RoundWorkers:
             pid=self._workers.pids[exit_.local_rank],
             exit_code=exit_.code,
             signal=exit_.signal,
-            age_s=self._loop.time() - noticed_at,
-            wall_time=wall_time,
+            age_s=self._loop.time() - noted.at,
+            wall_time=noted.wall_time,
             log_file=path_text(self._opened[exit_.local_rank].log_file),
             reason=blame.reason if blame else "",
         )
@@ -324,7 +281,7 @@ class RoundWorkers:
 
         tail = await self._outputs.tail(self._assignment.round, exit_.local_rank)
         known = describe_failure(
-            self._outcomes[exit_.local_rank],
+            self._workers.exits[exit_.local_rank].exit,
             error_file=read_error_file(self._opened[exit_.local_rank].error_file),
             stderr_tail=os.fsencode("\n".join(tail)),
             out_of_memory=self._oom.rose(),

@@ -7,9 +7,9 @@ a growth, which nobody needs to wait for, only a checkpoint that was really save
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Collection, Set
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from rallypoint.core.group_events import Exit
 from rallypoint.core.model import EndKind, Stamp
@@ -41,8 +41,6 @@ class RequestState(Struct):
     request: Request | None = None
     all_asked: bool = False
     """Every worker has got a signal that asks for the checkpoint."""
-    ended_well: set[int] = field(default_factory=set)
-    failed: bool = False
     told: Answer | None = None
 
 
@@ -65,27 +63,22 @@ def withdrawn(state: RequestState, number: int) -> bool:
     return True
 
 
-def ended(state: RequestState, exits: Iterable[Exit]) -> None:
-    """Workers have ended."""
-    for exit_ in exits:
-        if exit_.code == 0:
-            state.ended_well.add(exit_.local_rank)
-        else:
-            state.failed = True
-
-
-def answer(state: RequestState, listeners: Set[int], saved: Set[int]) -> Answer | None:
-    """What to say now; None: nothing yet, or nothing new.
+def answer(
+    state: RequestState, listeners: Set[int], saved: Set[int], exits: Collection[Exit]
+) -> Answer | None:
+    """What to say now; None: nothing yet, or nothing new. `exits`: of the round's workers.
 
     Who began to listen late may still be asked for a growth, which waits for a real checkpoint.
     """
     if state.request is None:
         return None
     awaited = frozenset(range(state.workers)) if state.all_asked else frozenset(listeners)
-    if awaited - saved - state.ended_well and not state.failed:
+    ended_well = {exit_.local_rank for exit_ in exits if exit_.code == 0}
+    failed = len(ended_well) < len(exits)
+    if awaited - saved - ended_well and not failed:
         return None
     grows = state.request.kind is EndKind.GROWTH
-    found = Answer(bool(awaited & saved if grows else awaited), state.failed)
+    found = Answer(bool(awaited & saved if grows else awaited), failed)
     may_change = grows and not (state.told and state.told.listens)
     if state.told is not None and not (may_change and found.listens):
         return None

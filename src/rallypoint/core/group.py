@@ -29,13 +29,12 @@ import signal
 from typing import assert_never
 
 from rallypoint.core import event_kinds as kinds
-from rallypoint.core import group_leave
+from rallypoint.core import group_exits, group_leave
 from rallypoint.core.group_events import (
     Announced,
     CoordinatorRefuses,
     EnrolmentDone,
     EnrolWithStore,
-    Exit,
     Finish,
     FinishKind,
     GroupEffect,
@@ -47,6 +46,7 @@ from rallypoint.core.group_events import (
     SessionGivenUp,
     SessionOpened,
     SignalCaught,
+    SpawnFailed,
     SpawnWorkers,
     WaitEnded,
     WaitKind,
@@ -54,6 +54,7 @@ from rallypoint.core.group_events import (
     WorkersGone,
 )
 from rallypoint.core.group_events import failure_of as failure_of
+from rallypoint.core.group_exits import SUSPECT_S as SUSPECT_S
 from rallypoint.core.group_leave import ANNOUNCE_S as ANNOUNCE_S
 from rallypoint.core.group_state import GroupSettings as GroupSettings
 from rallypoint.core.group_state import GroupState as GroupState
@@ -70,15 +71,12 @@ from rallypoint.core.messages import (
     Ended,
     Enrolled,
     Expelled,
-    Failed,
-    Finishing,
     HelperDied,
     LeaveNow,
     NotEnrolled,
     Order,
     StartNow,
     StopNow,
-    Succeeded,
 )
 from rallypoint.core.model import (
     Assignment,
@@ -88,8 +86,6 @@ from rallypoint.core.model import (
     Stamp,
     Verdict,
 )
-
-SUSPECT_S = 2.0
 
 
 def step(state: GroupState, event: GroupEvent) -> list[GroupEffect]:
@@ -127,7 +123,9 @@ def step(state: GroupState, event: GroupEvent) -> list[GroupEffect]:
         case EnrolmentDone(stamp, error):
             return _enrolled(state, stamp, error)
         case WorkersExited(stamp, exits):
-            return _exited(state, stamp, exits)
+            return group_exits.exited(state, stamp, exits)
+        case SpawnFailed():
+            return group_exits.spawn_failed(state, event)
         case HelperDied():
             return _helper_died(state, event)
         case WorkersGone(stamp, stuck):
@@ -194,12 +192,10 @@ def _assigned(state: GroupState, stamp: Stamp, assignment: Assignment) -> list[G
     if not _is_newer(state, stamp):
         return []
     _name_round(state, stamp)
-    state.assignment = assignment
-    state.succeeded, state.has_joined = 0, False
+    state.assignment, state.has_joined = assignment, False
     state.checkpoint_asked, state.succeeded_when_asked = None, False
-    state.ended.clear()
+    state.exits = {}
     state.seeks_culprit = False
-    state.suspects.clear()
     if assignment.enrol:
         state.phase = Phase.ENROLLING
         return [EnrolWithStore(stamp, assignment)]
@@ -271,46 +267,6 @@ def _lease_ended(state: GroupState, waits_for: str) -> list[GroupEffect]:
     return [kinds.FENCED(said), *abort(state, Then.JOIN, None)]
 
 
-def _exited(state: GroupState, stamp: Stamp, exits: tuple[Exit, ...]) -> list[GroupEffect]:
-    if stamp != state.stamp or state.leaving:
-        return []
-    exits = tuple(exit_ for exit_ in exits if exit_.local_rank not in state.ended)
-    state.ended.update(exit_.local_rank for exit_ in exits)
-    if state.phase is not Phase.RUNNING:
-        killed = tuple(exit_ for exit_ in exits if exit_.signal == signal.SIGKILL)
-        return [_report(stamp, killed)] if killed and state.seeks_culprit else []
-    bad = [exit_ for exit_ in exits if exit_.code != 0]
-    suspects = [exit_ for exit_ in bad if exit_.signal in state.settings.signals]
-    blamed = [exit_ for exit_ in bad if exit_.signal not in state.settings.signals]
-    first_success = not state.succeeded and len(exits) > len(bad)
-    state.succeeded += len(exits) - len(bad)
-    state.suspects += suspects
-    if blamed:
-        return _fail(state, blamed)
-    effects: list[GroupEffect] = []
-    if suspects:
-        effects.append(wait(state, WaitKind.SUSPECT, SUSPECT_S))
-    if first_success:
-        effects.append(ReportNow(Finishing(stamp)))
-    if state.succeeded == state.settings.workers:
-        state.phase = Phase.FINISHED
-        state.succeeded_when_asked = state.checkpoint_asked is not None
-        effects.append(ReportNow(Succeeded(stamp)))
-    return effects
-
-
-def _fail(state: GroupState, blamed: list[Exit]) -> list[GroupEffect]:
-    assert state.stamp is not None
-    report = _report(state.stamp, (*blamed, *state.suspects))
-    state.suspects.clear()
-    state.seeks_culprit, state.stop_why = True, "a worker of this node failed"
-    return [report, *stop(state, Then.JOIN, signal.SIGTERM, state.settings.restart_grace_s)]
-
-
-def _report(stamp: Stamp, exits: tuple[Exit, ...]) -> ReportNow:
-    return ReportNow(Failed(stamp, tuple(map(failure_of, exits))))
-
-
 def _helper_died(state: GroupState, event: HelperDied) -> list[GroupEffect]:
     """Also told when workers have failed before: it may have been because of this."""
     if event.stamp != state.stamp or state.phase is Phase.IDLE:
@@ -368,7 +324,7 @@ def _wait_ended(state: GroupState, kind: WaitKind, number: int) -> list[GroupEff
             state.patience_is_over = True
             return []
         case WaitKind.SUSPECT:
-            return _fail(state, []) if state.phase is Phase.RUNNING and state.suspects else []
+            return group_exits.suspects_time_is_over(state)
         case WaitKind.ANNOUNCE:
             return group_leave.unheard(state)
         case WaitKind.CHECKPOINT:

@@ -66,6 +66,23 @@ class WorkersExited(Struct, frozen=True):
     exits: tuple[Exit, ...]
 
 
+class SpawnFault(Enum):
+    """What is to blame for workers that could not be started."""
+
+    COMMAND = "command"
+    """The program, its arguments, or what this node was given for them."""
+    NODE = "node"
+    """This node has run out of something, or its log directory can't be written."""
+
+
+class SpawnFailed(Struct, frozen=True):
+    """None of the round's workers could be started, and none runs."""
+
+    stamp: Stamp
+    text: str
+    fault: SpawnFault
+
+
 class WorkersGone(Struct, frozen=True):
     """No process of the round is left, and what is known of its failures has been reported.
 
@@ -120,6 +137,7 @@ GroupEvent = (
     | CoordinatorRefuses
     | EnrolmentDone
     | WorkersExited
+    | SpawnFailed
     | HelperDied
     | WorkersGone
     | SignalCaught
@@ -180,6 +198,15 @@ class Wait(Struct, frozen=True):
     length_s: float
 
 
+SPAWN_FAILED = 127
+"""Exit code of a worker that could not be started, as a shell would say it."""
+
+
+class GiveUp(Struct, frozen=True):
+    """End this agent by the error that `SpawnFailed` told of: no worker is to blame, and the same
+    would happen again."""
+
+
 class FinishKind(Enum):
     """Why an agent ends."""
 
@@ -213,6 +240,7 @@ GroupEffect = (
     | SignalWorkers
     | KillWorkers
     | Wait
+    | GiveUp
     | SkipWaits
     | Finish
     | Record

@@ -166,7 +166,6 @@ def time_is_over(state: GroupState) -> list[GroupEffect]:
 
 def _go(state: GroupState, number: int, why: str, said: str) -> list[GroupEffect]:
     state.leaving, state.signal, state.leaving_why = True, number, why
-    state.suspects.clear()
     settings = state.settings
     return [
         (kinds.SIGNAL if state.signals_caught else kinds.LEAVING)(said),
@@ -191,7 +190,6 @@ def _cancel(state: GroupState, number: int) -> list[GroupEffect]:
     state.leaving, state.cancels, state.signal, state.announced = True, True, number, False
     state.heard = state.telling = False
     state.leaving_why = f"it got {signal_name(number)}"
-    state.suspects.clear()
     return [
         kinds.SIGNAL(f"got {signal_name(number)}: cancelling the job"),
         _announce_cancel(state),

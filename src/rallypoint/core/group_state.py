@@ -58,6 +58,8 @@ class GroupSettings(Struct, frozen=True):
     """From when this node is told to go until its workers are killed."""
     stop_patience_s: float = 0.0
     """For processes that don't die before a round, as long as the coordinator waits for them."""
+    is_alone: bool = False
+    """The job can't have another node."""
     by_handler: bool = False
     """Nodes meet by a handler. It may block, and has its own time to tell the others of the end."""
 
@@ -80,10 +82,8 @@ class GroupState(Struct):
     stop_why: str = ""
     """Why they are being stopped."""
     assignment: Assignment | None = None
-    ended: set[int] = field(default_factory=set)
-    """Local ranks of the workers that have exited by themselves."""
-    succeeded: int = 0
-    suspects: list[Exit] = field(default_factory=list)
+    exits: dict[int, Exit] = field(default_factory=dict)
+    """By local rank, of this round's workers; a new object for each round."""
     seeks_culprit: bool = False
     """The round ends by a failure, and this agent has killed nobody yet."""
     signals_caught: int = 0
@@ -222,7 +222,7 @@ def claim(state: GroupState, drains_for_s: float = 0.0) -> Claim:
         case Phase.READY:
             doing = Doing.ENROLLED
         case Phase.RUNNING:
-            doing = Doing.FINISHING if state.succeeded else Doing.RUNNING
+            doing = Doing.FINISHING if succeeded(state) else Doing.RUNNING
         case Phase.FINISHED:
             asked = state.succeeded_when_asked
             doing = Doing.SUCCEEDED_WHEN_ASKED if asked else Doing.SUCCEEDED
@@ -233,3 +233,8 @@ def claim(state: GroupState, drains_for_s: float = 0.0) -> Claim:
         case _:
             assert_never(state.phase)
     return Claim(doing, state.stamp)
+
+
+def succeeded(state: GroupState) -> int:
+    """How many of the round's workers ended well."""
+    return sum(exit_.code == 0 for exit_ in state.exits.values())

@@ -15,39 +15,10 @@ import asyncio
 import os
 from collections.abc import Callable
 
-from msgspec import Struct
-
-from rallypoint.core.wording import signal_name
+from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.process import signals, syscalls
 
 _POLL_WITHOUT_PIDFD_S = 0.02
-
-
-class WorkerExit(Struct, frozen=True):
-    """How a process ended: an exit code or a signal. Both None: the status was lost."""
-
-    code: int | None
-    signal: int | None
-    core_dumped: bool = False
-
-    @property
-    def succeeded(self) -> bool:
-        return self.code == 0
-
-    @property
-    def returncode(self) -> int:
-        """As torchrun and subprocess put it: the exit code, or minus the signal; 255 when lost."""
-        if self.code is not None:
-            return self.code
-        return -self.signal if self.signal is not None else 255
-
-    def describe(self) -> str:
-        """`exit code 3`, `SIGSEGV (core dumped)`."""
-        if self.code is not None:
-            return f"exit code {self.code}"
-        if self.signal is None:
-            return "unknown exit status"
-        return signal_name(self.signal) + (" (core dumped)" if self.core_dumped else "")
 
 
 def peek(pid: int) -> WorkerExit | None:

@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Struct
 
 from rallypoint.core.wording import signal_name
-from rallypoint.process.exits import WorkerExit
+from rallypoint.core.worker_exits import WorkerExit
 
 MESSAGE_LIMIT_BYTES = 2048
 TRACEBACK_LIMIT_BYTES = 8192

@@ -10,7 +10,6 @@ import asyncio
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,9 +20,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rallypoint.core.wording import signal_name
+from rallypoint.core.worker_exits import NotedExit, WorkerExit
 from rallypoint.errors import SignalException
-from rallypoint.process import exits, signals
-from rallypoint.process.exits import WorkerExit
+from rallypoint.process import signals
 from rallypoint.process.failures import OomWatch
 from rallypoint.process.logs.log_dir import open_log, read_tail
 from rallypoint.process.logs.plan import NULL_DEVICE, Console, Copies, Std, ToRelay
@@ -38,8 +37,6 @@ if TYPE_CHECKING:
     from rallypoint.config import FunctionCall
     from rallypoint.process.prepared.calls import PickledCall
 
-KILL_TIMEOUT_S = 5.0
-"""A process that outlives SIGKILL so long is reported, and left to the kernel."""
 _CONSOLE_TIMEOUT_S = 5.0
 _HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
@@ -212,8 +209,9 @@ class _Supervision:
             stdouts={n: dest.stdouts.get(n, "") for n in range(len(plan.envs))},
             stderrs={n: dest.stderrs.get(n, "") for n in range(len(plan.envs))},
         )
-        self._outcomes: dict[int, tuple[WorkerExit, float]] = {}
         self._stopping = False
+        self._by_themselves: list[int] = []
+        """Local ranks that ended before anything was told to stop."""
         self._wish: tuple[int, float] | None = None
         self._results = ResultFiles()
         self._oom = OomWatch()
@@ -312,29 +310,20 @@ class _Supervision:
             prefix=prefix.encode(errors="backslashreplace"),
         )
 
-    def _exited(self, local_rank: int, outcome: WorkerExit) -> None:
-        if self._stopping:
-            return
-        self._outcomes.setdefault(local_rank, (outcome, time.time()))
-        if not outcome.succeeded or len(self._outcomes) == len(self.pids):
+    def _exited(self, _local_rank: int, _exit: WorkerExit) -> None:
+        exits = self._workers.exits
+        if exits.failed() or len(exits) == len(self.pids):
             self._turned.set()
 
     async def _stop(self) -> None:
-        # After the next signal nobody can tell whether a process failed by itself.
-        for local_rank, pid in enumerate(self.pids):
-            if local_rank not in self._outcomes and (outcome := exits.peek(pid)):
-                self._outcomes[local_rank] = outcome, time.time()
+        self._workers.look()
+        self._by_themselves = list(self._workers.exits)
         self._stopping = True
         if self._workers.remaining():
             number, grace_s = self._wish or (signal.SIGTERM, self._plan.grace_s)
             self._workers.signal_all(number)
             self._give(grace_s)
-            gone = asyncio.ensure_future(self._workers.wait_gone())
-            hurry = asyncio.ensure_future(self._hurry.wait())
-            await asyncio.wait((gone, hurry), return_when=asyncio.FIRST_COMPLETED)
-            gone.cancel()
-            hurry.cancel()
-        if stuck := await self._workers.reap(KILL_TIMEOUT_S):
+        if stuck := await self._workers.end(self._hurry):
             import logging
 
             text = "these processes would not die, even of SIGKILL: %s"
@@ -344,16 +333,16 @@ class _Supervision:
         asyncio.get_running_loop().call_later(grace_s, self._hurry.set)
 
     async def _collect(self, relay: Relay | None) -> None:
-        for local_rank, (outcome, at) in sorted(self._outcomes.items()):
-            if not outcome.succeeded:
-                failure = await self._failure(local_rank, outcome, at, relay)
-                self.result.failures[local_rank] = failure
-        if not self.result.failures and len(self._outcomes) == len(self.pids):
+        exits = self._workers.exits
+        for local_rank in sorted(set(exits.failed()) & set(self._by_themselves)):
+            failure = await self._failure(local_rank, exits[local_rank], relay)
+            self.result.failures[local_rank] = failure
+        if not self.result.failures and len(self._by_themselves) == len(self.pids):
             values = self._results.load()
             self.result.return_values = {n: values.get(n) for n in range(len(self.pids))}
 
     async def _failure(
-        self, local_rank: int, outcome: WorkerExit, at: float, relay: Relay | None
+        self, local_rank: int, noted: NotedExit, relay: Relay | None
     ) -> ProcessFailure:
         # Needed only when something fails: patterns take time to compile.
         from rallypoint.process.failures import describe_failure
@@ -365,14 +354,14 @@ class _Supervision:
         else:
             tail = read_tail(path) if path else b""
         lacked_memory = self._oom.rose()
-        known = describe_failure(outcome, stderr_tail=tail, out_of_memory=lacked_memory)
+        known = describe_failure(noted.exit, stderr_tail=tail, out_of_memory=lacked_memory)
         return ProcessFailure(
             local_rank,
             self.pids[local_rank],
-            outcome.returncode,
+            noted.exit.returncode,
             dest.error_files.get(local_rank, ""),
             said=known.message if tail or lacked_memory else "",
             detail=known.traceback,
-            seen_at=at,
+            seen_at=noted.wall_time,
             log_file=path or dest.stdouts.get(local_rank, ""),
         )

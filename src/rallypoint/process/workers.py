@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from rallypoint.core.worker_exits import WorkerExit, WorkerExits
 from rallypoint.errors import InvariantError
 from rallypoint.process import exits, sessions, syscalls
-from rallypoint.process.exits import ExitWatch, WorkerExit
+from rallypoint.process.exits import ExitWatch
 from rallypoint.process.guard import Guard
 from rallypoint.process.spawn import Command, WorkerProcess, abandon, spawn_workers
+
+KILL_TIMEOUT_S = 5.0
+"""A process that outlives SIGKILL so long is reported, and left to the kernel."""
 
 Spawn = Callable[[Sequence[Command], Guard | None], list[WorkerProcess]]
 """Starts all or none, as `spawn_workers` does; they must be children of this process."""
@@ -35,7 +40,8 @@ class WorkerSet:
         self._pidfd_open = pidfd_open
         self._watch = ExitWatch(asyncio.get_running_loop(), pidfd_open=pidfd_open)
         self._pids: tuple[int, ...] = ()
-        self._exits: dict[int, WorkerExit] = {}
+        self.exits = WorkerExits()
+        """Of the workers that were noticed to have ended."""
         self._held: set[int] = set()  # Started and not reaped: running, or a zombie of ours.
         self._all_exited = asyncio.Event()
         self._all_exited.set()
@@ -57,15 +63,16 @@ class WorkerSet:
     ) -> None:
         """Start one worker per command, in the order of local ranks.
 
-        `on_exit(local_rank, exit)` is called from the loop, once per worker, however it ends. If
-        one can't be started, none is left and the error of `spawn` is raised.
+        `on_exit(local_rank, exit)` is called from the loop, once per worker, however it ends; by
+        then it is in `exits`. If one can't be started, none is left and the error of `spawn` is
+        raised.
         """
         if self._pids:
             raise InvariantError("a set of workers was started twice")
         pids = [process.pid for process in spawn(commands, self._guard)]
         try:
             for local_rank, pid in enumerate(pids):
-                self._watch.watch(pid, partial(self._note_exit, on_exit, local_rank, pid))
+                self._watch.watch(pid, partial(self._note_exit, on_exit, local_rank))
         except BaseException:
             self._watch.close()
             abandon(pids, self._guard)
@@ -112,7 +119,14 @@ class WorkerSet:
 
     def running(self) -> int:
         """Workers that have not been noticed to exit. Costs nothing, unlike `remaining`."""
-        return len(self._pids) - len(self._exits)
+        return len(self._pids) - len(self.exits)
+
+    def look(self) -> None:
+        """Have those in `exits` that have ended although nobody has told so yet. Before a signal:
+        after it nobody can tell whether a worker failed by itself."""
+        for local_rank, pid in enumerate(self._pids):
+            if local_rank not in self.exits and (outcome := exits.peek(pid)):
+                self._note(local_rank, outcome)
 
     def remaining(self) -> int:
         """Live processes: workers and what they started. Zombies don't count. Reads /proc."""
@@ -125,12 +139,24 @@ class WorkerSet:
         while members := self._members():
             await exits.wait_until_gone(members[0].pid, pidfd_open=self._pidfd_open)
 
+    async def end(self, killed: asyncio.Event) -> list[int]:
+        """Return when nothing is left, which is not waited for once `killed` is set; see `reap`
+        for what is returned. Safe to cancel."""
+        gone = asyncio.ensure_future(self.wait_gone())
+        hurry = asyncio.ensure_future(killed.wait())
+        try:
+            await asyncio.wait((gone, hurry), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            gone.cancel()
+            hurry.cancel()
+        return await self.reap(KILL_TIMEOUT_S)
+
     async def reap(self, timeout_s: float) -> list[int]:
         """Kill what is left, reap the workers, have the guard forget them, close descriptors.
 
         Returns the pids that did not die in time (uninterruptible sleep, another user's), normally
-        none: then nothing remains. Call again to try those again. Every exit is noticed first, so
-        all `on_exit` have been called for workers that died.
+        none: then nothing remains. Call again to try those again. Every worker that died is in
+        `exits` by then.
         """
         self.kill_all()
         try:
@@ -157,18 +183,22 @@ class WorkerSet:
         self,
         on_exit: Callable[[int, WorkerExit], None],
         local_rank: int,
-        pid: int,
         outcome: WorkerExit,
     ) -> None:
-        self._exits[pid] = outcome
-        if len(self._exits) == len(self._pids):
+        self._note(local_rank, outcome)
+        on_exit(local_rank, self.exits[local_rank].exit)
+
+    def _note(self, local_rank: int, outcome: WorkerExit) -> None:
+        now = asyncio.get_running_loop().time()
+        self.exits.note(local_rank, outcome, at=now, wall_time=time.time())
+        if len(self.exits) == len(self._pids):
             self._all_exited.set()
-        on_exit(local_rank, outcome)
 
     def _release(self) -> list[int]:
         """Reap every leader whose session is empty; the pids of all that still live."""
         alive = self._members()
-        stubborn = {member.sid for member in alive} | (self._held - self._exits.keys())
+        living = self._held - {self._pids[local_rank] for local_rank in self.exits}
+        stubborn = {member.sid for member in alive} | living
         for pid in self._held - stubborn:
             # Forgotten first: once reaped, the number may be a stranger's.
             if self._guard is not None:
@@ -177,4 +207,4 @@ class WorkerSet:
         self._held = stubborn
         if not stubborn:
             self._watch.close()
-        return sorted({member.pid for member in alive} | (stubborn - self._exits.keys()))
+        return sorted({member.pid for member in alive} | living)

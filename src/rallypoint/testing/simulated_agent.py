@@ -123,6 +123,8 @@ class SimulatedAgent:
                 self.waits[g.WaitEnded(kind, number)] = self.now_s + length_s
             case g.ReportNow(report):
                 self._report(report)
+            case g.GiveUp():
+                self._report(m.Leave())
             case g.SkipWaits():
                 pass  # nobody waits after the end here
             case g.Finish():

@@ -19,7 +19,7 @@ from rallypoint.agent.environ import WorkerContext
 from rallypoint.agent.job_end import JobEnd
 from rallypoint.agent.workers import RoundWorkers
 from rallypoint.config import AgentConfig, OutputConfig, OutputMode
-from rallypoint.process.exits import WorkerExit
+from rallypoint.core.worker_exits import WorkerExit
 
 
 class LocalElasticAgent(SpecAgent):
@@ -100,10 +100,10 @@ class GroupWorkers(RoundWorkers):
             self.group.state = WorkerState.STOPPED
         super().clear()
 
-    def _exited(self, local_rank: int, outcome: WorkerExit) -> None:
-        super()._exited(local_rank, outcome)
+    def _exited(self, local_rank: int, exit_: WorkerExit) -> None:
+        super()._exited(local_rank, exit_)
         if self.group.state is WorkerState.HEALTHY:
-            if not outcome.succeeded:
+            if not exit_.succeeded:
                 self.group.state = WorkerState.FAILED
-            elif len(self._outcomes) == len(self.pids):
+            elif self._workers.exits.all_succeeded(len(self.pids)):
                 self.group.state = WorkerState.SUCCEEDED

@@ -20,6 +20,7 @@ from rallypoint.core.group_events import (
     GroupEffect,
     GroupEvent,
     ReportNow,
+    SpawnFailed,
     WorkersExited,
     WorkersGone,
 )
@@ -113,6 +114,10 @@ class EventDispatcher:
         match event:
             case WorkersExited(stamp, exits) if newest and stamp.round == newest.number:
                 self._exited(newest, exits, effects, was_stopping)
+            case SpawnFailed(stamp) if newest and stamp.round == newest.number:
+                failed = _failures(effects)
+                exits = tuple(Exit(x.local_rank, x.exit_code, x.signal) for x in failed)
+                self._exited(newest, exits, effects, was_stopping)
             case Ended(_, verdict) if line.verdict is None:
                 line.verdict = verdict
             case WorkersGone(stamp) if newest and stamp.round == newest.number:
@@ -174,7 +179,7 @@ class EventDispatcher:
         self,
         life: RoundLife,
         exits: tuple[Exit, ...],
-        effects: list[GroupEffect],
+        effects: Sequence[GroupEffect],
         was_stopping: bool,
     ) -> None:
         now, workers = time.time(), self._workers
@@ -184,12 +189,7 @@ class EventDispatcher:
                 listener.worker_exited(life, exit_.local_rank)
             if exit_.code == 0 and not was_stopping:
                 self._tell_end(life, exit_.local_rank, "SUCCEEDED")
-        fresh = {
-            failure.local_rank
-            for effect in effects
-            if isinstance(effect, ReportNow) and isinstance(effect.message, Failed)
-            for failure in effect.message.failures
-        }
+        fresh = {failure.local_rank for failure in _failures(effects)}
         if fresh and not workers.failed:
             for listener in self._listeners:
                 listener.workers_failed(life)
@@ -222,3 +222,13 @@ class EventDispatcher:
             life = next(x for x in reversed(self.timeline.rounds) if x.number == phase.round)
             for listener in self._listeners:
                 listener.phase_ended(life, phase)
+
+
+def _failures(effects: Sequence[GroupEffect]) -> list[WorkerFailure]:
+    """Those that are reported to the coordinator now."""
+    return [
+        failure
+        for effect in effects
+        if isinstance(effect, ReportNow) and isinstance(effect.message, Failed)
+        for failure in effect.message.failures
+    ]
