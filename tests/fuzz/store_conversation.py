@@ -13,10 +13,17 @@ from itertools import pairwise
 from rallypoint.errors import ProtocolError
 from rallypoint.store.fast_path import FastPath
 from rallypoint.store.keyvalue import KeyValueMachine
-from rallypoint.wire import c10d
-from rallypoint.wire.c10d import Opcode
+from rallypoint.wire.c10d_fields import (
+    MAX_KEY_BYTES,
+    MAX_KEYS_PER_REQUEST,
+    MAX_REQUEST_BYTES,
+    MAX_VALUE_BYTES,
+    VALIDATE_MAGIC,
+    Opcode,
+)
+from rallypoint.wire.c10d_server import ServerSession
 
-VALIDATE = b"\x00" + struct.pack("<I", c10d.VALIDATE_MAGIC)
+VALIDATE = b"\x00" + struct.pack("<I", VALIDATE_MAGIC)
 # What follows each opcode: k a key, v a value, i an i64, n a u32, * a counted list.
 FIELDS = {
     Opcode.SET: "kv",
@@ -42,9 +49,9 @@ OPCODES = tuple(FIELDS)
 SEES_ALL_KEYS = (Opcode.GETNUMKEYS, Opcode.LIST_KEYS)
 OTHERS_PREFIX = bytes.fromhex("e7a95c03d1886f42")  # no mutation makes this up
 NASTY_NUMBERS = (
-    *(0, 1, 255, c10d.MAX_KEY_BYTES, c10d.MAX_KEY_BYTES + 1),
-    *(c10d.MAX_KEYS_PER_REQUEST, c10d.MAX_KEYS_PER_REQUEST + 1),
-    *(c10d.MAX_VALUE_BYTES, c10d.MAX_VALUE_BYTES + 1, c10d.MAX_REQUEST_BYTES + 1),
+    *(0, 1, 255, MAX_KEY_BYTES, MAX_KEY_BYTES + 1),
+    *(MAX_KEYS_PER_REQUEST, MAX_KEYS_PER_REQUEST + 1),
+    *(MAX_VALUE_BYTES, MAX_VALUE_BYTES + 1, MAX_REQUEST_BYTES + 1),
     *(2**31, 2**32, 2**63 - 1, 2**63, 2**64 - 1),
 )
 SIZES = (0, 1, 1, 2, 3, 5, 8, 13, 100, 1439, 4096, 70_000)
@@ -81,7 +88,7 @@ class Choices:
     def key(self) -> bytes:
         """Mostly one of a few, so that clients meet."""
         which = self.number(8)
-        return self.content()[: c10d.MAX_KEY_BYTES] if which == 7 else b"/key"[:which]
+        return self.content()[:MAX_KEY_BYTES] if which == 7 else b"/key"[:which]
 
     def signed(self) -> int:
         """Mostly small."""
@@ -108,7 +115,7 @@ class Choices:
                 return struct.pack("<I", self.number(65536) << 8)
             case _:
                 content = prefix + self.key() if field == "k" else self.content()
-                content = content[: c10d.MAX_KEY_BYTES] if field == "k" else content
+                content = content[:MAX_KEY_BYTES] if field == "k" else content
                 return struct.pack("<Q", len(content)) + content
 
     def conversation(self, clients: tuple[int, ...], prefix: bytes = b"") -> list[Step]:
@@ -161,7 +168,7 @@ class Store:
     def __init__(self) -> None:
         self._machine = KeyValueMachine()
         self._fast = FastPath(self._machine)
-        self.sessions: dict[int, c10d.ServerSession] = {}
+        self.sessions: dict[int, ServerSession] = {}
         self.received: dict[int, int] = {}
         self.replies: dict[int, bytearray] = {}
         self.closed: dict[int, str] = {}
@@ -173,7 +180,7 @@ class Store:
         if data is None:
             self._close(client, "went away")
             return
-        session = self.sessions.setdefault(client, c10d.ServerSession())
+        session = self.sessions.setdefault(client, ServerSession())
         replies = self.replies.setdefault(client, bytearray())
         self.received[client] = self.received.get(client, 0) + len(data)
         if data and session.is_validated and not session.is_partial:
@@ -287,8 +294,6 @@ def _deliver_mutant(store: Store, piece: bytes) -> None:
         assert buffered_bytes(session) <= received + 64, "more is kept than has come"
 
 
-def buffered_bytes(session: c10d.ServerSession) -> int:
+def buffered_bytes(session: ServerSession) -> int:
     """How much a session keeps of what has come and was not taken yet."""
-    return sum(
-        len(value) for value in vars(session).values() if isinstance(value, bytes | bytearray)
-    )
+    return len(session._data) - session._at + sum(map(len, session._parts))

@@ -10,7 +10,8 @@ from enum import Enum
 
 from rallypoint.errors import ProtocolError
 from rallypoint.store.keyvalue import KeyValueMachine
-from rallypoint.wire import c10d
+from rallypoint.wire import c10d_requests as c10d
+from rallypoint.wire.c10d_server import ServerSession
 
 
 class Act(Enum):
@@ -91,7 +92,7 @@ class ScriptedStore:
             thread.start()
 
     def _serve(self, number: int, connection: socket.socket) -> None:
-        session = c10d.ServerSession()
+        session = ServerSession()
         with connection, suppress(OSError, ProtocolError):
             while data := connection.recv(65536):
                 session.receive(data)

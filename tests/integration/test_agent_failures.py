@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.integration.one_agent import agent, eventually, is_alive
 
-from rallypoint.wire.c10d import VALIDATE_MAGIC
+from rallypoint.wire.c10d_fields import VALIDATE_MAGIC
 
 ROUND = "import os, sys, signal, time; round_ = int(os.environ['RALLYPOINT_ROUND'])\n"
 RANK = "rank = int(os.environ['RANK'])\n"

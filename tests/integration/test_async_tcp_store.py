@@ -12,7 +12,7 @@ from tests.limits import patience
 
 from rallypoint.errors import StoreConnectionError, StoreQueueEmptyError, StoreTimeoutError
 from rallypoint.store import AsyncTCPStore
-from rallypoint.wire import c10d
+from rallypoint.wire import c10d_requests as c10d
 
 LIMIT_S = patience(60.0)
 

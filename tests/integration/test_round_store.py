@@ -28,7 +28,7 @@ from rallypoint.store.refusal_log import LINES_MAX
 from rallypoint.store.round_store import RoundStore
 from rallypoint.store.server import StoreServer
 from rallypoint.store.server_connection import MAX_UNREAD_BYTES
-from rallypoint.wire.c10d import VALIDATE_MAGIC
+from rallypoint.wire.c10d_fields import VALIDATE_MAGIC
 
 # The blocking clients of these tests are threads beside the loop; an agent has none.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")

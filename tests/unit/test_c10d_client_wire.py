@@ -12,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rallypoint.errors import ProtocolError
-from rallypoint.wire import c10d
 from rallypoint.wire import c10d_client as wire
 from rallypoint.wire import c10d_operations as operations
-from rallypoint.wire.c10d_fields import MAX_KEY_BYTES, MAX_KEYS_PER_REQUEST, MAX_VALUE_BYTES
+from rallypoint.wire import c10d_requests as c10d
+from rallypoint.wire.c10d_fields import MAX_KEY_BYTES, MAX_KEYS_PER_REQUEST, MAX_VALUE_BYTES, Opcode
 from rallypoint.wire.c10d_operations import Exchange, MissingError, Operation, Wait
+from rallypoint.wire.c10d_server import ServerSession
 
 
 def u64(number: int) -> bytes:
@@ -54,7 +55,7 @@ REQUESTS: list[tuple[bytes, c10d.Request]] = [
 
 
 def test_every_request_is_what_a_server_reads() -> None:
-    session = c10d.ServerSession()
+    session = ServerSession()
     session.receive(wire.handshake(7))
     assert session.next_request() == c10d.Ping(7)
     for sent, meant in REQUESTS:
@@ -62,7 +63,7 @@ def test_every_request_is_what_a_server_reads() -> None:
         assert session.next_request() == meant
         assert session.next_request() is None
     opcodes = {sent[0] for sent, _ in REQUESTS} | {wire.handshake(0)[0]}
-    assert opcodes == set(c10d.Opcode)
+    assert opcodes == set(Opcode)
 
 
 def read_pieces(read: wire.Read[Any], pieces: Iterable[bytes]) -> tuple[Any, bytes]:

@@ -20,7 +20,7 @@ from tests.fuzz.store_conversation import (
     check_stream,
 )
 
-from rallypoint.wire.c10d import Opcode
+from rallypoint.wire.c10d_fields import Opcode
 
 CASES = 2000
 many = settings(

@@ -9,13 +9,16 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.fuzz.store_conversation import buffered_bytes
 
 from rallypoint.errors import ProtocolError
-from rallypoint.wire import c10d
-from rallypoint.wire.c10d import Opcode
+from rallypoint.wire import c10d_requests as c10d
+from rallypoint.wire import c10d_server
+from rallypoint.wire.c10d_fields import VALIDATE_MAGIC, Opcode
+from rallypoint.wire.c10d_server import ServerSession
 from rallypoint.wire.preamble import Preamble, classify
 
-VALIDATE = b"\x00" + struct.pack("<I", c10d.VALIDATE_MAGIC)
+VALIDATE = b"\x00" + struct.pack("<I", VALIDATE_MAGIC)
 
 
 def u64(number: int) -> bytes:
@@ -63,7 +66,7 @@ def encode(request: c10d.Request) -> bytes:
 
 
 def parse(pieces: Iterable[bytes]) -> tuple[list[c10d.Request], str | None]:
-    session = c10d.ServerSession()
+    session = ServerSession()
     requests: list[c10d.Request] = []
     try:
         for piece in pieces:
@@ -127,11 +130,11 @@ def test_an_incomplete_request_is_not_seen_and_its_bytes_are_parsed_once() -> No
     each piece started anew. The bound is on work, not on time: no byte may be looked at twice."""
     pairs = tuple((b"key-%d" % i, b"v") for i in range(20_000))
     stream = VALIDATE + encode(c10d.MultiSet(pairs))
-    session = c10d.ServerSession()
+    session = ServerSession()
     for i in range(0, len(stream) - 100, 100):
         session.receive(stream[i : i + 100])
         assert session.next_request() is None
-        assert len(session._buffer or b"") <= 200  # what was parsed is gone
+        assert buffered_bytes(session) <= 200  # what was parsed is gone
         assert session.is_partial
     session.receive(stream[i + 100 :])
     assert session.next_request() == c10d.MultiSet(pairs)
@@ -164,7 +167,7 @@ def test_the_limits_themselves_are_allowed() -> None:
 
 
 def test_a_request_is_limited_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(c10d, "MAX_REQUEST_BYTES", 1000)
+    monkeypatch.setattr(c10d_server, "MAX_REQUEST_BYTES", 1000)
     small: c10d.Request = c10d.Set(b"k", b"v" * 900)
     assert parse([VALIDATE + encode(small) * 3]) == ([small] * 3, None)
     large = c10d.MultiSet(((b"a", b"v" * 600), (b"b", b"v" * 600)))

@@ -13,8 +13,15 @@ import pytest
 
 from rallypoint.store.fast_path import FastPath
 from rallypoint.store.keyvalue import KeyValueMachine
-from rallypoint.wire import c10d, c10d_client
-from rallypoint.wire.c10d_fields import MAX_KEY_BYTES, encode_i64, encode_string
+from rallypoint.wire import c10d_client
+from rallypoint.wire import c10d_requests as c10d
+from rallypoint.wire.c10d_fields import (
+    MAX_KEY_BYTES,
+    READY,
+    STOP_WAITING,
+    encode_i64,
+    encode_string,
+)
 
 ME, OTHER = 1, 2
 SET = c10d_client.set_value(b"new", b"v" * 64)
@@ -43,8 +50,8 @@ def machine() -> KeyValueMachine:
         (c10d_client.add(b"missing", 5), encode_i64(5)),
         (c10d_client.compare_set(b"text", b"abc", b"d"), encode_string(b"d")),
         (c10d_client.compare_set(b"text", b"x", b"d"), encode_string(b"abc")),
-        (c10d_client.check([b"text"]), c10d.READY),
-        (c10d_client.wait([b"text"]), c10d.STOP_WAITING),
+        (c10d_client.check([b"text"]), READY),
+        (c10d_client.wait([b"text"]), STOP_WAITING),
     ],
 )
 def test_what_is_common_is_served(request_: bytes, answer: bytes) -> None:

@@ -23,8 +23,18 @@ from typing import Any
 from msgspec import Struct
 
 from rallypoint.errors import ProtocolError
-from rallypoint.wire import c10d
-from rallypoint.wire.c10d_fields import I64, U64
+from rallypoint.wire import c10d_requests as c10d
+from rallypoint.wire.c10d_fields import (
+    I64,
+    NOT_READY,
+    READY,
+    STOP_WAITING,
+    U64,
+    WAIT_CANCELED,
+    encode_i64,
+    encode_ping,
+    encode_string,
+)
 
 ClientId = int
 Replies = list[tuple[ClientId, bytes]]
@@ -82,7 +92,7 @@ class KeyValueMachine:
             c10d.DeleteKey: self._delete,
             c10d.CountKeys: self._count,
             c10d.ListKeys: self._list,
-            c10d.Ping: lambda client, request: [(client, c10d.encode_ping(request.nonce))],
+            c10d.Ping: lambda client, request: [(client, encode_ping(request.nonce))],
             c10d.QueuePush: self._push,
             c10d.QueuePop: self._pop,
             c10d.QueueLength: self._length,
@@ -188,20 +198,20 @@ class KeyValueMachine:
 
     def _check(self, client: ClientId, request: c10d.Check) -> Replies:
         ready = all(map(self._is_present, request.keys))
-        return [(client, c10d.READY if ready else c10d.NOT_READY)]
+        return [(client, READY if ready else NOT_READY)]
 
     def _count(self, client: ClientId, request: c10d.CountKeys) -> Replies:
-        return [(client, c10d.encode_i64(len(self.values)))]
+        return [(client, encode_i64(len(self.values)))]
 
     def _list(self, client: ClientId, request: c10d.ListKeys) -> Replies:
         keys = tuple(self.values)
-        return [(client, c10d.encode_i64(len(keys)) + b"".join(map(c10d.encode_string, keys)))]
+        return [(client, encode_i64(len(keys)) + b"".join(map(encode_string, keys)))]
 
     def _delete(self, client: ClientId, request: c10d.DeleteKey) -> Replies:
         value = self.values.pop(request.key, None)
         if value is not None:
             self.stored_bytes -= len(request.key) + len(value) + ENTRY_BYTES
-        return [(client, c10d.encode_i64(value is not None))]
+        return [(client, encode_i64(value is not None))]
 
     def _append(self, client: ClientId, request: c10d.Append) -> Replies:
         # A key that is appended to becomes a bytearray, so that n appends cost O(n).
@@ -222,9 +232,9 @@ class KeyValueMachine:
         key, desired = request.key, request.desired
         current = self.values.get(key)
         if current is None and request.expected:
-            return [(client, c10d.encode_string(request.expected))]
+            return [(client, encode_string(request.expected))]
         if current is not None and current != request.expected:
-            return [(client, c10d.encode_string(current))]
+            return [(client, encode_string(current))]
         self.put(key, desired)
         answer = (client, _pack_size(len(desired)) + desired)
         return [answer, *self._wake_all(key)] if key in self.waiting_for_key else [answer]
@@ -264,7 +274,7 @@ class KeyValueMachine:
             self._unreserve(client)
         free = self._free_items(key)
         if not free:
-            return [(client, c10d.encode_i64(0))]
+            return [(client, encode_i64(0))]
         queue = self._queues[key]
         value = queue.popleft()
         self.stored_bytes -= len(key) + len(value) + ENTRY_BYTES
@@ -273,7 +283,7 @@ class KeyValueMachine:
         return [(client, I64.pack(free) + _pack_size(len(value)) + value)]
 
     def _length(self, client: ClientId, request: c10d.QueueLength) -> Replies:
-        return [(client, c10d.encode_i64(self._free_items(request.key)))]
+        return [(client, encode_i64(self._free_items(request.key)))]
 
     def _reserve(self, client: ClientId, key: bytes) -> None:
         self.reserved[client] = key
@@ -299,7 +309,7 @@ class KeyValueMachine:
             assert isinstance(wait, _KeysWait)
             _remove(self.waiting_for_key, key, client)
             if self._has_seen(client, key):
-                replies.append((client, c10d.STOP_WAITING))
+                replies.append((client, STOP_WAITING))
                 if wait.is_single:
                     self._reserve(client, key)
                     break
@@ -309,7 +319,7 @@ class KeyValueMachine:
 
     def _cancel(self, client: ClientId, request: c10d.CancelWait) -> Replies:
         self._end_wait(client)
-        return [(client, c10d.WAIT_CANCELED)]
+        return [(client, WAIT_CANCELED)]
 
     def _wait(self, client: ClientId, request: c10d.Wait) -> Replies:
         keys = request.keys
@@ -317,15 +327,15 @@ class KeyValueMachine:
         if len(keys) == 1:
             key = keys[0]
             if key in self.values:
-                return [(client, c10d.STOP_WAITING)]
+                return [(client, STOP_WAITING)]
             if key in self._queues and self._free_items(key) > 0:
                 self._reserve(client, key)
-                return [(client, c10d.STOP_WAITING)]
+                return [(client, STOP_WAITING)]
             missing = {key}
         else:
             missing = {key for key in keys if not self._is_present(key)}
             if not missing:
-                return [(client, c10d.STOP_WAITING)]
+                return [(client, STOP_WAITING)]
         self.waits[client] = _KeysWait(missing, len(set(keys)) == 1)
         for key in missing:
             self.waiting_for_key.setdefault(key, {})[client] = None
@@ -350,12 +360,12 @@ class KeyValueMachine:
                 released.append(other)
         for other in released:
             self._end_wait(other)
-        answers: Replies = [(who, c10d.STOP_WAITING) for who in (client, *released)]
+        answers: Replies = [(who, STOP_WAITING) for who in (client, *released)]
         return answers + self._wake_all(key)
 
     def _wake_all(self, key: bytes) -> Replies:
         return [
-            (client, c10d.STOP_WAITING)
+            (client, STOP_WAITING)
             for client in self.waiting_for_key.pop(key, ())
             if self._has_seen(client, key)
         ]

@@ -25,7 +25,7 @@ from rallypoint.store.peer_owner import SocketName, identify_peer
 from rallypoint.store.refusal_log import WINDOW_S, RefusalLog
 from rallypoint.store.server_connection import BufferedConnection, ServerConnection
 from rallypoint.store.silence import SilenceWatch
-from rallypoint.wire import c10d
+from rallypoint.wire import c10d_requests as c10d
 from rallypoint.wire.enrolment import NONCE_BYTES, PREAMBLE_MAX_BYTES, StoreEnrolment
 
 _READ_BYTES = 1 << 18

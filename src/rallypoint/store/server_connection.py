@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 from rallypoint.errors import ProtocolError
 from rallypoint.store.access import Peer
-from rallypoint.wire import c10d
+from rallypoint.wire.c10d_server import ServerSession
 from rallypoint.wire.enrolment import MAGIC, EnrolmentRefusedError, StoreEnrolment
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class ServerConnection(asyncio.Protocol):
         self._is_expected = False  # whether more must come before long
         self._is_between = False  # requests: all that came has been served
         self._early = b""  # came before the connection was admitted
-        self._session: c10d.ServerSession | StoreEnrolment | None = None
+        self._session: ServerSession | StoreEnrolment | None = None
 
     # asyncio calls these
 
@@ -77,7 +77,7 @@ class ServerConnection(asyncio.Protocol):
             if not data:
                 return
             self._is_between = False
-        if type(self._session) is c10d.ServerSession:
+        if type(self._session) is ServerSession:
             self._session.receive(data)
             self._serve(self._session)
         elif not self._transport.is_closing():
@@ -89,7 +89,7 @@ class ServerConnection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._is_writable = True
-        if isinstance(self._session, c10d.ServerSession) and not self._transport.is_closing():
+        if isinstance(self._session, ServerSession) and not self._transport.is_closing():
             self._serve(self._session)
 
     # The server calls these
@@ -113,7 +113,7 @@ class ServerConnection(asyncio.Protocol):
         self._transport.abort()
 
     def drop_silent(self, after_s: float) -> None:
-        if isinstance(self._session, c10d.ServerSession) and self._session.is_validated:
+        if isinstance(self._session, ServerSession) and self._session.is_validated:
             said = "the rest of a request did not come"
         else:
             said = "no c10d client and no node has said hello"
@@ -139,14 +139,14 @@ class ServerConnection(asyncio.Protocol):
             self._session = session = self._server.begin_enrolment(self._peer)
             self._enrol(session, self._early)
         elif self._is_admitted:
-            self._session = c10d.ServerSession()
+            self._session = ServerSession()
             self.data_received(self._early)
         else:  # nothing is parsed for a stranger
             self._read(False)
             return
         self._early = b""
 
-    def _serve(self, session: c10d.ServerSession) -> None:
+    def _serve(self, session: ServerSession) -> None:
         apply, next_request, own = self._server.apply, session.next_request, self.id
         answers: list[bytes] = []
         size = 0
@@ -177,7 +177,7 @@ class ServerConnection(asyncio.Protocol):
             self._is_expected = False
             self._server.unexpect(own)
 
-    def _note_partial(self, session: c10d.ServerSession) -> None:
+    def _note_partial(self, session: ServerSession) -> None:
         if not self._is_reading:
             self._read(True)
         if session.is_partial:

@@ -57,3 +57,8 @@ def encode_string(value: bytes | bytearray) -> bytes:
 def encode_i64(number: int) -> bytes:
     """A counter or a result; the number is within 64 bits, signed."""
     return I64.pack(number)
+
+
+def encode_ping(nonce: int) -> bytes:
+    """The reply to a PING."""
+    return U32.pack(nonce)
