@@ -7,9 +7,8 @@ import socket
 import sys
 
 from rallypoint.store.access import EVERYBODY, AccessGate
-from rallypoint.store.event_loop import new_event_loop
-from rallypoint.store.limits import raise_descriptor_limit
 from rallypoint.store.server import StoreServer
+from rallypoint.store.server_process import new_event_loop, raise_descriptor_limit
 
 
 async def serve() -> None:

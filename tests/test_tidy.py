@@ -100,7 +100,10 @@ SIDEWAYS: dict[tuple[str, str], str] = {
     ("rendezvous/meeting.py", "coordinator"): "finding the coordinator may mean becoming its host",
 }
 OPTIONAL_CLIENTS: dict[tuple[str, str], str] = {
-    ("store/event_loop.py", "uvloop"): "a faster loop for a store's process, where it is installed",
+    (
+        "store/server_process.py",
+        "uvloop",
+    ): "a faster loop, where it is installed",
 }
 WALL_CLOCK_READERS: dict[str, str] = {
     "agent/telemetry/dispatcher.py": "dates the ends of workers for whoever reads of them",

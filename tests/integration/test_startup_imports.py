@@ -39,7 +39,7 @@ LATE = {
     "rallypoint.process.prepared.handle",
     "rallypoint.store.fast_path",
     "rallypoint.store.keyvalue",
-    "rallypoint.store.round_process",
+    "rallypoint.store.server_process",
     "rallypoint.store.server",
     "rallypoint.store.server_connection",
     "rallypoint.testing",

@@ -35,7 +35,7 @@ LOOKUPS = (
 OURS = """
 import asyncio, os, socket, sys
 from rallypoint.store.access import AccessGate
-from rallypoint.store.event_loop import new_event_loop
+from rallypoint.store.server_process import new_event_loop
 from rallypoint.store.server import StoreServer
 
 async def main():

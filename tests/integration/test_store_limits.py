@@ -23,9 +23,8 @@ from tests.integration.test_round_store import (
 )
 
 from rallypoint.store.access import AccessGate
-from rallypoint.store.event_loop import new_event_loop
-from rallypoint.store.limits import StoreLimits
-from rallypoint.store.server import StoreServer
+from rallypoint.store.server import StoreLimits, StoreServer
+from rallypoint.store.server_process import new_event_loop
 
 SHORT_S = 0.5
 STRANGERS = 2000

@@ -25,8 +25,8 @@ from tests.limits import patience
 
 from rallypoint.core.model import SharedSettings
 from rallypoint.store.access import AccessGate
-from rallypoint.store.event_loop import new_event_loop
 from rallypoint.store.server import StoreServer
+from rallypoint.store.server_process import new_event_loop
 from rallypoint.wire.handshake import ClientHandshake
 
 STRANGERS = 400

@@ -24,15 +24,14 @@ from rallypoint.errors import UsageError
 from rallypoint.observe.faults import Faults
 from rallypoint.rendezvous.endpoint import NotYet, resolve
 from rallypoint.store.access import EVERYBODY, AccessGate, AccessPolicy, Who
-from rallypoint.store.event_loop import new_event_loop
-from rallypoint.store.limits import (
+from rallypoint.store.server import StoreLimits, StoreServer
+from rallypoint.store.server_process import (
     OWN_DESCRIPTORS,
-    StoreLimits,
     connections_within,
+    new_event_loop,
     of_open_files,
     raise_descriptor_limit,
 )
-from rallypoint.store.server import StoreServer
 from rallypoint.wire.address import Address
 
 SIGNALLED = 128

@@ -25,7 +25,7 @@ from rallypoint.rendezvous.backend import (
     WakingBackend,
 )
 from rallypoint.rendezvous.threads import outcome_of, settle
-from rallypoint.store.jitter import uniform
+from rallypoint.store.backoff import uniform
 
 T = TypeVar("T")
 _Call = tuple[Callable[[], Any], "asyncio.Future[Any]"]

@@ -35,8 +35,8 @@ from rallypoint.rendezvous.backend import RendezvousBackend, Token
 from rallypoint.rendezvous.dynamic import DynamicRendezvousHandler, create_handler
 from rallypoint.rendezvous.endpoint_text import parse_rendezvous_endpoint
 from rallypoint.rendezvous.parameters import RendezvousParameters
+from rallypoint.store.backoff import uniform
 from rallypoint.store.file_store import FileStore
-from rallypoint.store.jitter import uniform
 from rallypoint.store.store import Store
 from rallypoint.store.tcp_store import TCPStore
 

@@ -270,7 +270,7 @@ class CoordinatorSession:
         return Search(now, lease_end, lease_s, self._reconnect_timeout_s)
 
     async def _redial(self, search: Search) -> ClientConnection | None:
-        from rallypoint.store.jitter import uniform
+        from rallypoint.store.backoff import uniform
 
         pause_s = FIRST_RETRY_S
         while not self._closed:

@@ -28,7 +28,7 @@ from rallypoint.core.shared_round import SharedState
 from rallypoint.errors import RendezvousConnectionError, RendezvousError, RendezvousStateError
 from rallypoint.rendezvous.backend_thread import BackendThread, silence_error
 from rallypoint.rendezvous.shared_value import FIRST_BACKOFF_S, Change, SharedValue
-from rallypoint.store.jitter import uniform
+from rallypoint.store.backoff import uniform
 
 LEAVE_TIMEOUT_S = 5.0
 """How long saying farewell may take after a timeout, unless that was shorter."""

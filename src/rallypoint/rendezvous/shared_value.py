@@ -21,7 +21,7 @@ from rallypoint.core.shared_round import SharedState
 from rallypoint.errors import RendezvousConnectionError
 from rallypoint.rendezvous.backend import Token
 from rallypoint.rendezvous.backend_thread import BackendThread
-from rallypoint.store.jitter import uniform
+from rallypoint.store.backoff import uniform
 
 FIRST_BACKOFF_S = 0.005
 LONGEST_BACKOFF_S = 1.0

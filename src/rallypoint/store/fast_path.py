@@ -5,7 +5,7 @@ SETs: they have no answer that anybody would wait for. For such a one, making a 
 of replies of it takes longer than serving it. So what is common is looked for here, in the bytes as
 they came, and carried out on the machine's own values.
 
-There is one more path, which serves everything: `c10d_server.ServerSession` and `KeyValueMachine.apply`.
+There is one more path, which serves everything: `ServerSession` and `KeyValueMachine.apply`.
 Whatever is rare is left to it, untouched: what is not whole, breaks a limit or a rule, waits or
 wakes somebody, or has to do with a queue. So a doubt costs time and nothing else, and a client can
 never tell which of the two has served it.

@@ -12,18 +12,21 @@ import fcntl
 import os
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from time import monotonic, sleep
+from typing import TypeVar
 from weakref import WeakSet
 
 from rallypoint.errors import StoreConnectionError, StoreError, StoreTimeoutError
 from rallypoint.files import open_named
+from rallypoint.store.backoff import growing_pauses
 from rallypoint.store.file_records import CLEANUP, REFCOUNT, Replay, Tail, encode
-from rallypoint.store.polling import growing_pauses
 from rallypoint.store.private_file import check_private
 
+LEAST_LOCK_WAIT_S = 1.0
 _LAST_LOCK_WAIT_S = 5.0
+_FIRST_PAUSE_S, _LAST_PAUSE_S = 0.001, 0.05
 _MODE, _PRIVATE_MODE = 0o644, 0o600
 _NOT_OURS = (errno.ELOOP, errno.EACCES, errno.EPERM)
 """A link, or somebody else's file: what is refused is told better than by the system."""
@@ -37,6 +40,7 @@ _FIXES = {
 }
 
 FileId = tuple[int, int]
+T = TypeVar("T")
 
 
 class FileLog:
@@ -318,3 +322,21 @@ def _begin_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_begin_in_child)
+
+
+def poll(look: Callable[[float], T | None], wait_s: float) -> T | None:
+    """What `look` returns within `wait_s` that is not None; it is asked once at least. Blocks.
+
+    `look` is told how many seconds it may wait for a lock, and raises StoreTimeoutError if it did
+    not get it, which is passed on if that was so from the first.
+    """
+    pauses = growing_pauses(_FIRST_PAUSE_S, _LAST_PAUSE_S)
+    deadline = monotonic() + wait_s
+    found = look(wait_s if wait_s > 0 else LEAST_LOCK_WAIT_S)
+    while found is None and (left_s := deadline - monotonic()) > 0:
+        sleep(min(next(pauses), left_s))
+        try:
+            found = look(max(0.0, deadline - monotonic()))
+        except StoreTimeoutError:
+            return None
+    return found

@@ -16,7 +16,7 @@ from typing import Self, TypeVar
 from weakref import finalize
 
 from rallypoint.errors import StoreError, StoreQueueEmptyError, StoreTimeoutError
-from rallypoint.store.file_log import Appending, FileLog
+from rallypoint.store.file_log import LEAST_LOCK_WAIT_S, Appending, FileLog, poll
 from rallypoint.store.file_records import (
     Replay,
     encode,
@@ -25,7 +25,6 @@ from rallypoint.store.file_records import (
     encode_pop,
     encode_push,
 )
-from rallypoint.store.polling import LEAST_LOCK_WAIT_S, poll
 from rallypoint.store.store import (
     DEFAULT_TIMEOUT,
     Store,

@@ -208,7 +208,7 @@ class RoundStore:
         say, fast = self._say, self._fast
 
         def serve() -> None:
-            from rallypoint.store.round_process import serve_round
+            from rallypoint.store.server_process import serve_round
 
             serve_round(listener, theirs, key, policy=policy, say=say, fast=fast)
 

@@ -20,11 +20,9 @@ from rallypoint.store.accept_loop import AcceptLoop
 from rallypoint.store.access import AccessGate, Admission, Peer, Refusal
 from rallypoint.store.fast_path import FastPath
 from rallypoint.store.keyvalue import KeyValueMachine, Replies
-from rallypoint.store.limits import StoreLimits
 from rallypoint.store.peer_owner import SocketName, identify_peer
 from rallypoint.store.refusal_log import WINDOW_S, RefusalLog
 from rallypoint.store.server_connection import BufferedConnection, ServerConnection
-from rallypoint.store.silence import SilenceWatch
 from rallypoint.wire import c10d_requests as c10d
 from rallypoint.wire.enrolment import NONCE_BYTES, PREAMBLE_MAX_BYTES, StoreEnrolment
 
@@ -34,6 +32,60 @@ _BACKLOG = 65_535  # the kernel takes net.core.somaxconn where that is less
 
 Say = Callable[[str], None]
 Identify = Callable[[SocketName, SocketName, int], Peer]
+
+
+HANDSHAKE_S = 10.0
+
+
+class StoreLimits(Struct, frozen=True, kw_only=True):
+    """What the clients of a store may make it hold, and how long they may leave it waiting.
+
+    A limit of None is none. A client that breaks one is closed, with a line that names it.
+    """
+
+    max_connections: int | None = None
+    more_connections_by: str = "give a higher --max-connections"
+    """How a person raises a limit of connections that is too low."""
+    max_bytes: int | None = None
+    """Of keys, values and queued items (`KeyValueMachine`)."""
+    handshake_s: float = HANDSHAKE_S
+    """From connecting to a complete VALIDATE, and between two pieces of one request. A client that
+    waits for a key, or sends nothing between two requests, may do so for ever."""
+
+
+class IdleTimeouts:
+    """Clients that must send more before long. Pure: the time is an argument.
+
+    All deadlines are equally far away when they are set, so a dict keeps them in order.
+    """
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._deadlines: dict[int, float] = {}
+
+    def expect(self, id_: int, now_s: float) -> None:
+        """This one must send more until `timeout_s` from now; each call sets the deadline anew."""
+        self._deadlines.pop(id_, None)
+        self._deadlines[id_] = now_s + self._timeout_s
+
+    def forget(self, id_: int) -> None:
+        """It has sent all, or is gone."""
+        self._deadlines.pop(id_, None)
+
+    def expire(self, now_s: float) -> list[int]:
+        """Those whose time is over; they are forgotten."""
+        expired = []
+        for id_, deadline_s in self._deadlines.items():
+            if deadline_s > now_s:
+                break
+            expired.append(id_)
+        for id_ in expired:
+            del self._deadlines[id_]
+        return expired
+
+    def next_deadline_s(self) -> float | None:
+        """When to call `expire`; None while nothing is expected from anybody."""
+        return next(iter(self._deadlines.values()), None)
 
 
 class StoreStats(Struct, frozen=True):
@@ -69,11 +121,11 @@ class StoreServer:
         self._machine = machine or KeyValueMachine(limits.max_bytes)
         self.serve_fast = FastPath(self._machine).serve
         """Serves a client what is common, if nothing of it is being served otherwise."""
-        self._silence = SilenceWatch(limits.handshake_s)
+        self._idle = IdleTimeouts(limits.handshake_s)
         self._connections: dict[int, ServerConnection] = {}
         self._next_id = 0
         self._expiry: asyncio.TimerHandle | None = None
-        self._silence_end: asyncio.TimerHandle | None = None
+        self._idle_end: asyncio.TimerHandle | None = None
         self._adopting: set[asyncio.Task[object]] = set()
         self._listening: list[asyncio.Server | AcceptLoop] = []
         self._listeners: list[socket.socket] = []
@@ -130,7 +182,7 @@ class StoreServer:
         """Drops every client and stops listening."""
         for listening in (*self._listening, *self._listeners):
             listening.close()
-        for timer in (self._expiry, self._silence_end):
+        for timer in (self._expiry, self._idle_end):
             if timer is not None:
                 timer.cancel()
         self._tell_left_out()
@@ -189,7 +241,7 @@ class StoreServer:
     def left(self, client: int) -> None:
         if self._connections.pop(client, None) is not None:
             self._gate.leave(client)
-            self._silence.forget(client)
+            self._idle.forget(client)
             self.send(self._machine.drop(client))
 
     @property
@@ -204,12 +256,12 @@ class StoreServer:
 
     def expect(self, client: int) -> None:
         """More must come from this one before long."""
-        self._silence.expect(client, self._loop.time())
-        self._watch_silent()
+        self._idle.expect(client, self._loop.time())
+        self._watch_idle()
 
     def unexpect(self, client: int) -> None:
         """It has said all that it began to say."""
-        self._silence.forget(client)
+        self._idle.forget(client)
 
     def broke_protocol(self, peer: Peer, error: ProtocolError) -> None:
         self._complain(Refusal(peer, str(error)))
@@ -235,16 +287,16 @@ class StoreServer:
             self._connections[client].abort()
         self._watch_held()
 
-    def _watch_silent(self) -> None:
-        deadline_s = self._silence.next_deadline_s()
-        if self._silence_end is None and deadline_s is not None:
-            self._silence_end = self._loop.call_at(deadline_s, self._drop_silent)
+    def _watch_idle(self) -> None:
+        deadline_s = self._idle.next_deadline_s()
+        if self._idle_end is None and deadline_s is not None:
+            self._idle_end = self._loop.call_at(deadline_s, self._drop_idle)
 
-    def _drop_silent(self) -> None:
-        self._silence_end = None
-        for client in self._silence.expire(self._loop.time()):
+    def _drop_idle(self) -> None:
+        self._idle_end = None
+        for client in self._idle.expire(self._loop.time()):
             self._connections[client].drop_silent(self._limits.handshake_s)
-        self._watch_silent()
+        self._watch_idle()
 
     def _complain(self, refusal: Refusal) -> None:
         if self._refusals.is_told((refusal.peer.address, refusal.reason), self._loop.time()):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from rallypoint.errors import StoreConnectionError
-from rallypoint.store.jitter import uniform
+from rallypoint.store.backoff import uniform
 from rallypoint.wire.c10d_operations import Exchange, Wait
 
 MIN_REPLY_S = 5.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from rallypoint.store.jitter import uniform
+from rallypoint.store.backoff import uniform
 
 
 def test_pauses_take_nothing_from_the_programs_sequence() -> None:

@@ -1,0 +1,21 @@
+"""Pauses between attempts: random parts, so that clients do not move in step, and growing ones.
+
+Not from the sequence of `random`, which belongs to the program: a training run that has seeded it
+must draw the same numbers with this library and without, and forked processes must differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from random import SystemRandom
+
+uniform = SystemRandom().uniform
+"""A number between the two that are given."""
+
+
+def growing_pauses(first_s: float, last_s: float) -> Iterator[float]:
+    """How long to pause between two looks, the first time, the second, and so on for ever."""
+    pause_s = first_s
+    while True:
+        yield pause_s
+        pause_s = min(1.5 * pause_s, last_s)

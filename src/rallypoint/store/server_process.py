@@ -1,0 +1,129 @@
+"""A process that does nothing but serve a store: its event loop, its limits, and one round's store.
+
+The loop is uvloop's where it is installed, else asyncio's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import resource
+import socket
+from collections.abc import Callable
+
+from rallypoint.observe.faults import Faults
+from rallypoint.store.access import AccessGate, AccessPolicy
+from rallypoint.store.server import Say, StoreLimits, StoreServer
+
+OWN_DESCRIPTORS = 64
+"""What a store's process opens besides its connections, with room to spare."""
+_DESCRIPTORS_CAP = 1 << 20
+_KEPT_BYTES = 4 << 20
+
+
+def new_event_loop(*, fast: bool = True) -> asyncio.AbstractEventLoop:
+    """A new loop; `fast=False` never takes uvloop's. The extra `rallypoint[fast]` installs it.
+
+    Only for processes that do nothing but serve: importing uvloop takes 35 ms, and up to 8 MiB of
+    freed memory are kept from then on.
+    """
+    _keep_freed_memory()
+    if fast:
+        try:
+            import uvloop
+        except ImportError:
+            pass
+        else:
+            return uvloop.new_event_loop()
+    return asyncio.new_event_loop()
+
+
+def _keep_freed_memory() -> None:
+    """Values of 64 KiB come and go, and a page fault for every 4 KiB costs more than serving them.
+
+    glibc's malloc gives back what it has freed when that is twice as much as the largest block that
+    was ever freed and had been mapped for itself (mallopt(3), M_MMAP_THRESHOLD): so one is freed
+    here. It is never written to, so it takes no memory; another malloc does nothing of that kind.
+    """
+    bytearray(_KEPT_BYTES)
+
+
+def raise_descriptor_limit() -> int:
+    """Allows this process as many descriptors as the hard limit permits; how many it has then."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _DESCRIPTORS_CAP if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS_CAP)
+    if soft == resource.RLIM_INFINITY:
+        return _DESCRIPTORS_CAP
+    if soft >= most:
+        return soft
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    except (OSError, ValueError):
+        return soft
+    return most
+
+
+def of_open_files(*, whose: str) -> str:
+    """What to do about a number of connections that follows from `raise_descriptor_limit`."""
+    return f"raise the hard limit of open files (ulimit -Hn) {whose}"
+
+
+def connections_within(descriptors: int) -> int:
+    """How many connections a process with that many descriptors can hold, 1 at the least."""
+    return max(1, descriptors - OWN_DESCRIPTORS)
+
+
+def serve_round(
+    listener: socket.socket | None,
+    channel: socket.socket,
+    key: bytes,
+    *,
+    policy: AccessPolicy,
+    say: Say,
+    fast: bool = True,
+) -> None:
+    """Serves until killed, or until the agent's end of `channel` is closed.
+
+    Connections come from `listener`, which this process shares with the agent, or over `channel`.
+    It is forked from a running agent: everything of the agent's is still in memory, but its
+    descriptors are closed, and their numbers will be used again. So none of its objects may be
+    finalised here.
+    """
+    gc.freeze()
+    limits = StoreLimits(
+        max_connections=connections_within(raise_descriptor_limit()),
+        more_connections_by=of_open_files(whose="where this node's agent is started"),
+    )
+    loop = new_event_loop(fast=fast)
+    loop.set_exception_handler(Faults(say).of_loop)
+
+    def make_server() -> StoreServer:
+        return StoreServer(AccessGate(policy), key, say, limits=limits)
+
+    listening = loop.create_task(_listen(loop, listener, channel, make_server))
+    loop.run_forever()
+    del listening
+
+
+async def _listen(
+    loop: asyncio.AbstractEventLoop,
+    listener: socket.socket | None,
+    channel: socket.socket,
+    make_server: Callable[[], StoreServer],
+) -> None:
+    server = make_server()
+
+    def receive_connection() -> None:
+        try:
+            data, descriptors, _, _ = socket.recv_fds(channel, 1, 1)
+        except BlockingIOError:
+            return
+        if not data:
+            loop.stop()
+        for descriptor in descriptors:
+            server.adopt(socket.socket(fileno=descriptor))
+
+    channel.setblocking(False)
+    loop.add_reader(channel, receive_connection)
+    if listener is not None:
+        await server.listen(listener)
