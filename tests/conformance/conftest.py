@@ -32,7 +32,10 @@ def servers() -> Iterator[OurServers]:
 
 @pytest.fixture
 def pair(
-    subject: Subject, servers: OurServers, request: pytest.FixtureRequest, tmp_path: Path
+    subject: Subject,
+    servers: OurServers,
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Pair]:
     case = request.node.callspec.id.removeprefix(f"{subject}-")
     wrong = what_is_wrong(subject, request.node.originalname, case)
@@ -40,5 +43,7 @@ def pair(
         pytest.skip(wrong.reason)
     if wrong is not None:
         request.node.add_marker(pytest.mark.xfail(reason=wrong.reason, strict=True))
-    with opened(subject, servers, tmp_path) as stores:
+    # Most stores need no folder, and making one takes longer than most of these tests.
+    folder = tmp_path_factory.mktemp("store") if subject.kind == "file" else Path()
+    with opened(subject, servers, folder) as stores:
         yield stores

@@ -26,6 +26,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -33,6 +34,8 @@ from typing import Any, TypeVar
 from tests.limits import patience
 
 LIMIT_S = 60.0
+LAZINESS = 3
+"""How many times as long as a condition takes to find out it is left alone."""
 MARK = "RALLYPOINT_TEST_CLUSTER"
 Option = str | float | bool | None
 
@@ -66,11 +69,12 @@ _T = TypeVar("_T")
 
 def wait_until(condition: Callable[[], _T], what: str, limit_s: float = LIMIT_S) -> _T:
     """The first true answer of `condition`; AssertionError when none came."""
-    began_at = time.monotonic()
+    began_at = asked_at = time.monotonic()
     while not (found := condition()):
-        waited_s = time.monotonic() - began_at
-        assert waited_s < patience(limit_s), f"waited {waited_s:.0f} s in vain for {what}"
-        time.sleep(0.01)
+        now = time.monotonic()
+        assert now - began_at < patience(limit_s), f"waited {now - began_at:.0f} s for {what}"
+        time.sleep(max(0.01, LAZINESS * (now - asked_at)))
+        asked_at = time.monotonic()
     return found
 
 
@@ -158,7 +162,7 @@ class AgentProcess:
 
     @property
     def events(self) -> list[Event]:
-        records = [json.loads(line) for line in self.stderr_lines if line.startswith('{"')]
+        records = [parsed(line) for line in self.stderr_lines if line.startswith('{"')]
         return [
             Event(r["event"], r.get("message", ""), r.get("node", ""), r.get("round"), r)
             for r in records
@@ -179,7 +183,7 @@ class AgentProcess:
         return "\n".join(event.message for event in self.events)
 
     def workers(self, round: int | None = None) -> list[Worker]:
-        told = [json.loads(line) for line in self.stdout_lines if line.startswith('{"pid"')]
+        told = [parsed(line) for line in self.stdout_lines if line.startswith('{"pid"')]
         found = [Worker(t["pid"], t["env"]) for t in told]
         return [worker for worker in found if round in (None, worker.round)]
 
@@ -230,6 +234,13 @@ class AgentProcess:
 
     def resume(self) -> None:
         self.signal(signal.SIGCONT)
+
+
+@lru_cache(4096)
+def parsed(line: str) -> dict[str, Any]:
+    """A line of JSON, which is read again whenever its file is."""
+    found: dict[str, Any] = json.loads(line)
+    return found
 
 
 def _whole_lines(path: Path) -> list[str]:

@@ -19,6 +19,7 @@ from pathlib import Path
 from tests import leftovers
 from tests.integration.cluster import free_port as free_port
 from tests.integration.cluster import is_alive as is_alive
+from tests.integration.cluster import wait_until
 from tests.limits import patience
 
 LIMIT_S = 30.0
@@ -34,10 +35,7 @@ _INHERITED = ("PATH", "PYTHONPATH", "VIRTUAL_ENV", "LANG", leftovers.NAME)
 
 def eventually(condition: Callable[[], object], what: str, limit_s: float = LIMIT_S) -> None:
     """Wait until `condition()` is true; fail saying `what` was waited for."""
-    began_at = time.monotonic()
-    while not condition():
-        assert time.monotonic() < began_at + patience(limit_s), f"never: {what}"
-        time.sleep(0.005)
+    wait_until(condition, what, limit_s)
 
 
 def name_of(pid: int) -> str:
