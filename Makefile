@@ -25,7 +25,7 @@ types: $(SETUP)
 # Most tests wait for processes rather than compute: more of them than cores. tests/conftest.py puts
 # the files in order.
 unit: $(SETUP)
-	$(BIN)/python -m pytest -n 5 --dist loadfile --no-loadscope-reorder -rs -m "not fault or quick"
+	$(BIN)/python -m pytest -n 6 --dist loadfile --no-loadscope-reorder -rs -m "not fault or quick"
 
 # The tests on each Python from 3.11 to 3.14 that is found; says which were not.
 matrix:

@@ -18,6 +18,9 @@ import pytest
 from hypothesis import settings
 from tests.leftovers import kill_when_this_process_ends
 
+gc.disable()
+"""While tests are collected: nearly all that is made stays."""
+
 SECONDS = Path(__file__).with_name("seconds.txt")
 """How long the longest test files took, one per line; a file that is not there is short."""
 
@@ -43,8 +46,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """What has been imported stays, and is not looked through again for garbage."""
-    gc.collect()
     gc.freeze()
+    gc.enable()
     if not session.config.getoption("numprocesses", None):
         folder: Path = session.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
         kill_when_this_process_ends(folder)

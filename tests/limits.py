@@ -1,4 +1,4 @@
-"""How long a test waits, and how much it tries."""
+"""How long a test waits."""
 
 from __future__ import annotations
 
@@ -9,8 +9,3 @@ def patience(seconds: float) -> float:
     """For what must happen: `seconds` on an idle machine, and as many times that as there are
     processes per core."""
     return seconds * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
-
-
-def examples(searched: int) -> int:
-    """Of a property: all with `HYPOTHESIS_PROFILE=search`; else a part, the same at every run."""
-    return searched if os.environ.get("HYPOTHESIS_PROFILE") == "search" else searched // 4

@@ -18,7 +18,6 @@ from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_a
 from tests.fuzz.store_conversation import Store
 from tests.integration.store_model import Closed, Model
 from tests.integration.store_process import VALIDATE, Field, RawClient, encode, store_process
-from tests.limits import examples
 
 from rallypoint.wire.c10d_fields import Opcode
 
@@ -202,7 +201,7 @@ def hold(begin: Callable[[], Callable[[], RawClient]], examples: int, *phases: P
 
 
 def test_the_machine_does_what_a_plain_model_does() -> None:
-    hold(staticmethod(lambda: partial(Memory, Store())), examples(400), Phase.shrink)
+    hold(staticmethod(lambda: partial(Memory, Store())), 400, Phase.shrink)
 
 
 def test_the_server_does_what_a_plain_model_does() -> None:

@@ -19,11 +19,10 @@ from tests.fuzz.store_conversation import (
     check_segmentation,
     check_stream,
 )
-from tests.limits import examples
 
 from rallypoint.wire.c10d_fields import Opcode
 
-CASES = examples(2000)
+CASES = 2000
 many = settings(
     max_examples=CASES, deadline=None, suppress_health_check=list(HealthCheck), database=None
 )
