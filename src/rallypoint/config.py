@@ -13,19 +13,17 @@ from typing import Literal
 
 from msgspec import Struct
 
-from rallypoint.core.limits import (
+from rallypoint.core.limits import MAX_NAME_BYTES, is_host, is_name
+from rallypoint.core.settings import (
+    BY_FIELD,
     MAX_EXIT_CODES,
-    MAX_GIVEN,
-    MAX_NAME_BYTES,
     MAX_NODES,
-    MAX_NUMBER,
-    MAX_SECONDS,
-    MAX_WAIT_S,
     MAX_WORKERS_PER_NODE,
-    MIN_SECONDS,
-    is_host,
-    is_name,
+    NUMBERS,
+    SharedSettings,
+    out_of_range,
 )
+from rallypoint.core.settings import OnJoin as OnJoin
 from rallypoint.errors import UsageError
 
 DEFAULT_COORDINATOR_PORT = 29400
@@ -46,16 +44,17 @@ def check_name(flag: str, value: str, *, empty_ok: bool = False) -> None:
         )
 
 
-def _positive(flag: str, value: float) -> None:
-    if not MIN_SECONDS <= value <= MAX_SECONDS:
-        raise UsageError(
-            f"{flag} {value:.12g}: must be {MIN_SECONDS:g} to {MAX_SECONDS:.0f} seconds"
-        )
-
-
-def _not_negative(flag: str, value: float | None, most: float = MAX_SECONDS) -> None:
-    if value is not None and not 0 <= value <= most:
-        raise UsageError(f"{flag} {value:.12g}: must be 0 to {most:.0f}")
+def _check(settings: Struct) -> None:
+    """Raises UsageError for a number or a name that the table of settings does not allow."""
+    for field in settings.__struct_fields__:
+        row, value = BY_FIELD.get(field), getattr(settings, field)
+        if row is None or value is None:
+            continue
+        if row.kind in NUMBERS and isinstance(value, int | float):
+            if needs := out_of_range(row, value):
+                raise UsageError(f"{row.spelled} {value:.12g}: {needs}")
+        elif row.kind == "name":
+            check_name(row.spelled, value, empty_ok=row.field == "topology")
 
 
 class OutputMode(Enum):
@@ -82,15 +81,6 @@ class FailureReport(Enum):
     NONE = "none"
 
 
-class OnJoin(Enum):
-    """What late nodes do to a running round: RESTART grows it, HOLD waits until it ends anyway,
-    AT_CHECKPOINT asks the workers for a checkpoint and grows it when they have saved one."""
-
-    RESTART = "restart"
-    HOLD = "hold"
-    AT_CHECKPOINT = "at-checkpoint"
-
-
 class Endpoint(Struct, frozen=True):
     """A host as the person wrote it (name, IPv4 or IPv6 without brackets) and a port, 0..65535."""
 
@@ -101,39 +91,11 @@ class Endpoint(Struct, frozen=True):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-class RendezvousConfig(Struct, frozen=True, kw_only=True):
-    """Where the nodes meet, and the rules of meeting.
+class RendezvousConfig(SharedSettings, frozen=True, kw_only=True):
+    """The job's settings, equal on all nodes (behaviour R7), and how this node finds the others."""
 
-    The fields up to `max_node_losses_per_hour` must be equal on all nodes of a job (behaviour R7).
-    """
-
-    run_id: str
-    min_nodes: int = 1
-    max_nodes: int = 1
-    lease_s: float = 15.0
-    """How long silence is tolerated. Short: a dead node is noticed sooner. Long: a paused or
-    overloaded one is not expelled. A node that dies with its connection is noticed at once."""
-    heartbeat_s: float = 1.0
-    reconnect_grace_s: float = 1.0
-    """How long a node whose end closed the connection may take to come back before it is lost."""
-    reset_grace_s: float = 5.0
-    """The same where the connection broke in any other way."""
-    join_timeout_s: float = 600.0
-    """How long a forming round may lack nodes before the job ends."""
-    last_call_s: float = 30.0
-    """How long the first round waits for more than the minimum."""
-    join_settle_s: float = 10.0
-    """Late nodes are admitted when none has come for so long."""
-    join_settle_max_s: float = 60.0
-    min_growth_interval_s: float = 60.0
-    """A round this young is not ended to admit late nodes."""
-    on_join: OnJoin = OnJoin.RESTART
-    max_node_losses_per_hour: int = 10
-    stop_patience_s: float = 60.0
     endpoint: Endpoint = Endpoint("localhost", 0)
     """Port 0 only for a job of one node: the system chooses."""
-    static: bool = False
-    """Group ranks are given by `node_rank`, and the round store shares the endpoint's port."""
     node_rank: int | None = None
     is_host: bool | None = None
     """None: whoever can bind the endpoint hosts the coordinator."""
@@ -157,7 +119,6 @@ class RendezvousConfig(Struct, frozen=True, kw_only=True):
     """What that handler is made from besides, as it was given."""
 
     def __post_init__(self) -> None:
-        check_name("--rdzv-id", self.run_id)
         if not 0 < self.min_nodes <= self.max_nodes <= MAX_NODES:
             raise UsageError(
                 f"--nnodes {self.min_nodes}:{self.max_nodes}: needs 1 <= MIN <= MAX <= {MAX_NODES}"
@@ -172,33 +133,22 @@ class RendezvousConfig(Struct, frozen=True, kw_only=True):
                 f"--node-rank {self.node_rank}: must be 0..{self.max_nodes - 1} "
                 f"as --nnodes is {self.max_nodes}"
             )
-        for flag, value in (
-            ("--lease", self.lease_s),
-            ("--rdzv-conf join_timeout", self.join_timeout_s),
-            ("--rdzv-conf last_call_timeout", self.last_call_s),
-            ("heartbeat_s", self.heartbeat_s),
-        ):
-            _positive(flag, value)
-        for flag, given in (
-            ("--join-settle", self.join_settle_s),
-            ("--min-growth-interval", self.min_growth_interval_s),
-            ("--reconnect-grace", self.reconnect_grace_s),
-            ("--reset-grace", self.reset_grace_s),
-            ("--reconnect-timeout", self.reconnect_timeout_s),
-            ("--max-node-losses", self.max_node_losses_per_hour),
-            ("--stop-patience", self.stop_patience_s),
-        ):
-            _not_negative(flag, given)
+        _check(self)
+        codes = self.no_restart_exit_codes
+        if len(codes) > MAX_EXIT_CODES or not all(0 < code <= MAX_EXIT_CODES for code in codes):
+            shown = ",".join(map(str, codes[:10]))
+            raise UsageError(f"--no-restart-on {shown}: needs exit codes from 1 to 255, each once")
         if self.heartbeat_s * 2 > self.lease_s:
             raise UsageError(
                 f"--lease {self.lease_s:g}: must be at least two heartbeats ({self.heartbeat_s:g} s"
                 " each)"
             )
-        if self.node_id is not None:
-            check_name("--node-id", self.node_id)
-        check_name("--topology", self.topology, empty_ok=True)
         if self.local_addr is not None and not is_host(self.local_addr):
             raise UsageError(f"--local-addr {self.local_addr!r}: needs a host name or an address")
+
+    def shared(self) -> SharedSettings:
+        """What is sent to the coordinator, which compares it."""
+        return SharedSettings(*(getattr(self, name) for name in SharedSettings.__struct_fields__))
 
     @property
     def enrol_timeout_s(self) -> float:
@@ -206,33 +156,6 @@ class RendezvousConfig(Struct, frozen=True, kw_only=True):
         leases, also when many are silent at once: nobody else may be blamed before. A node that
         fails must have said so well before the join timeout expels whoever is not ready."""
         return min(max(ENROL_MIN_S, 2 * self.lease_s), self.join_timeout_s / 2)
-
-
-class RestartConfig(Struct, frozen=True, kw_only=True):
-    """The job-wide restart budget (behaviour A2); equal on all nodes of a job."""
-
-    max_restarts: int = 0
-    """Worker failures that are healed. Membership changes never count."""
-    window_s: float | None = None
-    """None: `max_restarts` in the job's life; else within any so many seconds."""
-    backoff_s: float = 0.0
-    """Pause before the first restart, doubled for each further one, at most 60 s."""
-    no_restart_exit_codes: tuple[int, ...] = ()
-    """Exit codes that end the job whatever the budget."""
-    hang_timeout_s: float = 0.0
-    """A worker that has ever told of progress and is silent for so long has failed; 0: never.
-    Longer than the longest step, with its checkpoint and its evaluation."""
-
-    def __post_init__(self) -> None:
-        _not_negative("--hang-timeout", self.hang_timeout_s)
-        _not_negative("--max-restarts", self.max_restarts, MAX_GIVEN)
-        _not_negative("--restart-backoff", self.backoff_s)
-        codes = self.no_restart_exit_codes
-        if len(codes) > MAX_EXIT_CODES or not all(0 < code <= MAX_EXIT_CODES for code in codes):
-            shown = ",".join(map(str, codes[:10]))
-            raise UsageError(f"--no-restart-on {shown}: needs exit codes from 1 to 255, each once")
-        if self.window_s is not None:
-            _positive("--restart-window", self.window_s)
 
 
 class StartMethod(Enum):
@@ -313,7 +236,7 @@ class WorkerConfig(Struct, frozen=True, kw_only=True):
             raise UsageError(
                 f"--nproc-per-node {self.count}: must be 1..{MAX_WORKERS_PER_NODE} workers"
             )
-        check_name("--role", self.role)
+        _check(self)
         if self.function is not None and self.argv:
             raise UsageError(f"argv {self.argv!r} with a function: give one of the two")
         if self.function is not None and len(self.function.args) != self.count:
@@ -368,7 +291,7 @@ class OutputConfig(Struct, frozen=True, kw_only=True):
     object has been told of redirects, tees and ranks by whoever made it."""
 
     def __post_init__(self) -> None:
-        _not_negative("--log-max-bytes", self.log_max_bytes, MAX_NUMBER)
+        _check(self)
 
 
 class StopConfig(Struct, frozen=True, kw_only=True):
@@ -391,9 +314,7 @@ class StopConfig(Struct, frozen=True, kw_only=True):
     """Overrides of the exit code of a class: (`success|failed|usage|infrastructure`, code)."""
 
     def __post_init__(self) -> None:
-        _not_negative("--shutdown-timeout", self.shutdown_grace_s, MAX_WAIT_S)
-        _not_negative("--restart-grace", self.restart_grace_s, MAX_WAIT_S)
-        _not_negative("--drain-deadline", self.drain_deadline, MAX_WAIT_S)
+        _check(self)
 
     @property
     def drain_deadline(self) -> float:
@@ -437,7 +358,6 @@ class AgentConfig(Struct, frozen=True, kw_only=True):
 
     rendezvous: RendezvousConfig
     workers: WorkerConfig
-    restart: RestartConfig = RestartConfig()
     output: OutputConfig = OutputConfig()
     stop: StopConfig = StopConfig()
     access: AccessConfig = AccessConfig()

@@ -46,31 +46,6 @@ from typing import Any, Protocol
 
 _MAX_SHOWN = 5
 _BANNER_WIDTH = 60
-_OPTIONS = {
-    "min_nodes": "--nnodes (min_nodes)",
-    "max_nodes": "--nnodes (max_nodes)",
-    "static": "--node-rank or --rdzv-endpoint (static)",
-    "max_restarts": "--max-restarts (max_restarts)",
-    "restart_window_s": "--restart-window (restart_window_s)",
-    "restart_backoff_s": "--restart-backoff (restart_backoff_s)",
-    "no_restart_exit_codes": "--no-restart-on (no_restart_exit_codes)",
-    "lease_s": "--lease (lease_s)",
-    "reconnect_grace_s": "--reconnect-grace (reconnect_grace_s)",
-    "reset_grace_s": "--reset-grace (reset_grace_s)",
-    "join_timeout_s": "--rdzv-conf join_timeout=S (join_timeout_s)",
-    "last_call_s": "--rdzv-conf last_call_timeout=S (last_call_s)",
-    "join_settle_s": "--join-settle (join_settle_s)",
-    "min_growth_interval_s": "--min-growth-interval (min_growth_interval_s)",
-    "grow": "--on-join (grow)",
-    "at_checkpoint": "--on-join (at_checkpoint)",
-    "max_node_losses_per_hour": "--max-node-losses (max_node_losses_per_hour)",
-    "stop_patience_s": "--stop-patience (stop_patience_s)",
-    "hang_timeout_s": "--hang-timeout (hang_timeout_s)",
-}
-"""What a person gives for a setting, by its name: the settings of nodes that meet by a handler have
-other names."""
-_FOLLOWS = {"heartbeat_s": "lease_s", "reset_grace_s": "lease_s"}
-"""Settings that have another value where this one has."""
 
 
 class ExitClass(Enum):
@@ -97,20 +72,25 @@ class UsageError(RallypointError):
 class SettingsConflictError(UsageError):
     """Two nodes of one job were started with different settings (behaviour R7).
 
-    `differences` has the name of each such setting, the job's value, and this node's.
+    `differences` has the name of each such setting, the job's value, and this node's; `flags` how
+    a person gives each one.
     """
 
-    def __init__(self, differences: Sequence[tuple[str, object, object]]) -> None:
+    def __init__(
+        self, differences: Sequence[tuple[str, object, object]], flags: Mapping[str, str]
+    ) -> None:
         self.differences = tuple(differences)
-        names = {name for name, _, _ in differences}
-        told = [each for each in differences if _FOLLOWS.get(each[0]) not in names]
-        here = ", ".join(f"{name}={node}" for name, _, node in told)
-        there = ", ".join(f"{name}={job}" for name, job, _ in told)
-        options = ", ".join(_OPTIONS.get(name, name) for name, _, _ in told)
+        here = ", ".join(f"{name}={_shown(node)}" for name, _, node in differences)
+        there = ", ".join(f"{name}={_shown(job)}" for name, job, _ in differences)
+        options = ", ".join(flags.get(name, name) for name, _, _ in differences)
         super().__init__(
             f"this node was started with {here} but the job runs with {there}: "
             f"start every node of a job with the same {options}"
         )
+
+
+def _shown(value: object) -> object:
+    return value.value if isinstance(value, Enum) else value
 
 
 class UnguardedLaunchError(UsageError):

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from rallypoint.cli.flags import FLAGS, is_torchrun
 from rallypoint.cli.options import parse_run
+from rallypoint.core.settings import FLAGS, is_torchrun
 from rallypoint.errors import UsageError
 
 TORCH_VERSION = "2.13.0"
@@ -100,7 +100,7 @@ def long_name(option: TorchrunOption) -> str:
 
 def test_they_are_the_same_thirty(options: list[TorchrunOption]) -> None:
     assert len(options) == 30
-    assert {long_name(o) for o in options} == {f.name for f in FLAGS.values() if is_torchrun(f)}
+    assert {long_name(o) for o in options} == {f.flag for f in FLAGS.values() if is_torchrun(f)}
     for option in options:
         assert bool(FLAGS[long_name(option)].metavar) == option.takes_value
 
@@ -131,7 +131,7 @@ def test_every_default_of_torchrun_may_be_spelled_out(options: list[TorchrunOpti
             spelled += [long_name(option), str(option.default)]
     plain, explicit = parse_run([__file__], {}), parse_run([*spelled, __file__], {})
     assert explicit.workers == plain.workers
-    assert explicit.restart == plain.restart
+    assert explicit.rendezvous.max_restarts == plain.rendezvous.max_restarts
     assert explicit.output == plain.output
     assert explicit.stop == plain.stop
     assert explicit.rendezvous.max_nodes == 1

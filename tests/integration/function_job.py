@@ -28,7 +28,7 @@ def launch(function, *args, count=2, max_restarts=0, **workers):
     from rallypoint.cli.verdict import verdict_lines
     from rallypoint.cli.verdict import verdict_view
     from rallypoint.config import (
-        AccessConfig, AgentConfig, FunctionCall, RendezvousConfig, RestartConfig, StartMethod,
+        AccessConfig, AgentConfig, FunctionCall, RendezvousConfig, StartMethod,
         WorkerConfig,
     )
     from rallypoint.errors import RallypointError
@@ -36,8 +36,7 @@ def launch(function, *args, count=2, max_restarts=0, **workers):
     method = workers.pop("method", None)
     try:
         config = AgentConfig(
-            rendezvous=RendezvousConfig(run_id="job"),
-            restart=RestartConfig(max_restarts=max_restarts),
+            rendezvous=RendezvousConfig(run_id="job", max_restarts=max_restarts),
             access=AccessConfig(insecure=True),
             workers=WorkerConfig(
                 function=FunctionCall(function, (args,) * count),

@@ -12,7 +12,6 @@ import pytest
 from tests.integration.cluster import LIMIT_S, AgentProcess, Cluster
 from tests.integration.sessions import CANDIDATE
 
-from rallypoint.agent.run_agent import shared_settings
 from rallypoint.cli.options import parse_run
 from rallypoint.core import messages as m
 from rallypoint.errors import RallypointError
@@ -55,7 +54,7 @@ class Squatter:
 @contextmanager
 def squatting(host: AgentProcess, port: int, token: str) -> Iterator[None]:
     """A second node, as long as this lasts."""
-    settings = shared_settings(parse_run(host.argv[4:]))
+    settings = parse_run(host.argv[4:]).rendezvous.shared()
     secret = parse_token(token, "the test").for_job(settings.run_id)
     loop = asyncio.new_event_loop()
 

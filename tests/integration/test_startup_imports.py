@@ -31,7 +31,6 @@ STANDARD = {
 LATE = {
     "rallypoint.agent.prepared_source",
     "rallypoint.cli.devices",
-    "rallypoint.cli.help",
     "rallypoint.cli.serve",
     "rallypoint.cli.token",
     "rallypoint.process.prepared.bootstrap",

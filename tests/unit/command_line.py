@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from rallypoint.cli.options import Machine, parse_run
+from rallypoint.cli.machine import Machine
+from rallypoint.cli.options import parse_run
 from rallypoint.config import AgentConfig
 from rallypoint.errors import UsageError
 

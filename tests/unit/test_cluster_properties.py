@@ -15,6 +15,7 @@ from hypothesis.stateful import (
 from rallypoint.core.messages import HelperDied
 from rallypoint.core.model import Outcome, SharedSettings
 from rallypoint.core.round_state import Phase, Standing
+from rallypoint.core.settings import OnJoin
 from rallypoint.testing.cluster import Cluster
 from rallypoint.testing.simulated_agent import SimulatedAgent
 
@@ -31,7 +32,7 @@ class Hammer(RuleBasedStateMachine):
         budget=st.integers(0, 3),
         backoff_s=st.sampled_from([0.0, 5.0]),
         first=st.integers(1, 4),
-        at_checkpoint=st.booleans(),
+        on_join=st.sampled_from([OnJoin.RESTART, OnJoin.AT_CHECKPOINT]),
         listens=st.booleans(),
         growth_s=st.sampled_from([0.0, 60.0]),
     )
@@ -41,7 +42,7 @@ class Hammer(RuleBasedStateMachine):
         budget: int,
         backoff_s: float,
         first: int,
-        at_checkpoint: bool,
+        on_join: OnJoin,
         listens: bool,
         growth_s: float,
     ) -> None:
@@ -54,7 +55,7 @@ class Hammer(RuleBasedStateMachine):
                 max_nodes=sizes[1],
                 max_restarts=budget,
                 restart_backoff_s=backoff_s,
-                at_checkpoint=at_checkpoint,
+                on_join=on_join,
                 min_growth_interval_s=growth_s,
                 join_settle_s=growth_s,
             )
@@ -251,7 +252,7 @@ class Visitors(RuleBasedStateMachine):
     )
     def begin(self, listens: bool, ends_when_asked: bool, workers: int) -> None:
         settings_ = SharedSettings(
-            "job", 2, 4, at_checkpoint=True, min_growth_interval_s=0.0, join_settle_s=0.0
+            "job", 2, 4, on_join=OnJoin.AT_CHECKPOINT, min_growth_interval_s=0.0, join_settle_s=0.0
         )
         self.cluster = Cluster(settings_)
         self.listens, self.ends_when_asked = listens, ends_when_asked

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from rallypoint.cli import values
-from rallypoint.cli.scan import Value
+from rallypoint.cli.values import Value
 from rallypoint.config import DEFAULT_COORDINATOR_PORT, Endpoint
 from rallypoint.errors import UsageError
 from rallypoint.rendezvous.endpoint import (
@@ -26,6 +26,7 @@ from rallypoint.wire.address import Address
     [
         ("node0", "node0", DEFAULT_COORDINATOR_PORT),
         ("node0:1234", "node0", 1234),
+        ("node0:0", "node0", 0),
         ("node0.cluster.local.:1", "node0.cluster.local.", 1),
         ("my_job-0.svc:65535", "my_job-0.svc", 65535),
         ("10.0.0.1", "10.0.0.1", DEFAULT_COORDINATOR_PORT),
@@ -44,7 +45,11 @@ def test_F6_an_endpoint_is_written_as_it_was_read(text: str) -> None:
     assert str(read(text)) == text
 
 
-HOST, PORT, BRACKETS = "needs a host name or an address", "is no port", "needs \\[ADDRESS\\]:PORT"
+HOST, PORT, BRACKETS = (
+    "needs a host name or an address",
+    "is not a valid port",
+    "needs \\[ADDRESS\\]:PORT",
+)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +58,6 @@ HOST, PORT, BRACKETS = "needs a host name or an address", "is no port", "needs \
         ("", HOST),
         (":29400", HOST),
         ("node0:", PORT),
-        ("node0:0", PORT),
         ("node0:http", PORT),
         ("node0:65536", PORT),
         ("node0:-1", PORT),

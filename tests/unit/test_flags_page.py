@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+import runpy
 from pathlib import Path
 
-from rallypoint.cli.flags import FLAGS, is_torchrun
+from rallypoint.core.settings import FLAGS, is_torchrun
 
 PAGE = (Path(__file__).parents[2] / "docs" / "from-torchrun.md").read_text()
 _, _, AFTER = PAGE.partition("## Every flag\n")
@@ -18,5 +19,11 @@ def named(text: str) -> set[str]:
 
 def test_the_page_names_every_option_of_torchrun_and_every_new_one() -> None:
     table = "\n".join(line.partition(" | ")[0] for line in THEIRS.splitlines() if "|" in line)
-    assert named(table) == {flag.name for flag in FLAGS.values() if is_torchrun(flag)}
-    assert named(OURS) == {flag.name for flag in FLAGS.values() if not is_torchrun(flag)}
+    assert named(table) == {flag.flag for flag in FLAGS.values() if is_torchrun(flag)}
+    assert named(OURS) == {flag.flag for flag in FLAGS.values() if not is_torchrun(flag)}
+
+
+def test_the_list_of_new_flags_is_the_one_that_the_table_gives() -> None:
+    path = str(Path(__file__).parents[2] / "tools" / "flags_page.py")
+    written = runpy.run_path(path)["with_flags"](PAGE)
+    assert written == PAGE, "run: python tools/flags_page.py"

@@ -17,11 +17,12 @@ from tests.fuzz.hostile_node import NO_BUDGET, RULES, Honest, Liar, Scene
 from tests.fuzz.hostile_values import ESCAPES, INF, NAN, converse, settings_of
 
 from rallypoint.cli.verdict import SIGNALLED
-from rallypoint.config import RendezvousConfig, RestartConfig
+from rallypoint.config import RendezvousConfig
 from rallypoint.core import claims, limits
 from rallypoint.core import messages as m
 from rallypoint.core.hang import Behind
 from rallypoint.core.model import Outcome, SharedSettings, Stamp, WorkerFailure
+from rallypoint.core.settings import MAX_NUMBER, MAX_SECONDS, MAX_WORKERS_PER_NODE
 from rallypoint.errors import MessageError, UsageError
 from rallypoint.rendezvous.session import host_name_of
 from rallypoint.wire.codec import MAX_MESSAGE_BYTES, decode_to_coordinator, encode, fitting
@@ -71,7 +72,7 @@ ACTS = {
     "a wall time long before": fails(wall_time=-1e18),
     "an age that is none": fails(age_s=NAN),
     "an age of 1e308": fails(age_s=1e308),
-    "the largest age": fails(age_s=limits.MAX_SECONDS),
+    "the largest age": fails(age_s=MAX_SECONDS),
     "an exit code of 2^62": fails(exit_code=2**62),
     "a signal of 2^31": fails(exit_code=None, signal=2**31),
     "a signal of -5": fails(exit_code=None, signal=-5),
@@ -108,7 +109,7 @@ JOINS: dict[str, dict[str, Any]] = {
     "2^63-1 workers": {"workers": 2**63 - 1},
     "no worker": {"workers": 0},
     "-1 workers": {"workers": -1},
-    "the most workers": {"workers": limits.MAX_WORKERS_PER_NODE},
+    "the most workers": {"workers": MAX_WORKERS_PER_NODE},
     "an address with a NUL": {"address": "127.0.0.1\0x"},
     "an address with a line": {"address": "127.0.0.1\nLD_PRELOAD=/x"},
     "an address that is too long": {"address": f"{'x' * 300}.y"},
@@ -218,7 +219,7 @@ def test_an_agent_ends_with_one_line_when_the_coordinator_sends_what_none_sends(
 def test_the_number_of_a_job_is_not_raised_to_where_no_node_could_tell_it_any_more() -> None:
     def act(scene: Scene) -> None:
         liar = Liar(scene, "zz")
-        liar.attach(last_incarnation=limits.MAX_NUMBER, last_epoch=1)
+        liar.attach(last_incarnation=MAX_NUMBER, last_epoch=1)
         scene.said()
         numbers = [x.incarnation for x in scene.nodes[0].heard if isinstance(x, m.Attached)]
         assert numbers[0] < numbers[-1] < 10**13
@@ -328,7 +329,7 @@ def test_no_node_ends_the_others_with_the_exit_code_of_a_success(signal: int) ->
 def test_all_exit_codes_may_end_a_job() -> None:
     codes = tuple(range(1, 256))
     rules = settings_of(no_restart_exit_codes=codes)
-    assert RestartConfig(no_restart_exit_codes=codes).no_restart_exit_codes == codes
+    assert RendezvousConfig("J", no_restart_exit_codes=codes).no_restart_exit_codes == codes
     decode_to_coordinator(encode(m.Attach("n", "host", "life", 1, rules)))
 
 
@@ -341,7 +342,7 @@ def test_a_program_is_refused_an_address_that_no_message_may_have(address: str) 
 @pytest.mark.parametrize("codes", [(0,), (256,), (1,) * 256], ids=["0", "256", "too many"])
 def test_a_program_is_refused_exit_codes_that_no_message_may_have(codes: tuple[int, ...]) -> None:
     with pytest.raises(UsageError, match="--no-restart-on"):
-        RestartConfig(no_restart_exit_codes=codes)
+        RendezvousConfig("J", no_restart_exit_codes=codes)
 
 
 @pytest.mark.parametrize("name", ["a\nb", "a\x1b[31mb", "a\udcffb", "", ".local", "node7.cluster"])

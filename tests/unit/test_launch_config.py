@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from rallypoint.agent.embedded.entrypoint import entrypoint_name
-from rallypoint.agent.run_agent import shared_settings
 from rallypoint.cli.options import parse_run
 from rallypoint.config import AgentConfig, Endpoint, StartMethod
 from rallypoint.errors import UsageError
@@ -33,7 +32,7 @@ def test_one_node_alone_needs_nothing_and_is_nobody_elses() -> None:
     assert settings(run_id="mine").rendezvous.run_id == "mine"
     assert first.workers.argv == ("true", "a", "1")
     assert first.workers.role == "default_role"
-    assert first.restart.max_restarts == 3
+    assert first.rendezvous.max_restarts == 3
 
 
 @pytest.mark.parametrize(
@@ -59,7 +58,7 @@ def test_R7_several_nodes_agree_with_those_of_the_command_line(
     theirs = command_line(
         f"--rdzv-endpoint={AT}", "--rdzv-id=job", "--nnodes=2", "--max-restarts=3", *words
     )
-    assert shared_settings(ours).differences(shared_settings(theirs)) == ()
+    assert ours.rendezvous.shared().differences(theirs.rendezvous.shared()) == ()
     assert ours.rendezvous.endpoint == theirs.rendezvous.endpoint
     assert ours.rendezvous.is_host == theirs.rendezvous.is_host
     assert ours.rendezvous.node_rank == theirs.rendezvous.node_rank
@@ -81,8 +80,8 @@ def test_one_grace_for_every_stop() -> None:
 
 def test_a_drain_and_a_hang_have_the_times_of_the_command_line() -> None:
     usual, given = settings(), settings(drain_deadline=90, hang_timeout=300)
-    assert (usual.stop.drain_deadline, usual.restart.hang_timeout_s) == (25.0, 0.0)
-    assert (given.stop.drain_deadline, given.restart.hang_timeout_s) == (90.0, 300.0)
+    assert (usual.stop.drain_deadline, usual.rendezvous.hang_timeout_s) == (25.0, 0.0)
+    assert (given.stop.drain_deadline, given.rendezvous.hang_timeout_s) == (90.0, 300.0)
 
 
 def test_signals_are_a_list_of_names() -> None:
@@ -103,6 +102,12 @@ def test_functions_are_forked_from_a_prepared_process_unless_told_otherwise() ->
     [
         ({"shutdown_timeout": -1}, "shutdown_timeout=-1"),
         ({"hang_timeout": float("nan")}, "hang_timeout=nan"),
+        ({"hang_timeout": "x"}, "hang_timeout='x': needs 0 to 1000000000 seconds"),
+        ({"drain_deadline": 1e9}, "drain_deadline=1000000000.0: needs 0 to 86400 seconds"),
+        (
+            {"most": 2, "rdzv_endpoint": "127.0.0.1:0"},
+            "the endpoint '127.0.0.1:0': port 0 is any free port, which other nodes can't know",
+        ),
         ({"drain_deadline": -5}, "drain_deadline=-5"),
         ({"rdzv_backend": "etcd"}, "rdzv_backend='etcd': known are"),
         ({"rdzv_backend": "file"}, "rdzv_backend='file': needs an rdzv_endpoint"),

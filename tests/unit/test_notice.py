@@ -19,6 +19,7 @@ from rallypoint.core.job_events import (
 )
 from rallypoint.core.messages import FromNode, ToNode
 from rallypoint.core.model import EndKind, Outcome
+from rallypoint.core.settings import OnJoin
 
 ELASTIC = replace(RULES, min_nodes=1, max_nodes=3)
 DRAIN_B = FromNode(B, m.Drain("it got SIGTERM", 15, notice_s=20.0))
@@ -130,7 +131,7 @@ def test_A5_all_leave_within_one_notice_and_the_job_is_preempted() -> None:
 
 
 def test_R2_nobody_is_interrupted_for_a_growth_who_saves_no_checkpoint() -> None:
-    growing = replace(RULES, min_nodes=1, max_nodes=2, at_checkpoint=True)
+    growing = replace(RULES, min_nodes=1, max_nodes=2, on_join=OnJoin.AT_CHECKPOINT)
     host = running(replace(growing, max_nodes=1, min_growth_interval_s=0.0), A)
     host.job.round.settings = replace(growing, min_growth_interval_s=0.0)
     [want] = orders(host.join(B), m.CheckpointWanted)
@@ -144,7 +145,7 @@ GROWING = replace(
     ELASTIC,
     min_nodes=2,
     max_nodes=3,
-    at_checkpoint=True,
+    on_join=OnJoin.AT_CHECKPOINT,
     min_growth_interval_s=0.0,
     join_settle_s=0.0,
 )

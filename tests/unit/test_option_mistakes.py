@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.unit.command_line import MACHINE, refusal
 
-from rallypoint.cli.flags import FLAGS, Flag
 from rallypoint.cli.options import parse_run
+from rallypoint.core.settings import FLAGS, Setting
 from rallypoint.errors import UsageError
 
 BAD: tuple[tuple[str, str], ...] = (
@@ -70,9 +70,26 @@ BAD: tuple[tuple[str, str], ...] = (
         "--rdzv-backend etcd-v2 train.py",
         "--rdzv-backend etcd-v2: not yet; tcp needs no server, and is the default",
     ),
-    ("--rdzv-endpoint a:b train.py", "--rdzv-endpoint a:b: b is no port, 1 to 65535"),
-    ("--rdzv-endpoint a:0 train.py", "--rdzv-endpoint a:0: 0 is no port, 1 to 65535"),
-    ("--rdzv-endpoint a: train.py", "--rdzv-endpoint a:: nothing is no port, 1 to 65535"),
+    ("--rdzv-endpoint a:b train.py", "--rdzv-endpoint a:b: b is not a valid port (0..65535)"),
+    (
+        "--nnodes 2 --rdzv-endpoint a:0 train.py",
+        (
+            "--rdzv-endpoint a:0: port 0 is any free port, which other nodes can't know: "
+            "give one, 1 to 65535"
+        ),
+    ),
+    (
+        "--nnodes 2 --node-rank 0 --master-port 0 train.py",
+        (
+            "--master-port 0: port 0 is any free port, which other nodes can't know: "
+            "give one, 1 to 65535"
+        ),
+    ),
+    (
+        "--nnodes 2 --rdzv-endpoint a --rdzv-conf read_timeout=1e300 train.py",
+        "--rdzv-conf read_timeout=1e300: must be 0.001 to 1000000000 seconds",
+    ),
+    ("--rdzv-endpoint a: train.py", "--rdzv-endpoint a:: nothing is not a valid port (0..65535)"),
     ("--rdzv-endpoint :5 train.py", "--rdzv-endpoint :5: needs a host name or an address"),
     (
         "--rdzv-endpoint tcp://a:5 train.py",
@@ -83,7 +100,7 @@ BAD: tuple[tuple[str, str], ...] = (
         "--rdzv-endpoint ::1:29400: an IPv6 address with a port needs brackets: [::1]:29400",
     ),
     ("--rdzv-endpoint [::1 train.py", "--rdzv-endpoint [::1: needs [ADDRESS]:PORT"),
-    ("--master-port 70000 train.py", "--master-port 70000: 70000 is no port, 1 to 65535"),
+    ("--master-port 70000 train.py", "--master-port 70000: 70000 is not a valid port (0..65535)"),
     (
         "--nnodes 2 --node-rank 2 train.py",
         "--node-rank 2: must be 0..1, as --nnodes is 2",
@@ -249,9 +266,9 @@ SHOWN = r"'a\nb\x1b[2J'"
 
 
 @pytest.mark.parametrize("flag", [flag for flag in FLAGS.values() if flag.metavar])
-def test_no_value_of_an_option_breaks_the_line_or_reaches_the_terminal(flag: Flag) -> None:
+def test_no_value_of_an_option_breaks_the_line_or_reaches_the_terminal(flag: Setting) -> None:
     said = []
-    for words in ([flag.name, FOREIGN], [f"{flag.name}={FOREIGN}"], [flag.name, "1" + FOREIGN]):
+    for words in ([flag.flag, FOREIGN], [f"{flag.flag}={FOREIGN}"], [flag.flag, "1" + FOREIGN]):
         try:
             parse_run([*words, "train.py"], {}, MACHINE)
         except UsageError as error:

@@ -6,11 +6,10 @@ import pytest
 from msgspec.structs import replace
 from tests.unit.command_line import MACHINE, PYTHON, parse
 
-from rallypoint.cli.flags import FLAGS
-from rallypoint.cli.help import help_text
-from rallypoint.cli.options import parse_run
-from rallypoint.cli.scan import HelpRequested
+from rallypoint.cli.options import RUN, default_of, parse_run
+from rallypoint.cli.parser import HelpRequested, help_text
 from rallypoint.config import AffinityMode, Endpoint, NumaOptions, OnJoin, OutputMode, StartMethod
+from rallypoint.core.settings import FLAGS
 from rallypoint.errors import UsageError
 
 
@@ -61,7 +60,7 @@ def test_an_empty_log_dir_is_none_as_for_torchrun() -> None:
 def test_a_prefix_that_names_one_torchrun_option_still_does() -> None:
     config = parse("--re 2 --max- 4 --log- logs train.py")
     assert (config.output.redirects, config.output.log_dir) == ("2", "logs")
-    assert config.restart.max_restarts == 4
+    assert config.rendezvous.max_restarts == 4
 
 
 @pytest.mark.parametrize(
@@ -154,14 +153,14 @@ def test_every_new_option_has_a_twin_in_the_environment() -> None:
         RALLYPOINT_EXIT_CODE="failed=4,infrastructure=99",
         RALLYPOINT_INSECURE="1",
     )
-    meeting, restart = config.rendezvous, config.restart
+    meeting = restart = config.rendezvous
     assert (meeting.lease_s, meeting.heartbeat_s) == (4.0, 0.8)
     assert meeting.on_join is OnJoin.HOLD
     assert meeting.reconnect_timeout_s == 9.0
     assert (meeting.join_settle_s, meeting.min_growth_interval_s) == (1.0, 0.0)
     assert (meeting.max_node_losses_per_hour, meeting.node_id) == (5, "n7")
     assert meeting.topology == "rack-1"
-    assert (restart.window_s, restart.backoff_s) == (60.0, 2.5)
+    assert (restart.restart_window_s, restart.restart_backoff_s) == (60.0, 2.5)
     assert restart.no_restart_exit_codes == (3, 77)
     assert config.stop.restart_grace_s == 0.0
     assert config.stop.exit_codes == (("failed", 4), ("infrastructure", 99))
@@ -214,6 +213,12 @@ def test_the_token_itself_is_kept_out_of_sight() -> None:
 )
 def test_endpoints(text: str, endpoint: Endpoint) -> None:
     assert parse(f"--nnodes 2 --rdzv-endpoint {text} train.py").rendezvous.endpoint == endpoint
+
+
+@pytest.mark.parametrize("line", ["--rdzv-endpoint a:0", "--master-port 0", "--nnodes 1:1"])
+def test_any_port_will_do_for_one_node(line: str) -> None:
+    meeting = parse(f"{line} train.py").rendezvous
+    assert (meeting.endpoint.port, meeting.is_host, meeting.static) == (0, True, False)
 
 
 def test_an_elastic_job() -> None:
@@ -371,10 +376,10 @@ def test_the_start_method_is_that_of_run_path(method: StartMethod) -> None:
 
 
 def test_exit_codes_are_a_set_on_which_all_nodes_agree() -> None:
-    written = parse("--no-restart-on 77,3,77 train.py").restart
-    assert written == parse("--no-restart-on 3,77 train.py").restart
+    written = parse("--no-restart-on 77,3,77 train.py").rendezvous.no_restart_exit_codes
+    assert written == parse("--no-restart-on 3,77 train.py").rendezvous.no_restart_exit_codes
     everything = ",".join(str(code) for code in range(1, 256))
-    restart = parse(f"--no-restart-on {everything},255 train.py").restart
+    restart = parse(f"--no-restart-on {everything},255 train.py").rendezvous
     assert restart.no_restart_exit_codes == tuple(range(1, 256))
 
 
@@ -403,7 +408,7 @@ def test_help_may_be_asked_for_before_the_script(line: str) -> None:
 
 
 def test_the_help_fits_a_terminal_and_names_every_option() -> None:
-    text = help_text()
+    text = help_text(RUN, default_of)
     assert max(len(line) for line in text.splitlines()) <= 80
     for name in FLAGS:
         assert name in text

@@ -8,6 +8,7 @@ from tests.unit.rounds import job, kinds, running
 from rallypoint.core.model import EndKind
 from rallypoint.core.round_state import Standing
 from rallypoint.core.round_timers import timers_wanted
+from rallypoint.core.settings import OnJoin
 
 
 def test_R2_late_nodes_wait_until_no_newcomer_has_come_for_a_while() -> None:
@@ -85,7 +86,7 @@ def test_R2_a_vacant_place_is_filled_at_once() -> None:
 
 
 def test_R2_hold_admits_nobody_and_waits_for_nothing() -> None:
-    host = running(1, 3, "a", grow=False)
+    host = running(1, 3, "a", on_join=OnJoin.HOLD)
     host.join("b")
     host.join("c")
     assert kinds(host) == set()
@@ -94,14 +95,14 @@ def test_R2_hold_admits_nobody_and_waits_for_nothing() -> None:
 
 
 def test_R2_hold_admits_nobody_even_when_nothing_else_is_waited_for() -> None:
-    host = running(1, 2, "a", grow=False, min_growth_interval_s=0.0, join_settle_s=0.0)
+    host = running(1, 2, "a", on_join=OnJoin.HOLD, min_growth_interval_s=0.0, join_settle_s=0.0)
     host.join("b")
     assert host.stops == []
     assert host.standing("b") is Standing.WAITING
 
 
 def test_R2_a_round_that_ends_anyway_admits_everyone() -> None:
-    host = running(1, 3, "a", grow=False)
+    host = running(1, 3, "a", on_join=OnJoin.HOLD)
     host.join("b")
     host.join("c")
     host.fail("a")

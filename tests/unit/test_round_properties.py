@@ -47,6 +47,7 @@ from rallypoint.core.ranks import worker_ranks
 from rallypoint.core.round import step
 from rallypoint.core.round_state import Phase, RoundState, Standing
 from rallypoint.core.round_timers import timers_wanted
+from rallypoint.core.settings import OnJoin
 
 NODES = [f"n{number}" for number in range(8)] + ["n10", "n11"]
 
@@ -92,7 +93,7 @@ class RoundMachine(RuleBasedStateMachine):
         spread=st.integers(0, 3),
         others=st.fixed_dictionaries(
             {
-                "grow": st.sampled_from([True, True, False]),
+                "on_join": st.sampled_from([OnJoin.RESTART, OnJoin.RESTART, OnJoin.HOLD]),
                 "min_growth_interval_s": st.sampled_from([0.0, 60.0]),
                 "join_settle_s": st.sampled_from([0.0, 10.0]),
                 "max_node_losses_per_hour": st.sampled_from([2, 10, 1000]),
@@ -388,7 +389,7 @@ class RoundMachine(RuleBasedStateMachine):
         if state.phase is not Phase.ACTIVE:
             let_time_pass(state)
         assert state.phase is Phase.ACTIVE
-        if not state.finishing and roomy.grow:
+        if not state.finishing and roomy.on_join is not OnJoin.HOLD:
             let_time_pass(state)
             assert state.counts[Standing.WAITING] == 0
 

@@ -77,7 +77,7 @@ class HangWatch:
 
     @property
     def _timeout_s(self) -> float:
-        return self._config.restart.hang_timeout_s
+        return self._config.rendezvous.hang_timeout_s
 
     def _paces(self) -> list[Pace]:
         try:

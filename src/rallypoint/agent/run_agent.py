@@ -20,9 +20,9 @@ from rallypoint.agent.participation import Participation, part_of_job
 from rallypoint.agent.telemetry.telemetry import Telemetry
 from rallypoint.agent.worker_source import make_source
 from rallypoint.agent.workers import RoundWorkers
-from rallypoint.config import AgentConfig, OnJoin, StopConfig
+from rallypoint.config import AgentConfig, StopConfig
 from rallypoint.core import event_kinds as kinds
-from rallypoint.core.model import Assignment, SharedSettings, Stamp
+from rallypoint.core.model import Assignment, Stamp
 from rallypoint.errors import RallypointError, UsageError
 from rallypoint.observe.records import Observer
 from rallypoint.process.limits import have_descriptors_for, out_of_files
@@ -137,7 +137,7 @@ async def _take_part(
 
     part = Participation(
         config,
-        shared_settings(config),
+        config.rendezvous.shared(),
         signals,
         observer,
         make_workers,
@@ -165,35 +165,6 @@ async def _take_part(
     finally:
         if telemetry is not None:
             telemetry.hang_up()
-
-
-def shared_settings(config: AgentConfig) -> SharedSettings:
-    """What all nodes of the job must agree on (behaviour R7)."""
-    rendezvous, restart = config.rendezvous, config.restart
-    return SharedSettings(
-        run_id=rendezvous.run_id,
-        min_nodes=rendezvous.min_nodes,
-        max_nodes=rendezvous.max_nodes,
-        static=rendezvous.static,
-        max_restarts=restart.max_restarts,
-        restart_window_s=restart.window_s or 0.0,
-        restart_backoff_s=restart.backoff_s,
-        no_restart_exit_codes=restart.no_restart_exit_codes,
-        lease_s=rendezvous.lease_s,
-        heartbeat_s=rendezvous.heartbeat_s,
-        reconnect_grace_s=rendezvous.reconnect_grace_s,
-        reset_grace_s=rendezvous.reset_grace_s,
-        join_timeout_s=rendezvous.join_timeout_s,
-        last_call_s=rendezvous.last_call_s,
-        join_settle_s=rendezvous.join_settle_s,
-        join_settle_max_s=rendezvous.join_settle_max_s,
-        min_growth_interval_s=rendezvous.min_growth_interval_s,
-        grow=rendezvous.on_join is not OnJoin.HOLD,
-        max_node_losses_per_hour=rendezvous.max_node_losses_per_hour,
-        stop_patience_s=rendezvous.stop_patience_s,
-        hang_timeout_s=restart.hang_timeout_s,
-        at_checkpoint=rendezvous.on_join is OnJoin.AT_CHECKPOINT,
-    )
 
 
 def signals_to_handle(config: AgentConfig, embedding: Embedding | None) -> tuple[int, ...]:

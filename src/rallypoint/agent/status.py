@@ -30,7 +30,7 @@ def anew_text(config: AgentConfig, *, replaced: bool, runs: bool) -> str:
     then = "stopping the workers and joining anew" if runs else "joining anew"
     if not replaced:
         return f"the coordinator has given this node up, and its place in the round: {then}"
-    budget = config.restart.max_restarts
+    budget = config.rendezvous.max_restarts
     used = f"; the restart budget begins anew (0 of {budget} used)" if budget else ""
     return (
         f"another coordinator answers at {config.rendezvous.endpoint}, since the one before was "
@@ -122,7 +122,7 @@ def status_view(
         max_nodes=config.rendezvous.max_nodes,
         workers=assignment.world_size if assignment else 0,
         restarts=assignment.restart_count if assignment else 0,
-        max_restarts=config.restart.max_restarts,
+        max_restarts=config.rendezvous.max_restarts,
         waiting_for=what,
         for_s=waited_s,
     )

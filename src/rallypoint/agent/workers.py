@@ -306,7 +306,7 @@ def context_maker(
         config=config.workers,
         run_id=config.rendezvous.run_id,
         node_id=node_id,
-        max_restarts=config.restart.max_restarts,
+        max_restarts=config.rendezvous.max_restarts,
     )
 
 

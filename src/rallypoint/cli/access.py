@@ -5,19 +5,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from rallypoint.agent.environ import TOKEN_VARIABLE
-from rallypoint.cli.scan import Value
+from rallypoint.cli.parser import Scanned
+from rallypoint.cli.values import Value, integer
 from rallypoint.config import AgentConfig
+from rallypoint.core.settings import Setting
 from rallypoint.process import syscalls
 from rallypoint.rendezvous.token import Token, find_token, parse_token, read_token, user_home
-
-if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
 
 
 def environ_token(environ: Mapping[str, str] | None = None) -> str | None:
@@ -58,7 +56,7 @@ def with_own_token_only(config: AgentConfig) -> AgentConfig:
 
 
 class Access(Struct, frozen=True):
-    """The answers to `add_options`."""
+    """The answers to `token_options`."""
 
     token_file: str | None
     token_fd: int | None
@@ -73,28 +71,23 @@ class Access(Struct, frozen=True):
         return find_token(self.token_file, environ_token(), user_home(), create)
 
 
-def add_options(parser: ArgumentParser, insecure: str) -> None:
-    """`insecure`: what that switch does for this command."""
-    parser.add_argument(
-        "--token-file",
-        metavar="FILE",
-        help="use the token in FILE, else RALLYPOINT_TOKEN, else ~/.config/rallypoint/token",
+def token_options(insecure: str) -> tuple[Setting, ...]:
+    """Where a command finds its token. `insecure`: what that switch does for this command."""
+    return (
+        Setting(
+            "--token-file",
+            "FILE",
+            "use the token in FILE",
+            default="RALLYPOINT_TOKEN, else ~/.config/rallypoint/token",
+        ),
+        Setting("--token-fd", "N", "read the token from the open file descriptor N, to its end"),
+        Setting("--insecure", "", insecure, "switch"),
     )
-    parser.add_argument(
-        "--token-fd",
-        metavar="N",
-        type=int,
-        help="read the token from the open file descriptor N, to its end",
-    )
-    parser.add_argument("--insecure", action="store_true", help=insecure)
 
 
-def read_options(given: Namespace) -> Access:
+def read_access(scanned: Scanned) -> Access:
     """Raises UsageError."""
-    file, fd = given.token_file, given.token_fd
-    check(
-        None if fd is None else Value(str(fd), f"--token-fd {fd}"),
-        None if file is None else Value(file, f"--token-file {file}"),
-        insecure=given.insecure,
-    )
-    return Access(file, fd, given.insecure)
+    file, fd = scanned.get("--token-file"), scanned.get("--token-fd")
+    insecure = scanned.on("--insecure")
+    check(fd, file, insecure=insecure)
+    return Access(file.text if file else None, integer(fd) if fd else None, insecure)

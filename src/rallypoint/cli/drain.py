@@ -5,17 +5,16 @@ It does what SIGTERM to that node's agent does, from wherever the coordinator ca
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-from typing import NoReturn
 
 from msgspec import Struct
 
 from rallypoint.cli import access, values
-from rallypoint.cli.scan import Value
+from rallypoint.cli.parser import Command, parse, with_hint
 from rallypoint.config import DEFAULT_COORDINATOR_PORT, Endpoint, check_name
 from rallypoint.core import messages as m
 from rallypoint.core.model import UNNAMED_RUN_ID
+from rallypoint.core.settings import Setting
 from rallypoint.core.wording import shown
 from rallypoint.errors import PeerHungUpError, RendezvousConnectionError, UsageError
 from rallypoint.observe.printing import print_text
@@ -26,20 +25,44 @@ from rallypoint.rendezvous.token import no_token_error
 _WHY = "it was drained (rallypoint drain)"
 _CHECK = "is that where the job's nodes meet? Give --rdzv-endpoint HOST[:PORT]"
 
-_DESCRIPTION = """\
-Have a node leave its job in peace, and wait until it has.
+DRAIN = Command(
+    "drain",
+    """\
+usage: rallypoint drain NODE [options]
 
-The workers of the whole job may save a checkpoint first; then the node stops its workers and
-leaves, and the other nodes go on without it. No restart is charged. The node's --drain-deadline
-bounds it all. A job whose coordinator lives on that very node ends as preempted.
+Have a node leave its job in peace, and wait until it has. NODE is its id, as
+the job's lines show it.
+
+The workers of the whole job may save a checkpoint first; then the node stops
+its workers and leaves, and the other nodes continue without it. No restart is
+charged. The node's --drain-deadline bounds it all. A job whose coordinator
+lives on that very node ends as preempted.
 
   rallypoint drain node-3 --rdzv-endpoint node-0 --rdzv-id digits
-"""
-
-_EPILOG = """\
-Exit codes: 0 the node has left (or was told to, with --no-wait), 2 there is no such node or job, or
-wrong usage, 75 no coordinator answers there, or it went away before the node had left.
-"""
+""",
+    (
+        (
+            "Options",
+            (
+                Setting(
+                    "--rdzv-endpoint",
+                    "HOST[:PORT]",
+                    "where the job's nodes connect",
+                    default=f"localhost:{DEFAULT_COORDINATOR_PORT}",
+                ),
+                Setting("--rdzv-id", "ID", "the name of the job", default=UNNAMED_RUN_ID),
+                Setting("--no-wait", "", "return once the node has the request", "switch"),
+                *access.token_options("the job runs with --insecure, without a token"),
+            ),
+        ),
+    ),
+    """\
+Exit codes: 0 the node has left (or has the request, with --no-wait), 2 there is
+no such node or job, or wrong usage, 75 no coordinator answers there, or it went
+away before the node had left.
+""",
+    ("NODE",),
+)
 
 
 class _Options(Struct, frozen=True):
@@ -50,17 +73,12 @@ class _Options(Struct, frozen=True):
     wait: bool
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{shown(message)} (see rallypoint drain --help)")
-
-
 def run(argv: list[str]) -> int:
     """Returns 0 when the node has left. Blocks until then.
 
-    Raises UsageError, AccessError, InfrastructureError, and SystemExit for --help.
+    Raises UsageError, AccessError, InfrastructureError, and HelpRequested.
     """
-    options = _parse(argv)
+    options = with_hint(DRAIN, lambda: _parse(argv))
     secret = _secret(options)
     access.keep_secrets()
     asyncio.run(_drain(options, secret))
@@ -112,38 +130,16 @@ async def _converse(connection: ClientConnection, options: _Options) -> None:
 
 
 def _parse(argv: list[str]) -> _Options:
-    given = _parser().parse_args(argv)
-    where = given.rdzv_endpoint
-    check_name("node", given.node)
+    scanned = parse(DRAIN, argv, {})
+    where, job = scanned.get("--rdzv-endpoint"), scanned.get("--rdzv-id")
+    (node,) = scanned.words
+    check_name("node", node)
     return _Options(
-        node=given.node,
-        endpoint=values.endpoint(Value(where, f"--rdzv-endpoint {where}")),
-        run_id=given.rdzv_id,
-        access=access.read_options(given),
-        wait=not given.no_wait,
+        node=node,
+        endpoint=values.endpoint(where, least_port=1)
+        if where
+        else Endpoint("localhost", DEFAULT_COORDINATOR_PORT),
+        run_id=job.text if job else UNNAMED_RUN_ID,
+        access=access.read_access(scanned),
+        wait=not scanned.on("--no-wait"),
     )
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="rallypoint drain",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("node", metavar="NODE", help="the node's id, as the job's lines show it")
-    parser.add_argument(
-        "--rdzv-endpoint",
-        default=f"localhost:{DEFAULT_COORDINATOR_PORT}",
-        metavar="HOST[:PORT]",
-        help=f"where the job's nodes meet (localhost:{DEFAULT_COORDINATOR_PORT})",
-    )
-    parser.add_argument(
-        "--rdzv-id",
-        default=UNNAMED_RUN_ID,
-        metavar="ID",
-        help=f"the name of the job ({UNNAMED_RUN_ID})",
-    )
-    parser.add_argument("--no-wait", action="store_true", help="return when the node was told")
-    access.add_options(parser, insecure="the job runs with --insecure, without a token")
-    return parser

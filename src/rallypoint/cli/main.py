@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from rallypoint.cli.parser import HelpRequested, help_text
 from rallypoint.errors import ExitClass, RallypointError
 from rallypoint.observe.printing import print_error
 
@@ -38,27 +39,38 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     command = words[0] if words else "--help"
     try:
+        return _run(command, words[1:])
+    except RallypointError as error:
+        mistyped = error.exit_class is ExitClass.USAGE and command in _COMMANDS
+        print_error(f"rallypoint {command}" if mistyped else "rallypoint", str(error))
+        return error.exit_class.value
+    except KeyboardInterrupt:
+        return _ENDED_BY_SIGINT
+
+
+def _run(command: str, rest: list[str]) -> int:
+    try:
         match command:
             case "run":
                 from rallypoint.cli.run import run
 
-                return run(words[1:])
+                return run(rest)
             case "drain":
                 from rallypoint.cli.drain import run as drain
 
-                return drain(words[1:])
+                return drain(rest)
             case "serve":
                 from rallypoint.cli.serve import run as serve
 
-                return serve(words[1:])
+                return serve(rest)
             case "store":
                 from rallypoint.cli.store import run as store
 
-                return store(words[1:])
+                return store(rest)
             case "token":
                 from rallypoint.cli.token import run as token
 
-                return token(words[1:])
+                return token(rest)
             case "--help" | "-h" | "help":
                 from rallypoint.observe.printing import print_text
 
@@ -73,12 +85,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             case _:
                 print_error("rallypoint", _unknown(command))
                 return ExitClass.USAGE.value
-    except RallypointError as error:
-        mistyped = error.exit_class is ExitClass.USAGE and command in _COMMANDS
-        print_error(f"rallypoint {command}" if mistyped else "rallypoint", str(error))
-        return error.exit_class.value
-    except KeyboardInterrupt:
-        return _ENDED_BY_SIGINT
+    except HelpRequested as asked:
+        from rallypoint.cli.options import default_of
+        from rallypoint.observe.printing import print_text
+
+        print_text(*help_text(asked.args[0], default_of).splitlines())
+        return 0
 
 
 def _unknown(command: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rallypoint.cli.scan import Scanned
+from rallypoint.cli.parser import Scanned
 from rallypoint.errors import UsageError
 
 _SAYS_WHERE = (

@@ -10,69 +10,105 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-
-from msgspec import Struct
+from enum import Enum
+from typing import Literal, cast
 
 from rallypoint.agent.environ import VISIBLE_DEVICES, own_device
 from rallypoint.cli import values
 from rallypoint.cli.access import check, environ_token
+from rallypoint.cli.machine import Machine, this_machine
 from rallypoint.cli.many_copies import refuse_copies
-from rallypoint.cli.output_options import read_output
-from rallypoint.cli.scan import Scanned, Value, scan
+from rallypoint.cli.parser import Command, Scanned, parse
+from rallypoint.cli.rendezvous_options import read_rendezvous
+from rallypoint.cli.values import Value
 from rallypoint.cli.verdict import CLASSES
-from rallypoint.cli.where_to_meet import read_rendezvous
 from rallypoint.config import (
     AccessConfig,
     AffinityMode,
     AgentConfig,
     NumaOptions,
     ObserveConfig,
-    RestartConfig,
+    OutputConfig,
+    RendezvousConfig,
     StartMethod,
     StopConfig,
     WorkerConfig,
 )
+from rallypoint.core.settings import FLAGS, GROUPS, Setting
 from rallypoint.core.wording import shown
 from rallypoint.errors import UsageError
+from rallypoint.process.logs.plan import (
+    check_ranks,
+    colour_wanted,
+    drawing_wanted,
+    names_any,
+    parse_std_map,
+    rank_key,
+)
 from rallypoint.process.prepared.command_line import RUN_PATH
 
+LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
+
+_LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+_PLAIN = tuple(row for row in FLAGS.values() if row.kind in values.PLAIN)
+"""What is read without a look at the machine or at other options."""
 _DEVICE_WORDS = ("cpu", "gpu", "xpu", "auto")
 
 
-class Machine(Struct, frozen=True):
-    """The questions that a command line asks of this machine; tests answer them themselves."""
+_TOP = """\
+usage: rallypoint run [options] SCRIPT [its arguments]
 
-    count_workers: Callable[[str, str, Mapping[str, str]], int]
-    """(cpu | gpu | xpu | auto, interpreter, environment) -> workers; 0: no such device."""
-    find_program: Callable[[str], str | None]
-    script_exists: Callable[[str], bool]
-    """Whether Python could run it: a file, or a directory with a __main__.py."""
-    random_id: Callable[[], str]
-    interpreter: str
-    handlers: Callable[[], Sequence[str]] = lambda: ("file",)
-    """The rendezvous backends that are known besides the coordinator's."""
-    logs_specs: Callable[[], Sequence[str]] = lambda: ("default",)
-    """The names that --logs-specs takes."""
-    event_handlers: Callable[[], Sequence[str]] = lambda: values.EVENT_HANDLERS
-    path_kind: Callable[[str], str] = lambda path: ""
-    """`file`, `directory` or nothing: for a better word on a mistake."""
+Starts SCRIPT on every node, gives each worker its rank, and heals the job when
+a worker or a node dies. Options go before SCRIPT.
+
+  one machine, one worker per GPU (or per CPU)
+    rallypoint run --nproc-per-node auto train.py
+
+  two to four machines: the same line on each; node-a is any one of them
+    rallypoint run --nnodes 2:4 --rdzv-endpoint node-a --max-restarts 3 train.py
+
+  two machines with fixed ranks: K is 0 on node-a and 1 on the other
+    rallypoint run --nnodes 2 --node-rank K --master-addr node-a train.py
+
+  look at what a worker is told
+    rallypoint run --nproc-per-node 2 --no-python env
+"""
+
+_BOTTOM = """\
+Values in parentheses are defaults. Dashes and underscores are the same, and so
+are --nproc-per-node 2 and PET_NPROC_PER_NODE=2 in the environment; options that
+torchrun does not have are RALLYPOINT_LEASE=30 and so on there.
+
+Environment: PYTHON_EXEC (the workers' interpreter), LOGLEVEL,
+OMP_NUM_THREADS (1 when there are several workers and it is not set),
+TORCH_ELASTIC_SHUTDOWN_TIMEOUT, RALLYPOINT_TOKEN (the shared secret itself).
+
+Exit codes: 0 success, 1 the job failed, 2 wrong usage, 75 infrastructure (worth
+starting again), 128+N ended by signal N.
+"""
+
+RUN = Command("run", _TOP, GROUPS, _BOTTOM, ("SCRIPT",), runs_a_script=True)
 
 
-def this_machine() -> Machine:
-    """Asks the real one, each answer looked up only when it is needed."""
-    import sys
+def default_of(row: Setting) -> str:
+    """The default of an option of `run` in words, from the struct that has it; empty: none."""
+    if row.default or not row.field or not row.metavar:
+        return row.default
+    for kind in (RendezvousConfig, WorkerConfig, OutputConfig, StopConfig, ObserveConfig):
+        names, last = kind.__struct_fields__, kind.__struct_defaults__
+        if row.field in names[len(names) - len(last) :]:
+            return _in_words(last[names.index(row.field) - len(names)])
+    return ""
 
-    return Machine(
-        count_workers=_count_workers,
-        find_program=_find_program,
-        script_exists=_script_exists,
-        random_id=_random_id,
-        interpreter=sys.executable,
-        handlers=_handlers,
-        logs_specs=_logs_specs,
-        event_handlers=_event_handlers,
-        path_kind=_path_kind,
-    )
+
+def _in_words(default: object) -> str:
+    if isinstance(default, Enum):
+        return str(default.value)
+    if isinstance(default, tuple):
+        return ",".join(map(str, default))
+    if default is None:
+        return ""
+    return f"{default:g}" if isinstance(default, float) else str(default)
 
 
 def parse_run(
@@ -87,17 +123,18 @@ def parse_run(
     """
     environ = os.environ if environ is None else environ
     machine = machine or this_machine()
-    scanned = scan(argv, environ)
+    scanned = parse(RUN, argv, environ)
     notices: list[str] = []
     refuse_copies(scanned, environ, notices)
+    _need_a_script(scanned)
     rendezvous = read_rendezvous(scanned, machine.random_id, notices, machine.handlers)
-    _monitor_interval(scanned.get("--monitor-interval"))
+    ignored = scanned.get("--monitor-interval")
+    if ignored is not None:
+        values.seconds(ignored)
     workers = _workers(scanned, environ, machine, notices)
-    output = read_output(scanned, environ, workers.count, machine.logs_specs, notices)
     return AgentConfig(
         rendezvous=rendezvous,
-        restart=_restart(scanned),
-        output=output,
+        output=_output(scanned, environ, workers.count, machine, notices),
         stop=_stop(scanned, environ),
         access=_access(scanned, environ),
         observe=_observe(scanned, machine),
@@ -106,109 +143,126 @@ def parse_run(
     )
 
 
-def _restart(scanned: Scanned) -> RestartConfig:
-    budget, window = scanned.get("--max-restarts"), scanned.get("--restart-window")
-    backoff, final = scanned.get("--restart-backoff"), scanned.get("--no-restart-on")
-    hang = scanned.get("--hang-timeout")
-    if budget is not None and values.integer(budget) < 0:
-        raise budget.wrong("needs 0 or more")
-    return RestartConfig(
-        max_restarts=values.integer(budget) if budget else 0,
-        window_s=values.seconds(window, positive=True) if window else None,
-        backoff_s=values.seconds(backoff) if backoff else 0.0,
-        no_restart_exit_codes=values.exit_codes(final) if final else (),
-        hang_timeout_s=values.seconds(hang, positive=True) if hang else 0.0,
-    )
-
-
 def _stop(scanned: Scanned, environ: Mapping[str, str]) -> StopConfig:
-    grace, restart = scanned.get("--shutdown-timeout"), scanned.get("--restart-grace")
-    fallback = environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "")
-    if grace is None and fallback:
-        grace = Value(fallback, f"TORCH_ELASTIC_SHUTDOWN_TIMEOUT={fallback}")
-    default, signals = StopConfig(), scanned.get("--signals-to-handle")
-    deadline, notice = scanned.get("--drain-deadline"), scanned.get("--preempt-notice")
-    drain_signal = scanned.get("--drain-signal")
-    return StopConfig(
-        drain_deadline_s=values.seconds(deadline) if deadline else None,
-        drain_signal=values.one_signal(drain_signal) if drain_signal else "",
-        preempt_notice=values.preempt_notice(notice) if notice else "",
-        shutdown_grace_s=values.seconds(grace) if grace else default.shutdown_grace_s,
-        restart_grace_s=values.seconds(restart) if restart else default.restart_grace_s,
-        signals=values.signal_names(signals) if signals else default.signals,
-        exit_codes=tuple(values.exit_override(v, CLASSES) for v in scanned.all("--exit-code")),
-    )
+    name = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
+    if environ.get(name) and scanned.get("--shutdown-timeout") is None:
+        given = Value(environ[name], f"{name}={environ[name]}")
+        scanned = Scanned(scanned.words, scanned.values | {"--shutdown-timeout": [given]})
+    codes = tuple(values.exit_override(v, CLASSES) for v in scanned.all("--exit-code"))
+    return StopConfig(**scanned.fields(StopConfig, _PLAIN), exit_codes=codes)
 
 
 def _access(scanned: Scanned, environ: Mapping[str, str]) -> AccessConfig:
-    token_fd, token_file = scanned.get("--token-fd"), scanned.get("--token-file")
     insecure = scanned.on("--insecure")
-    check(token_fd, token_file, insecure=insecure)
-    return AccessConfig(
-        token_file=token_file.text if token_file else None,
-        token_text=environ_token(environ),
-        token_fd=values.integer(token_fd) if token_fd else None,
-        insecure=insecure,
-        store_networks=tuple(n for v in scanned.all("--store-allow") for n in values.networks(v)),
-    )
+    check(scanned.get("--token-fd"), scanned.get("--token-file"), insecure=insecure)
+    given = scanned.fields(AccessConfig, _PLAIN)
+    return AccessConfig(**given, token_text=environ_token(environ))
 
 
 def _observe(scanned: Scanned, machine: Machine) -> ObserveConfig:
-    handler, summary = scanned.get("--event-log-handler"), scanned.get("--json-summary")
-    metrics, default = scanned.get("--metrics-port"), ObserveConfig()
-    return ObserveConfig(
-        event_log_handler=values.event_handler(handler, machine.event_handlers)
-        if handler
-        else default.event_log_handler,
-        json_summary=values.file_to_write(summary) if summary else None,
-        metrics=values.listen_at(metrics) if metrics else None,
+    given, handler = scanned.fields(ObserveConfig, _PLAIN), scanned.get("--event-log-handler")
+    if handler is not None:
+        given["event_log_handler"] = values.event_handler(handler, machine.event_handlers)
+    return ObserveConfig(**given)
+
+
+def _output(
+    scanned: Scanned,
+    environ: Mapping[str, str],
+    workers: int,
+    machine: Machine,
+    notices: list[str],
+) -> OutputConfig:
+    ranks, specs = scanned.get("--local-ranks-filter"), scanned.get("--logs-specs")
+    output = OutputConfig(
+        **scanned.fields(OutputConfig, _PLAIN),
+        log_level=_log_level(environ),
+        temp_dir=environ.get("TMPDIR") or "/tmp",
+        prefix_template=environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE") or None,
+        colour=colour_wanted(
+            is_terminal=True, no_color=environ.get("NO_COLOR"), term=environ.get("TERM")
+        ),
+        draws=drawing_wanted(term=environ.get("TERM")),
+        local_ranks_filter=_ranks(ranks, workers) if ranks else None,
+        logs_specs=_specs(specs, machine.logs_specs) if specs else "default",
     )
+    filed = names_any(parse_std_map(output.redirects, workers, flag="--redirects"))
+    teed = names_any(parse_std_map(output.tee, workers, flag="--tee"))
+    if output.logs_specs == "default":
+        notices += _without_effect(output, filed=filed or teed, teed=teed)
+    return output
 
 
-def _monitor_interval(given: Value | None) -> None:
-    """Checked, so that a mistake shows; then unused, since nothing polls."""
-    if given is not None:
-        values.seconds(given)
+def _without_effect(output: OutputConfig, *, filed: bool, teed: bool) -> list[str]:
+    """What was asked for and will not happen."""
+    remarks = []
+    if not teed:
+        for name, texts in (
+            ("--duplicate-stdout-filters", output.duplicate_stdout_filters),
+            ("--duplicate-stderr-filters", output.duplicate_stderr_filters),
+        ):
+            if texts:
+                remarks.append(f"{name} copies teed lines, and --tee is not given")
+    if output.log_max_bytes and not filed:
+        remarks.append("--log-max-bytes is about files, and neither --redirects nor --tee is given")
+    return remarks
+
+
+def _ranks(given: Value, workers: int) -> tuple[int | str, ...] | None:
+    """Local and global ranks with commas between them; nothing at all is no filter."""
+    if not given.text.strip():
+        return None
+    found = []
+    for part in given.text.split(","):
+        rank = rank_key(part)
+        if rank is None:
+            raise given.wrong("needs local ranks, for example 0,2, or global ones, as in g12")
+        found.append(rank)
+    check_ranks(found, workers, given.origin)
+    return tuple(found)
+
+
+def _specs(given: Value, known: Callable[[], Sequence[str]]) -> str:
+    if given.text == "default":
+        return "default"
+    offered = known()
+    if given.text not in offered:
+        near = values.nearest(given.text, offered)
+        raise given.wrong(f"no package offers it; there are: {', '.join(offered)}{near}")
+    return given.text
+
+
+def _log_level(environ: Mapping[str, str]) -> LogLevel:
+    given = environ.get("LOGLEVEL", "")
+    word = given.strip().upper() or "INFO"
+    if word not in _LOG_LEVELS:
+        raise UsageError(f"LOGLEVEL={shown(given)}: needs one of {', '.join(_LOG_LEVELS)}")
+    return cast(LogLevel, word)
 
 
 def _workers(
     scanned: Scanned, environ: Mapping[str, str], machine: Machine, notices: list[str]
 ) -> WorkerConfig:
-    role = scanned.get("--role")
+    given = scanned.fields(WorkerConfig, _PLAIN)
     argv = _worker_command(scanned, environ, machine)
-    method, preload = scanned.get("--start-method"), scanned.get("--preload")
+    preload, numa = scanned.get("--preload"), given.pop("numa", None)
+    method = given.pop("start_method", None)
     if preload is not None and scanned.on("--no-python") and not scanned.on("--run-path"):
         raise preload.wrong("has no effect with --no-python: a program imports for itself")
-    chosen = StartMethod(values.choice(method, [m.value for m in StartMethod])) if method else None
-    count = _count(scanned.get("--nproc-per-node"), environ, machine)
-    omp_threads = None
+    given["count"] = count = _count(scanned.get("--nproc-per-node"), environ, machine)
     if count > 1 and "OMP_NUM_THREADS" not in environ:
-        omp_threads = 1
+        given["omp_threads"] = 1
         notices.append(f"OMP_NUM_THREADS is not set: each of the {count} workers gets 1")
+    if given.get("virtual_local_rank"):
+        own_device(environ.get(VISIBLE_DEVICES), 0, count)
+    # As with torchrun, the start method has no meaning for a script or a module: they are commands.
+    by_path = method and scanned.on("--run-path")
     return WorkerConfig(
+        **given,
         argv=argv,
-        # As with torchrun, of no meaning for a script or a module, which are commands.
-        start_method=chosen if scanned.on("--run-path") else None,
-        preload=values.module_names(preload) if preload else (),
-        count=count,
-        role=role.text if role else "default",
-        omp_threads=omp_threads,
-        virtual_local_rank=_virtual_local_rank(scanned, environ, count),
-        numa=_numa(scanned.get("--numa-binding")),
+        start_method=StartMethod(method) if by_path else None,
+        numa=NumaOptions(AffinityMode(numa)) if numa else None,
     )
-
-
-def _numa(mode: Value | None) -> NumaOptions | None:
-    if mode is None:
-        return None
-    return NumaOptions(AffinityMode(values.choice(mode, [m.value for m in AffinityMode])))
-
-
-def _virtual_local_rank(scanned: Scanned, environ: Mapping[str, str], workers: int) -> bool:
-    if not scanned.on("--virtual-local-rank"):
-        return False
-    own_device(environ.get(VISIBLE_DEVICES), 0, workers)
-    return True
 
 
 def _count(given: Value | None, environ: Mapping[str, str], machine: Machine) -> int:
@@ -228,6 +282,20 @@ def _count(given: Value | None, environ: Mapping[str, str], machine: Machine) ->
     return count
 
 
+def _need_a_script(scanned: Scanned) -> None:
+    if scanned.words:
+        return
+    for name, given in scanned.values.items():
+        if given[-1].text.endswith(".py"):
+            raise UsageError(
+                f"the script is missing: {name} took {given[-1].text} as its value; "
+                f"give {name} its own, or leave it out"
+            )
+    raise UsageError(
+        "the script is missing; for example: rallypoint run --nproc-per-node 2 train.py"
+    )
+
+
 def _worker_command(
     scanned: Scanned, environ: Mapping[str, str], machine: Machine
 ) -> tuple[str, ...]:
@@ -237,17 +305,7 @@ def _worker_command(
     if module and (bare or by_path):
         other = "--no-python" if bare else "--run-path"
         raise UsageError(f"--module with {other}: a module is run by Python's -m; give one of them")
-    if not scanned.command:
-        for name, given in scanned.values.items():
-            if given[-1].text.endswith(".py"):
-                raise UsageError(
-                    f"the script is missing: {name} took {given[-1].text} as its value; "
-                    f"give {name} its own, or leave it out"
-                )
-        raise UsageError(
-            "the script is missing; for example: rallypoint run --nproc-per-node 2 train.py"
-        )
-    script, arguments = scanned.command[0], scanned.command[1:]
+    script, arguments = scanned.words[0], scanned.words[1:]
     if not script:
         raise UsageError("'': the script's name is empty; for example: rallypoint run train.py")
     if bare and not by_path:
@@ -290,50 +348,3 @@ def _interpreter(environ: Mapping[str, str], machine: Machine) -> str:
     if chosen and machine.find_program(chosen) is None:
         raise UsageError(f"PYTHON_EXEC={shown(chosen)}: no such program")
     return chosen or machine.interpreter
-
-
-def _find_program(name: str) -> str | None:
-    from shutil import which
-
-    return which(name)
-
-
-def _script_exists(path: str) -> bool:
-    return os.path.exists(os.path.join(path, "__main__.py") if os.path.isdir(path) else path)
-
-
-def _path_kind(path: str) -> str:
-    if os.path.isdir(path):
-        return "directory"
-    return "file" if os.path.exists(path) else ""
-
-
-def _handlers() -> Sequence[str]:
-    from rallypoint.rendezvous.registry import known_backends
-
-    return known_backends()
-
-
-def _logs_specs() -> Sequence[str]:
-    from rallypoint.process.logs.specs import known_logs_specs
-
-    return known_logs_specs()
-
-
-def _event_handlers() -> Sequence[str]:
-    from rallypoint.observe.event_handlers import known_event_handlers
-
-    return known_event_handlers()
-
-
-def _count_workers(word: str, interpreter: str, environ: Mapping[str, str]) -> int:
-    from rallypoint.cli.devices import count_workers
-
-    return count_workers(word, interpreter, environ)
-
-
-def _random_id() -> str:
-    """Short enough to read aloud: `job-` and 40 random bits in base 32."""
-    bits = int.from_bytes(os.urandom(5), "big")
-    letters = "abcdefghijkmnpqrstuvwxyz23456789"
-    return "job-" + "".join(letters[bits >> shift & 31] for shift in range(35, -1, -5))

@@ -6,8 +6,8 @@ import gc
 from collections.abc import Sequence
 
 from rallypoint.cli.access import keep_secrets, with_own_token_only
-from rallypoint.cli.options import parse_run
-from rallypoint.cli.scan import HelpRequested
+from rallypoint.cli.options import RUN, parse_run
+from rallypoint.cli.parser import with_hint
 from rallypoint.cli.verdict import of_class, of_finish
 from rallypoint.config import AgentConfig
 from rallypoint.errors import RallypointError
@@ -16,21 +16,13 @@ from rallypoint.process.signals import hold_early_signals
 
 
 def run(argv: Sequence[str]) -> int:
-    """Run the command and return its exit code. Never raises for a mistake or a failure."""
-    hold_early_signals()
-    try:
-        config = parse_run(argv)
-    except HelpRequested:
-        from rallypoint.cli.help import help_text
-        from rallypoint.observe.printing import print_text
+    """Run the command and return its exit code. Does not raise for a failure of the job.
 
-        print_text(*help_text().splitlines())
-        return 0
-    except RallypointError as error:
-        text = str(error)
-        hint = "\n(see rallypoint run --help)" if "\n" in text else " (see rallypoint run --help)"
-        print_error("rallypoint run", text + hint)
-        return error.exit_class.value
+    Raises HelpRequested, and UsageError or InfrastructureError for a command line that can't be
+    read.
+    """
+    hold_early_signals()
+    config = with_hint(RUN, lambda: parse_run(argv))
     try:
         config = with_own_token_only(config)
         return _take_part(config)

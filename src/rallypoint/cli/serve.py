@@ -6,22 +6,21 @@ node of every job that uses it.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import signal
 from socket import socket
-from typing import NoReturn
 
 from msgspec import Struct
 
 from rallypoint.cli import access, values
 from rallypoint.cli.event_lines import EventLines
-from rallypoint.cli.scan import Value
+from rallypoint.cli.parser import Command, parse, with_hint
 from rallypoint.config import DEFAULT_COORDINATOR_PORT, Endpoint
 from rallypoint.coordinator.listen import BindRefused, Refusal, raise_open_files_limit, try_bind
 from rallypoint.coordinator.server import Coordinator
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.event_kinds import Record
+from rallypoint.core.settings import Setting
 from rallypoint.core.wording import shown, signal_name
 from rallypoint.errors import UsageError
 from rallypoint.observe.faults import Faults
@@ -29,26 +28,59 @@ from rallypoint.rendezvous.endpoint import NotYet, resolve
 from rallypoint.rendezvous.token import Token
 
 SIGNALLED = 128
-_MAX_PORT = 65535
 
-_DESCRIPTION = """\
+SERVE = Command(
+    "serve",
+    """\
+usage: rallypoint serve --host ADDR [options]
+
 Host the coordinator of many jobs on this machine, outside any of them.
 
-Without it the first node of a job hosts the job's coordinator, and the job ends with that node.
-With it, any node may come and go:
+Without it the first node of a job hosts the job's coordinator, and the job ends
+with that node. With it, any node may come and go:
 
-  rallypoint serve --host 10.0.0.5                                    on a machine that stays
+  rallypoint serve --host 10.0.0.5                on a machine that outlives the jobs
   rallypoint run --rdzv-endpoint 10.0.0.5 --rdzv-id digits train.py   on every node
 
-Jobs are told apart by --rdzv-id. Nodes need the token of the user who serves, or one that
-`rallypoint token --run-id ID` made from it.
-"""
-
-_EPILOG = """\
-Exit codes: 2 wrong usage (the port is in use, the address is not this machine's), 75 the system
-refused to listen, 130 and 143 ended by SIGINT and SIGTERM. Jobs that still run then lose their
-coordinator: their nodes stop the workers when the lease is over and exit with 75.
-"""
+Jobs are told apart by --rdzv-id. Nodes need the token of the user who serves,
+or one that `rallypoint token --run-id ID` made from it.
+""",
+    (
+        (
+            "Options",
+            (
+                Setting(
+                    "--host",
+                    "ADDR",
+                    "the address of this machine that the nodes reach, the only one listened on"
+                    " (0.0.0.0 and :: mean all of them)",
+                    required=True,
+                ),
+                Setting(
+                    "--port",
+                    "PORT",
+                    "port to listen on; 0: the system chooses",
+                    default=str(DEFAULT_COORDINATOR_PORT),
+                ),
+                *access.token_options("let every host that reaches the port take part"),
+                Setting(
+                    "--log-format",
+                    "text|json",
+                    "form of the lines on stderr, one for each event of a job",
+                    "choice",
+                    default="text",
+                ),
+                Setting("--quiet", "", "print nothing", "switch"),
+            ),
+        ),
+    ),
+    """\
+Exit codes: 2 wrong usage (the port is in use, the address is not this
+machine's), 75 the system refused to listen, 130 and 143 ended by SIGINT and
+SIGTERM. Jobs that still run then lose their coordinator: their nodes stop the
+workers when the lease is over and exit with 75.
+""",
+)
 
 
 class _Options(Struct, frozen=True):
@@ -59,18 +91,13 @@ class _Options(Struct, frozen=True):
     quiet: bool
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{shown(message)} (see rallypoint serve --help)")
-
-
 def run(argv: list[str]) -> int:
     """Serve until a signal ends it; returns 128 + its number. Blocks; for the main thread.
 
     Raises UsageError or AccessError when it can't start, InfrastructureError when the system
-    refuses, and SystemExit for --help.
+    refuses, and HelpRequested.
     """
-    options = _parse(argv)
+    options = with_hint(SERVE, lambda: _parse(argv))
     token = options.access.find(create=True)
     access.keep_secrets()
     lines = EventLines(json=options.json, quiet=options.quiet)
@@ -134,45 +161,12 @@ def _serving(listeners: list[socket], token: Token | None) -> Record:
 
 
 def _parse(argv: list[str]) -> _Options:
-    given = _parser().parse_args(argv)
-    if not 0 <= given.port <= _MAX_PORT:
-        raise UsageError(f"--port {given.port}: must be 0..{_MAX_PORT}")
+    scanned = parse(SERVE, argv, {})
+    port, form = scanned.get("--port"), scanned.get("--log-format")
     return _Options(
-        host=values.host(Value(given.host, f"--host {given.host}")),
-        port=given.port,
-        access=access.read_options(given),
-        json=given.log_format == "json",
-        quiet=given.quiet,
+        host=values.host(scanned.given("--host")),
+        port=values.port(port, 0) if port else DEFAULT_COORDINATOR_PORT,
+        access=access.read_access(scanned),
+        json=form is not None and values.choice(form, ("text", "json")) == "json",
+        quiet=scanned.on("--quiet"),
     )
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="rallypoint serve",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "--host",
-        required=True,
-        metavar="ADDR",
-        help="the address of this machine that the nodes reach; exactly this one is listened on "
-        "(0.0.0.0 and :: mean all of them)",
-    )
-    parser.add_argument(
-        "--port",
-        type=int,
-        default=DEFAULT_COORDINATOR_PORT,
-        metavar="PORT",
-        help=f"(default {DEFAULT_COORDINATOR_PORT}; 0: the system chooses)",
-    )
-    access.add_options(parser, insecure="let anybody who reaches the port take part")
-    parser.add_argument(
-        "--log-format",
-        choices=("text", "json"),
-        default="text",
-        help="form of the lines on stderr, one for each event of a job (default text)",
-    )
-    parser.add_argument("--quiet", action="store_true", help="say nothing")
-    return parser

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import re
 import signal
 import socket
 from ipaddress import ip_address
-from typing import NoReturn
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from rallypoint.cli import values
 from rallypoint.cli.event_lines import EventLines
-from rallypoint.cli.scan import Value
+from rallypoint.cli.parser import Command, parse, with_hint
 from rallypoint.config import Endpoint
 from rallypoint.coordinator.listen import BindRefused, Refusal, try_bind
 from rallypoint.core import event_kinds as kinds
+from rallypoint.core.settings import Setting
 from rallypoint.core.wording import shown, signal_name
 from rallypoint.errors import UsageError
 from rallypoint.observe.faults import Faults
@@ -35,25 +33,75 @@ from rallypoint.store.server_process import (
 from rallypoint.wire.address import Address
 
 SIGNALLED = 128
-_MAX_PORT = 65535
 _DEFAULT_PORT = 29500
-_SIZE = re.compile(r"(\d{1,15})([KMGT]?)(?:i?B)?", re.IGNORECASE)
-_UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 _NO_ENROLMENT = b""  # the key of no round: nobody enrols here
 
-_DESCRIPTION = """\
-Host a key-value store that speaks the protocol of torch's TCPStore, outside any job.
+STORE = Command(
+    "store",
+    """\
+usage: rallypoint store --host ADDR [options]
+
+Host a key-value store that speaks the protocol of torch's TCPStore, outside any
+job.
 
   rallypoint store --host 127.0.0.1                       for your own processes here
   rallypoint store --host 10.0.0.5 --allow 10.0.0.0/8     for the machines of a network
 
-Whoever can write to the store of a job can run code in it: open it to no more than that.
-"""
-
-_EPILOG = """\
-Exit codes: 2 wrong usage (the port is in use, the address is not this machine's, nobody was
-allowed), 75 the system refused to listen, 130 and 143 ended by SIGINT and SIGTERM.
-"""
+A process that can write to the store of a job can run code in it: let no more
+machines use it than need it.
+""",
+    (
+        (
+            "Options",
+            (
+                Setting("--host", "ADDR", "the address to listen on, and no other", required=True),
+                Setting(
+                    "--port",
+                    "PORT",
+                    "port to listen on; 0: the system chooses",
+                    default=str(_DEFAULT_PORT),
+                ),
+                Setting(
+                    "--allow",
+                    "CIDR,...",
+                    "machines that may use the store, besides your own processes here; repeatable",
+                    "networks",
+                    repeatable=True,
+                ),
+                Setting("--insecure", "", "let every host that reaches the port use it", "switch"),
+                Setting(
+                    "--max-connections",
+                    "N",
+                    "connections at most",
+                    "integer",
+                    default="as many as the limit of open files allows",
+                    least=1,
+                ),
+                Setting(
+                    "--max-memory",
+                    "SIZE",
+                    "close connections that would store more than this in all, as 500M or 2G; it"
+                    " counts keys, values and 128 bytes for each",
+                    "bytes",
+                    default="no limit",
+                ),
+                Setting(
+                    "--stats",
+                    "[SECONDS]",
+                    "a line every SECONDS (10): connections, keys, bytes, waiters, operations",
+                    "seconds",
+                    above_zero=True,
+                    implied="10",
+                ),
+            ),
+        ),
+    ),
+    """\
+Exit codes: 2 wrong usage (the port is in use, the address is not this
+machine's, no machine was allowed), 75 the system refused to listen, 130 and 143
+ended by SIGINT and SIGTERM.
+""",
+)
 
 
 class _Options(Struct, frozen=True):
@@ -66,18 +114,13 @@ class _Options(Struct, frozen=True):
     stats_s: float | None
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{shown(message)} (see rallypoint store --help)")
-
-
 def run(argv: list[str]) -> int:
     """Serve until a signal ends it; returns 128 + its number. Blocks; for the main thread.
 
     Raises UsageError when it can't start, InfrastructureError when the system refuses, and
-    SystemExit for --help.
+    HelpRequested.
     """
-    options = _parse(argv)
+    options = with_hint(STORE, lambda: _parse(argv))
     limits = StoreLimits(
         max_connections=_max_connections(options.max_connections, raise_descriptor_limit()),
         max_bytes=options.max_bytes,
@@ -194,76 +237,17 @@ class _Stats:
 
 
 def _parse(argv: list[str]) -> _Options:
-    given = _parser().parse_args(argv)
-    if not 0 <= given.port <= _MAX_PORT:
-        raise UsageError(f"--port {given.port}: must be 0..{_MAX_PORT}")
-    allowed = [Value(text, f"--allow {text}") for text in given.allow]
-    if allowed and given.insecure:
+    scanned = parse(STORE, argv, {})
+    allowed, insecure = scanned.all("--allow"), scanned.on("--insecure")
+    if allowed and insecure:
         raise allowed[0].wrong("has no effect with --insecure; give one of the two")
-    if given.max_connections is not None and given.max_connections < 1:
-        raise UsageError(f"--max-connections {given.max_connections}: needs 1 or more")
-    stats = given.stats
+    port = scanned.get("--port")
     return _Options(
-        host=values.host(Value(given.host, f"--host {given.host}")),
-        port=given.port,
+        host=values.host(scanned.given("--host")),
+        port=values.port(port, 0) if port else _DEFAULT_PORT,
         networks=tuple(network for value in allowed for network in values.networks(value)),
-        insecure=given.insecure,
-        max_connections=given.max_connections,
-        max_bytes=None if given.max_memory is None else _size(given.max_memory),
-        stats_s=None
-        if stats is None
-        else values.seconds(Value(stats, f"--stats {stats}"), positive=True),
+        insecure=insecure,
+        max_connections=scanned.read(STORE, "--max-connections"),
+        max_bytes=scanned.read(STORE, "--max-memory"),
+        stats_s=scanned.read(STORE, "--stats"),
     )
-
-
-def _size(text: str) -> int:
-    found = _SIZE.fullmatch(text)
-    if found is None or not int(found[1]):
-        raise UsageError(f"--max-memory {shown(text)}: needs a size like 500M or 2G")
-    return int(found[1]) << _UNITS[found[2].upper()]
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="rallypoint store",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add = parser.add_argument
-    add("--host", required=True, metavar="ADDR", help="the address to listen on, and no other")
-    add(
-        "--port",
-        type=int,
-        default=_DEFAULT_PORT,
-        metavar="PORT",
-        help=f"(default {_DEFAULT_PORT}; 0: the system chooses)",
-    )
-    add(
-        "--allow",
-        action="append",
-        default=[],
-        metavar="CIDR,...",
-        help="machines that may use the store, besides your own processes here; repeatable",
-    )
-    add("--insecure", action="store_true", help="let everybody who reaches the port use it")
-    add(
-        "--max-connections",
-        type=int,
-        metavar="N",
-        help="(default: as many as the limit of open files allows)",
-    )
-    add(
-        "--max-memory",
-        metavar="SIZE",
-        help="close who would store more than this in all, as 500M or 2G; keys, values and 128 "
-        "bytes for each count (default: no limit)",
-    )
-    add(
-        "--stats",
-        nargs="?",
-        const="10",
-        metavar="SECONDS",
-        help="a line every SECONDS (10): connections, keys, bytes, waiters, operations",
-    )
-    return parser

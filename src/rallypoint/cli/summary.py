@@ -57,7 +57,7 @@ def job_summary(
         elapsed_s=_rounded(time.monotonic() - dispatcher.began_at),
         round=newest.number if newest is not None else 0,
         restarts_used=max(used, ending.restarts),
-        max_restarts=config.restart.max_restarts,
+        max_restarts=config.rendezvous.max_restarts,
         rounds=tuple(_round(dispatcher, life, ending) for life in line.rounds),
         restarts=tuple(
             RestartSummary(again.round, again.kind, again.reason, again.counted)

@@ -1,25 +1,59 @@
 """Reads single values of the command line: numbers, endpoints, choices. Pure.
 
 Every reader takes a `Value` and raises `UsageError` with that value as it was written and what
-would be right.
+would be right. `read` picks the reader by the kind of the setting.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
 
-from rallypoint.cli.scan import Value
+from msgspec import Struct
+
 from rallypoint.config import DEFAULT_COORDINATOR_PORT, Endpoint
-from rallypoint.core.limits import MAX_NODES, MAX_PORT, is_host
-from rallypoint.core.wording import shown
+from rallypoint.core.settings import MAX_NODES, Kind, Setting, out_of_range
+from rallypoint.core.wording import quoted, shown
 from rallypoint.errors import UsageError
 from rallypoint.store.access import parse_network
+from rallypoint.wire.address import ANY_PORT, checked_host, read_port, split_endpoint
 
 _MAX_DIGITS = 18
 """Longer numbers mean nothing here, and Python refuses to read very long ones."""
 _LOOPBACK = "127.0.0.1"
 EVENT_HANDLERS = ("console", "jsonl", "null")
 """Those that are built in."""
+_TRUE = frozenset({"true", "t", "yes", "y", "on"})
+_FALSE = frozenset({"false", "f", "no", "n", "off"})
+T = TypeVar("T")
+_UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
+
+
+class Value(Struct, frozen=True):
+    """One given value and where it came from, ready to start an error message with."""
+
+    text: str
+    origin: str
+
+    def wrong(self, why: str) -> UsageError:
+        """The error that names this value as it was written, and the fix."""
+        origin = self.origin
+        if not origin.isprintable():
+            option = origin.removesuffix(self.text)
+            text = origin[len(option) :]
+            origin = f"{option}{quoted(text)}" if option.isprintable() else quoted(origin)
+        return UsageError(f"{origin}: {why}")
+
+
+def truth(value: Value) -> bool:
+    """Reads a boolean word or number. Raises UsageError."""
+    word = value.text.strip().lower()
+    if word in _TRUE or (word.isdecimal() and int(word) != 0):
+        return True
+    if word in _FALSE or word.isdecimal():
+        return False
+    raise value.wrong("needs 1 or 0, true or false")
 
 
 def integer(value: Value) -> int:
@@ -57,13 +91,9 @@ def seconds(value: Value, *, positive: bool = False) -> float:
     return number
 
 
-def port(value: Value, text: str | None = None) -> int:
-    """A port number, 1 to 65535; of the whole value, or of `text` in it."""
-    digits = value.text.strip() if text is None else text
-    plain = digits.isascii() and digits.isdigit() and len(digits) <= _MAX_DIGITS
-    if not plain or not 0 < int(digits) <= MAX_PORT:
-        raise value.wrong(f"{shown(digits) or 'nothing'} is no port, 1 to 65535")
-    return int(digits)
+def port(value: Value, least: int = 1) -> int:
+    """A port number."""
+    return _of_address(value, lambda text: read_port(text.strip(), least))
 
 
 def choice(value: Value, known: Sequence[str]) -> str:
@@ -86,64 +116,37 @@ def nodes(value: Value) -> tuple[int, int]:
     return least, most
 
 
-def host(value: Value, text: str | None = None) -> str:
+def host(value: Value) -> str:
     """A name or an address without a port; brackets around IPv6 are taken off."""
-    name = value.text if text is None else text
-    if name.startswith("[") and name.endswith("]"):
-        name = name[1:-1]
-    if ":" in name and not _is_ipv6(name):
-        raise value.wrong("needs a host name or an address, without a port")
-    if not is_host(name):
-        raise value.wrong("needs a host name or an address")
-    return name
+    return _of_address(value, checked_host)
 
 
-def _is_ipv6(name: str) -> bool:
-    from ipaddress import IPv6Address
-
-    try:
-        IPv6Address(name)
-    except ValueError:
-        return False
-    return True
-
-
-def endpoint(value: Value) -> Endpoint:
+def endpoint(
+    value: Value, default_port: int = DEFAULT_COORDINATOR_PORT, least_port: int = 0
+) -> Endpoint:
     """`HOST`, `HOST:PORT`, `[V6]:PORT`, or a bare IPv6 address without a port."""
-    text = value.text.strip()
-    if "://" in text or "," in text:
-        raise value.wrong("needs one HOST:PORT, without a scheme")
-    if text.startswith("["):
-        name, bracket, rest = text.partition("]")
-        if not bracket or (rest and not rest.startswith(":")):
-            raise value.wrong("needs [ADDRESS]:PORT")
-        return Endpoint(host(value, name[1:]), _port_or_default(value, rest))
-    if text.count(":") > 1:
-        return _bare_ipv6(value, text)
-    name, colon, rest = text.partition(":")
-    return Endpoint(host(value, name), _port_or_default(value, colon + rest))
+    where = Endpoint(*_of_address(value, lambda text: split_endpoint(text, default_port)))
+    if 0 <= where.port < least_port:
+        raise value.wrong(ANY_PORT)
+    return where
 
 
 def listen_at(value: Value) -> Endpoint:
     """`PORT` on loopback, or `HOST:PORT`; port 0 lets the system choose."""
-    name, colon, digits = value.text.strip().rpartition(":")
-    plain = digits.isascii() and digits.isdigit() and len(digits) <= _MAX_DIGITS
-    if not plain or int(digits) > MAX_PORT or (colon and not name):
+    text = value.text.strip()
+    if text.isdigit():
+        return Endpoint(_LOOPBACK, port(value, 0))
+    where = endpoint(value, -1)
+    if where.port < 0:
         raise value.wrong("needs PORT or HOST:PORT, for example 9400 or 0.0.0.0:9400")
-    if ":" in name and not (name.startswith("[") and name.endswith("]")):
-        raise value.wrong(f"an IPv6 address with a port needs brackets: [{name}]:{digits}")
-    return Endpoint(host(value, name) if colon else _LOOPBACK, int(digits))
+    return where
 
 
-def _bare_ipv6(value: Value, text: str) -> Endpoint:
-    head, _, tail = text.rpartition(":")
-    if tail.isdigit() and len(tail) == 5:  # no part of an address has five digits
-        raise value.wrong(f"an IPv6 address with a port needs brackets: [{head}]:{tail}")
-    return Endpoint(host(value, text), DEFAULT_COORDINATOR_PORT)
-
-
-def _port_or_default(value: Value, rest: str) -> int:
-    return port(value, rest[1:]) if rest else DEFAULT_COORDINATOR_PORT
+def _of_address(value: Value, read_text: Callable[[str], T]) -> T:
+    try:
+        return read_text(value.text)
+    except ValueError as error:
+        raise value.wrong(str(error)) from None
 
 
 def output_map(value: Value) -> str:
@@ -241,9 +244,84 @@ def exit_override(value: Value, classes: Sequence[str]) -> tuple[str, int]:
     return name, int(digits)
 
 
-def nearest(word: str, known: Sequence[str]) -> str:
+def size(value: Value) -> int:
+    """A number of bytes, as `500M` or `2G`."""
+    found = re.fullmatch(r"(\d{1,15})([KMGT]?)(?:I?B)?", value.text.strip().upper())
+    if found is None or not int(found[1]):
+        raise value.wrong("needs a number of bytes, with K, M or G if you like, for example 100M")
+    return int(found[1]) << _UNITS[found[2]]
+
+
+def texts(value: Value) -> tuple[str, ...]:
+    """Texts with commas between them; two commas stand for one that belongs to a text."""
+    if not value.text:
+        return ()
+    # No argument and no variable can hold a null.
+    parts = value.text.replace(",,", "\0").split(",")
+    found = tuple(part.replace("\0", ",") for part in parts)
+    if not all(found):
+        raise value.wrong("an empty text is in every line; ,, stands for a comma")
+    return found
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
     """`; did you mean X?`, or nothing when no known word is near."""
     from difflib import get_close_matches
 
-    close = get_close_matches(word, known, n=1)
+    close = get_close_matches(word, list(known), n=1)
     return f"; did you mean {close[0]}?" if close else ""
+
+
+_READERS: Mapping[Kind, Callable[[Value], object]] = {
+    "switch": truth,
+    "text": lambda value: value.text,
+    "name": lambda value: value.text,
+    "seconds": seconds,
+    "integer": integer,
+    "bytes": size,
+    "nodes": nodes,
+    "host": host,
+    "port": port,
+    "endpoint": endpoint,
+    "listen": listen_at,
+    "networks": networks,
+    "exit_codes": exit_codes,
+    "signal": one_signal,
+    "signals": signal_names,
+    "notice": preempt_notice,
+    "modules": module_names,
+    "file": file_to_write,
+    "directory": lambda value: value.text or None,
+    "streams": output_map,
+    "texts": texts,
+}
+"""By kind; options whose meaning depends on others or on the machine are read where that is."""
+PLAIN = frozenset({*_READERS, "choice"})
+"""The kinds that `read` knows."""
+
+
+def read(row: Setting, value: Value) -> object:
+    """The value of a setting. Numbers that are a field's are in its range when this is `checked`
+    with the others. Raises UsageError."""
+    if row.kind == "choice":
+        return choice(value, row.metavar.split("|"))
+    if row.kind == "seconds":
+        return seconds(value, positive=row.least > 0 or row.above_zero)
+    if row.kind == "integer":
+        number = integer(value)
+        if number < row.least:
+            raise value.wrong(f"needs {row.least:g} or more")
+        return number
+    return _READERS[row.kind](value)
+
+
+def read_all(row: Setting, value: Value) -> tuple[object, ...]:
+    """What one value of a repeatable setting adds. Raises UsageError."""
+    found = read(row, value)
+    return found if isinstance(found, tuple) else (found,)
+
+
+def check_range(row: Setting, value: Value, number: float) -> None:
+    """For a number that becomes no field, whose struct would check it. Raises UsageError."""
+    if needs := out_of_range(row, number):
+        raise value.wrong(needs)

@@ -30,7 +30,7 @@ from rallypoint.core.job_state import close as close_job
 from rallypoint.core.liveness import Liveness, Lost, Patience
 from rallypoint.core.model import NodeRef, Outcome, SharedSettings, Verdict
 from rallypoint.core.ranks import id_of_rank
-from rallypoint.errors import SettingsConflictError
+from rallypoint.core.settings import settings_conflict
 from rallypoint.observe.faults import Faults, describe_fault
 
 Machine = Callable[[jobs.JobState, JobEvent, float], list[JobEffect]]
@@ -120,7 +120,7 @@ class HostedJob:
         the end is told of that, whatever its settings."""
         differences = self.settings.differences(hello.settings)
         if differences and self.verdict is None:
-            self._refuse(connection, str(SettingsConflictError(differences)))
+            self._refuse(connection, str(settings_conflict(differences)))
             return
         session = self._sessions.get(hello.incarnation)
         resumed = (
@@ -310,7 +310,7 @@ class HostedJob:
             case RefuseNode(ref, differences):
                 session = self._sessions.get(ref.incarnation)
                 if session is not None and session.connection is not None:
-                    self._refuse(session.connection, str(SettingsConflictError(differences)))
+                    self._refuse(session.connection, str(settings_conflict(differences)))
             case Record():
                 self._on_record(effect)
             case m.ToNode(ref, message):

@@ -30,6 +30,7 @@ from rallypoint.core.model import EndKind, NodeRef, Outcome
 from rallypoint.core.notice import Leaver, Notice
 from rallypoint.core.round import step as step_round
 from rallypoint.core.round_state import Phase, Standing
+from rallypoint.core.settings import OnJoin
 
 DRAIN_WINDOW_S = 3.0
 """Drains of all nodes within this time are one stop of the job."""
@@ -170,7 +171,11 @@ def keep_notice(job: JobState, at: float) -> list[JobEffect]:
     if job.verdict is not None:
         return []
     if notice is None:
-        if not (state.settings.at_checkpoint and job.started and late_nodes.may_be_admitted(state)):
+        if not (
+            state.settings.on_join is OnJoin.AT_CHECKPOINT
+            and job.started
+            and late_nodes.may_be_admitted(state)
+        ):
             return []
         waiting = wording.count(state.eager_waiting, "more node")
         verb = "waits" if state.eager_waiting == 1 else "wait"

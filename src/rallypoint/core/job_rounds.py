@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from rallypoint.core import cause as causes
 from rallypoint.core import event_kinds as kinds
-from rallypoint.core import limits, restart, wording
+from rallypoint.core import restart, wording
 from rallypoint.core.assign import assignments
 from rallypoint.core.events import (
     Effect,
@@ -33,6 +33,7 @@ from rallypoint.core.messages import Assigned, Expelled, StopNow, ToNode
 from rallypoint.core.model import EndKind, EndReason, NodeRef, Outcome
 from rallypoint.core.round import step as step_round
 from rallypoint.core.round_state import Standing
+from rallypoint.core.settings import MAX_SECONDS
 
 
 def run_round(job: JobState, event: Event, at: float) -> list[JobEffect]:
@@ -66,7 +67,7 @@ def perform(job: JobState, effect: Effect, at: float) -> list[JobEffect]:
             job.ended_at = at
             faults = [report.happened_at for report in job.reports]
             faults += [loss.last_heard_at for loss in job.losses]
-            age_s = min(max(at - min(faults), 0.0), limits.MAX_SECONDS) if faults else None
+            age_s = min(max(at - min(faults), 0.0), MAX_SECONDS) if faults else None
             return _stop(job, round_, replace(reason, age_s=age_s))
         case StopDelayed():
             text = wording.many_are_slow_to_stop(effect, job.round.settings)

@@ -9,11 +9,16 @@ from __future__ import annotations
 from rallypoint.core.losses import FLAPPING, lost_lately
 from rallypoint.core.round_state import Member, Phase, RoundState, Standing, stand
 from rallypoint.core.routes import is_held_back
+from rallypoint.core.settings import OnJoin
 
 
 def are_wanted(state: RoundState) -> bool:
     """Somebody waits, and this round is one that late nodes may end."""
-    may = state.phase is Phase.ACTIVE and state.settings.grow and not state.finishing
+    may = (
+        state.phase is Phase.ACTIVE
+        and state.settings.on_join is not OnJoin.HOLD
+        and not state.finishing
+    )
     return may and state.growth_allowed and state.eager_waiting > 0
 
 

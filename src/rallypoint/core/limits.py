@@ -1,9 +1,9 @@
-"""What a value may be that one node tells another, or a person sets: one table for both.
+"""What a value may be that one node sends another.
 
 A peer with the job's token may still be broken, or not be what it seems. So every message passes
-`check` as it is decoded, and the command line refuses the same values by the same numbers
-(`config.py`). The table goes by a field's name; what it does not list has the strict limit of its
-type, so that no field of a message is without one. An infinite number, or none, is in no range.
+`check` as it is decoded. The table goes by a field's name; settings have the ranges that the
+command line has (`core/settings.py`), and what neither lists has the strict limit of its type, so
+that no field of a message is without one. An infinite number, or none, is in no range.
 
 What only a comparison can refuse (a node rank of another job's size), `claims.py` and the machines
 refuse.
@@ -17,22 +17,20 @@ from typing import TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
+from rallypoint.core import settings
+from rallypoint.core.settings import (
+    MAX_EXIT_CODES,
+    MAX_GIVEN,
+    MAX_NODES,
+    MAX_NUMBER,
+    MAX_SECONDS,
+    MAX_WAIT_S,
+    MAX_WORKERS_PER_NODE,
+)
 from rallypoint.core.wording import quoted
 from rallypoint.errors import MessageError
 
-MAX_NODES = 100_000
-MAX_WORKERS_PER_NODE = 4096
 MAX_WORLD = MAX_NODES * MAX_WORKERS_PER_NODE
-MAX_GIVEN = 2**31 - 1
-"""Of what a person gives a number of: restarts, lost nodes."""
-MAX_NUMBER = 2**62
-"""Of what counts rounds, messages, lives and coordinators; above it there is room for some more."""
-MIN_SECONDS = 0.001
-"""The shortest time that is not 0: a shorter lease only keeps the coordinator busy."""
-MAX_SECONDS = 1e9
-"""30 years: whoever asks for more asks for no end. Every clock and timer here can take it."""
-MAX_WAIT_S = 86_400.0
-"""A day: how long one node may have the others wait for its workers to stop."""
 MAX_UNIX_TIME = 253_370_764_800.0
 """The year 9999: dates go no further."""
 MAX_PORT = 65535
@@ -57,21 +55,9 @@ MAX_FAILURES = 128
 """Of one report; those that are left out follow from these."""
 MAX_SIGNAL = 127
 """As a wait status has it. An agent that ends by one exits with 128 more, which is no success."""
-MAX_EXIT_CODES = 255
-"""Of a list of them: all but 0."""
 MAX_SECRET_BYTES = 64
 
-_SOME_TIME = (MIN_SECONDS, MAX_SECONDS)
-RANGES: dict[str, tuple[float, float]] = {
-    "min_nodes": (1, MAX_NODES),
-    "max_nodes": (1, MAX_NODES),
-    "max_restarts": (0, MAX_GIVEN),
-    "max_node_losses_per_hour": (0, MAX_GIVEN),
-    "no_restart_exit_codes": (1, MAX_EXIT_CODES),
-    "lease_s": _SOME_TIME,
-    "heartbeat_s": _SOME_TIME,
-    "join_timeout_s": _SOME_TIME,
-    "last_call_s": _SOME_TIME,
+RANGES: dict[str, tuple[float, float]] = settings.RANGES | {
     "workers": (1, MAX_WORKERS_PER_NODE),
     "store_port": (1, MAX_PORT),
     "node_rank": (-1, MAX_NODES - 1),

@@ -11,47 +11,8 @@ from enum import Enum
 
 from msgspec import Struct
 
-UNNAMED_RUN_ID = "none"
-"""What a job is called that nobody named, as by torchrun: several nodes must agree on one."""
-
-
-class SharedSettings(Struct, frozen=True, array_like=True):
-    """What every node of a job must agree on (behaviour R7). Seconds throughout."""
-
-    run_id: str
-    min_nodes: int
-    max_nodes: int
-    static: bool = False
-    max_restarts: int = 0
-    restart_window_s: float = 0.0
-    """0: the budget is for the job's whole life."""
-    restart_backoff_s: float = 0.0
-    no_restart_exit_codes: tuple[int, ...] = ()
-    lease_s: float = 15.0
-    heartbeat_s: float = 1.0
-    reconnect_grace_s: float = 1.0
-    join_timeout_s: float = 600.0
-    last_call_s: float = 30.0
-    join_settle_s: float = 10.0
-    join_settle_max_s: float = 60.0
-    min_growth_interval_s: float = 60.0
-    grow: bool = True
-    """False: late nodes wait until the round ends for another reason."""
-    max_node_losses_per_hour: int = 10
-    """So many rounds may lose nodes, however many each; the next one ends the job."""
-    at_checkpoint: bool = False
-    """Late nodes wait until the workers have saved a checkpoint."""
-    hang_timeout_s: float = 0.0
-    """A worker that is silent for so long ends the round; 0: none does. Equal on all nodes, because
-    a rank that hangs silences all: the most impatient node would decide for everybody."""
-    reset_grace_s: float = 5.0
-    stop_patience_s: float = 60.0
-    """So much longer many nodes that are slow to stop at once are waited for; 0: not at all."""
-
-    def differences(self, other: SharedSettings) -> tuple[tuple[str, object, object], ...]:
-        """All settings that differ, as (name, self's value, other's value)."""
-        both = ((n, getattr(self, n), getattr(other, n)) for n in self.__struct_fields__)
-        return tuple(each for each in both if each[1] != each[2])
+from rallypoint.core.settings import UNNAMED_RUN_ID as UNNAMED_RUN_ID
+from rallypoint.core.settings import SharedSettings as SharedSettings
 
 
 class NodeRef(Struct, frozen=True, array_like=True):

@@ -84,6 +84,7 @@ from rallypoint.core.round_state import (
     withdraw,
 )
 from rallypoint.core.round_timers import STOP_SLACK_S, timers_wanted
+from rallypoint.core.settings import OnJoin
 
 NEVER_AGAIN = 2**63
 """Sequence number of a superseded incarnation: none of its joins counts any more."""
@@ -386,7 +387,7 @@ def _complete(state: RoundState) -> list[Effect]:
 
 def _try_grow(state: RoundState) -> list[Effect]:
     """Admit those who wait, if it is time (behaviour R2)."""
-    if state.settings.at_checkpoint or not late_nodes.may_be_admitted(state):
+    if state.settings.on_join is OnJoin.AT_CHECKPOINT or not late_nodes.may_be_admitted(state):
         return []
     return _grow(state)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from rallypoint.core.events import Timer, TimerKind
 from rallypoint.core.round_state import Phase, RoundState, Standing
+from rallypoint.core.settings import OnJoin
 
 RECENT_LOSS_S = 600.0
 """Losses this recent count towards a node's quarantine."""
@@ -40,7 +41,7 @@ def timers_wanted(state: RoundState) -> dict[Timer, float]:
 
 def _while_active(state: RoundState, wanted: dict[Timer, float]) -> None:
     settings = state.settings
-    if not settings.grow:
+    if settings.on_join is OnJoin.HOLD:
         return
     if not state.growth_allowed:
         wanted[Timer(TimerKind.GROWTH_INTERVAL, state.round)] = settings.min_growth_interval_s

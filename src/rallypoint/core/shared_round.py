@@ -33,15 +33,15 @@ from rallypoint.core.events import (
 from rallypoint.core.model import Candidate, EndReason, NodeRef, SharedSettings
 from rallypoint.core.round import NEVER_AGAIN, step
 from rallypoint.core.round_state import Phase, RoundState
+from rallypoint.core.settings import settings_conflict
 from rallypoint.errors import (
     MessageError,
     RendezvousGracefulExitError,
     RendezvousStateError,
-    SettingsConflictError,
 )
 
 MAGIC = b"\x00rallypoint-round\x00"
-SCHEMA = 1
+SCHEMA = 2
 """The version of the encoding; another one is refused, never guessed at."""
 REMEMBERED = 256
 """So many gone incarnations are remembered, to void their late joins. The value is sent about."""
@@ -159,7 +159,7 @@ def _decode_letter(data: bytes) -> Letter | None:
 def join_refused(shared: SharedState, ref: NodeRef, settings: SharedSettings) -> Exception | None:
     """Why this node can never join, if so."""
     if differences := shared.round.settings.differences(settings):
-        return SettingsConflictError(differences)
+        return settings_conflict(differences)
     last_seq, member = (
         shared.round.departed.get(ref.incarnation),
         shared.round.members.get(ref.node_id),

@@ -5,22 +5,39 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any
+from typing import Any, cast
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from rallypoint.agent.embedded.entrypoint import Entrypoint, worker_config
+from rallypoint.agent.embedded.spec_config import random_run_id
 from rallypoint.config import (
+    DEFAULT_STATIC_PORT,
+    AccessConfig,
     AgentConfig,
     ObserveConfig,
     OutputConfig,
     OutputMode,
-    RestartConfig,
+    RendezvousConfig,
     StopConfig,
 )
-from rallypoint.core.limits import MAX_WORKERS_PER_NODE
+from rallypoint.core.settings import FLAGS, MAX_WORKERS_PER_NODE, UNNAMED_RUN_ID
 from rallypoint.errors import ParameterError
-from rallypoint.launcher.where_to_meet import where_to_meet
+from rallypoint.rendezvous.coordinator_parameters import read_parameters
+from rallypoint.rendezvous.parameters import (
+    RendezvousParameters,
+    number_of,
+    parse_rendezvous_endpoint,
+)
+from rallypoint.rendezvous.registry import known_backends
 
 NO_TIMEOUT = -1
+_BY_COORDINATOR = ("tcp", "c10d", "static")
+_DEFAULTS = {"join_settle": 10.0, "min_growth_interval": 60.0, "host_timeout": 30.0}
+"""Those of the command line, where a handler's own differ."""
+HEARTBEAT_S, BEATS = 1.0, 5
+"""A heartbeat each second; at least so many in a lease."""
 
 
 @dataclass
@@ -79,19 +96,9 @@ def agent_config(config: LaunchConfig, entrypoint: Entrypoint, args: Sequence[An
         raise ParameterError(f"nproc_per_node={count!r}: needs 1..{MAX_WORKERS_PER_NODE} workers")
     if not isinstance(budget, int) or budget < 0:
         raise ParameterError(f"max_restarts={budget!r}: needs 0 or more")
-    conf = dict(config.rdzv_configs)
-    if config.rdzv_timeout != NO_TIMEOUT:
-        conf.setdefault("timeout", config.rdzv_timeout)
-    rendezvous, access = where_to_meet(
-        backend=config.rdzv_backend,
-        endpoint=config.rdzv_endpoint,
-        run_id=config.run_id,
-        nodes=(config.min_nodes, config.max_nodes),
-        local_addr=config.local_addr,
-        conf=conf,
-    )
+    rendezvous, access = _rendezvous(config)
     return AgentConfig(
-        rendezvous=rendezvous,
+        rendezvous=replace(rendezvous, **_given(config, RendezvousConfig)),
         workers=worker_config(
             entrypoint,
             args,
@@ -101,10 +108,6 @@ def agent_config(config: LaunchConfig, entrypoint: Entrypoint, args: Sequence[An
             preload=config.preload,
             virtual_local_rank=config.virtual_local_rank,
             numa_options=config.numa_options,
-        ),
-        restart=RestartConfig(
-            max_restarts=config.max_restarts,
-            hang_timeout_s=_seconds("hang_timeout", config.hang_timeout) or 0.0,
         ),
         output=_output(config),
         stop=_stop(config),
@@ -126,22 +129,97 @@ def _output(config: LaunchConfig) -> OutputConfig:
 
 def _stop(config: LaunchConfig) -> StopConfig:
     names = tuple(name.strip() for name in config.signals_to_handle.split(",") if name.strip())
-    deadline_s = _seconds("drain_deadline", config.drain_deadline)
-    grace_s = _seconds("shutdown_timeout", config.shutdown_timeout)
-    if grace_s is None:
-        return StopConfig(signals=names, drain_deadline_s=deadline_s)
-    return StopConfig(
-        signals=names,
-        shutdown_grace_s=grace_s,
-        restart_grace_s=grace_s,
-        drain_deadline_s=deadline_s,
+    given = _given(config, StopConfig)
+    if "shutdown_grace_s" in given:
+        given["restart_grace_s"] = given["shutdown_grace_s"]
+    return StopConfig(signals=names, **given)
+
+
+def _given(config: LaunchConfig, kind: type[Struct]) -> dict[str, Any]:
+    """The numbers of the table of settings that are fields of both. Raises ParameterError."""
+    found = {}
+    for row in FLAGS.values():
+        value = getattr(config, row.name, None)
+        is_number = row.kind in ("seconds", "integer") and row.field in kind.__struct_fields__
+        if is_number and value is not None:
+            found[row.field] = number_of(row, value, f"{row.name}={value!r}")
+    return found
+
+
+def _rendezvous(config: LaunchConfig) -> tuple[RendezvousConfig, AccessConfig]:
+    """As `rallypoint run` would have it, so that nodes that were started either way find each
+    other."""
+    backend, endpoint, most = config.rdzv_backend, config.rdzv_endpoint, config.max_nodes
+    conf = dict(config.rdzv_configs)
+    if config.rdzv_timeout != NO_TIMEOUT:
+        conf.setdefault("timeout", config.rdzv_timeout)
+    if backend not in _BY_COORDINATOR:
+        return _by_handler(config, conf), AccessConfig()
+    alone = most == 1 and not endpoint
+    if not alone and not endpoint:
+        raise ParameterError(
+            f"max_nodes={most} without an rdzv_endpoint: the nodes need a place to meet; give "
+            "each the same rdzv_endpoint='HOST:29400', HOST being one of them"
+        )
+    if "timeout" in conf:
+        conf.setdefault("join_timeout", conf.pop("timeout"))
+    rank = conf.pop("rank", None)
+    params = RendezvousParameters(
+        backend,
+        "localhost:0" if alone else endpoint,
+        config.run_id or (random_run_id() if alone else UNNAMED_RUN_ID),
+        config.min_nodes,
+        most,
+        config.local_addr,
+        **_DEFAULTS | conf,
+    )
+    made = read_parameters(params)
+    found = replace(made.config, heartbeat_s=min(HEARTBEAT_S, made.config.lease_s / BEATS))
+    if backend == "static" and not alone:
+        found = _static(found, endpoint, rank)
+    elif alone or not found.endpoint.port:
+        found = replace(found, is_host=True)
+    elif rank is not None and found.is_host is None:
+        found = replace(found, is_host=_rank(rank) == 0)
+    return found, made.access
+
+
+def _static(config: RendezvousConfig, endpoint: str, rank: Any) -> RendezvousConfig:
+    if rank is None:
+        raise ParameterError(
+            "rdzv_backend='static': needs rdzv_configs={'rank': K}, from 0, every node its own"
+        )
+    return replace(
+        config,
+        static=True,
+        node_rank=_rank(rank),
+        is_host=_rank(rank) == 0,
+        endpoint=parse_rendezvous_endpoint(endpoint, DEFAULT_STATIC_PORT),
     )
 
 
-def _seconds(name: str, value: float | None) -> float | None:
-    if value is None:
-        return None
-    seconds = float(value)
-    if not 0 <= seconds < float("inf"):
-        raise ParameterError(f"{name}={seconds:g}: needs 0 or more seconds")
-    return seconds
+def _by_handler(config: LaunchConfig, conf: dict[str, Any]) -> RendezvousConfig:
+    backend, endpoint = config.rdzv_backend, config.rdzv_endpoint
+    known = {*_BY_COORDINATOR, *known_backends()}
+    if backend not in known:
+        raise ParameterError(f"rdzv_backend={backend!r}: known are {', '.join(sorted(known))}")
+    if backend == "file" and not endpoint:
+        raise ParameterError(
+            "rdzv_backend='file': needs an rdzv_endpoint, a file or a directory that all share"
+        )
+    return RendezvousConfig(
+        run_id=config.run_id or UNNAMED_RUN_ID,
+        min_nodes=config.min_nodes,
+        max_nodes=config.max_nodes,
+        local_addr=config.local_addr,
+        handler=backend,
+        handler_endpoint=endpoint,
+        handler_conf=cast(tuple[tuple[str, str], ...], tuple(conf.items())),
+    )
+
+
+def _rank(given: Any) -> int:
+    try:
+        return int(given)
+    except (TypeError, ValueError):
+        raise ParameterError(f"rdzv_configs={{'rank': {given!r}}}: needs a whole number") from None

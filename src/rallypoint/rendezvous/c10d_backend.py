@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rallypoint.config import DEFAULT_COORDINATOR_PORT
+from rallypoint.core.settings import CONF
 from rallypoint.errors import (
     AccessError,
     ParameterError,
@@ -33,8 +34,7 @@ from rallypoint.errors import (
 )
 from rallypoint.rendezvous.backend import RendezvousBackend, Token
 from rallypoint.rendezvous.dynamic import DynamicRendezvousHandler, create_handler
-from rallypoint.rendezvous.endpoint_text import parse_rendezvous_endpoint
-from rallypoint.rendezvous.parameters import RendezvousParameters
+from rallypoint.rendezvous.parameters import RendezvousParameters, parse_rendezvous_endpoint
 from rallypoint.store.backoff import uniform
 from rallypoint.store.file_store import FileStore
 from rallypoint.store.store import Store
@@ -250,7 +250,7 @@ def create_backend(params: RendezvousParameters) -> tuple[C10dRendezvousBackend,
     `read_timeout` seconds (60), and AccessError for a file that is not this user's alone.
     """
     store_type = str(params.get("store_type", "tcp")).strip().lower()
-    timeout = timedelta(seconds=params.get_as_seconds("read_timeout", READ_TIMEOUT_S))
+    timeout = timedelta(seconds=params.read(CONF["read_timeout"], READ_TIMEOUT_S))
     makers = {"tcp": _tcp_store, "file": _file_store}
     if store_type not in makers:
         raise ParameterError(
@@ -281,7 +281,8 @@ def create_handler_from(params: RendezvousParameters) -> DynamicRendezvousHandle
 
 
 def _tcp_store(params: RendezvousParameters, timeout: timedelta) -> TCPStore:
-    host, port = parse_rendezvous_endpoint(params.endpoint, DEFAULT_COORDINATOR_PORT)
+    where = parse_rendezvous_endpoint(params.endpoint, DEFAULT_COORDINATOR_PORT)
+    host, port = where.host, where.port
     is_host = params.get_as_bool("is_host")
     if is_host is not False:
         try:

@@ -33,7 +33,6 @@ from rallypoint.rendezvous.coordinator_member import (
     CoordinatorMember,
 )
 from rallypoint.rendezvous.coordinator_parameters import CoordinatorSettings, read_parameters
-from rallypoint.rendezvous.endpoint_text import parse_rendezvous_endpoint
 from rallypoint.rendezvous.handler import (
     LazyRendezvousInfo,
     RendezvousHandler,
@@ -46,6 +45,7 @@ from rallypoint.rendezvous.parameters import (
     RendezvousParameters,
     RendezvousSettings,
     check_timeout,
+    parse_rendezvous_endpoint,
 )
 from rallypoint.rendezvous.round_listener import RoundListener
 from rallypoint.rendezvous.threads import SHARED, weakly, when_dropped
@@ -371,13 +371,13 @@ def create_static_handler_from(params: RendezvousParameters) -> StaticRendezvous
         )
     if not 0 <= rank < params.max_nodes:
         raise ParameterError(f"rank={rank}: needs 0..{params.max_nodes - 1}")
-    host, port = parse_rendezvous_endpoint(params.endpoint, DEFAULT_STATIC_PORT)
+    where = parse_rendezvous_endpoint(params.endpoint, DEFAULT_STATIC_PORT)
     config = {"is_host": rank == 0, "node_id": id_of_rank(rank)} | params.config
     del config["rank"]
     settings = read_parameters(
         RendezvousParameters(
             params.backend,
-            f"[{host}]:{port}" if ":" in host else f"{host}:{port}",
+            str(where),
             params.run_id,
             params.min_nodes,
             params.max_nodes,
@@ -386,10 +386,6 @@ def create_static_handler_from(params: RendezvousParameters) -> StaticRendezvous
         )
     )
     return StaticRendezvousHandler(
-        replace(
-            settings,
-            shared=replace(settings.shared, static=True),
-            config=replace(settings.config, node_rank=rank),
-        ),
+        replace(settings, config=replace(settings.config, static=True, node_rank=rank)),
         params.backend,
     )

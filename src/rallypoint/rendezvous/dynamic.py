@@ -340,7 +340,7 @@ def create_handler(
     """A handler as `params` say, over a store and a backend. Raises ParameterError."""
     _check_store(store)
     return DynamicRendezvousHandler(
-        settings_from(params),
+        settings_from(params, without_coordinator=True),
         backend,
         store,
         params.local_addr,

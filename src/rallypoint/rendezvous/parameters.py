@@ -7,12 +7,27 @@ from typing import Any
 
 from msgspec import Struct
 
-from rallypoint.core.limits import MAX_NODES, MAX_SECONDS, MIN_SECONDS
-from rallypoint.core.model import SharedSettings
+from rallypoint.config import Endpoint
+from rallypoint.core.settings import (
+    MAX_NODES,
+    Setting,
+    SharedSettings,
+    out_of_range,
+    parameters,
+)
 from rallypoint.errors import ParameterError
+from rallypoint.wire.address import split_endpoint
 
 _TRUE = ("1", "true", "t", "yes", "y")
 _FALSE = ("0", "false", "f", "no", "n")
+DEFAULTS: dict[str, Any] = {"join_settle_s": 0.0, "min_growth_interval_s": 0.0}
+"""Late nodes are admitted at once, unless a program gives another time."""
+_FURTHER = frozenset(SharedSettings.__struct_fields__) - {
+    "join_timeout_s",
+    "last_call_s",
+    "lease_s",
+}
+"""What all nodes must agree on, besides what `RendezvousSettings` has fields for."""
 
 
 class RendezvousParameters:
@@ -63,18 +78,19 @@ class RendezvousParameters:
             text = f"the rendezvous parameter {key}={value!r}: needs a whole number"
             raise ParameterError(text) from None
 
-    def get_as_seconds(self, key: str, default: float) -> float:
-        """A time in seconds, above 0 and within `core/limits.py`. Raises ParameterError."""
-        value = self.get(key, default)
-        try:
-            seconds = float(value)
-        except (TypeError, ValueError):
-            seconds = 0.0
-        if not MIN_SECONDS <= seconds <= MAX_SECONDS:
-            needs = f"needs {MIN_SECONDS:g} to {MAX_SECONDS:.0f} seconds"
-            text = f"the rendezvous parameter {key}={value!r}: {needs}"
-            raise ParameterError(text)
-        return seconds
+    def read(self, row: Setting, default: Any = None) -> Any:
+        """The value of a setting, of the type and in the range that the table has for it.
+
+        Raises ParameterError.
+        """
+        if row.kind == "switch":
+            return self.get_as_bool(row.name, default)
+        value = self.get(row.name, default)
+        if value is None:
+            return None
+        if row.kind not in ("seconds", "integer"):
+            return str(value)
+        return number_of(row, value, f"the rendezvous parameter {row.name}={value!r}")
 
 
 class RendezvousTimeout:
@@ -122,12 +138,8 @@ class RendezvousSettings(Struct, frozen=True):
     timeout: RendezvousTimeout
     keep_alive_interval: timedelta
     keep_alive_max_attempt: int
-    join_settle_s: float = 0.0
-    """A late node is admitted when no other has come for so long."""
-    min_growth_interval_s: float = 0.0
-    """No late node is admitted before the round is so old."""
-    stop_patience_s: float = 60.0
-    """So much longer many nodes that are slow to come back at once are waited for."""
+    given: tuple[tuple[str, Any], ...] = ()
+    """Further settings that all nodes must agree on, by the name of the field."""
 
     @property
     def lease_s(self) -> float:
@@ -144,10 +156,19 @@ class RendezvousSettings(Struct, frozen=True):
             heartbeat_s=self.keep_alive_interval.total_seconds(),
             join_timeout_s=self.timeout.join.total_seconds(),
             last_call_s=self.timeout.last_call.total_seconds(),
-            join_settle_s=self.join_settle_s,
-            min_growth_interval_s=self.min_growth_interval_s,
-            stop_patience_s=self.stop_patience_s,
+            **DEFAULTS | dict(self.given),
         )
+
+
+def parse_rendezvous_endpoint(endpoint: str | None, default_port: int) -> Endpoint:
+    """`HOST`, `HOST:PORT` or `[IPV6]:PORT`; an empty text is localhost. Raises ParameterError."""
+    text = (endpoint or "").strip()
+    if not text:
+        return Endpoint("localhost", default_port)
+    try:
+        return Endpoint(*split_endpoint(text, default_port))
+    except ValueError as error:
+        raise ParameterError(f"the endpoint {text!r}: {error}") from None
 
 
 def check_nodes(min_nodes: int, max_nodes: int) -> None:
@@ -166,39 +187,45 @@ def check_timeout(timeout: float | None) -> None:
         raise ParameterError(f"timeout={timeout!r}: needs seconds, or None to wait for ever")
 
 
-def settings_from(params: RendezvousParameters) -> RendezvousSettings:
+def settings_from(
+    params: RendezvousParameters, *, without_coordinator: bool = False
+) -> RendezvousSettings:
     """The settings that `params` describe. Raises ParameterError."""
+    rows = parameters(without_coordinator=without_coordinator)
+    given = {name: params.read(row) for name, row in rows.items() if params.get(name) is not None}
 
-    def seconds(key: str, default: float) -> timedelta:
-        return timedelta(seconds=params.get_as_seconds(key, default))
+    def seconds(key: str) -> timedelta | None:
+        return timedelta(seconds=given[key]) if key in given else None
 
-    attempts = params.get_as_int("keep_alive_max_attempt", 3)
-    if attempts is None or attempts < 1:
-        raise ParameterError(
-            f"the rendezvous parameter keep_alive_max_attempt={attempts}: needs 1 or more"
-        )
+    fields = ((rows[name].field, value) for name, value in given.items())
     return RendezvousSettings(
         run_id=params.run_id,
         min_nodes=params.min_nodes,
         max_nodes=params.max_nodes,
         timeout=RendezvousTimeout(
-            join=seconds("join_timeout", 600),
-            last_call=seconds("last_call_timeout", 30),
-            close=seconds("close_timeout", 30),
-            heartbeat=seconds("heartbeat_timeout", 5),
+            join=seconds("join_timeout"),
+            last_call=seconds("last_call_timeout"),
+            close=seconds("close_timeout"),
+            heartbeat=seconds("heartbeat_timeout"),
         ),
-        keep_alive_interval=seconds("keep_alive_interval", 5),
-        keep_alive_max_attempt=attempts,
-        join_settle_s=not_negative_seconds(params, "join_settle", 0.0),
-        min_growth_interval_s=not_negative_seconds(params, "min_growth_interval", 0.0),
-        stop_patience_s=not_negative_seconds(params, "stop_patience", 60.0),
+        keep_alive_interval=seconds("keep_alive_interval") or timedelta(seconds=5),
+        keep_alive_max_attempt=given.get("keep_alive_max_attempt", 3),
+        given=tuple(each for each in fields if each[0] in _FURTHER),
     )
 
 
-def not_negative_seconds(params: RendezvousParameters, key: str, default: float) -> float:
-    """Raises ParameterError."""
-    value = params.get(key, default)
-    return 0.0 if value in (0, "0", 0.0) else params.get_as_seconds(key, default)
+def number_of(row: Setting, value: Any, given: str) -> Any:
+    """A number that a program gave, of the type and in the range of the setting. `given`: what it
+    wrote. Raises ParameterError."""
+    kind, unit = (float, " seconds") if row.kind == "seconds" else (int, "")
+    try:
+        number = kind(value)
+        fits = not out_of_range(row, number)
+    except (TypeError, ValueError, OverflowError):
+        fits = False
+    if not fits:
+        raise ParameterError(f"{given}: needs {row.least:g} to {row.most:.0f}{unit}")
+    return number
 
 
 def _positive(name: str, value: timedelta | None, default_s: float) -> timedelta:

@@ -1,8 +1,17 @@
-"""A resolved place on the network: numbers only, so that using one never asks a name server."""
+"""Addresses: resolved ones, in numbers only, so that using one never asks a name server; and how a
+person writes an endpoint."""
 
 from __future__ import annotations
 
 from msgspec import Struct
+
+from rallypoint.core.limits import MAX_PORT, is_host
+from rallypoint.core.wording import shown
+
+ANY_PORT = "port 0 is any free port, which other nodes can't know: give one, 1 to 65535"
+"""What is wrong with port 0 for several nodes; a job of one node may have it."""
+_MAX_DIGITS = 18
+"""Python refuses to read very long numbers."""
 
 
 class Address(Struct, frozen=True):
@@ -29,3 +38,57 @@ class Address(Struct, frozen=True):
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if self.is_ipv6 else f"{self.host}:{self.port}"
+
+
+def split_endpoint(text: str, default_port: int) -> tuple[str, int]:
+    """The host, without brackets, and the port of `HOST`, `HOST:PORT`, `[V6]:PORT`, or an IPv6
+    address alone. Port 0 is read: whether any port will do is for the caller to know.
+
+    Raises ValueError, whose text says what is needed.
+    """
+    text = text.strip()
+    if "://" in text or "," in text:
+        raise ValueError("needs one HOST:PORT, without a scheme")
+    if text.startswith("["):
+        host, bracket, rest = text[1:].partition("]")
+        if not bracket or (rest and not rest.startswith(":")):
+            raise ValueError("needs [ADDRESS]:PORT")
+    elif text.count(":") > 1:
+        head, _, tail = text.rpartition(":")
+        if tail.isdigit() and len(tail) == 5:  # no part of an address has five digits
+            raise ValueError(f"an IPv6 address with a port needs brackets: [{head}]:{tail}")
+        if not _is_ipv6(text):
+            raise ValueError("is no IPv6 address; one with a port is written [ADDRESS]:PORT")
+        host, rest = text, ""
+    else:
+        host, colon, digits = text.partition(":")
+        rest = colon + digits
+    return checked_host(host), read_port(rest[1:]) if rest else default_port
+
+
+def checked_host(host: str) -> str:
+    """A name or an address, without brackets around IPv6. Nobody is asked. Raises ValueError."""
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    if not is_host(host) or (":" in host and not _is_ipv6(host)):
+        hint = ", without a port" if ":" in host else ""
+        raise ValueError(f"needs a host name or an address{hint}")
+    return host
+
+
+def read_port(text: str, least: int = 0) -> int:
+    """A port in plain digits. Raises ValueError."""
+    plain = text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS
+    if not plain or not least <= int(text) <= MAX_PORT:
+        raise ValueError(f"{shown(text) or 'nothing'} is not a valid port ({least}..{MAX_PORT})")
+    return int(text)
+
+
+def _is_ipv6(text: str) -> bool:
+    from ipaddress import IPv6Address
+
+    try:
+        IPv6Address(text)
+    except ValueError:
+        return False
+    return True

@@ -34,7 +34,7 @@ from rallypoint.agent.environ import worker_environ
 from rallypoint.agent.job_end import JobEnd
 from rallypoint.agent.node_workers import OnExits, OnGone
 from rallypoint.agent.participation import Participation
-from rallypoint.agent.run_agent import shared_settings, signals_to_handle
+from rallypoint.agent.run_agent import signals_to_handle
 from rallypoint.agent.telemetry.telemetry import Telemetry
 from rallypoint.config import AgentConfig
 from rallypoint.core.model import Assignment, Stamp
@@ -174,7 +174,7 @@ class SimpleElasticAgent(SpecAgent):
                 group.store = handler.store if handler is not None else None
                 return HookWorkers(self, group, stamp, assignment, on_exits, on_gone, broken)
 
-            shared = shared_settings(config)
+            shared = config.rendezvous.shared()
             part = Participation(
                 config, shared, signals, log, make_workers, None, selector, embedding
             )

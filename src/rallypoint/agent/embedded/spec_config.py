@@ -14,7 +14,6 @@ from rallypoint.config import (
     Endpoint,
     ObserveConfig,
     RendezvousConfig,
-    RestartConfig,
     StopConfig,
     WorkerConfig,
 )
@@ -36,7 +35,6 @@ def agent_config(
     return AgentConfig(
         rendezvous=_alone(spec) if handler is None else _by_handler(spec, handler),
         workers=WorkerConfig(argv=(), count=spec.local_world_size, role=spec.role),
-        restart=RestartConfig(max_restarts=spec.max_restarts),
         stop=StopConfig(shutdown_grace_s=shutdown_timeout_s, restart_grace_s=shutdown_timeout_s),
         observe=ObserveConfig(event_log_handler=spec.event_log_handler),
     )
@@ -55,6 +53,7 @@ def handler_client(handler: Any) -> HandlerClient | None:
 def _alone(spec: WorkerSpec) -> RendezvousConfig:
     return RendezvousConfig(
         run_id=random_run_id(),
+        max_restarts=spec.max_restarts,
         endpoint=Endpoint("localhost", 0),
         is_host=True,
         local_addr=spec.master_addr or spec.local_addr,
@@ -69,6 +68,7 @@ def _by_handler(spec: WorkerSpec, handler: HandlerClient) -> RendezvousConfig:
     host = socket.gethostname().partition(".")[0] or "node"
     return RendezvousConfig(
         run_id=handler.run_id or UNNAMED_RUN_ID,
+        max_restarts=spec.max_restarts,
         min_nodes=least,
         max_nodes=most,
         join_timeout_s=timeout.total_seconds() if timeout is not None else 600.0,

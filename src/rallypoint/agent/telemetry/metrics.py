@@ -95,7 +95,7 @@ class PrometheusMetrics(Listener):
             "Times that workers were started again, by why",
             (Sample(n, (("reason", kind),)) for kind, n in sorted(self._restarts.items())),
         )
-        left = self._config.restart.max_restarts - (place.restart_count if place else 0)
+        left = self._config.rendezvous.max_restarts - (place.restart_count if place else 0)
         yield _gauge("restarts_remaining", "Worker failures that may still be healed", max(left, 0))
         yield _counter("node_losses_total", "Nodes that were lost", self._losses)
         yield _family(

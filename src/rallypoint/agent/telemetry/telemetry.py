@@ -145,7 +145,7 @@ class Telemetry:
         from rallypoint.agent.telemetry.metrics import MetricEmitter
         from rallypoint.observe.queue import BoundedQueue
 
-        workers, restart = self._config.workers, self._config.restart
+        workers, budget = self._config.workers, self._config.rendezvous.max_restarts
         self._metrics = BoundedQueue(handler.emit)
-        teller = MetricEmitter(workers.role, workers.count, restart.max_restarts, self._metrics.put)
+        teller = MetricEmitter(workers.role, workers.count, budget, self._metrics.put)
         self.dispatcher.tell(teller)

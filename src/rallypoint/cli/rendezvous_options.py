@@ -1,6 +1,6 @@
-"""Decides where the nodes of a job meet, from the command line. Pure.
+"""Decides how the nodes of a job find each other, from the command line. Pure.
 
-    asked for                                   is
+    given                                       means
     --standalone, or one node and nothing       this node alone, on a port the system chooses
     --rdzv-endpoint                             elastic: ranks are given by the coordinator
     --node-rank, --master-addr, --master-port   static: ranks are given by the person
@@ -13,35 +13,40 @@ so that two such jobs on one machine don't meet each other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from rallypoint.cli.rdzv_conf import RdzvConf, read_foreign_conf, read_rdzv_conf
-from rallypoint.cli.scan import Scanned, Value
-from rallypoint.cli.values import choice, endpoint, host, integer, nearest, nodes, port, seconds
-from rallypoint.config import DEFAULT_STATIC_PORT, Endpoint, OnJoin, RendezvousConfig
+from rallypoint.cli.parser import Scanned
+from rallypoint.cli.values import (
+    Value,
+    check_range,
+    endpoint,
+    host,
+    integer,
+    nearest,
+    nodes,
+    port,
+    read,
+    seconds,
+    truth,
+)
+from rallypoint.config import DEFAULT_STATIC_PORT, Endpoint, RendezvousConfig
 from rallypoint.core.liveness import RESET_SHARE
-from rallypoint.core.model import UNNAMED_RUN_ID
+from rallypoint.core.settings import CONF, FLAGS, KEYS, UNNAMED_RUN_ID
 from rallypoint.errors import UsageError
+from rallypoint.wire.address import ANY_PORT
 
 _BACKENDS = ("tcp", "c10d", "static")
 _NOT_YET = ("etcd", "etcd-v2")
-_ONLY_WITH_A_COORDINATOR = (
-    "--master-addr",
-    "--join-settle",
-    "--min-growth-interval",
-    "--on-join",
-    "--hang-timeout",
-    "--drain-signal",
-    "--max-node-losses",
-    "--stop-patience",
-    "--topology",
-    "--reconnect-timeout",
-    "--reconnect-grace",
-    "--reset-grace",
-    "--token-file",
-    "--token-fd",
+_INTERVAL_S, _ATTEMPTS = 5.0, 3
+"""torchrun's defaults of the lease, where only one of its two keys is given."""
+HEARTBEAT_S, BEATS = 1.0, 5
+"""A heartbeat each second; at least so many in a lease."""
+_GENERAL = tuple(
+    row
+    for row in (*FLAGS.values(), *KEYS)
+    if row.field not in ("min_nodes", "lease_s", "endpoint", "node_rank", "is_host", "store_port")
 )
-
+"""What means the same whatever else is given."""
 _FILE_IS_INSECURE = (
     "--rdzv-backend file: nodes prove no token, and everybody who reaches the port of a round's "
     "store can use it: add --insecure on every node to accept that, or leave --rdzv-backend out "
@@ -75,41 +80,77 @@ def read_rendezvous(
     static = not alone and _is_static(scanned, backend)
     if not alone and not static and scanned.get("--rdzv-endpoint") is None:
         raise UsageError(_TWO_WAYS.format(nnodes=nnodes.text if nnodes else most, most=most))
-    conf = read_rdzv_conf(scanned.get("--rdzv-conf"))
+    scanned = with_conf(scanned)
     rank = _node_rank(scanned, static=static, notices=notices)
     where = Endpoint("localhost", 0) if alone else _endpoint(scanned)
+    if where.port == 0 and most > 1:
+        given = scanned.get("--rdzv-endpoint") or scanned.get("--master-port")
+        assert given is not None, "the defaults are ports"
+        raise given.wrong(ANY_PORT)
+    static = static and where.port > 0
     fixed_port = scanned.get("--master-port")
-    run_id = scanned.get("--rdzv-id")
-    local_addr = scanned.get("--local-addr")
-    node_id, topology = scanned.get("--node-id"), scanned.get("--topology")
-    fallback_id = random_id() if alone and run_id is None else UNNAMED_RUN_ID
-    lease_s = _seconds(scanned, "--lease", conf.lease_s, 15.0)
-    return RendezvousConfig(
-        run_id=run_id.text if run_id else fallback_id,
-        min_nodes=least,
-        max_nodes=most,
-        lease_s=lease_s,
-        heartbeat_s=min(1.0, lease_s / 5),
-        reconnect_grace_s=_seconds(scanned, "--reconnect-grace", None, 1.0),
-        reset_grace_s=_seconds(scanned, "--reset-grace", None, lease_s * RESET_SHARE),
-        join_timeout_s=conf.join_timeout_s or 600.0,
-        last_call_s=conf.last_call_s or 30.0,
-        host_timeout_s=conf.host_timeout_s or 30.0,
-        join_settle_s=_seconds(scanned, "--join-settle", None, 10.0),
-        min_growth_interval_s=_seconds(scanned, "--min-growth-interval", None, 60.0),
-        on_join=_on_join(scanned.get("--on-join")),
-        max_node_losses_per_hour=_losses(scanned.get("--max-node-losses")),
-        stop_patience_s=_seconds(scanned, "--stop-patience", None, 60.0),
-        endpoint=where,
-        static=static,
-        node_rank=rank if static else None,
-        is_host=_is_host(conf, rank, alone=alone, static=static),
-        reconnect_timeout_s=_optional_seconds(scanned.get("--reconnect-timeout")),
-        node_id=node_id.text if node_id else None,
-        topology=topology.text if topology else "",
-        local_addr=host(local_addr) if local_addr else None,
-        store_port=port(fixed_port) if fixed_port and not static else 0,
-    )
+    lease_s = _lease(scanned)
+    chosen = {
+        "run_id": random_id() if alone else UNNAMED_RUN_ID,
+        "reset_grace_s": lease_s * RESET_SHARE,
+        **scanned.fields(RendezvousConfig, _GENERAL),
+        "min_nodes": least,
+        "max_nodes": most,
+        "static": static,
+        "lease_s": lease_s,
+        "heartbeat_s": min(HEARTBEAT_S, lease_s / BEATS),
+        "endpoint": where,
+        "node_rank": rank if static else None,
+        "is_host": _is_host(scanned, rank, alone=alone or where.port == 0, static=static),
+        "store_port": port(fixed_port, 0) if fixed_port and not static else 0,
+    }
+    return RendezvousConfig(**chosen)
+
+
+def with_conf(scanned: Scanned) -> Scanned:
+    """The same with each key of --rdzv-conf as a value of that name. Raises UsageError.
+
+    A key that is none of the table's is an error: a setting that looks obeyed and is not is worse
+    than none.
+    """
+    conf: dict[str, list[Value]] = {}
+    given = scanned.get("--rdzv-conf")
+    for key, text in _words(given) if given is not None else ():
+        assert given is not None
+        if key == "rank":
+            raise given.wrong("rank is given by --node-rank")
+        if key not in CONF:
+            raise given.wrong(f"unknown key {key}{nearest(key, CONF)}")
+        value = conf.setdefault(key, [Value(text, f"--rdzv-conf {key}={text}")])[0]
+        if key == "store_type" and text == "file":
+            raise value.wrong("leave it out to meet over TCP, or give --rdzv-backend file")
+        number = read(CONF[key], value)
+        if isinstance(number, float):
+            check_range(CONF[key], value, number)
+    if "timeout" in conf:
+        conf.setdefault("join_timeout", conf["timeout"])
+    return Scanned(scanned.words, scanned.values | conf)
+
+
+def _words(given: Value) -> Iterator[tuple[str, str]]:
+    for part in given.text.split(","):
+        if not part.strip():
+            continue
+        key, equals, text = (word.strip() for word in part.partition("="))
+        if not equals or not key or not text:
+            raise given.wrong(f"{part.strip()!r} is not KEY=VALUE")
+        yield key, text
+
+
+def _lease(scanned: Scanned) -> float:
+    given = scanned.get("--lease")
+    if given is not None:
+        return seconds(given, positive=True)
+    interval, attempts = scanned.get("keep_alive_interval"), scanned.get("keep_alive_max_attempt")
+    if interval is None and attempts is None:
+        return RendezvousConfig(UNNAMED_RUN_ID).lease_s
+    interval_s = _INTERVAL_S if interval is None else float(interval.text)
+    return interval_s * (_ATTEMPTS if attempts is None else integer(attempts))
 
 
 def _by_handler(scanned: Scanned, backend: str, notices: list[str]) -> RendezvousConfig:
@@ -120,7 +161,8 @@ def _by_handler(scanned: Scanned, backend: str, notices: list[str]) -> Rendezvou
             "--rdzv-backend file: needs --rdzv-endpoint PATH, a file or a directory that all share"
         )
     least, most = nodes(nnodes) if nnodes else (1, 1)
-    conf = dict(read_foreign_conf(scanned.get("--rdzv-conf")))
+    given = scanned.get("--rdzv-conf")
+    conf = dict(_words(given)) if given is not None else {}
     insecure = scanned.on("--insecure")
     if backend == "file":
         if not insecure:
@@ -132,26 +174,24 @@ def _by_handler(scanned: Scanned, backend: str, notices: list[str]) -> Rendezvou
     if rank is not None:
         conf.setdefault("rank", str(integer(rank)))
     notices += [
-        f"{given.origin} has no effect with --rdzv-backend {backend}"
-        for name in _ONLY_WITH_A_COORDINATOR
-        if (given := scanned.get(name)) is not None
+        f"{without.origin} has no effect with --rdzv-backend {backend}"
+        for flag, row in FLAGS.items()
+        if row.by_coordinator and (without := scanned.get(flag)) is not None
     ]
-    fixed_port, local_addr = scanned.get("--master-port"), scanned.get("--local-addr")
-    run_id, node_id = scanned.get("--rdzv-id"), scanned.get("--node-id")
-    lease_s = _seconds(scanned, "--lease", None, 15.0)
-    return RendezvousConfig(
-        run_id=run_id.text if run_id else UNNAMED_RUN_ID,
-        min_nodes=least,
-        max_nodes=most,
-        lease_s=lease_s,
-        heartbeat_s=min(1.0, lease_s / 5),
-        node_id=node_id.text if node_id else None,
-        local_addr=host(local_addr) if local_addr else None,
-        store_port=port(fixed_port) if fixed_port else 0,
-        handler=backend,
-        handler_endpoint=where.text if where else "",
-        handler_conf=tuple(conf.items()),
-    )
+    fixed_port, lease_s = scanned.get("--master-port"), _lease(scanned)
+    chosen = {
+        "run_id": UNNAMED_RUN_ID,
+        **scanned.fields(RendezvousConfig, _GENERAL),
+        "min_nodes": least,
+        "max_nodes": most,
+        "lease_s": lease_s,
+        "heartbeat_s": min(HEARTBEAT_S, lease_s / BEATS),
+        "store_port": port(fixed_port, 0) if fixed_port else 0,
+        "handler": backend,
+        "handler_endpoint": where.text if where else "",
+        "handler_conf": tuple(conf.items()),
+    }
+    return RendezvousConfig(**chosen)
 
 
 def _backend(given: Value | None, handlers: Callable[[], Sequence[str]]) -> str | None:
@@ -177,7 +217,8 @@ def _is_alone(scanned: Scanned, most: int, notices: list[str]) -> bool:
             if given is not None
         ]
         return True
-    if most > 1 or where is not None or scanned.get("--master-port") is not None:
+    fixed_port = scanned.get("--master-port")
+    if most > 1 or where is not None or (fixed_port is not None and port(fixed_port, 0) > 0):
         return False
     if address is not None:
         notices.append(f"{address.origin} has no effect on a job of one node without --master-port")
@@ -219,40 +260,15 @@ def _endpoint(scanned: Scanned) -> Endpoint:
     address, number = scanned.get("--master-addr"), scanned.get("--master-port")
     return Endpoint(
         host(address) if address else "127.0.0.1",
-        port(number) if number else DEFAULT_STATIC_PORT,
+        port(number, 0) if number else DEFAULT_STATIC_PORT,
     )
 
 
-def _is_host(conf: RdzvConf, rank: int | None, *, alone: bool, static: bool) -> bool | None:
-    """Node 0 hosts, also where its number gives no rank: whoever else could bind must not race."""
+def _is_host(scanned: Scanned, rank: int | None, *, alone: bool, static: bool) -> bool | None:
+    """Node 0 hosts, also where its number gives no rank: no other node may bind the endpoint."""
     if alone:
         return True
-    if not static and conf.is_host is not None:
-        return conf.is_host
+    asked = scanned.get("is_host")
+    if not static and asked is not None:
+        return truth(asked)
     return None if rank is None else rank == 0
-
-
-def _on_join(given: Value | None) -> OnJoin:
-    if given is None:
-        return OnJoin.RESTART
-    return OnJoin(choice(given, [mode.value for mode in OnJoin]))
-
-
-def _losses(given: Value | None) -> int:
-    if given is None:
-        return 10
-    count = integer(given)
-    if count < 0:
-        raise given.wrong("needs 0 or more")
-    return count
-
-
-def _seconds(scanned: Scanned, name: str, fallback: float | None, default: float) -> float:
-    given = scanned.get(name)
-    if given is not None:
-        return seconds(given, positive=name == "--lease")
-    return default if fallback is None else fallback
-
-
-def _optional_seconds(given: Value | None) -> float | None:
-    return None if given is None else seconds(given)

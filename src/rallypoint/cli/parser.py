@@ -1,0 +1,270 @@
+"""The command lines of all commands: options, their twins in the environment, and the help.
+
+Options of `run` end at the first word that is not one: that is the script, and everything after it
+belongs to the script, whatever it looks like. Dashes and underscores are the same; a prefix may
+stand for the one option that it fits (torchrun's options first, so that new ones break no old
+command line); the last of several wins. Written out, not argparse: that package gives up on a
+prefix of an option with two spellings, treats `--` differently from version to version, and takes
+10 ms to import. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import Enum
+from typing import Any, TypeVar
+
+from msgspec import Struct, field
+
+from rallypoint.cli.values import Value, nearest, read, read_all, truth
+from rallypoint.core.settings import Setting, is_torchrun
+from rallypoint.core.wording import shown
+from rallypoint.errors import UsageError
+
+_ALIKE = len("--nproc")
+_COLUMN, _WIDTH = 29, 79
+
+T = TypeVar("T")
+
+
+class Command(Struct, frozen=True):
+    """One command: its options and its help."""
+
+    name: str
+    top: str
+    """The help before the options."""
+    groups: tuple[tuple[str, tuple[Setting, ...]], ...]
+    bottom: str = ""
+    words: tuple[str, ...] = ()
+    """The names of the words that it takes besides options. All are required."""
+    runs_a_script: bool = False
+    """The first word that is no option, and all after it, is a command line that it starts."""
+
+    @property
+    def options(self) -> dict[str, Setting]:
+        """By flag."""
+        return {row.flag: row for _, rows in self.groups for row in rows}
+
+
+class HelpRequested(Exception):
+    """`--help` stood on the command line, for the command `args[0]`."""
+
+
+class Scanned(Struct, frozen=True):
+    """`values[flag]` holds what was given, in order."""
+
+    words: tuple[str, ...]
+    values: dict[str, list[Value]] = field(default_factory=dict)
+
+    def get(self, name: str) -> Value | None:
+        """The value that counts, or None when none was given."""
+        given = self.values.get(name)
+        return given[-1] if given else None
+
+    def given(self, name: str) -> Value:
+        """The value of a required option."""
+        return self.values[name][-1]
+
+    def all(self, name: str) -> list[Value]:
+        """Every value of a repeatable option, in order."""
+        return self.values.get(name, [])
+
+    def read(self, command: Command, name: str) -> Any:
+        """What was given, as the kind of the option says; None: nothing was. Raises UsageError."""
+        given = self.get(name)
+        return None if given is None else read(command.options[name], given)
+
+    def on(self, name: str) -> bool:
+        """Is the switch on? Words and numbers count, as `PET_STANDALONE=true`."""
+        value = self.get(name)
+        return value is not None and truth(value)
+
+    def fields(self, kind: type[Struct], rows: Iterable[Setting]) -> dict[str, Any]:
+        """The fields of `kind`, a struct of `config.py`, that were given; the others keep their
+        defaults. A choice has the type of its default. Raises UsageError."""
+        names, last = kind.__struct_fields__, kind.__struct_defaults__
+        defaults = dict(zip(names[len(names) - len(last) :], last, strict=True))
+        found: dict[str, Any] = {}
+        for row in rows:
+            given = self.all(row.flag)
+            if row.field not in kind.__struct_fields__ or not given:
+                continue
+            if row.repeatable:
+                found[row.field] = tuple(one for value in given for one in read_all(row, value))
+                continue
+            value, default = read(row, given[-1]), defaults.get(row.field)
+            found[row.field] = type(default)(value) if isinstance(default, Enum) else value
+        return found
+
+
+def with_hint(command: Command, read: Callable[[], T]) -> T:
+    """What `read` returns; its UsageError also says where the help is."""
+    try:
+        return read()
+    except UsageError as error:
+        gap = "\n" if "\n" in str(error) else " "
+        raise UsageError(f"{error}{gap}(see rallypoint {command.name} --help)") from None
+
+
+def parse(command: Command, argv: Sequence[str], environ: Mapping[str, str]) -> Scanned:
+    """Reads `argv` (without the names of the program and the command), then twins in `environ`.
+
+    Raises UsageError for an unknown option, a missing value or a wrong number of words,
+    HelpRequested for --help.
+    """
+    return _Parse(command, argv).run(environ)
+
+
+class _Parse:
+    """One run over a command line."""
+
+    def __init__(self, command: Command, argv: Sequence[str]) -> None:
+        self._command, self._options = command, command.options
+        self._rest, self._words = list(argv), list[str]()
+        self._values: dict[str, list[Value]] = {}
+
+    def run(self, environ: Mapping[str, str]) -> Scanned:
+        """See `parse`."""
+        while self._rest:
+            word = self._rest.pop(0)
+            if word == "--":
+                self._words += self._rest
+                break
+            if not word.startswith("-") or word == "-":
+                self._words.append(word)
+                if self._command.runs_a_script:
+                    self._words += self._rest
+                    break
+            elif word.startswith("--"):
+                self._long(word)
+            else:
+                self._short(word)
+        if not self._command.runs_a_script:
+            self._count_words()
+        self._twins(environ)
+        return Scanned(tuple(self._words), self._values)
+
+    def _count_words(self) -> None:
+        wanted = self._command.words
+        required = [flag for flag, row in self._options.items() if row.required]
+        missing = [flag for flag in required if flag not in self._values]
+        missing += wanted[len(self._words) :]
+        if missing:
+            raise UsageError(f"the following arguments are required: {', '.join(missing)}")
+        if further := self._words[len(wanted) :]:
+            raise UsageError(f"{shown(further[0])}: unexpected; {self._takes()}")
+
+    def _takes(self) -> str:
+        wanted = self._command.words
+        return f"it takes {', '.join(wanted)} and options" if wanted else "it takes options only"
+
+    def _give(self, row: Setting, value: Value) -> None:
+        self._values.setdefault(row.flag, []).append(value)
+
+    def _long(self, word: str) -> None:
+        name, equals, text = word.partition("=")
+        row = self._find(name)
+        if row.metavar:
+            self._take(row, name, text if equals else None)
+        elif equals:
+            raise UsageError(f"{shown(word)}: {row.flag} is a switch, it takes no value")
+        else:
+            self._give(row, Value("1", row.flag))
+
+    def _short(self, word: str) -> None:
+        short = {row.short: row for row in self._options.values() if row.short}
+        letters = word[1:]
+        while letters:
+            name, letters = "-" + letters[0], letters[1:]
+            if name == "-h":
+                raise HelpRequested(self._command)
+            row = short.get(name)
+            if row is None:
+                near = self._nearest("--" + word[1:].replace("_", "-"))
+                raise UsageError(f"{shown(word)}: unknown option{near}")
+            if row.metavar:
+                self._take(row, name, letters.removeprefix("=") or None)
+                return
+            self._give(row, Value("1", row.flag))
+
+    def _take(self, row: Setting, spelled: str, text: str | None) -> None:
+        if text is None:
+            if self._rest and (not self._rest[0].startswith("-") or _is_number(self._rest[0])):
+                text = self._rest.pop(0)
+            elif row.implied:
+                text = row.implied
+            else:
+                raise UsageError(f"{spelled}: needs a value: {row.flag} {row.metavar}")
+        self._give(row, Value(text, f"{row.flag} {text}".rstrip()))
+
+    def _find(self, spelled: str) -> Setting:
+        name = spelled.replace("_", "-")
+        if name in self._options:
+            return self._options[name]
+        fits = [row for flag, row in self._options.items() if flag.startswith(name)]
+        if name == "--help" or ("--help".startswith(name) and not fits):
+            raise HelpRequested(self._command)
+        fits = [row for row in fits if is_torchrun(row)] or fits
+        if len(fits) > 1:
+            choices = ", ".join(row.flag for row in fits)
+            raise UsageError(f"{shown(spelled)}: could be any of {choices}")
+        if not fits:
+            raise UsageError(f"{shown(spelled)}: unknown option{self._nearest(name)}")
+        return fits[0]
+
+    def _nearest(self, name: str) -> str:
+        # A person who writes --nprocs means the option that begins alike, though the name of
+        # another one is closer in length.
+        alike = [known for known in self._options if known[:_ALIKE] == name[:_ALIKE]]
+        return f"; did you mean {alike[0]}?" if len(alike) == 1 else nearest(name, self._options)
+
+    def _twins(self, environ: Mapping[str, str]) -> None:
+        """Fills in what the command line left out. An empty variable counts as absent.
+
+        A worker has its node's id in a variable of the same name as the twin of --node-id: it is
+        a fact about the outer job, not a wish for a job that the worker starts itself. And two
+        agents can't have the same port, or the same summary, or read the same descriptor.
+        """
+        inside_a_worker = "RALLYPOINT_INCARNATION" in environ
+        for flag, row in self._options.items():
+            if flag in self._values or not row.twin or (inside_a_worker and row.of_one_agent):
+                continue
+            if text := environ.get(row.env_name, ""):
+                words = text.split(",") if row.repeatable else [text]
+                self._values[flag] = [Value(word, f"{row.env_name}={word}") for word in words]
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
+
+
+def help_text(command: Command, default_of: Callable[[Setting], str]) -> str:
+    """The whole help, at most 80 columns wide. `default_of`: in words, empty if there is none."""
+    parts = [command.top]
+    for title, rows in command.groups:
+        lines = [f"{title}:"]
+        for row in rows:
+            default = default_of(row)
+            head = f"  {row.short + ', ' if row.short else ''}{row.flag} {row.metavar}".rstrip()
+            lines += _entry(f"{row.about} ({default})" if default else row.about, head)
+        parts.append("\n".join(lines) + "\n")
+    return "\n".join([*parts, command.bottom])
+
+
+def _entry(about: str, head: str) -> Iterable[str]:
+    """`head` and, in the second column, `about`; a long head has its own line."""
+    lines = [head] if len(head) > _COLUMN - 2 else []
+    line = "" if lines else head
+    for word in about.split():
+        if len(line) < _COLUMN:
+            line = line.ljust(_COLUMN) + word
+        elif len(line) + 1 + len(word) > _WIDTH:
+            lines.append(line)
+            line = " " * _COLUMN + word
+        else:
+            line += " " + word
+    return [*lines, line]

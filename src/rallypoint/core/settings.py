@@ -1,0 +1,454 @@
+"""Every setting of a job, in one table: what the command line, its help, the documentation, the
+library's parameters, the checks of `config.py` and the comparison between nodes are made from.
+
+A new setting that all nodes must agree on is a field of `SharedSettings` and a row of the table,
+both in this file, and is used where it has an effect. A setting of one node is a field of a struct
+in `config.py` and a row here. Defaults stand in the structs alone. Pure data.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from functools import partial
+from typing import Literal
+
+from msgspec import Struct
+
+from rallypoint.errors import SettingsConflictError
+
+MAX_NODES = 100_000
+MAX_WORKERS_PER_NODE = 4096
+MAX_GIVEN = 2**31 - 1
+"""Of what a person gives a number of: restarts, lost nodes."""
+MAX_NUMBER = 2**62
+"""Of what counts rounds, messages, lives and coordinators; above it there is room for some more."""
+MIN_SECONDS = 0.001
+"""The shortest time that is not 0: a shorter lease only keeps the coordinator busy."""
+MAX_SECONDS = 1e9
+"""30 years: more means no end. Every clock and timer here can take it."""
+MAX_WAIT_S = 86_400.0
+"""A day: how long one node may have the others wait for its workers to stop."""
+MAX_EXIT_CODES = 255
+"""Of a list of them: all but 0."""
+UNNAMED_RUN_ID = "none"
+"""What a job is called that nobody named, as by torchrun: several nodes must agree on one."""
+
+
+class OnJoin(Enum):
+    """What late nodes do to a running round: RESTART grows it, HOLD waits until it ends anyway,
+    AT_CHECKPOINT asks the workers for a checkpoint and grows it when they have saved one."""
+
+    RESTART = "restart"
+    HOLD = "hold"
+    AT_CHECKPOINT = "at-checkpoint"
+
+
+class SharedSettings(Struct, frozen=True, array_like=True):
+    """What every node of a job must agree on (behaviour R7). Seconds throughout."""
+
+    run_id: str
+    min_nodes: int = 1
+    max_nodes: int = 1
+    static: bool = False
+    """Group ranks are given by `node_rank`, and the round store shares the endpoint's port."""
+    max_restarts: int = 0
+    """Worker failures that are healed. Membership changes never count."""
+    restart_window_s: float = 0.0
+    """0: the budget is for the job's whole life; else it is for any so many seconds."""
+    restart_backoff_s: float = 0.0
+    """Pause before the first restart, doubled for each further one, at most 60 s."""
+    no_restart_exit_codes: tuple[int, ...] = ()
+    """Exit codes that end the job whatever the budget."""
+    lease_s: float = 15.0
+    """How long silence is tolerated. Short: a dead node is noticed sooner. Long: a paused or
+    overloaded one is not expelled. A node that dies with its connection is noticed at once."""
+    heartbeat_s: float = 1.0
+    reconnect_grace_s: float = 1.0
+    """How long a node whose end closed the connection may take to come back before it is lost."""
+    join_timeout_s: float = 600.0
+    """How long a forming round may lack nodes before the job ends."""
+    last_call_s: float = 30.0
+    """How long the first round waits for more than the minimum."""
+    join_settle_s: float = 10.0
+    """Late nodes are admitted when none has come for so long."""
+    join_settle_max_s: float = 60.0
+    min_growth_interval_s: float = 60.0
+    """A round this young is not ended to admit late nodes."""
+    on_join: OnJoin = OnJoin.RESTART
+    max_node_losses_per_hour: int = 10
+    """So many rounds may lose nodes, however many each; the next one ends the job."""
+    hang_timeout_s: float = 0.0
+    """A worker that has reported progress and then is silent for so long ends the round; 0: none
+    does. Longer than the longest step, with its checkpoint and its evaluation. Equal on all nodes,
+    because a rank that hangs silences all: the most impatient node would decide for everybody."""
+    reset_grace_s: float = 5.0
+    """How long a node may take to come back whose connection broke in any other way."""
+    stop_patience_s: float = 60.0
+    """So much longer many nodes that are slow to stop at once are waited for; 0: not at all."""
+
+    def differences(self, other: SharedSettings) -> Differences:
+        """The settings that differ, as (name, self's value, other's value), without those that
+        only follow from another one that differs."""
+        fields = SharedSettings.__struct_fields__
+        both = [(name, getattr(self, name), getattr(other, name)) for name in fields]
+        differ = {name for name, mine, theirs in both if mine != theirs}
+        follow = {name for name in differ if BY_FIELD[name].follows in differ}
+        return tuple(each for each in both if each[0] in differ - follow)
+
+
+Differences = tuple[tuple[str, object, object], ...]
+
+
+def settings_conflict(differences: Differences) -> SettingsConflictError:
+    """For a node whose settings are not the job's. `differences`: of the job's from the node's."""
+    flags = {name: f"{BY_FIELD[name].spelled} ({name})" for name, _, _ in differences}
+    return SettingsConflictError(differences, flags)
+
+
+Kind = Literal[
+    "switch",
+    "text",
+    "name",
+    "seconds",
+    "integer",
+    "bytes",
+    "choice",
+    "nodes",
+    "workers",
+    "host",
+    "port",
+    "endpoint",
+    "listen",
+    "networks",
+    "exit_codes",
+    "exit_code_of",
+    "signal",
+    "signals",
+    "notice",
+    "modules",
+    "file",
+    "directory",
+    "streams",
+    "ranks",
+    "texts",
+    "event_handler",
+    "logs_specs",
+]
+"""How a value is written: `cli/values.py` has a reader for each."""
+
+
+class Setting(Struct, frozen=True):
+    """One row: an option of a command, a key of `--rdzv-conf`, or what nodes compare besides."""
+
+    flag: str
+    """`--name`; of a key of `--rdzv-conf` that has no flag, `name`; empty: a person gives none."""
+    metavar: str = ""
+    """Empty: a switch. Of a `choice` it is the words, as `text|json`."""
+    about: str = ""
+    """One line of help, without the default."""
+    kind: Kind = "text"
+    field: str = ""
+    """Of `SharedSettings` or a struct in `config.py`; empty: it says how others are read."""
+    default: str = ""
+    """In words, where the default of the field does not say it."""
+    short: str = ""
+    twin: str = ""
+    """The value may also come from the environment, as `PET_<NAME>` or `RALLYPOINT_<NAME>`."""
+    least: float = 0
+    most: float = MAX_SECONDS
+    """The range of a number."""
+    above_zero: bool = False
+    """0 is in the range and means never, or all; a person leaves the flag out for that."""
+    key: Literal["", "tcp", "any"] = ""
+    """Whether it is a parameter of the library's handlers: those of a coordinator, or all."""
+    follows: str = ""
+    """The field that gives this one its default."""
+    words: str = ""
+    """How a person gives it, where that is not by one flag."""
+    repeatable: bool = False
+    required: bool = False
+    implied: str = ""
+    """The value of a flag that is given without one; empty: there must be one."""
+    of_one_agent: bool = False
+    """A worker that starts a job must not inherit it from its agent's environment."""
+    by_coordinator: bool = False
+    """It has no effect where nodes meet by the handler of another backend."""
+
+    @property
+    def name(self) -> str:
+        """With underscores: the key of `--rdzv-conf`, the library's parameter, and the field of
+        `LaunchConfig`, where there is one."""
+        return self.flag.removeprefix("--").replace("-", "_")
+
+    @property
+    def env_name(self) -> str:
+        """The variable that gives a value when the command line does not; empty: none does."""
+        return f"{self.twin}_{self.name.upper()}" if self.twin else ""
+
+    @property
+    def spelled(self) -> str:
+        """How a person gives it, for messages."""
+        flag = self.flag if self.flag.startswith("--") else f"--rdzv-conf {self.flag}"
+        return self.words or (flag if self.flag else self.field)
+
+
+_torch = partial(Setting, twin="PET")
+_own = partial(Setting, twin="RALLYPOINT")
+
+# fmt: off
+NODES_AND_WORKERS = (
+    _torch("--nnodes", "N|MIN:MAX", "nodes of the job; MIN:MAX lets it shrink and grow",
+           "nodes", "min_nodes", "1", least=1, most=MAX_NODES),
+    _torch("--nproc-per-node", "N|cpu|gpu|xpu|auto",
+           "workers on this node; auto: one per accelerator, else one per CPU",
+           "workers", "count", least=1, most=MAX_WORKERS_PER_NODE),
+    _torch("--standalone", "", "this node alone: no other node can join", "switch"),
+    _torch("--role", "NAME", "name of this node's kind of worker", "name", "role"),
+)
+RENDEZVOUS = (
+    _torch("--rdzv-endpoint", "HOST[:PORT]",
+           "where the nodes connect: one of them hosts it, or rallypoint serve",
+           "endpoint", "endpoint", ":29400"),
+    _torch("--rdzv-id", "ID", "name of the job, equal on all its nodes",
+           "name", "run_id", "none; random when alone"),
+    _torch("--rdzv-backend", "NAME", "tcp, its old name c10d, static, file, or of a package",
+           default="tcp"),
+    _torch("--rdzv-conf", "K=V,...",
+           "join_timeout (600 s), last_call_timeout (30 s), host_timeout (30 s), is_host (the node"
+           " that can bind the endpoint), and torchrun's other keys"),
+    _torch("--local-addr", "ADDR", "address by which the other nodes reach this one",
+           "host", "local_addr", "that of its own connection"),
+    _own("--join-settle", "SECONDS", "admit late nodes when none has come for so long",
+         "seconds", "join_settle_s", key="any", by_coordinator=True),
+    _own("--min-growth-interval", "SECONDS", "let a younger round run on undisturbed",
+         "seconds", "min_growth_interval_s", key="any", by_coordinator=True),
+    _own("--on-join", "restart|hold|at-checkpoint",
+         "late nodes: regrow at once, at the next restart, or when the workers have saved a"
+         " checkpoint that they were asked for",
+         "choice", "on_join", by_coordinator=True),
+    _own("--max-node-losses", "N",
+         "rounds per hour that may end by the loss of nodes, however many each; one more ends the"
+         " job",
+         "integer", "max_node_losses_per_hour", most=MAX_GIVEN, key="tcp", by_coordinator=True),
+    _own("--stop-patience", "SECONDS",
+         "more time, after --restart-grace, for nodes to stop their workers when more than two (and"
+         " 5 %) are slow at once; then they are expelled",
+         "seconds", "stop_patience_s", key="any", by_coordinator=True),
+    _own("--node-id", "NAME", "name of this node",
+         "name", "node_id", "its host name and a number", key="tcp", of_one_agent=True),
+    _own("--topology", "KEY", "rank nodes by this first, for example rack-07",
+         "name", "topology", key="tcp", by_coordinator=True),
+)
+FIXED_RANKS = (
+    _torch("--node-rank", "K", "this node's rank; node 0 is the one at the endpoint",
+           "integer", "node_rank", "0"),
+    _torch("--master-addr", "ADDR", "address of node 0", "host",
+           default="127.0.0.1", by_coordinator=True),
+    _torch("--master-port", "PORT", "port there (29500); else: the port of the workers' store",
+           "port"),
+)
+WHAT_RUNS = (
+    _torch("--module", "", "SCRIPT is a module, as in python -m", "switch", short="-m"),
+    _torch("--no-python", "", "SCRIPT is a program, not a Python script", "switch"),
+    _torch("--run-path", "", "run SCRIPT by runpy.run_path in the worker's interpreter", "switch"),
+    _torch("--start-method", "spawn|forkserver|fork",
+           "how workers of --run-path start: as new processes, or forked from a prepared one",
+           "choice", "start_method", "spawn"),
+    _own("--preload", "MODULE,...",
+         "import these once and fork the workers from there: a restart costs milliseconds",
+         "modules", "preload"),
+    _torch("--virtual-local-rank", "",
+           "each worker sees only its own device (CUDA_VISIBLE_DEVICES), and LOCAL_RANK 0",
+           "switch", "virtual_local_rank"),
+    Setting("--numa-binding", "node|socket|exclusive|core-complex",
+            "run each worker on CPUs near its GPU; without GPUs the workers are spread over the"
+            " nodes",
+            "choice", "numa"),
+)
+FAILURES = (
+    _torch("--max-restarts", "N", "worker failures that are healed, over the whole job",
+           "integer", "max_restarts", most=MAX_GIVEN),
+    _own("--hang-timeout", "SECONDS",
+         "a worker that calls rallypoint.worker.progress and then is silent for so long has failed",
+         "seconds", "hang_timeout_s", "never", above_zero=True, by_coordinator=True),
+    _own("--restart-window", "SECONDS", "count only the failures of the last so many seconds",
+         "seconds", "restart_window_s", "all", above_zero=True),
+    _own("--restart-backoff", "SECONDS", "pause before a restart, doubled each time",
+         "seconds", "restart_backoff_s"),
+    _own("--no-restart-on", "CODE,...", "exit codes that end the job at once",
+         "exit_codes", "no_restart_exit_codes", "none", least=1, most=MAX_EXIT_CODES),
+    _own("--lease", "SECONDS", "silence after which a node is lost",
+         "seconds", "lease_s", least=MIN_SECONDS, key="tcp"),
+    _own("--reconnect-grace", "SECONDS",
+         "how long a node may take to come back whose connection was closed, as by a crash or a"
+         " shutdown",
+         "seconds", "reconnect_grace_s", key="tcp", by_coordinator=True),
+    _own("--reset-grace", "SECONDS",
+         "the same when its connection was cut on the way, as by a firewall",
+         "seconds", "reset_grace_s", "a third of the lease",
+         follows="lease_s", key="tcp", by_coordinator=True),
+    _own("--reconnect-timeout", "SECONDS",
+         "how long to look for a lost coordinator, at least the lease, when the workers are killed",
+         "seconds", "reconnect_timeout_s", "120 if it is silent, the lease if it refuses",
+         by_coordinator=True),
+)
+STOPPING = (
+    _torch("--shutdown-timeout", "SECONDS", "grace from SIGTERM to SIGKILL when the job stops",
+           "seconds", "shutdown_grace_s", most=MAX_WAIT_S),
+    _own("--restart-grace", "SECONDS", "the same when workers are restarted",
+         "seconds", "restart_grace_s", most=MAX_WAIT_S),
+    _torch("--signals-to-handle", "NAME,...", "signals that stop the job", "signals", "signals"),
+    _own("--drain-deadline", "SECONDS",
+         "when this node is asked to leave: the time in all for a last checkpoint of the job, and"
+         " for its workers to stop, until SIGKILL",
+         "seconds", "drain_deadline_s", "--shutdown-timeout", most=MAX_WAIT_S),
+    _own("--drain-signal", "NAME", "asks workers for that checkpoint, besides rallypoint.worker",
+         "signal", "drain_signal", by_coordinator=True),
+    _own("--preempt-notice", "FILE|cmd:COMMAND",
+         "this node leaves when FILE appears, or COMMAND ends with 0 (run every 5 s)",
+         "notice", "preempt_notice"),
+    _torch("--monitor-interval", "SECONDS", "ignored (accepted for torchrun compatibility)",
+           "seconds"),
+    _own("--exit-code", "CLASS=N",
+         "exit code for success, failed, usage, infrastructure (0, 1, 2, 75) or already-succeeded"
+         " (0: nothing was started, for the job had succeeded before); repeatable",
+         "exit_code_of", "exit_codes", repeatable=True),
+)
+OUTPUT = (
+    _own("--output", "auto|inherit|prefix",
+         "workers' output untouched, or line by line with rank; auto: the latter at a terminal with"
+         " several workers",
+         "choice", "mode"),
+    _own("--quiet", "", "print nothing unless something fails", "switch", "quiet"),
+    _own("--report", "auto|all|rank0|none",
+         "nodes that print the whole report of a failure; the others print one line; auto: all of"
+         " up to four nodes, else rank 0's and that of the failed worker",
+         "choice", "report"),
+    _own("--log-format", "text|json", "form of the agent's own lines", "choice", "log_format"),
+    _torch("--log-dir", "DIR", "where redirected output and error files go",
+           "directory", "log_dir", "a temporary folder"),
+    _own("--log-layout", "torchrun|rounds",
+         "files under JOB_RANDOM/attempt_N/RANK, or JOB/NODE/round_N/RANK with a link latest",
+         "choice", "log_layout"),
+    _own("--log-max-bytes", "N[K|M|G]", "rotate log files at this size, keeping one old one",
+         "bytes", "log_max_bytes", "never", most=MAX_NUMBER),
+    _torch("--redirects", "SPEC",
+           "to files: 0 none, 1 stdout, 2 stderr, 3 both; by local rank 0:1,1:3, by global g12:3",
+           "streams", "redirects", short="-r"),
+    _torch("--tee", "SPEC", "the same, to files and to the console", "streams", "tee", short="-t"),
+    Setting("--logs-specs", "NAME", "a package's way to place files", "logs_specs", "logs_specs"),
+    _torch("--local-ranks-filter", "RANK,...",
+           "only these reach the console; g12: global rank 12",
+           "ranks", "local_ranks_filter", "all"),
+    _torch("--duplicate-stdout-filters", "TEXT,...",
+           "copy teed lines with one of these to one file per round; two commas stand for one",
+           "texts", "duplicate_stdout_filters"),
+    _torch("--duplicate-stderr-filters", "TEXT,...", "the same for stderr",
+           "texts", "duplicate_stderr_filters"),
+)
+WATCHING = (
+    _torch("--event-log-handler", "NAME[:ARG]",
+           "where events go: null, console, jsonl:FILE, or a package's handler",
+           "event_handler", "event_log_handler"),
+    _own("--json-summary", "FILE", "write the whole outcome to FILE at the end",
+         "file", "json_summary", of_one_agent=True),
+    _own("--metrics-port", "[HOST:]PORT", "serve metrics for Prometheus there (HOST: 127.0.0.1)",
+         "listen", "metrics", of_one_agent=True),
+)
+TOKEN_FILE, TOKEN_FD = (
+    _own("--token-file", "FILE", "the secret that nodes share",
+         "text", "token_file", "~/.config/rallypoint/token", key="tcp", by_coordinator=True),
+    _own("--token-fd", "N", "read that secret from the open file descriptor N, to its end",
+         "integer", "token_fd", of_one_agent=True, by_coordinator=True),
+)
+ACCESS = (
+    TOKEN_FILE,
+    TOKEN_FD,
+    _own("--insecure", "", "let every host that reaches the port take part", "switch", "insecure",
+         key="tcp"),
+    _own("--store-allow", "CIDR,...",
+         "networks that may use this node's workers' store, besides the job's nodes; repeatable",
+         "networks", "store_networks", repeatable=True),
+)
+GROUPS: tuple[tuple[str, tuple[Setting, ...]], ...] = (
+    ("Nodes and workers", NODES_AND_WORKERS),
+    ("Rendezvous", RENDEZVOUS),
+    ("Fixed node ranks (instead of --rdzv-endpoint)", FIXED_RANKS),
+    ("What runs", WHAT_RUNS),
+    ("Failures", FAILURES),
+    ("Stopping", STOPPING),
+    ("Output", OUTPUT),
+    ("Watching", WATCHING),
+    ("Access", ACCESS),
+)
+"""The options of `rallypoint run`, as its help shows them."""
+
+KEYS = (
+    Setting("join_timeout", "SECONDS", "how long a forming round may lack nodes",
+            "seconds", "join_timeout_s", least=MIN_SECONDS, key="any"),
+    Setting("timeout", "SECONDS", "the same, as the static backend spells it; join_timeout wins",
+            "seconds", least=MIN_SECONDS),
+    Setting("last_call_timeout", "SECONDS",
+            "how long the first round waits for more than the minimum",
+            "seconds", "last_call_s", least=MIN_SECONDS, key="any"),
+    Setting("host_timeout", "SECONDS", "how long it may take until a node hosts the coordinator",
+            "seconds", "host_timeout_s", least=MIN_SECONDS, key="tcp"),
+    Setting("is_host", "", "true: this node hosts the coordinator; false: it never does",
+            "switch", "is_host", "the node that can bind the endpoint", key="tcp"),
+    Setting("keep_alive_interval", "SECONDS",
+            "times keep_alive_max_attempt: the lease, unless --lease is given",
+            "seconds", default="5", least=MIN_SECONDS, key="any"),
+    Setting("keep_alive_max_attempt", "N", "see keep_alive_interval",
+            "integer", default="3", least=1, most=MAX_GIVEN, key="any"),
+    Setting("close_timeout", "SECONDS", "ignored; a library handler's node may take so long to"
+            " stop its workers and come back",
+            "seconds", default="30", least=MIN_SECONDS, key="any"),
+    Setting("heartbeat_timeout", "SECONDS", "ignored", "seconds", least=MIN_SECONDS, key="any"),
+    Setting("read_timeout", "SECONDS", "ignored", "seconds", least=MIN_SECONDS, key="tcp"),
+    Setting("store_type", "tcp", "for a file there is --rdzv-backend file", "choice"),
+)
+"""What only `--rdzv-conf` gives, and the library's parameters."""
+
+_FURTHER = (
+    Setting("", "N", "", "integer", "max_nodes", words="--nnodes", least=1, most=MAX_NODES),
+    Setting("", "", "", "switch", "static", words="--node-rank or --rdzv-endpoint"),
+    Setting("", "SECONDS", "", "seconds", "heartbeat_s", least=MIN_SECONDS, follows="lease_s"),
+    Setting("", "SECONDS", "", "seconds", "join_settle_max_s"),
+    Setting("token", "TEXT", "the secret itself", "text", "token_text", key="tcp"),
+)
+# fmt: on
+
+FLAGS: dict[str, Setting] = {row.flag: row for _, rows in GROUPS for row in rows}
+"""The options of `rallypoint run`, by flag."""
+CONF: dict[str, Setting] = {row.name: row for row in KEYS}
+SETTINGS = (*FLAGS.values(), *KEYS, *_FURTHER)
+BY_FIELD: dict[str, Setting] = {row.field: row for row in SETTINGS if row.field}
+NUMBERS = frozenset({"seconds", "integer", "nodes", "workers", "bytes", "exit_codes"})
+RANGES: dict[str, tuple[float, float]] = {
+    name: (BY_FIELD[name].least, BY_FIELD[name].most)
+    for name in SharedSettings.__struct_fields__
+    if BY_FIELD[name].kind in NUMBERS
+}
+"""The numbers that nodes agree on: the least and the largest."""
+
+
+def is_torchrun(row: Setting) -> bool:
+    """True for the thirty that torchrun has too."""
+    return row.twin != "RALLYPOINT"
+
+
+def parameters(*, without_coordinator: bool = False) -> dict[str, Setting]:
+    """What the library's handlers take, by name: those of a coordinator, or those that all have."""
+    return {
+        row.name: row
+        for row in SETTINGS
+        if row.key == "any" or (row.key == "tcp" and not without_coordinator)
+    }
+
+
+def out_of_range(row: Setting, value: float) -> str:
+    """What the number needs; empty: it is in its range."""
+    if row.least <= value <= row.most:
+        return ""
+    unit = " seconds" if row.kind == "seconds" and row.least else ""
+    return f"must be {row.least:g} to {row.most:.0f}{unit}"
