@@ -9,7 +9,7 @@ SETUP := $(VENV)/.ready
 # The demo needs less than the tests: it installs its own set only where theirs is not there.
 DEMO_SETUP := $(if $(wildcard $(SETUP)),$(SETUP),$(VENV)/.ready-demo)
 
-.PHONY: test lint types unit matrix coverage fault demo bench versions fuzz dist clean
+.PHONY: test lint types unit matrix coverage compat record fault demo bench versions fuzz dist clean
 
 # All three at once; each says what it found when it ends, and all are heard before this one fails.
 test: $(SETUP)
@@ -43,6 +43,15 @@ coverage: $(VENV)/.ready-coverage
 # An sdist and a wheel, in dist/.
 dist: $(VENV)/.ready-build
 	$(BIN)/python -m build
+
+# What the real torch and torchrun say, without the recordings: every program imports torch itself.
+compat: $(SETUP)
+	$(BIN)/python -m pytest -n 3 --dist loadfile -rs --torch=real tests/compat
+
+# Writes the recordings anew, of the torch that is installed.
+record: $(SETUP)
+	rm -rf tests/compat/recorded
+	$(BIN)/python -m pytest --torch=record tests/compat
 
 # Jobs on networks that fail: needs root and network namespaces, else each test says why it is skipped.
 fault: $(SETUP)

@@ -12,11 +12,14 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 from tests.leftovers import kill_when_this_process_ends
+from tests.prepared_torch.interpreter import PreparedInterpreter, prepared_interpreter
 
 gc.disable()
 """While tests are collected: nearly all that is made stays."""
@@ -51,3 +54,36 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if not session.config.getoption("numprocesses", None):
         folder: Path = session.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
         kill_when_this_process_ends(folder)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--torch",
+        choices=("recorded", "real", "record"),
+        default="recorded",
+        help="compare with what torch said once, or with the real one; or record that anew",
+    )
+
+
+@pytest.fixture(scope="session")
+def interpreter(request: pytest.FixtureRequest) -> Iterator[PreparedInterpreter | None]:
+    """None with `--torch=real`: every program imports torch itself."""
+    if request.config.getoption("--torch") == "real":
+        yield None
+        return
+    with prepared_interpreter() as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def torch_python(interpreter: PreparedInterpreter | None) -> str:
+    """An interpreter for programs that import torch."""
+    return interpreter.path if interpreter else sys.executable
+
+
+@pytest.fixture(scope="session")
+def digits_python(interpreter: PreparedInterpreter | None) -> str:
+    """An interpreter for the example that learns digits."""
+    if interpreter is None:
+        return sys.executable
+    return interpreter.also("torch.distributed.nn", "sklearn.datasets")

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from tests.compat.recordings import Recordings
 from tests.resolver import nobody_asked
 
 
@@ -21,3 +22,9 @@ def temporary_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def no_names() -> Iterator[None]:
     with nobody_asked():
         yield
+
+
+@pytest.fixture(scope="session")
+def torch_said(request: pytest.FixtureRequest) -> Recordings:
+    """What the real torch and torchrun say."""
+    return Recordings(request.config.getoption("--torch"))

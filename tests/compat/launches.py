@@ -7,10 +7,13 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 TOLD = Path(__file__).with_name("told.py")
+TORCHRUN = ("-m", "torch.distributed.run")
+RALLYPOINT = (sys.executable, "-m", "rallypoint", "run")
 ARGUMENTS = ("--nnodes", "7", "x${local_rank}", "--", "a b")
 
 # Only torchrun sets it: the launcher's note to its own agent, which leaks.
@@ -26,7 +29,7 @@ OURS_ONLY = {
     "RALLYPOINT_BOARD",
     "RALLYPOINT_LOCAL_RANK",
 }
-PER_RUN = {"TORCHELASTIC_ERROR_FILE", "TOLD_DIR"}
+PER_RUN = {"TORCHELASTIC_ERROR_FILE"}
 # Chosen by the launcher unless the command line says where to meet. The address is this machine
 # either way: torchrun's `localhost` may mean ::1 to a worker, so ours is a number.
 CHOSEN = {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"}
@@ -34,35 +37,60 @@ CHOSEN = {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"}
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """What one worker wrote down."""
+    """What one worker wrote down. `env`: what it has beside the launcher's own environment."""
 
     argv: tuple[str, ...]
     path0: str
     env: dict[str, str]
 
 
-def launch(command: list[str], folder: Path, base: dict[str, str]) -> list[Worker]:
-    """Run TOLD under a launcher; its two workers, by rank."""
+def launch(
+    command: list[str], folder: Path, base: dict[str, str], token: dict[str, str] | None = None
+) -> list[Worker]:
+    """Run TOLD under a launcher; its two workers, by rank.
+
+    `command`: a Python and its words. `token`: the launcher's, which no worker gets. Paths that
+    another run would have elsewhere are cut short.
+    """
     folder.mkdir()
     done = subprocess.run(
-        [sys.executable, *command, str(TOLD), *ARGUMENTS],
-        env=base | {"TOLD_DIR": str(folder)},
+        [*command, str(TOLD), *ARGUMENTS],
+        env=base | {"TOLD_DIR": str(folder)} | (token or {}),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr
     files = sorted(folder.iterdir())
     assert [file.name for file in files] == ["0.json", "1.json"]
-    told = [json.loads(file.read_text()) for file in files]
-    return [Worker(tuple(t["argv"]), t["path0"], t["env"]) for t in told]
+    workers = []
+    for file in files:
+        told = json.loads(file.read_text())
+        assert base.keys() <= told["env"].keys()
+        env = {n: value for n, value in told["env"].items() if base.get(n) != value}
+        del env["TOLD_DIR"]
+        place, name = os.path.split(told["path0"])
+        assert Path(place) == TOLD.parent.parent
+        error_file = Path(env["TORCHELASTIC_ERROR_FILE"])
+        env["TORCHELASTIC_ERROR_FILE"] = str(Path(*error_file.parts[-3:]))
+        workers.append(Worker(tuple(told["argv"]), name, env))
+    return workers
+
+
+def as_json(workers: list[Worker]) -> list[dict[str, object]]:
+    return [asdict(worker) for worker in workers]
+
+
+def of_json(said: list[dict[str, Any]]) -> list[Worker]:
+    return [Worker(tuple(one["argv"]), one["path0"], one["env"]) for one in said]
 
 
 def plain_environ() -> dict[str, str]:
     """Ours, without what an outer launcher or an earlier test run may have left in it."""
-    ours = re.compile(r"PET_|PYTEST_|PYTHONFAULTHANDLER|TORCH|RALLYPOINT_|OMP_|RANK|MASTER_")
-    return {name: value for name, value in os.environ.items() if not ours.match(name)}
+    ours = re.compile(r"PET_|PYTEST_|PYTHON|TORCH|RALLYPOINT_|OMP_|RANK|MASTER_|CUDA_|LC_|LANG")
+    kept = {name: value for name, value in os.environ.items() if not ours.match(name)}
+    return kept | {"LANG": "C.UTF-8"}  # With another, Python may add LC_CTYPE.
 
 
 def comparable(env: dict[str, str], *, fixed: bool) -> dict[str, str]:

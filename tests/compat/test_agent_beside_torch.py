@@ -5,42 +5,41 @@ from __future__ import annotations
 import inspect
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.compat.recordings import Recordings
 from tests.integration.cluster import free_port
 
 import rallypoint.agent as our_agent
 import rallypoint.launcher as our_launcher
 
-torch_agent: Any = import_module("torch.distributed.elastic.agent.server.api")
-torch_local: Any = import_module("torch.distributed.elastic.agent.server.local_elastic_agent")
-torch_launcher: Any = import_module("torch.distributed.launcher.api")
-
+AGENT = "torch.distributed.elastic.agent.server.api"
+LOCAL = "torch.distributed.elastic.agent.server.local_elastic_agent"
+LAUNCHER = "torch.distributed.launcher.api"
 HOOKS = ("_start_workers", "_stop_workers", "_monitor_workers", "_shutdown")
-PAIRS: dict[str, tuple[Any, Any]] = {
-    "WorkerSpec": (torch_agent.WorkerSpec, our_agent.WorkerSpec),
-    "Worker": (torch_agent.Worker, our_agent.Worker),
-    "WorkerGroup": (torch_agent.WorkerGroup, our_agent.WorkerGroup),
-    "RunResult": (torch_agent.RunResult, our_agent.RunResult),
-    "SimpleElasticAgent": (torch_agent.SimpleElasticAgent, our_agent.SimpleElasticAgent),
-    "LocalElasticAgent": (torch_local.LocalElasticAgent, our_agent.LocalElasticAgent),
-    "LaunchConfig": (torch_launcher.LaunchConfig, our_launcher.LaunchConfig),
-    "elastic_launch": (torch_launcher.elastic_launch, our_launcher.elastic_launch),
-    "launch_agent": (torch_launcher.launch_agent, our_launcher.launch_agent),
-    "run": (torch_agent.ElasticAgent.run, our_agent.ElasticAgent.run),
+PAIRS: dict[str, tuple[str, str, Callable[..., Any]]] = {
+    "WorkerSpec": (AGENT, "WorkerSpec", our_agent.WorkerSpec),
+    "Worker": (AGENT, "Worker", our_agent.Worker),
+    "WorkerGroup": (AGENT, "WorkerGroup", our_agent.WorkerGroup),
+    "RunResult": (AGENT, "RunResult", our_agent.RunResult),
+    "SimpleElasticAgent": (AGENT, "SimpleElasticAgent", our_agent.SimpleElasticAgent),
+    "LocalElasticAgent": (LOCAL, "LocalElasticAgent", our_agent.LocalElasticAgent),
+    "LaunchConfig": (LAUNCHER, "LaunchConfig", our_launcher.LaunchConfig),
+    "elastic_launch": (LAUNCHER, "elastic_launch", our_launcher.elastic_launch),
+    "launch_agent": (LAUNCHER, "launch_agent", our_launcher.launch_agent),
+    "run": (AGENT, "ElasticAgent.run", our_agent.ElasticAgent.run),
     "get_worker_group": (
-        torch_agent.ElasticAgent.get_worker_group,
+        AGENT,
+        "ElasticAgent.get_worker_group",
         our_agent.ElasticAgent.get_worker_group,
     ),
     **{
-        hook: (
-            getattr(torch_agent.SimpleElasticAgent, hook),
-            getattr(our_agent.SimpleElasticAgent, hook),
-        )
-        for hook in ("_start_workers", "_stop_workers", "_monitor_workers", "_shutdown")
+        hook: (AGENT, f"SimpleElasticAgent.{hook}", getattr(our_agent.SimpleElasticAgent, hook))
+        for hook in HOOKS
     },
 }
 OTHER_DEFAULTS = {
@@ -59,56 +58,88 @@ OURS_BESIDES = {
 }
 
 
-def parameters(callable_: Any) -> dict[str, inspect.Parameter]:
+Parameters = dict[str, tuple[str, object]]
+"""Of each its kind, and its default."""
+
+
+def parameters(callable_: Any) -> Parameters:
     found = inspect.signature(callable_).parameters
-    return {name: one for name, one in found.items() if name != "_"}
+    return {name: (p.kind.name, default(p)) for name, p in found.items() if name != "_"}
 
 
 def default(parameter: inspect.Parameter) -> object:
-    """Factories of dataclasses have no value that can be compared."""
-    return "factory" if "factory" in repr(parameter.default) else parameter.default
+    """As JSON has it. Factories of dataclasses have no value that can be compared."""
+    value = parameter.default
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    return "factory" if "factory" in repr(value) else repr(value)
+
+
+def torchs_parameters(name: str, torch_said: Recordings) -> Parameters:
+    def ask() -> object:
+        module, path, _ = PAIRS[name]
+        found: Any = import_module(module)
+        for part in path.split("."):
+            found = getattr(found, part)
+        return list(parameters(found).items())
+
+    said = torch_said("signatures", name, ask)
+    return {parameter: tuple(rest) for parameter, rest in said}
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_parameters_have_torchs_names_and_places(name: str) -> None:
-    theirs, ours = map(parameters, PAIRS[name])
+def test_parameters_have_torchs_names_and_places(name: str, torch_said: Recordings) -> None:
+    theirs, ours = torchs_parameters(name, torch_said), parameters(PAIRS[name][2])
     besides = [one for one in ours if one not in theirs]
     assert {(name, one) for one in besides} <= OURS_BESIDES
-    assert all(ours[one].kind is inspect.Parameter.KEYWORD_ONLY for one in besides)
+    assert all(ours[one][0] == "KEYWORD_ONLY" for one in besides)
     assert [one for one in ours if one in theirs] == list(theirs)
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_defaults_are_torchs_but_for_those_that_are_listed(name: str) -> None:
-    theirs, ours = map(parameters, PAIRS[name])
-    other = {one for one in theirs if default(theirs[one]) != default(ours[one])}
+def test_defaults_are_torchs_but_for_those_that_are_listed(
+    name: str, torch_said: Recordings
+) -> None:
+    theirs, ours = torchs_parameters(name, torch_said), parameters(PAIRS[name][2])
+    other = {one for one in theirs if theirs[one][1] != ours[one][1]}
     assert other == {one for of, one in OTHER_DEFAULTS if of == name}
 
 
-def test_states_are_torchs() -> None:
-    theirs = {state.name: state.value for state in torch_agent.WorkerState}
-    assert {state.name: state.value for state in our_agent.WorkerState} == theirs
-    for state in torch_agent.WorkerState:
-        running = our_agent.WorkerState.is_running(our_agent.WorkerState(state.value))
-        assert running == torch_agent.WorkerState.is_running(state)
+def states(module: Any) -> dict[str, list[object]]:
+    running = module.WorkerState.is_running
+    return {state.name: [state.value, running(state)] for state in module.WorkerState}
+
+
+def test_states_are_torchs(torch_said: Recordings) -> None:
+    assert states(our_agent) == torch_said("objects", "states", lambda: states(module_of(AGENT)))
+
+
+def module_of(name: str) -> Any:
+    return import_module(name)
+
+
+def attributes(module: Any) -> dict[str, dict[str, str]]:
+    """The public ones of some objects, with the names of their types."""
+    spec = module.WorkerSpec("trainer", 2, entrypoint="train", rdzv_handler=None)
+    made = {
+        "Worker": module.Worker(1),
+        "WorkerGroup": module.WorkerGroup(spec),
+        "RunResult": module.RunResult(module.WorkerState.FAILED),
+    }
+    return {
+        name: {
+            attribute: type(getattr(one, attribute)).__name__
+            for attribute in dir(one)
+            if not attribute.startswith("_")
+        }
+        for name, one in made.items()
+    }
 
 
 @pytest.mark.parametrize("name", ["Worker", "WorkerGroup", "RunResult"])
-def test_objects_have_torchs_attributes(name: str) -> None:
-    def made(module: Any) -> object:
-        more = {"rdzv_handler": None}
-        spec = module.WorkerSpec("trainer", 2, entrypoint="train", **more)
-        return {
-            "Worker": lambda: module.Worker(1),
-            "WorkerGroup": lambda: module.WorkerGroup(spec),
-            "RunResult": lambda: module.RunResult(module.WorkerState.FAILED),
-        }[name]()
-
-    def public(one: object) -> dict[str, str]:
-        names = [attribute for attribute in dir(one) if not attribute.startswith("_")]
-        return {attribute: type(getattr(one, attribute)).__name__ for attribute in names}
-
-    theirs, ours = public(made(torch_agent)), public(made(our_agent))
+def test_objects_have_torchs_attributes(name: str, torch_said: Recordings) -> None:
+    said = torch_said("objects", "attributes", lambda: attributes(module_of(AGENT)))
+    theirs, ours = said[name], attributes(our_agent)[name]
     assert theirs.keys() <= ours.keys()
     theirs.pop("id", None)
     assert all(ours[attribute] == kind for attribute, kind in theirs.items())
@@ -161,18 +192,26 @@ print([c for i, c in enumerate(calls) if c == "start" or i == len(calls) - 1])
 """
 
 
-def test_a_subclass_that_was_written_for_torch_does_the_same_here(tmp_path: Path) -> None:
-    script = tmp_path / "subclass.py"
-    script.write_text(SUBCLASS)
-    told = []
-    for module in ("torch.distributed.elastic.agent.server.api", "rallypoint.agent"):
-        ran = subprocess.run(
-            [sys.executable, str(script), module], capture_output=True, text=True, timeout=120
-        )
-        assert ran.returncode == 0, ran.stderr
-        told.append(ran.stdout)
-    assert told[0] == told[1]
-    assert told[1].startswith("SUCCEEDED [(0, 0), (1, 10)] False")
+def printed(python: str, folder: Path, program: str, *words: str) -> list[str]:
+    """The lines of a program that ends well."""
+    script = folder / "program.py"
+    script.write_text(program)
+    ran = subprocess.run(
+        [python, str(script), *words], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout.splitlines()
+
+
+def test_a_subclass_that_was_written_for_torch_does_the_same_here(
+    tmp_path: Path, torch_said: Recordings, torch_python: str
+) -> None:
+    theirs = torch_said(
+        "agents", "subclass", lambda: printed(torch_python, tmp_path, SUBCLASS, AGENT)
+    )
+    ours = printed(sys.executable, tmp_path, SUBCLASS, "rallypoint.agent")
+    assert ours == theirs
+    assert ours[0].startswith("SUCCEEDED [(0, 0), (1, 10)] False")
 
 
 LAUNCH = """
@@ -202,21 +241,16 @@ if __name__ == "__main__":
 """
 
 
-def test_a_launch_returns_and_raises_what_torchs_does(tmp_path: Path) -> None:
-    script = tmp_path / "launching.py"
-    script.write_text(LAUNCH)
-    told = []
-    for module in ("torch.distributed.launcher.api", "rallypoint.launcher"):
-        ran = subprocess.run(
-            [sys.executable, str(script), module, str(tmp_path)],
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-        assert ran.returncode == 0, ran.stderr
-        told.append(ran.stdout.splitlines())
-    theirs, ours = told
-    assert ours[:3] == theirs[:3]
+def test_a_launch_returns_and_raises_what_torchs_does(
+    tmp_path: Path, torch_said: Recordings, torch_python: str
+) -> None:
+    def ask() -> object:
+        *same, _last = printed(torch_python, tmp_path, LAUNCH, LAUNCHER, str(tmp_path))
+        return same[:3]
+
+    theirs = torch_said("agents", "launch", ask)
+    ours = printed(sys.executable, tmp_path, LAUNCH, "rallypoint.launcher", str(tmp_path))
+    assert ours[:3] == theirs
     assert ours[3] == "ValueError: bad luck"
 
 
@@ -242,14 +276,8 @@ print("results", results[0], results[1])
 """
 
 
-def test_agents_meet_by_live_handlers_of_torchs(tmp_path: Path) -> None:
+def test_agents_meet_by_live_handlers_of_torchs(tmp_path: Path, torch_python: str) -> None:
     """And restart together, when one of them has failed."""
-    script = tmp_path / "nodes.py"
-    script.write_text(OVER_TORCHS_HANDLER)
-    ran = subprocess.run(
-        [sys.executable, str(script), str(free_port())], capture_output=True, text=True, timeout=120
-    )
-    assert ran.returncode == 0, ran.stderr
-    lines = ran.stdout.splitlines()
-    assert lines[-1] == "results SUCCEEDED SUCCEEDED", ran.stderr
+    lines = printed(torch_python, tmp_path, OVER_TORCHS_HANDLER, str(free_port()))
+    assert lines[-1] == "results SUCCEEDED SUCCEEDED"
     assert sorted(lines[:-1]) == [f"told {rank} 2 {round_}" for rank in (0, 1) for round_ in (0, 1)]

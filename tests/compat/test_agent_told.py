@@ -6,11 +6,13 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.compat.launches import plain_environ
+from tests.compat.launches import RALLYPOINT, TORCHRUN, plain_environ
+from tests.compat.recordings import Recordings
 
 STATUS = "torchelastic.worker.status."
 WORKER = """
@@ -46,10 +48,6 @@ from rallypoint.cli.main import main
 options = ["--nproc-per-node", "2", "--max-restarts", sys.argv[2], "--quiet"]
 main(["run", *options, sys.argv[1]])
 """
-PACKAGES = {
-    "torch.distributed.elastic.metrics": TORCHS,
-    "rallypoint.observe": OURS,
-}
 METHODS = ("SimpleElasticAgent.", "LocalElasticAgent.")
 # Ranks come with the rendezvous, and nothing polls.
 NOT_CALLED = ("SimpleElasticAgent._assign_worker_ranks.", "LocalElasticAgent._monitor_workers.")
@@ -62,28 +60,44 @@ def script(tmp_path: Path) -> Path:
     return path
 
 
-def events_of(command: list[str], script: Path) -> list[dict[str, Any]]:
+def events_of(command: Sequence[str], script: Path) -> list[dict[str, Any]]:
     options = ["--nproc-per-node", "2", "--max-restarts", "1", "--event-log-handler", "console"]
     done = subprocess.run(
-        [sys.executable, *command, *options, "--rdzv-id", "r", str(script)],
+        [*command, *options, "--rdzv-id", "r", str(script)],
         env=plain_environ(),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=True,
     )
     told = [json.loads(line) for line in done.stderr.splitlines() if line.startswith('{"name"')]
-    return [event for event in told if event["name"].startswith(STATUS)]
+    events = [event for event in told if event["name"].startswith(STATUS)]
+    for event in events:
+        event["metadata"]["metadata"] = json.loads(event["metadata"]["metadata"])
+    return events
 
 
-def test_events_have_torchs_names_sources_and_keys(script: Path) -> None:
-    torchs = events_of(["-m", "torch.distributed.run"], script)
-    ours = events_of(["-m", "rallypoint", "run"], script)
+def torchruns_events(python: str, script: Path) -> list[dict[str, Any]]:
+    """With the names of the metadata, whose values differ from run to run. Sorted: two workers may
+    end in any order."""
+    events = events_of([python, *TORCHRUN], script)
+    for event in events:
+        event["metadata"] = dict.fromkeys(event["metadata"]) | {
+            "metadata": event["metadata"]["metadata"]
+        }
+    return sorted(events, key=json.dumps)
+
+
+def test_events_have_torchs_names_sources_and_keys(
+    script: Path, torch_said: Recordings, torch_python: str
+) -> None:
+    torchs = torch_said("telemetry", "events", lambda: torchruns_events(torch_python, script))
+    ours = events_of(RALLYPOINT, script)
+    assert torchs
     for event in torchs:
         mine = next(e for e in ours if (e["name"], e["source"]) == (event["name"], event["source"]))
         assert set(event["metadata"]) == set(mine["metadata"]) - {"id", "node", "round", "reason"}
-        nested = json.loads(event["metadata"]["metadata"])
-        own = json.loads(mine["metadata"]["metadata"])
+        nested, own = event["metadata"]["metadata"], mine["metadata"]["metadata"]
         assert set(nested) == set(own)
         assert nested["entry_point"] == own["entry_point"]
         for key, value in nested.items():
@@ -98,10 +112,17 @@ def test_events_have_torchs_names_sources_and_keys(script: Path) -> None:
 
 
 @pytest.mark.parametrize("max_restarts", [0, 1, 3])
-def test_metrics_have_torchs_names_and_end_with_its_values(script: Path, max_restarts: int) -> None:
-    torchs, ours = (
-        metrics_of(package, run, script, max_restarts) for package, run in PACKAGES.items()
-    )
+def test_metrics_have_torchs_names_and_end_with_its_values(
+    script: Path, max_restarts: int, torch_said: Recordings, torch_python: str
+) -> None:
+    def ask() -> object:
+        found = metrics_of(
+            torch_python, "torch.distributed.elastic.metrics", TORCHS, script, max_restarts
+        )
+        return found | {name: "" for name in found if name.startswith(METHODS)}  # how long
+
+    torchs = torch_said("telemetry", f"metrics, {max_restarts} restarts", ask)
+    ours = metrics_of(sys.executable, "rallypoint.observe", OURS, script, max_restarts)
     named = {name for name in torchs if not name.startswith(METHODS)}
     assert named >= {"workers.default.flakiness", "workers.default.remaining_restarts"}
     assert {name: ours[name] for name in named} == {name: torchs[name] for name in named}
@@ -112,11 +133,13 @@ def test_metrics_have_torchs_names_and_end_with_its_values(script: Path, max_res
     assert "phase.spawn.duration.ms" in ours
 
 
-def metrics_of(package: str, run: str, script: Path, max_restarts: int) -> dict[str, str]:
+def metrics_of(
+    python: str, package: str, run: str, script: Path, max_restarts: int
+) -> dict[str, str]:
     """The last value of each."""
     done = subprocess.run(
         [
-            sys.executable,
+            python,
             "-c",
             MEASURED.format(package=package, run=run),
             script,
@@ -125,7 +148,7 @@ def metrics_of(package: str, run: str, script: Path, max_restarts: int) -> dict[
         env=plain_environ(),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     told = [line.split(" ") for line in done.stdout.splitlines() if line.startswith("METRIC ")]

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.compat.launches import plain_environ
+from tests.compat.launches import RALLYPOINT, TORCHRUN, plain_environ
+from tests.compat.recordings import Recordings
 
-TORCHRUN = ("-m", "torch.distributed.run")
-RALLYPOINT = ("-m", "rallypoint", "run")
-RECORDING = Path(__file__).with_name("recording.py")
+FAILING = Path(__file__).with_name("failing.py")
 # Nothing of the exception reaches stderr: what is told of it comes from the error file.
 SILENT = """
 import os, sys
@@ -31,13 +30,16 @@ main()
 """
 
 
-@pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of `recording.py`, which has run."""
-    folder = tmp_path_factory.mktemp("recorded")
-    command = [sys.executable, str(RECORDING), str(folder)]
-    subprocess.run(command, check=True, capture_output=True, timeout=120)
-    return folder
+def failures_of(who: str, python: str, folder: Path) -> dict[str, Any]:
+    """How each case ends with the decorator of `who`, and the error file that it leaves."""
+    folder.mkdir()
+    command = [python, str(FAILING), who, str(folder)]
+    subprocess.run(command, check=True, capture_output=True, timeout=300)
+    ends: dict[str, str] = json.loads((folder / "ends").read_text())
+    return {
+        name: {"end": end, "file": without_time_and_place(folder / f"{name}.json")}
+        for name, end in ends.items()
+    }
 
 
 def without_time_and_place(file: Path) -> list[Any]:
@@ -45,8 +47,8 @@ def without_time_and_place(file: Path) -> list[Any]:
     if not file.exists():
         return []
 
-    def pairs(items: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
-        return [(key, _timeless(key, value)) for key, value in items]
+    def pairs(items: list[tuple[str, Any]]) -> list[list[Any]]:
+        return [[key, _timeless(key, value)] for key, value in items]
 
     found: list[Any] = json.loads(file.read_text(), object_pairs_hook=pairs)
     return found
@@ -60,43 +62,47 @@ def _timeless(key: str, value: Any) -> Any:
     return value
 
 
-def test_P7_error_files_are_the_same_but_for_time_and_traceback(recorded: Path) -> None:
-    ends = json.loads((recorded / "ends").read_text())
-    assert len(ends) == 15
-    for name, end in ends.items():
-        theirs, mine = (recorded / f"{name}.{who}.json" for who in ("torch", "ours"))
-        assert end["ours"] == end["torch"], name
-        assert without_time_and_place(mine) == without_time_and_place(theirs), name
-    written = {file.name.partition(".")[0] for file in recorded.glob("*.ours.json")}
+def test_P7_error_files_are_the_same_but_for_time_and_traceback(
+    torch_said: Recordings, torch_python: str, tmp_path: Path
+) -> None:
+    theirs = torch_said(
+        "error_files", "cases", lambda: failures_of("torch", torch_python, tmp_path / "theirs")
+    )
+    ours = failures_of("ours", sys.executable, tmp_path / "ours")
+    assert len(theirs) == 15
+    assert ours == theirs
+    written = {name for name, case in ours.items() if case["file"]}
     expected = {"plain", "empty", "quoted", "own", "chained", "group", "system", "child"}
     assert written == expected | {"child of the short form"}
 
 
-def launch(launcher: Sequence[str], folder: Path, program: str) -> subprocess.CompletedProcess[str]:
+def launch(
+    launcher: Sequence[str], folder: Path, program: str, **env: str
+) -> subprocess.CompletedProcess[str]:
     """Run a program of two workers."""
     script = folder / "worker.py"
     script.write_text(program)
     return subprocess.run(
-        [sys.executable, *launcher, "--nproc-per-node", "2", str(script)],
-        env=plain_environ(),
+        [*launcher, "--nproc-per-node", "2", str(script)],
+        env=plain_environ() | env,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
 
 
-def test_P8_torchs_record_tells_our_agent(tmp_path: Path) -> None:
+def test_P8_torchs_record_tells_our_agent(tmp_path: Path, torch_python: str) -> None:
     program = SILENT.format(package="torch.distributed.elastic.multiprocessing.errors")
-    done = launch(RALLYPOINT, tmp_path, program)
+    done = launch(RALLYPOINT, tmp_path, program, PYTHON_EXEC=torch_python)
     assert done.returncode == 1
     assert re.search(r"failed: rank 1 \(.*local rank 1, pid \d+\) exited with code 1", done.stderr)
     assert "    error: ValueError: the loss is nan\n" in done.stderr
     assert "      | Traceback (most recent call last):\n" in done.stderr
 
 
-def test_P10_our_record_tells_torchrun(tmp_path: Path) -> None:
-    done = launch(TORCHRUN, tmp_path, SILENT.format(package="rallypoint.worker"))
+def test_P10_our_record_tells_torchrun(tmp_path: Path, torch_python: str) -> None:
+    done = launch([torch_python, *TORCHRUN], tmp_path, SILENT.format(package="rallypoint.worker"))
     assert done.returncode == 1
     root = done.stderr.partition("Root Cause (first observed failure):")[2]
     assert re.search(r"rank +: 1 \(local_rank: 1\)", root)
@@ -115,30 +121,49 @@ def test_P10_our_record_tells_torchrun(tmp_path: Path) -> None:
     ],
     ids=["success", "exit 7", "SIGKILL", "exception"],
 )
-def test_C8_exit_codes_of_a_job_are_torchruns(tmp_path: Path, program: str, code: int) -> None:
-    ours, theirs = (launch(launcher, tmp_path, program) for launcher in (RALLYPOINT, TORCHRUN))
-    assert (ours.returncode, theirs.returncode) == (code, code)
+def test_C8_exit_codes_of_a_job_are_torchruns(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    program: str,
+    code: int,
+    torch_said: Recordings,
+    torch_python: str,
+) -> None:
+    theirs = torch_said(
+        "exit_codes",
+        request.node.callspec.id,
+        lambda: launch([torch_python, *TORCHRUN], tmp_path, program).returncode,
+    )
+    assert (launch(RALLYPOINT, tmp_path, program).returncode, theirs) == (code, code)
 
 
-def test_C8_a_mistake_on_the_command_line_is_2() -> None:
-    for launcher in (RALLYPOINT, TORCHRUN):
-        command = [sys.executable, *launcher, "--no-such-flag", "x.py"]
-        done = subprocess.run(command, capture_output=True, timeout=120, check=False)
-        assert done.returncode == 2
+def test_C8_a_mistake_on_the_command_line_is_2(torch_said: Recordings, torch_python: str) -> None:
+    def code(*launcher: str) -> int:
+        command = [*launcher, "--no-such-flag", "x.py"]
+        return subprocess.run(command, capture_output=True, timeout=300, check=False).returncode
+
+    theirs = torch_said("exit_codes", "a mistake", lambda: code(torch_python, *TORCHRUN))
+    assert (code(*RALLYPOINT), theirs) == (2, 2)
 
 
-def test_C8_after_a_signal_ours_tells_which(tmp_path: Path) -> None:
+def test_C8_after_a_signal_ours_tells_which(
+    tmp_path: Path, torch_said: Recordings, torch_python: str
+) -> None:
     """A departure: torchrun ends with 1, as if the job had failed."""
     script = tmp_path / "worker.py"
     script.write_text("import os, time\nos.write(1, b'up\\n')\ntime.sleep(600)")
-    codes = []
-    for launcher in (RALLYPOINT, TORCHRUN):
-        command = [sys.executable, *launcher, str(script)]
+
+    def code(*launcher: str) -> int:
         with subprocess.Popen(
-            command, env=plain_environ(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            [*launcher, str(script)],
+            env=plain_environ(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
         ) as running:
             assert running.stdout is not None
             assert running.stdout.readline() == b"up\n"
             running.send_signal(signal.SIGTERM)
-            codes.append(running.wait(120))
-    assert codes == [128 + signal.SIGTERM, 1]
+            return running.wait(120)
+
+    theirs = torch_said("exit_codes", "SIGTERM", lambda: code(torch_python, *TORCHRUN))
+    assert (code(*RALLYPOINT), theirs) == (128 + signal.SIGTERM, 1)

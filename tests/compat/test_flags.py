@@ -8,6 +8,7 @@ import sys
 from dataclasses import dataclass
 
 import pytest
+from tests.compat.recordings import Recordings
 
 from rallypoint.cli.options import parse_run
 from rallypoint.core.settings import FLAGS, is_torchrun
@@ -22,7 +23,7 @@ options = [
     {"spellings": a.option_strings, "default": a.default, "takes_value": a.nargs != 0}
     for a in get_args_parser()._actions if a.option_strings and a.dest != "help"
 ]
-print(json.dumps({"version": torch.__version__, "options": options}))
+print(json.dumps({"version": torch.__version__.split("+")[0], "options": options}))
 """
 
 
@@ -35,22 +36,18 @@ class TorchrunOption:
     takes_value: bool
 
 
-def torchrun_options() -> list[TorchrunOption]:
+def ask_torchrun(python: str) -> object:
     """Every option of the real torchrun, with no PET_* variable set."""
     done = subprocess.run(
-        [sys.executable, "-c", _PROGRAM],
+        [python, "-c", _PROGRAM],
         env={"PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
         check=True,
-        timeout=120,
+        timeout=300,
     )
-    said = json.loads(done.stdout.splitlines()[-1])
-    assert said["version"].split("+")[0] == TORCH_VERSION
-    return [
-        TorchrunOption(tuple(o["spellings"]), o["default"], o["takes_value"])
-        for o in said["options"]
-    ]
+    said: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
+    return said
 
 
 SAMPLES = {
@@ -89,9 +86,14 @@ OTHER_DEFAULTS = {
 }
 
 
-@pytest.fixture(scope="module")
-def options() -> list[TorchrunOption]:
-    return torchrun_options()
+@pytest.fixture
+def options(torch_said: Recordings, torch_python: str) -> list[TorchrunOption]:
+    said = torch_said("flags", "options", lambda: ask_torchrun(torch_python))
+    assert said["version"] == TORCH_VERSION
+    return [
+        TorchrunOption(tuple(o["spellings"]), o["default"], o["takes_value"])
+        for o in said["options"]
+    ]
 
 
 def long_name(option: TorchrunOption) -> str:

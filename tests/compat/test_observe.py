@@ -5,43 +5,67 @@ from __future__ import annotations
 import inspect
 import json
 import warnings
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
 import pytest
-import torch.distributed.elastic.events as torch_events
-import torch.distributed.elastic.events.api as torch_event_api
-import torch.distributed.elastic.metrics as torch_metrics
+from tests.compat.recordings import Recordings
 
 import rallypoint.observe as ours
 
-
-def test_torch_reads_our_events_and_we_read_torchs() -> None:
-    metadata = {"run_id": "r", "global_rank": None, "n": 1, "f": 0.5, "b": True, "t": "é\n"}
-    event = ours.Event("a.b", ours.EventSource.WORKER, metadata=metadata)
-    theirs = torch_event_api.Event.deserialize(event.serialize())
-    assert theirs.source is torch_event_api.EventSource.WORKER
-    assert (theirs.name, theirs.timestamp) == (event.name, event.timestamp)
-    assert theirs.metadata == event.metadata
-    assert ours.Event.deserialize(theirs.serialize()) == event
-    assert json.loads(theirs.serialize()) == json.loads(event.serialize())
-    plain = torch_event_api.Event("x", torch_event_api.EventSource.AGENT, metadata={"a": 1})
-    assert ours.Event.deserialize(plain.serialize()).metadata == {"a": 1}
+EVENTS = "torch.distributed.elastic.events"
+METRICS = "torch.distributed.elastic.metrics"
+METADATA = {"id": "1", "run_id": "r", "global_rank": None, "n": 1, "f": 0.5, "b": True, "t": "é\n"}
+RDZV_EVENT = ours.RdzvEvent("n", "r", "m", "h", 1, ours.NodeState.RUNNING, "e:1", 2, 3, "trace")
 
 
-def test_torch_reads_our_rendezvous_events_and_we_read_torchs() -> None:
-    event = ours.RdzvEvent("n", "r", "m", "h", 1, ours.NodeState.RUNNING, "e:1", 2, 3, "trace")
-    theirs = torch_event_api.RdzvEvent.deserialize(event.serialize())
-    assert theirs.node_state is torch_event_api.NodeState.RUNNING
-    assert ours.RdzvEvent.deserialize(theirs.serialize()) == event
+def the_event() -> ours.Event:
+    return ours.Event("a.b", ours.EventSource.WORKER, timestamp=7, metadata=dict(METADATA))
+
+
+def read_by_torch(texts: dict[str, str]) -> dict[str, object]:
+    """What torch finds in our events, and the texts that it makes of them and of its own."""
+    api: Any = import_module(f"{EVENTS}.api")
+    event = api.Event.deserialize(texts["event"])
+    rdzv_event = api.RdzvEvent.deserialize(texts["rdzv event"])
+    assert event.source is api.EventSource.WORKER
+    assert rdzv_event.node_state is api.NodeState.RUNNING
+    return {
+        "fields": [event.name, event.timestamp, event.metadata],
+        "event": event.serialize(),
+        "rdzv event": rdzv_event.serialize(),
+        "own": api.Event("x", api.EventSource.AGENT, metadata={"a": 1}).serialize(),
+    }
+
+
+@pytest.fixture
+def torchs(torch_said: Recordings) -> dict[str, Any]:
+    """The question has our texts in it: another text is another question."""
+    texts = {"event": the_event().serialize(), "rdzv event": RDZV_EVENT.serialize()}
+    found: dict[str, Any] = torch_said("events", json.dumps(texts), lambda: read_by_torch(texts))
+    return found
+
+
+def test_torch_reads_our_events_and_we_read_torchs(torchs: dict[str, Any]) -> None:
+    event = the_event()
+    assert torchs["fields"] == [event.name, event.timestamp, METADATA]
+    assert ours.Event.deserialize(torchs["event"]) == event
+    assert json.loads(torchs["event"]) == json.loads(event.serialize())
+    assert ours.Event.deserialize(torchs["own"]).metadata == {"a": 1}
+
+
+def test_torch_reads_our_rendezvous_events_and_we_read_torchs(torchs: dict[str, Any]) -> None:
+    assert ours.RdzvEvent.deserialize(torchs["rdzv event"]) == RDZV_EVENT
 
 
 @pytest.mark.parametrize(
     "name",
     ["record", "record_rdzv_event", "construct_and_record_rdzv_event"],
 )
-def test_functions_of_events_take_what_torchs_take(name: str) -> None:
-    assert parameters(ours, name) == parameters(torch_events, name)
+def test_functions_of_events_take_what_torchs_take(name: str, torch_said: Recordings) -> None:
+    theirs = torch_said("signatures", name, lambda: parameters(import_module(EVENTS), name))
+    assert parameters(ours, name) == theirs
 
 
 @pytest.mark.parametrize(
@@ -57,32 +81,42 @@ def test_functions_of_events_take_what_torchs_take(name: str) -> None:
         "initialize_metrics",
     ],
 )
-def test_functions_of_metrics_take_what_torchs_take(name: str) -> None:
-    assert parameters(ours, name) == parameters(torch_metrics, name)
+def test_functions_of_metrics_take_what_torchs_take(name: str, torch_said: Recordings) -> None:
+    theirs = torch_said("signatures", name, lambda: parameters(import_module(METRICS), name))
+    assert parameters(ours, name) == theirs
 
 
-def test_the_same_calls_put_the_same_metrics(capsys: pytest.CaptureFixture[str]) -> None:
-    assert told_by(ours) == told_by(torch_metrics)
-    for package in (ours, torch_metrics):
-        data: Any = package.MetricData(1, "g", "n", 2)
-        package.ConsoleMetricHandler().emit(data)
-    mine, theirs = capsys.readouterr().out.splitlines()
-    assert mine == theirs
+def test_the_same_calls_put_the_same_metrics(
+    capsys: pytest.CaptureFixture[str], torch_said: Recordings
+) -> None:
+    def told(package: Any) -> dict[str, object]:
+        put = told_by(package)
+        package.ConsoleMetricHandler().emit(package.MetricData(1, "g", "n", 2))
+        return {"metrics": put, "line": capsys.readouterr().out}
+
+    theirs = torch_said("metrics", "calls", lambda: told(import_module(METRICS)))
+    assert told(ours) == theirs
 
 
-def parameters(package: ModuleType, name: str) -> list[tuple[str, object]]:
+def parameters(package: ModuleType, name: str) -> list[list[object]]:
+    """As JSON has it."""
     found = inspect.signature(getattr(package, name)).parameters.values()
-    return [(one.name, one.default) for one in found]
+    return [[one.name, default_of(one)] for one in found]
 
 
-def told_by(package: ModuleType) -> list[tuple[str, str, int]]:
+def default_of(parameter: inspect.Parameter) -> object:
+    value = parameter.default
+    return value if value is None or type(value) in (bool, int, float, str) else repr(value)
+
+
+def told_by(package: ModuleType) -> list[list[object]]:
     """What a package's decorators and functions hand over, but for how long it took."""
-    told: list[tuple[str, str, int]] = []
+    told: list[list[object]] = []
 
     class Kept(package.MetricHandler):  # type: ignore[name-defined, misc]
         def emit(self, metric_data: Any) -> None:
             value = -1 if metric_data.name.endswith(".ms") else metric_data.value
-            told.append((metric_data.group_name, metric_data.name, value))
+            told.append([metric_data.group_name, metric_data.name, value])
 
     package.configure(Kept())
     try:

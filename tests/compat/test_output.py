@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from tests.compat.launches import plain_environ
+from tests.compat.launches import RALLYPOINT, TORCHRUN, plain_environ
+from tests.compat.recordings import Recordings
 from tests.integration.cluster import free_port
 
 TALKS = """
@@ -19,8 +20,6 @@ for text in ("alpha", "be,ta", "other \\N{SNOWMAN}", "[default0]:gamma"):
     print("out", rank, text)
     print("err", rank, text, file=sys.stderr)
 """
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
-RALLYPOINT = [sys.executable, "-m", "rallypoint", "run"]
 
 
 class Output(NamedTuple):
@@ -31,7 +30,7 @@ class Output(NamedTuple):
     files: dict[str, list[str]]
 
 
-def launch(launcher: list[str], home: Path, options: list[str], env: dict[str, str]) -> Output:
+def launch(launcher: Sequence[str], home: Path, options: list[str], env: dict[str, str]) -> Output:
     """Run TALKS on two workers; what is random in a path is left out."""
     home.mkdir()
     (home / "talks.py").write_text(TALKS)
@@ -43,7 +42,7 @@ def launch(launcher: list[str], home: Path, options: list[str], env: dict[str, s
         env=plain_environ() | {"OMP_NUM_THREADS": "1"} | env,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -101,11 +100,22 @@ def launch(launcher: list[str], home: Path, options: list[str], env: dict[str, s
     ids=["tee", "redirects", "variables"],
 )
 def test_output_goes_where_torchrun_puts_it(
-    tmp_path: Path, options: list[str], env: dict[str, str], shown: str, files: set[str]
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    options: list[str],
+    env: dict[str, str],
+    shown: str,
+    files: set[str],
+    torch_said: Recordings,
+    torch_python: str,
 ) -> None:
-    theirs = launch(TORCHRUN, tmp_path / "theirs", options, env)
+    theirs = torch_said(
+        "output",
+        request.node.callspec.id,
+        lambda: launch([torch_python, *TORCHRUN], tmp_path / "theirs", options, env)._asdict(),
+    )
     ours = launch(RALLYPOINT, tmp_path / "ours", options, env)
-    assert ours == theirs
+    assert ours._asdict() == theirs
     assert shown in ours.stdout
     assert {path.removeprefix("job_RANDOM/attempt_0/") for path in ours.files} == files
     assert ours.files["job_RANDOM/attempt_0/filtered_stdout.log"]

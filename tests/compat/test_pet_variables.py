@@ -5,7 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.compat.launches import comparable, launch, plain_environ
+from tests.compat.launches import (
+    RALLYPOINT,
+    TORCHRUN,
+    as_json,
+    comparable,
+    launch,
+    of_json,
+    plain_environ,
+)
+from tests.compat.recordings import Recordings
 from tests.integration.cluster import free_port
 
 JOB = {"PET_NPROC_PER_NODE": "2", "PET_MAX_RESTARTS": "3", "PET_ROLE": "trainer"}
@@ -37,15 +46,34 @@ def pet_variables(how: str, port: int) -> dict[str, str]:
 @pytest.mark.parametrize("options", [(), ("--max-restarts=1", "--role=judge")], ids=["", "beaten"])
 @pytest.mark.parametrize("how", ["alone", "static", "elastic"])
 def test_pet_variables_tell_workers_what_torchrun_would(
-    how: str, options: tuple[str, ...], tmp_path: Path
+    how: str,
+    options: tuple[str, ...],
+    tmp_path: Path,
+    torch_said: Recordings,
+    torch_python: str,
 ) -> None:
     base = plain_environ() | pet_variables(how, free_port())
-    theirs = launch(["-m", "torch.distributed.run", *options], tmp_path / "theirs", base)
-    ours_base = base | {"RALLYPOINT_TOKEN": "5ec2e7" * 8}
-    ours = launch(["-m", "rallypoint", "run", *options], tmp_path / "ours", ours_base)
+
+    def ask() -> object:
+        words = [torch_python, *TORCHRUN, *options]
+        workers = launch(words, tmp_path / "theirs", base)
+        for worker in workers:
+            if how == "static":
+                assert worker.env["MASTER_PORT"] == base["PET_MASTER_PORT"]
+            if how == "alone":
+                worker.env["TORCHELASTIC_RUN_ID"] = "run"
+            del worker.env["MASTER_PORT"]
+        return as_json(workers)
+
+    question = " ".join([how, *options])
+    theirs = of_json(torch_said("pet_variables", question, ask))
+    token = {"RALLYPOINT_TOKEN": "5ec2e7" * 8}
+    ours = launch([*RALLYPOINT, *options], tmp_path / "ours", base, token)
     for mine, other in zip(ours, theirs, strict=True):
         assert mine.argv == other.argv
         fixed = how == "static"
+        if fixed:
+            assert mine.env.pop("MASTER_PORT") == base["PET_MASTER_PORT"]
         assert comparable(mine.env, fixed=fixed) == comparable(other.env, fixed=fixed)
         if how != "alone":
             assert mine.env["TORCHELASTIC_RUN_ID"] == other.env["TORCHELASTIC_RUN_ID"] == "train-7"

@@ -9,7 +9,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Iterator
@@ -27,15 +26,16 @@ SIZE = 4
 class Started:
     """Processes of one test, each the leader of a group, and whatever they start in turn."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._mark = folder, uuid.uuid4().hex
+    def __init__(self, folder: Path, python: str) -> None:
+        self._folder, self._mark, self._python = folder, uuid.uuid4().hex, python
         self._all: list[subprocess.Popen[bytes]] = []
 
     def start(self, *words: str | Path, **env: str) -> None:
-        base = environment(self._folder, self._mark, OMP_NUM_THREADS="1", **env)
+        more = {"OMP_NUM_THREADS": "1", "PYTHON_EXEC": self._python, **env}
+        base = environment(self._folder, self._mark, **more)
         with (self._folder / f"{len(self._all)}.log").open("wb") as log:
             process = subprocess.Popen(
-                [sys.executable, *words],
+                [self._python, *words],
                 env=base,
                 cwd=self._folder,
                 stdin=subprocess.DEVNULL,
@@ -71,8 +71,8 @@ class Started:
 
 
 @pytest.fixture
-def started(tmp_path: Path) -> Iterator[Started]:
-    started = Started(tmp_path)
+def started(tmp_path: Path, torch_python: str) -> Iterator[Started]:
+    started = Started(tmp_path, torch_python)
     try:
         yield started
     finally:
@@ -103,19 +103,23 @@ def checked_restarts(folder: Path, *, size: int = SIZE) -> list[int]:
     return restarts
 
 
-def test_collectives_and_checkpoints_work_on_the_round_store(tmp_path: Path) -> None:
+def test_collectives_and_checkpoints_work_on_the_round_store(
+    tmp_path: Path, torch_python: str
+) -> None:
     words = ("--nproc-per-node", str(SIZE), str(WORKER), str(tmp_path))
-    with agent(tmp_path, *words, env={"OMP_NUM_THREADS": "1"}) as running:
+    env = {"OMP_NUM_THREADS": "1", "PYTHON_EXEC": torch_python}
+    with agent(tmp_path, *words, env=env) as running:
         code = running.process.wait(LIMIT_S)
         assert code == 0, running.err
         assert checked_restarts(tmp_path) == [0] * SIZE
 
 
 def test_a_job_on_the_round_store_computes_the_same_after_a_worker_was_killed(
-    tmp_path: Path,
+    tmp_path: Path, torch_python: str
 ) -> None:
     words = ("--nproc-per-node", str(SIZE), "--max-restarts", "1", str(WORKER), str(tmp_path))
-    with agent(tmp_path, *words, "--die-once", "1", env={"OMP_NUM_THREADS": "1"}) as running:
+    env = {"OMP_NUM_THREADS": "1", "PYTHON_EXEC": torch_python}
+    with agent(tmp_path, *words, "--die-once", "1", env=env) as running:
         code = running.process.wait(LIMIT_S)
         assert code == 0, running.err
         assert (tmp_path / "died").exists()

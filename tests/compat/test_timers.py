@@ -6,18 +6,18 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.compat.recordings import Recordings
 from tests.integration.one_agent import agent
 
 from rallypoint import timer as ours
 
-theirs: Any = import_module("torch.distributed.elastic.timer")
+THEIRS = "torch.distributed.elastic.timer"
 
 WORKER = """
 import os, time
@@ -37,9 +37,9 @@ if again == "0":
 
 def test_W6_torchs_client_in_a_worker_of_ours(tmp_path: Path) -> None:
     env = {"TORCHELASTIC_ENABLE_FILE_TIMER": "1"}
-    options = ("--nproc-per-node=2", "--max-restarts=1")
+    # Imported once: a timer names its process, which has to be the one that the agent started.
+    options = ("--nproc-per-node=2", "--max-restarts=1", f"--preload={THEIRS}")
     with agent(tmp_path, *options, program=WORKER, env=env) as run:
-        # Each of the two rounds imports torch.
         run.wait_told("round", 2)
         run.wait_said("restart 1 of 1")
         run.wait_told("round", 4)
@@ -64,11 +64,11 @@ with expires(after=1, scope="step"):
 
 @pytest.mark.parametrize(("server", "client"), [("ours", "torch"), ("torch", "ours")])
 def test_either_side_of_a_named_pipe_may_be_torchs(
-    tmp_path: Path, server: str, client: str
+    tmp_path: Path, server: str, client: str, torch_python: str
 ) -> None:
     path = str(tmp_path / "pipe")
     if server == "ours":
-        words = [sys.executable, "-c", CLIENT, client, path]
+        words = [torch_python, "-c", CLIENT, client, path]
         mine = ours.FileTimerServer(path, "job", max_interval=1)
         mine.start()
         try:
@@ -88,7 +88,7 @@ def test_either_side_of_a_named_pipe_may_be_torchs(
         "process.wait()\n"
         "print('ended', process.returncode, flush=True)\n"
     )
-    words = [sys.executable, "-c", script, "-c", CLIENT, client, path]
+    words = [torch_python, "-c", script, "-c", CLIENT, client, path]
     done_ = subprocess.run(words, timeout=60, check=False, capture_output=True, text=True)
     pid = int(done_.stdout.split()[0])
     deadline = time.monotonic() + 30
@@ -97,12 +97,16 @@ def test_either_side_of_a_named_pipe_may_be_torchs(
     assert not os.path.exists(f"/proc/{pid}")
 
 
-def test_requests_of_both_are_equal_texts() -> None:
-    for arguments in ((7, "s", 2.0, 9), (7, "a\n\"b'", -1, 0), (1, "é", 1700000000.123, 15)):
-        assert (
-            ours.FileTimerRequest(*arguments).to_json()
-            == theirs.FileTimerRequest(*arguments).to_json()
-        )
+def requests(module: Any) -> list[str]:
+    """The texts of some."""
+    some = ((7, "s", 2.0, 9), (7, "a\n\"b'", -1, 0), (1, "é", 1700000000.123, 15))
+    return [module.FileTimerRequest(*arguments).to_json() for arguments in some]
+
+
+def test_requests_of_both_are_equal_texts(torch_said: Recordings) -> None:
+    assert requests(ours) == torch_said(
+        "timers", "requests", lambda: requests(import_module(THEIRS))
+    )
     assert ours.FileTimerRequest(1, "s", 2.0) == ours.FileTimerRequest(1, "s", 2.0)
     assert ours.FileTimerRequest(1, "s", 2.0) != ours.FileTimerRequest(1, "s", 2.0, 9)
 
@@ -113,10 +117,10 @@ def uses(module: Any) -> list[object]:
 
     class Client(module.TimerClient):  # type: ignore[misc]
         def acquire(self, scope_id: str, expiration_time: float) -> None:
-            told.append(("acquire", scope_id, round(expiration_time - time.time())))
+            told.append(["acquire", scope_id, round(expiration_time - time.time())])
 
         def release(self, scope_id: str) -> None:
-            told.append(("release", scope_id))
+            told.append(["release", scope_id])
 
     with module.expires(after=100, scope="well", client=Client()):
         told.append("in")
@@ -139,8 +143,8 @@ def uses(module: Any) -> list[object]:
     return told
 
 
-def test_blocks_tell_their_clients_the_same() -> None:
-    assert uses(ours) == uses(theirs)
+def test_blocks_tell_their_clients_the_same(torch_said: Recordings) -> None:
+    assert uses(ours) == torch_said("timers", "blocks", lambda: uses(import_module(THEIRS)))
 
 
 def test_a_scope_without_a_name_is_the_callers_place() -> None:
@@ -160,10 +164,12 @@ def test_a_scope_without_a_name_is_the_callers_place() -> None:
     assert scopes[0].startswith(f"{__file__}#")
 
 
-def test_every_public_name_of_torchs_package_is_here() -> None:
-    public = {
-        name
-        for name in dir(theirs)
-        if not name.startswith("_") and not isinstance(getattr(theirs, name), type(os))
-    }
-    assert public - {"debug_info_logging"} <= set(ours.__all__)
+def public(module: Any) -> list[str]:
+    """The names that it has besides modules."""
+    names = [name for name in dir(module) if not name.startswith("_")]
+    return [name for name in names if not isinstance(getattr(module, name), type(os))]
+
+
+def test_every_public_name_of_torchs_package_is_here(torch_said: Recordings) -> None:
+    theirs = torch_said("timers", "names", lambda: public(import_module(THEIRS)))
+    assert set(theirs) - {"debug_info_logging"} <= set(ours.__all__)

@@ -9,14 +9,15 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from tests.integration.one_agent import free_port
+from tests.compat.launches import TORCHRUN
+from tests.integration.one_agent import MARK, free_port, marked
 
 LIMIT_S = 60.0
 REFERENCE_LIMIT_S = 10.0
@@ -40,28 +41,33 @@ Seen = tuple[int, int, str]
 class Job:
     """Agents of one job on this machine, one worker each."""
 
-    def __init__(self, folder: Path, backend: str, nodes: str) -> None:
+    def __init__(self, folder: Path, backend: str, nodes: str, python: str) -> None:
         self._folder, self._stop, self._said = folder, folder / "stop", folder / "said"
         self._said.touch()
         self._limit_s = LIMIT_S if backend == "rallypoint" else REFERENCE_LIMIT_S
         self._port = free_port()
         conf = "last_call_timeout=1,join_timeout=60"
         self._command = [
-            *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=1"),
+            *(python, *TORCHRUN, "--nproc-per-node=1"),
             *(f"--rdzv-backend={backend}", f"--rdzv-endpoint=127.0.0.1:{self._port}"),
             *("--rdzv-id=job", f"--nnodes={nodes}", f"--rdzv-conf={conf}"),
             *("--local-addr=127.0.0.1", "--monitor-interval=0.1", "--max-restarts=2"),
             *(str(TRAIN), str(self._said), str(self._stop)),
         ]
         env = {**os.environ, "TMPDIR": str(folder), "OMP_NUM_THREADS": "1"}
-        self._env = {**env, "RALLYPOINT_TOKEN": "ab" * 16}
+        self._env = {**env, "RALLYPOINT_TOKEN": "ab" * 16, "PYTHON_EXEC": python}
+        self._mark = uuid.uuid4().hex
         self._agents: list[subprocess.Popen[bytes]] = []
         self._read = 0
 
     def start(self) -> subprocess.Popen[bytes]:
         with open(self._folder / f"agent{len(self._agents)}", "wb") as out:
             agent = subprocess.Popen(
-                self._command, env=self._env, stdout=out, stderr=out, start_new_session=True
+                self._command,
+                env=self._env | {MARK: f"{self._mark}-{len(self._agents)}"},
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
             )
         self._agents.append(agent)
         return agent
@@ -104,9 +110,13 @@ class Job:
         return [code for code in codes if code != -signal.SIGKILL]
 
     def kill(self, agent: subprocess.Popen[bytes]) -> None:
+        """And its workers, which a torchrun that is killed leaves behind."""
         if agent.poll() is None:
             os.killpg(agent.pid, signal.SIGKILL)
         agent.wait()
+        for pid in marked(f"{self._mark}-{self._agents.index(agent)}"):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def close(self) -> None:
         for agent in self._agents:
@@ -122,8 +132,8 @@ class Job:
 
 
 @contextmanager
-def job(folder: Path, backend: str, nodes: str) -> Iterator[Job]:
-    found = Job(folder, backend, nodes)
+def job(folder: Path, backend: str, nodes: str, python: str) -> Iterator[Job]:
+    found = Job(folder, backend, nodes, python)
     try:
         yield found
     finally:
@@ -135,8 +145,10 @@ def stores(seen: list[Seen]) -> set[str]:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_R3_W1a_D14_a_killed_node_of_torchrun_is_replaced(backend: str, tmp_path: Path) -> None:
-    with job(tmp_path, backend, "2:2") as agents:
+def test_R3_W1a_D14_a_killed_node_of_torchrun_is_replaced(
+    backend: str, tmp_path: Path, torch_python: str
+) -> None:
+    with job(tmp_path, backend, "2:2", torch_python) as agents:
         agents.start()
         victim = agents.start()
         first = agents.wait_round(2)
@@ -151,8 +163,10 @@ def test_R3_W1a_D14_a_killed_node_of_torchrun_is_replaced(backend: str, tmp_path
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_R2_W1a_torchrun_grows_from_one_node_to_two(backend: str, tmp_path: Path) -> None:
-    with job(tmp_path, backend, "1:2") as agents:
+def test_R2_W1a_torchrun_grows_from_one_node_to_two(
+    backend: str, tmp_path: Path, torch_python: str
+) -> None:
+    with job(tmp_path, backend, "1:2", torch_python) as agents:
         agents.start()
         agents.wait_round(1)
         agents.start()
@@ -161,9 +175,9 @@ def test_R2_W1a_torchrun_grows_from_one_node_to_two(backend: str, tmp_path: Path
 
 
 def test_R2_W5_a_spare_of_torchrun_takes_over_and_one_that_is_not_needed_ends_well(
-    tmp_path: Path,
+    tmp_path: Path, torch_python: str
 ) -> None:
-    with job(tmp_path, "rallypoint", "1:1") as agents:
+    with job(tmp_path, "rallypoint", "1:1", torch_python) as agents:
         first = agents.start()
         before = agents.wait_round(1)
         agents.start()

@@ -5,25 +5,28 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.compat.launches import Worker, launch, plain_environ
-
-TORCHRUN = ["-m", "torch.distributed.run"]
-OURS = ["-m", "rallypoint", "run", "--quiet"]
+from tests.compat.launches import RALLYPOINT, TORCHRUN, Worker, launch, plain_environ
+from tests.compat.recordings import Recordings
 
 
 def shown(worker: Worker) -> dict[str, str | None]:
     """What of a worker's place is virtual, and what is not."""
     names = ("LOCAL_RANK", "CUDA_VISIBLE_DEVICES", "RANK", "LOCAL_WORLD_SIZE")
-    told = {name: worker.env.get(name) for name in names}
+    told = {name: worker.env.get(name) for name in names}  # None: it is the launcher's own
     error_file = Path(worker.env["TORCHELASTIC_ERROR_FILE"])
     return told | {"argument": worker.argv[2], "error file": f"{error_file.parent.name}"}
 
 
 @pytest.mark.parametrize("visible", [None, "4,7", " GPU-a , GPU-b "])
 @pytest.mark.parametrize("asked_by", ["flag", "variable"])
-def test_both_launchers_say_the_same(tmp_path: Path, visible: str | None, asked_by: str) -> None:
+def test_both_launchers_say_the_same(
+    tmp_path: Path,
+    visible: str | None,
+    asked_by: str,
+    torch_said: Recordings,
+    torch_python: str,
+) -> None:
     base = plain_environ()
-    base.pop("CUDA_VISIBLE_DEVICES", None)
     if visible is not None:
         base["CUDA_VISIBLE_DEVICES"] = visible
     options = ["--nproc-per-node", "2"]
@@ -31,8 +34,13 @@ def test_both_launchers_say_the_same(tmp_path: Path, visible: str | None, asked_
         options.append("--virtual-local-rank")
     else:
         base["PET_VIRTUAL_LOCAL_RANK"] = "1"
-    theirs = launch([*TORCHRUN, *options], tmp_path / "torchrun", base)
-    ours = launch([*OURS, *options], tmp_path / "rallypoint", base)
-    assert [shown(worker) for worker in ours] == [shown(worker) for worker in theirs]
+
+    def ask() -> object:
+        words = [torch_python, *TORCHRUN, *options]
+        return [shown(worker) for worker in launch(words, tmp_path / "torchrun", base)]
+
+    theirs = torch_said("virtual_local_rank", f"{asked_by}, visible: {visible}", ask)
+    ours = launch([*RALLYPOINT, "--quiet", *options], tmp_path / "rallypoint", base)
+    assert [shown(worker) for worker in ours] == theirs
     assert [worker.env["LOCAL_RANK"] for worker in ours] == ["0", "0"]
     assert [worker.env["RALLYPOINT_LOCAL_RANK"] for worker in ours] == ["0", "1"]

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
-from tests.compat.launches import plain_environ
+from tests.compat.launches import TORCHRUN, plain_environ
 
 PROGRAM = """
 import dataclasses, json, os, sys
@@ -24,14 +23,16 @@ with open(f"{sys.argv[1]}/{place.rank}", "w") as file:
 """
 
 
-def test_under_torchrun_the_place_is_known_and_nothing_is_asked_for(tmp_path: Path) -> None:
+def test_under_torchrun_the_place_is_known_and_nothing_is_asked_for(
+    tmp_path: Path, torch_python: str
+) -> None:
     script = tmp_path / "worker.py"
     script.write_text(PROGRAM)
     options = ["--nproc-per-node=2", "--max-restarts=3", "--rdzv-id=job", "--role=trainer"]
     options += ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
-    command = [sys.executable, "-m", "torch.distributed.run", *options, str(script), str(tmp_path)]
+    command = [torch_python, *TORCHRUN, *options, str(script), str(tmp_path)]
     done = subprocess.run(
-        command, env=plain_environ(), capture_output=True, text=True, timeout=120, check=False
+        command, env=plain_environ(), capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
     for rank in (0, 1):

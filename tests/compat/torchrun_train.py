@@ -5,13 +5,9 @@
 Each worker appends one line to SAID when its first step is done: rank, world size, store.
 """
 
-import ctypes
 import os
-import signal
 import sys
 import time
-
-PR_SET_PDEATHSIG = 1
 
 
 def train(said: str, stop: str) -> None:
@@ -38,6 +34,4 @@ def train(said: str, stop: str) -> None:
     dist.destroy_process_group()
 
 
-# torchrun leaves its workers behind when it is killed: these go with it.
-ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 train(*sys.argv[1:])

@@ -29,7 +29,7 @@ def tell(*words):
     os.write(1, (" ".join(map(str, words)) + "\\n").encode())
 """
 """What every program begins with: a line in one write, which other processes can't split."""
-_MARK = "ONE_AGENT_TEST"
+MARK = "ONE_AGENT_TEST"
 _INHERITED = ("PATH", "PYTHONPATH", "VIRTUAL_ENV", "LANG", leftovers.NAME)
 
 
@@ -144,7 +144,7 @@ class OneAgent:
 
 def marked(mark: str) -> list[int]:
     """Living processes that were born with this mark in their environment."""
-    wanted = f"{_MARK}={mark}".encode()
+    wanted = f"{MARK}={mark}".encode()
     found = []
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -161,7 +161,7 @@ def environment(home: Path, mark: str, **more: str) -> dict[str, str]:
     base = {name: os.environ[name] for name in _INHERITED if name in os.environ}
     temporary = home / "tmp"
     temporary.mkdir(exist_ok=True)
-    return base | {"HOME": str(home), "TMPDIR": str(temporary), _MARK: mark} | more
+    return base | {"HOME": str(home), "TMPDIR": str(temporary), MARK: mark} | more
 
 
 @contextmanager
@@ -172,14 +172,15 @@ def agent(
     arguments: Sequence[str] = (),
     env: dict[str, str] | None = None,
     under: Sequence[str] = (),
+    python: str = sys.executable,
 ) -> Iterator[OneAgent]:
     """`rallypoint run *options worker.py *arguments`, where worker.py holds `program`, after TELL.
 
-    Without a program, `options` are all. `under` goes before the whole command. At the end nothing
-    may be left: no process of the job, no file in the temporary directory.
+    Without a program, `options` are all. `under` goes before the whole command, which `python`
+    runs. At the end nothing may be left: no process of the job, no file in the temporary directory.
     """
     mark = uuid.uuid4().hex
-    words = [*under, sys.executable, "-m", "rallypoint", "run", *options]
+    words = [*under, python, "-m", "rallypoint", "run", *options]
     if program is not None:
         script = home / "worker.py"
         script.write_text(TELL + program)

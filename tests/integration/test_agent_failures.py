@@ -194,7 +194,7 @@ def test_every_round_has_a_store_of_its_own(tmp_path: Path) -> None:
     assert run.told("missing") == ["1 0", "1 0"]
 
 
-def test_real_torch_workers_meet_and_reduce(tmp_path: Path) -> None:
+def test_real_torch_workers_meet_and_reduce(tmp_path: Path, torch_python: str) -> None:
     program = (
         "import torch, torch.distributed as dist\n"
         "dist.init_process_group('gloo')\n"
@@ -203,7 +203,7 @@ def test_real_torch_workers_meet_and_reduce(tmp_path: Path) -> None:
         "tell('sum', mine.item())\n"
         "dist.destroy_process_group()"
     )
-    pytest.importorskip("torch")
-    with agent(tmp_path, "--nproc-per-node=2", "--preload=torch", program=program) as run:
-        assert run.wait() == 0
+    env = {"PYTHON_EXEC": torch_python}
+    with agent(tmp_path, "--nproc-per-node=2", program=program, env=env) as run:
+        assert run.wait() == 0, run.err
     assert run.told("sum") == ["3.0", "3.0"]

@@ -235,11 +235,14 @@ def test_SIGINT_on_one_node_cancels_the_job_that_meets_in_a_file(cluster: Cluste
 
 
 @pytest.mark.parametrize("own", [False, True], ids=["the handler's store", "the agent's store"])
-def test_torch_reduces_over_two_nodes_that_meet_in_a_file(cluster: Cluster, own: bool) -> None:
+def test_torch_reduces_over_two_nodes_that_meet_in_a_file(
+    cluster: Cluster, own: bool, torch_python: str
+) -> None:
     by_file(cluster, nnodes=2, rdzv_conf=f"use_agent_store={not own},{KEEP_ALIVE}")
     script = cluster.folder / "reduce.py"
     script.write_text(ALL_REDUCE)
-    a, b = (cluster.agent(name, script=[str(script)]) for name in "ab")
+    env = {"PYTHON_EXEC": torch_python}
+    a, b = (cluster.agent(name, script=[str(script)], env=env) for name in "ab")
     assert [agent.wait_exit() for agent in (a, b)] == [0, 0]
     assert [line for one in (a, b) for line in one.stdout_lines] == ["sum 3 of 2"] * 2
 
@@ -269,11 +272,14 @@ def test_a_handler_of_another_package_with_the_five_oldest_methods(tmp_path: Pat
     assert run.out.splitlines().count("closed") == 1, "who comes late must know, and is told once"
 
 
-def test_its_workers_restart_and_reach_the_store_of_their_agent(tmp_path: Path) -> None:
+def test_its_workers_restart_and_reach_the_store_of_their_agent(
+    tmp_path: Path, torch_python: str
+) -> None:
     program = WORKER + "import sys\n" + ALL_REDUCE
     program += "sys.exit(3 if e['TORCHELASTIC_RESTART_COUNT'] == '0' else 0)\n"
     options = ("--rdzv-backend=five", *FOREIGN, "--nproc-per-node=2", "--max-restarts=1")
-    with agent(tmp_path, *options, program=program, env=dict(plug_in(tmp_path))) as run:
+    env = {**plug_in(tmp_path), "PYTHON_EXEC": torch_python}
+    with agent(tmp_path, *options, program=program, env=env) as run:
         assert run.wait() == 0, run.err
     assert run.told("sum") == ["3 of 2"] * 4
     assert {line.split()[2] for line in run.told("rank")} == {"0", "1"}

@@ -5,12 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
 from tests.integration.one_agent import agent
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
-PRELOAD = "--preload=torch,torch._dynamo,sklearn.datasets"
 """Imported once for all workers; the second is what DistributedDataParallel imports late."""
 OUTLIVE = """
 import gc
@@ -48,19 +46,21 @@ def test_hello_says_who_every_worker_is(tmp_path: Path) -> None:
     assert said == ["rank 0 of 2: round 0", "rank 1 of 2: round 0"]
 
 
-def test_digits_resumes_from_its_checkpoint(tmp_path: Path) -> None:
+def test_digits_resumes_from_its_checkpoint(tmp_path: Path, digits_python: str) -> None:
     """Two epochs, then the third alone; the checkpoint is replaced whole, never written over.
 
     The second run shows too that a worker ends the threads of its group: one of them that wants
     Python while the interpreter ends would abort the worker.
     """
-    pytest.importorskip("torch")
-    pytest.importorskip("sklearn")
     (tmp_path / "outlive.py").write_text(OUTLIVE)
-    options = ("--nproc-per-node=2", PRELOAD)
+    options = ("--nproc-per-node=2",)
     train = (str(EXAMPLES / "digits" / "train.py"), "--epochs")
     # An empty folder that torch would leave in the temporary directory, where ours may not be.
-    env = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
+    env = {
+        "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache"),
+        "OMP_NUM_THREADS": "1",
+        "PYTHON_EXEC": digits_python,
+    }
 
     with agent(tmp_path, *options, *train, "2", env=env) as run:
         assert run.wait() == 0, run.err

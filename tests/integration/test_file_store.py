@@ -41,14 +41,14 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def start(path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+def start(path: Path, torch_python: str) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Runs programs that have `store` on the file, and ends them with the test."""
     running = []
 
     def run(program: str, kind: str = OURS, world_size: int = -1) -> subprocess.Popen[str]:
         head = f"import sys\n{kind}store = Store({str(path)!r}, {world_size})\n"
         process = subprocess.Popen(
-            [sys.executable, "-c", head + program],
+            [torch_python if kind == TORCHS else sys.executable, "-c", head + program],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

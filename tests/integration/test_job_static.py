@@ -51,11 +51,13 @@ def test_static_ranks_are_those_of_the_command_line(cluster: Cluster) -> None:
     cluster.end_well(zero, one)
 
 
-def test_static_a_real_all_reduce_over_one_shared_port(cluster: Cluster, tmp_path: Path) -> None:
+def test_static_a_real_all_reduce_over_one_shared_port(
+    cluster: Cluster, tmp_path: Path, torch_python: str
+) -> None:
     script = tmp_path / "sum_of_ranks.py"
     script.write_text(SUM_OF_RANKS)
-    cluster.options["preload"] = "torch"
-    nodes = [static(cluster, rank, 2, script=[str(script)]) for rank in (1, 0)]
+    env = {"PYTHON_EXEC": torch_python}
+    nodes = [static(cluster, rank, 2, script=[str(script)], env=env) for rank in (1, 0)]
     assert [node.wait_exit() for node in nodes] == [0, 0]
     told = [json.loads(line) for node in nodes for line in node.stdout_lines]
     store = ["127.0.0.1", str(cluster.port)]

@@ -127,10 +127,13 @@ os._exit(7)
     assert "what went wrong first" in (tmp_path / "there" / "why.json.1").read_text()
 
 
-def test_a_package_that_was_written_for_torchrun_places_files(tmp_path: Path) -> None:
+def test_a_package_that_was_written_for_torchrun_places_files(
+    tmp_path: Path, torch_python: str
+) -> None:
     options = ("--logs-specs=torchs", "--log-dir=there", "--redirects=3", "--rdzv-id=job")
-    with agent(tmp_path, *options, program=TALKS, env=package(tmp_path)) as run:
-        assert run.wait() == 0
+    env = package(tmp_path)
+    with agent(tmp_path, *options, program=TALKS, env=env, python=torch_python) as run:
+        assert run.wait() == 0, run.err
     (place,) = (tmp_path / "there").glob("job_*/attempt_0/0")
     assert (place / "stdout.log").read_text() == (
         f"out of 0 {place.relative_to(tmp_path)}/error.json\n"

@@ -6,7 +6,6 @@ import re
 import signal
 from pathlib import Path
 
-import pytest
 from tests.integration.cluster import AgentProcess, Cluster, wait_until
 from tests.limits import patience
 
@@ -21,15 +20,18 @@ def found(agent: AgentProcess, pattern: str) -> list[int]:
     return [int(number) for number in re.findall(pattern, out, re.MULTILINE)]
 
 
-def test_A5_a_preempted_node_costs_no_step_and_no_restart(cluster: Cluster) -> None:
+def test_A5_a_preempted_node_costs_no_step_and_no_restart(
+    cluster: Cluster, digits_python: str
+) -> None:
     """All ranks save the same epoch, the rest goes on from it, and no epoch is trained twice."""
-    pytest.importorskip("torch")
-    pytest.importorskip("sklearn")
     checkpoint = cluster.folder / "digits.pt"
     words = ["--epochs", str(EPOCHS), "--epoch-seconds", "0.3", "--checkpoint", str(checkpoint)]
     cluster.options |= {"nnodes": "2:3", "max_restarts": 0, "drain_deadline": 120}
-    cluster.options["preload"] = "torch,torch._dynamo,sklearn.datasets"
-    env = {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_CACHE_DIR": str(cluster.folder / "cache")}
+    env = {
+        "OMP_NUM_THREADS": "1",
+        "TORCHINDUCTOR_CACHE_DIR": str(cluster.folder / "cache"),
+        "PYTHON_EXEC": digits_python,
+    }
     a, b, c = cluster.agents("a", "b", "c", script=[str(TRAIN), *words], env=env)
     everybody = (a, b, c)
     wait_until(lambda: len(found(a, r"^epoch (\d+)/")) >= 2, "two epochs", LIMIT_S)

@@ -378,24 +378,39 @@ def test_a_module_that_kills_its_process_ends_the_job(home: Path) -> None:
 
 THREADS = """
 import os, time
-import numpy, torch
-a, b = numpy.random.rand(700, 700), torch.rand(700, 700)
-a @ a, b @ b
-tell("has", torch.get_num_threads(), len(os.listdir("/proc/self/task")))
+import numpy
+a = numpy.random.rand(700, 700)
+a @ a
+if torch:
+    b = torch.rand(700, 700)
+    b @ b
+    tell("torch has", torch.get_num_threads())
+tell("has", len(os.listdir("/proc/self/task")))
 tell("drew", numpy.random.rand())
 """
 
 
-@pytest.mark.parametrize("env", [{}, {"OMP_NUM_THREADS": "1"}, {"OPENBLAS_NUM_THREADS": "1"}])
+@pytest.mark.parametrize(
+    ("env", "torch"),
+    [
+        ({}, True),
+        ({"OMP_NUM_THREADS": "1"}, False),
+        ({"OPENBLAS_NUM_THREADS": "1"}, False),
+    ],
+)
 def test_a_worker_has_the_threads_that_its_environment_asks_for(
-    env: dict[str, str], home: Path
+    env: dict[str, str], torch: bool, home: Path, request: pytest.FixtureRequest
 ) -> None:
+    """Torch, whose import takes long, has part in all of them with `--torch=real`."""
     said, drawn = [], set()
-    for options in ((), ("--preload=numpy,torch",)):
-        with agent(home, *options, program=THREADS, env=env) as job:
+    torch = torch or request.config.getoption("--torch") == "real"
+    program = ("import torch" if torch else "torch = None") + THREADS
+    preload = "--preload=numpy,torch" if torch else "--preload=numpy"
+    for options in ((), (preload,)):
+        with agent(home, *options, program=program, env=env) as job:
             assert job.wait() == 0, job.err
             assert "native threads" not in job.err
-            said.append(job.told("has"))
+            said.append((job.told("has"), job.told("torch has")))
             drawn |= {*job.told("drew")}
     assert said[0] == said[1]
     assert len(drawn) == 2
@@ -437,7 +452,7 @@ dist.destroy_process_group()
 
 
 def test_workers_of_a_preloaded_torch_train_after_one_was_killed(home: Path) -> None:
-    options = "--nproc-per-node=2", "--max-restarts=1", "--preload=torch"
+    options = "--nproc-per-node=2", "--max-restarts=1", "--preload=torch,torch._dynamo"
     env = {"TORCHINDUCTOR_CACHE_DIR": str(home / "inductor")}  # Torch's own, and left by it.
     with agent(home, *options, program=TRAIN, env=env) as job:
         assert job.wait() == 0, job.err

@@ -233,9 +233,9 @@ def get_key(key: bytes) -> bytes:
     return b"\x03" + text(key)
 
 
-def run_torch(script: str, *args: str, **environment: str) -> subprocess.Popen[str]:
+def run_client(python: str, script: str, *args: str, **environment: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", script, *args],
+        [python, "-c", script, *args],
         env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -252,21 +252,24 @@ def assert_all_ok(processes: list[subprocess.Popen[str]]) -> None:
 # Torch
 
 
-def test_every_method_of_a_torch_store_works(store: RoundStore) -> None:
+def test_every_method_of_a_torch_store_works(store: RoundStore, torch_python: str) -> None:
     async def main() -> None:
         store.open(1, KEY, open_access=False)
-        client = run_torch(TORCH_STORE, str(store.port))
+        client = run_client(torch_python, TORCH_STORE, str(store.port))
         await in_thread(lambda: assert_all_ok([client]))
 
     run(main, store)
 
 
 @pytest.mark.parametrize("world_size", [2, 4])
-def test_unmodified_torch_forms_a_gloo_group(store: RoundStore, world_size: int) -> None:
+def test_unmodified_torch_forms_a_gloo_group(
+    store: RoundStore, world_size: int, torch_python: str
+) -> None:
     async def main() -> None:
         store.open(1, KEY, open_access=False)
         workers = [
-            run_torch(
+            run_client(
+                torch_python,
                 TORCH_GLOO,
                 RANK=str(rank),
                 WORLD_SIZE=str(world_size),
@@ -455,7 +458,7 @@ def test_the_loop_of_the_agent_goes_on_while_the_store_is_busy(store: RoundStore
             "print('ok')\n"
         )
         request = set_key(b"key", b"value")
-        load = run_torch(script, str(store.port), VALIDATE.hex(), request.hex())
+        load = run_client(sys.executable, script, str(store.port), VALIDATE.hex(), request.hex())
         await in_thread(lambda: assert_all_ok([load]))
         assert time.process_time() - used < 0.5  # the store's process used several times that
 

@@ -20,10 +20,10 @@ from torch.distributed import DistStoreError, TCPStore  # type: ignore[attr-defi
 
 LIMIT_S = patience(60.0)
 STOCK = """
-import time
+import os, time
 from torch.distributed import TCPStore
 store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-print(store.port, flush=True)
+print(store.port, os.getpid(), flush=True)
 time.sleep(1000)
 """
 LOOKUPS = (
@@ -44,7 +44,7 @@ async def main():
     server = StoreServer(AccessGate(), b"k" * 32, lambda line: None)
     await server.listen(listener)
     sys.addaudithook(lambda event, _: os._exit(9) if event in LOOKUPS else None)
-    print(listener.getsockname()[1], flush=True)
+    print(listener.getsockname()[1], os.getpid(), flush=True)
     await asyncio.Event().wait()
 
 with asyncio.Runner(loop_factory=new_event_loop) as runner:
@@ -55,12 +55,10 @@ with asyncio.Runner(loop_factory=new_event_loop) as runner:
 class Server:
     """A server in its own process."""
 
-    def __init__(self, program: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True
-        )
+    def __init__(self, python: str, program: str) -> None:
+        self.process = subprocess.Popen([python, "-c", program], stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
-        self.port = int(self.process.stdout.readline())
+        self.port, self._pid = map(int, self.process.stdout.readline().split())
 
     def torch(self, timeout_s: float = LIMIT_S) -> TCPStore:
         return TCPStore(
@@ -75,19 +73,25 @@ class Server:
         return client
 
     def memory(self) -> int:
-        lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
+        lines = Path(f"/proc/{self._pid}/status").read_text().splitlines()
         return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) << 10
 
 
-def server(program: str) -> Iterator[Server]:
-    running = Server(program)
+def server(python: str, program: str) -> Iterator[Server]:
+    running = Server(python, program)
     yield running
     running.process.kill()
     running.process.communicate()
 
 
-ours = pytest.fixture(lambda: (yield from server(OURS)), scope="module", name="ours")
-stock = pytest.fixture(lambda: (yield from server(STOCK)), scope="module", name="stock")
+@pytest.fixture(scope="module")
+def ours() -> Iterator[Server]:
+    yield from server(sys.executable, OURS)
+
+
+@pytest.fixture(scope="module")
+def stock(torch_python: str) -> Iterator[Server]:
+    yield from server(torch_python, STOCK)
 
 
 def wait_for(*keys: bytes) -> bytes:

@@ -1,9 +1,9 @@
-"""Fails with torch's `record` and with ours, and leaves what each wrote.
+"""Fails in many ways under `record`, torch's or ours, and leaves what it wrote.
 
-    recording.py FOLDER
+    failing.py torch|ours FOLDER
 
-FOLDER/<name of the case>.<torch|ours>.json is the error file; `ends` tells, as JSON, what came out
-of the decorated function.
+FOLDER/<name of the case>.json is the error file; FOLDER/ends has, as JSON, how the decorated
+function ended.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ import os
 import sys
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
 from typing import Any
 
-from torch.distributed.elastic.multiprocessing import errors as theirs
-
-import rallypoint.process as ours
-
-folder = sys.argv[1]
+PACKAGES = {
+    "torch": "torch.distributed.elastic.multiprocessing.errors",
+    "ours": "rallypoint.process",
+}
+who, folder = sys.argv[1:]
+package: Any = import_module(PACKAGES[who])
 
 
 class OwnError(Exception):
@@ -65,14 +67,13 @@ CASES: dict[str, Callable[[Any], object]] = {
     "child": partial(child, content=NESTED),
     "child of the short form": partial(child, content={"message": "text", "timestamp": 12}),
 }
-ends: dict[str, dict[str, str]] = {}
+ends: dict[str, str] = {}
 for name, case in CASES.items():
-    for package, who in ((theirs, "torch"), (ours, "ours")):
-        os.environ["TORCHELASTIC_ERROR_FILE"] = os.path.join(folder, f"{name}.{who}.json")
-        try:
-            end = repr(package.record(case)(package))
-        except BaseException as error:
-            end = type(error).__name__
-        ends.setdefault(name, {})[who] = end
+    os.environ["TORCHELASTIC_ERROR_FILE"] = os.path.join(folder, f"{name}.json")
+    try:
+        end = repr(package.record(case)(package))
+    except BaseException as error:
+        end = type(error).__name__
+    ends[name] = end
 with open(os.path.join(folder, "ends"), "w") as file:
     json.dump(ends, file)

@@ -1,0 +1,66 @@
+"""What the real torch and torchrun said, kept in files, so that most tests need not ask them again.
+
+`--torch=recorded` (the default) reads the files; `--torch=real` asks, and what is said must be what
+the files have; `--torch=record` asks, and writes the files. `make compat` and `make record` do so.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).with_name("recorded")
+
+
+def installed() -> str:
+    """The version of torch, without how it was built: "2.13.0"."""
+    return version("torch").partition("+")[0]
+
+
+class Recordings:
+    """A file for each subject, with one answer for each question."""
+
+    def __init__(self, mode: str, folder: Path = FOLDER, torch: str = "") -> None:
+        self._mode, self._folder = mode, folder
+        self._torch = torch or installed()
+        self._asked: dict[tuple[str, str], Any] = {}
+
+    def __call__(self, subject: str, question: str, ask: Callable[[], object]) -> Any:
+        """The answer, as JSON has it; `ask()` gets it from the real one."""
+        if self._mode == "recorded":
+            return self._kept(subject, question)
+        if (subject, question) not in self._asked:
+            self._asked[subject, question] = json.loads(json.dumps(ask()))
+        answer = self._asked[subject, question]
+        if self._mode == "record":
+            self._write(subject)
+        else:
+            assert answer == self._kept(subject, question), (
+                "the recording is old: run `make record`"
+            )
+        return answer
+
+    def same(self, subject: str, question: str, ask: Callable[[], object]) -> Any:
+        """Asks the real one in every mode; its answer is the one that was recorded."""
+        answer = json.loads(json.dumps(ask()))
+        assert answer == self(subject, question, lambda: answer), "run `make record`"
+        return answer
+
+    def _kept(self, subject: str, question: str) -> Any:
+        path = self._folder / f"{subject}.json"
+        kept = json.loads(path.read_text())
+        told = f"{path.name} was recorded with torch {kept['torch']}"
+        assert kept["torch"] == self._torch, (
+            f"{told}, installed is {self._torch}: run `make record`"
+        )
+        assert question in kept["answers"], f"{path.name} has no {question!r}: run `make record`"
+        return kept["answers"][question]
+
+    def _write(self, subject: str) -> None:
+        answers = {q: answer for (s, q), answer in sorted(self._asked.items()) if s == subject}
+        text = json.dumps({"torch": self._torch, "answers": answers}, indent=1, ensure_ascii=False)
+        self._folder.mkdir(exist_ok=True)
+        (self._folder / f"{subject}.json").write_text(text + "\n")
