@@ -4,8 +4,8 @@ import json
 import sys
 
 from rallypoint.errors import RendezvousClosedError
-from rallypoint.rendezvous.coordinator_handler import create_handler_from
 from rallypoint.rendezvous.parameters import RendezvousParameters
+from rallypoint.rendezvous.tcp_handler import create_handler_from
 
 
 def say(*words: object) -> None:

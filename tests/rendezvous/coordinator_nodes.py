@@ -16,12 +16,12 @@ from typing import Any, TypeVar
 
 from tests.limits import patience
 
-from rallypoint.rendezvous.coordinator_handler import (
+from rallypoint.rendezvous.handler import RendezvousInfo
+from rallypoint.rendezvous.parameters import RendezvousParameters
+from rallypoint.rendezvous.tcp_handler import (
     CoordinatorRendezvousHandler,
     create_handler_from,
 )
-from rallypoint.rendezvous.handler import RendezvousInfo
-from rallypoint.rendezvous.parameters import RendezvousParameters
 
 T = TypeVar("T")
 LIMIT_S = patience(60.0)

@@ -18,9 +18,9 @@ from rallypoint.errors import (
     RendezvousTimeoutError,
     UsageError,
 )
-from rallypoint.rendezvous.coordinator_handler import CoordinatorRendezvousHandler
 from rallypoint.rendezvous.handler import RendezvousInfo
 from rallypoint.rendezvous.registry import get_rendezvous_handler
+from rallypoint.rendezvous.tcp_handler import CoordinatorRendezvousHandler
 
 
 def port(info: RendezvousInfo) -> int:

@@ -11,9 +11,9 @@ from tests.integration.cluster import free_port
 from tests.rendezvous.nodes import Node, Nodes
 
 from rallypoint.errors import ParameterError
-from rallypoint.rendezvous.coordinator_handler import StaticRendezvousHandler
 from rallypoint.rendezvous.parameters import RendezvousParameters
 from rallypoint.rendezvous.registry import get_rendezvous_handler
+from rallypoint.rendezvous.tcp_handler import StaticRendezvousHandler
 
 
 def static(tmp_path: Path, count: int) -> Nodes:

@@ -24,11 +24,11 @@ from rallypoint.errors import (
     RendezvousTimeoutError,
 )
 from rallypoint.observe.printing import print_error
-from rallypoint.rendezvous.coordinator_handler import (
+from rallypoint.rendezvous.parameters import RendezvousParameters
+from rallypoint.rendezvous.tcp_handler import (
     CoordinatorRendezvousHandler,
     create_handler_from,
 )
-from rallypoint.rendezvous.parameters import RendezvousParameters
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.rendezvous import RendezvousHandler

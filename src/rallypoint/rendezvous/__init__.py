@@ -31,10 +31,6 @@ if TYPE_CHECKING:
         WakingBackend,
     )
     from rallypoint.rendezvous.c10d_backend import C10dRendezvousBackend, create_backend
-    from rallypoint.rendezvous.coordinator_handler import (
-        CoordinatorRendezvousHandler,
-        StaticRendezvousHandler,
-    )
     from rallypoint.rendezvous.dynamic import DynamicRendezvousHandler, create_handler
     from rallypoint.rendezvous.handler import (
         RendezvousClosedException,
@@ -54,6 +50,10 @@ if TYPE_CHECKING:
         RendezvousHandlerRegistry,
         get_rendezvous_handler,
         rendezvous_handler_registry,
+    )
+    from rallypoint.rendezvous.tcp_handler import (
+        CoordinatorRendezvousHandler,
+        StaticRendezvousHandler,
     )
 
 __all__ = [
@@ -116,7 +116,7 @@ __getattr__, __dir__ = exports(
             "WakingBackend",
         ),
         ".c10d_backend": ("C10dRendezvousBackend", "create_backend"),
-        ".coordinator_handler": ("CoordinatorRendezvousHandler", "StaticRendezvousHandler"),
+        ".tcp_handler": ("CoordinatorRendezvousHandler", "StaticRendezvousHandler"),
         ".dynamic": ("DynamicRendezvousHandler", "create_handler"),
         ".handler": (
             "RendezvousClosedException",

@@ -27,11 +27,6 @@ from rallypoint.errors import (
     RendezvousConnectionError,
     RendezvousTimeoutError,
 )
-from rallypoint.rendezvous.coordinator_link import CoordinatorLink
-from rallypoint.rendezvous.coordinator_member import (
-    FAREWELL_S,
-    CoordinatorMember,
-)
 from rallypoint.rendezvous.coordinator_parameters import CoordinatorSettings, read_parameters
 from rallypoint.rendezvous.handler import (
     LazyRendezvousInfo,
@@ -48,6 +43,7 @@ from rallypoint.rendezvous.parameters import (
     parse_rendezvous_endpoint,
 )
 from rallypoint.rendezvous.round_listener import RoundListener
+from rallypoint.rendezvous.tcp_member import CLOSE_S, CoordinatorLink, TcpMember
 from rallypoint.rendezvous.threads import SHARED, weakly, when_dropped
 from rallypoint.store.prefix_store import PrefixStore
 from rallypoint.store.tcp_store import TCPStore
@@ -94,13 +90,13 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
     def why_over(self) -> str:
         """Why this node's last round ended, one sentence; empty as long as none has."""
         member = self._member
-        return member.why_over if member is not None else ""
+        return member.state.why_over if member is not None else ""
 
     @property
     def is_attached(self) -> bool:
         """The coordinator knows of this node: it is in a round, or has its turn to come."""
         member = self._member
-        return member is not None and member.is_attached
+        return member is not None and member.state.is_attached
 
     def get_backend(self) -> str:
         return self._name
@@ -214,7 +210,7 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
                     await self._drop()
                     raise
 
-    async def _join(self, member: CoordinatorMember) -> Assignment:
+    async def _join(self, member: TcpMember) -> Assignment:
         self._close_round()
         config = self._given.config
         session_host = self._linked.local_host
@@ -250,7 +246,7 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
         return self._link
 
     @property
-    def _member(self) -> CoordinatorMember | None:
+    def _member(self) -> TcpMember | None:
         return self._link.member if self._link is not None else None
 
     async def _look(self) -> tuple[int, bool]:
@@ -258,7 +254,7 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
         member = self._member
         if member is None:
             return 0, self._link is not None and bool(self._link.closed)
-        return int(member.is_over), member.is_closed
+        return int(member.is_over), member.state.verdict is not None
 
     async def _close(self) -> None:
         if not self._linked.closed:
@@ -285,10 +281,11 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
 
     async def _shut_down(self, *, succeeded: bool) -> bool:
         member, link, done = self._member, self._linked, True
-        waits = member is not None and not member.is_closed and succeeded and member.succeed()
-        if member is not None and not member.is_closed and not waits:
+        is_open = member is not None and member.state.verdict is None
+        waits = member is not None and is_open and succeeded and member.succeed()
+        if member is not None and is_open and not waits:
             try:
-                async with asyncio.timeout(FAREWELL_S + self._given.shared.reconnect_grace_s):
+                async with asyncio.timeout(CLOSE_S + self._given.shared.reconnect_grace_s):
                     await member.cancel(_CLOSED_HERE)
             except (RallypointError, TimeoutError):
                 done = False

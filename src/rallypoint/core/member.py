@@ -1,0 +1,360 @@
+"""One node's part in a job, for a program that joins by a rendezvous handler of the library. Pure.
+
+    step(member, event) -> effects
+
+The agent has `core.group` for this, because it runs workers. Here the program runs them: that a
+round is over is merely shown to it, and joining again says that nothing of it runs any more.
+
+    IDLE       the program has asked for nothing
+    JOINING    a `Join` is with the coordinator, or will be once there is a session
+    ENROLLING  assigned; this node serves the round's store (rank 0), or reaches it
+    READY      enrolled; waiting until every node has
+    RUNNING    in a round
+    OVER       that round has ended, and the program has yet to ask for the next one
+
+An order about an older round than the newest known is dropped, and a stop of a newer one means that
+it took this node's last `Join` with it (behaviour F1).
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from msgspec import Struct
+
+from rallypoint.core import messages as m
+from rallypoint.core.group_events import EnrolmentDone, LeaseEnded, SessionOpened
+from rallypoint.core.model import Assignment, Candidate, Outcome, Stamp, Verdict
+from rallypoint.errors import (
+    RallypointError,
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousGracefulExitError,
+    RendezvousTimeoutError,
+)
+
+
+class Phase(IntEnum):
+    """See the module's docstring."""
+
+    IDLE = 0
+    JOINING = 1
+    ENROLLING = 2
+    READY = 3
+    RUNNING = 4
+    OVER = 5
+
+
+class JoinWanted(Struct, frozen=True):
+    """The program wants to be in the next round; nothing of an earlier one runs here any more."""
+
+    candidate: Candidate
+
+
+class CancelWanted(Struct, frozen=True):
+    """The program ends the job for all nodes."""
+
+    why: str
+
+
+class WorkersSucceeded(Struct, frozen=True):
+    """The program's workers have."""
+
+
+class LeaveWanted(Struct, frozen=True):
+    """The program lets this node go; the job goes on."""
+
+
+class SessionFailed(Struct, frozen=True):
+    """There will be no session with the coordinator any more."""
+
+    error: RallypointError
+
+
+class Acknowledged(Struct, frozen=True):
+    """The coordinator has this report."""
+
+    report: m.Report
+
+
+MemberEvent = (
+    m.Order
+    | JoinWanted
+    | CancelWanted
+    | WorkersSucceeded
+    | LeaveWanted
+    | SessionOpened
+    | SessionFailed
+    | LeaseEnded
+    | Acknowledged
+    | EnrolmentDone
+)
+
+
+class SendReport(Struct, frozen=True):
+    """To the coordinator, also after the connection has broken meanwhile."""
+
+    report: m.Report
+
+
+class ServeStore(Struct, frozen=True):
+    """This node is rank 0: serve the round's store, and answer with `EnrolmentDone`."""
+
+    stamp: Stamp
+
+
+class ReachStore(Struct, frozen=True):
+    """Reach the store of rank 0, and answer with `EnrolmentDone`."""
+
+    stamp: Stamp
+    assignment: Assignment
+
+
+class StopReaching(Struct, frozen=True):
+    """`ReachStore` needs no answer any more."""
+
+
+class ShowChange(Struct, frozen=True):
+    """The program may want to look."""
+
+
+class CloseSession(Struct, frozen=True):
+    """Once the coordinator has all that was reported."""
+
+
+class AbortSession(Struct, frozen=True):
+    """At once."""
+
+
+MemberEffect = (
+    SendReport | ServeStore | ReachStore | StopReaching | ShowChange | CloseSession | AbortSession
+)
+
+
+class Member(Struct):
+    """All that the machine knows. Only `step` changes it."""
+
+    phase: Phase = Phase.IDLE
+    candidate: Candidate | None = None
+    joins: int = 0
+    stamp: Stamp | None = None
+    assignment: Assignment | None = None
+    was_needed: bool = False
+    """It has been in a round."""
+    is_attached: bool = False
+    """The coordinator has known of this node: what is reported from then on is kept for it."""
+    cancel_why: str = ""
+    is_closing: bool = False
+    """The session is closed, or about to be."""
+    verdict: Verdict | None = None
+    """How the job ended, once it has."""
+    trouble: RallypointError | None = None
+    """Why this node can take no further part, though the job may go on."""
+    why_over: str = ""
+    """Why the last round ended, one sentence."""
+
+
+def step(member: Member, event: MemberEvent) -> list[MemberEffect]:
+    """Apply one event and return what must be done, in order."""
+    match event:
+        case JoinWanted(candidate):
+            member.candidate, member.phase = candidate, Phase.JOINING
+            sends = member.is_attached and member.verdict is None
+            return _send_join(member) if sends else []
+        case CancelWanted(why):
+            member.cancel_why = why
+            wanted = member.is_attached and member.verdict is None
+            return [SendReport(m.Cancel(why, 0))] if wanted else []
+        case WorkersSucceeded():
+            return _workers_succeeded(member)
+        case LeaveWanted():
+            return _leave(member)
+        case SessionOpened():
+            return _opened(member, event)
+        case SessionFailed(error):
+            return _fail(member, error)
+        case LeaseEnded():
+            return _round_over(member, "the lease ended without a word from the coordinator")
+        case Acknowledged(report):
+            # A job that no node is in has no node to give a verdict to.
+            if isinstance(report, m.Cancel) and member.verdict is None:
+                return _end(member, Verdict(Outcome.CANCELLED, report.why, 0))
+            return []
+        case EnrolmentDone():
+            return _enrolled(member, event)
+        case _:
+            return _ordered(member, event)
+
+
+def join_error(member: Member) -> RallypointError | None:
+    """Why this node is in no further round; None: it is, or may be."""
+    verdict = member.verdict
+    if verdict is None:
+        return member.trouble
+    if verdict.outcome is Outcome.TIMED_OUT:
+        return RendezvousTimeoutError(verdict.text)
+    text = f"the job has ended: {verdict.outcome.value}: {verdict.text}"
+    ended_well = verdict.outcome in (Outcome.SUCCEEDED, Outcome.CANCELLED)
+    stood_by = not member.was_needed and verdict.ended_s_ago is None
+    if ended_well and stood_by:
+        return RendezvousGracefulExitError(f"this node was not needed: {text}")
+    return RendezvousClosedError(text)
+
+
+_DOING = {
+    Phase.IDLE: m.Doing.IDLE,
+    Phase.JOINING: m.Doing.JOINED,
+    Phase.ENROLLING: m.Doing.ENROLLING,
+    Phase.READY: m.Doing.ENROLLED,
+    Phase.RUNNING: m.Doing.RUNNING,
+    Phase.OVER: m.Doing.IDLE,
+}
+
+
+def claim(member: Member) -> m.Claim:
+    """What this node does now, for a coordinator that it attaches to."""
+    return m.Claim(_DOING[member.phase], member.stamp)
+
+
+def _ordered(member: Member, order: m.Order) -> list[MemberEffect]:
+    match order:
+        case m.Assigned(stamp, assignment):
+            return _assigned(member, stamp, assignment)
+        case m.StartNow(stamp):
+            ready = member.phase is Phase.READY and stamp == member.stamp
+            return _run(member) if ready else []
+        case m.StopNow(stamp, reason):
+            return _stop(member, stamp, reason.text)
+        case m.Ended(_, verdict):
+            return _end(member, verdict)
+        case m.Expelled(_, why, final):
+            if final:
+                return _fail(member, RendezvousGracefulExitError(why))
+            return _round_over(member, f"this node was expelled from the job: {why}")
+        case m.CheckpointWanted(stamp, number):
+            # Whose work this is only the program knows, which is not asked: none is waited for.
+            return [SendReport(m.CheckpointAnswered(stamp, number, listens=False))]
+        case m.CollectStacks(stamp, number):
+            return [SendReport(m.StacksCollected(stamp, number, None, -1))]
+        case _:
+            return []
+
+
+def _opened(member: Member, event: SessionOpened) -> list[MemberEffect]:
+    member.is_attached = True
+    if event.resumed:
+        return [ShowChange()]
+    if event.replaced:
+        member.stamp = None  # Another coordinator's rounds can't be compared with these.
+    # A coordinator that knows nothing of this node: what runs here belongs to no world.
+    effects: list[MemberEffect] = [StopReaching()]
+    if member.cancel_why:
+        effects.append(SendReport(m.Cancel(member.cancel_why, 0)))
+    elif member.phase in (Phase.JOINING, Phase.ENROLLING, Phase.READY):
+        effects += _send_join(member)
+    else:
+        effects += _round_over(member, "the coordinator knows nothing of this node any more")
+    return [*effects, ShowChange()]
+
+
+def _send_join(member: Member) -> list[MemberEffect]:
+    assert member.candidate is not None
+    member.phase = Phase.JOINING
+    member.joins += 1
+    return [SendReport(m.Join(member.joins, member.candidate))]
+
+
+def _assigned(member: Member, stamp: Stamp, assignment: Assignment) -> list[MemberEffect]:
+    if member.phase is not Phase.JOINING or not _is_newer(member, stamp):
+        return []
+    member.stamp, member.assignment = stamp, assignment
+    member.phase = Phase.ENROLLING
+    if assignment.group_rank == 0:
+        return [ServeStore(stamp)]
+    return [ReachStore(stamp, assignment)] if assignment.enrol else _run(member)
+
+
+def _enrolled(member: Member, event: EnrolmentDone) -> list[MemberEffect]:
+    stamp, error = event.stamp, event.error
+    if member.phase is not Phase.ENROLLING or stamp != member.stamp:
+        return []
+    assert member.assignment is not None
+    if error and member.assignment.group_rank == 0:
+        text = f"the round's store did not start: {error}"
+        return _fail(member, RendezvousConnectionError(text))
+    if not member.assignment.enrol:
+        return _run(member)
+    member.phase = Phase.READY
+    return [SendReport(m.NotEnrolled(stamp, error) if error else m.Enrolled(stamp))]
+
+
+def _run(member: Member) -> list[MemberEffect]:
+    member.phase, member.was_needed = Phase.RUNNING, True
+    return [ShowChange()]
+
+
+def _stop(member: Member, stamp: Stamp, why: str) -> list[MemberEffect]:
+    if member.phase is Phase.JOINING and _is_newer(member, stamp):
+        # It ended before this node heard of it, and took its last join with it.
+        member.stamp = stamp
+        return _send_join(member)
+    if stamp != member.stamp:
+        return []
+    if member.phase in (Phase.ENROLLING, Phase.READY):
+        return [StopReaching(), *_send_join(member)]
+    return _round_over(member, why)
+
+
+def _round_over(member: Member, why: str) -> list[MemberEffect]:
+    if member.phase is not Phase.RUNNING:
+        return []
+    member.phase, member.why_over = Phase.OVER, why
+    return [ShowChange()]
+
+
+def _workers_succeeded(member: Member) -> list[MemberEffect]:
+    """Void if the round is not this node's any more."""
+    runs = member.phase is Phase.RUNNING and member.verdict is None and member.is_attached
+    if not runs:
+        return []
+    assert member.stamp is not None
+    return [SendReport(m.Succeeded(member.stamp))]
+
+
+def _end(member: Member, verdict: Verdict) -> list[MemberEffect]:
+    """The job is over: let its host go."""
+    effects: list[MemberEffect] = [StopReaching()]
+    if member.verdict is None:
+        member.verdict = verdict
+        effects.append(ShowChange())
+    return [*effects, *_close(member)]
+
+
+def _leave(member: Member) -> list[MemberEffect]:
+    effects: list[MemberEffect] = [StopReaching()]
+    if member.verdict is None and member.trouble is None:
+        member.trouble = RendezvousClosedError("this node has left the job")
+        effects.append(ShowChange())
+    return [*effects, *_close(member)]
+
+
+def _close(member: Member) -> list[MemberEffect]:
+    if member.is_closing:
+        return []
+    member.is_closing = True
+    leave = [SendReport(m.Leave())] if member.is_attached else []
+    return [*leave, CloseSession()]
+
+
+def _fail(member: Member, error: RallypointError) -> list[MemberEffect]:
+    member.trouble = error
+    over = _round_over(member, str(error))
+    return [StopReaching(), AbortSession(), *(over or [ShowChange()])]
+
+
+def _is_newer(member: Member, stamp: Stamp) -> bool:
+    """Rounds of another life of the job can't be compared: the session has accepted them."""
+    mine = member.stamp
+    if mine is None or mine.incarnation != stamp.incarnation:
+        return True
+    return stamp.round > mine.round
