@@ -91,6 +91,7 @@ MODULE_LINES, FUNCTION_LINES, FILE_BYTES = 400, 60, 1_000_000
 # (path, what) -> why the rule does not apply there
 LONG_MODULES: dict[str, str] = {
     "core/settings.py": "the one table of settings, with the struct that all nodes agree on",
+    "core/sessions.py": "the coordinator's end of a session is one machine",
 }
 LONG_FUNCTIONS: dict[tuple[str, str], str] = {}
 SIDEWAYS: dict[tuple[str, str], str] = {

@@ -8,13 +8,13 @@ from collections.abc import Coroutine
 from msgspec.structs import replace
 from tests.integration.sessions import LIMIT_S, Rally, rally
 
-from rallypoint.coordinator.hosted_job import Machine
-from rallypoint.coordinator.own_events import RETRY_S
+from rallypoint.coordinator.hosted_job import RETRY_S
 from rallypoint.core import job as jobs
 from rallypoint.core import messages as m
 from rallypoint.core.events import TimerEnded, TimerKind
 from rallypoint.core.job_events import JobEffect, JobEvent, SessionLost
 from rallypoint.core.model import Outcome, SharedSettings
+from rallypoint.core.sessions import Machine
 
 TWO = SharedSettings("job", 1, 2, reconnect_grace_s=0.05, last_call_s=0.01)
 

@@ -14,9 +14,10 @@ from tests.integration.sessions import CANDIDATE
 
 from rallypoint.cli.options import parse_run
 from rallypoint.core import messages as m
+from rallypoint.core.session import AgentEnd, Identity
 from rallypoint.errors import RallypointError
 from rallypoint.rendezvous.connection import ClientConnection, dial
-from rallypoint.rendezvous.session import CoordinatorSession, Identity, Pushed
+from rallypoint.rendezvous.session import CoordinatorSession, Pushed
 from rallypoint.rendezvous.token import parse_token
 from rallypoint.wire.address import Address
 
@@ -63,8 +64,8 @@ def squatting(host: AgentProcess, port: int, token: str) -> Iterator[None]:
 
     async def begin() -> CoordinatorSession:
         node = Squatter()
-        identity = Identity("squatter", "host", "life")
-        node.session = CoordinatorSession(identity, settings, None, dial_host, node)
+        end = AgentEnd(Identity("squatter", "host", "life"), settings)
+        node.session = CoordinatorSession(end, dial_host, node)
         node.session.open(await dial_host())
         return node.session
 

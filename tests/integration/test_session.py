@@ -17,10 +17,11 @@ from tests.integration.sessions import CANDIDATE, LIMIT_S, TOKEN, Rally, rally
 
 from rallypoint.core import messages as m
 from rallypoint.core.model import Outcome, SharedSettings, WorkerFailure
+from rallypoint.core.session import AgentEnd, Identity
 from rallypoint.errors import RallypointError, UsageError
 from rallypoint.rendezvous.connection import ClientConnection, dial
 from rallypoint.rendezvous.fence import WakeSelector, new_loop
-from rallypoint.rendezvous.session import CoordinatorSession, Identity, Pushed
+from rallypoint.rendezvous.session import CoordinatorSession, Pushed
 from rallypoint.wire.address import Address
 
 RULES = SharedSettings("job", 1, 1, heartbeat_s=0.05, reconnect_grace_s=30.0, max_restarts=9)
@@ -30,7 +31,9 @@ FAILURE = WorkerFailure(0, 0, "default", 1, 1, None, 0.0, 0.0)
 class Agent:
     """Keeps what its session says, and a clock that jumps when told to."""
 
-    def __init__(self, rules: SharedSettings, port: int, give_up_s: float) -> None:
+    def __init__(
+        self, rules: SharedSettings, port: int, give_up_s: float, *, has_fence: bool = True
+    ) -> None:
         self.said: list[object] = []
         self.whys: list[str] = []
         self.replaced: list[bool] = []
@@ -38,9 +41,8 @@ class Agent:
         self._port, self._rules = port, rules
         loop = asyncio.get_running_loop()
         self._loop = loop
-        self.session = CoordinatorSession(
-            Identity("", "host", "life"), rules, give_up_s, self.dial, self, self.clock
-        )
+        self.end = AgentEnd(Identity("", "host", "life"), rules, give_up_s, has_fence=has_fence)
+        self.session = CoordinatorSession(self.end, self.dial, self, self.clock)
 
     def clock(self) -> float:
         return self._loop.time() + self.behind_s
@@ -104,9 +106,14 @@ class Agent:
 
 @asynccontextmanager
 async def agent_of(
-    place: Rally, port: int, rules: SharedSettings = RULES, give_up_s: float = 0.0
+    place: Rally,
+    port: int,
+    rules: SharedSettings = RULES,
+    give_up_s: float = 0.0,
+    *,
+    has_fence: bool = True,
 ) -> AsyncIterator[Agent]:
-    agent = Agent(rules, port, give_up_s)
+    agent = Agent(rules, port, give_up_s, has_fence=has_fence)
     agent.session.open(await agent.dial())
     try:
         yield agent
@@ -165,7 +172,9 @@ def test_F2_a_connection_that_was_reset_may_come_back_when_an_ended_one_is_lost(
                     await other.wait(m.Ack, 2)
                     await asyncio.to_thread(proxy.reset)
                     [job] = place.coordinator._jobs.values()
-                    await agent.wait(lambda: job._sessions["life"].connection is None)
+                    session = job._sessions.of_agent("life")
+                    assert session is not None
+                    await agent.wait(lambda: session.connection is None)
                     other.wire.abort()
                     await place.wait_record("node other was lost")
                     proxy.mend()
@@ -298,8 +307,10 @@ def test_F2_nobody_is_fenced_whose_place_nobody_can_take() -> None:
     loop, selector = new_loop()
 
     async def body() -> None:
-        async with rally(RULES) as place, agent_of(place, place.port) as agent:
-            agent.session.has_fence = False
+        async with (
+            rally(RULES) as place,
+            agent_of(place, place.port, has_fence=False) as agent,
+        ):
             selector.on_wake = agent.session.check_fence
             await agent.wait_said("beat")
             agent.behind_s = RULES.lease_s + 1.0
@@ -375,7 +386,7 @@ def test_F2_a_connection_that_went_deaf_is_replaced_while_the_lease_lasts() -> N
                     await agent.wait_said("beat")
                     proxy.deafen()
                     agent.behind_s += RULES.lease_s * 0.4
-                    await agent.wait(lambda: len(agent.session._beats_sent) > 1)
+                    await agent.wait(lambda: len(agent.end._beats_sent) > 1)
                     agent.behind_s += RULES.lease_s * 0.4
                     await agent.wait_said(("opened", True))
                     assert agent.whys[0].startswith("no word from the coordinator for ")

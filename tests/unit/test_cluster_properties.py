@@ -11,6 +11,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from msgspec.structs import replace
 
 from rallypoint.core.messages import HelperDied
 from rallypoint.core.model import Outcome, SharedSettings
@@ -188,9 +189,9 @@ class Hammer(RuleBasedStateMachine):
     def hold_agent(self, agent: SimulatedAgent) -> None:
         assert agent.finishes <= 1
         if agent.finish is not None and agent.finish.verdict is not None:
-            self.verdicts.add(agent.finish.verdict)
+            self.verdicts.add(replace(agent.finish.verdict, ended_s_ago=None))
         if agent.state.verdict is not None:
-            self.verdicts.add(agent.state.verdict)
+            self.verdicts.add(replace(agent.state.verdict, ended_s_ago=None))
         assert len(self.verdicts) <= 1
         if not self.cluster.holds(agent) or agent.running is None:
             return

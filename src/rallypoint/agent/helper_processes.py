@@ -21,7 +21,6 @@ from rallypoint.process.logs.log_dir import storage_error
 from rallypoint.process.relay.client import Relay
 from rallypoint.rendezvous.connection import ClientConnection
 from rallypoint.rendezvous.meeting import Met
-from rallypoint.rendezvous.session import CoordinatorSession
 from rallypoint.wire import death_notice
 from rallypoint.wire.death_notice import SECRET_BYTES, DeathNotice
 
@@ -190,9 +189,10 @@ class DeathNotices:
     """A notice, with a secret of its own, for each connection of a session."""
 
     def __init__(
-        self, session: CoordinatorSession, met: Met, leave: Callable[[bytes], None]
+        self, run_id: str, incarnation: str, met: Met, leave: Callable[[bytes], None]
     ) -> None:
-        self._session, self._met, self._leave = session, met, leave
+        self._run_id, self._incarnation = run_id, incarnation
+        self._met, self._leave = met, leave
 
     def attaching(self, connection: ClientConnection, generation: int) -> bytes:
         """Leave the notice of a new connection; returns the commitment that goes with it."""
@@ -200,9 +200,9 @@ class DeathNotices:
         notice = DeathNotice(
             connection.peer.host,
             connection.peer.port,
-            self._session.run_id,
+            self._run_id,
             self._met.token,
-            self._session.incarnation,
+            self._incarnation,
             generation,
             secret,
         )

@@ -26,6 +26,7 @@ from rallypoint.core import event_kinds as kinds
 from rallypoint.core.event_kinds import Record, ReportedBy
 from rallypoint.core.model import Candidate, SharedSettings
 from rallypoint.core.ranks import id_of_rank
+from rallypoint.core.session import AgentEnd
 from rallypoint.core.wording import part_of
 from rallypoint.errors import InfrastructureError, InvariantError
 from rallypoint.observe.faults import Faults, describe_fault
@@ -38,7 +39,12 @@ from rallypoint.process.reaper import Reaper, needed
 from rallypoint.process.signals import release_signals
 from rallypoint.rendezvous.fence import WakeSelector
 from rallypoint.rendezvous.meeting import Met, meet
-from rallypoint.rendezvous.session import AgentSession, CoordinatorSession, Identity
+from rallypoint.rendezvous.session import (
+    AgentSession,
+    CoordinatorSession,
+    Hooks,
+    fresh_identity,
+)
 from rallypoint.store.round_store import RoundStore
 from rallypoint.wire.address import Address
 
@@ -232,18 +238,8 @@ class Participation:
             met.token, self._store, rendezvous.endpoint if rendezvous.static else None
         )
         session = self._session = self._make_session(met)
-        if met.coordinator is not None:
-            met.coordinator.lives_in(session.incarnation)
         self._selector.on_wake = session.check_fence
-        session.has_fence = self._settings.max_nodes > 1 or met.coordinator is None
-        if session.has_fence:
-            session.on_held = self.lease.renewed
         self.agent.on_fence = self.lease.fence
-        if self._helpers is not None and met.coordinator is None:
-            from rallypoint.agent.helper_processes import DeathNotices  # A host has no use for it.
-
-            leave_notice = self._helpers.leave_notice
-            session.on_attach = DeathNotices(session, met, leave_notice).attaching
         self.agent.join(session, candidate, hosts=met.coordinator is not None)
         session.open(met.connection)
 
@@ -310,13 +306,23 @@ class Participation:
 
     def _make_session(self, met: Met) -> CoordinatorSession:
         rendezvous = self._config.rendezvous
-        return CoordinatorSession(
-            Identity.fresh(_given_id(rendezvous)),
-            self._settings,
-            rendezvous.reconnect_timeout_s,
-            met.dial,
-            self.agent,
+        identity = fresh_identity(_given_id(rendezvous))
+        # Nobody can take the place of a node that hosts a job of one node.
+        has_fence = self._settings.max_nodes > 1 or met.coordinator is None
+        hooks = Hooks(on_held=self.lease.renewed) if has_fence else Hooks()
+        if met.coordinator is not None:
+            met.coordinator.lives_in(identity.incarnation)
+        elif self._helpers is not None:
+            from rallypoint.agent.helper_processes import DeathNotices  # A host has no use for it.
+
+            notices = DeathNotices(
+                rendezvous.run_id, identity.incarnation, met, self._helpers.leave_notice
+            )
+            hooks = replace(hooks, on_attach=notices.attaching)
+        end = AgentEnd(
+            identity, self._settings, rendezvous.reconnect_timeout_s, has_fence=has_fence
         )
+        return CoordinatorSession(end, met.dial, self.agent, hooks=hooks)
 
     async def _leave(self) -> None:
         """Say farewell, let every node have the verdict, and leave nothing behind."""

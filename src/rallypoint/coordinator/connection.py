@@ -51,8 +51,8 @@ class Connection(asyncio.Protocol):
         self._decoder: FrameDecoder | None = None
         self.ended_by_peer = False
         """The peer said that it sends nothing more, as the kernel does for a process that ended."""
-        self.session: object | None = None
-        """Whatever the switchboard has tied to this connection."""
+        self.owner: object | None = None
+        """What the switchboard has set: who handles the messages of this connection."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)

@@ -17,10 +17,9 @@ from rallypoint.coordinator.acceptor import Acceptor
 from rallypoint.coordinator.connection import Connection
 from rallypoint.coordinator.drain_desk import no_job
 from rallypoint.coordinator.ended_jobs import EndedJobs
-from rallypoint.coordinator.hosted_job import HostedJob, Machine
+from rallypoint.coordinator.hosted_job import HostedJob, refuse
 from rallypoint.coordinator.listen import OWN_FILES, connection_room
 from rallypoint.coordinator.refusals import Kind, Refusals
-from rallypoint.coordinator.session import Session
 from rallypoint.coordinator.wall_clock import wall_ms
 from rallypoint.core import claims
 from rallypoint.core import event_kinds as kinds
@@ -38,6 +37,7 @@ from rallypoint.core.job_lives import (
     TakePart,
 )
 from rallypoint.core.model import UNNAMED_RUN_ID, SharedSettings, Verdict
+from rallypoint.core.sessions import Machine
 from rallypoint.core.wording import quoted_job
 from rallypoint.errors import MessageError
 from rallypoint.observe.faults import Faults, describe_fault
@@ -139,7 +139,7 @@ class Coordinator:
     def lives_in(self, incarnation: str) -> None:
         """Of which agent this process is: it alone takes the coordinator with it when it leaves."""
         for job in self._jobs.values():
-            job.own_agent = incarnation
+            job.lives_in(incarnation)
 
     async def wait_empty(self) -> None:
         """Until every other agent has said farewell or is lost."""
@@ -167,36 +167,33 @@ class Coordinator:
         return ServerHandshake(self.server_id, self._lookup_token, nonce, self._insecure)
 
     def established(self, connection: Connection, established: Established) -> None:
-        connection.session = established.run_id
+        connection.owner = established.run_id
 
     def received(self, connection: Connection, message: m.ToCoordinator) -> None:
-        session = connection.session
+        owner = connection.owner
         match message:
             case m.Attach():
-                if isinstance(session, str):
-                    self._attach(connection, session, message)
+                if isinstance(owner, str):
+                    self._attach(connection, owner, message)
             case m.DrainNode(node_id, why):
-                if isinstance(session, str):
-                    self._drain(connection, session, node_id, why)
+                if isinstance(owner, str):
+                    self._drain(connection, owner, node_id, why)
             case m.AgentDied():
-                if isinstance(session, str):
-                    self._agent_died(connection, session, message)
+                if isinstance(owner, str):
+                    self._agent_died(connection, owner, message)
             case m.Numbered() | m.Heartbeat():
-                # Frames of a connection that has been replaced belong to nobody.
-                if isinstance(session, Session):
-                    session.job.received(connection, session, message)
+                if isinstance(owner, HostedJob):
+                    owner.received(connection, message)
 
     def closed(self, connection: Connection) -> None:
         if self._acceptor is not None:
             self._acceptor.gone(connection.number)
-        session = connection.session
-        if isinstance(session, Session):
-            session.job.connection_closed(session, connection)
+        if isinstance(connection.owner, HostedJob):
+            connection.owner.connection_closed(connection)
 
     def failed(self, connection: Connection, error: Exception) -> None:
-        session = connection.session
-        if isinstance(session, Session):
-            session.job.failed(session, error)
+        if (job := _job_on(connection)) is not None:
+            job.failed(connection, error)
             return
         self._faults.note(f"{connection.peer} said what can't be handled", error)
         # A node that came back at once would say the same again.
@@ -204,15 +201,15 @@ class Coordinator:
         connection.send(m.Refused(text, is_fault=True))
 
     def misspoken(self, connection: Connection, error: MessageError) -> None:
-        session, text = connection.session, f"a message of this node is not valid: {error}"
-        if isinstance(session, Session):
-            session.job.turn_away(session, text)
+        text = f"a message of this node is not valid: {error}"
+        if (job := _job_on(connection)) is not None:
+            job.turn_away(connection, text)
         else:
             self.refused(connection, text)
             connection.send(m.Refused(text))
 
     def refused(self, connection: Connection, why: str) -> None:
-        if isinstance(connection.session, Session):
+        if _job_on(connection) is not None:
             self._say(f"closed the connection from {connection.peer}: {why}")
         else:
             self._refusals.note(connection.peer, Kind.UNPROVEN, why)
@@ -236,11 +233,10 @@ class Coordinator:
             job = self._job_of(hello)
             text = _crowd(job, hello.incarnation)
             if text is None:
+                connection.owner = job
                 job.attach(connection, hello)
                 return
-        self._on_record(run_id, kinds.NODE_REFUSED(peer=connection.peer, why=text))
-        connection.send(m.Refused(text))
-        connection.close()
+        refuse(connection, text, lambda record: self._on_record(run_id, record))
 
     def _drain(self, connection: Connection, run_id: str, node_id: str, why: str) -> None:
         self._proved(connection)
@@ -382,6 +378,12 @@ class Coordinator:
 
 def _give_id(run_id: str) -> str:
     return "leave --rdzv-id out" if run_id == UNNAMED_RUN_ID else f"give --rdzv-id {run_id}"
+
+
+def _job_on(connection: Connection) -> HostedJob | None:
+    """The job of which a session uses this connection."""
+    job = connection.owner
+    return job if isinstance(job, HostedJob) and job.carries(connection) else None
 
 
 def _crowd(job: HostedJob, incarnation: str) -> str | None:

@@ -19,12 +19,13 @@ from rallypoint.core import messages as m
 from rallypoint.core.group_events import EnrolmentDone, LeaseEnded, SessionOpened
 from rallypoint.core.member import Phase
 from rallypoint.core.model import Assignment, Candidate, Outcome
+from rallypoint.core.session import AgentEnd
 from rallypoint.errors import RallypointError, RendezvousClosedError, RendezvousConnectionError
 from rallypoint.observe.faults import describe_fault
 from rallypoint.rendezvous.coordinator_parameters import CoordinatorSettings
 from rallypoint.rendezvous.meeting import Met, embed, meet
 from rallypoint.rendezvous.round_listener import reach_round_store
-from rallypoint.rendezvous.session import CoordinatorSession, Identity, Pushed, SessionHandler
+from rallypoint.rendezvous.session import CoordinatorSession, Pushed, SessionHandler, fresh_identity
 
 CLOSE_S = 2.0
 """How long the last reports may take to be acknowledged."""
@@ -234,13 +235,12 @@ class CoordinatorLink:
         if met.coordinator is not None:
             self._hosted = met
         self.local_host = met.connection.local_host
-        identity = Identity.fresh(config.node_id or "")
+        identity = fresh_identity(config.node_id or "")
         former = self._session.attached if self._session is not None else None
 
         def session(member: SessionHandler) -> CoordinatorSession:
-            return CoordinatorSession(
-                identity, shared, config.lease_s, met.dial, member, former=former
-            )
+            end = AgentEnd(identity, shared, config.lease_s, former)
+            return CoordinatorSession(end, met.dial, member)
 
         self.member = TcpMember(session, self._on_change, config.enrol_timeout_s)
         self._session = self.member.session

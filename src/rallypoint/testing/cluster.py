@@ -1,4 +1,4 @@
-"""A whole job in memory: the job machine, and agents that are the real group machine.
+"""A whole job in memory: the machines of the coordinator and of the agents, and nothing else.
 
     cluster = Cluster(SharedSettings("job", min_nodes=2, max_nodes=2))
     a, b = cluster.start("a"), cluster.start("b")
@@ -10,40 +10,24 @@
 
 Nothing here sleeps, blocks or reads a clock. Messages of one link arrive in their order, but a
 caller chooses which link is next (`deliver`), may break it (`cut`), and may have the coordinator
-give a node up (`give_up`), so that every interleaving of several agents can be made. Sessions
-follow the rules of `rendezvous.session`: reports are numbered, kept until acknowledged and applied
-once; on a new connection an agent is told the truth as it is.
+give a node up (`give_up`), so that every interleaving of several agents can be made.
 """
 
 from __future__ import annotations
 
 from typing import assert_never
 
-from msgspec import Struct
-
 from rallypoint.core import group_events as g
 from rallypoint.core import job
-from rallypoint.core import job_events as j
 from rallypoint.core import messages as m
+from rallypoint.core import sessions as c
 from rallypoint.core.event_kinds import Record
-from rallypoint.core.events import RefuseNode, TimerEnded
+from rallypoint.core.events import TimerEnded
 from rallypoint.core.model import NodeRef, SharedSettings
 from rallypoint.testing.clock import VirtualTimers
-from rallypoint.testing.simulated_agent import (
-    Hello,
-    Link,
-    Pushed,
-    SimulatedAgent,
-)
+from rallypoint.testing.simulated_agent import Link, SimulatedAgent
 
-
-class Seen(Struct):
-    """The coordinator's end of a session."""
-
-    agent: SimulatedAgent
-    link: Link | None
-    opened: int
-    applied: int = 0
+INCARNATION, EPOCH = 1, 7
 
 
 class Cluster:
@@ -51,17 +35,24 @@ class Cluster:
 
     def __init__(self, settings: SharedSettings) -> None:
         self.settings = settings
-        self.job = job.new_job(settings)
+        self.sessions = c.Sessions(settings, INCARNATION, EPOCH)
         self.timers = VirtualTimers()
         self.agents: list[SimulatedAgent] = []
         self.records: list[Record] = []
-        self._sessions: dict[str, Seen] = {}
-        self._started = 0
+        self._links: dict[int, Link] = {}
+        self._connections = 0
+        self._lives: list[str] = []
+
+    @property
+    def job(self) -> job.JobState:
+        """What the coordinator knows of it."""
+        return self.sessions.job
 
     def start(self, node_id: str, workers: int = 1) -> SimulatedAgent:
         """A fresh agent, connected; its life is a new incarnation of that node."""
-        self._started += 1
-        agent = SimulatedAgent(NodeRef(node_id, f"life{self._started}"), self.settings, workers)
+        life = f"life{len(self._lives) + 1}"
+        self._lives.append(life)
+        agent = SimulatedAgent(NodeRef(node_id, life), self.settings, workers)
         agent.now_s = self.timers.now_s
         self.agents.append(agent)
         self.connect(agent)
@@ -73,33 +64,26 @@ class Cluster:
         return member is not None and member.ref == agent.ref
 
     def connect(self, agent: SimulatedAgent) -> None:
-        """A new connection: the session is resumed, or opened."""
-        agent.connect()
+        """A new connection, on which the agent attaches."""
+        self._connections += 1
+        agent.connect(self._connections)
         assert agent.link is not None
-        seen = self._sessions.get(agent.ref.incarnation)
-        resumed = seen is not None and seen.opened == agent.opened
-        if seen is None:
-            seen = self._sessions[agent.ref.incarnation] = Seen(agent, None, 0)
-        if not resumed:
-            seen.opened = agent.generation
-        seen.link = agent.link
-        seen.link.down += [Hello(resumed), m.Ack(seen.applied)]
-        for effect in job.resync(self.job, agent.ref, self.timers.now_s):
-            self._perform(effect)
+        self._links[self._connections] = agent.link
 
     def cut(self, agent: SimulatedAgent) -> None:
         """The connection breaks, with everything that is on its way."""
-        agent.link = None
-        seen = self._sessions.get(agent.ref.incarnation)
-        if seen is not None:
-            seen.link = None
+        link = agent.link
+        agent.disconnect()
+        if link is not None:
+            self._links.pop(link.number, None)
+            self.sessions.connection_closed(link.number, self.timers.now_s, reset=True)
 
     def give_up(self, agent: SimulatedAgent) -> None:
         """The coordinator declares it lost; it may still live, and learns of it later."""
-        if self._sessions.pop(agent.ref.incarnation, None) is not None:
-            agent.link = None
+        if self.sessions.of_agent(agent.ref.incarnation) is not None:
+            self.cut(agent)
             now = self.timers.now_s
-            self._step(j.SessionLost(agent.ref, "it was silent", now, 0.0))
+            self._run(self.sessions.lose(agent.ref.incarnation, "it was silent", now, now))
 
     def fence(self, agent: SimulatedAgent) -> None:
         """The agent's lease runs out."""
@@ -153,7 +137,7 @@ class Cluster:
             link = agent.link
             agent.hear(link.down.popleft())
             if link.hung_up and not link.down:
-                agent.link = None
+                agent.disconnect()
         else:
             self._hear(agent.link, agent.link.up.popleft())
 
@@ -172,47 +156,44 @@ class Cluster:
         """Waits run out, the job's and the agents'; what follows is left to be delivered."""
         end_s = self.timers.now_s + seconds
         while (timer := self.timers.next_until(end_s)) is not None:
-            self._step(TimerEnded(timer))
+            self._run(self.sessions.apply(TimerEnded(timer), self.timers.now_s))
+        for number in self._links:  # their heartbeats
+            self.sessions.received(number, m.Heartbeat(0), end_s)
         for agent in self.agents:
             agent.now_s = end_s
             for ended in [wait for wait, at in agent.waits.items() if at <= end_s]:
                 del agent.waits[ended]
                 agent.step(ended)
 
-    def _hear(self, link: Link, report: m.Numbered) -> None:
-        seen = next((s for s in self._sessions.values() if s.link is link), None)
-        if seen is None:
-            return
-        if report.number > seen.applied:
-            seen.applied = report.number
-            self._step(m.FromNode(seen.agent.ref, report.report))
-            if isinstance(report.report, m.Leave):
-                self._sessions.pop(seen.agent.ref.incarnation, None)
-                return
-        if seen.link is link:
-            link.down.append(m.Ack(seen.applied))
-
-    def _step(self, event: j.JobEvent) -> None:
-        for effect in job.step(self.job, event, self.timers.now_s):
-            self._perform(effect)
-        self.timers.keep(job.timers_wanted(self.job))
-
-    def _perform(self, effect: j.JobEffect) -> None:
-        match effect:
-            case m.ToNode(ref, message):
-                self._send(ref, message)
-                if isinstance(message, m.Expelled):
-                    seen = self._sessions.pop(ref.incarnation, None)
-                    if seen is not None and seen.link is not None:
-                        seen.link.hung_up = True
-            case Record():
-                self.records.append(effect)
-            case RefuseNode():
-                raise AssertionError("all agents have the same settings")
+    def _hear(self, link: Link, message: m.ToCoordinator) -> None:
+        now = self.timers.now_s
+        match message:
+            case m.Attach():
+                self._run(self.sessions.attach(link.number, "", message, now))
+            case m.Numbered() | m.Heartbeat():
+                self._run(self.sessions.received(link.number, message, now))
+            case m.DrainNode() | m.AgentDied():
+                raise AssertionError("no agent says so")
             case _:
-                assert_never(effect)
+                assert_never(message)
 
-    def _send(self, ref: NodeRef, message: Pushed) -> None:
-        seen = self._sessions.get(ref.incarnation)
-        if seen is not None and seen.link is not None:
-            seen.link.down.append(message)
+    def _run(self, effects: list[c.HostEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case c.SendTo(number, message):
+                    if number in self._links:
+                        self._links[number].down.append(message)
+                case c.HangUp(number):
+                    if (link := self._links.pop(number, None)) is not None:
+                        link.hung_up = True
+                case Record():
+                    self.records.append(effect)
+                case c.Refuse(_, text):
+                    raise AssertionError(text)
+                case c.Faulted(_, error):
+                    raise error
+                case c.Gone() | c.Empty():
+                    pass
+                case _:
+                    assert_never(effect)
+        self.timers.keep(self.sessions.timers_wanted())

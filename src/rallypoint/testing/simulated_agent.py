@@ -1,4 +1,5 @@
-"""One agent in memory: the real group machine, processes that obey, and its end of a session."""
+"""One agent in memory: the real machines of its workers and of its session, and processes that
+obey."""
 
 from __future__ import annotations
 
@@ -10,33 +11,29 @@ from msgspec import Struct, field
 from rallypoint.core import group
 from rallypoint.core import group_events as g
 from rallypoint.core import messages as m
+from rallypoint.core import session as s
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.model import Candidate, NodeRef, SharedSettings, Stamp
-
-
-class Hello(Struct, frozen=True):
-    """The coordinator's first word on a connection."""
-
-    resumed: bool
-
-
-Pushed = Hello | m.Ack | m.Order
 
 
 class Link(Struct):
     """One connection: what is on its way."""
 
-    up: deque[m.Numbered] = field(default_factory=deque)
-    down: deque[Pushed] = field(default_factory=deque)
+    number: int
+    up: deque[m.ToCoordinator] = field(default_factory=deque)
+    down: deque[m.ToAgent] = field(default_factory=deque)
     hung_up: bool = False
     """The coordinator has closed it: it ends when the agent has read what was sent."""
 
 
 class SimulatedAgent:
-    """One agent: the group machine, processes that obey, and its end of a session."""
+    """One agent, on virtual time."""
 
     def __init__(self, ref: NodeRef, settings: SharedSettings, workers: int) -> None:
-        self.ref, self._settings = ref, settings
+        self.ref = ref
+        # Nothing sends heartbeats here: when a lease ends is for the caller to say.
+        identity = s.Identity(ref.node_id, ref.node_id, ref.incarnation)
+        self.end = s.AgentEnd(identity, settings, has_fence=False)
         self.candidate = Candidate(workers, "default", ref.node_id, 29500)
         signals = (1, 2, 3, 15)
         self.listens = True
@@ -55,47 +52,52 @@ class SimulatedAgent:
         """What processes and the round store will tell this agent."""
         self.waits: dict[g.WaitEnded, float] = {}
         self.now_s = 0.0
-        self.generation = self.opened = 0
-        self._attached = False
-        self._unacknowledged: deque[m.Numbered] = deque()
-        self._numbers = self._joins = 0
+        self._joins = 0
 
     @property
     def is_done(self) -> bool:
         """Its process has said how it ended."""
         return self.finish is not None
 
-    def connect(self) -> None:
-        """A new connection, on which nothing has been said yet."""
-        self.link, self._attached = Link(), False
-        self.generation += 1
+    def connect(self, number: int) -> None:
+        """A new connection, on which the agent attaches."""
+        self.link = Link(number)
+        self._run(self.end.connected(self.now_s, group.claim(self.state)))
 
-    def hear(self, message: Pushed) -> None:
+    def disconnect(self) -> None:
+        """The connection breaks, with everything that is on its way."""
+        if self.link is not None:
+            self.link = None
+            self._run(self.end.disconnected(self.now_s, "it broke"))
+
+    def hear(self, message: m.ToAgent) -> None:
         """One message of the coordinator."""
-        match message:
-            case Hello(resumed):
-                self._attached = True
-                if not resumed:
-                    self.opened = self.generation
-                    self._unacknowledged.clear()
-                assert self.link is not None
-                self.link.up.extend(self._unacknowledged)
-                self.step(g.SessionOpened(resumed))
-            case m.Ack(number):
-                while self._unacknowledged and self._unacknowledged[0].number <= number:
-                    report = self._unacknowledged.popleft().report
-                    if isinstance(report, m.Drain | m.Cancel):
-                        self.step(g.Announced())
+        self._run(self.end.received(self.now_s, message))
+
+    def _run(self, effects: list[s.AgentEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case s.Send(message):
+                    if self.link is not None:
+                        self.link.up.append(message)
+                case s.Opened(resumed, replaced):
+                    self.step(g.SessionOpened(resumed, replaced))
+                case s.Acknowledged(m.Drain() | m.Cancel()):
+                    self.step(g.Announced())
+                case s.Pushed(pushed) if not isinstance(pushed, m.HeartbeatAck):
+                    self._ordered(pushed)
+                case s.Rejected(text):
+                    raise AssertionError(text)
+
+    def _ordered(self, order: m.Order) -> None:
+        self.step(order)
+        match order:
             case m.CheckpointWanted():
-                self.step(message)
-                self.local.append(message)  # which takes the workers a while
+                self.local.append(order)  # which takes the workers a while
             case m.CheckpointNotWanted(_, number):
-                self.step(message)
                 for wait in list(self.local):
                     if isinstance(wait, m.CheckpointWanted) and wait.number == number:
                         self.local.remove(wait)
-            case _:
-                self.step(message)
 
     def step(self, event: g.GroupEvent) -> None:
         """Apply one event and do what the machine says."""
@@ -150,8 +152,4 @@ class SimulatedAgent:
         self.step(event)
 
     def _report(self, report: m.Report) -> None:
-        self._numbers += 1
-        numbered = m.Numbered(self._numbers, report)
-        self._unacknowledged.append(numbered)
-        if self.link is not None and self._attached:
-            self.link.up.append(numbered)
+        self._run(self.end.report(report))

@@ -1,0 +1,311 @@
+"""The agent's end of a session with the coordinator: it outlives connections, and it knows when the
+agent may no longer act. Pure; `sessions.py` is the other end.
+
+* Reports are numbered, kept until acknowledged, and sent again on a new connection, in their order.
+* Each connection has a generation. It carries reports only once the coordinator has attached it.
+* A heartbeat that was acknowledged extends the lease, counted from when it was *sent*.
+* Without a connection the agent is *suspended*: its workers run on, nothing new starts. When the
+  lease is over its workers must die (`LeaseOver`), because its place may be given away (F2).
+* A coordinator that knows nothing of this session gets no report that was meant for another.
+* A connection on which a heartbeat waits too long for its answer is dropped, while there is time
+  for another.
+
+Every method takes the time, in seconds on one clock that also counts suspend, and returns what its
+host must do, in order. A host tells of each connection in this order: `connected`, `received`,
+`disconnected`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from msgspec import Struct
+
+from rallypoint.core import limits, reconnect
+from rallypoint.core import messages as m
+from rallypoint.core.model import SharedSettings, Stamp
+from rallypoint.core.reconnect import Answer, Search
+
+DEAF_SHARE = 0.5
+"""Of the lease: how long a heartbeat may wait for its answer before its connection is dropped."""
+
+
+class Identity(Struct, frozen=True):
+    """Who this agent is."""
+
+    node_id: str
+    """Empty: the coordinator makes one from the host name."""
+    host_name: str
+    incarnation: str
+
+
+class Send(Struct, frozen=True):
+    """Send this on the present connection."""
+
+    message: m.ToCoordinator
+
+
+class Drop(Struct, frozen=True):
+    """Abort the present connection."""
+
+    why: str
+
+
+class Opened(Struct, frozen=True):
+    """The coordinator has attached this node. Not `resumed`: it knows of no round here.
+    `replaced`: it is another coordinator than the last time."""
+
+    resumed: bool
+    replaced: bool
+
+
+class Suspended(Struct, frozen=True):
+    """The connection broke; reports are kept from now on."""
+
+    why: str
+
+
+class Pushed(Struct, frozen=True):
+    """The coordinator says this."""
+
+    message: m.Order | m.HeartbeatAck
+
+
+class Acknowledged(Struct, frozen=True):
+    """The coordinator has applied this report."""
+
+    report: m.Report
+
+
+class Held(Struct, frozen=True):
+    """The lease was renewed, until this time."""
+
+    until: float
+
+
+class LeaseOver(Struct, frozen=True):
+    """The lease has ended. `waits_for`: as `reconnect.waiting_text`."""
+
+    waits_for: str
+
+
+class HostRefused(Struct, frozen=True):
+    """The coordinator's host answers, but not with this coordinator."""
+
+
+class Rejected(Struct, frozen=True):
+    """The coordinator won't have this node; `is_fault`: because of a fault of its own."""
+
+    text: str
+    is_fault: bool
+
+
+class GivenUp(Struct, frozen=True):
+    """The coordinator could not be reached for too long."""
+
+    text: str
+
+
+AgentEffect = (
+    Send
+    | Drop
+    | Opened
+    | Suspended
+    | Pushed
+    | Acknowledged
+    | Held
+    | LeaseOver
+    | HostRefused
+    | Rejected
+    | GivenUp
+)
+
+
+class AgentEnd:
+    """One agent's session in one job."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        settings: SharedSettings,
+        reconnect_timeout_s: float | None = None,
+        former: m.Attached | None = None,
+        *,
+        has_fence: bool = True,
+    ) -> None:
+        """`reconnect_timeout_s`: how long to look for a lost coordinator; None: as `reconnect`
+        says. `former`: how an earlier session of the same node in this job was attached.
+        `has_fence`: False where nobody can take this node's place: then the lease never ends."""
+        self.identity, self.settings = identity, settings
+        self._reconnect_timeout_s, self._has_fence = reconnect_timeout_s, has_fence
+        self.attached = former
+        """How the coordinator attached this node last."""
+        self._is_connected = self._is_attached = self._is_fenced = self.is_closed = False
+        self._generation = self._opened = self._numbers = self._beats = 0
+        self._unacknowledged: deque[m.Numbered] = deque()
+        self._beats_sent: dict[int, float] = {}
+        """Those without an answer, on this connection."""
+        self._attach_sent_at = 0.0
+        self._held_until: float | None = None
+        self._search: Search | None = None
+        """Since the connection broke, until this node is attached again."""
+
+    @property
+    def generation(self) -> int:
+        """Of the newest connection."""
+        return self._generation
+
+    @property
+    def is_all_acknowledged(self) -> bool:
+        """No report waits for the coordinator."""
+        return not self._unacknowledged
+
+    def connected(self, now: float, claim: m.Claim, commitment: bytes = b"") -> list[AgentEffect]:
+        """There is a new connection. `commitment`: as in `Attach`."""
+        self._generation += 1
+        self._is_connected, self._is_attached = True, False
+        self._attach_sent_at = now
+        identity, former = self.identity, self.attached
+        attach = m.Attach(
+            identity.node_id,
+            identity.host_name,
+            identity.incarnation,
+            self._generation,
+            self.settings,
+            self._opened,
+            former.node_id if former else "",
+            former.incarnation if former else 0,
+            former.epoch if former else 0,
+            commitment,
+            limits.fit(claim),
+        )
+        return [Send(attach)]
+
+    def disconnected(self, now: float, why: str) -> list[AgentEffect]:
+        """The connection broke."""
+        self._is_connected = self._is_attached = False
+        self._beats_sent.clear()
+        if self._search is None:
+            self._search = self._begun(now)
+        else:
+            reconnect.attempted(self._search, now, Answer.SILENCE, why)
+        return [] if self.is_closed else [Suspended(why)]
+
+    def before_attempt(self, now: float) -> list[AgentEffect]:
+        """Another attempt to connect is about to be made: `GivenUp` instead of it, or nothing."""
+        search = self._search
+        if search is None or not search.last_error or now <= reconnect.ends_at(search):
+            return []
+        return [GivenUp(reconnect.given_up_text(search, now))]
+
+    def attempt_failed(self, now: float, answer: Answer, error: str) -> list[AgentEffect]:
+        """It did not connect."""
+        if self._search is not None:
+            reconnect.attempted(self._search, now, answer, error)
+        return [HostRefused()] if answer is Answer.REFUSED else []
+
+    def report(self, report: m.Report) -> list[AgentEffect]:
+        """Keep this until it is acknowledged."""
+        self._numbers += 1
+        numbered = m.Numbered(self._numbers, report)
+        self._unacknowledged.append(numbered)
+        return [Send(numbered)] if self._is_attached else []
+
+    def woke_up(self, now: float) -> list[AgentEffect]:
+        """After every wake-up, before anything that arrived is looked at: is the lease over?"""
+        if self._held_until is None or self._is_fenced or not self._has_fence:
+            return []
+        if now <= self._held_until:
+            return []
+        self._is_fenced = True
+        if self.is_closed:
+            return []
+        waits_for = reconnect.waiting_text(self._search or self._begun(now), now)
+        silent_s = now - self._held_until + self.settings.lease_s
+        return [*self._drop(silent_s), LeaseOver(waits_for)]
+
+    def received(self, now: float, message: m.ToAgent) -> list[AgentEffect]:
+        """The coordinator says this on the present connection."""
+        if self.is_closed:
+            return []
+        match message:
+            case m.Attached():
+                if self._is_attached:  # The job has another number now, before its first round.
+                    self.attached = message
+                    return []
+                return self._was_attached(now, message)
+            case m.Refused(text, is_fault):
+                self.is_closed = True
+                return [Rejected(text, is_fault)]
+            case m.Ack(number):
+                heard = self._unacknowledged
+                found: list[AgentEffect] = []
+                while heard and heard[0].number <= number:
+                    found.append(Acknowledged(heard.popleft().report))
+                return found
+            case m.HeartbeatAck(number, stamp):
+                if not self._is_current(stamp):
+                    return []
+                renewed = self._renewed(now, self._beats_sent.pop(number, None))
+                return [*renewed, Pushed(message)]
+            case m.DrainAnswer():
+                return []  # for a person who asked instead of taking part
+            case _:
+                return [Pushed(message)] if self._is_current(message.stamp) else []
+
+    def beat(self, now: float) -> list[AgentEffect]:
+        """It is time for a heartbeat."""
+        if not self._is_connected:
+            return []
+        oldest = next(iter(self._beats_sent.values()), now)
+        if now - oldest > self.settings.lease_s * DEAF_SHARE:
+            return self._drop(now - oldest)
+        self._beats += 1
+        self._beats_sent[self._beats] = now
+        if len(self._beats_sent) > 2 * self.settings.lease_s / self.settings.heartbeat_s:
+            del self._beats_sent[next(iter(self._beats_sent))]
+        return [Send(m.Heartbeat(self._beats))]
+
+    def next_wake_s(self, now: float) -> float:
+        """After how long to call `beat` again; just after the fence, should nothing renew the lease
+        until then."""
+        delay_s = self.settings.heartbeat_s
+        if self._held_until is None or self._is_fenced or not self._has_fence:
+            return delay_s
+        return min(delay_s, max(0.0, self._held_until - now) + 0.001)
+
+    def _drop(self, silent_s: float) -> list[AgentEffect]:
+        """Nothing comes back on it. A new one may get through, or meet a host that refuses."""
+        if not self._is_connected:
+            return []
+        return [Drop(f"no word from the coordinator for {silent_s:.1f} s")]
+
+    def _begun(self, now: float) -> Search:
+        lease_s = self.settings.lease_s
+        lease_end = self._held_until if self._held_until is not None else now + lease_s
+        return Search(now, lease_end, lease_s, self._reconnect_timeout_s)
+
+    def _was_attached(self, now: float, message: m.Attached) -> list[AgentEffect]:
+        former = self.attached
+        replaced = former is not None and former.epoch != message.epoch
+        self.attached, self._is_attached, self._search = message, True, None
+        effects = self._renewed(now, self._attach_sent_at)
+        if not message.resumed:
+            self._opened = self._generation
+            # A coordinator that knows nothing of us can't use what was meant for another.
+            self._unacknowledged.clear()
+        effects += [Send(numbered) for numbered in self._unacknowledged]
+        return [*effects, Opened(message.resumed, replaced)]
+
+    def _renewed(self, now: float, sent_at: float | None) -> list[AgentEffect]:
+        if sent_at is None:
+            return []
+        # If this process was stopped since it woke up, the guard may have kept the fence.
+        effects = self.woke_up(now)
+        self._held_until = max(self._held_until or 0.0, sent_at + self.settings.lease_s)
+        self._is_fenced = self._is_fenced and now > self._held_until
+        return [*effects, Held(self._held_until)]
+
+    def _is_current(self, stamp: Stamp) -> bool:
+        attached = self.attached
+        return attached is not None and stamp.incarnation == attached.incarnation

@@ -1,0 +1,459 @@
+"""The coordinator's end of all sessions of one job, around the job's machine. Pure; the agent's end
+is in `session.py`.
+
+A session belongs to one incarnation of an agent, and outlives its connections: a connection of a
+higher generation takes it over, and gets what holds then (`job.resync`). Frames of a connection
+that was replaced have no effect. Each report is applied once, in the order of their numbers. A
+session without a connection is lost after a grace, one that is silent after the lease
+(`liveness.py`).
+
+Connections are numbers that the host chooses, times are seconds on its monotonic clock. Every
+method returns what the host must do, in order. A method that applies a report may raise what the
+job's machine raises: then the host calls `failed`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import assert_never
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from rallypoint.core import claims, wording
+from rallypoint.core import event_kinds as kinds
+from rallypoint.core import job as jobs
+from rallypoint.core import messages as m
+from rallypoint.core.event_kinds import Record
+from rallypoint.core.events import RefuseNode, Timer
+from rallypoint.core.job_events import JobEffect, JobEvent, SessionLost
+from rallypoint.core.job_lives import Life
+from rallypoint.core.job_state import close as close_job
+from rallypoint.core.liveness import Liveness, Patience
+from rallypoint.core.model import NodeRef, Outcome, SharedSettings, Stamp, Verdict
+from rallypoint.core.node_names import NodeNames
+from rallypoint.core.settings import settings_conflict
+
+LATE_S = 0.5
+"""A timer of the host that fires so late says that its process did not run."""
+
+Machine = Callable[[jobs.JobState, JobEvent, float], list[JobEffect]]
+
+
+class SendTo(Struct, frozen=True):
+    """Send this on a connection."""
+
+    connection: int
+    message: m.ToAgent
+
+
+class HangUp(Struct, frozen=True):
+    """Close a connection, after what was sent on it."""
+
+    connection: int
+
+
+class Refuse(Struct, frozen=True):
+    """Tell the agent on this connection why it can't take part, and a person too; then hang up."""
+
+    connection: int
+    text: str
+
+
+class Faulted(Struct, frozen=True):
+    """The job's machine has raised on this event: call `apply` with it again, later."""
+
+    event: JobEvent
+    error: Exception
+
+
+class Gone(Struct, frozen=True):
+    """A node is no longer part of the job."""
+
+    ref: NodeRef
+    how: str
+
+
+class Empty(Struct, frozen=True):
+    """No session is left."""
+
+
+HostEffect = SendTo | HangUp | Refuse | Faulted | Gone | Empty | Record
+
+
+class Session(Struct, eq=False):
+    """What is known of one incarnation of an agent."""
+
+    ref: NodeRef
+    generation: int
+    connection: int | None
+    opened: int
+    """The generation at which it was opened. An agent that names another does not know of it."""
+    is_first: bool
+    """The agent's first session, as far as it knows: it has never taken part in a round."""
+    came_late: bool
+    """And opened after the job's end."""
+    applied: int = 0
+    """The last report that was applied."""
+    host: str = ""
+    """Where it was dialled from, for people."""
+    death_commitment: bytes = b""
+    """Who proves to know its preimage may report, once, that the agent died."""
+    false_notices: int = 0
+    """How many notices of its death had no proof."""
+
+
+class Sessions:
+    """All that one job's coordinator decides."""
+
+    def __init__(
+        self,
+        settings: SharedSettings,
+        incarnation: int,
+        epoch: int,
+        verdict: Verdict | None = None,
+        machine: Machine = jobs.step,
+        wall_time: Callable[[float], float] = lambda at: 0.0,
+    ) -> None:
+        """With `verdict` the job has ended, and is hosted for agents that have yet to hear it.
+        `wall_time` turns a time of the host into what people are shown."""
+        if verdict is None:
+            self.job = jobs.new_job(settings, incarnation)
+        else:
+            self.job = jobs.ended_job(settings, verdict, incarnation)
+        self._machine, self._epoch, self._wall_time = machine, epoch, wall_time
+        self._names = NodeNames()
+        self._sessions: dict[str, Session] = {}
+        """By the incarnation of the agent."""
+        self._by_connection: dict[int, Session] = {}
+        self._liveness = Liveness(
+            settings.lease_s, settings.reconnect_grace_s, settings.reset_grace_s
+        )
+        self._faulty: set[str] = set()
+        """Incarnations of agents whose session has ended by a fault of the coordinator."""
+        self._ended_at: float | None = None
+        self.own_agent = ""
+        """The incarnation of the agent that the coordinator lives in, if any."""
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """How the job ended, once it has."""
+        return self.job.verdict
+
+    @property
+    def settings(self) -> SharedSettings:
+        """What all nodes of the job agree on."""
+        return self.job.round.settings
+
+    @property
+    def life(self) -> Life:
+        """Its number, and how far it is."""
+        formed = bool(self.job.round.places)
+        return Life(self.job.incarnation, self.verdict, has_formed=formed)
+
+    @property
+    def all(self) -> Collection[Session]:
+        """Of agents that are here, or may still come back."""
+        return self._sessions.values()
+
+    def of_node(self, node_id: str) -> Session | None:
+        """Of the agent that holds this id."""
+        holder = self._names.holder(node_id)
+        return None if holder is None else self._sessions.get(holder.incarnation)
+
+    def of_agent(self, incarnation: str) -> Session | None:
+        """Of this very agent."""
+        return self._sessions.get(incarnation)
+
+    def on(self, connection: int) -> Session | None:
+        """The one that this connection carries; None: none, or it was replaced."""
+        return self._by_connection.get(connection)
+
+    def renumber(self, incarnation: int) -> list[HostEffect]:
+        """Before the first round: workers get the number with their round."""
+        if incarnation == self.job.incarnation:
+            return []
+        self.job.incarnation = incarnation
+        found: list[HostEffect] = []
+        for session in self._sessions.values():
+            found += self._send(session.ref, self._attached(session, resumed=True))
+        return found
+
+    def attach(self, connection: int, host: str, hello: m.Attach, now: float) -> list[HostEffect]:
+        """The first message of a connection that was made from `host`: open the session, or resume
+        it. An agent that comes after the end hears the verdict, whatever its settings."""
+        differences = self.settings.differences(hello.settings)
+        if differences and self.verdict is None:
+            return [Refuse(connection, str(settings_conflict(differences)))]
+        session = self._sessions.get(hello.incarnation)
+        effects: list[HostEffect] = []
+        resumed = False
+        if session is None:
+            session = self._open(hello)
+        elif hello.generation <= session.generation:
+            return [HangUp(connection)]
+        else:
+            resumed = session.opened == hello.opened
+            resumed = resumed and jobs.agrees(self.job, session.ref, hello.claim)
+            effects += self._hang_up(session)
+            session.generation = hello.generation
+            if not resumed:
+                session.opened = hello.generation
+        session.connection, self._by_connection[connection] = connection, session
+        session.death_commitment, session.host = hello.death_commitment, host
+        self._liveness.heard(hello.incarnation, now)
+        effects.append(SendTo(connection, self._attached(session, resumed)))
+        effects.append(SendTo(connection, m.Ack(session.applied)))
+        return effects + self._performed(jobs.resync(self.job, session.ref, now), now)
+
+    def received(
+        self, connection: int, message: m.Numbered | m.Heartbeat, now: float
+    ) -> list[HostEffect]:
+        """A message of an attached agent: a sign of its life and a report at one time, since their
+        order decides what happened first."""
+        session = self._by_connection.get(connection)
+        if session is None:
+            return []
+        self._liveness.heard(session.ref.incarnation, now)
+        if isinstance(message, m.Heartbeat):
+            status = jobs.status(self.job, session.ref.node_id)
+            return [SendTo(connection, m.HeartbeatAck(message.number, self._stamp, status))]
+        effects: list[HostEffect] = []
+        if message.number > session.applied:
+            session.applied = message.number
+            effects += self._reported(session, message.report, now)
+        effects.append(SendTo(connection, m.Ack(session.applied)))
+        if isinstance(message.report, m.Leave):
+            effects.append(HangUp(connection))
+        return effects
+
+    def connection_closed(self, connection: int, now: float, *, reset: bool) -> None:
+        """The session lives on for its grace. `reset`: not because the peer has ended it."""
+        session = self._by_connection.pop(connection, None)
+        if session is not None:
+            session.connection = None
+            self._liveness.vanished(session.ref.incarnation, now, reset=reset)
+
+    def agent_died(
+        self, peer: str, notice: m.AgentDied, is_proof: Callable[[bytes, bytes], bool], now: float
+    ) -> list[HostEffect]:
+        """Its guard says so, and proves it: once for each of its connections."""
+        session = self._sessions.get(notice.incarnation)
+        if session is None:  # It was lost or has left meanwhile.
+            return []
+        is_newest = notice.generation == session.generation
+        if is_newest and is_proof(notice.secret, session.death_commitment):
+            session.death_commitment = b""
+            self._liveness.died(notice.incarnation, now)
+            return []
+        session.false_notices += 1
+        if session.false_notices > 1:
+            return []
+        text = f"ignored {peer}: it says that the agent of node {session.ref} died, without a proof"
+        return [kinds.CONNECTION_CLOSED(text)]
+
+    def failed(self, connection: int, text: str, now: float) -> list[HostEffect]:
+        """What came on this connection met a fault of the coordinator: the session ends, and the
+        report is not applied again. The agent comes back as a newcomer; the second time it is
+        expelled for good."""
+        session = self._by_connection.get(connection)
+        if session is None:
+            return []
+        incarnation = session.ref.incarnation
+        effects: list[HostEffect] = []
+        if incarnation in self._faulty:
+            effects.append(SendTo(connection, m.Expelled(self._stamp, text, True)))
+        effects += self._hang_up(session)
+        self._faulty.add(incarnation)
+        if self._sessions.get(incarnation) is session:
+            effects += self._lose(session, text, now, now)
+        return effects
+
+    def turn_away(self, connection: int, text: str, now: float) -> list[HostEffect]:
+        """What this agent says is not valid, and it would say it again: refuse it."""
+        session = self._by_connection.get(connection)
+        return [] if session is None else self._turn_away(session, text, now)
+
+    def apply(self, event: JobEvent, now: float) -> list[HostEffect]:
+        """A timer has ended, or a node was lost."""
+        if isinstance(event, SessionLost) and event.ref.incarnation in self._sessions:
+            return []  # Tried again, but it is back: its next join says that it has no workers.
+        return self._follow(self._machine(self.job, event, now), now)
+
+    def apply_own(self, event: JobEvent, now: float) -> list[HostEffect]:
+        """The same for what no agent has said: there is no session that an error could end, and the
+        job may wait for this event."""
+        try:
+            return self.apply(event, now)
+        except Exception as error:
+            return [Faulted(event, error)]
+
+    def give_up(self, why: str, now: float) -> list[HostEffect]:
+        """An event of the job's own can't be applied: end the job rather than let it hang."""
+        if self.verdict is not None:
+            return []
+        text = f"the coordinator failed three times at the same event: {why}"
+        return self._follow(close_job(self.job, Outcome.INFRASTRUCTURE, text), now)
+
+    def check(self, now: float, late_s: float = 0.0) -> list[HostEffect]:
+        """Who is lost now? `late_s`: so much later than asked for the host calls this."""
+        lagged = self._liveness.lagged(now, late_s) if late_s > LATE_S else None
+        lost, patience = self._liveness.check(now)
+        effects = [self._patient(found) for found in (lagged, patience) if found is not None]
+        for item in lost:
+            effects += self.lose(item.member, item.why, item.last_heard_at, now)
+        return effects
+
+    def lose(
+        self, incarnation: str, why: str, last_heard_at: float, now: float
+    ) -> list[HostEffect]:
+        """This agent is lost, as of when it was last heard."""
+        session = self._sessions.get(incarnation)
+        return [] if session is None else self._lose(session, why, last_heard_at, now)
+
+    def next_check_s(self, now: float) -> float | None:
+        """After how long to call `check`; None: there is nobody to watch."""
+        return self._liveness.next_check(now)
+
+    def timers_wanted(self) -> dict[Timer, float]:
+        """Every wait that the job asks for, in seconds; answered by `apply(TimerEnded(...))`."""
+        return jobs.timers_wanted(self.job)
+
+    @property
+    def _stamp(self) -> Stamp:
+        return jobs.stamp(self.job)
+
+    def _open(self, hello: m.Attach) -> Session:
+        is_first = not hello.opened
+        late = is_first and self.verdict is not None
+        ref = self._names.give_id(hello)
+        session = Session(ref, hello.generation, None, hello.generation, is_first, late)
+        self._sessions[hello.incarnation] = session
+        return session
+
+    def _attached(self, session: Session, resumed: bool) -> m.Attached:
+        return m.Attached(session.ref.node_id, self.job.incarnation, self._epoch, resumed)
+
+    def _reported(self, session: Session, report: m.Report, now: float) -> list[HostEffect]:
+        ref = session.ref
+        match report:
+            case m.Join(_, candidate):
+                if text := claims.join_refused(self.settings, candidate):
+                    return self._turn_away(session, text, now)
+                return self._join(session, report, now)
+            case m.Drain(hosts=hosts):
+                self._names.yield_rank(ref)
+                report = replace(report, hosts=hosts and ref.incarnation == self.own_agent)
+        effects = self.apply(m.FromNode(ref, report), now)
+        return effects + self._forget(session) if isinstance(report, m.Leave) else effects
+
+    def _join(self, session: Session, join: m.Join, now: float) -> list[HostEffect]:
+        ref, rank = session.ref, join.candidate.node_rank
+        effects: list[HostEffect] = []
+        if self.verdict is None:
+            claimed = self._names.claim_rank(
+                ref, rank, lambda holder: self._is_here(holder, now), is_first=session.is_first
+            )
+            if (holder := claimed.refused_by) is not None:
+                where = self._sessions[holder.incarnation].host
+                return self._turn_away(session, wording.rank_taken(rank, holder, where), now)
+            if claimed.taken_from is not None:
+                why = f"node {ref} has taken its rank {rank}"
+                effects += self._give_away(claimed.taken_from, why, now)
+        former = self._names.take_id(ref)
+        if former is not None and self.verdict is None:
+            why = f"another agent has joined as node {ref.node_id}"
+            effects += self._give_away(former, why, now)
+        return effects + self.apply(m.FromNode(ref, join), now)
+
+    def _is_here(self, ref: NodeRef, now: float) -> bool:
+        return self._liveness.is_here(ref.incarnation, now)
+
+    def _give_away(self, holder: NodeRef, why: str, now: float) -> list[HostEffect]:
+        """Another has its place. One that is here is superseded; one that is not was lost when it
+        was last heard: what its peers have reported since, they reported because of that."""
+        session = self._sessions.get(holder.incarnation)
+        if session is None or self._is_here(holder, now):
+            return []
+        last_heard_at = self._liveness.last_heard_at(holder.incarnation, now)
+        return self._lose(session, why, last_heard_at, now)
+
+    def _follow(self, effects: list[JobEffect], now: float) -> list[HostEffect]:
+        found = self._performed(effects, now)
+        if self._ended_at is None and self.verdict is not None:
+            self._ended_at = now
+            self._liveness.job_ended()
+        return found
+
+    def _performed(self, effects: list[JobEffect], now: float) -> list[HostEffect]:
+        found: list[HostEffect] = []
+        for effect in effects:
+            match effect:
+                case m.ToNode(ref, m.Ended(stamp, verdict)):
+                    found += self._send(ref, m.Ended(stamp, self._dated(ref, verdict, now)))
+                case m.ToNode(ref, message):
+                    found += self._send(ref, message)
+                    session = self._sessions.get(ref.incarnation)
+                    if isinstance(message, m.Expelled) and session is not None:
+                        found += [*self._forget(session), *self._hang_up(session)]
+                case RefuseNode(ref, differences):
+                    session = self._sessions.get(ref.incarnation)
+                    if session is not None and session.connection is not None:
+                        text = str(settings_conflict(differences))
+                        found.append(Refuse(session.connection, text))
+                case Record():
+                    found.append(effect)
+                case _:
+                    assert_never(effect)
+        return found
+
+    def _send(self, ref: NodeRef, message: m.ToAgent) -> list[HostEffect]:
+        """An agent without a connection gets what holds when it is back."""
+        session = self._sessions.get(ref.incarnation)
+        if session is None or session.connection is None:
+            return []
+        return [SendTo(session.connection, message)]
+
+    def _dated(self, ref: NodeRef, verdict: Verdict, now: float) -> Verdict:
+        """For an agent that came after the end: how long ago that was."""
+        session = self._sessions.get(ref.incarnation)
+        if session is None or not session.came_late or self._ended_at is None:
+            return verdict
+        return replace(verdict, ended_s_ago=now - self._ended_at)
+
+    def _turn_away(self, session: Session, text: str, now: float) -> list[HostEffect]:
+        effects: list[HostEffect] = []
+        if session.connection is not None:
+            effects.append(Refuse(session.connection, text))
+        return effects + self._lose(session, text, now, now)
+
+    def _hang_up(self, session: Session) -> list[HostEffect]:
+        """An agent that is still there attaches anew, and learns what it missed."""
+        connection, session.connection = session.connection, None
+        if connection is None:
+            return []
+        self._by_connection.pop(connection, None)
+        return [HangUp(connection)]
+
+    def _forget(self, session: Session, how: str = "") -> list[HostEffect]:
+        ref = session.ref
+        self._sessions.pop(ref.incarnation, None)
+        if session.connection is not None:
+            self._by_connection.pop(session.connection, None)
+        self._names.forget(ref)
+        self._liveness.forget(ref.incarnation)
+        ended = f", and the job has ended: {self.verdict.text}" if self.verdict else ""
+        gone = Gone(ref, how or f"node {ref} has left{ended}")
+        return [gone] if self._sessions else [gone, Empty()]
+
+    def _lose(
+        self, session: Session, why: str, last_heard_at: float, now: float
+    ) -> list[HostEffect]:
+        hung_up = self._hang_up(session)
+        forgotten = self._forget(session, f"node {session.ref} was lost: {why}")
+        lost = SessionLost(session.ref, why, last_heard_at, self._wall_time(last_heard_at))
+        return [*forgotten, *hung_up, *self.apply_own(lost, now)]
+
+    def _patient(self, patience: Patience) -> HostEffect:
+        text = f"{patience.why}: no node is given up for another {self.settings.lease_s:g} s"
+        return kinds.PATIENCE(text)
