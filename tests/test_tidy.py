@@ -121,10 +121,9 @@ WALL_CLOCK_READERS: dict[str, str] = {
     "observe/event.py": "dates events for whoever reads them",
     "observe/metrics.py": "dates numbers for whoever reads them",
     "agent/timers.py": "turns what torch's clients date into what is left",
-    "timer/file_timer.py": "torch's requests of timers are dated by it",
-    "timer/local_timer.py": "torch's requests of timers are dated by it",
+    "timer/clients.py": "torch's requests of timers are dated by it",
     "timer/scope.py": "torch's requests of timers are dated by it",
-    "timer/server.py": "torch's requests of timers are dated by it",
+    "timer/servers.py": "torch's requests of timers are dated by it",
 }
 FILE_WRITERS: dict[tuple[str, str], str] = {
     (

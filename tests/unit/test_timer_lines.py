@@ -115,3 +115,17 @@ def test_a_process_that_releases_nothing_costs_no_more_than_so_much() -> None:
     assert pending.next_end() == 1000.0 - (MAX_PER_PROCESS - 1)
     pending.acquire(timer(2, "a", -5000.0))
     assert pending.next_end() == -5000.0
+
+
+def test_all_that_has_ended_is_known_by_process_the_first_one_first() -> None:
+    pending = PendingTimers(most=None)
+    for number in range(MAX_PER_PROCESS + 1):
+        pending.acquire(timer(1, str(number), 1000.0 - number))
+    pending.acquire(timer(2, "a", 5000.0))
+    assert [t.scope for t in pending.expired(1000.0)] == [str(MAX_PER_PROCESS)]
+    ended = pending.all_expired(1000.0)
+    assert list(ended) == [1]
+    assert [t.ends_at for t in ended[1]] == sorted(t.ends_at for t in ended[1])
+    assert len(ended[1]) == MAX_PER_PROCESS + 1, "without a bound all are kept"
+    pending.forget(1, 2, 3)
+    assert pending.next_end() is None

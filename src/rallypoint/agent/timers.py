@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
-from rallypoint.agent.worker_shm import LinePipe
+from rallypoint.agent.worker_shm import WatchedPipe
 from rallypoint.errors import UsageError
 from rallypoint.files import open_named
 from rallypoint.process import sessions
@@ -114,7 +114,7 @@ class TimerPipe:
 
     def __init__(self, chosen: str, wake_up_path: str, on_line: Callable[[bytes], None]) -> None:
         """Raises UsageError when the pipe can't be made."""
-        self._pipe: LinePipe | None = None
+        self._pipe: WatchedPipe | None = None
         self._on_line = on_line
         self.path = chosen
         if not chosen or not _make_way(chosen):
@@ -126,7 +126,7 @@ class TimerPipe:
             self.path = wake_up_path
             return
         try:
-            self._pipe = LinePipe(chosen, self._feed)
+            self._pipe = WatchedPipe(chosen, self._feed)
         except OSError as error:
             raise _cant_make(chosen, os.strerror(error.errno or 0)) from error
 

@@ -21,11 +21,12 @@ from functools import partial
 
 from msgspec import Struct
 
-from rallypoint.files import make_pipe, safe_open
+from rallypoint.files import safe_open
 from rallypoint.observe.faults import Faults
+from rallypoint.process.line_pipe import LinePipe
 from rallypoint.wire import shm as layout
 from rallypoint.wire import shm_words as at
-from rallypoint.wire.shm import LineSplitter, ShmRequest, Slot
+from rallypoint.wire.shm import ShmRequest, Slot
 
 SHM_NAME, WAKE_UP_NAME = "board", "bell"
 
@@ -51,7 +52,7 @@ class WorkerShm:
 
     def __init__(self, folder: str, fd: int, workers: int) -> None:
         self._folder, self._fd, self._workers = folder, fd, workers
-        self._wake_up_pipe: LinePipe | None = None
+        self._wake_up_pipe: WatchedPipe | None = None
         self._number, self._kind = 0, ShmRequest.NONE
         self.pids: Sequence[int] = ()
         """Of the workers, by local rank, once they run."""
@@ -182,7 +183,7 @@ class WorkerShm:
         fresh = layout.fresh_shm(self._workers, os.getpid())
         if os.write(self._fd, fresh) != len(fresh):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
-        self._wake_up_pipe = LinePipe(self.wake_up_path, self._woken)
+        self._wake_up_pipe = WatchedPipe(self.wake_up_path, self._woken)
 
     def _woken(self, lines: list[bytes]) -> None:
         for line in lines:
@@ -240,38 +241,23 @@ def _ignore(_line: object) -> None:
     """Until somebody wants to have it."""
 
 
-READ_BYTES = 65536
-
-
-class LinePipe:
-    """Made at `path` with mode 0600; `on_lines` gets each batch of whole lines, from the loop.
+class WatchedPipe:
+    """A named pipe of lines, read in the agent's loop: `on_lines` gets each batch of whole lines.
 
     Raises OSError when it can't be made.
     """
 
     def __init__(self, path: str, on_lines: Callable[[list[bytes]], None]) -> None:
         self._loop = asyncio.get_running_loop()
-        self._path, self._on_lines = path, on_lines
-        self._splitter = LineSplitter()
-        self._fd = make_pipe(path)
-        self._loop.add_reader(self._fd, self._read)
+        self._pipe, self._on_lines = LinePipe(path), on_lines
+        self._loop.add_reader(self._pipe, self._read)
 
     def close(self) -> None:
         """Remove the pipe. Safe to call again."""
-        if self._fd < 0:
-            return
-        self._loop.remove_reader(self._fd)
-        os.close(self._fd)
-        self._fd = -1
-        try:
-            os.unlink(self._path)
-        except OSError:
-            pass  # A worker was faster.
+        if self._pipe.fileno() >= 0:
+            self._loop.remove_reader(self._pipe)
+            self._pipe.close()
 
     def _read(self) -> None:
-        try:
-            data = os.read(self._fd, READ_BYTES)
-        except BlockingIOError:
-            return
-        if lines := self._splitter.feed(data):
+        if lines := self._pipe.read_lines():
             self._on_lines(lines)

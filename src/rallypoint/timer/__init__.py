@@ -18,14 +18,20 @@ from rallypoint.lazy import exports
 
 TYPE_CHECKING = False  # That of `typing` would cost a worker several ms.
 if TYPE_CHECKING:
-    from rallypoint.timer.file_timer import FileTimerClient, FileTimerRequest, FileTimerServer
-    from rallypoint.timer.local_timer import (
+    from rallypoint.timer.clients import (
+        FileTimerClient,
+        FileTimerRequest,
         LocalTimerClient,
-        LocalTimerServer,
-        MultiprocessingRequestQueue,
+        TimerRequest,
     )
     from rallypoint.timer.scope import TimerClient, configure, expires
-    from rallypoint.timer.server import RequestQueue, TimerRequest, TimerServer
+    from rallypoint.timer.servers import (
+        FileTimerServer,
+        LocalTimerServer,
+        MultiprocessingRequestQueue,
+        RequestQueue,
+        TimerServer,
+    )
 
 __all__ = [
     "FileTimerClient",
@@ -45,9 +51,19 @@ __all__ = [
 __getattr__, __dir__ = exports(
     globals(),
     {
-        ".file_timer": ("FileTimerClient", "FileTimerRequest", "FileTimerServer"),
-        ".local_timer": ("LocalTimerClient", "LocalTimerServer", "MultiprocessingRequestQueue"),
+        ".clients": (
+            "FileTimerClient",
+            "FileTimerRequest",
+            "LocalTimerClient",
+            "TimerRequest",
+        ),
         ".scope": ("TimerClient", "configure", "expires"),
-        ".server": ("RequestQueue", "TimerRequest", "TimerServer"),
+        ".servers": (
+            "FileTimerServer",
+            "LocalTimerServer",
+            "MultiprocessingRequestQueue",
+            "RequestQueue",
+            "TimerServer",
+        ),
     },
 )

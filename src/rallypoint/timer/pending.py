@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 MAX_PER_PROCESS = 1024
 """A process that sets more timers than it releases must not grow its watcher without bound."""
@@ -10,38 +11,44 @@ MAX_PER_PROCESS = 1024
 
 @dataclass(frozen=True, slots=True)
 class Timer:
-    """One countdown of one process: what it guards, when it ends, and how long it was then."""
+    """One countdown of one process: what it guards, when it ends, and how long it was then.
 
-    pid: int
+    A process is named by its pid; clients of torch's may have another name for a worker.
+    """
+
+    pid: Any
     scope: str
     ends_at: float
-    length_s: float
-    signal: int
+    length_s: float = 0.0
+    signal: int = 0
 
 
 class PendingTimers:
-    """Timers by process and scope. A scope that is set again begins anew."""
+    """Timers by process and scope. A scope that is set again begins anew. `most`: so many of one
+    process are kept, or all."""
 
-    def __init__(self) -> None:
-        self._timers: dict[int, dict[str, Timer]] = {}
+    def __init__(self, most: int | None = MAX_PER_PROCESS) -> None:
+        self._most = most
+        self._timers: dict[Any, dict[str, Timer]] = {}
 
     def acquire(self, timer: Timer) -> None:
         """Start this one."""
         scopes = self._timers.setdefault(timer.pid, {})
-        if timer.scope in scopes or len(scopes) < MAX_PER_PROCESS:
+        if self._most is None or timer.scope in scopes or len(scopes) < self._most:
             scopes[timer.scope] = timer
 
-    def release(self, pid: int, scope: str) -> None:
+    def release(self, worker: Any, scope: str) -> None:
         """The guarded block is over. Nothing happens when there is no such timer."""
-        scopes = self._timers.get(pid)
+        scopes = self._timers.get(worker)
         if scopes is not None:
             scopes.pop(scope, None)
             if not scopes:
-                del self._timers[pid]
+                del self._timers[worker]
 
-    def forget(self, pid: int) -> None:
-        """This process has ended, or was told to."""
-        self._timers.pop(pid, None)
+    def forget(self, *workers: Any) -> None:
+        """These processes have ended, or were told to."""
+        for worker in workers:
+            self._timers.pop(worker, None)
 
     def next_end(self) -> float | None:
         """When the next one ends."""
@@ -50,9 +57,13 @@ class PendingTimers:
 
     def expired(self, now: float) -> list[Timer]:
         """Of each process the one that ended first, if any has. They stay until `forget`."""
-        found = []
-        for scopes in self._timers.values():
-            first = min(scopes.values(), key=lambda timer: timer.ends_at)
-            if first.ends_at <= now:
-                found.append(first)
+        return [timers[0] for timers in self.all_expired(now).values()]
+
+    def all_expired(self, now: float) -> dict[Any, list[Timer]]:
+        """By process all that have ended, the first one first. They stay until `forget`."""
+        found = {}
+        for worker, scopes in self._timers.items():
+            ended = [timer for timer in scopes.values() if timer.ends_at <= now]
+            if ended:
+                found[worker] = sorted(ended, key=lambda timer: timer.ends_at)
         return found

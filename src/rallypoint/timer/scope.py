@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from rallypoint.worker.shm import shm
 
 if TYPE_CHECKING:
-    from rallypoint.timer.file_timer import AgentTimerClient
+    from rallypoint.timer.clients import AgentTimerClient
 
 
 class TimerClient(ABC):
@@ -96,7 +96,7 @@ def _own_client() -> AgentTimerClient:
         )
     if _native is None:
         # A program that sets no timer does not pay for it.
-        from rallypoint.timer.file_timer import AgentTimerClient
+        from rallypoint.timer.clients import AgentTimerClient
 
         _native = AgentTimerClient(found.wake_up_path)
     found.offer_stacks()
