@@ -246,14 +246,14 @@ class BeatsAreState(Broken):
         self.set_state(found[0] if found else b"", found and found[1])
 
 
-class NumbersLettersFromZero(Broken):
-    def post_letter(self, letter: bytes) -> int:
-        return super().post_letter(letter) - 1
+class NumbersJoinRequestsFromZero(Broken):
+    def post_join_request(self, request: bytes) -> int:
+        return super().post_join_request(request) - 1
 
 
-class LosesLetters(Broken):
-    def letters_after(self, number: int) -> list[bytes | None]:
-        return super().letters_after(number)[:3]
+class LosesJoinRequests(Broken):
+    def join_requests_after(self, number: int) -> list[bytes | None]:
+        return super().join_requests_after(number)[:3]
 
 
 class StoresAndForgets(Broken):
@@ -264,7 +264,7 @@ class StoresAndForgets(Broken):
 
 
 class DeletesNothing(Broken):
-    def delete_letters(self, numbers: Sequence[int]) -> None:
+    def delete_join_requests(self, numbers: Sequence[int]) -> None:
         return None
 
     def delete_beat(self, node: str) -> None:
@@ -272,9 +272,9 @@ class DeletesNothing(Broken):
 
 
 class UsesNumbersAgain(Broken):
-    def post_letter(self, letter: bytes) -> int:
-        letters = self.letters_after(0)
-        return letters.index(None) + 1 if None in letters else super().post_letter(letter)
+    def post_join_request(self, request: bytes) -> int:
+        requests = self.join_requests_after(0)
+        return requests.index(None) + 1 if None in requests else super().post_join_request(request)
 
 
 DEFECTS: tuple[tuple[type[Broken], str], ...] = (
@@ -295,14 +295,14 @@ DEFECTS: tuple[tuple[type[Broken], str], ...] = (
     (GivesUpWaiting, "rule: wait_for_change is False only after its timeout"),
     (SortsBeats, "rule: get_beats returns the newest beats in the order of the nodes"),
     (BeatsAreState, "rule: a beat does not change the state"),
-    (NumbersLettersFromZero, "rule: letters are numbered 1, 2, 3 and so on"),
-    (LosesLetters, "rule: letters_after gives the later letters"),
-    (LosesLetters, "rule: no letter is lost"),
+    (NumbersJoinRequestsFromZero, "rule: join requests are numbered 1, 2, 3 and so on"),
+    (LosesJoinRequests, "rule: join_requests_after gives the later ones"),
+    (LosesJoinRequests, "rule: no join request is lost"),
     (StoresAndForgets, "rule: without a token a state is stored if there is none"),
     (StoresAndForgets, "rule: a set with the current token stores the state"),
-    (DeletesNothing, "rule: a letter that was deleted is None"),
+    (DeletesNothing, "rule: a join request that was deleted is None"),
     (DeletesNothing, "rule: a beat that was deleted is -1"),
-    (UsesNumbersAgain, "rule: the number of a letter that was deleted is not used again"),
+    (UsesNumbersAgain, "rule: the number of a join request that was deleted is not used again"),
 )
 
 

@@ -115,7 +115,7 @@ class Flaky(Bare):
 
 
 class FlakyWithAll(Flaky):
-    """Also with letters, beats and waiting."""
+    """Also with join requests, beats and waiting."""
 
     def wait_for_change(self, token: Token | None, timeout: float) -> bool:
         self.fail()
@@ -130,15 +130,15 @@ class FlakyWithAll(Flaky):
         self.fail()
         return self.memory.get_beats(nodes)
 
-    def post_letter(self, letter: bytes) -> int:
+    def post_join_request(self, request: bytes) -> int:
         self.fail()
-        number = self.memory.post_letter(letter)
+        number = self.memory.post_join_request(request)
         self.fail()
         return number
 
-    def letters_after(self, number: int) -> list[bytes | None]:
+    def join_requests_after(self, number: int) -> list[bytes | None]:
         self.fail()
-        return self.memory.letters_after(number)
+        return self.memory.join_requests_after(number)
 
 
 async def start_in_spite(node: Node) -> None:

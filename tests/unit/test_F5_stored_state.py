@@ -119,49 +119,51 @@ def test_F5_deep_long_and_ill_spelled_bodies_are_an_error(body: bytes) -> None:
     assert "damaged" in str(decoded(with_digest(body)))
 
 
-# Letters
+# Join requests
 
 CANDIDATE = Candidate(1, "default", "a", 29500)
 
 
-def letter(node_id: str, seq: int = 1, settings: SharedSettings = SETTINGS) -> bytes:
+def request(node_id: str, seq: int = 1, settings: SharedSettings = SETTINGS) -> bytes:
     event = NodeJoined(NodeRef(node_id, f"{node_id}.1"), seq, CANDIDATE, settings)
-    return shared_round.encode_letter(event)
+    return shared_round.encode_join_request(event)
 
 
-def taken(*letters: bytes | None, skip_gap: bool = False) -> tuple[list[str], int]:
-    """Who is a member after these letters, and the number of the last one that was taken in."""
+def taken(*requests: bytes | None, skip_gap: bool = False) -> tuple[list[str], int]:
+    """The members after these join requests, and the number of the last one that was taken in."""
     shared = shared_round.new_state(SETTINGS, "life", "w")
-    shared_round.take_letters(shared, letters, "w", skip_gap=skip_gap)
-    return list(shared.round.members), shared.letters
+    shared_round.take_join_requests(shared, requests, "w", skip_gap=skip_gap)
+    return list(shared.round.members), shared.taken
 
 
-def test_F5_letters_are_joins_in_their_order() -> None:
-    assert taken(letter("b"), letter("a")) == (["b", "a"], 2)
-    assert taken(letter("b"), letter("b"), letter("b", 2)) == (["b"], 3)
+def test_F5_join_requests_are_joins_in_their_order() -> None:
+    assert taken(request("b"), request("a")) == (["b", "a"], 2)
+    assert taken(request("b"), request("b"), request("b", 2)) == (["b"], 3)
 
 
-def test_F5_a_letter_that_is_not_there_yet_holds_the_later_ones_until_it_is_given_up() -> None:
-    assert taken(letter("b"), None, letter("a")) == (["b"], 1)
-    assert taken(letter("b"), None, letter("a"), skip_gap=True) == (["b", "a"], 3)
+def test_F5_a_join_request_that_is_not_there_yet_holds_the_later_ones_until_it_is_given_up() -> (
+    None
+):
+    assert taken(request("b"), None, request("a")) == (["b"], 1)
+    assert taken(request("b"), None, request("a"), skip_gap=True) == (["b", "a"], 3)
 
 
-def test_F5_R7_a_letter_of_other_settings_or_of_nobody_is_passed_over() -> None:
-    foreign = letter("x", settings=replace(SETTINGS, max_nodes=9))
-    assert taken(foreign, b"", b"junk", b"\x91" * 9999, letter("a")) == (["a"], 5)
+def test_F5_R7_a_join_request_of_other_settings_or_of_nobody_is_passed_over() -> None:
+    foreign = request("x", settings=replace(SETTINGS, max_nodes=9))
+    assert taken(foreign, b"", b"junk", b"\x91" * 9999, request("a")) == (["a"], 5)
 
 
 @given(st.binary(max_size=100))
-def test_F5_a_damaged_letter_stops_nobody(data: bytes) -> None:
-    members, number = taken(data, letter("a"))
+def test_F5_a_damaged_join_request_stops_nobody(data: bytes) -> None:
+    members, number = taken(data, request("a"))
     assert "a" in members
     assert number == 2
 
 
 @given(at=st.integers(0, 200), byte=st.integers(0, 255))
-def test_F5_a_letter_with_a_wrong_byte_stops_nobody(at: int, byte: int) -> None:
-    damaged = bytearray(letter("b"))
+def test_F5_a_join_request_with_a_wrong_byte_stops_nobody(at: int, byte: int) -> None:
+    damaged = bytearray(request("b"))
     damaged[at % len(damaged)] = byte
-    members, number = taken(bytes(damaged), letter("zz"))
+    members, number = taken(bytes(damaged), request("zz"))
     assert "zz" in members
     assert number == 2

@@ -63,22 +63,22 @@ class SharedState(Struct, array_like=True):
     """Node id -> its counter, where the store has no better place for them."""
     bootstrap: tuple[str, int] = ("", 0)
     """Address and port of the round's own store, on the node of rank 0."""
-    letters: int = 0
-    """The number of the last letter that was taken in."""
+    taken: int = 0
+    """The number of the last join request that was taken in."""
     why: str = ""
     """Why the job is closed: one sentence."""
     ended: EndReason | None = None
     """Why the last round ended."""
 
 
-def new_state(settings: SharedSettings, job: str, writer: str, own_letter: int = 0) -> SharedState:
+def new_state(settings: SharedSettings, job: str, writer: str, own_request: int = 0) -> SharedState:
     """A job that nobody has joined yet.
 
-    `own_letter`: the number of the letter of whoever makes it. Letters before that may be those of
-    nodes that died with an earlier life of the job: they are void, and who lives writes another.
+    `own_request`: the number of the join request of the node that makes it. Earlier ones may be of
+    nodes that died with an earlier life of the job: they are void, and live nodes write another.
     """
-    letters = max(own_letter - 1, 0)
-    return SharedState(job, 0, writer, RoundState(settings), {}, letters=letters)
+    taken = max(own_request - 1, 0)
+    return SharedState(job, 0, writer, RoundState(settings), {}, taken=taken)
 
 
 def apply(shared: SharedState, event: Event, writer: str) -> list[Effect]:
@@ -105,7 +105,7 @@ def apply(shared: SharedState, event: Event, writer: str) -> list[Effect]:
     return effects
 
 
-class Letter(Struct, frozen=True, array_like=True):
+class JoinRequest(Struct, frozen=True, array_like=True):
     """A node's wish to join, for whoever writes the state next."""
 
     ref: NodeRef
@@ -120,40 +120,40 @@ def fingerprint(settings: SharedSettings) -> bytes:
     return hashlib.blake2s(_encoder.encode(settings), digest_size=8).digest()
 
 
-def encode_letter(event: NodeJoined) -> bytes:
+def encode_join_request(event: NodeJoined) -> bytes:
     """A join, to be left for others. Its beat is to be found before it is."""
-    letter = Letter(event.ref, event.seq, event.candidate, fingerprint(event.settings))
-    return _encoder.encode(letter)
+    request = JoinRequest(event.ref, event.seq, event.candidate, fingerprint(event.settings))
+    return _encoder.encode(request)
 
 
-def take_letters(
-    shared: SharedState, letters: Sequence[bytes | None], writer: str, *, skip_gap: bool
+def take_join_requests(
+    shared: SharedState, requests: Sequence[bytes | None], writer: str, *, skip_gap: bool
 ) -> int:
-    """Take in the letters after the last one that was; how many that were.
+    """Take in the join requests after the last one that was; how many that were.
 
-    A letter that is not there yet ends it, unless it is given up (`skip_gap`): its writer will
-    find that it is no member, and write another. One that can't be read is nobody's.
+    One that is not there yet ends it, unless it is given up (`skip_gap`): its writer will find that
+    it is no member, and write another. One that can't be read is nobody's.
     """
     taken = 0
     settings, own = shared.round.settings, fingerprint(shared.round.settings)
-    for data in letters:
+    for data in requests:
         if data is None:
             if not skip_gap:
                 break
-        elif (letter := _decode_letter(data)) is not None and letter.settings == own:
-            apply(shared, NodeJoined(letter.ref, letter.seq, letter.candidate, settings), writer)
+        elif (request := _decode_request(data)) is not None and request.settings == own:
+            apply(shared, NodeJoined(request.ref, request.seq, request.candidate, settings), writer)
         taken += 1
-    shared.letters += taken
+    shared.taken += taken
     return taken
 
 
-def _decode_letter(data: bytes) -> Letter | None:
+def _decode_request(data: bytes) -> JoinRequest | None:
     try:
-        letter = _letter_decoder.decode(data)
-        limits.check(letter)
+        request = _request_decoder.decode(data)
+        limits.check(request)
     except (msgspec.MsgspecError, MessageError, UnicodeDecodeError, RecursionError):
         return None
-    return letter
+    return request
 
 
 def join_refused(shared: SharedState, ref: NodeRef, settings: SharedSettings) -> Exception | None:
@@ -259,4 +259,4 @@ def _forget_departed(shared: SharedState) -> None:
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(SharedState)
-_letter_decoder = msgspec.msgpack.Decoder(Letter)
+_request_decoder = msgspec.msgpack.Decoder(JoinRequest)

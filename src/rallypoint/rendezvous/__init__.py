@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rallypoint.rendezvous.backend import (
         BeatingBackend,
         ForgettingBackend,
-        LetterBackend,
+        JoinRequestBackend,
         MemoryRendezvousBackend,
         RendezvousBackend,
         WakingBackend,
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BeatingBackend",
     "ForgettingBackend",
-    "LetterBackend",
+    "JoinRequestBackend",
     "RendezvousBackend",
     "WakingBackend",
     "C10dRendezvousBackend",
@@ -110,7 +110,7 @@ __getattr__, __dir__ = exports(
         ".backend": (
             "BeatingBackend",
             "ForgettingBackend",
-            "LetterBackend",
+            "JoinRequestBackend",
             "MemoryRendezvousBackend",
             "RendezvousBackend",
             "WakingBackend",

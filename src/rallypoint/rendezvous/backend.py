@@ -71,26 +71,26 @@ class BeatingBackend(Protocol):
 
 
 @runtime_checkable
-class LetterBackend(Protocol):
-    """A backend in which nodes can leave letters for whoever writes the state next.
+class JoinRequestBackend(Protocol):
+    """A backend in which nodes can leave join requests for the node that writes the state next.
 
-    A thousand nodes that join at once would keep each other from swapping. With letters, whoever
-    wins takes in everybody who has written by then.
+    A thousand nodes that join at once would keep each other from swapping. With join requests, the
+    one that wins takes in all nodes that have written by then.
     """
 
-    def post_letter(self, letter: bytes) -> int:
-        """Leave a letter; returns its number: 1, 2, 3 and so on for this run id."""
+    def post_join_request(self, request: bytes) -> int:
+        """Leave a join request; returns its number: 1, 2, 3 and so on for this run id."""
 
-    def letters_after(self, number: int) -> list[bytes | None]:
-        """The letters with higher numbers, in order; None for one whose writer is not done yet."""
+    def join_requests_after(self, number: int) -> list[bytes | None]:
+        """Those with higher numbers, in order; None for one whose writer is not done yet."""
 
 
 @runtime_checkable
 class ForgettingBackend(Protocol):
     """A backend that can delete what nobody will read again. Without, it grows with each join."""
 
-    def delete_letters(self, numbers: Sequence[int]) -> None:
-        """The letters of these numbers, which are not used again; from then on they are None."""
+    def delete_join_requests(self, numbers: Sequence[int]) -> None:
+        """Those of these numbers, which are not used again; from then on they are None."""
 
     def delete_beat(self, node: str) -> None:
         """The counter of a node that has left; from then on it is -1."""
@@ -104,7 +104,7 @@ class MemoryRendezvousBackend(RendezvousBackend):
         self._state: bytes | None = None
         self._version = 0
         self._beats: dict[str, int] = {}
-        self._letters: list[bytes | None] = []
+        self._requests: list[bytes | None] = []
 
     @property
     def name(self) -> str:
@@ -143,22 +143,22 @@ class MemoryRendezvousBackend(RendezvousBackend):
         with self._changed:
             return [self._beats.get(node, -1) for node in nodes]
 
-    def post_letter(self, letter: bytes) -> int:
-        """One more letter."""
+    def post_join_request(self, request: bytes) -> int:
+        """One more join request."""
         with self._changed:
-            self._letters.append(letter)
-            return len(self._letters)
+            self._requests.append(request)
+            return len(self._requests)
 
-    def letters_after(self, number: int) -> list[bytes | None]:
+    def join_requests_after(self, number: int) -> list[bytes | None]:
         """Those that were posted later."""
         with self._changed:
-            return list(self._letters[number:])
+            return list(self._requests[number:])
 
-    def delete_letters(self, numbers: Sequence[int]) -> None:
+    def delete_join_requests(self, numbers: Sequence[int]) -> None:
         """Their places stay."""
         with self._changed:
             for number in numbers:
-                self._letters[number - 1] = None
+                self._requests[number - 1] = None
 
     def delete_beat(self, node: str) -> None:
         """The counter of a node."""

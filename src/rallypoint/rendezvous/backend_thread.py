@@ -19,7 +19,7 @@ from rallypoint.errors import (
 from rallypoint.rendezvous.backend import (
     BeatingBackend,
     ForgettingBackend,
-    LetterBackend,
+    JoinRequestBackend,
     RendezvousBackend,
     Token,
     WakingBackend,
@@ -86,29 +86,29 @@ class BackendThread:
         return await self._run(self._operations, self._backend.get_beats, nodes)
 
     @property
-    def takes_letters(self) -> bool:
-        """Nodes can leave letters for whoever writes next."""
-        return isinstance(self._backend, LetterBackend)
+    def takes_join_requests(self) -> bool:
+        """Nodes can leave join requests for whoever writes next."""
+        return isinstance(self._backend, JoinRequestBackend)
 
-    async def post_letter(self, letter: bytes) -> int:
-        """As the backend's; only if it takes letters."""
-        assert isinstance(self._backend, LetterBackend)
-        return await self._run(self._operations, self._backend.post_letter, letter)
+    async def post_join_request(self, request: bytes) -> int:
+        """As the backend's; only if it takes join requests."""
+        assert isinstance(self._backend, JoinRequestBackend)
+        return await self._run(self._operations, self._backend.post_join_request, request)
 
-    async def letters_after(self, number: int) -> list[bytes | None]:
-        """As the backend's; only if it takes letters."""
-        assert isinstance(self._backend, LetterBackend)
-        return await self._run(self._operations, self._backend.letters_after, number)
+    async def join_requests_after(self, number: int) -> list[bytes | None]:
+        """As the backend's; only if it takes join requests."""
+        assert isinstance(self._backend, JoinRequestBackend)
+        return await self._run(self._operations, self._backend.join_requests_after, number)
 
     @property
-    def deletes_letters(self) -> bool:
-        """The backend can delete letters, and counters."""
+    def deletes_join_requests(self) -> bool:
+        """The backend can delete join requests, and counters."""
         return isinstance(self._backend, ForgettingBackend)
 
-    async def delete_letters(self, numbers: Sequence[int]) -> None:
+    async def delete_join_requests(self, numbers: Sequence[int]) -> None:
         """As the backend's; only if it deletes them."""
         assert isinstance(self._backend, ForgettingBackend)
-        await self._run(self._operations, self._backend.delete_letters, numbers)
+        await self._run(self._operations, self._backend.delete_join_requests, numbers)
 
     async def delete_beat(self, node: str) -> None:
         """As the backend's, if it can."""

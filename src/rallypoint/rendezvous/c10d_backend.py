@@ -43,7 +43,7 @@ from rallypoint.store.tcp_store import TCPStore
 T = TypeVar("T")
 
 READ_TIMEOUT_S = 60
-MAX_LETTERS = 1024
+MAX_JOIN_REQUESTS = 1024
 KEPT_STATES = 4
 """So many older states are kept, for those who have read the name but not the state."""
 KEPT_ANNOUNCEMENTS = 32
@@ -130,35 +130,35 @@ class C10dRendezvousBackend(RendezvousBackend):
 
         return self._ask(read)
 
-    def post_letter(self, letter: bytes) -> int:
+    def post_join_request(self, request: bytes) -> int:
         """A counter, and a key for each number."""
 
         def post() -> int:
-            number = int(self._store.add(self._letter_key(), 1))
-            self._store.set(self._letter_key(number), letter)
+            number = int(self._store.add(self._request_key(), 1))
+            self._store.set(self._request_key(number), request)
             return number
 
         return self._ask(post)
 
-    def letters_after(self, number: int) -> list[bytes | None]:
-        """At most MAX_LETTERS of them."""
+    def join_requests_after(self, number: int) -> list[bytes | None]:
+        """At most MAX_JOIN_REQUESTS of them."""
 
         def read() -> list[bytes | None]:
-            last = int(self._store.add(self._letter_key(), 0))
-            last = min(last, number + MAX_LETTERS)
-            keys = [self._letter_key(n) for n in range(number + 1, last + 1)]
+            last = int(self._store.add(self._request_key(), 0))
+            last = min(last, number + MAX_JOIN_REQUESTS)
+            keys = [self._request_key(n) for n in range(number + 1, last + 1)]
             if keys and self._store.check(keys):
-                return [bytes(letter) for letter in self._store.multi_get(keys)]
+                return [bytes(request) for request in self._store.multi_get(keys)]
             return [self._peek(key) for key in keys]
 
         return self._ask(read)
 
-    def delete_letters(self, numbers: Sequence[int]) -> None:
+    def delete_join_requests(self, numbers: Sequence[int]) -> None:
         """One request for each."""
 
         def delete() -> None:
             for number in numbers:
-                self._store.delete_key(self._letter_key(number))
+                self._store.delete_key(self._request_key(number))
 
         self._ask(delete)
 
@@ -222,8 +222,9 @@ class C10dRendezvousBackend(RendezvousBackend):
     def _beat_key(self, node: str) -> str:
         return f"{self._base}.beat.{node}"
 
-    def _letter_key(self, number: int | None = None) -> str:
-        return f"{self._base}.letters" if number is None else f"{self._base}.letter.{number}"
+    def _request_key(self, number: int | None = None) -> str:
+        key = f"{self._base}.join_request"
+        return f"{key}s" if number is None else f"{key}.{number}"
 
     def _ask(self, call: Callable[[], T]) -> T:
         try:

@@ -184,7 +184,7 @@ class SharedDriver:
     async def _tidy(self) -> None:
         """Delete what nobody will read again. This node has left; what fails here stays there."""
         with suppress(RendezvousError):
-            await self._value.delete_read_letters()
+            await self._value.delete_read_requests()
             if self._backend.keeps_beats:
                 await self._backend.delete_beat(self._ref.node_id)
 
@@ -229,9 +229,9 @@ class SharedDriver:
         self._raise_if_refused()
         if self._seq > 1:  # what was concluded from the counter of its earlier part is void
             await self._raise_beat()
-        if self._backend.takes_letters:
-            letter = shared_round.encode_letter(event)
-            await self._value.join_by_letter(letter, self._settings.lease_s, self.wait_for_change)
+        if self._backend.takes_join_requests:
+            request = shared_round.encode_join_request(event)
+            await self._value.join_by_request(request, self._settings.lease_s, self.wait_for_change)
         else:
             await self._value.update(lambda shared, writer: self._apply_join(shared, event, writer))
         self._raise_if_refused()
@@ -313,7 +313,7 @@ class SharedDriver:
             await self._watch_others()
             if isinstance(self._outlook, InWorld) and self._outlook == self._counted_in:
                 # The round has run for an interval: nobody waits for this.
-                await self._value.delete_read_letters()
+                await self._value.delete_read_requests()
             self._counted_in = self._outlook
         for duty in self._member.duties(loop.time()):
             await self._do(duty)

@@ -26,13 +26,13 @@ from rallypoint.store.backoff import uniform
 FIRST_BACKOFF_S = 0.005
 LONGEST_BACKOFF_S = 1.0
 TURN_S = 0.1
-"""Whoever's turn it is to take letters in is given so long."""
+"""The node whose turn it is to take join requests in is given so long."""
 GAP_S = 1.0
-"""A letter that is announced but not written for so long is given up."""
+"""A join request that is announced but not written for so long is given up."""
 DELETED_AT_ONCE = 64
-"""So many letters in one call: the heartbeat waits for it."""
+"""So many join requests in one call: the heartbeat waits for it."""
 VOID_MAX = 1024
-"""Of the letters before a new state, so many are looked for to be deleted."""
+"""Of the join requests before a new state, so many are looked for to be deleted."""
 
 Change = Callable[[SharedState, str], list[Effect] | None]
 """Changes the state under a writer's name; None: nothing to be done."""
@@ -54,13 +54,13 @@ class SharedValue:
         self.token: Token | None = None
         self._writing = asyncio.Lock()
         self._gap: tuple[int, float] | None = None
-        self._read_letters: deque[int] = deque()
-        """The numbers of letters that nobody will read again."""
+        self._read_requests: deque[int] = deque()
+        """The numbers of join requests that nobody will read again."""
 
     @property
-    def letters_taken(self) -> int:
-        """The number of the last letter that somebody has taken in."""
-        return self.state.letters if self.state is not None else 0
+    def requests_taken(self) -> int:
+        """The number of the last join request that somebody has taken in."""
+        return self.state.taken if self.state is not None else 0
 
     async def load(self) -> None:
         """Read it. Raises RendezvousConnectionError and RendezvousStateError."""
@@ -71,92 +71,95 @@ class SharedValue:
             self._forget()
 
     async def update(
-        self, change: Change, still: Condition | None = None, own_letter: int = 0
+        self, change: Change, still: Condition | None = None, own_request: int = 0
     ) -> list[Effect]:
         """Apply a change to the state that is current when it is stored. Tries until it is.
 
         Nothing is done any more once `still` is not true, which is asked before every try.
-        `own_letter`: the number of the letter that this node waits for, if it does.
+        `own_request`: the number of the join request that this node waits for, if it does.
         Raises RendezvousConnectionError and RendezvousStateError; the outcome is then unknown.
         """
         backoff_s = FIRST_BACKOFF_S
         async with self._writing:
             while still is None or await still():
-                first, letters = await self._new_letters(own_letter)
-                shared, writer, token = self._fresh(own_letter), secrets.token_hex(6), self.token
+                first, requests = await self._new_requests(own_request)
+                shared, writer, token = self._fresh(own_request), secrets.token_hex(6), self.token
                 # Another state may have been read meanwhile, in which some of them are taken in.
-                letters = letters[shared.letters - first :] if shared.letters >= first else []
-                before = shared.letters if self.state is not None else 0
-                taken = shared_round.take_letters(
-                    shared, letters, writer, skip_gap=self._gap_is_old(letters, shared)
+                requests = requests[shared.taken - first :] if shared.taken >= first else []
+                before = shared.taken if self.state is not None else 0
+                taken = shared_round.take_join_requests(
+                    shared, requests, writer, skip_gap=self._gap_is_old(requests, shared)
                 )
                 effects = change(shared, writer)
                 if effects is None and not taken:
                     return []
                 if await self._store(shared, writer, token):
-                    self._note_read(before, shared.letters)
+                    self._note_read(before, shared.taken)
                     return effects or []
                 await asyncio.sleep(uniform(0, backoff_s))
                 backoff_s = min(backoff_s * 2, LONGEST_BACKOFF_S)
                 await self.load()
         return []
 
-    async def join_by_letter(
-        self, letter: bytes, lease_s: float, wait_for_change: Callable[[float], Awaitable[None]]
+    async def join_by_request(
+        self, request: bytes, lease_s: float, wait_for_change: Callable[[float], Awaitable[None]]
     ) -> None:
-        """Leave a letter, and return when it has been taken in, or is void.
+        """Leave a join request, and return when it has been taken in, or is void.
 
-        Whoever wrote the first letter that is not taken in takes in all that are there. The others
-        wait for that, and after a while help themselves. Raises as `load` does.
+        The node that wrote the first one that is not taken in takes in all that are there. The
+        others wait for that, and after a while help themselves. Raises as `load` does.
         """
-        number = await self._backend.post_letter(letter)
+        number = await self._backend.post_join_request(request)
         await self.load()
         loop = asyncio.get_running_loop()
         lost_at = loop.time() + lease_s  # with the store, say: then another one is to be written
-        while self.letters_taken < number and loop.time() < lost_at:
-            if self.letters_taken + 1 < number:
+        while self.requests_taken < number and loop.time() < lost_at:
+            if self.requests_taken + 1 < number:
                 await wait_for_change(uniform(0.5, 1) * TURN_S)
-                if self.letters_taken >= number:
+                if self.requests_taken >= number:
                     return
-            await self.update(lambda _shared, _writer: None, own_letter=number)
-            if self.letters_taken < number:  # an earlier letter is still being written
+            await self.update(lambda _shared, _writer: None, own_request=number)
+            if self.requests_taken < number:  # an earlier join request is still being written
                 await asyncio.sleep(uniform(0.5, 1) * TURN_S)
                 await self.load()
 
-    async def delete_read_letters(self) -> None:
+    async def delete_read_requests(self) -> None:
         """Some of those that this node has taken in, if the backend can. Raises as `load` does."""
-        numbers = list(islice(self._read_letters, DELETED_AT_ONCE))
+        numbers = list(islice(self._read_requests, DELETED_AT_ONCE))
         if numbers:
-            await self._backend.delete_letters(numbers)
+            await self._backend.delete_join_requests(numbers)
             for _ in numbers:
-                self._read_letters.popleft()
+                self._read_requests.popleft()
 
-    async def _new_letters(self, own_letter: int) -> tuple[int, list[bytes | None]]:
-        if not self._backend.takes_letters:
+    async def _new_requests(self, own_request: int) -> tuple[int, list[bytes | None]]:
+        if not self._backend.takes_join_requests:
             return 0, []
-        if self.state is None and not own_letter:
+        if self.state is None and not own_request:
             return 0, []
-        taken = self.state.letters if self.state is not None else own_letter - 1
-        return taken, await self._backend.letters_after(taken)
+        taken = self.state.taken if self.state is not None else own_request - 1
+        return taken, await self._backend.join_requests_after(taken)
 
-    def _gap_is_old(self, letters: list[bytes | None], shared: SharedState) -> bool:
-        """A letter that is announced but not there: its writer is slow, or was killed."""
-        if None not in letters:
+    def _gap_is_old(self, requests: list[bytes | None], shared: SharedState) -> bool:
+        """A join request that is announced but not there: its writer is slow, or was killed."""
+        if None not in requests:
             self._gap = None
             return False
-        number, now = shared.letters + letters.index(None) + 1, asyncio.get_running_loop().time()
+        number, now = (
+            shared.taken + requests.index(None) + 1,
+            asyncio.get_running_loop().time(),
+        )
         if self._gap is None or self._gap[0] != number:
             self._gap = (number, now)
         return now - self._gap[1] > GAP_S
 
     def _note_read(self, before: int, last: int) -> None:
-        if self._backend.deletes_letters:
-            self._read_letters.extend(range(max(before, last - VOID_MAX) + 1, last + 1))
+        if self._backend.deletes_join_requests:
+            self._read_requests.extend(range(max(before, last - VOID_MAX) + 1, last + 1))
 
-    def _fresh(self, own_letter: int) -> SharedState:
+    def _fresh(self, own_request: int) -> SharedState:
         if self.state is not None:
             return shared_round.decode(shared_round.encode(self.state))
-        return shared_round.new_state(self._settings, secrets.token_hex(6), "", own_letter)
+        return shared_round.new_state(self._settings, secrets.token_hex(6), "", own_request)
 
     async def _store(self, shared: SharedState, writer: str, token: Token | None) -> bool:
         value = shared_round.encode(shared)

@@ -5,8 +5,8 @@
             return MyBackend(self.store, run_id="job")
 
 Every message of a failed test begins with the rule that is broken. A rule about what a backend
-may leave out (waiting, beats, letters, deleting) is checked if the backend has it. A backend whose
-`set_state` says nothing is believed what it then reads, as the rendezvous does.
+may leave out (waiting, beats, join requests, deleting) is checked if the backend has it. A backend
+whose `set_state` says nothing is believed what it then reads, as the rendezvous does.
 """
 
 from __future__ import annotations

@@ -134,14 +134,14 @@ class BoundedBackend:
     def get_beats(self, nodes: Any) -> Any:
         return self._call("get_beats", nodes)
 
-    def post_letter(self, letter: bytes) -> Any:
-        return self._call("post_letter", letter)
+    def post_join_request(self, request: bytes) -> Any:
+        return self._call("post_join_request", request)
 
-    def letters_after(self, number: int) -> Any:
-        return self._call("letters_after", number)
+    def join_requests_after(self, number: int) -> Any:
+        return self._call("join_requests_after", number)
 
-    def delete_letters(self, numbers: Any) -> None:
-        self._call("delete_letters", numbers)
+    def delete_join_requests(self, numbers: Any) -> None:
+        self._call("delete_join_requests", numbers)
 
     def delete_beat(self, node: str) -> None:
         self._call("delete_beat", node)

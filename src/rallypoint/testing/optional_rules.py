@@ -9,7 +9,7 @@ from functools import partial
 from rallypoint.rendezvous.backend import (
     BeatingBackend,
     ForgettingBackend,
-    LetterBackend,
+    JoinRequestBackend,
     Token,
     WakingBackend,
 )
@@ -29,7 +29,7 @@ PAUSE_S = 0.2
 
 
 class OptionalRules(BackendSuite):
-    """Waiting, beats, letters, and deleting what was read."""
+    """Waiting, beats, join requests, and deleting what was read."""
 
     # Waiting
 
@@ -106,62 +106,70 @@ class OptionalRules(BackendSuite):
             rule = "rule: the beats of two run ids do not meet"
             assert other.get_beats(NODES[:1]) == [-1], f"{rule}: {other.get_beats(NODES[:1])}"
 
-    # Letters
+    # Join requests
 
-    def test_letters_are_numbered_and_kept_in_order(self) -> None:
+    def test_join_requests_are_numbered_and_kept_in_order(self) -> None:
         """From one, without a gap, for everybody."""
         one, two = self._backend(), self._backend()
-        if not isinstance(one.inner, LetterBackend):
+        if not isinstance(one.inner, JoinRequestBackend):
             return
-        rule = "rule: letters_after is empty when nobody has written"
-        assert two.letters_after(0) == [], f"{rule}: it is {show(two.letters_after(0))}"
-        rule = "rule: letters are numbered 1, 2, 3 and so on"
-        numbers = [(one if n % 2 else two).post_letter(value) for n, value in enumerate(VALUES)]
+        rule = "rule: join_requests_after is empty when nobody has written"
+        assert two.join_requests_after(0) == [], f"{rule}: it is {show(two.join_requests_after(0))}"
+        rule = "rule: join requests are numbered 1, 2, 3 and so on"
+        numbers = [
+            (one if n % 2 else two).post_join_request(value) for n, value in enumerate(VALUES)
+        ]
         assert numbers == list(range(1, len(VALUES) + 1)), f"{rule}: {numbers}"
-        rule = "rule: letters_after gives the later letters, as they were posted, in order"
+        rule = "rule: join_requests_after gives the later ones, as they were posted, in order"
         for after in (0, 2, len(VALUES) - 1, len(VALUES)):
             wanted = list(VALUES[after:])
-            self._soon(rule, partial(two.letters_after, after), wanted)
+            self._soon(rule, partial(two.join_requests_after, after), wanted)
         if (other := self._other()) is not None:
-            rule = "rule: the letters of two run ids do not meet"
-            assert other.post_letter(b"other") == 1, f"{rule}: the first of another job is not 1"
-            assert one.letters_after(len(VALUES)) == [], f"{rule}: it arrived here too"
+            rule = "rule: the join requests of two run ids do not meet"
+            assert other.post_join_request(b"other") == 1, (
+                f"{rule}: the first of another job is not 1"
+            )
+            assert one.join_requests_after(len(VALUES)) == [], f"{rule}: it arrived here too"
 
-    def test_no_letter_is_lost(self) -> None:
+    def test_no_join_request_is_lost(self) -> None:
         """Eight threads write at once."""
-        if not isinstance(self._backend().inner, LetterBackend):
+        if not isinstance(self._backend().inner, JoinRequestBackend):
             return
         posted: dict[int, bytes] = {}
 
         def post(author: int) -> None:
             backend = self._backend()
             for number in range(INCREMENTS):
-                letter = b"%d.%d" % (author, number)
-                posted[backend.post_letter(letter)] = letter
+                request = b"%d.%d" % (author, number)
+                posted[backend.post_join_request(request)] = request
 
         at_once([partial(post, author) for author in range(THREADS)])
-        rule = "rule: every letter has a number of its own"
+        rule = "rule: every join request has a number of its own"
         assert sorted(posted) == list(range(1, COUNTED + 1)), f"{rule}: {sorted(posted)}"
-        rule = "rule: no letter is lost"
+        rule = "rule: no join request is lost"
         backend, wanted = self._backend(), [posted[number] for number in sorted(posted)]
-        self._soon(rule, lambda: backend.letters_after(0), wanted)
+        self._soon(rule, lambda: backend.join_requests_after(0), wanted)
 
     # Deleting
 
-    def test_letters_that_are_deleted_are_gone_and_their_numbers_are_not_used_again(self) -> None:
+    def test_join_requests_that_are_deleted_are_gone_and_their_numbers_not_used_again(
+        self,
+    ) -> None:
         """Also those that never were."""
         one, two = self._backend(), self._backend()
-        if not (isinstance(one.inner, LetterBackend) and isinstance(one.inner, ForgettingBackend)):
+        if not (
+            isinstance(one.inner, JoinRequestBackend) and isinstance(one.inner, ForgettingBackend)
+        ):
             return
         for value in VALUES[:3]:
-            one.post_letter(value)
-        one.delete_letters([1, 2])
-        one.delete_letters([2])
-        one.delete_letters([])
-        rule = "rule: a letter that was deleted is None"
-        self._soon(rule, partial(two.letters_after, 0), [None, None, VALUES[2]])
-        rule = "rule: the number of a letter that was deleted is not used again"
-        assert two.post_letter(b"next") == 4, rule
+            one.post_join_request(value)
+        one.delete_join_requests([1, 2])
+        one.delete_join_requests([2])
+        one.delete_join_requests([])
+        rule = "rule: a join request that was deleted is None"
+        self._soon(rule, partial(two.join_requests_after, 0), [None, None, VALUES[2]])
+        rule = "rule: the number of a join request that was deleted is not used again"
+        assert two.post_join_request(b"next") == 4, rule
 
     def test_a_beat_that_is_deleted_is_gone(self) -> None:
         """Others stay, and another one may be set."""

@@ -1,4 +1,4 @@
-"""Joins that are left as letters in a shared store: whose they are, and that none remains."""
+"""Join requests in a shared store: whose they are, and that none remains."""
 
 from __future__ import annotations
 
@@ -47,37 +47,39 @@ def of_kind(store: HashStore, kind: str) -> list[str]:
     return [key for key in store.list_keys() if f".{kind}." in key]
 
 
-def letter_of_the_dead(name: str) -> bytes:
+def request_of_a_dead_node(name: str) -> bytes:
     settings = node(HashStore()).settings.shared()
     join = NodeJoined(NodeRef(name, f"{name}.1"), 1, Candidate(1, "default", name, 1), settings)
-    return shared_round.encode_letter(join)
+    return shared_round.encode_join_request(join)
 
 
-def test_F5_letters_are_deleted_when_they_were_read(nodes: list[DynamicRendezvousHandler]) -> None:
+def test_F5_join_requests_are_deleted_when_they_were_read(
+    nodes: list[DynamicRendezvousHandler],
+) -> None:
     store = HashStore()
     nodes += [node(store) for _ in range(3)]
     while meet(nodes) != [3, 3, 3]:
         pass
-    eventually(lambda: not of_kind(store, "letter"), "no letter is left")
+    eventually(lambda: not of_kind(store, "join_request"), "no join request is left")
     assert len(of_kind(store, "beat")) == 3
     for handler in nodes:
         handler.shutdown()
-    assert not of_kind(store, "letter")
+    assert not of_kind(store, "join_request")
     assert not of_kind(store, "beat")
 
 
-def test_F5_after_a_deleted_state_the_letters_of_the_dead_form_no_world(
+def test_F5_after_a_deleted_state_the_join_requests_of_the_dead_form_no_world(
     nodes: list[DynamicRendezvousHandler],
 ) -> None:
     store = HashStore()
     backend = C10dRendezvousBackend(store, "job")
     for name in ("ghost1", "ghost2", "ghost3", "ghost4"):
-        backend.post_letter(letter_of_the_dead(name))
+        backend.post_join_request(request_of_a_dead_node(name))
     store.set(STATE_KEY, "damaged")
     store.delete_key(STATE_KEY)  # as the message about a damaged state says
     nodes += [node(store) for _ in range(2)]
     assert meet(nodes) == [2, 2]
-    eventually(lambda: not of_kind(store, "letter"), "theirs are deleted, too")
+    eventually(lambda: not of_kind(store, "join_request"), "theirs are deleted, too")
 
 
 def test_F5_nobody_takes_in_the_dead_by_ending_the_job(
@@ -85,7 +87,7 @@ def test_F5_nobody_takes_in_the_dead_by_ending_the_job(
 ) -> None:
     store = HashStore()
     backend = C10dRendezvousBackend(store, "job")
-    backend.post_letter(letter_of_the_dead("ghost"))
+    backend.post_join_request(request_of_a_dead_node("ghost"))
     nodes.append(node(store))
     nodes[0].leave()
     assert backend.get_state() is None
@@ -107,10 +109,10 @@ def test_F5_nodes_whose_state_is_deleted_while_they_run_meet_again(
     assert meet(nodes) == [2, 2]
 
 
-def test_F5_a_new_state_begins_with_the_letter_of_who_makes_it() -> None:
+def test_F5_a_new_state_begins_with_the_join_request_of_who_makes_it() -> None:
     settings = SharedSettings("job", 2, 4)
-    fresh = shared_round.new_state(settings, "life", "w", own_letter=7)
-    letters = [None] * 6 + [letter_of_the_dead("late")]
-    assert fresh.letters == 6
-    assert shared_round.take_letters(fresh, letters[fresh.letters :], "w", skip_gap=False) == 1
-    assert shared_round.new_state(settings, "life", "w").letters == 0
+    fresh = shared_round.new_state(settings, "life", "w", own_request=7)
+    requests = [None] * 6 + [request_of_a_dead_node("late")]
+    assert fresh.taken == 6
+    assert shared_round.take_join_requests(fresh, requests[fresh.taken :], "w", skip_gap=False) == 1
+    assert shared_round.new_state(settings, "life", "w").taken == 0
