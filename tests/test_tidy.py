@@ -104,15 +104,13 @@ OPTIONAL_CLIENTS: dict[tuple[str, str], str] = {
     ): "a faster loop, where it is installed",
 }
 WALL_CLOCK_READERS: dict[str, str] = {
+    "observe/records.py": "dates events for people",
     "agent/telemetry/dispatcher.py": "dates the ends of workers for whoever reads of them",
     "agent/hang.py": "dates a hang for people",
     "agent/driver.py": "dates events and failures for people",
-    "agent/status.py": "dates an event for people",
     "agent/embedded/hook_workers.py": "dates failures for people",
     "agent/telemetry/events.py": "dates events for whoever reads them",
     "agent/telemetry/metrics.py": "dates numbers for whoever reads them",
-    "cli/console.py": "dates a line",
-    "cli/event_lines.py": "dates a line",
     "coordinator/hosted_job.py": "dates a lost node for people",
     "coordinator/wall_clock.py": "numbers the lives of a job; the exception to R6",
     "process/workers.py": "dates failures for people",

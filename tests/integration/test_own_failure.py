@@ -10,14 +10,12 @@ PROGRAM = """
 from rallypoint.agent.run_agent import run_agent
 from rallypoint.config import AccessConfig, AgentConfig, RendezvousConfig, WorkerConfig
 from rallypoint.errors import InvariantError
+from rallypoint.observe.records import Observer
 
-class Observer:
+class Failing(Observer):
     def event(self, event):
         if event.name == "workers_started":
             raise KeyError("unforeseen")
-
-    def status(self, view):
-        pass
 ---
 config = AgentConfig(
     rendezvous=RendezvousConfig(run_id="job"),
@@ -25,7 +23,7 @@ config = AgentConfig(
     workers=WorkerConfig(argv=("sleep", "1000"), count=2),
 )
 try:
-    run_agent(config, lambda relay: Observer(), lambda end: None)
+    run_agent(config, lambda relay: Failing(), lambda end: None)
 except InvariantError as error:
     tell("ended", error)
 """

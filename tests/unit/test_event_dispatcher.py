@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 from tests.unit.groups import TERM, Node, assigned, exited, stamp, verdict
 
-from rallypoint.agent.telemetry.dispatcher import EventDispatcher, Listener, WorkerEnd
+from rallypoint.agent.telemetry.dispatcher import EventDispatcher
 from rallypoint.core import group
 from rallypoint.core import messages as m
 from rallypoint.core.group import Phase
@@ -20,11 +20,12 @@ from rallypoint.core.group_events import (
 )
 from rallypoint.core.model import EndKind, EndReason, Outcome, WorkerFailure
 from rallypoint.core.timeline import RoundLife
+from rallypoint.observe.records import Observer, WorkerEnd
 
 REASON = EndReason(EndKind.FAILURE, "rank 1 exited with code 3", "a", 0.0)
 
 
-class Kept(Listener):
+class Kept(Observer):
     def __init__(self) -> None:
         self.ends: list[tuple[int, str, int | None]] = []
         self.words: list[str] = []
@@ -49,7 +50,7 @@ class Told:
     def __init__(self) -> None:
         self.state = Node(Phase.IDLE).state
         self.dispatcher, self.kept = EventDispatcher(), Kept()
-        self.dispatcher.tell(self.kept)
+        self.dispatcher.subscribe(self.kept)
         self.step(assigned(), EnrolmentDone(stamp()), m.StartNow(stamp()))
         self.dispatcher.spawned((70, 71), 0.1)
 

@@ -30,7 +30,7 @@ from rallypoint.core.model import Assignment, Candidate, JobStatus, Stamp, Worke
 from rallypoint.core.wording import count
 from rallypoint.errors import InfrastructureError, LogsSpecsError, RallypointError
 from rallypoint.observe.faults import describe_fault
-from rallypoint.observe.records import AgentEvent, FieldValue, Observer
+from rallypoint.observe.records import FieldValue, event_now
 from rallypoint.process.guard import Guard
 from rallypoint.rendezvous.session import AgentSession, Pushed, raise_in_loop
 
@@ -42,14 +42,14 @@ class Agent:
         self,
         config: AgentConfig,
         make_workers: MakeWorkers,
-        observer: Observer,
+        dispatcher: EventDispatcher,
         signals: tuple[int, ...],
         store: StoreAccess,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._config, self._make_workers = config, make_workers
         rendezvous = config.rendezvous
-        self._observer, self._store = observer, store
+        self.dispatcher, self._store = dispatcher, store
         self._state = group.GroupState(
             group.GroupSettings(
                 workers=config.workers.count,
@@ -76,14 +76,13 @@ class Agent:
         self.wait_ready: Callable[[], Awaitable[None]] | None = None
         """Until workers could be started: no node starts any before all of them can."""
         self._status: JobStatus | None = None
-        self._teller = StatusReporter(config, observer, self._loop.time)
+        self._status_reporter = StatusReporter(config, dispatcher, self._loop.time)
         self._refusal: RallypointError | None = None
         self._spawn_error: RallypointError | None = None
         self.on_hurry: Callable[[], None] = lambda: None
         """Told when nobody is to be waited for any more, also after the end."""
         self.on_fence: Callable[[bool], None] = lambda is_fenced: None
         """Told at each step whether what runs here must end with the lease."""
-        self.dispatcher = EventDispatcher()
         self.finished: asyncio.Future[g.Finish] = self._loop.create_future()
 
     def join(self, session: AgentSession, candidate: Candidate, *, hosts: bool) -> None:
@@ -131,19 +130,17 @@ class Agent:
         self._step(g.LeaveWanted(why))
 
     def say(self, record: Record, fields: tuple[tuple[str, FieldValue], ...] = ()) -> None:
-        """Tell the observer what happened."""
+        """Report what happened."""
         stamp = self._state.stamp
         node = self._session.node_id if self._session else ""
         round_ = stamp.round if stamp else None
-        event = AgentEvent(record.kind, record.text, time.time(), node, round_, fields)
-        self._observer.event(event)
-        self.dispatcher.said(event)
+        self.dispatcher.event(event_now(record, node, round_, fields))
         self.show_status()
 
     def show_status(self) -> None:
-        """Tell the observer where the job is."""
+        """Report where the job is."""
         imports = bool(self._config.workers.preload and self._workers and not self._workers.pids)
-        self._teller.show(self._state, self._status, self._node_id(), imports=imports)
+        self._status_reporter.show(self._state, self._status, self._node_id(), imports=imports)
 
     # What the session says.
 

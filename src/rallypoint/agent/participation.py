@@ -19,6 +19,7 @@ from rallypoint.agent.job_end import JobEnd
 from rallypoint.agent.node_workers import MakeWorkers
 from rallypoint.agent.round_store import StoreAccess, listen_for_peers, listen_on
 from rallypoint.agent.shutdown import wait_for_others, wait_unless
+from rallypoint.agent.telemetry.dispatcher import EventDispatcher
 from rallypoint.config import AgentConfig, RendezvousConfig
 from rallypoint.coordinator.listen import OWN_FILES, raise_open_files_limit
 from rallypoint.coordinator.server import Coordinator
@@ -31,7 +32,6 @@ from rallypoint.core.wording import part_of
 from rallypoint.errors import InfrastructureError, InvariantError
 from rallypoint.observe.faults import Faults, describe_fault
 from rallypoint.observe.printing import say_traceback
-from rallypoint.observe.records import Observer
 from rallypoint.process.forks import fork_process
 from rallypoint.process.guard import Guard
 from rallypoint.process.limits import descriptors_for, out_of_files
@@ -63,7 +63,7 @@ class Participation:
         config: AgentConfig,
         settings: SharedSettings,
         signals: Sequence[int],
-        observer: Observer,
+        dispatcher: EventDispatcher,
         make_workers: MakeWorkers,
         helpers: HelperProcesses | None,
         selector: WakeSelector,
@@ -87,7 +87,7 @@ class Participation:
         """A second signal has come, or one after the end: nobody is waited for any more."""
         self._others_stop_s = config.stop.shutdown_grace_s
         """How long other nodes may take to stop their workers when the job ends."""
-        self.agent = Agent(config, make_workers, observer, self._signals, self._store_access)
+        self.agent = Agent(config, make_workers, dispatcher, self._signals, self._store_access)
         self.agent.on_hurry = self._hurry
         self.faults = Faults(lambda text: self.agent.say(kinds.FAULT(text)))
         """What nobody expected, and can't be the end of this agent (see ARCHITECTURE.md)."""
@@ -347,7 +347,7 @@ class Participation:
             case ReportedBy.HOST:
                 self.agent.say(record)
             case ReportedBy.HOST_TO_HANDLERS:
-                self.agent.dispatcher.noted(record)
+                self.agent.dispatcher.hosted(record)
 
     def _say_status(self, text: str) -> None:
         """Once what it waits for, for as long as that is the same."""

@@ -17,6 +17,7 @@ from rallypoint.agent.job_end import JobEnd
 from rallypoint.agent.node_workers import OnExits, OnGone
 from rallypoint.agent.output_files import OutputFiles, output_settings, succeeded
 from rallypoint.agent.participation import Participation, part_of_job
+from rallypoint.agent.telemetry.dispatcher import EventDispatcher
 from rallypoint.agent.telemetry.telemetry import Telemetry
 from rallypoint.agent.worker_source import make_source
 from rallypoint.agent.workers import RoundWorkers
@@ -121,6 +122,8 @@ async def _take_part(
     embedding: Embedding | None,
     telemetry: Telemetry | None,
 ) -> JobEnd:
+    dispatcher = telemetry.dispatcher if telemetry is not None else EventDispatcher()
+    dispatcher.subscribe(observer)
     round_workers = RoundWorkers if embedding is None else embedding.round_workers
 
     def make_workers(
@@ -139,15 +142,13 @@ async def _take_part(
         config,
         config.rendezvous.shared(),
         signals,
-        observer,
+        dispatcher,
         make_workers,
         helpers,
         selector,
         embedding,
     )
-    if telemetry is not None:
-        part.agent.dispatcher = telemetry.dispatcher
-    helpers.relay.on_first_output = part.agent.dispatcher.first_output
+    helpers.relay.on_first_output = dispatcher.first_output
     helpers.relay.on_shared_input = partial(part.agent.say, kinds.STDIN())
 
     def ended(end: JobEnd) -> None:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 from msgspec.structs import replace
 
+from rallypoint.agent.telemetry.dispatcher import EventDispatcher
 from rallypoint.config import AgentConfig
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.group import GroupState, Phase
 from rallypoint.core.model import Assignment, JobStatus, WorkerFailure
 from rallypoint.core.wording import count
-from rallypoint.observe.records import AgentEvent, Observer, StatusView
+from rallypoint.observe.records import StatusView, event_now
 
 
 def place_text(assignment: Assignment, workers: int) -> str:
@@ -92,10 +92,12 @@ def _idle(state: GroupState, status: JobStatus | None, min_nodes: int) -> str:
 
 
 class StatusReporter:
-    """Tells the observer where the job is, and what it waits for each time that this changes."""
+    """Reports where the job is, and what this node waits for each time that it changes."""
 
-    def __init__(self, config: AgentConfig, observer: Observer, clock: Callable[[], float]) -> None:
-        self._config, self._observer, self._clock = config, observer, clock
+    def __init__(
+        self, config: AgentConfig, dispatcher: EventDispatcher, clock: Callable[[], float]
+    ) -> None:
+        self._config, self._dispatcher, self._clock = config, dispatcher, clock
         self._waiting_since = ("", clock())
 
     def show(
@@ -106,10 +108,9 @@ class StatusReporter:
         if what != self._waiting_since[0]:
             self._waiting_since = (what, self._clock())
             if what and state.phase is Phase.IDLE and not state.leaving:
-                text = kinds.WAITING(what=what).text
-                self._observer.event(AgentEvent(kinds.WAITING, text, time.time(), node_id))
+                self._dispatcher.event(event_now(kinds.WAITING(what=what), node_id))
         waited_s = self._clock() - self._waiting_since[1]
-        self._observer.status(status_view(self._config, state.assignment, what, waited_s))
+        self._dispatcher.status(status_view(self._config, state.assignment, what, waited_s))
 
 
 def status_view(

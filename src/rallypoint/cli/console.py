@@ -8,14 +8,13 @@ over before anybody could read of it is not told at all. A program, which reads 
 from __future__ import annotations
 
 import os
-import time
 
 from rallypoint.agent.output_files import shown_workers
 from rallypoint.cli.render import render_event, render_event_json, render_status
 from rallypoint.config import AgentConfig, OutputMode
 from rallypoint.core import event_kinds as kinds
-from rallypoint.core.event_kinds import Detail, EventKind, Level
-from rallypoint.observe.records import AgentEvent, StatusView
+from rallypoint.core.event_kinds import Detail, EventKind, Level, ReportedBy
+from rallypoint.observe.records import AgentEvent, Observer, StatusView, event_now
 from rallypoint.process.logs.plan import resolve_mode
 from rallypoint.process.relay.client import Relay
 
@@ -24,7 +23,7 @@ WAIT_TOLD_S = 2.0
 """A wait of this length is told of."""
 
 
-class Console:
+class Console(Observer):
     """An observer that writes by way of the relay: it never blocks."""
 
     def __init__(self, config: AgentConfig, relay: Relay) -> None:
@@ -68,10 +67,11 @@ class Console:
             self._told_wait = ""
         elif view.for_s >= WAIT_TOLD_S and view.waiting_for != self._told_wait:
             self._told_wait = view.waiting_for
-            text = kinds.WAIT(what=view.waiting_for).text
-            self.event(AgentEvent(kinds.WAIT, text, time.time(), ""))
+            self.event(event_now(kinds.WAIT(what=view.waiting_for)))
 
     def _is_hidden(self, kind: EventKind) -> bool:
+        if kind.reported_by is ReportedBy.HOST_TO_HANDLERS:
+            return True
         return self._level_of(kind) < self._level or (self._quiet and not kind.quiet)
 
     def _level_of(self, kind: EventKind) -> int:

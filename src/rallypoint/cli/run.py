@@ -11,7 +11,7 @@ from rallypoint.cli.parser import with_hint
 from rallypoint.cli.verdict import of_class, of_finish
 from rallypoint.config import AgentConfig
 from rallypoint.errors import RallypointError
-from rallypoint.observe.printing import print_error
+from rallypoint.observe.printing import print_error, say
 from rallypoint.process.signals import hold_early_signals
 
 
@@ -41,12 +41,15 @@ def _take_part(config: AgentConfig) -> int:
     from rallypoint.cli.verdict import prints_whole, verdict_json, verdict_lines, verdict_view
     from rallypoint.process.relay.client import Relay
 
-    report = JobReport(config)
     consoles: list[Console] = []
+
+    def print_line(line: str) -> None:
+        (consoles[0].line if consoles else say)(line)
+
+    report = JobReport(config, print_line)
 
     def make_console(relay: Relay) -> Console:
         consoles.append(Console(config, relay))
-        report.telemetry.console = consoles[0].line
         return consoles[0]
 
     def say_last(end: JobEnd) -> None:
@@ -70,6 +73,7 @@ def _take_part(config: AgentConfig) -> int:
     try:
         finish = run_agent(config, make_console, say_last, telemetry=report.telemetry).finish
     except BaseException as error:
+        consoles.clear()  # It has been taken down.
         report.failed(error)
         raise
     finally:

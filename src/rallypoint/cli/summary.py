@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import sys
 import time
+from collections.abc import Callable
 
 from msgspec import Struct
 
@@ -112,13 +113,13 @@ _SIGINT = 2
 class JobReport:
     """Opened before anything is started; then `ended` and `close`, or `failed`."""
 
-    def __init__(self, config: AgentConfig) -> None:
-        """Raises UsageError when nobody could be told."""
+    def __init__(self, config: AgentConfig, print_line: Callable[[str], None]) -> None:
+        """As `Telemetry`; raises UsageError also where the summary can't be written."""
         self._config = config
         path = config.observe.json_summary
         self._file = SummaryFile(path) if path is not None else None
         self._ended: VerdictView | BaseException | None = None
-        self.telemetry = Telemetry(config)
+        self.telemetry = Telemetry(config, print_line)
 
     def ended(self, view: VerdictView) -> None:
         """The job has ended for this agent, while its console still stands."""
@@ -128,7 +129,6 @@ class JobReport:
     def failed(self, error: BaseException) -> None:
         """This agent ends by an error, also after the job's end."""
         self._ended = error
-        self.telemetry.console = None  # It has been taken down.
         self.telemetry.finished(False, str(error))
         if isinstance(error, RallypointError):
             self.close(of_class(self._config, error.exit_class))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Protocol, TypeAlias
+import time
+from collections.abc import Sequence
+from typing import TypeAlias
 
 from msgspec import Struct
 
-from rallypoint.core.event_kinds import EventKind
+from rallypoint.core.event_kinds import EventKind, Record
+from rallypoint.core.model import Verdict, WorkerFailure
+from rallypoint.core.timeline import Phase, RoundLife
 
 FieldValue: TypeAlias = str | int | float
 
@@ -31,6 +35,16 @@ class AgentEvent(Struct, frozen=True):
         return self.kind.name
 
 
+def event_now(
+    record: Record,
+    node: str = "",
+    round_: int | None = None,
+    fields: tuple[tuple[str, FieldValue], ...] = (),
+) -> AgentEvent:
+    """The event of this record, dated now."""
+    return AgentEvent(record.kind, record.text, time.time(), node, round_, fields)
+
+
 class StatusView(Struct, frozen=True):
     """What one line can say of a job at rest. Empty `waiting_for` means that the workers run.
 
@@ -47,11 +61,49 @@ class StatusView(Struct, frozen=True):
     for_s: float = 0.0
 
 
-class Observer(Protocol):
-    """Called from the agent's loop: neither call may block."""
+class WorkerEnd(Struct, frozen=True):
+    """How one worker ended. `state` is SUCCEEDED, FAILED (and counts as the job's failure) or
+    TERMINATED (because it was told to end). `at` is seconds since the epoch."""
+
+    local_rank: int
+    pid: int
+    state: str
+    exit_code: int | None
+    """-n: ended by signal n; None: not known."""
+    at: float
+    failure: WorkerFailure | None = None
+
+
+class Observer:
+    """Gets everything that an agent reports; each method does nothing unless it is overridden.
+    Called in the agent's loop: none may block."""
 
     def event(self, event: AgentEvent) -> None:
         """Something happened, once."""
 
     def status(self, view: StatusView) -> None:
         """Where the job is; about once a second, and after every event."""
+
+    def round_began(self, life: RoundLife, before: RoundLife | None, joined_s: float) -> None:
+        """This node is assigned to a round; waiting for that took `joined_s`."""
+
+    def phase_ended(self, life: RoundLife, phase: Phase) -> None:
+        """One phase of a round is over."""
+
+    def workers_started(self, life: RoundLife, pids: Sequence[int]) -> None:
+        """All workers run."""
+
+    def worker_exited(self, life: RoundLife, local_rank: int) -> None:
+        """A worker runs no more, for whatever reason."""
+
+    def worker_ended(self, life: RoundLife, end: WorkerEnd) -> None:
+        """A worker ended; of a failure its message is known by now."""
+
+    def workers_failed(self, life: RoundLife) -> None:
+        """The first failure of a round on this node was noticed."""
+
+    def heartbeat_acknowledged(self) -> None:
+        """The coordinator has answered."""
+
+    def finished(self, succeeded: bool, reason: str, verdict: Verdict | None) -> None:
+        """This agent ends."""

@@ -175,10 +175,17 @@ class SimpleElasticAgent(SpecAgent):
                 return HookWorkers(self, group, stamp, assignment, on_exits, on_gone, broken)
 
             shared = config.rendezvous.shared()
+            telemetry.dispatcher.subscribe(log)
             part = Participation(
-                config, shared, signals, log, make_workers, None, selector, embedding
+                config,
+                shared,
+                signals,
+                telemetry.dispatcher,
+                make_workers,
+                None,
+                selector,
+                embedding,
             )
-            part.agent.dispatcher = telemetry.dispatcher
             return await part.main(lambda end: telemetry.ended(end.finish))
 
         with telemetry.watching():

@@ -1,7 +1,7 @@
-"""What happened to this node's part of a job, and when: kept for the summary, told to listeners.
+"""What happened to this node's part of a job, and when: kept for the summary, passed to observers.
 
-The driver says what its group was told and did. Nothing here can fail or block, and nothing of the
-job depends on it.
+The driver reports what its worker group was given and did. Nothing here can fail or block, and
+nothing of the job depends on it.
 """
 
 from __future__ import annotations
@@ -25,53 +25,9 @@ from rallypoint.core.group_events import (
     WorkersGone,
 )
 from rallypoint.core.messages import Ended, Failed
-from rallypoint.core.model import Verdict, WorkerFailure
+from rallypoint.core.model import WorkerFailure
 from rallypoint.core.timeline import Phase, RoundLife, Timeline
-from rallypoint.observe.records import AgentEvent
-
-
-class WorkerEnd(Struct, frozen=True):
-    """How one worker ended. `state` is SUCCEEDED, FAILED (and counts as the job's failure) or
-    TERMINATED (because it was told to end). `at` is seconds since the epoch."""
-
-    local_rank: int
-    pid: int
-    state: str
-    exit_code: int | None
-    """-n: ended by signal n; None: not known."""
-    at: float
-    failure: WorkerFailure | None = None
-
-
-class Listener:
-    """Who wants to know; each does what it needs of this. Called in the loop: it may not block."""
-
-    def round_began(self, life: RoundLife, before: RoundLife | None, joined_s: float) -> None:
-        """The places of a round are known; to get one took so long."""
-
-    def phase_ended(self, life: RoundLife, phase: Phase) -> None:
-        """One phase of a round is over."""
-
-    def workers_started(self, life: RoundLife, pids: Sequence[int]) -> None:
-        """All workers run."""
-
-    def worker_exited(self, life: RoundLife, local_rank: int) -> None:
-        """A worker runs no more, for whatever reason."""
-
-    def worker_ended(self, life: RoundLife, end: WorkerEnd) -> None:
-        """A worker ended; told of a failure when its last words are known."""
-
-    def workers_failed(self, life: RoundLife) -> None:
-        """The first failure of a round on this node was noticed."""
-
-    def said(self, event: AgentEvent) -> None:
-        """What a person may see."""
-
-    def heartbeat_acknowledged(self) -> None:
-        """The coordinator has answered."""
-
-    def finished(self, succeeded: bool, reason: str, verdict: Verdict | None) -> None:
-        """This agent ends."""
+from rallypoint.observe.records import AgentEvent, Observer, StatusView, WorkerEnd, event_now
 
 
 class _Workers(Struct):
@@ -81,7 +37,7 @@ class _Workers(Struct):
     exits: dict[int, tuple[Exit, float]] = field(default_factory=dict)
     failures: dict[int, WorkerFailure] = field(default_factory=dict)
     failed: set[int] = field(default_factory=set)
-    told: set[int] = field(default_factory=set)
+    reported: set[int] = field(default_factory=set)
 
 
 class EventDispatcher:
@@ -95,11 +51,11 @@ class EventDispatcher:
         self.shm: WorkerShm | None = None
         """The newest round's, on which its workers tell of their progress."""
         self._workers = _Workers()
-        self._listeners: list[Listener] = []
+        self._observers: list[Observer] = []
 
-    def tell(self, listener: Listener) -> None:
-        """From now on."""
-        self._listeners.append(listener)
+    def subscribe(self, observer: Observer) -> None:
+        """Report everything to this one too, from now on."""
+        self._observers.append(observer)
 
     def stepped(self, event: GroupEvent, effects: list[GroupEffect]) -> None:
         """The group was told this, and wants that done."""
@@ -109,8 +65,8 @@ class EventDispatcher:
         phases = timeline.step(line, event, effects, at)
         if line.newest is not None and line.newest is not newest:
             self._workers = _Workers()
-            for listener in self._listeners:
-                listener.round_began(line.newest, newest, 0.0 if since is None else at - since)
+            for observer in self._observers:
+                observer.round_began(line.newest, newest, 0.0 if since is None else at - since)
         match event:
             case WorkersExited(stamp, exits) if newest and stamp.round == newest.number:
                 self._exited(newest, exits, effects, was_stopping)
@@ -122,7 +78,7 @@ class EventDispatcher:
                 line.verdict = verdict
             case WorkersGone(stamp) if newest and stamp.round == newest.number:
                 self._gone(newest)
-        self._tell_phases(phases)
+        self._report_phases(phases)
 
     def spawned(self, pids: Sequence[int], took_s: float, shm: WorkerShm | None = None) -> None:
         """The workers of the newest round run, and tell of their progress on its shared memory."""
@@ -132,48 +88,52 @@ class EventDispatcher:
         if (life := self.timeline.newest) is not None:
             if shm is not None:
                 shm.watch(partial(self._look_for_progress, life.number, shm))
-            for listener in self._listeners:
-                listener.workers_started(life, pids)
-        self._tell_phases(phases)
+            for observer in self._observers:
+                observer.workers_started(life, pids)
+        self._report_phases(phases)
 
     def failed(self, round_: int, failures: Sequence[WorkerFailure]) -> None:
         """What is known of failures here: at once, or at the end of the round all of it."""
         self._workers.failures |= {failure.local_rank: failure for failure in failures}
         age_s = max((failure.age_s for failure in failures), default=None)
         if age_s is not None:
-            self._tell_phases(timeline.failed_here(self.timeline, round_, age_s))
+            self._report_phases(timeline.failed_here(self.timeline, round_, age_s))
 
     def first_output(self, round_: int) -> None:
         """The first byte of a round's workers came through."""
         at = time.monotonic()
-        self._tell_phases(timeline.first_seen(self.timeline, round_, "first_output", at))
+        self._report_phases(timeline.first_seen(self.timeline, round_, "first_output", at))
 
-    def said(self, event: AgentEvent) -> None:
-        """The driver said this to its observer."""
-        for listener in self._listeners:
-            listener.said(event)
+    def event(self, event: AgentEvent) -> None:
+        """Something happened on this node."""
+        for observer in self._observers:
+            observer.event(event)
 
-    def noted(self, record: Record) -> None:
-        """The coordinator in this agent has seen this, of a node or of none. For programs only."""
+    def hosted(self, record: Record) -> None:
+        """The coordinator in this agent reports this, of a node or of none."""
         life = self.timeline.newest
         fields = (("about", record.node_id),) if record.node_id else ()
-        round_ = life.number if life is not None else None
-        self.said(AgentEvent(record.kind, record.text, time.time(), self.node, round_, fields))
+        self.event(event_now(record, self.node, life.number if life is not None else None, fields))
+
+    def status(self, view: StatusView) -> None:
+        """Where the job is."""
+        for observer in self._observers:
+            observer.status(view)
 
     def heartbeat_acknowledged(self) -> None:
         """The coordinator has answered a heartbeat."""
-        for listener in self._listeners:
-            listener.heartbeat_acknowledged()
+        for observer in self._observers:
+            observer.heartbeat_acknowledged()
 
     def finished(self, succeeded: bool, reason: str) -> None:
         """The agent ends: the last that is told."""
-        for listener in self._listeners:
-            listener.finished(succeeded, reason, self.timeline.verdict)
+        for observer in self._observers:
+            observer.finished(succeeded, reason, self.timeline.verdict)
 
     def _look_for_progress(self, round_: int, shm: WorkerShm) -> None:
         if any(progress is not None for progress in shm.progress()):
             at = time.monotonic()
-            self._tell_phases(timeline.first_seen(self.timeline, round_, "first_progress", at))
+            self._report_phases(timeline.first_seen(self.timeline, round_, "first_progress", at))
 
     def _exited(
         self,
@@ -185,14 +145,14 @@ class EventDispatcher:
         now, workers = time.time(), self._workers
         for exit_ in exits:
             workers.exits.setdefault(exit_.local_rank, (exit_, now))
-            for listener in self._listeners:
-                listener.worker_exited(life, exit_.local_rank)
+            for observer in self._observers:
+                observer.worker_exited(life, exit_.local_rank)
             if exit_.code == 0 and not was_stopping:
-                self._tell_end(life, exit_.local_rank, "SUCCEEDED")
+                self._report_end(life, exit_.local_rank, "SUCCEEDED")
         fresh = {failure.local_rank for failure in _failures(effects)}
         if fresh and not workers.failed:
-            for listener in self._listeners:
-                listener.workers_failed(life)
+            for observer in self._observers:
+                observer.workers_failed(life)
         workers.failed |= fresh
 
     def _gone(self, life: RoundLife) -> None:
@@ -200,13 +160,13 @@ class EventDispatcher:
         workers = self._workers
         for local_rank in sorted({*range(len(workers.pids)), *workers.failed}):
             state = "FAILED" if local_rank in workers.failed else "TERMINATED"
-            self._tell_end(life, local_rank, state)
+            self._report_end(life, local_rank, state)
 
-    def _tell_end(self, life: RoundLife, local_rank: int, state: str) -> None:
+    def _report_end(self, life: RoundLife, local_rank: int, state: str) -> None:
         workers = self._workers
-        if local_rank in workers.told:
+        if local_rank in workers.reported:
             return
-        workers.told.add(local_rank)
+        workers.reported.add(local_rank)
         exit_, at = workers.exits.get(local_rank, (None, time.time()))
         code = None if exit_ is None else exit_.code
         if exit_ is not None and exit_.signal is not None:
@@ -214,14 +174,14 @@ class EventDispatcher:
         pid = workers.pids[local_rank] if local_rank < len(workers.pids) else 0
         failure = workers.failures.get(local_rank)
         end = WorkerEnd(local_rank, pid, state, code, at, failure)
-        for listener in self._listeners:
-            listener.worker_ended(life, end)
+        for observer in self._observers:
+            observer.worker_ended(life, end)
 
-    def _tell_phases(self, phases: list[Phase]) -> None:
+    def _report_phases(self, phases: list[Phase]) -> None:
         for phase in phases:
             life = next(x for x in reversed(self.timeline.rounds) if x.number == phase.round)
-            for listener in self._listeners:
-                listener.phase_ended(life, phase)
+            for observer in self._observers:
+                observer.phase_ended(life, phase)
 
 
 def _failures(effects: Sequence[GroupEffect]) -> list[WorkerFailure]:

@@ -8,16 +8,16 @@ import time
 from collections.abc import Callable, Sequence
 
 from rallypoint.agent.status import place_text
-from rallypoint.agent.telemetry.dispatcher import EventDispatcher, Listener, WorkerEnd
+from rallypoint.agent.telemetry.dispatcher import EventDispatcher
 from rallypoint.config import AgentConfig, WorkerConfig
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.cause import how_it_ended
-from rallypoint.core.event_kinds import EventKind
+from rallypoint.core.event_kinds import EventKind, ReportedBy
 from rallypoint.core.model import Verdict, WorkerFailure
 from rallypoint.core.timeline import Phase, RoundLife
 from rallypoint.observe.event import Event, EventMetadataValue, EventSource
 from rallypoint.observe.printing import json_text
-from rallypoint.observe.records import AgentEvent
+from rallypoint.observe.records import AgentEvent, Observer, WorkerEnd
 
 STATUS = "torchelastic.worker.status."
 """Before a state: torch's names of events."""
@@ -25,7 +25,7 @@ OWN = "rallypoint."
 """Before the name of an agent's own event, and of a phase."""
 
 
-class EventEmitter(Listener):
+class EventEmitter(Observer):
     """Makes the events of one agent. `put` takes each, and may not block."""
 
     def __init__(
@@ -56,7 +56,9 @@ class EventEmitter(Listener):
     def worker_ended(self, life: RoundLife, end: WorkerEnd) -> None:
         self._worker(life, end, _why(life, end))
 
-    def said(self, event: AgentEvent) -> None:
+    def event(self, event: AgentEvent) -> None:
+        if event.kind.reported_by is ReportedBy.CONSOLE:
+            return
         self._own(event.kind, event.message, event.round, dict(event.fields), at=event.at)
 
     def finished(self, succeeded: bool, reason: str, verdict: Verdict | None) -> None:

@@ -7,30 +7,29 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from rallypoint import __version__
-from rallypoint.agent.telemetry.dispatcher import EventDispatcher, Listener, WorkerEnd
+from rallypoint.agent.telemetry.dispatcher import EventDispatcher
 from rallypoint.config import AgentConfig
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.model import EndKind, Verdict
 from rallypoint.core.timeline import Phase, RoundLife, kind_between
 from rallypoint.observe.metrics import GROUP, MetricData
 from rallypoint.observe.prometheus import Family, Histogram, Kind, Labels, Sample, prometheus_text
-from rallypoint.observe.records import AgentEvent
+from rallypoint.observe.records import AgentEvent, Observer, WorkerEnd
 
 PHASE_BOUNDS_S = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0)
 
 
-class PrometheusMetrics(Listener):
-    """For the loop's thread. `loop_lag_s` and `events_lost` are asked at every look."""
+class PrometheusMetrics(Observer):
+    """For the loop's thread. `events_lost` is called for every scrape."""
 
     def __init__(
         self,
         config: AgentConfig,
         dispatcher: EventDispatcher,
-        loop_lag_s: Callable[[], float],
         events_lost: Callable[[], int],
     ) -> None:
         self._config, self._dispatcher = config, dispatcher
-        self._loop_lag_s, self._events_lost = loop_lag_s, events_lost
+        self._events_lost = events_lost
         # A series that is there from the start makes its first increase visible.
         self._restarts: Counter[str] = Counter({kind.value: 0 for kind in EndKind})
         self._losses = self._failures = 0
@@ -58,16 +57,16 @@ class PrometheusMetrics(Listener):
         self._running.discard(end.local_rank)
         self._failures += end.state == "FAILED"
 
-    def said(self, event: AgentEvent) -> None:
+    def event(self, event: AgentEvent) -> None:
         # One that ended no round, or another one than the first; only the host hears of it.
         self._losses += event.kind is kinds.OTHER_NODE_LOST
 
     def heartbeat_acknowledged(self) -> None:
         self._heartbeat_at = time.monotonic()
 
-    def text(self) -> str:
+    def text(self, loop_lag_s: float) -> str:
         """All of it as it stands now, in Prometheus' text format."""
-        return prometheus_text((*self._job(), *self._agent(), *self._workers()))
+        return prometheus_text((*self._job(), *self._agent(loop_lag_s), *self._workers()))
 
     def _job(self) -> Iterator[Family]:
         life = self._dispatcher.timeline.newest
@@ -109,14 +108,12 @@ class PrometheusMetrics(Listener):
             ),
         )
 
-    def _agent(self) -> Iterator[Family]:
+    def _agent(self, loop_lag_s: float) -> Iterator[Family]:
         now, beat_at = time.monotonic(), self._heartbeat_at
         yield _gauge("uptime_seconds", "Since this agent started", now - self._dispatcher.began_at)
         age_s = None if beat_at is None else now - beat_at
         yield _gauge("heartbeat_age_seconds", "Since the coordinator last answered", age_s)
-        yield _gauge(
-            "loop_lag_seconds", "The most that this agent was late in 15 s", self._loop_lag_s()
-        )
+        yield _gauge("loop_lag_seconds", "The most that this agent was late in 15 s", loop_lag_s)
         yield _counter("events_dropped_total", "Events that did not arrive", self._events_lost())
 
     def _workers(self) -> Iterator[Family]:
@@ -158,7 +155,7 @@ METHODS = {
 since ranks come with the rendezvous, and `_monitor_workers` is not called: nothing polls."""
 
 
-class MetricEmitter(Listener):
+class MetricEmitter(Observer):
     """A state is told when it changes, not at every look. `put` may not block."""
 
     def __init__(

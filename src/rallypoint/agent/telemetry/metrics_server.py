@@ -59,9 +59,10 @@ def bind_metrics(endpoint: Endpoint) -> socket.socket:
 class MetricsServer:
     """For the loop's thread: `open`, then `close`."""
 
-    def __init__(self, listener: socket.socket, name: str) -> None:
-        """`name`: the host that a person gave; requests to it are served too."""
-        self._listener, self._name = listener, name
+    def __init__(self, listener: socket.socket, name: str, text: Callable[[float], str]) -> None:
+        """`name`: the host that a person gave; requests to it are served too. `text` makes what is
+        served, from the most that the loop was late to call, of late, in seconds."""
+        self._listener, self._name, self._text = listener, name, text
         host, port = listener.getsockname()[:2]
         self._is_local = Address(host, port).is_loopback
         self._accepting: AcceptLoop | None = None
@@ -69,8 +70,6 @@ class MetricsServer:
         self._connections: set[_Connection] = set()
         self._lags: deque[float] = deque(maxlen=LAG_SAMPLES)
         self._ticker: asyncio.TimerHandle | None = None
-        self.text: Callable[[], str] = str
-        """Makes what is served."""
 
     @property
     def url(self) -> str:
@@ -78,9 +77,9 @@ class MetricsServer:
         host, port = self._listener.getsockname()[:2]
         return f"http://{Endpoint(host, port)}{PATH}"
 
-    def loop_lag_s(self) -> float:
-        """The most that the loop was late to call, of late."""
-        return max(self._lags, default=0.0)
+    def text(self) -> str:
+        """What is served now."""
+        return self._text(max(self._lags, default=0.0))
 
     async def open(self) -> None:
         """Serve from now on."""

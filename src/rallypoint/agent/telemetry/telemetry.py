@@ -1,6 +1,6 @@
-"""Who is told what one agent does: opened before it starts, closed after it has ended.
+"""Who gets what one agent reports: opened before it starts, closed after it has ended.
 
-Nothing of it is in the way: whoever is slow or fails is behind a `BoundedQueue`.
+Nothing here delays the agent: handlers that are slow or fail are behind a `BoundedQueue`.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ CLOSE_S = 2.0
 
 
 class Telemetry:
-    """The listeners of one agent. `console`, where it is set, takes lines instead of stderr."""
+    """The dispatcher of one agent, and the emitters that were asked for."""
 
-    def __init__(self, config: AgentConfig) -> None:
-        """Raises UsageError for an event log handler or a port that can't be had."""
+    def __init__(self, config: AgentConfig, print_line: Callable[[str], None] = say) -> None:
+        """`print_line` takes the lines of the event log handler `console`. Raises UsageError for an
+        event log handler or a port that can't be had."""
         self.dispatcher = EventDispatcher()
-        self.console: Callable[[str], None] | None = None
+        self._print_line = print_line
         self.lost = 0
         """How many events did not arrive; known after `close`."""
         self._config = config
@@ -42,8 +43,8 @@ class Telemetry:
         self._finished = False
         self._server: MetricsServer | None = None
         self._serve_metrics()
-        self._tell_events(config.observe.event_log_handler)
-        self._tell_metrics()
+        self._emit_events(config.observe.event_log_handler)
+        self._emit_metrics()
 
     async def open(self) -> str:
         """Serve the metrics, if they are wanted. Returns where; empty: nowhere."""
@@ -109,14 +110,11 @@ class Telemetry:
         from rallypoint.agent.telemetry.metrics import PrometheusMetrics
         from rallypoint.agent.telemetry.metrics_server import MetricsServer, bind_metrics
 
-        server = self._server = MetricsServer(bind_metrics(endpoint), endpoint.host)
-        gauges = PrometheusMetrics(
-            self._config, self.dispatcher, server.loop_lag_s, self.events_lost
-        )
-        server.text = gauges.text
-        self.dispatcher.tell(gauges)
+        metrics = PrometheusMetrics(self._config, self.dispatcher, self.events_lost)
+        self._server = MetricsServer(bind_metrics(endpoint), endpoint.host, metrics.text)
+        self.dispatcher.subscribe(metrics)
 
-    def _tell_events(self, name: str) -> None:
+    def _emit_events(self, name: str) -> None:
         if name == "null":
             return
         from rallypoint.agent.telemetry.events import EventEmitter
@@ -129,12 +127,12 @@ class Telemetry:
             if self._events is None:
                 return
             put = self._events.put
-        self.dispatcher.tell(EventEmitter(self._config, self.dispatcher, put))
+        self.dispatcher.subscribe(EventEmitter(self._config, self.dispatcher, put))
 
     def _to_console(self, event: Event) -> None:
-        (self.console or say)(event.line())
+        self._print_line(event.line())
 
-    def _tell_metrics(self) -> None:
+    def _emit_metrics(self) -> None:
         # A program that has configured a handler has imported them.
         metrics = sys.modules.get("rallypoint.observe.metrics")
         if metrics is None:
@@ -147,5 +145,5 @@ class Telemetry:
 
         workers, budget = self._config.workers, self._config.rendezvous.max_restarts
         self._metrics = BoundedQueue(handler.emit)
-        teller = MetricEmitter(workers.role, workers.count, budget, self._metrics.put)
-        self.dispatcher.tell(teller)
+        emitter = MetricEmitter(workers.role, workers.count, budget, self._metrics.put)
+        self.dispatcher.subscribe(emitter)
