@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
 import resource
 import subprocess
@@ -82,7 +83,8 @@ def hear(process: subprocess.Popen[str]) -> str:
 @contextmanager
 def running(*words: str) -> Iterator[subprocess.Popen[str]]:
     """A program of this folder."""
-    command = [sys.executable, str(HERE / words[0]), *words[1:]]
+    python = os.environ.get("PYTHON_EXEC", sys.executable)
+    command = [python, str(HERE / words[0]), *words[1:]]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
         try:

@@ -8,6 +8,7 @@ One JSON object a line on stdout. A line on stdin, `leave` or `shutdown`, ends i
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 from typing import Any
@@ -19,7 +20,8 @@ from rallypoint.rendezvous.registry import get_rendezvous_handler
 
 
 def say(what: str, **details: Any) -> None:
-    print(json.dumps({"what": what, **details}), flush=True)
+    """In one write, for two threads say something: `print` writes the end of a line by itself."""
+    os.write(1, (json.dumps({"what": what, **details}) + "\n").encode())
 
 
 obeying = threading.Lock()
