@@ -48,12 +48,15 @@ def consoles(out: int, err: int) -> Iterator[None]:
 
 @contextlib.asynccontextmanager
 async def running(
-    out: int, err: int, on_storage_error: Callable[[str, int], None] | None = None
+    out: int,
+    err: int,
+    on_storage_error: Callable[[str, int], None] | None = None,
+    on_first_output: Callable[[int], None] | None = None,
 ) -> AsyncIterator[Relay]:
     """A relay that is stopped in the end; nothing of it may remain."""
     before = open_fds()
     with consoles(out, err):
-        relay = Relay.start(on_storage_error=on_storage_error)
+        relay = Relay.start(on_storage_error=on_storage_error, on_first_output=on_first_output)
     try:
         yield relay
     finally:
@@ -468,8 +471,7 @@ def test_the_first_output_of_each_round_is_told_once(tmp_path: Path) -> None:
     heard: list[int] = []
 
     async def main(console: int) -> None:
-        async with running(console, console) as relay:
-            relay.on_first_output = heard.append
+        async with running(console, console, on_first_output=heard.append) as relay:
             for round_number in (3, 4):
                 streams = [
                     relay.add(

@@ -31,8 +31,7 @@ def test_what_a_worker_writes_on_its_bell_is_told_once_and_others_are_heard(
         unhandled: list[object] = []
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: unhandled.append(context))
-        shm = WorkerShm.open(str(tmp_path), 0, 2)
-        shm.faults = Faults(told.append)
+        shm = WorkerShm.open(str(tmp_path), 0, 2, Faults(told.append))
         heard: list[None] = []
         shm.watch(fail)
         shm.watch(lambda: heard.append(None))
@@ -55,10 +54,9 @@ def test_a_request_of_a_timer_that_raises_is_told_once_and_others_are_heard(
 ) -> None:
     async def body() -> None:
         told: list[str] = []
-        shm = WorkerShm.open(str(tmp_path), 0, 1)
-        shm.faults = Faults(told.append)
+        shm = WorkerShm.open(str(tmp_path), 0, 1, Faults(told.append))
         shm.pids = Uncountable()
-        watchdog = Watchdog(shm, 0, lambda rank, number: False)
+        watchdog = Watchdog(shm, 0, lambda rank, number: False, told.append)
         fd = os.open(shm.wake_up_path, os.O_WRONLY | os.O_NONBLOCK)
         os.write(fd, b"{1}\n{2}\n")
         await until(lambda: shm.faults.total == 2)

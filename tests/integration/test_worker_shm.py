@@ -134,7 +134,7 @@ def test_the_bell_rings_for_what_is_new(tmp_path: Path) -> None:
     async def body() -> None:
         rung: list[None] = []
         async with a_shm(tmp_path, 1) as shm:
-            shm.on_change = lambda: rung.append(None)
+            shm.watch(lambda: rung.append(None))
             with workers(shm, 1) as (one,):
                 for asked in ("drain_requested()", "progress(1)", "checkpoint_saved()"):
                     rung.clear()
@@ -199,7 +199,7 @@ def test_garbage_on_the_bell_is_no_harm(tmp_path: Path, garbage: bytes) -> None:
     async def body() -> None:
         rung: list[None] = []
         async with a_shm(tmp_path, 1) as shm:
-            shm.on_change = lambda: rung.append(None)
+            shm.watch(lambda: rung.append(None))
             fd = os.open(shm.wake_up_path, os.O_WRONLY | os.O_NONBLOCK)
             try:
                 left = garbage

@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
-from typing import assert_never
+from typing import NamedTuple, assert_never
 
 from msgspec.structs import replace
 
@@ -35,6 +35,19 @@ from rallypoint.process.guard import Guard
 from rallypoint.rendezvous.session import AgentSession, Pushed, raise_in_loop
 
 
+class AgentLinks(NamedTuple):
+    """What an agent is connected to on its node."""
+
+    dispatcher: EventDispatcher
+    store: StoreAccess
+    hurry: Callable[[], None]
+    """Called when nobody is to be waited for any more, also after the end."""
+    fence: Callable[[bool], None]
+    """Called at each step: whether what runs here must end with the lease."""
+    wait_ready: Callable[[], Awaitable[None]] | None
+    """Until workers could be started: no node starts any before all of them can."""
+
+
 class Agent:
     """One node's part of a job. `finished` is set when it has ended."""
 
@@ -42,14 +55,13 @@ class Agent:
         self,
         config: AgentConfig,
         make_workers: MakeWorkers,
-        dispatcher: EventDispatcher,
         signals: tuple[int, ...],
-        store: StoreAccess,
+        links: AgentLinks,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._config, self._make_workers = config, make_workers
         rendezvous = config.rendezvous
-        self.dispatcher, self._store = dispatcher, store
+        self._links, self.dispatcher, self._store = links, links.dispatcher, links.store
         self._state = group.GroupState(
             group.GroupSettings(
                 workers=config.workers.count,
@@ -73,16 +85,10 @@ class Agent:
         self.failures: dict[int, WorkerFailure] = {}
         """By global rank: the newest round's on this node."""
         self._enrolling: asyncio.Task[None] | None = None
-        self.wait_ready: Callable[[], Awaitable[None]] | None = None
-        """Until workers could be started: no node starts any before all of them can."""
         self._status: JobStatus | None = None
-        self._status_reporter = StatusReporter(config, dispatcher, self._loop.time)
+        self._status_reporter = StatusReporter(config, links.dispatcher, self._loop.time)
         self._refusal: RallypointError | None = None
         self._spawn_error: RallypointError | None = None
-        self.on_hurry: Callable[[], None] = lambda: None
-        """Told when nobody is to be waited for any more, also after the end."""
-        self.on_fence: Callable[[bool], None] = lambda is_fenced: None
-        """Told at each step whether what runs here must end with the lease."""
         self.finished: asyncio.Future[g.Finish] = self._loop.create_future()
 
     def join(self, session: AgentSession, candidate: Candidate, *, hosts: bool) -> None:
@@ -209,7 +215,7 @@ class Agent:
         effects = group.step(self._state, event)
         if self._state.leaving and not was_leaving:
             self._leaving_since = self._loop.time()
-        self.on_fence(group.is_fenced(self._state))
+        self._links.fence(group.is_fenced(self._state))
         self.dispatcher.stepped(event, effects)
         for effect in effects:
             self._perform(effect)
@@ -251,7 +257,7 @@ class Agent:
                 assert self._spawn_error is not None
                 self.give_up(self._spawn_error)
             case g.SkipWaits():
-                self.on_hurry()
+                self._links.hurry()
             case g.Finish():
                 self._finish(effect)
             case Record():
@@ -272,8 +278,8 @@ class Agent:
     async def _enrol(self, stamp: Stamp, assignment: Assignment) -> None:
         if assignment.group_rank == 0:
             self._store.open(stamp)
-        if self.wait_ready is not None:
-            await self.wait_ready()
+        if self._links.wait_ready is not None:
+            await self._links.wait_ready()
         try:
             await self._store.enrol(stamp, assignment, self._node_id())
         except RallypointError as error:

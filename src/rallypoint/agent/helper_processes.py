@@ -11,7 +11,7 @@ import asyncio
 import os
 from collections.abc import Callable, Sequence
 from math import inf
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from rallypoint.agent.shutdown import wait_unless
 from rallypoint.agent.worker_source import WorkerSource
@@ -39,28 +39,41 @@ class OnRelayReplaced(Protocol):
     def __call__(self, round_: int, *, by_another: bool) -> None: ...
 
 
+class HelperEvents(NamedTuple):
+    """What the helper processes tell their agent, in the loop."""
+
+    guard_replaced: Callable[[Guard], None]
+    relay_replaced: OnRelayReplaced
+    storage_error: Callable[[str], None]
+    """Gets one line for stdout, and for each log file, that can't be written any more."""
+    first_output: Callable[[int], None]
+    """Gets the round whose first output came through the relay."""
+    shared_input: Callable[[], None]
+    """Several workers ask for input at one terminal."""
+
+
 class HelperProcesses:
     """Made by `start`, ended by `stop`, which leaves neither process behind."""
 
     def __init__(self, temporary_dirs: Sequence[str], source: WorkerSource, part_of: str) -> None:
         self.source, self._part_of = source, part_of
         self._hurried = asyncio.Event()
-        self._on_guard_replaced: Callable[[Guard], None] | None = None
-        self.on_storage_error: Callable[[str], None] | None = None
-        """Gets one line for stdout, and for each log file, that can't be written any more."""
-        self.on_relay_replaced: OnRelayReplaced | None = None
+        self._events: HelperEvents | None = None
         self._relay_started_at = -inf
         self._temporary_dirs = tuple(temporary_dirs)
         self._page = SharedPage()
         self.guard = self._start_guard()
         try:
             self.relay = Relay.start(
-                on_storage_error=self._storage_error, title=f"rallypoint: relay{part_of}"
+                on_storage_error=self._storage_error,
+                on_first_output=self._first_output,
+                on_shared_input=self._shared_input,
+                on_lost=self._replace_relay,
+                title=f"rallypoint: relay{part_of}",
             )
         except OSError as error:
             self.guard.stop()
             raise cant_start_process(error) from error
-        self.relay.on_lost = self._replace_relay
         try:
             source.start(self.guard, part_of)
         except BaseException as error:
@@ -90,12 +103,13 @@ class HelperProcesses:
         """What a guard tells the coordinator when this agent has died; b"": nothing."""
         self._page.leave_notice(notice)
 
-    def watch_guard(self, on_replaced: Callable[[Guard], None]) -> None:
-        """Replace a guard that was killed: without one, a killed agent leaves workers behind."""
-        self._on_guard_replaced = on_replaced
+    def watch(self, events: HelperEvents) -> None:
+        """From now on tell the agent, and replace a guard that was killed: without one, a killed
+        agent leaves workers behind."""
+        self._events = events
         asyncio.get_running_loop().add_reader(self.guard.fileno(), self._replace_guard)
 
-    def unwatch_guard(self) -> None:
+    def unwatch(self) -> None:
         """Safe to call again, and without a watch."""
         if self.guard.fileno() >= 0:  # A dead guard that could not be replaced has none.
             asyncio.get_running_loop().remove_reader(self.guard.fileno())
@@ -126,13 +140,13 @@ class HelperProcesses:
             raise cant_start_process(error) from error
 
     def _replace_guard(self) -> None:
-        self.unwatch_guard()
+        self.unwatch()
         self.guard.stop()
         self.guard = self._start_guard()
         self.source.use_guard(self.guard)
-        assert self._on_guard_replaced is not None
-        self._on_guard_replaced(self.guard)
-        self.watch_guard(self._on_guard_replaced)
+        assert self._events is not None
+        self._events.guard_replaced(self.guard)
+        self.watch(self._events)
 
     def _replace_relay(self, round_number: int) -> None:
         now = asyncio.get_running_loop().time()
@@ -143,18 +157,28 @@ class HelperProcesses:
                 self.relay.restart()
             except OSError:
                 by_another = False  # Output goes where the agent's own goes: see `Relay.add`.
-        if self.on_relay_replaced is not None:
-            self.on_relay_replaced(round_number, by_another=by_another)
+        if self._events is not None:
+            self._events.relay_replaced(round_number, by_another=by_another)
+
+    def _first_output(self, round_number: int) -> None:
+        if self._events is not None:
+            self._events.first_output(round_number)
+
+    def _shared_input(self) -> None:
+        if self._events is not None:
+            self._events.shared_input()
 
     def _storage_error(self, path: str, number: int) -> None:
         # Where stderr takes nothing there is nobody to tell.
-        if self.on_storage_error is None or path == "stderr":
+        if self._events is None or path == "stderr":
             return
         if path == "stdout":
             text = f"worker output can't be written to stdout: {os.strerror(number)}: "
-            self.on_storage_error(text + "what is lost is not repeated")
+            self._events.storage_error(text + "what is lost is not repeated")
         else:
-            self.on_storage_error(str(storage_error(path, OSError(number, os.strerror(number)))))
+            self._events.storage_error(
+                str(storage_error(path, OSError(number, os.strerror(number))))
+            )
 
 
 class NodeLease:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, cast
 
 from msgspec.structs import replace
 
-from rallypoint.agent.driver import Agent
+from rallypoint.agent.driver import Agent, AgentLinks
 from rallypoint.agent.embedded.embedding import Embedding
-from rallypoint.agent.helper_processes import HelperProcesses, NodeLease
+from rallypoint.agent.helper_processes import HelperEvents, HelperProcesses, NodeLease
 from rallypoint.agent.job_end import JobEnd
 from rallypoint.agent.node_workers import MakeWorkers
 from rallypoint.agent.round_store import StoreAccess, listen_for_peers, listen_on
@@ -72,8 +72,9 @@ class Participation:
         """Without `embedding` this process is the agent's own."""
         self._config, self._settings, self._signals = config, settings, tuple(signals)
         self._helpers, self._selector, self._embedding = helpers, selector, embedding
-        rendezvous, networks = config.rendezvous, config.access.store_networks
-        self._store_access = StoreAccess(rendezvous.run_id, rendezvous.enrol_timeout_s, networks)
+        self._store_access = StoreAccess(
+            config, lambda round_, why: self.agent.helper_died(round_, why, others_need_it=True)
+        )
         self._store: RoundStore | None = None
         self._coordinator: Coordinator | None = None
         self._session: AgentSession | None = None
@@ -87,11 +88,16 @@ class Participation:
         """A second signal has come, or one after the end: nobody is waited for any more."""
         self._others_stop_s = config.stop.shutdown_grace_s
         """How long other nodes may take to stop their workers when the job ends."""
-        self.agent = Agent(config, make_workers, dispatcher, self._signals, self._store_access)
-        self.agent.on_hurry = self._hurry
+        links = AgentLinks(
+            dispatcher,
+            self._store_access,
+            self._hurry,
+            self.lease.fence,
+            helpers.source.wait_ready if helpers is not None else None,
+        )
+        self.agent = Agent(config, make_workers, self._signals, links)
         self.faults = Faults(lambda text: self.agent.say(kinds.FAULT(text)))
         """What nobody expected, and can't be the end of this agent (see ARCHITECTURE.md)."""
-        self._store_access.on_lost = partial(self.agent.helper_died, others_need_it=True)
 
     async def main(self, on_end: Callable[[JobEnd], None]) -> JobEnd:
         """Take part to the end. `on_end` is called before the farewell, which may take a while
@@ -150,11 +156,16 @@ class Participation:
         for number in self._signals:
             loop.add_signal_handler(number, self._signalled, number)
         if self._helpers is not None:
-            self._helpers.watch_guard(self._guard_replaced)
-            self._helpers.on_relay_replaced = self._relay_replaced
-            self._helpers.on_storage_error = lambda text: self.agent.say(kinds.LOG_STORAGE(text))
+            self._helpers.watch(
+                HelperEvents(
+                    self._guard_replaced,
+                    self._relay_replaced,
+                    lambda text: self.agent.say(kinds.LOG_STORAGE(text)),
+                    self.agent.dispatcher.first_output,
+                    partial(self.agent.say, kinds.STDIN()),
+                )
+            )
             self._helpers.source.watch(self.agent.give_up, self.agent.say)
-            self.agent.wait_ready = self._helpers.source.wait_ready
         if self._embedding is not None:
             self._embedding.attach(loop, self._signalled)
         else:
@@ -199,7 +210,7 @@ class Participation:
         if self._embedding is not None:
             self._embedding.detach()
         if self._helpers is not None:
-            self._helpers.unwatch_guard()
+            self._helpers.unwatch()
             self._helpers.source.unwatch()
         if self._reaper is not None:
             self._reaper.close()
@@ -239,7 +250,6 @@ class Participation:
         )
         session = self._session = self._make_session(met)
         self._selector.on_wake = session.check_fence
-        self.agent.on_fence = self.lease.fence
         self.agent.join(session, candidate, hosts=met.coordinator is not None)
         session.open(met.connection)
 

@@ -6,7 +6,7 @@ import socket
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from rallypoint.config import Endpoint
+from rallypoint.config import AgentConfig, Endpoint
 from rallypoint.coordinator.listen import BindRefused, Refusal, try_bind
 from rallypoint.core.model import Assignment, Stamp
 from rallypoint.errors import EnrolmentError, InfrastructureError, UsageError
@@ -22,14 +22,17 @@ NO_SECRET = b"rallypoint --insecure"
 class StoreAccess:
     """Opens and closes the round store of this node, and enrols with that of rank 0."""
 
-    def __init__(self, run_id: str, enrol_timeout_s: float, networks: Sequence[str] = ()) -> None:
-        self._networks = networks  # that may use this node's store without enrolling
-        self._run_id, self._timeout_s = run_id, enrol_timeout_s
+    def __init__(self, config: AgentConfig, on_lost: Callable[[int, str], None]) -> None:
+        """`on_lost` is called from the loop, with the round, when its store has gone before its
+        end, and why."""
+        self._networks = config.access.store_networks
+        """That may use this node's store without enrolling."""
+        rendezvous = config.rendezvous
+        self._run_id, self._timeout_s = rendezvous.run_id, rendezvous.enrol_timeout_s
         self._secret: bytes | None = None
         self._store: RoundStore | None = None
         self._shared: Endpoint | None = None
-        self.on_lost: Callable[[int, str], None] | None = None
-        """Called from the loop, with the round, when its store has gone before its end, and why."""
+        self._on_lost = on_lost
 
     def use(
         self, secret: bytes | None, store: RoundStore | None, shared: Endpoint | None = None
@@ -45,7 +48,7 @@ class StoreAccess:
                 self._key(stamp),
                 open_access=self._secret is None,
                 networks=self._networks,
-                on_lost=None if self.on_lost is None else partial(self.on_lost, stamp.round),
+                on_lost=partial(self._on_lost, stamp.round),
             )
 
     def close(self) -> None:

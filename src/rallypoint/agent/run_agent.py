@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from functools import partial
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -20,7 +19,7 @@ from rallypoint.agent.participation import Participation, part_of_job
 from rallypoint.agent.telemetry.dispatcher import EventDispatcher
 from rallypoint.agent.telemetry.telemetry import Telemetry
 from rallypoint.agent.worker_source import make_source
-from rallypoint.agent.workers import RoundWorkers
+from rallypoint.agent.workers import RoundWorkers, WorkerSetup
 from rallypoint.config import AgentConfig, StopConfig
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.model import Assignment, Stamp
@@ -129,12 +128,16 @@ async def _take_part(
     def make_workers(
         stamp: Stamp, assignment: Assignment, on_exits: OnExits, on_gone: OnGone
     ) -> RoundWorkers:
-        guard, source, workers = helpers.guard, helpers.source, config.workers
-        made = round_workers(
-            stamp, assignment, workers, source, outputs, guard, on_exits, on_gone, scratch
+        setup = WorkerSetup(
+            config.workers,
+            helpers.source,
+            outputs,
+            helpers.guard,
+            scratch,
+            lambda text: part.agent.say(kinds.TIMER_EXPIRED(text)),
+            part.faults,
         )
-        made.shm.on_notice = lambda text: part.agent.say(kinds.TIMER_EXPIRED(text))
-        made.shm.faults = part.faults
+        made = round_workers(setup, stamp, assignment, on_exits, on_gone)
         part.lease.tell_workers(made.shm.hold)
         return made
 
@@ -148,8 +151,6 @@ async def _take_part(
         selector,
         embedding,
     )
-    helpers.relay.on_first_output = dispatcher.first_output
-    helpers.relay.on_shared_input = partial(part.agent.say, kinds.STDIN())
 
     def ended(end: JobEnd) -> None:
         files.succeeded = succeeded(end)

@@ -39,19 +39,26 @@ class Blame(Struct, frozen=True):
 class Watchdog:
     """Of one round: `open` before the workers start, `close` when they are told to stop.
 
-    `end_one(local_rank, signal)` signals a worker, and is false when that has exited.
+    `end_one(local_rank, signal)` signals a worker, and is false when that has exited; `notice` gets
+    a line for a person.
     """
 
-    def __init__(self, shm: WorkerShm, base_rank: int, end_one: Callable[[int, int], bool]) -> None:
+    def __init__(
+        self,
+        shm: WorkerShm,
+        base_rank: int,
+        end_one: Callable[[int, int], bool],
+        notice: Callable[[str], None],
+    ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._shm, self._base_rank, self._end_one = shm, base_rank, end_one
+        self._shm, self._base_rank, self._end_one, self._notice = shm, base_rank, end_one, notice
         self._timers: WorkerTimers | None = None
         self._pipe: TimerPipe | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._open = True
         self.blames: dict[int, Blame] = {}
         """Of the workers that were ended, by local rank."""
-        shm.on_timer = self._line
+        shm.watch_timers(self._line)
 
     def open(self) -> str:
         """The named pipe for torch's clients; empty where none is asked for. Raises UsageError."""
@@ -95,7 +102,7 @@ class Watchdog:
         rank = self._base_rank + expiry.local_rank
         if not expiry.signal:
             text = f"rank {rank}: {expiry.reason}: it is left alone, as its request asks"
-            self._shm.on_notice(text)
+            self._notice(text)
             return
         texts: Mapping[int, str] = {}
         try:
@@ -106,6 +113,6 @@ class Watchdog:
             return
         self.blames[expiry.local_rank] = Blame(expiry.reason, texts.get(expiry.local_rank, ""))
         if self._end_one(expiry.local_rank, expiry.signal):
-            self._shm.on_notice(f"rank {rank}: {expiry.reason}: ending it")
+            self._notice(f"rank {rank}: {expiry.reason}: ending it")
         else:
             del self.blames[expiry.local_rank]

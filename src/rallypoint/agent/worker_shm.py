@@ -46,44 +46,41 @@ def stacks_name(local_rank: int) -> str:
 class WorkerShm:
     """the shared memory of one round: made by `open`, ended by `close`. For the loop's thread.
 
-    `on_change` is called when a worker has begun to listen, made its first progress, or saved a
-    checkpoint, and sometimes for nothing. `on_timer` gets each line that is a request of a timer.
+    `faults` gets what nobody expected of what the workers have written.
     """
 
-    def __init__(self, folder: str, fd: int, workers: int) -> None:
+    def __init__(self, folder: str, fd: int, workers: int, faults: Faults | None = None) -> None:
         self._folder, self._fd, self._workers = folder, fd, workers
         self._wake_up_pipe: WatchedPipe | None = None
         self._number, self._kind = 0, ShmRequest.NONE
         self.pids: Sequence[int] = ()
         """Of the workers, by local rank, once they run."""
-        self.on_change: Callable[[], None] = _nothing
-        self.on_timer: Callable[[bytes], None] = _ignore
-        self.on_notice: Callable[[str], None] = _ignore
-        """Gets a line for a person."""
-        self.faults = Faults(_ignore)
-        """Gets what nobody expected of what the workers have written."""
+        self.faults = faults or Faults(_ignore)
         self._watchers: list[Callable[[], None]] = []
+        self._timer_watchers: list[Callable[[bytes], None]] = []
 
     @classmethod
-    def open(cls, scratch: str, round_number: int, workers: int) -> WorkerShm:
+    def open(
+        cls, scratch: str, round_number: int, workers: int, faults: Faults | None = None
+    ) -> WorkerShm:
         """Make the shared memory of a round in this agent's directory `scratch`; none when that is
         empty or can't be written."""
         if not scratch:
-            return cls.silent(workers)
+            return cls.silent(workers, faults)
         folder = os.path.join(scratch, f"round_{round_number}")
-        shm = cls(folder, -1, workers)
+        shm = cls(folder, -1, workers, faults)
         try:
             os.mkdir(folder, 0o700)
             shm._make()
         except OSError:
             shm.close()
-            return cls.silent(workers)
+            return cls.silent(workers, faults)
         return shm
 
     @classmethod
-    def silent(cls, workers: int) -> WorkerShm:
+    def silent(cls, workers: int, faults: Faults | None = None) -> WorkerShm:
         """Shared memory on which nobody ever says anything."""
-        return cls("", -1, workers)
+        return cls("", -1, workers, faults)
 
     @property
     def path(self) -> str:
@@ -96,8 +93,13 @@ class WorkerShm:
         return os.path.join(self._folder, WAKE_UP_NAME) if self._folder else ""
 
     def watch(self, changed: Callable[[], None]) -> None:
-        """Call this too whenever `on_change` is called."""
+        """Call this when a worker has begun to listen, made its first progress, or saved a
+        checkpoint, and sometimes for nothing."""
         self._watchers.append(changed)
+
+    def watch_timers(self, requested: Callable[[bytes], None]) -> None:
+        """Call this with each line that is a request of a timer."""
+        self._timer_watchers.append(requested)
 
     def request(self, kind: ShmRequest, deadline_s: float) -> None:
         """Ask all local workers for a checkpoint, to be saved within so many seconds.
@@ -188,9 +190,10 @@ class WorkerShm:
     def _woken(self, lines: list[bytes]) -> None:
         for line in lines:
             if line.startswith(b"{"):
-                self.on_timer(line)
+                for requested in self._timer_watchers:
+                    requested(line)
         if not all(line.startswith(b"{") for line in lines):
-            for changed in (self.on_change, *self._watchers):
+            for changed in self._watchers:
                 try:
                     changed()
                 except Exception as error:
@@ -231,10 +234,6 @@ def _remove(folder: str) -> None:
         from shutil import rmtree
 
         rmtree(folder, ignore_errors=True)
-
-
-def _nothing() -> None:
-    """Until somebody wants to know."""
 
 
 def _ignore(_line: object) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from rallypoint.agent.environ import WorkerContext, worker_environ
@@ -21,6 +22,7 @@ from rallypoint.core.group_events import Exit
 from rallypoint.core.model import Assignment, Stamp, WorkerFailure
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.errors import RallypointError
+from rallypoint.observe.faults import Faults
 from rallypoint.process.failures import OomWatch
 from rallypoint.process.guard import Guard
 from rallypoint.process.limits import out_of_files
@@ -32,6 +34,20 @@ from rallypoint.process.workers import WorkerSet
 from rallypoint.rendezvous.session import raise_in_loop
 
 
+class WorkerSetup(Struct, frozen=True):
+    """What an agent makes the workers of every round with."""
+
+    config: WorkerConfig
+    source: WorkerSource
+    outputs: WorkerOutputs
+    guard: Guard | None
+    scratch: str
+    """A directory of this agent alone; empty: there is none."""
+    notice: Callable[[str], None]
+    """Gets a line for a person when a timer of a worker has ended."""
+    faults: Faults
+
+
 class RoundWorkers:
     """A life: `start` once, signals, `clear`; then `on_gone` is called, once.
 
@@ -40,22 +56,18 @@ class RoundWorkers:
 
     def __init__(
         self,
+        setup: WorkerSetup,
         stamp: Stamp,
         assignment: Assignment,
-        config: WorkerConfig,
-        source: WorkerSource,
-        outputs: WorkerOutputs,
-        guard: Guard | None,
         on_exits: OnExits,
         on_gone: OnGone,
-        scratch: str = "",
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._stamp, self._assignment, self._config = stamp, assignment, config
-        self._source, self._outputs = source, outputs
+        self._stamp, self._assignment, self._config = stamp, assignment, setup.config
+        self._source, self._outputs = setup.source, setup.outputs
         self._results = ResultFiles()
         self._on_exits, self._on_gone = on_exits, on_gone
-        self._workers = WorkerSet(guard)
+        self._workers = WorkerSet(setup.guard)
         self._opened: list[WorkerOutput] = []
         self._reports = False
         self._failed: tuple[Exit, ...] = ()
@@ -63,8 +75,8 @@ class RoundWorkers:
         self._starting: asyncio.Task[None] | None = None
         self._clearing: asyncio.Task[None] | None = None
         self._oom = OomWatch()
-        self.shm = WorkerShm.open(scratch, assignment.round, config.count)
-        self._watchdog = Watchdog(self.shm, assignment.base_rank, self._end_one)
+        self.shm = WorkerShm.open(setup.scratch, assignment.round, setup.config.count, setup.faults)
+        self._watchdog = Watchdog(self.shm, assignment.base_rank, self._end_one, setup.notice)
 
     def start(
         self,

@@ -65,21 +65,22 @@ class LocalElasticAgent(SpecAgent):
         )
 
     def _run_job(self, config: AgentConfig, embedding: Embedding, log: JobLog) -> JobEnd:
-        def seated(*given: Any) -> GroupWorkers:
-            workers, handler = GroupWorkers(*given), embedding.handler
-            workers.group = self._worker_group
-            workers.group.store = handler.store if handler is not None else None
-            return workers
+        def of_group(*given: Any) -> GroupWorkers:
+            group, handler = self._worker_group, embedding.handler
+            group.store = handler.store if handler is not None else None
+            return GroupWorkers(group, *given)
 
-        embedding.round_workers = seated
+        embedding.round_workers = of_group
         config = replace(config, workers=self._workers, output=self._output)
         return run_processes(config, log, embedding)
 
 
 class GroupWorkers(RoundWorkers):
-    """`RoundWorkers` of `group`, which is to be set before `start`. A worker's id is its pid."""
+    """`RoundWorkers` of a `WorkerGroup`. A worker's id is its pid."""
 
-    group: WorkerGroup
+    def __init__(self, group: WorkerGroup, *given: Any) -> None:
+        super().__init__(*given)
+        self.group = group
 
     def start(
         self,

@@ -51,18 +51,13 @@ class Relay(Struct, eq=False):
     _control: socket.socket
     _on_storage_error: StorageErrorHandler | None
     _title: str
-    on_first_output: Callable[[int], None] | None = None
-    """Called in the loop, once for each round, when the first byte of any of its workers came
-    through; a stream that the worker inherits or writes to its file does not come through."""
-    on_shared_input: Callable[[], None] | None = None
-    """Called in the loop, once, when several workers ask for input at one terminal."""
+    _on_first_output: Callable[[int], None] | None = None
+    _on_shared_input: Callable[[], None] | None = None
+    _on_lost: Callable[[int], None] | None = None
     _queue: deque[tuple[bytes, int]] = field(default_factory=deque)  # packet, fd or -1
     _status: bytes | None = None
     _asks: dict[int, asyncio.Future[bytes]] = field(default_factory=dict)
     _last_ask: int = 0
-    on_lost: Callable[[int], None] | None = None
-    """Called in the loop when the process has died before it was ended, with the number of the last
-    round whose output it was given; -1: none. Then `restart` may be called."""
     _newest_round: int = -1
     _ending: bool = False
     _loop: asyncio.AbstractEventLoop | None = None
@@ -75,15 +70,26 @@ class Relay(Struct, eq=False):
         cls,
         *,
         on_storage_error: StorageErrorHandler | None = None,
+        on_first_output: Callable[[int], None] | None = None,
+        on_shared_input: Callable[[], None] | None = None,
+        on_lost: Callable[[int], None] | None = None,
         title: str = "rallypoint: relay",
     ) -> Relay:
         """Fork the relay. May be called before the loop runs; do it while the agent is small.
-        `title`: what `ps -f` shows.
+        `title`: what `ps -f` shows. In the loop are called:
+
+        `on_first_output`, once for each round, when the first byte of any of its workers came
+        through; a stream that the worker inherits or writes to its file does not come through.
+        `on_shared_input`, once, when several workers ask for input at one terminal. `on_lost` when
+        the process has died before it was ended, with the number of the last round whose output it
+        was given; -1: none. Then `restart` may be called.
 
         Raises OSError when the system can't fork.
         """
         process, control = _fork(title)
-        return cls(process, control, on_storage_error, title)
+        return cls(
+            process, control, on_storage_error, title, on_first_output, on_shared_input, on_lost
+        )
 
     def restart(self) -> None:
         """Fork another process after `on_lost`; what the old one held is lost.
@@ -304,11 +310,11 @@ class Relay(Struct, eq=False):
                 case Drained(ask):
                     self._answer(ask, b"")
                 case FirstOutput(round_number):
-                    if self.on_first_output is not None:
-                        self.on_first_output(round_number)
+                    if self._on_first_output is not None:
+                        self._on_first_output(round_number)
                 case SharedInput():
-                    if self.on_shared_input is not None:
-                        self.on_shared_input()
+                    if self._on_shared_input is not None:
+                        self._on_shared_input()
                 case WriteFailed(path, number):
                     if self._on_storage_error is not None:
                         self._on_storage_error(os.fsdecode(path), number)
@@ -334,8 +340,8 @@ class Relay(Struct, eq=False):
             if not future.done():
                 future.set_exception(ConnectionError("the relay has ended"))
         self._ended.set()
-        if self._loop is not None and self.on_lost is not None and not self._ending:
-            self._loop.call_soon(self.on_lost, self._newest_round)
+        if self._loop is not None and self._on_lost is not None and not self._ending:
+            self._loop.call_soon(self._on_lost, self._newest_round)
 
 
 def _fork(title: str) -> tuple[ForkedProcess, socket.socket]:
