@@ -1,8 +1,8 @@
 """One node's part in a job that a shared store hosts: what it must do, and what it may conclude.
 
-There is no server, so the members do a server's duties among themselves: somebody must notice
+There is no server, so the members do a server's duties among themselves: one of them must notice
 that a last call has ended or that a node has stopped counting. The first member in rank order, the
-*leader*, does all of that. The two after it, its *heirs*, watch everybody too, and act when it
+*leader*, does all of that. The two after it, its *heirs*, watch all nodes too, and act when it
 should have; all others watch these three alone, so that a heartbeat costs O(N) reads in all, and a
 leader that dies together with others delays nothing. A duty done twice does no harm.
 
@@ -86,7 +86,7 @@ class BeatWatch:
                 sighting.reads += 1
 
     def suspects(self, patience_s: float = 0.0) -> list[Suspect]:
-        """Those who stood still for the lease and `patience_s`, as of the last read."""
+        """Nodes whose counters stood still for the lease and `patience_s`, as of the last read."""
         if self._read_at is None:
             return []
         return [
@@ -118,8 +118,8 @@ class Pending(Struct, frozen=True):
     """False: the world is full, and this node stands by."""
 
     def timeout_error(self, run_id: str, timeout_s: float) -> RendezvousTimeoutError:
-        """Too few nodes came within this time; names those who were here before."""
-        missing = ", ".join(self.missing) or "nobody who was here before"
+        """Too few nodes came within this time; names those that were here before."""
+        missing = ", ".join(self.missing) or "no node that was here before"
         return RendezvousTimeoutError(
             f"waited {timeout_s:g} s for {self.min_nodes} nodes of {quoted_job(run_id)}, "
             f"and {self.joined} came; missing: {missing}"
@@ -173,11 +173,11 @@ class SharedMember:
         self._due = {
             timer: self._due.get(timer, now + length_s)
             for timer, length_s in wanted.items()
-            if timer.kind is not TimerKind.JOIN  # each node has a join timeout of its own
+            if timer.kind is not TimerKind.JOIN  # each node has its own join timeout
         }
 
     def watched(self) -> tuple[NodeRef, ...]:
-        """Whose counters this node reads: everybody's if it leads or is an heir, else theirs."""
+        """Whose counters this node reads: all if it leads or is an heir, else these three."""
         place = self._place()
         if place is None:
             return ()
@@ -227,14 +227,14 @@ class SharedMember:
         return _pending(shared.round, member.standing)
 
     def _place(self) -> int | None:
-        """This node's place in the order of those who take over; None: not a member."""
+        """This node's place in the order of taking over; None: not a member."""
         try:
             return self._order.index(self.ref)
         except ValueError:
             return None
 
     def _patience(self) -> float:
-        """Those who are not the leader let it act first, and the others before them."""
+        """A node lets the leader act first, and the nodes before it in that order."""
         place = self._place()
         return self._lease_s + place * self._interval_s if place else 0.0
 

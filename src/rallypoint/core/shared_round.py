@@ -1,7 +1,7 @@
 """The round machine as a shared store without logic hosts it (behaviour F5). Pure.
 
 The whole state is one value in the store. A host loads it, applies an event, and stores the
-result if nobody else has stored another one meanwhile; else it loads again and applies the *same
+result if no other node has stored another one meanwhile; else it loads again and applies the *same
 event* to the fresh state. Nothing is ever merged by hand. That works because every event is safe
 to apply twice and void when what it was about has passed.
 
@@ -72,7 +72,7 @@ class SharedState(Struct, array_like=True):
 
 
 def new_state(settings: SharedSettings, job: str, writer: str, own_request: int = 0) -> SharedState:
-    """A job that nobody has joined yet.
+    """A job that no node has joined yet.
 
     `own_request`: the number of the join request of the node that makes it. Earlier ones may be of
     nodes that died with an earlier life of the job: they are void, and live nodes write another.
@@ -90,7 +90,7 @@ def apply(shared: SharedState, event: Event, writer: str) -> list[Effect]:
     for effect in effects:
         match effect:
             case RoundSettled(round_):
-                effects += step(shared.round, RoundReleased(round_))  # the loop goes on with these
+                effects += step(shared.round, RoundReleased(round_))  # the loop handles these too
             case FormWorld(_, world):
                 shared.bootstrap = (world[0].candidate.address, world[0].candidate.store_port)
             case StopRound(_, reason):
@@ -106,7 +106,7 @@ def apply(shared: SharedState, event: Event, writer: str) -> list[Effect]:
 
 
 class JoinRequest(Struct, frozen=True, array_like=True):
-    """A node's wish to join, for whoever writes the state next."""
+    """A node wants to join; read by the node that writes the state next."""
 
     ref: NodeRef
     seq: int
@@ -132,7 +132,7 @@ def take_join_requests(
     """Take in the join requests after the last one that was; how many that were.
 
     One that is not there yet ends it, unless it is given up (`skip_gap`): its writer will find that
-    it is no member, and write another. One that can't be read is nobody's.
+    it is no member, and write another. One that can't be read is skipped.
     """
     taken = 0
     settings, own = shared.round.settings, fingerprint(shared.round.settings)
@@ -171,7 +171,7 @@ def join_refused(shared: SharedState, ref: NodeRef, settings: SharedSettings) ->
 
 
 def close(shared: SharedState, why: str, writer: str) -> None:
-    """The job is over, for everybody and for good."""
+    """The job is over, for all nodes and for good."""
     if shared.round.phase is not Phase.CLOSED:
         shared.why = why
     apply(shared, JobClosed(), writer)
@@ -245,7 +245,7 @@ def decode(value: bytes) -> SharedState:
 
 
 def _digest(body: bytes | memoryview) -> bytes:
-    """Tells damage: a flipped bit may well be another state."""
+    """Detects damage: a flipped bit may well be another state."""
     return hashlib.blake2s(body, digest_size=_DIGEST_BYTES).digest()
 
 

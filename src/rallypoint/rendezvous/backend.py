@@ -87,7 +87,7 @@ class JoinRequestBackend(Protocol):
 
 @runtime_checkable
 class ForgettingBackend(Protocol):
-    """A backend that can delete what nobody will read again. Without, it grows with each join."""
+    """A backend that can delete what will not be read again. Without, it grows with each join."""
 
     def delete_join_requests(self, numbers: Sequence[int]) -> None:
         """Those of these numbers, which are not used again; from then on they are None."""

@@ -87,7 +87,7 @@ class BackendThread:
 
     @property
     def takes_join_requests(self) -> bool:
-        """Nodes can leave join requests for whoever writes next."""
+        """Nodes can leave join requests for the one that writes next."""
         return isinstance(self._backend, JoinRequestBackend)
 
     async def post_join_request(self, request: bytes) -> int:
@@ -163,7 +163,7 @@ class BackendThread:
         except RendezvousError:
             raise
         except asyncio.CancelledError:
-            if future.cancelled():  # by `close`, before it began; else whoever waits for it was
+            if future.cancelled():  # by `close`, before it began; else its caller was
                 raise RendezvousClosedError(_LEFT) from None
             raise
         except (TypeError, AttributeError) as error:
@@ -179,7 +179,7 @@ class BackendThread:
     def _ended(self, future: asyncio.Future[Any]) -> None:
         self._under_way.discard(future)
         if not future.cancelled():
-            future.exception()  # whoever was cancelled meanwhile does not want to know
+            future.exception()  # its caller was cancelled meanwhile
 
     def _broken(self, call: str, wanted: str, found: object) -> RendezvousStateError:
         return RendezvousStateError(

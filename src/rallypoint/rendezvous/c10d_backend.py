@@ -1,9 +1,9 @@
 """A rendezvous state in a store with torch's vocabulary: ours or torch's, over TCP or in a file.
 
-The state is a value of its own under a name that is never used twice; the key that everybody
-compares and swaps holds only that name. So a comparison costs a few bytes however many nodes there
-are, and a node that has read a state need not read it again. Who wants to wait for the next state
-waits for a key that whoever stored it sets, on a connection of its own.
+The state is a value under a name that is never used twice; the key that all nodes compare and swap
+holds only that name. So a comparison costs a few bytes however many nodes there
+are, and a node that has read a state need not read it again. To wait for the next
+state, a node waits for a key that the node which stores it sets, on a separate connection.
 
 `create_backend` makes the store too. `store_type=tcp`: the node that can bind the endpoint hosts
 the server, all others are its clients; `is_host` decides otherwise. `store_type=file`: the endpoint
@@ -45,13 +45,13 @@ T = TypeVar("T")
 READ_TIMEOUT_S = 60
 MAX_JOIN_REQUESTS = 1024
 KEPT_STATES = 4
-"""So many older states are kept, for those who have read the name but not the state."""
+"""So many older states are kept, for nodes that have read the name but not the state."""
 KEPT_ANNOUNCEMENTS = 32
-"""So many older announcements are kept, for those who are about to wait for one."""
+"""So many older announcements are kept, for nodes that are about to wait for one."""
 FIRST_POLL_S = 0.005
 LONGEST_POLL_S = 0.1
 POLL_SLICE_S = 0.25
-"""Who stops a handler waits so long, at most, for the store not to be asked any more."""
+"""After a handler was stopped, the store may still be asked for so long."""
 _ABSENT = b"\x00rallypoint: no such key\x00"
 _NAME_BYTES = 40
 
@@ -87,7 +87,7 @@ class C10dRendezvousBackend(RendezvousBackend):
         return self._ask(lambda: self._wait(self._next_key(token or b""), timeout))
 
     def stop_waiting(self) -> None:
-        """Whoever is in `wait_for_change` need not wait on; a later call may wait anew."""
+        """End the calls of `wait_for_change` that are under way; a later call may wait anew."""
         waiting, self._waiting = self._waiting, None
         if isinstance(waiting, TCPStore | FileStore):
             waiting.close()
@@ -96,7 +96,7 @@ class C10dRendezvousBackend(RendezvousBackend):
         if not isinstance(self._store, Store):
             return self._poll(key, timeout_s)
         waiting = self._waiting
-        if waiting is None:  # a connection of its own: the other one goes on meanwhile
+        if waiting is None:  # another connection: the first one is used meanwhile
             waiting = self._waiting = self._store.clone()
         try:
             waiting.wait([key], timeout_s)
@@ -247,7 +247,7 @@ def _number(value: bytes | None) -> int:
 def create_backend(params: RendezvousParameters) -> tuple[C10dRendezvousBackend, Store]:
     """The backend that `params` describe, and the store in which it keeps the state. Blocks.
 
-    Raises ParameterError, RendezvousConnectionError when there is nobody at the endpoint for
+    Raises ParameterError, RendezvousConnectionError when nothing answers at the endpoint for
     `read_timeout` seconds (60), and AccessError for a file that is not this user's alone.
     """
     store_type = str(params.get("store_type", "tcp")).strip().lower()

@@ -1,4 +1,4 @@
-"""The vocabulary of a rendezvous: what an agent asks, and what it is told.
+"""The vocabulary of a rendezvous: what an agent asks, and what it gets.
 
     info = handler.next_rendezvous()        # blocks until the nodes have agreed
     info.rank, info.world_size, info.store
@@ -52,10 +52,10 @@ class RendezvousStoreInfo:
         """Rank 0 publishes its address in `store`, and all return it; blocks until it is there.
 
         `local_addr`: this node's, else its full name. `server_port`: of a server that listens
-        already, else a port that is free now, which nobody keeps free until it is used. `store`
-        is ours or torch's, and fresh for each round, as `RendezvousInfo.store` is: an address
-        that is there already is what the others may return. Raises what the store raises, for
-        example StoreTimeoutError, and RendezvousStateError for a port that is none.
+        already, else a port that is free now, which another program may take before it is used.
+        `store` is ours or torch's, and fresh for each round, as `RendezvousInfo.store` is: an
+        address that is there already is what the others may return. Raises what the store raises,
+        for example StoreTimeoutError, and RendezvousStateError for what is not a valid port.
         """
         addr_key = RendezvousStoreInfo.MASTER_ADDR_KEY
         port_key = RendezvousStoreInfo.MASTER_PORT_KEY
@@ -179,11 +179,11 @@ class RendezvousHandler(ABC):
 
     @abstractmethod
     def is_closed(self) -> bool:
-        """The job is over: nobody can join any more. Does not block for long."""
+        """The job is over: no node can join any more. Does not block for long."""
 
     @abstractmethod
     def set_closed(self) -> None:
-        """End the job for everybody. May be called again."""
+        """End the job for all nodes. May be called again."""
 
     @abstractmethod
     def num_nodes_waiting(self) -> int:
@@ -219,7 +219,7 @@ class RendezvousHandler(ABC):
         return True
 
     def on_change(self, callback: Callable[[], None]) -> Unsubscribe:
-        """Call `callback` from some thread, soon after each change that `wait_for_change` tells.
+        """Call `callback` from some thread, soon after each change that ends `wait_for_change`.
 
         It must not block; what it raises is logged. Returns what ends the subscription. Raises
         NotImplementedError where a handler can only be polled.

@@ -2,7 +2,7 @@
 another node looks whether it can be reached.
 
 Every node listens on a fresh port before each round and says so when it joins. So the port that
-the workers get is one that is theirs already, nobody waits for an address, and no key of an older
+the workers get is one that is theirs already, no node waits for an address, and no key of an older
 round can be in it.
 """
 

@@ -31,14 +31,14 @@ from rallypoint.rendezvous.shared_value import FIRST_BACKOFF_S, Change, SharedVa
 from rallypoint.store.backoff import uniform
 
 LEAVE_TIMEOUT_S = 5.0
-"""How long saying farewell may take after a timeout, unless that was shorter."""
+"""How long leaving may take after a timeout, unless that was shorter."""
 POLL_PENDING_S = 0.25
 POLL_ACTIVE_S = 1.0
 """At most so long between two looks at a backend that can't be waited for."""
 CROWD_PAUSE_S = 0.002
 CROWD_PAUSE_MAX_S = 0.25
-"""Per member: nobody but the leader reads at once when something changed, since in a crowd that
-gathers nearly every change is somebody else's join."""
+"""Per member: only the leader reads at once when something changed, since while many nodes gather
+nearly every change is the join of another one."""
 
 _log = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class SharedDriver:
         self._seq = self._beat = 0
         self._is_stopped = False
         self._takes_part = False
-        """This node wants to be a member; else whoever finds it to be one has it leave."""
+        """This node wants to be a member; if it is one without that, it leaves."""
         self._beat_at = 0.0
 
     @property
@@ -102,7 +102,7 @@ class SharedDriver:
         await self._backend.close()
 
     async def abandon(self) -> None:
-        """Leave and stop. Raises RendezvousError when nobody could be told."""
+        """Leave and stop. Raises RendezvousError when the others could not be told."""
         try:
             await self.leave()
         finally:
@@ -156,7 +156,7 @@ class SharedDriver:
             await self.wait_for_change(left_s)
 
     async def leave(self) -> None:
-        """Say farewell: the others need not wait for this node. The job goes on."""
+        """The others need not wait for this node. The job continues."""
         self._takes_part = False
         await self._leave_unless_wanted()
         await self._tidy()
@@ -170,7 +170,7 @@ class SharedDriver:
         await self._value.update(self._if_member(change))
 
     async def close(self, why: str) -> None:
-        """End the job for everybody. May be called again."""
+        """End the job for all nodes. May be called again."""
 
         def change(shared: SharedState, writer: str) -> list[Effect] | None:
             if isinstance(self._member.outlook(), Closed):
@@ -182,7 +182,7 @@ class SharedDriver:
         await self._tidy()
 
     async def _tidy(self) -> None:
-        """Delete what nobody will read again. This node has left; what fails here stays there."""
+        """Delete what will not be read again, now that this node has left; errors are ignored."""
         with suppress(RendezvousError):
             await self._value.delete_read_requests()
             if self._backend.keeps_beats:
@@ -312,7 +312,7 @@ class SharedDriver:
             await self._count()
             await self._watch_others()
             if isinstance(self._outlook, InWorld) and self._outlook == self._counted_in:
-                # The round has run for an interval: nobody waits for this.
+                # The round has run for an interval: no node waits for this.
                 await self._value.delete_read_requests()
             self._counted_in = self._outlook
         for duty in self._member.duties(loop.time()):

@@ -50,16 +50,16 @@ class SharedValue:
     ) -> None:
         self._settings, self._backend, self._on_read = settings, backend, on_read
         self.state: SharedState | None = None
-        """Nobody changes it; None: there is none."""
+        """Not to be changed; None: there is none."""
         self.token: Token | None = None
         self._writing = asyncio.Lock()
         self._gap: tuple[int, float] | None = None
         self._read_requests: deque[int] = deque()
-        """The numbers of join requests that nobody will read again."""
+        """The numbers of join requests that will not be read again."""
 
     @property
     def requests_taken(self) -> int:
-        """The number of the last join request that somebody has taken in."""
+        """The number of the last join request that was taken in."""
         return self.state.taken if self.state is not None else 0
 
     async def load(self) -> None:
@@ -180,6 +180,6 @@ class SharedValue:
         self._on_read()
 
     def _forget(self) -> None:
-        """Nothing is there: nobody has joined yet, or the store has lost it."""
+        """Nothing is there: no node has joined yet, or the store has lost it."""
         self.state = self.token = None
         self._on_read()

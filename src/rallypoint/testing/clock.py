@@ -1,4 +1,4 @@
-"""A monotonic clock that moves when it is told to, and others that run beside it.
+"""A monotonic clock that a test moves, others that run beside it, and timers on it.
 
 clock = FakeClock()
 late = clock.beside(offset_s=-20.0, rate=0.999)     # another machine's
@@ -15,7 +15,7 @@ from rallypoint.core.events import Timer
 
 
 class Clock(Protocol):
-    """What tells the time."""
+    """A source of time."""
 
     def now(self) -> float:
         """Seconds since some moment that means nothing."""

@@ -109,7 +109,7 @@ class OptionalRules(BackendSuite):
     # Join requests
 
     def test_join_requests_are_numbered_and_kept_in_order(self) -> None:
-        """From one, without a gap, for everybody."""
+        """From one, without a gap, for all nodes."""
         one, two = self._backend(), self._backend()
         if not isinstance(one.inner, JoinRequestBackend):
             return

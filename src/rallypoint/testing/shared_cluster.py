@@ -54,7 +54,7 @@ class MemoryValue:
         self.beats: dict[str, int] = {}
 
     def swap(self, value: bytes, token: int) -> bool:
-        """Store it if nobody else has since `token`."""
+        """Store it if no other node has since `token`."""
         if token != self.token:
             return False
         self.value, self.token = value, token + 1
@@ -75,7 +75,7 @@ class SharedNode:
         self.is_refused = False
         """It was told that another agent has its place, and has ended."""
         self.is_slow = False
-        """It does not stop its workers when it is told to."""
+        """It does not stop its workers when it should."""
         self.counted_at_s = 0.0
         """On the cluster's clock."""
         self.longest_silence_s = 0.0
@@ -85,9 +85,9 @@ class SharedNode:
         self.fails_at_write: bool | None = None
         """The next write is reported as failed; True: though it was stored."""
         self.before_write: Callable[[], object] | None = None
-        """Somebody else's deed between its next read and its write."""
+        """What another node does between its next read and its write."""
         self.after_write: Callable[[], object] | None = None
-        """Somebody else's deed between its next write and the moment when it learns of it."""
+        """What another node does between its next write and the moment when it learns of it."""
         self.outlooks: list[Outlook] = []
         """Every change of what it was told."""
 
@@ -153,7 +153,7 @@ class SharedCluster:
         node.is_paused = True
 
     def resume(self, node: SharedNode) -> None:
-        """It goes on where it was, with what it knew, if it was between a read and a write."""
+        """It continues where it was, with what it knew, if it was between a read and a write."""
         node.is_paused = False
         if node.halted is not None and node.is_well:
             (value, token, change), node.halted = node.halted, None
@@ -168,7 +168,7 @@ class SharedCluster:
         node.is_cut_off = False
 
     def leave(self, node: SharedNode) -> None:
-        """It says farewell."""
+        """It leaves."""
         self._guarded(node, lambda: self._if_member(node, self._applies(NodeLeft(node.ref))))
         node.has_left = True
 
@@ -215,7 +215,7 @@ class SharedCluster:
         return shared_round.decode(self.store.value)
 
     def current(self) -> SharedState:
-        """The state in the store, which nobody changes; decoded once for all readers."""
+        """The state in the store, for reading; decoded once for all readers."""
         if self._read is None or self._read[0] != self.store.token:
             self._read = (self.store.token, self.shared)
         return self._read[1]
@@ -228,7 +228,7 @@ class SharedCluster:
 
     @property
     def members(self) -> list[NodeRef]:
-        """Everybody in the state."""
+        """All nodes in the state."""
         return [member.ref for member in self.current().round.members.values()]
 
     # What a node does

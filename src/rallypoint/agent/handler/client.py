@@ -38,7 +38,7 @@ from rallypoint.store.round_store import RoundStore
 T = TypeVar("T")
 
 POLL_S = 1.0
-"""A handler that can't tell of a change is asked so often."""
+"""A handler without `wait_for_change` is asked so often."""
 WAIT_SLICE_S = 5.0
 """One that can is asked to wait for so long, since its thread can't be interrupted."""
 FIRST_POLL_S = 0.01
@@ -59,7 +59,7 @@ async def in_thread(call: Callable[[], T]) -> T:
 
 
 def own_name() -> str:
-    """For a node that nobody named; a program may run several."""
+    """For a node without a given name; a program may run several."""
     host = socket.gethostname().partition(".")[0] or "node"
     number = next(_unnamed)
     return f"{host}.{os.getpid()}.{number}" if number else f"{host}.{os.getpid()}"
@@ -246,7 +246,7 @@ class HandlerClient:
 
     @property
     def settings(self) -> Any:
-        """What the handler was made with, or None if it does not tell."""
+        """What the handler was made with, or None if it does not say."""
         return getattr(self._handler, "settings", None)
 
     @property
@@ -257,19 +257,19 @@ class HandlerClient:
 
     @property
     def node_id(self) -> str:
-        """How the handler names this node to others, if it tells."""
+        """How the handler names this node to others, if it says."""
         return str(getattr(self._handler, "node_id", "") or "")
 
     @property
     def end_reason(self) -> EndReason:
-        """Why the last round ended, as far as the handler tells."""
+        """Why the last round ended, as far as the handler says."""
         known = getattr(self._handler, "end_reason", None)
         if isinstance(known, EndReason):
             return known
         return EndReason(EndKind.GROWTH, str(getattr(self._handler, "why_over", "") or _MEET_AGAIN))
 
     async def set_closed(self) -> None:
-        """End the job for everybody."""
+        """End the job for all nodes."""
         await in_thread(self._handler.set_closed)
 
     async def leave(self) -> None:
