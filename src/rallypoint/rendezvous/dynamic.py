@@ -14,7 +14,7 @@ import asyncio
 import os
 import secrets
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from typing import Any
@@ -29,12 +29,10 @@ from rallypoint.errors import (
 from rallypoint.rendezvous.backend import RendezvousBackend
 from rallypoint.rendezvous.backend_thread import BackendThread, silence_error
 from rallypoint.rendezvous.handler import (
-    RendezvousHandler,
     RendezvousInfo,
     RendezvousStoreInfo,
-    Unsubscribe,
-    call_all,
 )
+from rallypoint.rendezvous.loop_handler import LoopRendezvousHandler
 from rallypoint.rendezvous.parameters import (
     RendezvousParameters,
     RendezvousSettings,
@@ -45,14 +43,14 @@ from rallypoint.rendezvous.parameters import (
 )
 from rallypoint.rendezvous.round_listener import RoundListener, listen_here
 from rallypoint.rendezvous.shared_driver import SharedDriver
-from rallypoint.rendezvous.threads import SHARED, weakly, when_dropped
+from rallypoint.rendezvous.threads import weakly, when_dropped
 from rallypoint.store.prefix_store import PrefixStore
 
 _SHUT_DOWN = "this handler was shut down"
 _VOCABULARY = ("set", "get", "add", "wait", "check", "compare_set")
 
 
-class DynamicRendezvousHandler(RendezvousHandler):
+class DynamicRendezvousHandler(LoopRendezvousHandler):
     """One node's handler. `shutdown` when the job is over; `leave` to go while it goes on."""
 
     def __init__(
@@ -68,8 +66,9 @@ class DynamicRendezvousHandler(RendezvousHandler):
     ) -> None:
         """`name`: what `get_backend` says, if it is not the backend's own. `node_id`: this node's,
         unique in the job; else one is made up."""
-        self._settings, self._backend, self._store = settings, backend, store
-        self._name, self._use_agent_store = name or backend.name, use_agent_store
+        super().__init__(settings, name or backend.name)
+        self._backend, self._store = backend, store
+        self._use_agent_store = use_agent_store
         self._local_addr = local_addr
         host = local_addr or socket.gethostname()
         node_id = node_id or f"{host}_{os.getpid()}_{_next_local_id()}"
@@ -77,7 +76,6 @@ class DynamicRendezvousHandler(RendezvousHandler):
         self._driver: SharedDriver | None = None
         self._listener: RoundListener | None = None
         self._world: InWorld | None = None
-        self._callbacks: dict[object, Callable[[], None]] = {}
         self._joining: asyncio.Lock | None = None
         self._starting: asyncio.Lock | None = None
         self._is_shut_down = False
@@ -118,11 +116,6 @@ class DynamicRendezvousHandler(RendezvousHandler):
         return cls(settings, backend, store, local_addr)
 
     @property
-    def settings(self) -> RendezvousSettings:
-        """What this handler was made with."""
-        return self._settings
-
-    @property
     def node_id(self) -> str:
         """How the other nodes name this one."""
         return self._ref.node_id
@@ -136,68 +129,9 @@ class DynamicRendezvousHandler(RendezvousHandler):
     def use_agent_store(self) -> bool:
         return self._use_agent_store
 
-    def get_backend(self) -> str:
-        return self._name
-
-    def get_run_id(self) -> str:
-        return self._settings.run_id
-
-    # Blocking calls, and their twins for a running loop
-
-    def next_rendezvous(self) -> RendezvousInfo:
-        return self._wrap(SHARED.run(self._next()))
-
-    async def next_rendezvous_async(self) -> RendezvousInfo:
-        """`next_rendezvous` from a running loop."""
-        return self._wrap(await SHARED.wait(self._next()))
-
-    def is_closed(self) -> bool:
-        return isinstance(SHARED.run(self._look()), Closed)
-
-    async def is_closed_async(self) -> bool:
-        """`is_closed` from a running loop."""
-        return isinstance(await SHARED.wait(self._look()), Closed)
-
-    def set_closed(self) -> None:
-        SHARED.run(self._close())
-
-    async def set_closed_async(self) -> None:
-        """`set_closed` from a running loop."""
-        await SHARED.wait(self._close())
-
-    def num_nodes_waiting(self) -> int:
-        return self._waiting(SHARED.run(self._look()))
-
-    async def num_nodes_waiting_async(self) -> int:
-        """`num_nodes_waiting` from a running loop."""
-        return self._waiting(await SHARED.wait(self._look()))
-
-    def wait_for_change(self, timeout: float | None = None) -> bool:
-        return SHARED.run(self._wait(timeout))
-
-    async def wait_for_change_async(self, timeout: float | None = None) -> bool:
-        """`wait_for_change` from a running loop."""
-        return await SHARED.wait(self._wait(timeout))
-
-    def on_change(self, callback: Callable[[], None]) -> Unsubscribe:
-        key = object()
-        self._callbacks[key] = callback
-        return lambda: self._callbacks.pop(key, None) and None
-
-    def leave(self) -> None:
-        """Go, while the job goes on without this node. May be called again."""
-        SHARED.run(self._stop(None))
-
-    def shutdown(self) -> bool:
-        return SHARED.run(self._stop("shut down"))
-
-    async def shutdown_async(self) -> bool:
-        """`shutdown` from a running loop."""
-        return await SHARED.wait(self._stop("shut down"))
-
     # On the loop
 
-    async def _next(self) -> InWorld:
+    async def _next(self) -> RendezvousInfo:
         if self._joining is None:
             self._joining = asyncio.Lock()
         async with self._joining:
@@ -218,7 +152,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
             )
             try:
                 world = await driver.join(candidate, join_s)
-            except asyncio.CancelledError:  # Ctrl-C, say: nobody is to form a round with this node
+            except asyncio.CancelledError:  # Ctrl-C, say: no round may form with this node
                 self._close_listener()
                 with suppress(RendezvousError):
                     await driver.leave()
@@ -231,7 +165,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
             else:
                 self._close_listener()
             self._world = world
-            return world
+            return self._info(world)
 
     async def _started(self) -> SharedDriver:
         if self._starting is None:
@@ -251,11 +185,15 @@ class DynamicRendezvousHandler(RendezvousHandler):
                     await driver.stop()
                     raise
                 self._driver = driver
-                # Who drops the handler without a word has left: nothing may count on for it.
+                # A program that drops the handler without `leave` has left all the same.
                 when_dropped(self, driver.abandon)
             return self._driver
 
-    async def _look(self) -> Outlook:
+    async def _look(self) -> tuple[int, bool]:
+        outlook = await self._outlook()
+        return self._waiting(outlook), isinstance(outlook, Closed)
+
+    async def _outlook(self) -> Outlook:
         if self._is_shut_down:
             return Closed(_SHUT_DOWN, was_needed=True)
         driver = await self._started()
@@ -279,13 +217,18 @@ class DynamicRendezvousHandler(RendezvousHandler):
         while True:
             if self._driver is not driver:  # left or shut down meanwhile, which must not be undone
                 return True
-            outlook = await self._look()
-            if isinstance(outlook, Closed) or self._waiting(outlook):
+            if any(await self._look()):
                 return True
             left_s = None if ends_at is None else ends_at - loop.time()
             if left_s is not None and left_s <= 0:
                 return False
             await driver.wait_for_change(left_s)
+
+    async def _leave(self) -> None:
+        await self._stop(None)
+
+    async def _shut_down(self) -> bool:
+        return await self._stop("shut down")
 
     async def _stop(self, close_why: str | None) -> bool:
         if self._is_shut_down:
@@ -314,12 +257,12 @@ class DynamicRendezvousHandler(RendezvousHandler):
     # Within
 
     def _waiting(self, outlook: Outlook) -> int:
-        """Nobody waits for a node that never was in a round."""
+        """None for a node that never was in a round."""
         if self._world is None or isinstance(outlook, Closed):
             return 0
         return 0 if outlook == self._world else 1
 
-    def _wrap(self, world: InWorld) -> RendezvousInfo:
+    def _info(self, world: InWorld) -> RendezvousInfo:
         prefix = f"rallypoint.rendezvous.{self._settings.run_id}.{world.round}"
         store = PrefixStore(prefix, self._store)
         bootstrap = RendezvousStoreInfo(*world.bootstrap)
@@ -329,9 +272,6 @@ class DynamicRendezvousHandler(RendezvousHandler):
         if self._listener is not None:
             self._listener.close()
             self._listener = None
-
-    def _changed(self) -> None:
-        call_all(tuple(self._callbacks.values()))
 
 
 def create_handler(
@@ -361,7 +301,7 @@ def _check_store(store: Any) -> None:
 
 @asynccontextmanager
 async def _answer_within(backend: RendezvousBackend, timeout: timedelta) -> AsyncIterator[None]:
-    """A call of somebody's backend may block for ever. Raises RendezvousTimeoutError."""
+    """A call of a backend may block for ever. Raises RendezvousTimeoutError."""
     limit_s = timeout.total_seconds()
     try:
         async with asyncio.timeout(limit_s):

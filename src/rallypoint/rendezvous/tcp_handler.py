@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -30,21 +28,18 @@ from rallypoint.errors import (
 from rallypoint.rendezvous.coordinator_parameters import CoordinatorSettings, read_parameters
 from rallypoint.rendezvous.handler import (
     LazyRendezvousInfo,
-    RendezvousHandler,
     RendezvousInfo,
     RendezvousStoreInfo,
-    Unsubscribe,
-    call_all,
 )
+from rallypoint.rendezvous.loop_handler import LoopRendezvousHandler
 from rallypoint.rendezvous.parameters import (
     RendezvousParameters,
-    RendezvousSettings,
     check_timeout,
     parse_rendezvous_endpoint,
 )
 from rallypoint.rendezvous.round_listener import RoundListener
 from rallypoint.rendezvous.tcp_member import CLOSE_S, CoordinatorLink, TcpMember
-from rallypoint.rendezvous.threads import SHARED, weakly, when_dropped
+from rallypoint.rendezvous.threads import weakly, when_dropped
 from rallypoint.store.prefix_store import PrefixStore
 from rallypoint.store.tcp_store import TCPStore
 
@@ -53,20 +48,22 @@ _LOOK_AGAIN_S = 0.2
 """While there is nothing yet that could tell of a change."""
 _LONG_S = 3600.0
 
-T = TypeVar("T")
 
-
-class CoordinatorRendezvousHandler(RendezvousHandler):
+class CoordinatorRendezvousHandler(LoopRendezvousHandler):
     """One node's handler. `shutdown` when the job is over; `leave` to go while it goes on.
 
-    The coordinator lives in the process whose handler could bind the endpoint, until everybody
-    has gone: that process must not end before.
+    The coordinator lives in the process whose handler could bind the endpoint, until every node has
+    gone: that process must not end before, and `leave` keeps the coordinator.
+
+    `shutdown` ends the job as cancelled, unless it has ended or this node has left it. In the
+    process that hosts the coordinator it waits until all nodes have heard, at most the close
+    timeout.
     """
 
     def __init__(self, settings: CoordinatorSettings, name: str = "tcp") -> None:
         """`name`: what `get_backend` says."""
-        self._given, self._settings, self._name = settings, settings.rendezvous, name
-        self._callbacks: dict[object, Callable[[], None]] = {}
+        super().__init__(settings.rendezvous, name)
+        self._given = settings
         self._forget()
 
     def _forget(self) -> None:
@@ -76,11 +73,6 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
         self._joining: asyncio.Lock | None = None
         self._listener: RoundListener | None = None
         self._store: TCPStore | None = None
-
-    @property
-    def settings(self) -> RendezvousSettings:
-        """What this handler was made with."""
-        return self._settings
 
     @property
     def use_agent_store(self) -> bool:
@@ -98,73 +90,6 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
         member = self._member
         return member is not None and member.state.is_attached
 
-    def get_backend(self) -> str:
-        return self._name
-
-    def get_run_id(self) -> str:
-        return self._settings.run_id
-
-    # Blocking calls, and their twins for a running loop
-
-    def next_rendezvous(self) -> RendezvousInfo:
-        return self._info(self._run(self._next))
-
-    async def next_rendezvous_async(self) -> RendezvousInfo:
-        """`next_rendezvous` from a running loop."""
-        return self._info(await self._wait_for(self._next))
-
-    def is_closed(self) -> bool:
-        return self._run(self._look)[1]
-
-    async def is_closed_async(self) -> bool:
-        """`is_closed` from a running loop."""
-        return (await self._wait_for(self._look))[1]
-
-    def set_closed(self) -> None:
-        self._run(self._close)
-
-    async def set_closed_async(self) -> None:
-        """`set_closed` from a running loop."""
-        await self._wait_for(self._close)
-
-    def num_nodes_waiting(self) -> int:
-        return self._run(self._look)[0]
-
-    async def num_nodes_waiting_async(self) -> int:
-        """`num_nodes_waiting` from a running loop."""
-        return (await self._wait_for(self._look))[0]
-
-    def wait_for_change(self, timeout: float | None = None) -> bool:
-        return self._run(partial(self._wait, timeout))
-
-    async def wait_for_change_async(self, timeout: float | None = None) -> bool:
-        """`wait_for_change` from a running loop."""
-        return await self._wait_for(partial(self._wait, timeout))
-
-    def on_change(self, callback: Callable[[], None]) -> Unsubscribe:
-        key = object()
-        self._callbacks[key] = callback
-        return lambda: self._callbacks.pop(key, None) and None
-
-    def leave(self) -> None:
-        """Go, while the job goes on without this node. May be called again.
-
-        A coordinator that this process hosts stays, for as long as the process and the job last.
-        """
-        self._run(self._drop)
-
-    def shutdown(self) -> bool:
-        """End the job for everybody, as cancelled, unless it has ended or this node has left it.
-
-        The process that hosts the coordinator waits until all have heard, at most the close
-        timeout. Whether the job has ended. May be called again.
-        """
-        return self._run(partial(self._shut_down, succeeded=False))
-
-    async def shutdown_async(self) -> bool:
-        """`shutdown` from a running loop."""
-        return await self._wait_for(partial(self._shut_down, succeeded=False))
-
     def finish(self) -> bool:
         """`shutdown`, when this node's workers have succeeded: the job has, when all of them have.
 
@@ -174,21 +99,13 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
         """
         return self._run(partial(self._shut_down, succeeded=True))
 
-    def _run(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        self._mind_forks()
-        return SHARED.run(call())
-
-    async def _wait_for(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        self._mind_forks()
-        return await SHARED.wait(call())
-
-    def _mind_forks(self) -> None:
+    def _before_call(self) -> None:
         if self._pid != os.getpid():
             self._forget()
 
     # On the loop
 
-    async def _next(self) -> Assignment:
+    async def _next(self) -> RendezvousInfo:
         if self._joining is None:
             self._joining = asyncio.Lock()
         async with self._joining:
@@ -196,18 +113,18 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
             deadline = loop.time() + self._settings.timeout.join.total_seconds()
             while True:
                 try:
-                    return await self._join(await self._linked.meet())
+                    return self._info(await self._join(await self._linked.meet()))
                 except RendezvousTimeoutError:
-                    await self._drop()  # so that the next call begins anew
+                    await self._leave()  # so that the next call begins anew
                     raise
                 except RendezvousConnectionError:
                     # The coordinator was lost with its node: meet where another may host by now.
-                    await self._drop()
+                    await self._leave()
                     if loop.time() > deadline:
                         raise
                     await asyncio.sleep(RETRY_S)
                 except asyncio.CancelledError:
-                    await self._drop()
+                    await self._leave()
                     raise
 
     async def _join(self, member: TcpMember) -> Assignment:
@@ -250,7 +167,6 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
         return self._link.member if self._link is not None else None
 
     async def _look(self) -> tuple[int, bool]:
-        """How many are waiting, as far as this node is concerned, and whether the job is over."""
         member = self._member
         if member is None:
             return 0, self._link is not None and bool(self._link.closed)
@@ -279,7 +195,7 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
                 pass
         return True
 
-    async def _shut_down(self, *, succeeded: bool) -> bool:
+    async def _shut_down(self, *, succeeded: bool = False) -> bool:
         member, link, done = self._member, self._linked, True
         is_open = member is not None and member.state.verdict is None
         waits = member is not None and is_open and succeeded and member.succeed()
@@ -289,12 +205,12 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
                     await member.cancel(_CLOSED_HERE)
             except (RallypointError, TimeoutError):
                 done = False
-        await self._drop()
+        await self._leave()
         link.closed = link.closed or "the rendezvous was shut down here"
         await link.end_hosting(None if waits else self._settings.timeout.close.total_seconds())
         return done
 
-    async def _drop(self) -> None:
+    async def _leave(self) -> None:
         self._close_round()
         if self._link is not None:
             await self._link.drop()
@@ -328,9 +244,6 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
             if part is not None:
                 part.close()
         self._listener = self._store = None
-
-    def _changed(self) -> None:
-        call_all(tuple(self._callbacks.values()))
 
 
 _CLOSED_HERE = "its program closed the rendezvous"

@@ -1,0 +1,126 @@
+"""A handler whose work is done on a loop: its blocking calls, and their twins for a running loop.
+
+All handlers of a process share one loop in one thread, so that a blocking call and its twin run the
+same coroutine.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, TypeVar
+
+from rallypoint.rendezvous.handler import RendezvousHandler, RendezvousInfo, Unsubscribe, call_all
+from rallypoint.rendezvous.parameters import RendezvousSettings
+from rallypoint.rendezvous.threads import SHARED
+
+T = TypeVar("T")
+
+
+class LoopRendezvousHandler(RendezvousHandler):
+    """`shutdown` when the job is over; `leave` to go while it goes on."""
+
+    def __init__(self, settings: RendezvousSettings, name: str) -> None:
+        """`name`: what `get_backend` says."""
+        self._settings, self._name = settings, name
+        self._callbacks: dict[object, Callable[[], None]] = {}
+
+    @property
+    def settings(self) -> RendezvousSettings:
+        """What this handler was made with."""
+        return self._settings
+
+    def get_backend(self) -> str:
+        return self._name
+
+    def get_run_id(self) -> str:
+        return self._settings.run_id
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        return self._run(self._next)
+
+    async def next_rendezvous_async(self) -> RendezvousInfo:
+        """`next_rendezvous` from a running loop."""
+        return await self._wait_for(self._next)
+
+    def is_closed(self) -> bool:
+        return self._run(self._look)[1]
+
+    async def is_closed_async(self) -> bool:
+        """`is_closed` from a running loop."""
+        return (await self._wait_for(self._look))[1]
+
+    def set_closed(self) -> None:
+        self._run(self._close)
+
+    async def set_closed_async(self) -> None:
+        """`set_closed` from a running loop."""
+        await self._wait_for(self._close)
+
+    def num_nodes_waiting(self) -> int:
+        return self._run(self._look)[0]
+
+    async def num_nodes_waiting_async(self) -> int:
+        """`num_nodes_waiting` from a running loop."""
+        return (await self._wait_for(self._look))[0]
+
+    def wait_for_change(self, timeout: float | None = None) -> bool:
+        return self._run(partial(self._wait, timeout))
+
+    async def wait_for_change_async(self, timeout: float | None = None) -> bool:
+        """`wait_for_change` from a running loop."""
+        return await self._wait_for(partial(self._wait, timeout))
+
+    def on_change(self, callback: Callable[[], None]) -> Unsubscribe:
+        key = object()
+        self._callbacks[key] = callback
+        return lambda: self._callbacks.pop(key, None) and None
+
+    def leave(self) -> None:
+        """Go, while the job goes on without this node. May be called again."""
+        self._run(self._leave)
+
+    def shutdown(self) -> bool:
+        return self._run(self._shut_down)
+
+    async def shutdown_async(self) -> bool:
+        """`shutdown` from a running loop."""
+        return await self._wait_for(self._shut_down)
+
+    # On the loop
+
+    @abstractmethod
+    async def _next(self) -> RendezvousInfo: ...
+
+    @abstractmethod
+    async def _look(self) -> tuple[int, bool]:
+        """How many nodes are waiting, as far as this one is concerned; whether the job is over."""
+
+    @abstractmethod
+    async def _close(self) -> None: ...
+
+    @abstractmethod
+    async def _wait(self, timeout: float | None) -> bool: ...
+
+    @abstractmethod
+    async def _leave(self) -> None: ...
+
+    @abstractmethod
+    async def _shut_down(self) -> bool: ...
+
+    # Within
+
+    def _run(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        self._before_call()
+        return SHARED.run(call())
+
+    async def _wait_for(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        self._before_call()
+        return await SHARED.wait(call())
+
+    def _before_call(self) -> None:
+        """In the caller's thread."""
+
+    def _changed(self) -> None:
+        call_all(tuple(self._callbacks.values()))
