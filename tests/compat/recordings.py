@@ -26,15 +26,15 @@ class Recordings:
     def __init__(self, mode: str, folder: Path = FOLDER, torch: str = "") -> None:
         self._mode, self._folder = mode, folder
         self._torch = torch or installed()
-        self._asked: dict[tuple[str, str], Any] = {}
+        self._asked: dict[tuple[str, str], str] = {}
 
     def __call__(self, subject: str, question: str, ask: Callable[[], object]) -> Any:
         """The answer, as JSON has it; `ask()` gets it from the real one."""
         if self._mode == "recorded":
             return self._kept(subject, question)
         if (subject, question) not in self._asked:
-            self._asked[subject, question] = json.loads(json.dumps(ask()))
-        answer = self._asked[subject, question]
+            self._asked[subject, question] = json.dumps(ask())
+        answer = json.loads(self._asked[subject, question])
         if self._mode == "record":
             self._write(subject)
         else:
@@ -60,7 +60,7 @@ class Recordings:
         return kept["answers"][question]
 
     def _write(self, subject: str) -> None:
-        answers = {q: answer for (s, q), answer in sorted(self._asked.items()) if s == subject}
+        answers = {q: json.loads(a) for (s, q), a in sorted(self._asked.items()) if s == subject}
         text = json.dumps({"torch": self._torch, "answers": answers}, indent=1, ensure_ascii=False)
         self._folder.mkdir(exist_ok=True)
         (self._folder / f"{subject}.json").write_text(text + "\n")
