@@ -109,8 +109,6 @@ WALL_CLOCK_READERS: dict[str, str] = {
     "agent/hang.py": "dates a hang for people",
     "agent/driver.py": "dates events and failures for people",
     "agent/embedded/hook_workers.py": "dates failures for people",
-    "agent/telemetry/events.py": "dates events for whoever reads them",
-    "agent/telemetry/metrics.py": "dates numbers for whoever reads them",
     "coordinator/hosted_job.py": "dates a lost node for people",
     "coordinator/wall_clock.py": "numbers the lives of a job; the exception to R6",
     "process/workers.py": "dates failures for people",

@@ -1,8 +1,8 @@
 """The console of `rallypoint run`: one plain line per event, a live status line in a terminal,
 and the last lines.
 
-A line is worth a person's look, so what goes as it should is not told twice, and a wait that is
-over before anybody could read of it is not told at all. A program, which reads JSON, gets all.
+A person sees each fact once, and a wait only when it lasts. A program that reads JSON gets every
+event. The table of event kinds says which is which.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from rallypoint.process.logs.plan import resolve_mode
 from rallypoint.process.relay.client import Relay
 
 _STDOUT, _STDERR = 1, 2
-WAIT_TOLD_S = 2.0
-"""A wait of this length is told of."""
+WAIT_SHOWN_S = 2.0
+"""A wait of this length is shown."""
 
 
 class Console(Observer):
@@ -36,7 +36,7 @@ class Console(Observer):
         # Among lines that workers write past the relay, a status line would tear them.
         tidy = not self._json and not self._quiet and _mode(config) is OutputMode.PREFIX
         self._shows_status = tidy and output.draws and os.isatty(_STDERR)
-        self._told_wait = ""
+        self._shown_wait = ""
 
     def event(self, event: AgentEvent) -> None:
         if self._is_hidden(event.kind):
@@ -50,7 +50,7 @@ class Console(Observer):
         if self._shows_status:
             self._relay.status(render_status(view, _width()))
         elif not self._json:
-            self._tell_wait(view)
+            self._show_wait(view)
 
     def line(self, *texts: str) -> None:
         """Write lines of our own, whole."""
@@ -61,12 +61,12 @@ class Console(Observer):
         self._shows_status = False
         self._relay.status("")
 
-    def _tell_wait(self, view: StatusView) -> None:
-        """Say once what is being waited for, where no status line says so."""
+    def _show_wait(self, view: StatusView) -> None:
+        """Print once what this node waits for, where no status line shows it."""
         if not view.waiting_for:
-            self._told_wait = ""
-        elif view.for_s >= WAIT_TOLD_S and view.waiting_for != self._told_wait:
-            self._told_wait = view.waiting_for
+            self._shown_wait = ""
+        elif view.for_s >= WAIT_SHOWN_S and view.waiting_for != self._shown_wait:
+            self._shown_wait = view.waiting_for
             self.event(event_now(kinds.WAIT(what=view.waiting_for)))
 
     def _is_hidden(self, kind: EventKind) -> bool:
@@ -91,7 +91,7 @@ def _mode(config: AgentConfig) -> OutputMode:
 
 def _width() -> int:
     try:
-        # Terminals that nobody has told their size (`docker run -t`) have none.
+        # A terminal whose size was never set (`docker run -t`) says 0.
         return os.get_terminal_size(_STDERR).columns or 80
     except OSError:
         return 80

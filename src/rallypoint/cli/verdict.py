@@ -1,7 +1,7 @@
 """How a job ended (behaviour A7): its exit code, its last lines, and the first cause. Pure.
 
-The first line says it all; what follows is indented: the cause's own words, where to read more,
-and what to do. What merely followed from the first cause is not told.
+The first line is the whole answer. Indented lines follow: the error of the first cause, where to
+read more, and what to do. Failures that followed from the first cause are only counted.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class FirstCause(Struct, frozen=True):
 
 
 class VerdictView(Struct, frozen=True):
-    """All that the last lines show. `reason` tells of an end that no worker caused;
-    `ended_s_ago` is set where this node came after the end and started nothing."""
+    """All that the last lines show. `reason` explains an end that no worker caused.
+    `ended_s_ago` is set where this node joined after the end and started nothing."""
 
     outcome: Outcome
     run_id: str
@@ -74,9 +74,9 @@ class VerdictView(Struct, frozen=True):
 def verdict_lines(
     view: VerdictView, *, quiet: bool = False, whole: bool = True, zone: tzinfo | None = None
 ) -> tuple[str, ...]:
-    """The last lines, first the one that says it all. A success is one line, or none if quiet:
-    but who starts nothing always says so, for a script that runs a job again by mistake shows
-    nothing else of it. A failure is one line, too, if not `whole`."""
+    """The last lines. A success is one line, or none if `quiet`. A run that started nothing always
+    says so: a script that runs a job again by mistake has no other sign of it. A failure is one
+    line if not `whole`."""
     name = job_name(view.run_id)
     job = f"{PROGRAM}: {name}"
     if view.ended_s_ago is not None:

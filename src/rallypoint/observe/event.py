@@ -39,7 +39,7 @@ class NodeState(StrEnum):
 
 
 def milliseconds_now() -> int:
-    """Since the epoch; to be shown, never compared."""
+    """Milliseconds since the epoch; to be shown, never compared."""
     return time.time_ns() // 1_000_000
 
 

@@ -1,6 +1,6 @@
-"""Who events are handed to, by name: built in, or of another package.
+"""Event handlers by name: built in, or of another package.
 
-* `null` takes nothing; `console` writes a JSON line to stderr; `jsonl:FILE` appends one to a file.
+* `null` drops events; `console` writes a JSON line to stderr; `jsonl:FILE` appends one to a file.
 * A package offers more as entry points of the group `rallypoint.event_handlers`: the name is what
   stands before the colon, and what it loads is called with the text after it, and returns an
   `EventHandler` or a `logging.Handler`.
@@ -29,7 +29,7 @@ RENDEZVOUS = "dynamic_rendezvous"
 
 
 class EventHandler(Protocol):
-    """Called from one thread of its own, one event at a time: it may block, and it may raise."""
+    """Called from one thread, one event at a time: it may block, and it may raise."""
 
     def handle(self, event: Event) -> None: ...
 
@@ -56,7 +56,7 @@ class JsonLinesFile:
     def __init__(self, path: str) -> None:
         """Raises ParameterError when it can't be appended to."""
         try:
-            # Where somebody reads along by a pipe, the thread that writes waits for them.
+            # Writing to a named pipe blocks this thread until its reader has read.
             self._fd = open_named(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else str(error)

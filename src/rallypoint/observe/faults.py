@@ -1,5 +1,6 @@
-"""Exceptions that nobody expected, after which the process goes on: each place is told once, with
-where it came from; how often it came is told at the end. ARCHITECTURE.md says what goes on."""
+"""Unexpected exceptions after which the process continues: ARCHITECTURE.md says what does.
+
+Each place in the code is reported once, with its callers, and at the end how often it occurred."""
 
 from __future__ import annotations
 
@@ -15,10 +16,10 @@ TEXT_CHARACTERS = 200
 
 
 class Faults:
-    """Never raises. `tell` gets one line for each place, and may raise."""
+    """Never raises. `report` gets one line for each place, and may raise."""
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
-        self._tell = tell
+    def __init__(self, report: Callable[[str], None]) -> None:
+        self._report = report
         self._counts: dict[str, int] = {}
 
     @property
@@ -27,14 +28,14 @@ class Faults:
         return sum(self._counts.values())
 
     def note(self, what: str, error: BaseException) -> None:
-        """`error` came up in `what`, which is over; everything else goes on."""
+        """`error` ended `what`; everything else continues."""
         place = f"{type(error).__name__} at {_places(error.__traceback__, 1)}"
         if place not in self._counts and len(self._counts) >= PLACES_REMEMBERED:
             place = "other places"
         self._counts[place] = count = self._counts.get(place, 0) + 1
         if count == 1:
             with suppress(Exception):
-                self._tell(f"{what}: {describe_fault(error)}: this is a bug, please report it")
+                self._report(f"{what}: {describe_fault(error)}: this is a bug, please report it")
 
     def of_loop(self, loop: object, context: dict[str, object]) -> None:
         """For `set_exception_handler` of a loop in which nothing that raises may end the rest."""
@@ -43,12 +44,12 @@ class Faults:
         self.note("in the event loop", error if isinstance(error, BaseException) else unknown)
 
     def tell_counts(self) -> None:
-        """Say how often what was told once has come, if that was more than once, and forget it."""
+        """Report how often each place occurred, where that was more than once, and forget it."""
         counts, self._counts = self._counts, {}
         for place, count in counts.items():
             if count > 1:
                 with suppress(Exception):
-                    self._tell(f"there were {count} unexpected errors of one kind: {place}")
+                    self._report(f"there were {count} unexpected errors of one kind: {place}")
 
 
 def describe_fault(error: BaseException) -> str:

@@ -66,6 +66,11 @@ _handlers: dict[str, MetricHandler] = {}
 _default: MetricHandler = NullMetricHandler()
 
 
+def metric_now(group: str, name: str, value: int | float) -> MetricData:
+    """The value of this metric, dated now."""
+    return MetricData(time.time(), group, name, value)
+
+
 class MetricStream:
     """The numbers of one group. A handler that is configured later is used from then on."""
 
@@ -79,7 +84,7 @@ class MetricStream:
 
     def add_value(self, metric_name: str, metric_value: int | float) -> None:
         """Hand one over, with the time of now."""
-        self.handler.emit(MetricData(time.time(), self.group_name, metric_name, metric_value))
+        self.handler.emit(metric_now(self.group_name, metric_name, metric_value))
 
 
 def configure(handler: MetricHandler, group: str | None = None) -> None:

@@ -1,7 +1,7 @@
-"""A bounded queue and a thread between who tells and who is told.
+"""A bounded queue with a thread that hands each item to a receiver.
 
-Whoever puts never waits: what finds no room is dropped and counted, and so is what the receiver
-fails at. `close` waits a little for what is left, and says what was lost.
+`put` never waits: an item that finds no room is dropped and counted, as is one that the receiver
+fails at. `close` waits a little for the rest, and returns what was lost.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from queue import SimpleQueue
 from typing import Generic, TypeVar
 
 CAPACITY = 10_000
-"""So many items wait; an event takes about 1 kB."""
+"""How many items may wait; an event takes about 1 kB."""
 
 _T = TypeVar("_T")
 
 
 class BoundedQueue(Generic[_T]):
-    """`put` from any thread. The receiver is called from a thread of its own, in order."""
+    """`put` from any thread. The receiver is called in order, from the queue's thread."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class BoundedQueue(Generic[_T]):
         return self._what_was_lost()
 
     def _give_up(self) -> None:
-        """A receiver that hangs is left where it is, in a thread that nobody waits for."""
+        """Leave a receiver that hangs in its daemon thread, and count what it will not get."""
         self._abandoned.set()
         # The one that it hangs at, and what is behind it but for the mark of the end.
         self._dropped += max(0, self._waiting.qsize() - 1) + self._is_receiving
@@ -117,7 +117,7 @@ class BoundedQueue(Generic[_T]):
 def _described(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    # Who has no trouble does not pay for it.
+    # Imported only where something has failed.
     from rallypoint.core.wording import shown
 
     return f"{type(error).__name__}: {shown(str(error))}"

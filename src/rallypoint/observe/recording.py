@@ -44,7 +44,7 @@ def record(event: Event, destination: str = "null") -> None:
 
 
 def record_rdzv_event(event: RdzvEvent) -> None:
-    """The same for a step of a rendezvous; nobody is told unless a package offers a handler named
+    """The same for a step of a rendezvous; it is dropped unless a package offers a handler named
     `dynamic_rendezvous`."""
     queue = _queue(RENDEZVOUS)
     if queue is not None:

@@ -1,8 +1,7 @@
-"""What an agent inside a program tells: lines of the logger `rallypoint`.
+"""Events of an agent inside a program, as records of the logger `rallypoint`.
 
-Quiet unless something went wrong: then a program that has not set up logging sees it on stderr, as
-Python does with every warning. A logger's handlers may block, which a heartbeat must not: they run
-in a thread of their own.
+A program that has not set up logging sees warnings only, on stderr, as Python does with every
+logger. Logging handlers may block, and heartbeats must not: they run in another thread.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from rallypoint.observe.records import AgentEvent, Observer, StatusView
 
 LAST_LINES_S = 2.0
 """How long the last lines may take."""
-WAIT_TOLD_S = 5.0
-"""A node that has met nobody for so long says what it waits for."""
+WAIT_LOGGED_S = 5.0
+"""A node without a round logs what it waits for after this."""
 
 _log = logging.getLogger("rallypoint")
 
@@ -37,7 +36,11 @@ class JobLog(Observer):
 
     def status(self, view: StatusView) -> None:
         """Events tell most of it; but the first wait may be for nodes that nobody has started."""
-        if view.nodes or view.for_s < WAIT_TOLD_S or view.waiting_for in ("", self._reported_wait):
+        if (
+            view.nodes
+            or view.for_s < WAIT_LOGGED_S
+            or view.waiting_for in ("", self._reported_wait)
+        ):
             return
         self._reported_wait = view.waiting_for
         wait = kinds.WAIT(what=view.waiting_for)

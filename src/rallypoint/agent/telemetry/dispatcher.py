@@ -49,7 +49,7 @@ class EventDispatcher:
         self.began_wall = time.time()
         self.node = ""
         self.shm: WorkerShm | None = None
-        """The newest round's, on which its workers tell of their progress."""
+        """Of the newest round: its workers report progress there."""
         self._workers = _Workers()
         self._observers: list[Observer] = []
 
@@ -58,7 +58,7 @@ class EventDispatcher:
         self._observers.append(observer)
 
     def stepped(self, event: GroupEvent, effects: list[GroupEffect]) -> None:
-        """The group was told this, and wants that done."""
+        """The worker group was given this event, and asked for these effects."""
         at, line = time.monotonic(), self.timeline
         newest, since = line.newest, line.joining_since
         was_stopping = newest is not None and newest.stopping_at is not None
@@ -81,7 +81,7 @@ class EventDispatcher:
         self._report_phases(phases)
 
     def spawned(self, pids: Sequence[int], took_s: float, shm: WorkerShm | None = None) -> None:
-        """The workers of the newest round run, and tell of their progress on its shared memory."""
+        """The workers of the newest round run, and report progress in its shared memory."""
         phases = timeline.spawned(self.timeline, took_s, time.monotonic())
         self._workers.pids = tuple(pids)
         self.shm = shm
@@ -93,14 +93,14 @@ class EventDispatcher:
         self._report_phases(phases)
 
     def failed(self, round_: int, failures: Sequence[WorkerFailure]) -> None:
-        """What is known of failures here: at once, or at the end of the round all of it."""
+        """What is known of failures on this node: in part at first, whole when the round ends."""
         self._workers.failures |= {failure.local_rank: failure for failure in failures}
         age_s = max((failure.age_s for failure in failures), default=None)
         if age_s is not None:
             self._report_phases(timeline.failed_here(self.timeline, round_, age_s))
 
     def first_output(self, round_: int) -> None:
-        """The first byte of a round's workers came through."""
+        """The first byte of output of a round's workers arrived."""
         at = time.monotonic()
         self._report_phases(timeline.first_seen(self.timeline, round_, "first_output", at))
 
@@ -126,7 +126,7 @@ class EventDispatcher:
             observer.heartbeat_acknowledged()
 
     def finished(self, succeeded: bool, reason: str) -> None:
-        """The agent ends: the last that is told."""
+        """The agent ends; nothing is reported after this."""
         for observer in self._observers:
             observer.finished(succeeded, reason, self.timeline.verdict)
 
@@ -156,7 +156,7 @@ class EventDispatcher:
         workers.failed |= fresh
 
     def _gone(self, life: RoundLife) -> None:
-        """Whoever has not been told of yet was told to end, or is why the others were."""
+        """The workers not reported yet were stopped, or failed and caused that."""
         workers = self._workers
         for local_rank in sorted({*range(len(workers.pids)), *workers.failed}):
             state = "FAILED" if local_rank in workers.failed else "TERMINATED"

@@ -15,7 +15,7 @@ from rallypoint.core.cause import how_it_ended
 from rallypoint.core.event_kinds import EventKind, ReportedBy
 from rallypoint.core.model import Verdict, WorkerFailure
 from rallypoint.core.timeline import Phase, RoundLife
-from rallypoint.observe.event import Event, EventMetadataValue, EventSource
+from rallypoint.observe.event import Event, EventMetadataValue, EventSource, milliseconds_now
 from rallypoint.observe.printing import json_text
 from rallypoint.observe.records import AgentEvent, Observer, WorkerEnd
 
@@ -26,7 +26,7 @@ OWN = "rallypoint."
 
 
 class EventEmitter(Observer):
-    """Makes the events of one agent. `put` takes each, and may not block."""
+    """Makes the events of one agent. `put` gets each, and must not block."""
 
     def __init__(
         self, config: AgentConfig, dispatcher: EventDispatcher, put: Callable[[Event], None]
@@ -50,7 +50,7 @@ class EventEmitter(Observer):
 
     def workers_started(self, life: RoundLife, pids: Sequence[int]) -> None:
         for local_rank, pid in enumerate(pids):
-            end = WorkerEnd(local_rank, pid, "START", None, time.time())
+            end = WorkerEnd(local_rank, pid, "START", None, milliseconds_now() / 1000)
             self._worker(life, end, life.assignment.why)
 
     def worker_ended(self, life: RoundLife, end: WorkerEnd) -> None:
@@ -144,7 +144,7 @@ class EventEmitter(Observer):
             "round": round_,
             "reason": text,
         }
-        timestamp = int((time.time() if at is None else at) * 1000)
+        timestamp = milliseconds_now() if at is None else int(at * 1000)
         self._put(Event(OWN + kind.name, EventSource.AGENT, timestamp, {**more, **metadata}))
 
 

@@ -12,7 +12,7 @@ from rallypoint.config import AgentConfig
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.model import EndKind, Verdict
 from rallypoint.core.timeline import Phase, RoundLife, kind_between
-from rallypoint.observe.metrics import GROUP, MetricData
+from rallypoint.observe.metrics import GROUP, MetricData, metric_now
 from rallypoint.observe.prometheus import Family, Histogram, Kind, Labels, Sample, prometheus_text
 from rallypoint.observe.records import AgentEvent, Observer, WorkerEnd
 
@@ -58,7 +58,7 @@ class PrometheusMetrics(Observer):
         self._failures += end.state == "FAILED"
 
     def event(self, event: AgentEvent) -> None:
-        # One that ended no round, or another one than the first; only the host hears of it.
+        # A loss that ended no round: only the node that hosts the coordinator gets this event.
         self._losses += event.kind is kinds.OTHER_NODE_LOST
 
     def heartbeat_acknowledged(self) -> None:
@@ -121,13 +121,13 @@ class PrometheusMetrics(Observer):
         failures = "Workers of this node that have failed"
         yield _counter("worker_failures_total", failures, self._failures)
         shm = self._dispatcher.shm
-        told = [
+        reported = [
             ((("local_rank", str(rank)),), progress)
             for rank, progress in enumerate(shm.progress() if shm is not None else ())
             if progress is not None and rank in self._running
         ]
-        steps = [Sample(progress.step, labels) for labels, progress in told]
-        ages = [Sample(progress.age_s, labels) for labels, progress in told]
+        steps = [Sample(progress.step, labels) for labels, progress in reported]
+        ages = [Sample(progress.age_s, labels) for labels, progress in reported]
         yield _family("worker_step", "gauge", "The last step that a worker told of", steps)
         about = "Since a worker last told of progress"
         yield _family("worker_progress_age_seconds", "gauge", about, ages)
@@ -151,12 +151,12 @@ METHODS = {
     "spawn": "LocalElasticAgent._start_workers",
     "stop": "LocalElasticAgent._stop_workers",
 }
-"""What does in torch's agent what happens in a phase. `_assign_worker_ranks` is none here,
-since ranks come with the rendezvous, and `_monitor_workers` is not called: nothing polls."""
+"""The method of torch's agent for each phase. `_assign_worker_ranks` is missing since ranks come
+with the rendezvous, `_monitor_workers` since nothing polls."""
 
 
 class MetricEmitter(Observer):
-    """A state is told when it changes, not at every look. `put` may not block."""
+    """Emits a state when it changes, not periodically. `put` gets each, and must not block."""
 
     def __init__(
         self, role: str, workers: int, max_restarts: int, put: Callable[[MetricData], None]
@@ -166,7 +166,7 @@ class MetricEmitter(Observer):
         self._remaining = max_restarts
         self._began_at = time.monotonic()
         self._stop_s: float | None = None
-        """What it took to stop the round before."""
+        """How long it took to stop the previous round's workers."""
 
     def round_began(self, life: RoundLife, before: RoundLife | None, joined_s: float) -> None:
         self._remaining = max(self._max_restarts - life.assignment.restart_count, 0)
@@ -174,7 +174,7 @@ class MetricEmitter(Observer):
         self._worker_metric("remaining_restarts", self._remaining)
 
     def phase_ended(self, life: RoundLife, phase: Phase) -> None:
-        self._tell(f"phase.{phase.name}.duration.ms", int(phase.took_s * 1000))
+        self._emit(f"phase.{phase.name}.duration.ms", int(phase.took_s * 1000))
         if phase.name in METHODS:
             self._method(METHODS[phase.name], phase.took_s)
         if phase.name == "spawn":
@@ -209,18 +209,18 @@ class MetricEmitter(Observer):
         self._method("SimpleElasticAgent.run", time.monotonic() - self._began_at)
 
     def _workers_are_up(self, life: RoundLife) -> None:
-        """What torch calls to initialize the workers, or to restart them, is several phases."""
+        """What torch calls initializing or restarting the workers is several phases here."""
         took_s = life.phases.get("rendezvous", 0.0) + life.phases["spawn"]
         self._method("SimpleElasticAgent._initialize_workers", took_s)
         if self._stop_s is not None:
             self._method("SimpleElasticAgent._restart_workers", self._stop_s + took_s)
 
     def _method(self, name: str, took_s: float) -> None:
-        self._tell(f"{name}.success", 1)
-        self._tell(f"{name}.duration.ms", int(took_s * 1000))
+        self._emit(f"{name}.success", 1)
+        self._emit(f"{name}.duration.ms", int(took_s * 1000))
 
     def _worker_metric(self, name: str, value: int) -> None:
-        self._tell(f"workers.{self._role}.{name}", value)
+        self._emit(f"workers.{self._role}.{name}", value)
 
-    def _tell(self, name: str, value: int) -> None:
-        self._put(MetricData(time.time(), GROUP, name, value))
+    def _emit(self, name: str, value: int) -> None:
+        self._put(metric_now(GROUP, name, value))

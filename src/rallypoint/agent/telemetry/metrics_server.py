@@ -1,7 +1,7 @@
-"""Serves one text over HTTP to whoever scrapes this agent, and can be hurt by nobody.
+"""Serves the metrics of this agent over HTTP, within fixed limits of connections, bytes and time.
 
-`GET /metrics` and `HEAD /metrics`; every other request is refused. A connection serves one request,
-and lasts so many seconds at most; there are few at a time.
+`GET /metrics` and `HEAD /metrics`; every other request is refused. A connection serves one request
+and is closed after a few seconds; only a few are open at a time.
 
 On loopback only requests to a name or address of loopback are served: a page in a browser on this
 machine could else read the metrics, under a name of its own that it has pointed to 127.0.0.1 (DNS
@@ -89,7 +89,7 @@ class MetricsServer:
         self._tick(loop, None)
 
     def close(self) -> None:
-        """Hang up. Safe to call again, and without `open`."""
+        """Close every connection. Safe to call again, and without `open`."""
         if self._ticker is not None:
             self._ticker.cancel()
         if self._accepting is not None:
@@ -145,7 +145,7 @@ class _Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        # Whoever sends or reads too slowly is gone after this, whatever is unwritten.
+        # A client that sends or reads too slowly is cut off, whatever is unwritten.
         self._limit = asyncio.get_running_loop().call_later(CONNECTION_S, self.abort)
         if not self._server.admits(self):
             self._answer("503 Service Unavailable", "too many connections\n")

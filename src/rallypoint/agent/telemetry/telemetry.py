@@ -60,8 +60,8 @@ class Telemetry:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Around a whole run: tells of an error that ends it, then closes. For programs, which
-        get what was lost on stderr."""
+        """Around a whole run: reports an error that ends it, then closes. For programs; what was
+        lost is printed to stderr."""
         try:
             yield
         except BaseException as error:
@@ -85,9 +85,9 @@ class Telemetry:
             self.dispatcher.finished(succeeded, reason)
 
     def close(self, limit_s: float = CLOSE_S) -> list[str]:
-        """Let everybody have what is left, for a while. Returns what was lost, a line for each.
+        """Give the handlers the last events and metrics. Returns what was lost, a line for each.
 
-        Blocks, for `limit_s` with each handler: not for the loop. May be said again."""
+        Blocks up to `limit_s` for each handler: not for the loop. Safe to call again."""
         self.hang_up()
         lines = []
         if self._events is not None:
