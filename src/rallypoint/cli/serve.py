@@ -39,8 +39,8 @@ Host the coordinator of many jobs on this machine, outside any of them.
 Without it the first node of a job hosts the job's coordinator, and the job ends
 with that node. With it, any node may come and go:
 
-  rallypoint serve --host 10.0.0.5                on a machine that outlives the jobs
-  rallypoint run --rdzv-endpoint 10.0.0.5 --rdzv-id digits train.py   on every node
+  rallypoint serve --host 10.0.0.5             on a machine that outlives the jobs
+  rallypoint run --rdzv-endpoint 10.0.0.5 --rdzv-id digits train.py
 
 Jobs are told apart by --rdzv-id. Nodes need the token of the user who serves,
 or one that `rallypoint token --run-id ID` made from it.

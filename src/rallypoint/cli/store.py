@@ -44,8 +44,8 @@ usage: rallypoint store --host ADDR [options]
 Host a key-value store that speaks the protocol of torch's TCPStore, outside any
 job.
 
-  rallypoint store --host 127.0.0.1                       for your own processes here
-  rallypoint store --host 10.0.0.5 --allow 10.0.0.0/8     for the machines of a network
+  rallypoint store --host 127.0.0.1                    for your own processes here
+  rallypoint store --host 10.0.0.5 --allow 10.0.0.0/8  for the machines of a network
 
 A process that can write to the store of a job can run code in it: let no more
 machines use it than need it.
@@ -72,7 +72,7 @@ machines use it than need it.
                 Setting(
                     "--max-connections",
                     "N",
-                    "connections at most",
+                    "the most connections at a time",
                     "integer",
                     default="as many as the limit of open files allows",
                     least=1,

@@ -13,11 +13,12 @@ from typing import TypeVar
 from msgspec import Struct
 
 from rallypoint.config import DEFAULT_COORDINATOR_PORT, Endpoint
+from rallypoint.core.limits import MAX_PORT
 from rallypoint.core.settings import MAX_NODES, Kind, Setting, out_of_range
 from rallypoint.core.wording import quoted, shown
 from rallypoint.errors import UsageError
 from rallypoint.store.access import parse_network
-from rallypoint.wire.address import ANY_PORT, checked_host, read_port, split_endpoint
+from rallypoint.wire.address import checked_host, read_port, split_endpoint
 
 _MAX_DIGITS = 18
 """Longer numbers mean nothing here, and Python refuses to read very long ones."""
@@ -127,7 +128,7 @@ def endpoint(
     """`HOST`, `HOST:PORT`, `[V6]:PORT`, or a bare IPv6 address without a port."""
     where = Endpoint(*_of_address(value, lambda text: split_endpoint(text, default_port)))
     if 0 <= where.port < least_port:
-        raise value.wrong(ANY_PORT)
+        raise value.wrong(f"{where.port} is not a valid port ({least_port}..{MAX_PORT})")
     return where
 
 
