@@ -18,7 +18,7 @@ from rallypoint.core.settings import MAX_NODES, Kind, Setting, out_of_range
 from rallypoint.core.wording import quoted, shown
 from rallypoint.errors import UsageError
 from rallypoint.store.access import parse_network
-from rallypoint.wire.address import checked_host, read_port, split_endpoint
+from rallypoint.wire.address import checked_host, is_port, read_port, split_endpoint
 
 _MAX_DIGITS = 18
 """Longer numbers mean nothing here, and Python refuses to read very long ones."""
@@ -135,12 +135,12 @@ def endpoint(
 def listen_at(value: Value) -> Endpoint:
     """`PORT` on loopback, or `HOST:PORT`; port 0 lets the system choose."""
     text = value.text.strip()
-    if text.isdigit():
-        return Endpoint(_LOOPBACK, port(value, 0))
-    where = endpoint(value, -1)
-    if where.port < 0:
+    name, colon, digits = text.rpartition(":")
+    if ":" in name and not name.startswith("["):
+        raise value.wrong(f"an IPv6 address with a port needs brackets: [{name}]:{digits}")
+    if not is_port(digits) or (colon and not name):
         raise value.wrong("needs PORT or HOST:PORT, for example 9400 or 0.0.0.0:9400")
-    return where
+    return endpoint(value, 0) if colon else Endpoint(_LOOPBACK, int(digits))
 
 
 def _of_address(value: Value, read_text: Callable[[str], T]) -> T:

@@ -78,10 +78,15 @@ def checked_host(host: str) -> str:
 
 def read_port(text: str, least: int = 0) -> int:
     """A port in plain digits. Raises ValueError."""
-    plain = text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS
-    if not plain or not least <= int(text) <= MAX_PORT:
+    if not is_port(text, least):
         raise ValueError(f"{shown(text) or 'nothing'} is not a valid port ({least}..{MAX_PORT})")
     return int(text)
+
+
+def is_port(text: str, least: int = 0) -> bool:
+    """A number in plain digits, in the range of ports."""
+    plain = text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS
+    return plain and least <= int(text) <= MAX_PORT
 
 
 def _is_ipv6(text: str) -> bool:
