@@ -14,12 +14,12 @@ from typing import NamedTuple, assert_never
 
 from msgspec.structs import replace
 
-from rallypoint.agent.node_workers import MakeWorkers, NodeWorkers
+from rallypoint.agent.environ import context_maker
 from rallypoint.agent.round_store import StoreAccess
 from rallypoint.agent.status import StatusReporter, anew_text, place_text, unstarted
 from rallypoint.agent.telemetry.dispatcher import EventDispatcher
 from rallypoint.agent.worker_requests import WorkerRequests
-from rallypoint.agent.workers import context_maker
+from rallypoint.agent.workers import MakeWorkers, NodeWorkers
 from rallypoint.config import AgentConfig
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core import group

@@ -16,10 +16,10 @@ from rallypoint.agent.driver import Agent, AgentLinks
 from rallypoint.agent.embedded.embedding import Embedding
 from rallypoint.agent.helper_processes import HelperEvents, HelperProcesses, NodeLease
 from rallypoint.agent.job_end import JobEnd
-from rallypoint.agent.node_workers import MakeWorkers
 from rallypoint.agent.round_store import StoreAccess, listen_for_peers, listen_on
 from rallypoint.agent.shutdown import wait_for_others, wait_unless
 from rallypoint.agent.telemetry.dispatcher import EventDispatcher
+from rallypoint.agent.workers import MakeWorkers
 from rallypoint.config import AgentConfig, RendezvousConfig
 from rallypoint.coordinator.listen import OWN_FILES, raise_open_files_limit
 from rallypoint.coordinator.server import Coordinator

@@ -13,13 +13,12 @@ from rallypoint.agent.embedded.embedding import Embedding, gets_signals, run_to_
 from rallypoint.agent.environ import visible_devices
 from rallypoint.agent.helper_processes import HelperProcesses
 from rallypoint.agent.job_end import JobEnd
-from rallypoint.agent.node_workers import OnExits, OnGone
 from rallypoint.agent.output_files import OutputFiles, output_settings, succeeded
 from rallypoint.agent.participation import Participation, part_of_job
 from rallypoint.agent.telemetry.dispatcher import EventDispatcher
 from rallypoint.agent.telemetry.telemetry import Telemetry
 from rallypoint.agent.worker_source import make_source
-from rallypoint.agent.workers import RoundWorkers, WorkerSetup
+from rallypoint.agent.workers import OnExits, OnGone, RoundWorkers, WorkerSetup
 from rallypoint.config import AgentConfig, StopConfig
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.model import Assignment, Stamp

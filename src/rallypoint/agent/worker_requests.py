@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from rallypoint.agent.checkpoint import Checkpoints
 from rallypoint.agent.hang import HangWatch
-from rallypoint.agent.node_workers import NodeWorkers
+from rallypoint.agent.workers import NodeWorkers
 from rallypoint.config import AgentConfig
 from rallypoint.core import messages as m
 from rallypoint.core.event_kinds import Record

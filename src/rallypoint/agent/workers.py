@@ -7,17 +7,16 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from typing import Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from rallypoint.agent.environ import WorkerContext, worker_environ
-from rallypoint.agent.node_workers import OnExits, OnGone
 from rallypoint.agent.watchdog import Watchdog
 from rallypoint.agent.worker_shm import WorkerShm
 from rallypoint.agent.worker_source import SourceLostError, WorkerSource
-from rallypoint.config import AgentConfig, WorkerConfig
+from rallypoint.config import WorkerConfig
 from rallypoint.core.group_events import Exit
 from rallypoint.core.model import Assignment, Stamp, WorkerFailure
 from rallypoint.core.worker_exits import WorkerExit
@@ -32,6 +31,70 @@ from rallypoint.process.prepared.result_files import ResultFiles
 from rallypoint.process.spawn import Command
 from rallypoint.process.workers import WorkerSet
 from rallypoint.rendezvous.session import raise_in_loop
+
+OnExits = Callable[[Stamp, tuple[Exit, ...]], None]
+OnGone = Callable[[Stamp, tuple[int, ...], tuple[WorkerFailure, ...]], None]
+"""Called with the pids that would not die and the failures, now with all that is known of them."""
+
+
+class NodeWorkers(Protocol):
+    """A life: `start` once, then `signal` or `kill`; then `on_gone` is called, once; and once more
+    for each further `kill` while it names processes that would not die.
+
+    For the thread of the loop. Nothing blocks but `start`, and that for milliseconds.
+    """
+
+    @property
+    def shm(self) -> WorkerShm:
+        """What the workers and this agent tell each other; `WorkerShm.silent` where they don't.
+        Closed by then when `on_gone` is called."""
+
+    def start(
+        self,
+        context: Callable[[int, str], WorkerContext],
+        on_started: Callable[[], None],
+    ) -> None:
+        """Start all; `context(local_rank, error_file)` says what each is told. `on_started` is
+        called when they run, which may be later, and not at all if they are ended before.
+
+        Raises UsageError or InfrastructureError; then none runs.
+        """
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Of the workers, by local rank, once they run; 0: not known."""
+
+    def notify(self, number: int) -> None:
+        """Send a signal to each worker that lives, and to nothing that it has started."""
+
+    def owns(self, pid: int) -> bool:
+        """Nobody else may reap this process."""
+
+    def use_guard(self, guard: Guard) -> None:
+        """The guard was replaced."""
+
+    def notice(self) -> None:
+        """Call `on_exits` now for what has ended and was not told, if that can be known: after
+        the next signal nobody can tell whether a worker failed by itself."""
+
+    def signal(self, number: int) -> None:
+        """Ask all to end; then wait until nothing is left."""
+
+    def kill(self) -> None:
+        """End all; then wait until nothing is left, but not for ever."""
+
+    def abandon(self) -> None:
+        """End all, as the last act of an agent: `on_gone` is not called. May raise OSError."""
+
+    def failures(self, failed: tuple[Exit, ...]) -> tuple[WorkerFailure, ...]:
+        """What is known at once of these exits; the rest comes with `on_gone`."""
+
+    def results(self) -> dict[int, object]:
+        """What the workers returned, by local rank, once all have succeeded. At most once, when
+        the agent has left the job: large results take their time."""
+
+
+MakeWorkers = Callable[[Stamp, Assignment, OnExits, OnGone], NodeWorkers]
 
 
 class WorkerSetup(Struct, frozen=True):
@@ -305,54 +368,3 @@ class RoundWorkers:
             detail=blame.detail if blame else known.traceback,
             tells_of_lost_peer=known.tells_of_lost_peer,
         )
-
-
-def context_maker(
-    assignment: Assignment, stamp: Stamp, config: AgentConfig, node_id: str
-) -> Callable[[int, str], WorkerContext]:
-    """What each local rank of this round is told."""
-    return partial(
-        _placement,
-        assignment=assignment,
-        stamp=stamp,
-        config=config.workers,
-        run_id=config.rendezvous.run_id,
-        node_id=node_id,
-        max_restarts=config.rendezvous.max_restarts,
-    )
-
-
-def _placement(
-    local_rank: int,
-    error_file: str,
-    *,
-    assignment: Assignment,
-    stamp: Stamp,
-    config: WorkerConfig,
-    run_id: str,
-    node_id: str,
-    max_restarts: int,
-) -> WorkerContext:
-    return WorkerContext(
-        local_rank=local_rank,
-        rank=assignment.base_rank + local_rank,
-        role_rank=assignment.base_role_rank + local_rank,
-        role=config.role,
-        group_rank=assignment.group_rank,
-        local_world_size=config.count,
-        world_size=assignment.world_size,
-        group_world_size=assignment.group_world_size,
-        role_world_size=assignment.role_world_size,
-        master_addr=assignment.master_addr,
-        master_port=assignment.master_port,
-        restart_count=assignment.restart_count,
-        max_restarts=max_restarts,
-        run_id=run_id,
-        incarnation=stamp.incarnation,
-        round=stamp.round,
-        node_id=node_id,
-        error_file=error_file,
-        restart_reason=assignment.why,
-        omp_threads=config.omp_threads,
-        virtual_local_rank=config.virtual_local_rank,
-    )

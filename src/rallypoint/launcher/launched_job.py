@@ -9,8 +9,7 @@ from typing import Any
 
 from rallypoint.agent.embedded.embedding import Embedding, run_embedded, start_in_thread
 from rallypoint.agent.embedded.entrypoint import Entrypoint, entrypoint_name
-from rallypoint.agent.embedded.job_log import JobLog
-from rallypoint.agent.embedded.run import run_processes
+from rallypoint.agent.embedded.run import JobLog, run_processes
 from rallypoint.agent.embedded.worker_spec import run_result
 from rallypoint.config import AgentConfig
 from rallypoint.errors import (

@@ -21,7 +21,7 @@ from typing import Any
 
 from rallypoint.agent.embedded.embedding import Embedding, run_embedded, run_to_its_end
 from rallypoint.agent.embedded.hook_workers import HookWorkers
-from rallypoint.agent.embedded.job_log import JobLog
+from rallypoint.agent.embedded.run import JobLog
 from rallypoint.agent.embedded.spec_config import agent_config, handler_client
 from rallypoint.agent.embedded.worker_spec import (
     RunResult,
@@ -32,10 +32,10 @@ from rallypoint.agent.embedded.worker_spec import (
 )
 from rallypoint.agent.environ import worker_environ
 from rallypoint.agent.job_end import JobEnd
-from rallypoint.agent.node_workers import OnExits, OnGone
 from rallypoint.agent.participation import Participation
 from rallypoint.agent.run_agent import signals_to_handle
 from rallypoint.agent.telemetry.telemetry import Telemetry
+from rallypoint.agent.workers import OnExits, OnGone
 from rallypoint.config import AgentConfig
 from rallypoint.core.model import Assignment, Stamp
 from rallypoint.errors import UsageError

@@ -16,8 +16,8 @@ from typing import Any, Protocol
 
 from rallypoint.agent.embedded.worker_spec import RunResult, WorkerGroup, WorkerState
 from rallypoint.agent.environ import WorkerContext
-from rallypoint.agent.node_workers import OnExits, OnGone
 from rallypoint.agent.worker_shm import WorkerShm
+from rallypoint.agent.workers import OnExits, OnGone
 from rallypoint.core.group_events import Exit
 from rallypoint.core.model import Assignment, Stamp, WorkerFailure
 from rallypoint.core.wording import raised

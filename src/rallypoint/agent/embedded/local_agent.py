@@ -12,8 +12,7 @@ from rallypoint.agent.embedded.elastic_agent import SpecAgent
 from rallypoint.agent.embedded.embedding import Embedding
 from rallypoint.agent.embedded.entrypoint import worker_config
 from rallypoint.agent.embedded.hook_workers import assign_ranks
-from rallypoint.agent.embedded.job_log import JobLog
-from rallypoint.agent.embedded.run import run_processes
+from rallypoint.agent.embedded.run import JobLog, run_processes
 from rallypoint.agent.embedded.worker_spec import WorkerGroup, WorkerSpec, WorkerState
 from rallypoint.agent.environ import WorkerContext
 from rallypoint.agent.job_end import JobEnd
