@@ -24,10 +24,10 @@ class Level(IntEnum):
 class ReportedBy(Enum):
     """Which processes report an event, and where it is seen."""
 
-    NODE = "every node"
+    NODE = "each node"
     HOST = "the node that hosts the coordinator"
     HOST_TO_HANDLERS = "the node that hosts the coordinator, to event handlers only"
-    CONSOLE = "every node, on its console or in its log only"
+    CONSOLE = "each node, on its console or in its log only"
     COMMAND = "`rallypoint serve` or `rallypoint store`"
 
 

@@ -1,0 +1,98 @@
+"""What becomes of each kind of event on the console, in the log and at an event handler."""
+
+from __future__ import annotations
+
+import logging
+from typing import cast
+
+import pytest
+
+from rallypoint.agent.embedded.job_log import JobLog
+from rallypoint.agent.telemetry.dispatcher import EventDispatcher
+from rallypoint.agent.telemetry.events import OWN, EventEmitter
+from rallypoint.cli.console import Console
+from rallypoint.config import (
+    AccessConfig,
+    AgentConfig,
+    OutputConfig,
+    RendezvousConfig,
+    WorkerConfig,
+)
+from rallypoint.core.event_kinds import KINDS, Detail, EventKind, Level, ReportedBy
+from rallypoint.observe.event import Event
+from rallypoint.observe.records import AgentEvent, Observer
+from rallypoint.process.relay.client import Relay
+
+ON_A_NODE = [kind for kind in KINDS if kind.reported_by is not ReportedBy.COMMAND]
+FOR_PEOPLE = [kind for kind in ON_A_NODE if kind.reported_by is not ReportedBy.HOST_TO_HANDLERS]
+
+
+class Lines:
+    """A relay that keeps what it is to print."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def say(self, *lines: str) -> None:
+        self.said += lines
+
+
+def reported(observer: Observer) -> None:
+    """One event of every kind, whose message is the number of its row."""
+    for number, kind in enumerate(KINDS):
+        if kind in ON_A_NODE:
+            observer.event(AgentEvent(kind, f"row {number}", 0.0, "a", 0))
+
+
+def shown(lines: list[str]) -> list[EventKind]:
+    return [KINDS[int(line.rpartition("row ")[2])] for line in lines]
+
+
+def printed(nodes: int, **output: object) -> list[EventKind]:
+    lines = Lines()
+    config = AgentConfig(
+        rendezvous=RendezvousConfig(run_id="job", max_nodes=nodes),
+        access=AccessConfig(insecure=True),
+        workers=WorkerConfig(argv=("x",)),
+        output=OutputConfig(**output),  # type: ignore[arg-type]
+    )
+    reported(Console(config, cast(Relay, lines)))
+    return shown(lines.said)
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_the_console_follows_the_table(nodes: int) -> None:
+    by_default = printed(nodes)
+    hidden = {Detail.ALWAYS} | ({Detail.ALONE} if nodes == 1 else set())
+    assert by_default == [
+        kind for kind in FOR_PEOPLE if kind.level >= Level.INFO and kind.detail not in hidden
+    ]
+    assert printed(nodes, log_level="DEBUG") == FOR_PEOPLE
+    assert printed(nodes, log_level="WARNING") == [
+        kind for kind in by_default if kind.level >= Level.WARNING
+    ]
+    assert printed(nodes, log_level="ERROR") == []
+    assert printed(nodes, quiet=True) == [kind for kind in by_default if kind.quiet]
+
+
+def test_the_log_has_the_levels_of_the_table(caplog: pytest.LogCaptureFixture) -> None:
+    log = JobLog()
+    with caplog.at_level(logging.DEBUG, logger="rallypoint"):
+        reported(log)
+        log.close()
+    kinds = shown([record.getMessage() for record in caplog.records])
+    assert kinds == FOR_PEOPLE
+    assert [record.levelno for record in caplog.records] == [kind.level for kind in kinds]
+
+
+def test_an_event_handler_gets_all_but_what_only_a_console_shows() -> None:
+    got: list[Event] = []
+    config = AgentConfig(
+        rendezvous=RendezvousConfig(run_id="job"),
+        access=AccessConfig(insecure=True),
+        workers=WorkerConfig(argv=("x",)),
+    )
+    reported(EventEmitter(config, EventDispatcher(), got.append))
+    assert [event.name for event in got] == [
+        OWN + kind.name for kind in ON_A_NODE if kind.reported_by is not ReportedBy.CONSOLE
+    ]
