@@ -150,11 +150,10 @@ def _judge(job: JobState, round_: int, at: float) -> list[JobEffect]:
     blame = causes.describe(cause)
     if isinstance(decision, restart.GiveUp):
         return close(job, Outcome.FAILED, f"{blame}; {decision.reason}", cause=True)
-    pause = f" in {decision.delay_s:g} s" if decision.delay_s else ""
     # Told once: the end of the round has named the culprit, unless it was found since.
-    named = "" if blame == job.end_reason.text else f": {blame}"
+    text = restart.describe(decision, "" if blame == job.end_reason.text else blame)
     job.end_reason = EndReason(job.end_reason.kind, blame, cause.node_id)
-    record = kinds.RESTART(f"{decision.reason}{pause}{named}", node_id=cause.node_id)
+    record = kinds.RESTART(text, node_id=cause.node_id)
     if decision.delay_s:
         job.backoff_s = decision.delay_s
         return [record]
