@@ -145,6 +145,38 @@ class Outside(Struct, frozen=True):
 Outlook = InWorld | Pending | Closed | Outside
 
 
+class JoinWait:
+    """How long one call may wait for a world. The time of standing by does not count: no timeout
+    applies to a node that a full world does not need."""
+
+    def __init__(self, timeout_s: float, now: float) -> None:
+        self._timeout_s, self._began_at = timeout_s, now
+        self._stood_by = False
+
+    @property
+    def ends_at(self) -> float:
+        """When to give up, unless this node stands by until then."""
+        return self._began_at + self._timeout_s
+
+    def must_ask(self, outlook: Outlook, now: float) -> bool:
+        """Whether the join has to be asked for again: this node was removed meanwhile, or its round
+        formed and ended before it could look."""
+        match outlook:
+            case Outside() | Pending(standing=Standing.STOPPING):
+                if self._stood_by or isinstance(outlook, Pending):
+                    self._began_at, self._stood_by = now, False
+                return True
+            case Pending(needed=False):
+                self._stood_by = True
+            case Pending() if self._stood_by:  # promoted
+                self._began_at, self._stood_by = now, False
+        return False
+
+    def left_s(self, now: float) -> float | None:
+        """None: no timeout applies now."""
+        return None if self._stood_by else self.ends_at - now
+
+
 Duty = Suspect | TimerEnded
 
 

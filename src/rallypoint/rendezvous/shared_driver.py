@@ -18,6 +18,7 @@ from rallypoint.core.round_state import Standing
 from rallypoint.core.shared_member import (
     Closed,
     InWorld,
+    JoinWait,
     Outlook,
     Outside,
     Pending,
@@ -123,32 +124,22 @@ class SharedDriver:
 
     async def _join(self, candidate: Candidate, timeout_s: float) -> InWorld:
         loop = asyncio.get_running_loop()
-        began_at = loop.time()
-        stood_by, asks = False, True
+        wait, asks = JoinWait(timeout_s, loop.time()), True
         while True:
             if asks:
-                await self._ask_in_time(candidate, began_at + timeout_s, timeout_s)
-            outlook, asks = self._outlook, False
-            match outlook:
-                case InWorld():
-                    return outlook
-                case Closed():
-                    raise outlook.error(self._settings.run_id)
-                case Outside() | Pending(standing=Standing.STOPPING):
-                    # Removed meanwhile; or the round formed, and ended before we could look.
-                    if stood_by or not isinstance(outlook, Outside):
-                        began_at, stood_by = loop.time(), False
-                    await asyncio.sleep(uniform(0, FIRST_BACKOFF_S))
-                    asks = True
-                    continue
-                case Pending():
-                    if not outlook.needed:
-                        stood_by = True
-                    elif stood_by:  # promoted: the time of standing by does not count
-                        began_at, stood_by = loop.time(), False
+                await self._ask_in_time(candidate, wait.ends_at, timeout_s)
+            outlook = self._outlook
+            if isinstance(outlook, InWorld):
+                return outlook
+            if isinstance(outlook, Closed):
+                raise outlook.error(self._settings.run_id)
+            asks = wait.must_ask(outlook, loop.time())
+            if asks or not isinstance(outlook, Pending):
+                await asyncio.sleep(uniform(0, FIRST_BACKOFF_S))
+                continue
             if isinstance(self._trouble, RendezvousStateError):
                 raise self._trouble
-            left_s = None if stood_by else began_at + timeout_s - loop.time()
+            left_s = wait.left_s(loop.time())
             if left_s is not None and left_s <= 0:
                 error = outlook.timeout_error(self._settings.run_id, timeout_s)
                 await self._give_up(self._trouble or error, timeout_s)
