@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from rallypoint.agent.embedded.job_log import JobLog
+from rallypoint.agent.embedded.run import JobLog
 from rallypoint.agent.telemetry.dispatcher import EventDispatcher
 from rallypoint.agent.telemetry.events import OWN, EventEmitter
 from rallypoint.cli.console import Console
