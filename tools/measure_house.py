@@ -47,16 +47,16 @@ TORCH_SIGNATURES = frozenset(
 """Functions that have so many parameters because torch's of that name have them."""
 
 EXAMPLES: Mapping[str, tuple[str, ...]] = {
-    # the order to stop a round's workers, and the question for the stacks, with its answer
+    # the order to stop a round's workers; the question for the stacks, with its answer
     "a message (stop)": ("StopWorkers", "StopNow", "StopOrdered"),
     "a message (stacks)": ("CollectStacks", "StacksCollected"),
-    "a flag": ("--preempt-notice", "preempt_notice"),
+    "a flag": ("--drain-signal", "drain_signal"),
     "a job-wide setting": (
         "--min-growth-interval",
         "min_growth_interval",
         "min_growth_interval_s",
     ),
-    "an event": ("other_node_lost",),
+    "an event (one: where it happens)": ("workers_stopped", "WORKERS_STOPPED"),
 }
 
 
