@@ -18,7 +18,10 @@ SEE = " (see rallypoint run --help)"
     ("line", "said"),
     [
         ("rnu x.py", "rallypoint: rnu: no such command; did you mean rallypoint run?"),
-        ("zzz", "rallypoint: zzz: no such command; known: run, drain, serve, store, token"),
+        (
+            "zzz",
+            "rallypoint: zzz: no such command; known: run, drain, serve, store, token, completion",
+        ),
         (
             "train.py --lr 3",
             "rallypoint: train.py: no such command; to start it: rallypoint run train.py",

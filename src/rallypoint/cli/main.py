@@ -13,17 +13,18 @@ from rallypoint.cli.parser import HelpRequested, help_text
 from rallypoint.errors import ExitClass, RallypointError
 from rallypoint.observe.printing import print_error
 
-_COMMANDS = ("run", "drain", "serve", "store", "token")
+_COMMANDS = ("run", "drain", "serve", "store", "token", "completion")
 _ENDED_BY_SIGINT = 130
 
 _HELP = """\
 usage: rallypoint COMMAND [options]
 
-  run      start, watch and heal a job's workers on this node
-  drain    have a node leave its job in peace
-  serve    host a coordinator for many jobs, outside any of them
-  store    host a store for torch's TCPStore clients, outside any job
-  token    make or show the secret that the nodes of a job share
+  run         start, watch and heal a job's workers on this node
+  drain       have a node leave its job in peace
+  serve       host a coordinator for many jobs, outside any of them
+  store       host a store for torch's TCPStore clients, outside any job
+  token       make or show the secret that the nodes of a job share
+  completion  print a script that completes options in bash, zsh or fish
 
   rallypoint run --nproc-per-node 2 train.py     two workers on this machine
   rallypoint COMMAND --help                      everything else
@@ -71,6 +72,10 @@ def _run(command: str, rest: list[str]) -> int:
                 from rallypoint.cli.token import run as token
 
                 return token(rest)
+            case "completion":
+                from rallypoint.cli.completion import run as completion
+
+                return completion(rest)
             case "--help" | "-h" | "help":
                 from rallypoint.observe.printing import print_text
 

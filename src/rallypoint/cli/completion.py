@@ -1,0 +1,92 @@
+"""`rallypoint completion SHELL`: what a shell needs to complete commands, options and choices.
+
+Made from the tables of options, so that a new option is completed without a line here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rallypoint.cli.drain import DRAIN
+from rallypoint.cli.options import RUN
+from rallypoint.cli.parser import Command, parse, with_hint
+from rallypoint.cli.serve import SERVE
+from rallypoint.cli.store import STORE
+from rallypoint.cli.token import TOKEN
+from rallypoint.cli.values import Value, choice
+from rallypoint.core.settings import Setting
+from rallypoint.observe.printing import print_text
+
+SHELLS = ("bash", "zsh", "fish")
+COMPLETION = Command(
+    "completion",
+    """\
+usage: rallypoint completion bash|zsh|fish
+
+Print a script that completes commands, options and choices in a shell.
+
+  eval "$(rallypoint completion bash)"     in ~/.bashrc; zsh: in ~/.zshrc
+  rallypoint completion fish | source      in ~/.config/fish/config.fish
+""",
+    (),
+    words=("SHELL",),
+)
+COMMANDS = (RUN, DRAIN, SERVE, STORE, TOKEN)
+
+
+def run(argv: list[str]) -> int:
+    """Print the script of a shell. Raises UsageError and HelpRequested."""
+    shell = with_hint(COMPLETION, lambda: _shell(argv))
+    print_text(*(_fish() if shell == "fish" else _bash(zsh=shell == "zsh")))
+    return 0
+
+
+def _shell(argv: list[str]) -> str:
+    (word,) = parse(COMPLETION, argv, {}).words
+    return choice(Value(word, word), SHELLS)
+
+
+def _choices(row: Setting) -> str:
+    """The words that an option takes, with blanks between them; empty: anything."""
+    return row.metavar.replace("|", " ") if row.kind == "choice" else ""
+
+
+def _bash(*, zsh: bool) -> Iterator[str]:
+    """For zsh too, which understands bash's completions."""
+    if zsh:
+        yield "autoload -Uz compinit bashcompinit && compinit && bashcompinit"
+    names = " ".join(command.name for command in (*COMMANDS, COMPLETION))
+    yield "_rallypoint() {"
+    yield '  local word="${COMP_WORDS[COMP_CWORD]}" offer=""'
+    yield '  case "$COMP_CWORD ${COMP_WORDS[1]} ${COMP_WORDS[COMP_CWORD-1]}" in'
+    yield f'    1\\ *) offer="{names} --help --version" ;;'
+    yield f'    *\\ completion\\ completion) offer="{" ".join(SHELLS)}" ;;'
+    for command in COMMANDS:
+        for flag, row in command.options.items():
+            if words := _choices(row):
+                yield f'    *\\ {command.name}\\ {flag}) offer="{words}" ;;'
+    for command in COMMANDS:
+        flags = " ".join((*command.options, "--help"))
+        yield f'    *\\ {command.name}\\ *) [[ $word == -* ]] && offer="{flags}" ;;'
+    yield "  esac"
+    yield '  COMPREPLY=($(compgen -W "$offer" -- "$word"))'
+    yield "}"
+    yield "complete -o default -F _rallypoint rallypoint"
+
+
+def _fish() -> Iterator[str]:
+    first = "complete -c rallypoint -n __fish_use_subcommand -f"
+    for command in (*COMMANDS, COMPLETION):
+        yield f"{first} -a {command.name}"
+    yield f"{first} -l help"
+    for command in COMMANDS:
+        seen = f"complete -c rallypoint -n '__fish_seen_subcommand_from {command.name}'"
+        for row in command.options.values():
+            about = row.about.replace("'", "\\'")
+            short = f" -s {row.short[1:]}" if row.short else ""
+            takes = (
+                f" -x -a '{words}'" if (words := _choices(row)) else " -r" if row.metavar else ""
+            )
+            yield f"{seen} -l {row.flag[2:]}{short}{takes} -d '{about}'"
+    shells = " ".join(SHELLS)
+    yield (f"complete -c rallypoint -n '__fish_seen_subcommand_from completion' -f -a '{shells}'")
