@@ -50,7 +50,7 @@ class Agent:
         self.reports: list[str] = []
         self.cut = 0
         """So many reports were made before a coordinator that knew nothing of this agent."""
-        self.acknowledged = 0
+        self.acknowledged = self.generation = 0
         self.sent: dict[float, float] = {}
         self.held_until: float | None = None
         self.is_fenced = False
@@ -241,6 +241,17 @@ class Protocol(RuleBasedStateMachine):
         self.connect(node_id)
 
     @rule(node_id=st.sampled_from(NODES))
+    def attach_twice_in_the_wrong_order(self, node_id: str) -> None:
+        """The older connection is the slower one."""
+        agent = self.agents[node_id]
+        for _ in range(2):
+            self.break_connection(node_id, is_reset=True, loses=False)
+            self.connect(node_id)
+        for wire in reversed([w for w in self.wires if self.owner.get(w.number) == agent.life]):
+            while wire in self.wires and wire.up:
+                self.up(wire)
+
+    @rule(node_id=st.sampled_from(NODES))
     def report_one_by_one(self, node_id: str) -> None:
         """Several are on their way, and the first of them is answered."""
         agent = self.agents[node_id]
@@ -329,6 +340,8 @@ class Protocol(RuleBasedStateMachine):
                     if isinstance(message, m.Heartbeat):
                         agent.sent[message.number] = self.now
                     elif isinstance(message, m.Attach):
+                        assert message.generation > agent.generation, "not a new generation"
+                        agent.generation = message.generation
                         self.heard_from.add((agent.life, self.now))
                     wire.up.append(message)
                 case s.Drop():
