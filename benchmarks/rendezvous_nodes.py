@@ -132,7 +132,7 @@ def coordinator_handler(port: int, count: int) -> Call:
 
 
 def count_messages_of_sessions() -> None:
-    from rallypoint.rendezvous.connection import ClientConnection
+    from rallypoint.coordinator.client_connection import ClientConnection
 
     def counting(call: Callable[..., Any]) -> Callable[..., Any]:
         def counted(*args: Any) -> Any:

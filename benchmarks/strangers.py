@@ -21,11 +21,11 @@ from functools import partial
 from pathlib import Path
 
 from measure import free_port, is_quick, prepare
+from rallypoint.coordinator.client_connection import ClientConnection, dial
+from rallypoint.coordinator.token import parse_token
 from rallypoint.core import messages as m
 from rallypoint.core.model import SharedSettings
 from rallypoint.errors import RendezvousConnectionError
-from rallypoint.rendezvous.connection import ClientConnection, dial
-from rallypoint.rendezvous.token import parse_token
 from rallypoint.wire.address import Address
 from tables import interleaved, markdown, spread
 

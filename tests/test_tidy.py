@@ -54,7 +54,8 @@ LAYERS = (
     {"launcher"},
     {"agent"},
     {"timer"},
-    {"coordinator", "rendezvous", "process"},
+    {"rendezvous"},
+    {"coordinator", "process"},
     {"worker"},
     {"store"},
     {"observe"},
@@ -182,9 +183,7 @@ STILL_CYCLES: set[tuple[str, ...]] = {
 }
 FOLDER_MODULES = 25
 STILL_CROWDED: dict[str, int] = {"core": 51, "store": 28}
-SIDEWAYS: dict[tuple[str, str], str] = {
-    ("rendezvous/meeting.py", "coordinator"): "finding the coordinator may mean becoming its host",
-}
+SIDEWAYS: dict[tuple[str, str], str] = {}
 OPTIONAL_CLIENTS: dict[tuple[str, str], str] = {
     (
         "store/server_process.py",

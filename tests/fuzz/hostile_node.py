@@ -17,6 +17,7 @@ from rallypoint.agent.job_end import JobEnd
 from rallypoint.agent.status import place_text
 from rallypoint.cli.render import render_event, render_event_json
 from rallypoint.cli.verdict import verdict_json, verdict_lines, verdict_view
+from rallypoint.coordinator.client_connection import ClientConnection
 from rallypoint.coordinator.connection import Connection
 from rallypoint.coordinator.server import Coordinator
 from rallypoint.core import messages as m
@@ -25,7 +26,6 @@ from rallypoint.core.group_events import Finish, FinishKind
 from rallypoint.core.model import Assignment, Candidate, SharedSettings, Stamp, Verdict
 from rallypoint.observe.printing import REPORT_MAX, printed
 from rallypoint.observe.records import AgentEvent
-from rallypoint.rendezvous.connection import ClientConnection
 
 RULES = SharedSettings("J", 2, 3, max_restarts=2, hang_timeout_s=5.0)
 NO_BUDGET = SharedSettings("J", 2, 3, hang_timeout_s=5.0)

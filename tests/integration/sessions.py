@@ -11,13 +11,13 @@ from typing import TypeVar
 from msgspec.structs import replace
 from tests.limits import patience
 
+from rallypoint.coordinator.client_connection import ClientConnection
 from rallypoint.coordinator.server import Coordinator
 from rallypoint.core import job as jobs
 from rallypoint.core import messages as m
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.model import Candidate, SharedSettings
 from rallypoint.core.sessions import Machine
-from rallypoint.rendezvous.connection import ClientConnection
 
 TOKEN = bytes(range(32))
 LIMIT_S = 60.0

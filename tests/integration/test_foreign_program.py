@@ -15,8 +15,8 @@ from contextlib import contextmanager
 import pytest
 from tests.integration.cluster import Cluster
 
+from rallypoint.coordinator.client_connection import ClientConnection
 from rallypoint.errors import PeerHungUpError
-from rallypoint.rendezvous.connection import ClientConnection
 
 
 def speaks_first(connection: socket.socket) -> None:

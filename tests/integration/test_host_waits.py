@@ -13,12 +13,12 @@ from tests.integration.cluster import LIMIT_S, AgentProcess, Cluster
 from tests.integration.sessions import CANDIDATE
 
 from rallypoint.cli.options import parse_run
+from rallypoint.coordinator.client import CoordinatorSession, Pushed
+from rallypoint.coordinator.client_connection import ClientConnection, dial
+from rallypoint.coordinator.token import parse_token
 from rallypoint.core import messages as m
 from rallypoint.core.session import AgentEnd, Identity
 from rallypoint.errors import RallypointError
-from rallypoint.rendezvous.connection import ClientConnection, dial
-from rallypoint.rendezvous.session import CoordinatorSession, Pushed
-from rallypoint.rendezvous.token import parse_token
 from rallypoint.wire.address import Address
 
 

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 from tests.limits import patience
 
+from rallypoint.coordinator.fence import boot_time
 from rallypoint.process.guard import Guard, SharedPage
 from rallypoint.process.spawn import spawn_worker
-from rallypoint.rendezvous.fence import boot_time
 
 LIMIT_S = patience(30.0)
 

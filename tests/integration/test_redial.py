@@ -10,6 +10,11 @@ import pytest
 from tests.integration.sessions import LIMIT_S, TOKEN, Rally, rally
 
 from rallypoint.config import AccessConfig, Endpoint, RendezvousConfig
+from rallypoint.coordinator.client_connection import dial
+from rallypoint.coordinator.discovery import Met, embed, meet
+from rallypoint.coordinator.endpoint import NotYet, Resolved
+from rallypoint.coordinator.redial import Redial
+from rallypoint.coordinator.token import Token
 from rallypoint.core.model import SharedSettings
 from rallypoint.errors import (
     ForeignPeerError,
@@ -17,11 +22,6 @@ from rallypoint.errors import (
     RendezvousRefusedError,
     RendezvousTimeoutError,
 )
-from rallypoint.rendezvous.connection import dial
-from rallypoint.rendezvous.endpoint import NotYet, Resolved
-from rallypoint.rendezvous.meeting import Met, embed, meet
-from rallypoint.rendezvous.redial import Redial
-from rallypoint.rendezvous.token import Token
 from rallypoint.wire.address import Address
 
 RULES = SharedSettings("job", 1, 2, reconnect_grace_s=30.0)

@@ -15,13 +15,13 @@ from msgspec.structs import replace
 from tests.integration.proxy import Proxy
 from tests.integration.sessions import CANDIDATE, LIMIT_S, TOKEN, Rally, rally
 
+from rallypoint.coordinator.client import CoordinatorSession, Pushed
+from rallypoint.coordinator.client_connection import ClientConnection, dial
+from rallypoint.coordinator.fence import WakeSelector, new_loop
 from rallypoint.core import messages as m
 from rallypoint.core.model import Outcome, SharedSettings, WorkerFailure
 from rallypoint.core.session import AgentEnd, Identity
 from rallypoint.errors import RallypointError, UsageError
-from rallypoint.rendezvous.connection import ClientConnection, dial
-from rallypoint.rendezvous.fence import WakeSelector, new_loop
-from rallypoint.rendezvous.session import CoordinatorSession, Pushed
 from rallypoint.wire.address import Address
 
 RULES = SharedSettings("job", 1, 1, heartbeat_s=0.05, reconnect_grace_s=30.0, max_restarts=9)

@@ -10,14 +10,14 @@ import pytest
 from rallypoint.cli import values
 from rallypoint.cli.values import Value
 from rallypoint.config import DEFAULT_COORDINATOR_PORT, Endpoint
-from rallypoint.errors import UsageError
-from rallypoint.rendezvous.endpoint import (
+from rallypoint.coordinator.endpoint import (
     NotYet,
     Resolved,
     meant_addresses,
     numeric_address,
     resolve,
 )
+from rallypoint.errors import UsageError
 from rallypoint.wire.address import Address
 
 

@@ -18,13 +18,13 @@ from tests.fuzz.hostile_values import ESCAPES, INF, NAN, converse, settings_of
 
 from rallypoint.cli.verdict import SIGNALLED
 from rallypoint.config import RendezvousConfig
+from rallypoint.coordinator.client import host_name_of
 from rallypoint.core import claims, limits
 from rallypoint.core import messages as m
 from rallypoint.core.hang import Behind
 from rallypoint.core.model import Outcome, SharedSettings, Stamp, WorkerFailure
 from rallypoint.core.settings import MAX_NUMBER, MAX_SECONDS, MAX_WORKERS_PER_NODE
 from rallypoint.errors import MessageError, UsageError
-from rallypoint.rendezvous.session import host_name_of
 from rallypoint.wire.codec import MAX_MESSAGE_BYTES, decode_to_coordinator, encode, fitting
 
 

@@ -14,8 +14,7 @@ from rallypoint.cli import token as token_command
 from rallypoint.cli.access import with_own_token_only
 from rallypoint.cli.main import main
 from rallypoint.config import AccessConfig, AgentConfig, RendezvousConfig, WorkerConfig
-from rallypoint.errors import AccessError, ExitClass, UsageError
-from rallypoint.rendezvous.token import (
+from rallypoint.coordinator.token import (
     Token,
     find_or_make_token,
     find_token,
@@ -23,6 +22,7 @@ from rallypoint.rendezvous.token import (
     parse_token,
     read_token,
 )
+from rallypoint.errors import AccessError, ExitClass, UsageError
 
 SECRET = "0123456789abcdef" * 4
 
@@ -128,7 +128,7 @@ def test_F8_no_two_tokens_are_equal(tmp_path: Path) -> None:
 def test_F8_eight_processes_that_race_agree_on_one_token(tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path\n"
-        "from rallypoint.rendezvous.token import find_token\n"
+        "from rallypoint.coordinator.token import find_token\n"
         "print('ready', flush=True); sys.stdin.readline()\n"
         "print(find_token(None, None, Path(sys.argv[1]), create=True).text())\n"
     )

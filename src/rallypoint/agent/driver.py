@@ -21,6 +21,7 @@ from rallypoint.agent.telemetry.dispatcher import EventDispatcher
 from rallypoint.agent.worker_requests import WorkerRequests
 from rallypoint.agent.workers import MakeWorkers, NodeWorkers
 from rallypoint.config import AgentConfig
+from rallypoint.coordinator.client import AgentSession, Pushed, raise_in_loop
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core import group
 from rallypoint.core import group_events as g
@@ -32,7 +33,6 @@ from rallypoint.errors import InfrastructureError, LogsSpecsError, RallypointErr
 from rallypoint.observe.faults import describe_fault
 from rallypoint.observe.records import FieldValue, event_now
 from rallypoint.process.guard import Guard
-from rallypoint.rendezvous.session import AgentSession, Pushed, raise_in_loop
 
 
 class AgentLinks(NamedTuple):

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 
 from rallypoint.agent.worker_shm import WorkerShm
 from rallypoint.config import AgentConfig
+from rallypoint.coordinator.client import raise_in_loop
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core import hang
 from rallypoint.core import messages as m
@@ -24,7 +25,6 @@ from rallypoint.core.model import Assignment, Stamp, WorkerFailure
 from rallypoint.core.wording import STACKS
 from rallypoint.files import safe_open
 from rallypoint.process.logs.log_dir import is_null_device, make_stacks_dir, path_text
-from rallypoint.rendezvous.session import raise_in_loop
 
 DUMP_S = 2.0
 DETAIL_CHARACTERS = 16 * 1024

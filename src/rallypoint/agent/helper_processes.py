@@ -15,12 +15,12 @@ from typing import NamedTuple, Protocol
 
 from rallypoint.agent.shutdown import wait_unless
 from rallypoint.agent.worker_source import WorkerSource
+from rallypoint.coordinator.client_connection import ClientConnection
+from rallypoint.coordinator.discovery import Met
 from rallypoint.process.guard import Guard, SharedPage
 from rallypoint.process.limits import cant_start_process
 from rallypoint.process.logs.log_dir import storage_error
 from rallypoint.process.relay.client import Relay
-from rallypoint.rendezvous.connection import ClientConnection
-from rallypoint.rendezvous.meeting import Met
 from rallypoint.wire import death_notice
 from rallypoint.wire.death_notice import SECRET_BYTES, DeathNotice
 

@@ -21,6 +21,14 @@ from rallypoint.agent.shutdown import wait_for_others, wait_unless
 from rallypoint.agent.telemetry.dispatcher import EventDispatcher
 from rallypoint.agent.workers import MakeWorkers
 from rallypoint.config import AgentConfig, RendezvousConfig
+from rallypoint.coordinator.client import (
+    AgentSession,
+    CoordinatorSession,
+    Hooks,
+    fresh_identity,
+)
+from rallypoint.coordinator.discovery import Met, meet
+from rallypoint.coordinator.fence import WakeSelector
 from rallypoint.coordinator.listen import OWN_FILES, raise_open_files_limit
 from rallypoint.coordinator.server import Coordinator
 from rallypoint.core import event_kinds as kinds
@@ -37,14 +45,6 @@ from rallypoint.process.guard import Guard
 from rallypoint.process.limits import descriptors_for, out_of_files
 from rallypoint.process.reaper import Reaper, needed
 from rallypoint.process.signals import release_signals
-from rallypoint.rendezvous.fence import WakeSelector
-from rallypoint.rendezvous.meeting import Met, meet
-from rallypoint.rendezvous.session import (
-    AgentSession,
-    CoordinatorSession,
-    Hooks,
-    fresh_identity,
-)
 from rallypoint.store.round_store import RoundStore
 from rallypoint.wire.address import Address
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from rallypoint.config import AgentConfig, Endpoint
+from rallypoint.coordinator.endpoint import NotYet, meant_addresses, resolve
 from rallypoint.coordinator.listen import BindRefused, Refusal, try_bind
 from rallypoint.core.model import Assignment, Stamp
 from rallypoint.errors import EnrolmentError, InfrastructureError, UsageError
-from rallypoint.rendezvous.endpoint import NotYet, meant_addresses, resolve
 from rallypoint.store.enrol import enrol
 from rallypoint.store.round_store import RoundStore
 from rallypoint.wire.address import Address

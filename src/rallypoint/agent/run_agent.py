@@ -20,6 +20,7 @@ from rallypoint.agent.telemetry.telemetry import Telemetry
 from rallypoint.agent.worker_source import make_source
 from rallypoint.agent.workers import OnExits, OnGone, RoundWorkers, WorkerSetup
 from rallypoint.config import AgentConfig, StopConfig
+from rallypoint.coordinator.fence import WakeSelector, new_loop
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.model import Assignment, Stamp
 from rallypoint.errors import RallypointError, UsageError
@@ -29,7 +30,6 @@ from rallypoint.process.logs.worker_output import WorkerOutputs
 from rallypoint.process.relay.client import Relay
 from rallypoint.process.scratch import Scratch
 from rallypoint.process.signals import blocked, hold_late_signals
-from rallypoint.rendezvous.fence import WakeSelector, new_loop
 
 T = TypeVar("T")
 MakeObserver = Callable[[Relay], Observer]

@@ -17,6 +17,7 @@ from rallypoint.agent.watchdog import Watchdog
 from rallypoint.agent.worker_shm import WorkerShm
 from rallypoint.agent.worker_source import SourceLostError, WorkerSource
 from rallypoint.config import WorkerConfig
+from rallypoint.coordinator.client import raise_in_loop
 from rallypoint.core.group_events import Exit
 from rallypoint.core.model import Assignment, Stamp, WorkerFailure
 from rallypoint.core.worker_exits import WorkerExit
@@ -30,7 +31,6 @@ from rallypoint.process.logs.worker_output import WorkerOutput, WorkerOutputs
 from rallypoint.process.prepared.result_files import ResultFiles
 from rallypoint.process.spawn import Command
 from rallypoint.process.workers import WorkerSet
-from rallypoint.rendezvous.session import raise_in_loop
 
 OnExits = Callable[[Stamp, tuple[Exit, ...]], None]
 OnGone = Callable[[Stamp, tuple[int, ...], tuple[WorkerFailure, ...]], None]

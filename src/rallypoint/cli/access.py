@@ -13,9 +13,9 @@ from rallypoint.agent.environ import TOKEN_VARIABLE
 from rallypoint.cli.parser import Scanned
 from rallypoint.cli.values import Value, integer
 from rallypoint.config import AgentConfig
+from rallypoint.coordinator.token import Token, find_token, parse_token, read_token, user_home
 from rallypoint.core.settings import Setting
 from rallypoint.process import syscalls
-from rallypoint.rendezvous.token import Token, find_token, parse_token, read_token, user_home
 
 
 def environ_token(environ: Mapping[str, str] | None = None) -> str | None:

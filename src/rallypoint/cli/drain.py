@@ -12,15 +12,15 @@ from msgspec import Struct
 from rallypoint.cli import access, values
 from rallypoint.cli.parser import Command, parse, with_hint
 from rallypoint.config import DEFAULT_COORDINATOR_PORT, Endpoint, check_name
+from rallypoint.coordinator.client_connection import ClientConnection, dial, knock
+from rallypoint.coordinator.endpoint import NotYet, resolve
+from rallypoint.coordinator.token import no_token_error
 from rallypoint.core import messages as m
 from rallypoint.core.model import UNNAMED_RUN_ID
 from rallypoint.core.settings import Setting
 from rallypoint.core.wording import shown
 from rallypoint.errors import PeerHungUpError, RendezvousConnectionError, UsageError
 from rallypoint.observe.printing import print_text
-from rallypoint.rendezvous.connection import ClientConnection, dial, knock
-from rallypoint.rendezvous.endpoint import NotYet, resolve
-from rallypoint.rendezvous.token import no_token_error
 
 _WHY = "it was drained (rallypoint drain)"
 _CHECK = "is that where the job's nodes meet? Give --rdzv-endpoint HOST[:PORT]"

@@ -16,16 +16,16 @@ from rallypoint.cli import access, values
 from rallypoint.cli.event_lines import EventLines
 from rallypoint.cli.parser import Command, parse, with_hint
 from rallypoint.config import DEFAULT_COORDINATOR_PORT, Endpoint
+from rallypoint.coordinator.endpoint import NotYet, resolve
 from rallypoint.coordinator.listen import BindRefused, Refusal, raise_open_files_limit, try_bind
 from rallypoint.coordinator.server import Coordinator
+from rallypoint.coordinator.token import Token
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.settings import Setting
 from rallypoint.core.wording import shown, signal_name
 from rallypoint.errors import UsageError
 from rallypoint.observe.faults import Faults
-from rallypoint.rendezvous.endpoint import NotYet, resolve
-from rallypoint.rendezvous.token import Token
 
 SIGNALLED = 128
 

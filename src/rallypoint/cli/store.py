@@ -14,13 +14,13 @@ from rallypoint.cli import values
 from rallypoint.cli.event_lines import EventLines
 from rallypoint.cli.parser import Command, parse, with_hint
 from rallypoint.config import Endpoint
+from rallypoint.coordinator.endpoint import NotYet, resolve
 from rallypoint.coordinator.listen import BindRefused, Refusal, try_bind
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.settings import Setting
 from rallypoint.core.wording import shown, signal_name
 from rallypoint.errors import UsageError
 from rallypoint.observe.faults import Faults
-from rallypoint.rendezvous.endpoint import NotYet, resolve
 from rallypoint.store.access import EVERYBODY, AccessGate, AccessPolicy, Who
 from rallypoint.store.server import StoreLimits, StoreServer
 from rallypoint.store.server_process import (

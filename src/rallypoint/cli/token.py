@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from rallypoint.cli import access
 from rallypoint.cli.parser import Command, parse, with_hint
+from rallypoint.coordinator.token import Token, find_or_make_token
 from rallypoint.core.settings import Setting
 from rallypoint.errors import UsageError
 from rallypoint.observe.printing import print_text
-from rallypoint.rendezvous.token import Token, find_or_make_token
 
 TOKEN = Command(
     "token",

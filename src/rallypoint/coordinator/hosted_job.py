@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 
 from rallypoint.coordinator.connection import Connection
-from rallypoint.coordinator.drain_desk import DrainDesk
+from rallypoint.coordinator.drain_requests import DrainRequests
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core import job as jobs
 from rallypoint.core import messages as m
@@ -45,7 +45,7 @@ class HostedJob:
         )
         self._on_record, self._on_empty = on_record, on_empty
         self._connections: dict[int, Connection] = {}
-        self._desk = DrainDesk()
+        self._drains = DrainRequests()
         self._timers = Timers(self._loop, self._timer_ended)
         self._check: asyncio.TimerHandle | None = None
         self._faults = Faults(lambda text: on_record(kinds.FAULT(text)))
@@ -99,7 +99,7 @@ class HostedJob:
             self._check.cancel()
         self._timers.want({})
         self._faults.tell_counts()
-        self._desk.close()
+        self._drains.close()
         for connection in list(self._connections.values()):
             connection.close()
         self._connections.clear()
@@ -110,7 +110,7 @@ class HostedJob:
         host = connection.peer.rpartition(":")[0]
         self._run(self._sessions.attach(connection.number, host, hello, self._loop.time()))
         session = self._sessions.on(connection.number)
-        if session is not None and (why := self._desk.why(session.ref)) is not None:
+        if session is not None and (why := self._drains.why(session.ref)) is not None:
             connection.send(m.DrainWanted(jobs.stamp(self._sessions.job), why))
 
     def received(self, connection: Connection, message: m.Numbered | m.Heartbeat) -> None:
@@ -148,12 +148,12 @@ class HostedJob:
         session = self._sessions.of_node(node_id)
         if session is None:
             known = {session.ref.node_id for session in self.sessions}
-            self._desk.refuse(connection, node_id, known)
+            self._drains.refuse(connection, node_id, known)
             return
         ref, job = session.ref, self._sessions.job
         carrier = None if session.connection is None else self._connections[session.connection]
         is_leaving = jobs.is_leaving(job, ref)
-        self._desk.want(connection, ref, why, is_leaving=is_leaving, is_here=carrier is not None)
+        self._drains.want(connection, ref, why, is_leaving=is_leaving, is_here=carrier is not None)
         if carrier is not None and not is_leaving:
             carrier.send(m.DrainWanted(jobs.stamp(job), why))
 
@@ -189,7 +189,7 @@ class HostedJob:
             case Record():
                 self._on_record(effect)
             case core.Gone(ref, how):
-                self._desk.gone(ref, how)
+                self._drains.gone(ref, how)
             case core.Empty():
                 self._loop.call_soon(self._on_empty)
             case core.Faulted(event, error):

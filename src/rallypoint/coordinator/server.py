@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from rallypoint.coordinator.acceptor import Acceptor
 from rallypoint.coordinator.connection import Connection
-from rallypoint.coordinator.drain_desk import no_job
+from rallypoint.coordinator.drain_requests import no_job
 from rallypoint.coordinator.ended_jobs import EndedJobs
 from rallypoint.coordinator.hosted_job import HostedJob, refuse
 from rallypoint.coordinator.listen import OWN_FILES, connection_room

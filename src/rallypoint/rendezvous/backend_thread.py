@@ -9,6 +9,7 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
+from rallypoint.coordinator.daemon_calls import outcome_of, settle
 from rallypoint.errors import (
     RendezvousClosedError,
     RendezvousConnectionError,
@@ -24,7 +25,6 @@ from rallypoint.rendezvous.backend import (
     Token,
     WakingBackend,
 )
-from rallypoint.rendezvous.threads import outcome_of, settle
 from rallypoint.store.backoff import uniform
 
 T = TypeVar("T")

@@ -16,9 +16,9 @@ from datetime import timedelta
 from typing import Any
 
 from rallypoint.config import Endpoint
+from rallypoint.coordinator.endpoint import NotYet, meant_addresses, resolve
 from rallypoint.core.model import Assignment
 from rallypoint.errors import EnrolmentError, InfrastructureError, RendezvousTimeoutError
-from rallypoint.rendezvous.endpoint import NotYet, meant_addresses, resolve
 from rallypoint.store.tcp_store import TCPStore
 from rallypoint.wire.address import Address
 from rallypoint.wire.c10d_client import handshake

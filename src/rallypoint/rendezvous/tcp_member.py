@@ -14,6 +14,8 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
+from rallypoint.coordinator.client import CoordinatorSession, Pushed, SessionHandler, fresh_identity
+from rallypoint.coordinator.discovery import Met, embed, meet
 from rallypoint.core import member as core
 from rallypoint.core import messages as m
 from rallypoint.core.group_events import EnrolmentDone, LeaseEnded, SessionOpened
@@ -23,9 +25,7 @@ from rallypoint.core.session import AgentEnd
 from rallypoint.errors import RallypointError, RendezvousClosedError, RendezvousConnectionError
 from rallypoint.observe.faults import describe_fault
 from rallypoint.rendezvous.coordinator_parameters import CoordinatorSettings
-from rallypoint.rendezvous.meeting import Met, embed, meet
 from rallypoint.rendezvous.round_listener import reach_round_store
-from rallypoint.rendezvous.session import CoordinatorSession, Pushed, SessionHandler, fresh_identity
 
 CLOSE_S = 2.0
 """How long the last reports may take to be acknowledged."""

@@ -18,6 +18,8 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from rallypoint.config import Endpoint, RendezvousConfig
+from rallypoint.coordinator.daemon_calls import run_in_thread
+from rallypoint.coordinator.endpoint import NotYet, resolve
 from rallypoint.core import handler_round as rounds
 from rallypoint.core.handler_events import Change
 from rallypoint.core.handler_round import NodeInfo
@@ -29,10 +31,8 @@ from rallypoint.errors import (
     RendezvousTimeoutError,
     UsageError,
 )
-from rallypoint.rendezvous.endpoint import NotYet, resolve
 from rallypoint.rendezvous.parameters import RendezvousParameters
 from rallypoint.rendezvous.registry import get_rendezvous_handler
-from rallypoint.rendezvous.threads import run_in_thread
 from rallypoint.store.round_store import RoundStore
 
 T = TypeVar("T")

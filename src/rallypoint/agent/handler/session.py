@@ -14,6 +14,7 @@ from typing import Any, Protocol, assert_never
 from rallypoint.agent.handler.client import HandlerRendezvous, MetRound, own_name
 from rallypoint.agent.round_store import StoreAccess
 from rallypoint.config import AgentConfig
+from rallypoint.coordinator.client import Pushed, SessionHandler, raise_in_loop
 from rallypoint.coordinator.wall_clock import wall_ms
 from rallypoint.core import handler_events as e
 from rallypoint.core import handler_job
@@ -23,7 +24,6 @@ from rallypoint.core.handler_job import HandlerJob
 from rallypoint.core.handler_round import NodeInfo
 from rallypoint.core.model import Candidate, SharedSettings
 from rallypoint.errors import InfrastructureError, RendezvousClosedError, UsageError
-from rallypoint.rendezvous.session import Pushed, SessionHandler, raise_in_loop
 
 
 class SessionUser(SessionHandler, Protocol):

@@ -12,14 +12,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from rallypoint.config import Endpoint
+from rallypoint.coordinator.client_connection import ClientConnection, dial
+from rallypoint.coordinator.endpoint import NotYet, Resolved, resolve
 from rallypoint.errors import (
     AccessError,
     ProtocolError,
     RendezvousConnectionError,
     RendezvousRefusedError,
 )
-from rallypoint.rendezvous.connection import ClientConnection, dial
-from rallypoint.rendezvous.endpoint import NotYet, Resolved, resolve
 from rallypoint.wire.address import Address
 
 LookUp = Callable[[Endpoint], Awaitable[Resolved | NotYet]]

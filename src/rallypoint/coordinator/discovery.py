@@ -16,13 +16,17 @@ from socket import socket
 from msgspec import Struct
 
 from rallypoint.config import AccessConfig, RendezvousConfig
+from rallypoint.coordinator.client_connection import ClientConnection, Dial, dial, knock
+from rallypoint.coordinator.endpoint import NotYet, resolve
 from rallypoint.coordinator.listen import (
     BindRefused,
     bind_wildcard,
     refuse_loopback_name,
     try_bind,
 )
+from rallypoint.coordinator.redial import LookUp, Redial
 from rallypoint.coordinator.server import Coordinator
+from rallypoint.coordinator.token import Token, find_token, no_token_error, user_home
 from rallypoint.core.model import SharedSettings
 from rallypoint.errors import (
     AccessError,
@@ -33,10 +37,6 @@ from rallypoint.errors import (
     SilentPeerError,
     UsageError,
 )
-from rallypoint.rendezvous.connection import ClientConnection, Dial, dial, knock
-from rallypoint.rendezvous.endpoint import NotYet, resolve
-from rallypoint.rendezvous.redial import LookUp, Redial
-from rallypoint.rendezvous.token import Token, find_token, no_token_error, user_home
 from rallypoint.wire.address import Address
 
 RETRY_S = 0.2

@@ -11,6 +11,8 @@ from typing import Any, Protocol, assert_never
 
 from msgspec import Struct
 
+from rallypoint.coordinator.client_connection import ClientConnection, Dial
+from rallypoint.coordinator.fence import boot_time
 from rallypoint.core import messages as m
 from rallypoint.core import session as core
 from rallypoint.core.model import Stamp
@@ -24,8 +26,6 @@ from rallypoint.errors import (
     RendezvousRefusedError,
     UsageError,
 )
-from rallypoint.rendezvous.connection import ClientConnection, Dial
-from rallypoint.rendezvous.fence import boot_time
 from rallypoint.wire.codec import fitting
 
 FIRST_RETRY_S = 0.05

@@ -17,7 +17,7 @@ class _Wish(Struct):
     waiting: list[Connection] = field(default_factory=list)
 
 
-class DrainDesk:
+class DrainRequests:
     """For the thread of the loop. Nothing here blocks."""
 
     def __init__(self) -> None:
