@@ -166,9 +166,7 @@ STILL_BROAD: dict[str, int] = {
     "worker_config": 8,
     "worker_cpus": 6,
 }
-STILL_ASSIGNED: set[tuple[str, str]] = {
-    ("agent/participation.py", "self._selector.on_wake"),
-}
+STILL_ASSIGNED: set[tuple[str, str]] = set()
 STILL_SMALL: set[str] = {
     "agent/worker_requests.py",
     "cli/other_python.py",
@@ -179,7 +177,6 @@ STILL_SMALL: set[str] = {
 }
 STILL_CYCLES: set[tuple[str, ...]] = {
     ("rallypoint.agent.prepared_source", "rallypoint.agent.worker_source"),
-    ("rallypoint.timer.clients", "rallypoint.timer.scope"),
 }
 FOLDER_MODULES = 25
 STILL_CROWDED: dict[str, int] = {"core": 51, "store": 28}

@@ -254,7 +254,7 @@ def test_F2_the_clock_is_looked_at_when_the_wait_is_over_not_before_it() -> None
 
     with ours, theirs, WakeSelector() as selector:
         selector.register(ours, selectors.EVENT_READ)
-        selector.on_wake = lambda: seen.append(is_late.is_set())
+        selector.watch(lambda: seen.append(is_late.is_set()))
         other = threading.Thread(target=let_time_pass_and_write)
         other.start()
         begins.set()
@@ -269,7 +269,7 @@ def test_F2_the_fence_is_seen_before_what_arrived_meanwhile() -> None:
 
     async def body() -> None:
         async with rally(RULES) as place, agent_of(place, place.port) as agent:
-            selector.on_wake = agent.session.check_fence
+            selector.watch(agent.session.check_fence)
             await agent.wait_said("beat")
             assert "fenced" not in agent.said
             agent.behind_s = RULES.lease_s + 1.0  # asleep for so long, with a full inbox
@@ -281,7 +281,7 @@ def test_F2_the_fence_is_seen_before_what_arrived_meanwhile() -> None:
             assert "fenced" not in agent.said, "a renewed lease is no longer over"
             agent.behind_s *= 2
             await agent.wait_said("fenced")
-            selector.on_wake = None
+            selector.watch(None)
 
     try:
         loop.run_until_complete(body())
@@ -311,14 +311,14 @@ def test_F2_nobody_is_fenced_whose_place_nobody_can_take() -> None:
             rally(RULES) as place,
             agent_of(place, place.port, has_fence=False) as agent,
         ):
-            selector.on_wake = agent.session.check_fence
+            selector.watch(agent.session.check_fence)
             await agent.wait_said("beat")
             agent.behind_s = RULES.lease_s + 1.0
             for later in range(3):
                 agent.said.append(later)
                 await agent.wait_said("beat", later + 2)
             assert "fenced" not in agent.said
-            selector.on_wake = None
+            selector.watch(None)
 
     try:
         loop.run_until_complete(body())
@@ -333,7 +333,7 @@ def test_F2_without_a_word_the_lease_ends_and_the_agent_gives_up() -> None:
         async with rally(RULES) as place:
             with Proxy(place.port) as proxy:
                 async with agent_of(place, proxy.port, give_up_s=0.0) as agent:
-                    selector.on_wake = agent.session.check_fence
+                    selector.watch(agent.session.check_fence)
                     await agent.wait_said("beat")
                     await asyncio.to_thread(proxy.cut)
                     await agent.wait_said("suspended")
@@ -342,7 +342,7 @@ def test_F2_without_a_word_the_lease_ends_and_the_agent_gives_up() -> None:
                     await agent.wait(lambda: any("given up" in str(one) for one in agent.said))
                     assert agent.said.count("fenced") == 1
                     assert agent.said.index("fenced") < len(agent.said) - 1
-                    selector.on_wake = None
+                    selector.watch(None)
 
     try:
         loop.run_until_complete(body())

@@ -249,7 +249,7 @@ class Participation:
             met.token, self._store, rendezvous.endpoint if rendezvous.static else None
         )
         session = self._session = self._make_session(met)
-        self._selector.on_wake = session.check_fence
+        self._selector.watch(session.check_fence)
         self.agent.join(session, candidate, hosts=met.coordinator is not None)
         session.open(met.connection)
 

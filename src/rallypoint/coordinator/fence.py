@@ -19,18 +19,22 @@ def boot_time() -> float:
 
 
 class WakeSelector(selectors.DefaultSelector):
-    """A selector that calls `on_wake` after every wait, before any event is looked at."""
+    """A selector that calls its watcher after every wait, before any event is looked at."""
 
-    on_wake: Callable[[], None] | None = None
+    _on_wake: Callable[[], None] | None = None
+
+    def watch(self, on_wake: Callable[[], None] | None) -> None:
+        """Call this from now on; None: nothing."""
+        self._on_wake = on_wake
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         events: list[tuple[selectors.SelectorKey, int]] = super().select(timeout)
-        if self.on_wake is not None:
-            self.on_wake()
+        if self._on_wake is not None:
+            self._on_wake()
         return events
 
 
 def new_loop() -> tuple[asyncio.SelectorEventLoop, WakeSelector]:
-    """An event loop for one agent, and its selector, whose `on_wake` may be set."""
+    """An event loop for one agent, and its selector, to be watched."""
     selector = WakeSelector()
     return asyncio.SelectorEventLoop(selector), selector

@@ -22,9 +22,10 @@ if TYPE_CHECKING:
         FileTimerClient,
         FileTimerRequest,
         LocalTimerClient,
+        TimerClient,
         TimerRequest,
     )
-    from rallypoint.timer.scope import TimerClient, configure, expires
+    from rallypoint.timer.scope import configure, expires
     from rallypoint.timer.servers import (
         FileTimerServer,
         LocalTimerServer,
@@ -55,9 +56,10 @@ __getattr__, __dir__ = exports(
             "FileTimerClient",
             "FileTimerRequest",
             "LocalTimerClient",
+            "TimerClient",
             "TimerRequest",
         ),
-        ".scope": ("TimerClient", "configure", "expires"),
+        ".scope": ("configure", "expires"),
         ".servers": (
             "FileTimerServer",
             "LocalTimerServer",

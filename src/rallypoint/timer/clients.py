@@ -5,15 +5,27 @@ from __future__ import annotations
 import os
 import signal
 import time
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
 from rallypoint.files import open_named
-from rallypoint.timer.scope import TimerClient
 from rallypoint.wire.shm import MAX_LINE_BYTES
 from rallypoint.wire.timer_lines import RELEASE, VERSION, format_timer_line
 
 _TRIES, _PAUSE_S = 10, 0.1
+
+
+class TimerClient(ABC):
+    """How a worker sets timers. Its server decides what happens when one ends."""
+
+    @abstractmethod
+    def acquire(self, scope_id: str, expiration_time: float) -> None:
+        """Start the timer of this scope; it ends at so many seconds since the epoch."""
+
+    @abstractmethod
+    def release(self, scope_id: str) -> None:
+        """End it: nothing will happen."""
 
 
 @dataclass(slots=True)

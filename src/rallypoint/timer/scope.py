@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import sys
 import time
-from abc import ABC, abstractmethod
 from contextlib import ContextDecorator
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -13,19 +12,7 @@ from typing import TYPE_CHECKING
 from rallypoint.worker.shm import shm
 
 if TYPE_CHECKING:
-    from rallypoint.timer.clients import AgentTimerClient
-
-
-class TimerClient(ABC):
-    """How a worker sets timers. Its server decides what happens when one ends."""
-
-    @abstractmethod
-    def acquire(self, scope_id: str, expiration_time: float) -> None:
-        """Start the timer of this scope; it ends at so many seconds since the epoch."""
-
-    @abstractmethod
-    def release(self, scope_id: str) -> None:
-        """End it: nothing will happen."""
+    from rallypoint.timer.clients import AgentTimerClient, TimerClient
 
 
 _client: TimerClient | None = None
