@@ -6,7 +6,12 @@ import math
 import os
 
 
+def load() -> float:
+    """How many times as long as on an idle machine things take, roughly: processes per core."""
+    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
 def patience(seconds: float) -> float:
-    """For what must happen: `seconds` on an idle machine, and as many times that as there are
-    processes per core. In whole seconds: torch's stores round a timeout to milliseconds."""
-    return float(math.ceil(seconds * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))))
+    """The limit for what must happen: `seconds` on an idle machine, more on a busy one. In whole
+    seconds: torch's stores round a timeout to milliseconds."""
+    return float(math.ceil(seconds * load()))

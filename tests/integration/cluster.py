@@ -31,7 +31,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from tests.limits import patience
+from tests.limits import load, patience
 
 LIMIT_S = 60.0
 LAZINESS = 3
@@ -274,7 +274,7 @@ class Cluster:
             "lease": 5,
             "join_settle": 0,
             "min_growth_interval": 0,
-            "rdzv_conf": "last_call_timeout=0.3",
+            "rdzv_conf": f"last_call_timeout={0.3 * load():.1f}",  # two agents begin at once
             "log_format": "json",
             **options,
         }

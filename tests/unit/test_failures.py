@@ -12,11 +12,11 @@ from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.process.failures import (
     MESSAGE_LIMIT_BYTES,
     TRACEBACK_LIMIT_BYTES,
-    OomWatch,
     describe_failure,
     read_error_file,
     tells_of_lost_peer,
 )
+from rallypoint.process.oom import OomWatch
 from rallypoint.process.relay.lines import last_lines
 
 EXIT_1 = WorkerExit(1, None)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.fuzz.hostile_node import NO_BUDGET, RULES, Honest, Liar, Scene
 from tests.fuzz.hostile_values import ESCAPES, INF, NAN, converse, settings_of
 
-from rallypoint.cli.verdict import SIGNALLED
+from rallypoint.cli.exit_codes import SIGNALLED
 from rallypoint.config import RendezvousConfig
 from rallypoint.coordinator.client import host_name_of
 from rallypoint.core import claims, limits

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from rallypoint import __version__
+from rallypoint.cli.exit_codes import of_class
 from rallypoint.cli.main import main
 from rallypoint.cli.options import parse_run
-from rallypoint.cli.verdict import of_class
 from rallypoint.errors import ExitClass
 
 SECONDS = "needs a number of seconds, more than 0"

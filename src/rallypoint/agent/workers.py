@@ -23,11 +23,11 @@ from rallypoint.core.model import Assignment, Stamp, WorkerFailure
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.errors import RallypointError
 from rallypoint.observe.faults import Faults
-from rallypoint.process.failures import OomWatch
 from rallypoint.process.guard import Guard
 from rallypoint.process.limits import out_of_files
 from rallypoint.process.logs.log_dir import path_text
 from rallypoint.process.logs.worker_output import WorkerOutput, WorkerOutputs
+from rallypoint.process.oom import OomWatch
 from rallypoint.process.prepared.result_files import ResultFiles
 from rallypoint.process.spawn import Command
 from rallypoint.process.workers import WorkerSet

@@ -16,12 +16,12 @@ from typing import Literal, cast
 from rallypoint.agent.environ import VISIBLE_DEVICES, own_device
 from rallypoint.cli import values
 from rallypoint.cli.access import check, environ_token
+from rallypoint.cli.exit_codes import CLASSES
 from rallypoint.cli.machine import Machine, this_machine
 from rallypoint.cli.many_copies import refuse_copies
 from rallypoint.cli.parser import Command, Scanned, parse
 from rallypoint.cli.rendezvous_options import read_rendezvous
 from rallypoint.cli.values import Value
-from rallypoint.cli.verdict import CLASSES
 from rallypoint.config import (
     AccessConfig,
     AffinityMode,

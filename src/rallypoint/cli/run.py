@@ -6,9 +6,9 @@ import gc
 from collections.abc import Sequence
 
 from rallypoint.cli.access import keep_secrets, with_own_token_only
+from rallypoint.cli.exit_codes import of_class, of_finish
 from rallypoint.cli.options import RUN, parse_run
 from rallypoint.cli.parser import with_hint
-from rallypoint.cli.verdict import of_class, of_finish
 from rallypoint.config import AgentConfig
 from rallypoint.errors import RallypointError
 from rallypoint.observe.printing import print_error, say

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from rallypoint.cli import access, values
 from rallypoint.cli.event_lines import EventLines
+from rallypoint.cli.exit_codes import SIGNALLED
 from rallypoint.cli.parser import Command, parse, with_hint
 from rallypoint.config import DEFAULT_COORDINATOR_PORT, Endpoint
 from rallypoint.coordinator.endpoint import NotYet, resolve
@@ -26,8 +27,6 @@ from rallypoint.core.settings import Setting
 from rallypoint.core.wording import shown, signal_name
 from rallypoint.errors import UsageError
 from rallypoint.observe.faults import Faults
-
-SIGNALLED = 128
 
 SERVE = Command(
     "serve",

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from rallypoint.cli import values
 from rallypoint.cli.event_lines import EventLines
+from rallypoint.cli.exit_codes import SIGNALLED
 from rallypoint.cli.parser import Command, parse, with_hint
 from rallypoint.config import Endpoint
 from rallypoint.coordinator.endpoint import NotYet, resolve
@@ -32,7 +33,6 @@ from rallypoint.store.server_process import (
 )
 from rallypoint.wire.address import Address
 
-SIGNALLED = 128
 _DEFAULT_PORT = 29500
 _NO_ENROLMENT = b""  # the key of no round: nobody enrols here
 

@@ -12,8 +12,9 @@ from msgspec import Struct
 from rallypoint import __version__
 from rallypoint.agent.telemetry.dispatcher import EventDispatcher
 from rallypoint.agent.telemetry.telemetry import Telemetry
+from rallypoint.cli.exit_codes import SIGNALLED, of_class
 from rallypoint.cli.render import iso_text
-from rallypoint.cli.verdict import SIGNALLED, FirstCause, VerdictView, cause_summary, of_class
+from rallypoint.cli.verdict import FirstCause, VerdictView, cause_summary
 from rallypoint.config import AgentConfig
 from rallypoint.core import timeline
 from rallypoint.core.model import Outcome

@@ -15,14 +15,13 @@ from msgspec.structs import replace
 
 from rallypoint.agent.job_end import JobEnd
 from rallypoint.cli.render import PROGRAM, clock_text, duration_text, iso_text
-from rallypoint.config import AgentConfig, FailureReport
+from rallypoint.config import FailureReport
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.cause import describe
 from rallypoint.core.group_events import Finish, FinishKind
 from rallypoint.core.handler_round import NOT_NEEDED
 from rallypoint.core.model import Cause, Outcome
 from rallypoint.core.wording import LEFT, STACKS, count, job_name, signal_name
-from rallypoint.errors import ExitClass
 from rallypoint.observe.printing import JsonLine, json_line
 from rallypoint.observe.summary import CauseSummary
 
@@ -299,42 +298,3 @@ def _first_cause(cause: Cause | None) -> FirstCause | None:
         detail_is_traceback=failure.detail.lstrip().startswith("Traceback"),
         log_file=failure.log_file,
     )
-
-
-SIGNALLED = 128
-ALREADY_SUCCEEDED = "already-succeeded"
-"""Nothing was started, for the job has succeeded before. As a success, unless told otherwise."""
-CLASSES = (*(kind.name.lower() for kind in ExitClass), ALREADY_SUCCEEDED)
-"""What `--exit-code` takes."""
-
-
-def of_class(config: AgentConfig, kind: ExitClass) -> int:
-    """The code of a class: the person's `--exit-code` (the last one), else its own."""
-    return dict(config.stop.exit_codes).get(kind.name.lower(), kind.value)
-
-
-def of_finish(config: AgentConfig, finish: Finish) -> int:
-    """128 + n for what a signal ended, else the code of the class."""
-    kind, verdict = _class(finish), finish.verdict
-    if kind is ExitClass.SUCCESS and verdict is not None and verdict.ended_s_ago is not None:
-        return dict(config.stop.exit_codes).get(ALREADY_SUCCEEDED, of_class(config, kind))
-    return SIGNALLED + finish.signal if kind is None else of_class(config, kind)
-
-
-def _class(finish: Finish) -> ExitClass | None:
-    match finish.kind:
-        case FinishKind.SIGNAL:
-            return None
-        case FinishKind.EXPELLED | FinishKind.COORDINATOR_LOST | FinishKind.STUCK:
-            return ExitClass.INFRASTRUCTURE
-        case FinishKind.VERDICT:
-            assert finish.verdict is not None
-    match finish.verdict.outcome:
-        case Outcome.SUCCEEDED:
-            return ExitClass.SUCCESS
-        case Outcome.FAILED:
-            return ExitClass.FAILED
-        case Outcome.TIMED_OUT | Outcome.INFRASTRUCTURE:
-            return ExitClass.INFRASTRUCTURE
-        case Outcome.CANCELLED | Outcome.PREEMPTED:
-            return None

@@ -1,0 +1,49 @@
+"""The exit code of a command (behaviour A7). Pure.
+
+Apart from `verdict.py`, which a job imports at its end.
+"""
+
+from __future__ import annotations
+
+from rallypoint.config import AgentConfig
+from rallypoint.core.group_events import Finish, FinishKind
+from rallypoint.core.model import Outcome
+from rallypoint.errors import ExitClass
+
+SIGNALLED = 128
+ALREADY_SUCCEEDED = "already-succeeded"
+"""Nothing was started, for the job has succeeded before. As a success, unless told otherwise."""
+CLASSES = (*(kind.name.lower() for kind in ExitClass), ALREADY_SUCCEEDED)
+"""What `--exit-code` takes."""
+
+
+def of_class(config: AgentConfig, kind: ExitClass) -> int:
+    """The code of a class: the person's `--exit-code` (the last one), else its own."""
+    return dict(config.stop.exit_codes).get(kind.name.lower(), kind.value)
+
+
+def of_finish(config: AgentConfig, finish: Finish) -> int:
+    """128 + n for what a signal ended, else the code of the class."""
+    kind, verdict = _class(finish), finish.verdict
+    if kind is ExitClass.SUCCESS and verdict is not None and verdict.ended_s_ago is not None:
+        return dict(config.stop.exit_codes).get(ALREADY_SUCCEEDED, of_class(config, kind))
+    return SIGNALLED + finish.signal if kind is None else of_class(config, kind)
+
+
+def _class(finish: Finish) -> ExitClass | None:
+    match finish.kind:
+        case FinishKind.SIGNAL:
+            return None
+        case FinishKind.EXPELLED | FinishKind.COORDINATOR_LOST | FinishKind.STUCK:
+            return ExitClass.INFRASTRUCTURE
+        case FinishKind.VERDICT:
+            assert finish.verdict is not None
+    match finish.verdict.outcome:
+        case Outcome.SUCCEEDED:
+            return ExitClass.SUCCESS
+        case Outcome.FAILED:
+            return ExitClass.FAILED
+        case Outcome.TIMED_OUT | Outcome.INFRASTRUCTURE:
+            return ExitClass.INFRASTRUCTURE
+        case Outcome.CANCELLED | Outcome.PREEMPTED:
+            return None
