@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import timedelta
@@ -13,7 +12,6 @@ import pytest
 from tests.conformance.stores import LIMIT_S, await_blocked, tell_and
 
 from rallypoint.store import ops
-from rallypoint.store.async_tcp_store import AsyncTCPStore
 from rallypoint.store.file_store import FileStore
 from rallypoint.store.hash_store import HashStore
 from rallypoint.store.prefix_store import PrefixStore
@@ -53,15 +51,10 @@ def test_a_timeout_of_years_or_for_ever_waits_until_the_value_comes(
 
 @pytest.mark.parametrize("timeout", FOR_EVER, ids=repr)
 def test_a_connection_can_be_made_with_a_timeout_of_years_or_for_ever(timeout: Timeout) -> None:
-    async def talk(port: int) -> bytes:
-        async with await AsyncTCPStore.connect("127.0.0.1", port, timeout) as store:
-            clone = await store.clone()
-            await clone.close()
-            return await store.get("k")
-
     with TCPStore("127.0.0.1", 0, is_master=True, timeout=timeout) as store:
         store.set("k", "v")
-        assert asyncio.run(talk(store.port)) == b"v"
+        with TCPStore("127.0.0.1", store.port, timeout=timeout) as client, client.clone() as clone:
+            assert clone.get("k") == client.get("k") == b"v"
 
 
 @pytest.mark.parametrize("key", [1, b"k", None], ids=repr)
@@ -106,8 +99,6 @@ def test_what_is_no_port_is_refused_and_not_cut_to_16_bits(port: int) -> None:
         TCPStore("127.0.0.1", port, is_master=True)
     with pytest.raises(ValueError, match=f"port {port}: must be 1 to 65535"):
         TCPStore("127.0.0.1", port)
-    with pytest.raises(ValueError, match=f"port {port}: must be 1 to 65535"):
-        asyncio.run(AsyncTCPStore.connect("127.0.0.1", port))
 
 
 def test_a_client_of_port_0_is_refused_at_once() -> None:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
         StoreQueueEmptyError,
         StoreTimeoutError,
     )
-    from rallypoint.store.async_tcp_store import AsyncTCPStore
     from rallypoint.store.file_store import FileStore
     from rallypoint.store.hash_store import HashStore
     from rallypoint.store.prefix_store import PrefixStore
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from rallypoint.store.tcp_store import TCPStore
 
 __all__ = [
-    "AsyncTCPStore",
     "FileStore",
     "HashStore",
     "PrefixStore",
@@ -49,7 +47,6 @@ __getattr__, __dir__ = exports(
             "StoreQueueEmptyError",
             "StoreTimeoutError",
         ),
-        ".async_tcp_store": ("AsyncTCPStore",),
         ".file_store": ("FileStore",),
         ".hash_store": ("HashStore",),
         ".prefix_store": ("PrefixStore",),

@@ -1,7 +1,7 @@
 """What a client of a c10d store asks, step by step: operations of more than one request. Pure.
 
 An operation is a generator: it yields a step, is sent the step's answer, and returns the result.
-Whoever runs it does the I/O and knows the time, so one operation serves threads and asyncio alike.
+The client that runs it does the I/O and knows the time.
 
 A GET of a missing key is answered with an empty value. So a value that is not empty is there, and
 one round trip is enough; only for an empty one must be asked whether it is there at all, and only
