@@ -23,6 +23,18 @@ def test_a_job_of_two_nodes_that_succeeds_prints_nothing(cluster: Cluster) -> No
     assert (a.stderr_lines, b.stderr_lines) == ([], [])
 
 
+@pytest.mark.parametrize(("code", "said"), [(0, []), (3, ["round_ended", "verdict"])])
+def test_in_json_too_only_a_job_that_fails_prints_its_verdict(
+    cluster: Cluster, code: int, said: list[str]
+) -> None:
+    cluster.options["log_format"] = "json"
+    a = cluster.agent("a")
+    cluster.wait_workers(1)
+    cluster.order(f"sys.exit({code})")
+    a.wait_exit()
+    assert [event.name for event in a.events] == said
+
+
 def test_a_job_that_grows_and_succeeds_prints_nothing(cluster: Cluster) -> None:
     a = cluster.agent("a", hosts=True)
     cluster.wait_workers(1)

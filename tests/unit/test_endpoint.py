@@ -57,7 +57,7 @@ HOST, PORT, BRACKETS = (
     [
         ("", HOST),
         (":29400", HOST),
-        ("node0:", PORT),
+        ("node0:", "the port is missing"),
         ("node0:http", PORT),
         ("node0:65536", PORT),
         ("node0:-1", PORT),

@@ -43,6 +43,13 @@ SEE = " (see rallypoint run --help)"
             f"rallypoint run: --nprocs: unknown option; did you mean --nproc-per-node?{SEE}",
         ),
         (
+            "token --run-id=",
+            (
+                "rallypoint token: --run-id '': needs 1 to 255 bytes of printable characters "
+                "(see rallypoint token --help)"
+            ),
+        ),
+        (
             "drain",
             (
                 "rallypoint drain: the following arguments are required: NODE "

@@ -70,7 +70,7 @@ BAD: tuple[tuple[str, str], ...] = (
         "--rdzv-backend etcd-v2 train.py",
         "--rdzv-backend etcd-v2: not yet; tcp needs no server, and is the default",
     ),
-    ("--rdzv-endpoint a:b train.py", "--rdzv-endpoint a:b: b is not a valid port (0..65535)"),
+    ("--rdzv-endpoint a:b train.py", "--rdzv-endpoint a:b: b is not a valid port (1..65535)"),
     (
         "--nnodes 2 --rdzv-endpoint a:0 train.py",
         (
@@ -89,7 +89,7 @@ BAD: tuple[tuple[str, str], ...] = (
         "--nnodes 2 --rdzv-endpoint a --rdzv-conf read_timeout=1e300 train.py",
         "--rdzv-conf read_timeout=1e300: must be 0.001 to 1000000000 seconds",
     ),
-    ("--rdzv-endpoint a: train.py", "--rdzv-endpoint a:: nothing is not a valid port (0..65535)"),
+    ("--rdzv-endpoint a: train.py", "--rdzv-endpoint a:: the port is missing (1..65535)"),
     ("--rdzv-endpoint :5 train.py", "--rdzv-endpoint :5: needs a host name or an address"),
     (
         "--rdzv-endpoint tcp://a:5 train.py",

@@ -57,16 +57,18 @@ def _take_part(config: AgentConfig) -> int:
         console.clear_status()
         view = verdict_view(end)
         report.ended(view)
-        if config.output.log_format == "json":
-            console.line(verdict_json(view))
-        else:
-            output, max_nodes = config.output, config.rendezvous.max_nodes
-            whole = prints_whole(output.report, end, max_nodes)
-            console.line(*verdict_lines(view, quiet=output.quiet, whole=whole))
-            if whole and view.cause and view.cause.message.startswith("ModuleNotFoundError"):
-                from rallypoint.cli.other_python import other_python_hint
+        output, max_nodes = config.output, config.rendezvous.max_nodes
+        whole = prints_whole(output.report, end, max_nodes)
+        lines = verdict_lines(view, quiet=output.quiet, whole=whole)
+        if output.log_format == "json":
+            if lines:
+                console.line(verdict_json(view))
+            return
+        console.line(*lines)
+        if whole and view.cause and view.cause.message.startswith("ModuleNotFoundError"):
+            from rallypoint.cli.other_python import other_python_hint
 
-                console.line(*other_python_hint(view.cause.message, config.workers.argv))
+            console.line(*other_python_hint(view.cause.message, config.workers.argv))
 
     gc.freeze()
     gc.enable()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rallypoint.cli import access
 from rallypoint.cli.parser import Command, parse, with_hint
+from rallypoint.config import check_name
 from rallypoint.coordinator.token import Token, find_or_make_token
 from rallypoint.core.settings import Setting
 from rallypoint.errors import UsageError
@@ -57,6 +58,9 @@ def run(argv: list[str]) -> int:
     scanned = with_hint(TOKEN, lambda: parse(TOKEN, argv, {}))
     where = with_hint(TOKEN, lambda: access.read_access(scanned))
     job = scanned.get("--run-id")
+    if job is not None:
+        name = job.text
+        with_hint(TOKEN, lambda: check_name("--run-id", name))
     if where.token_file is not None:
         token: Token | None = find_or_make_token(where.token_file)
     else:

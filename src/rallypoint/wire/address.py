@@ -63,7 +63,9 @@ def split_endpoint(text: str, default_port: int) -> tuple[str, int]:
     else:
         host, colon, digits = text.partition(":")
         rest = colon + digits
-    return checked_host(host), read_port(rest[1:]) if rest else default_port
+    if rest and not is_port(rest[1:]):
+        raise ValueError(_not_a_port(rest[1:], 1))  # 0 would be read, but is for one node alone
+    return checked_host(host), int(rest[1:]) if rest else default_port
 
 
 def checked_host(host: str) -> str:
@@ -79,8 +81,13 @@ def checked_host(host: str) -> str:
 def read_port(text: str, least: int = 0) -> int:
     """A port in plain digits. Raises ValueError."""
     if not is_port(text, least):
-        raise ValueError(f"{shown(text) or 'nothing'} is not a valid port ({least}..{MAX_PORT})")
+        raise ValueError(_not_a_port(text, least))
     return int(text)
+
+
+def _not_a_port(text: str, least: int) -> str:
+    said = f"{shown(text)} is not a valid port" if text else "the port is missing"
+    return f"{said} ({least}..{MAX_PORT})"
 
 
 def is_port(text: str, least: int = 0) -> bool:
