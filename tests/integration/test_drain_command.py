@@ -31,7 +31,7 @@ def test_A5_drain_has_a_node_leave_and_waits_for_it(cluster: Cluster, serves: bo
     cluster.wait_workers(2, round=0)
     done = drain(cluster, "b")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["node b was told to leave", "node b has left"]
+    assert done.stdout.splitlines() == ["node b was asked to leave", "node b has left"]
     assert b.wait_exit() == 143
     assert b.verdict["reason"] == "this node left the job: it was drained (rallypoint drain)"
     a.wait_event("round_ended", "node b is leaving: it was drained", round=0)
@@ -48,7 +48,7 @@ def test_A5_drain_may_return_before_the_node_has_left(cluster: Cluster) -> None:
     cluster.order(DEAF, node="b", round=0)
     a, b = cluster.agents("a", "b")
     cluster.wait_workers(2, round=0)
-    assert drain(cluster, "b", "--no-wait").stdout == "node b was told to leave\n"
+    assert drain(cluster, "b", "--no-wait").stdout == "node b was asked to leave\n"
     cluster.wait_workers(1, round=1)
     assert b.process.poll() is None
     assert drain(cluster, "b", "--no-wait").stdout == "node b is leaving already\n"

@@ -309,7 +309,7 @@ def test_no_list_of_devices_does() -> None:
 
 def test_several_nodes_without_a_place_to_meet_are_shown_both_ways() -> None:
     assert refusal("--nnodes 2:4 --master-port 5 train.py") == (
-        "--nnodes 2:4: the nodes need a place to meet; start each one with\n"
+        "--nnodes 2:4: several nodes need an endpoint; start each one with\n"
         "  rallypoint run --nnodes 2:4 --rdzv-endpoint HOST:29400 ...\n"
         "or, with ranks of your own (K is 0 on the node ADDRESS, then 1, 2, ...),\n"
         "  rallypoint run --nnodes 4 --node-rank K --master-addr ADDRESS ..."

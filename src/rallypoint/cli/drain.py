@@ -1,4 +1,4 @@
-"""`rallypoint drain NODE`: has a node leave its job in peace.
+"""`rallypoint drain NODE`: makes a node leave its job.
 
 It does what SIGTERM to that node's agent does, from wherever the coordinator can be reached.
 """
@@ -23,19 +23,19 @@ from rallypoint.errors import PeerHungUpError, RendezvousConnectionError, UsageE
 from rallypoint.observe.printing import print_text
 
 _WHY = "it was drained (rallypoint drain)"
-_CHECK = "is that where the job's nodes meet? Give --rdzv-endpoint HOST[:PORT]"
+_CHECK = "give the job's --rdzv-endpoint HOST[:PORT]"
 
 DRAIN = Command(
     "drain",
     """\
 usage: rallypoint drain NODE [options]
 
-Have a node leave its job in peace, and wait until it has. NODE is its id, as
+Make a node leave its job, and wait until it has left. NODE is its id, as
 the job's lines show it.
 
 The workers of the whole job may save a checkpoint first; then the node stops
 its workers and leaves, and the other nodes continue without it. No restart is
-charged. The node's --drain-deadline bounds it all. A job whose coordinator
+charged. The node's --drain-deadline limits all of this. A job whose coordinator
 lives on that very node ends as preempted.
 
   rallypoint drain node-3 --rdzv-endpoint node-0 --rdzv-id digits

@@ -20,7 +20,7 @@ _HELP = """\
 usage: rallypoint COMMAND [options]
 
   run         start, watch and heal a job's workers on this node
-  drain       have a node leave its job in peace
+  drain       make a node leave its job, after a checkpoint
   serve       host a coordinator for many jobs, outside any of them
   store       host a store for torch's TCPStore clients, outside any job
   token       make or show the secret that the nodes of a job share

@@ -70,7 +70,7 @@ a worker or a node dies. Options go before SCRIPT.
   two machines with fixed ranks: K is 0 on node-a and 1 on the other
     rallypoint run --nnodes 2 --node-rank K --master-addr node-a train.py
 
-  look at what a worker is told
+  print the environment of each worker
     rallypoint run --nproc-per-node 2 --no-python env
 """
 

@@ -53,7 +53,7 @@ _FILE_IS_INSECURE = (
     "and give --rdzv-endpoint HOST:29400"
 )
 _TWO_WAYS = """\
---nnodes {nnodes}: the nodes need a place to meet; start each one with
+--nnodes {nnodes}: several nodes need an endpoint; start each one with
   rallypoint run --nnodes {nnodes} --rdzv-endpoint HOST:29400 ...
 or, with ranks of your own (K is 0 on the node ADDRESS, then 1, 2, ...),
   rallypoint run --nnodes {most} --node-rank K --master-addr ADDRESS ..."""

@@ -41,7 +41,7 @@ with that node. With it, any node may come and go:
   rallypoint serve --host 10.0.0.5             on a machine that outlives the jobs
   rallypoint run --rdzv-endpoint 10.0.0.5 --rdzv-id digits train.py
 
-Jobs are told apart by --rdzv-id. Nodes need the token of the user who serves,
+--rdzv-id distinguishes the jobs. Nodes need the token of the user who serves,
 or one that `rallypoint token --run-id ID` made from it.
 """,
     (

@@ -38,9 +38,9 @@ class DrainRequests:
         if is_leaving:
             text = f"node {ref} is leaving already"
         elif is_here:
-            text = f"node {ref} was told to leave"
+            text = f"node {ref} was asked to leave"
         else:
-            text = f"node {ref} is not connected just now, and is told to leave when it is"
+            text = f"node {ref} is not connected now, and will be asked to leave when it is"
         connection.send(m.DrainAnswer(text, done=False))
 
     def why(self, ref: NodeRef) -> str | None:

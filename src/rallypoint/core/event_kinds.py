@@ -183,7 +183,7 @@ OTHER_NODE_LOST = _hosted(
 )
 NODE_DRAINING = _hosted(
     "node_draining",
-    "a node was told to leave",
+    "a node was asked to leave",
     "node {node} is leaving: {why}",
     quiet=False,
 )
@@ -238,7 +238,7 @@ OTHERS_LEAVING = EventKind(
 
 # Leaving, and how workers are stopped.
 
-LEAVING = EventKind("leaving", "a notice or `rallypoint drain` told this node to leave")
+LEAVING = EventKind("leaving", "a notice or `rallypoint drain` asked this node to leave")
 SIGNAL = EventKind("signal", "this agent got a signal")
 KILLING = EventKind("killing", "workers did not stop in time", "{}: killing them")
 STUCK = EventKind(

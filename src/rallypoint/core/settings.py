@@ -220,7 +220,7 @@ RENDEZVOUS = (
            "host", "local_addr", "that of its own connection"),
     _own("--join-settle", "SECONDS", "admit late nodes when none has come for so long",
          "seconds", "join_settle_s", key="any", by_coordinator=True),
-    _own("--min-growth-interval", "SECONDS", "let a younger round run on undisturbed",
+    _own("--min-growth-interval", "SECONDS", "admit no late node to a younger round",
          "seconds", "min_growth_interval_s", key="any", by_coordinator=True),
     _own("--on-join", "restart|hold|at-checkpoint",
          "late nodes: regrow at once, at the next restart, or when the workers have saved a"
@@ -311,7 +311,7 @@ STOPPING = (
            "seconds"),
     _own("--exit-code", "CLASS=N",
          "exit code for success, failed, usage, infrastructure (0, 1, 2, 75) or already-succeeded"
-         " (0: nothing was started, for the job had succeeded before); repeatable",
+         " (0: nothing was started, because the job had succeeded before); repeatable",
          "exit_code_of", "exit_codes", repeatable=True),
 )
 OUTPUT = (

@@ -158,7 +158,7 @@ def _rendezvous(config: LaunchConfig) -> tuple[RendezvousConfig, AccessConfig]:
     alone = most == 1 and not endpoint
     if not alone and not endpoint:
         raise ParameterError(
-            f"max_nodes={most} without an rdzv_endpoint: the nodes need a place to meet; give "
+            f"max_nodes={most} without an rdzv_endpoint: several nodes need an endpoint; give "
             "each the same rdzv_endpoint='HOST:29400', HOST being one of them"
         )
     if "timeout" in conf:
