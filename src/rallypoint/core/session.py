@@ -289,13 +289,14 @@ class AgentEnd:
         former = self.attached
         replaced = former is not None and former.epoch != message.epoch
         self.attached, self._is_attached, self._search = message, True, None
-        effects = self._renewed(now, self._attach_sent_at)
         if not message.resumed:
             self._opened = self._generation
             # A coordinator that knows nothing of us can't use what was meant for another.
             self._unacknowledged.clear()
-        effects += [Send(numbered) for numbered in self._unacknowledged]
-        return [*effects, Opened(message.resumed, replaced)]
+        # First: what the end of the lease has this node report comes after what it reported before.
+        sends = [Send(numbered) for numbered in self._unacknowledged]
+        renewed = self._renewed(now, self._attach_sent_at)
+        return [*sends, *renewed, Opened(message.resumed, replaced)]
 
     def _renewed(self, now: float, sent_at: float | None) -> list[AgentEffect]:
         if sent_at is None:

@@ -131,6 +131,8 @@ class Sessions:
         )
         self._faulty: set[str] = set()
         """Incarnations of agents whose session has ended by a fault of the coordinator."""
+        self._owed: list[HostEffect] = []
+        """What the loss of others had done before a fault: it is true whatever the fault was."""
         self._ended_at: float | None = None
         self.own_agent = ""
         """The incarnation of the agent that the coordinator lives in, if any."""
@@ -260,7 +262,7 @@ class Sessions:
         if session is None:
             return []
         incarnation = session.ref.incarnation
-        effects: list[HostEffect] = []
+        effects, self._owed = self._owed, []
         if incarnation in self._faulty:
             effects.append(SendTo(connection, m.Expelled(self._stamp, text, True)))
         effects += self._hang_up(session)
@@ -364,7 +366,10 @@ class Sessions:
         if former is not None and self.verdict is None:
             why = f"another agent has joined as node {ref.node_id}"
             effects += self._give_away(former, why, now)
-        return effects + self.apply(m.FromNode(ref, join), now)
+        self._owed = effects
+        effects = effects + self.apply(m.FromNode(ref, join), now)
+        self._owed = []
+        return effects
 
     def _is_here(self, ref: NodeRef, now: float) -> bool:
         return self._liveness.is_here(ref.incarnation, now)

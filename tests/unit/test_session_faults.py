@@ -1,0 +1,68 @@
+"""Both ends of the session protocol where one thing goes wrong within another."""
+
+from __future__ import annotations
+
+import pytest
+
+from rallypoint.core import job as jobs
+from rallypoint.core import messages as m
+from rallypoint.core import session as s
+from rallypoint.core import sessions as c
+from rallypoint.core.job_events import JobEffect, JobEvent
+from rallypoint.core.model import Candidate, SharedSettings
+
+RULES = SharedSettings("job", 1, 2, static=True, lease_s=15.0, reconnect_grace_s=5.0)
+
+
+def candidate(node_rank: int) -> Candidate:
+    return Candidate(1, "default", "10.0.0.1", 5000, node_rank=node_rank)
+
+
+def test_F1_what_is_reported_as_the_lease_ends_comes_after_what_was_reported_before() -> None:
+    end = s.AgentEnd(s.Identity("a", "host", "life"), RULES)
+    end.connected(0.0, m.Claim())
+    end.received(0.0, m.Attached("a", 1, 1, False))
+    end.disconnected(1.0, "cut")
+    end.report(m.Drain("told to", 15))
+    end.connected(2.0, m.Claim())
+    sent: list[int] = []
+    # The process was stopped after it woke up: what arrived meanwhile is read past the lease.
+    for effect in end.received(100.0, m.Attached("a", 1, 1, True)):
+        match effect:
+            case s.LeaseOver():
+                for later in end.report(m.Join(1, candidate(0))):
+                    assert isinstance(later, s.Send)
+                    assert isinstance(later.message, m.Numbered)
+                    sent.append(later.message.number)
+            case s.Send(m.Numbered(number)):
+                sent.append(number)
+    assert sent == [1, 2]
+
+
+def test_R3_the_loss_of_one_node_is_told_though_what_another_says_raises() -> None:
+    raises = False
+
+    def machine(job: jobs.JobState, event: JobEvent, at: float) -> list[JobEffect]:
+        if raises and isinstance(event, m.FromNode) and isinstance(event.message, m.Join):
+            raise RuntimeError("broken")
+        return jobs.step(job, event, at)
+
+    rules = SharedSettings("job", 2, 2, static=True, reconnect_grace_s=5.0)
+    sessions = c.Sessions(rules, 1, 1, machine=machine)
+
+    def arrive(connection: int, node: str, rank: int, now: float) -> list[c.HostEffect]:
+        hello = m.Attach(node, "host", node, 1, rules)
+        effects = sessions.attach(connection, "10.0.0.1", hello, now)
+        join = m.Numbered(1, m.Join(1, candidate(rank)))
+        return effects + sessions.received(connection, join, now)
+
+    arrive(1, "a", 0, 0.0)
+    told = arrive(2, "b", 1, 0.0)
+    assert any(isinstance(e, c.SendTo) and isinstance(e.message, m.Assigned) for e in told)
+    sessions.connection_closed(2, 1.0, reset=False)
+    raises = True
+    with pytest.raises(RuntimeError):
+        arrive(3, "c", 1, 2.0)
+    found = sessions.failed(3, "broken", 2.0)
+    to_a = [e.message for e in found if isinstance(e, c.SendTo) and e.connection == 1]
+    assert [type(message) for message in to_a] == [m.StopNow]
