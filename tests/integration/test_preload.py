@@ -100,6 +100,32 @@ def test_scripts_modules_and_paths_can_be_preloaded(how: tuple[str, ...], home: 
         assert job.out == "__main__ None ['a', '0']\n"
 
 
+@pytest.mark.parametrize("module", ["package", "thing.py", "json.none", "none.at.all"])
+def test_a_module_that_is_not_found_is_one_line_as_from_python(module: str, home: Path) -> None:
+    (home / "package").mkdir()
+    (home / "package" / "__init__.py").touch()
+    (home / "thing.py").touch()
+    said = []
+    for preload in (("--preload", "slow"), ()):
+        with agent(home, *preload, "-m", module) as job:
+            assert job.wait() == 1
+        said += [[line for line in job.err.splitlines() if line.startswith(sys.executable)]]
+        assert "Traceback" not in job.err
+    assert len(said[0]) == 1
+    assert said[0] == said[1]
+
+
+@pytest.mark.parametrize("module", ["broken", "package.inner"])
+def test_a_module_that_is_found_has_its_own_traceback(module: str, home: Path) -> None:
+    (home / "package").mkdir()
+    for name in ("broken.py", "package/__init__.py"):
+        (home / name).write_text("import not_there\n")
+    with agent(home, "--preload", "slow", "-m", module) as job:
+        assert job.wait() == 1
+    assert "ModuleNotFoundError: No module named 'not_there'" in job.err
+    assert "Traceback" in job.err
+
+
 @pytest.mark.parametrize("method", ["spawn", "forkserver", "fork"])
 def test_run_path_has_a_start_method(method: str, home: Path) -> None:
     (home / "thing.py").write_text("import os, sys\nprint(sys.argv, os.environ['RANK'])\n")

@@ -71,9 +71,7 @@ def run(line: CommandLine, argv: Sequence[str]) -> None:
     sys.orig_argv = list(argv)
     sys.argv[:] = [line.name, *line.arguments]
     if line.kind == "module":
-        import runpy
-
-        runpy.run_module(line.name, run_name="__main__", alter_sys=True)
+        _run_module(line.name)
     elif line.kind == "path" or line.name.endswith(".pyc"):
         import runpy
 
@@ -82,6 +80,21 @@ def run(line: CommandLine, argv: Sequence[str]) -> None:
         _run_main_of(os.path.abspath(line.name))
     else:
         _run_source(line.name)
+
+
+def _run_module(name: str) -> None:
+    """As `python -m` does, which prints one line for a module that it can't find."""
+    import runpy
+
+    try:
+        runpy.run_module(name, run_name="__main__", alter_sys=True)
+    except ImportError as error:
+        ours, trace = (__file__, runpy.run_module.__code__.co_filename), error.__traceback__
+        while trace is not None and trace.tb_frame.f_code.co_filename in ours:
+            trace = trace.tb_next
+        if trace is not None:
+            raise  # A module that was found has raised it.
+        sys.exit(f"{sys.executable}: {error}")
 
 
 def _holds_modules(name: str) -> bool:
