@@ -50,7 +50,7 @@ def context(rank: int, told: dict[str, str], *, role: str, max_restarts: int) ->
         node_id="n",
         error_file=told["TORCHELASTIC_ERROR_FILE"],
         omp_threads=None if "OMP_NUM_THREADS" in plain_environ() else 1,
-        shm="/board",
+        shm="/shm",
     )
 
 

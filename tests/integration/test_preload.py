@@ -63,7 +63,7 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
 def test_a_worker_has_what_an_execd_one_has(home: Path) -> None:
     program = """
 import json, os, signal, sys, resource
-OTHER = "BOARD", "PORT", "INCARNATION", "RUN_ID", "TEST", "FILE"  # In each job another.
+OTHER = "SHM", "PORT", "INCARNATION", "RUN_ID", "TEST", "FILE"  # In each job another.
 names = [name for name in os.environ if not name.endswith(OTHER)]
 print(json.dumps({
     "argv": sys.argv, "orig": sys.orig_argv[1:], "file": __file__, "path": sys.path,

@@ -23,7 +23,7 @@ class Uncountable(list[int]):
         raise OverflowError("too large")
 
 
-def test_what_a_worker_writes_on_its_bell_is_told_once_and_others_are_heard(
+def test_what_a_worker_writes_to_its_wake_up_pipe_is_told_once_and_others_are_heard(
     tmp_path: Path,
 ) -> None:
     async def body() -> None:
@@ -42,7 +42,9 @@ def test_what_a_worker_writes_on_its_bell_is_told_once_and_others_are_heard(
         os.close(fd)
         shm.close()
         (line,) = told
-        assert line.startswith("what a worker wrote on its board can't be handled: unexpected Over")
+        assert line.startswith(
+            "what a worker wrote to shared memory can't be handled: unexpected Over"
+        )
         assert shm.faults.total == 2
         assert unhandled == []
 

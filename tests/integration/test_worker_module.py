@@ -112,15 +112,15 @@ def test_nothing_of_the_board_is_left_when_the_agent_ends_or_is_killed(tmp_path:
 import os, sys, time
 from rallypoint import worker
 worker.progress(1)
-tell("board", os.environ["RALLYPOINT_BOARD"])
+tell("shm", os.environ["RALLYPOINT_SHM"])
 time.sleep(float(sys.argv[1]))
 """
     with agent(tmp_path, "--log-dir=logs", program=program, arguments=["0"]) as run:
         assert run.wait() == 0, run.err
-        path = Path(run.told("board")[0])
+        path = Path(run.told("shm")[0])
     assert not path.parent.parent.exists()
     with agent(tmp_path, "--log-dir=logs", program=program, arguments=["600"]) as run:
-        path = Path(run.wait_told("board")[0])
+        path = Path(run.wait_told("shm")[0])
         assert path.is_relative_to(tmp_path / "tmp"), "it belongs on storage of this node"
         assert path.exists()
         run.send(signal.SIGKILL)
@@ -132,8 +132,8 @@ def test_each_round_has_a_board_of_its_own(tmp_path: Path) -> None:
     program = """
 import os
 from rallypoint import worker
-board = os.environ["RALLYPOINT_BOARD"]
-names = os.listdir(os.path.dirname(os.path.dirname(board)))
+shm = os.environ["RALLYPOINT_SHM"]
+names = os.listdir(os.path.dirname(os.path.dirname(shm)))
 tell("rounds", *(name for name in names if name.startswith("round_")))
 raise SystemExit(worker.context().round == 0)
 """

@@ -34,7 +34,7 @@ class Worker:
     """A process that evaluates what it is told, in a session of its own as a worker has."""
 
     def __init__(self, shm: WorkerShm, local_rank: int, program: str = SERVE) -> None:
-        env = dict(os.environ) | {"RALLYPOINT_BOARD": shm.path, "LOCAL_RANK": str(local_rank)}
+        env = dict(os.environ) | {"RALLYPOINT_SHM": shm.path, "LOCAL_RANK": str(local_rank)}
         self.process = subprocess.Popen(
             [sys.executable, "-c", program],
             env=env,
@@ -130,7 +130,7 @@ def test_progress_is_seen_and_ages(tmp_path: Path) -> None:
     asyncio.run(body())
 
 
-def test_the_bell_rings_for_what_is_new(tmp_path: Path) -> None:
+def test_the_wake_up_pipe_is_written_for_what_is_new(tmp_path: Path) -> None:
     async def body() -> None:
         rung: list[None] = []
         async with a_shm(tmp_path, 1) as shm:
@@ -151,7 +151,7 @@ def test_the_bell_rings_for_what_is_new(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("time_s", [1e12, 1e30, 1e300])
-def test_a_time_of_the_far_future_fits_on_the_board(tmp_path: Path, time_s: float) -> None:
+def test_a_time_of_the_far_future_fits_in_shared_memory(tmp_path: Path, time_s: float) -> None:
     async def body() -> None:
         async with a_shm(tmp_path, 1) as shm:
             shm.request(ShmRequest.DRAIN, time_s)
@@ -174,7 +174,7 @@ def test_is_current_until_the_round_ends(tmp_path: Path) -> None:
     asyncio.run(body())
 
 
-def test_nobody_else_may_read_the_board(tmp_path: Path) -> None:
+def test_nobody_else_may_read_the_shared_memory(tmp_path: Path) -> None:
     async def body() -> None:
         async with a_shm(tmp_path, 1) as shm:
             folder = Path(shm.path).parent
@@ -195,7 +195,7 @@ GARBAGE = (
 
 
 @pytest.mark.parametrize("garbage", GARBAGE, ids=range(len(GARBAGE)))
-def test_garbage_on_the_bell_is_no_harm(tmp_path: Path, garbage: bytes) -> None:
+def test_garbage_in_the_wake_up_pipe_is_no_harm(tmp_path: Path, garbage: bytes) -> None:
     async def body() -> None:
         rung: list[None] = []
         async with a_shm(tmp_path, 1) as shm:

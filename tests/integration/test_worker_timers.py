@@ -155,8 +155,8 @@ def test_a_request_for_a_process_of_somebody_else_ends_nobody(tmp_path: Path) ->
     program = """
 import os, time
 from rallypoint.wire.timer_lines import format_timer_line
-bell = os.path.join(os.path.dirname(os.environ["RALLYPOINT_BOARD"]), "bell")
-fd = os.open(bell, os.O_WRONLY)
+pipe = os.path.join(os.path.dirname(os.environ["RALLYPOINT_SHM"]), "wake-up")
+fd = os.open(pipe, os.O_WRONLY)
 for pid in (os.getppid(), 1, 0, -1, 2**31, 10**30):
     os.write(fd, format_timer_line(pid, "not mine", time.time(), 9).encode() + b"\\n")
 os.write(fd, b'{"version": 1, "pid": ' + b"[" * 3000 + b"\\n")
@@ -185,12 +185,12 @@ time.sleep(600)
 
 HOSTILE = """
 import json, os, random, struct, sys, time
-board = os.environ["RALLYPOINT_BOARD"]
-bell = os.open(os.path.join(os.path.dirname(board), "bell"), os.O_WRONLY)
+shm = os.environ["RALLYPOINT_SHM"]
+pipe = os.open(os.path.join(os.path.dirname(shm), "wake-up"), os.O_WRONLY)
 def ask(**other):
     said = {"version": 1, "pid": os.getpid(), "scope_id": "s", "signal": 9}
     said["expiration_time"] = time.time() + 600
-    os.write(bell, (json.dumps(said | other) + "\\n").encode())
+    os.write(pipe, (json.dumps(said | other) + "\\n").encode())
 for time_s in (1.7e308, 1e300, 2.0**63, 10**400, 1e-308, float("nan"), float("inf")):
     ask(expiration_time=time_s)
     ask(expiration_time=time_s, after_s=time_s)
@@ -202,19 +202,19 @@ for number in (10**30, 2**31, 2**63, -1, 0, 10**400):
 ask(pid=os.getppid(), expiration_time=1)
 ask(scope_id="\\ud800\\x1b[2J", signal=0, expiration_time=1)
 for line in (b"{" + b"[" * 3000, b'{"a":' * 700, b'{"pid":' + b"9" * 4000 + b"}", b"\\xff\\0{"):
-    os.write(bell, line + b"\\n")
-mapped = os.open(board, os.O_RDWR)
+    os.write(pipe, line + b"\\n")
+mapped = os.open(shm, os.O_RDWR)
 words = [2**63 - 1, -(2**63), -1, 2**31, os.getppid(), 64, 40]
 size = os.fstat(mapped).st_size // 8
 for turn in range(60):
     os.pwrite(mapped, struct.pack(f"={size}q", *random.choices(words, k=size)), 0)
     ask(pid=os.getpid(), scope_id=f"looks {turn}", signal=0, expiration_time=1)
-    os.write(bell, os.urandom(4096))
+    os.write(pipe, os.urandom(4096))
     time.sleep(0.01)
-os.truncate(board, 0)
-os.write(bell, b"x\\n")
-os.truncate(board, 1 << 40)
-os.write(bell, b"x\\n")
+os.truncate(shm, 0)
+os.write(pipe, b"x\\n")
+os.truncate(shm, 1 << 40)
+os.write(pipe, b"x\\n")
 """
 
 

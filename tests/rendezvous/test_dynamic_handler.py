@@ -186,13 +186,13 @@ def test_R5_a_closed_job_is_closed_for_all_who_run_wait_stand_by_or_come(job: Jo
 
 def wait_standby(handler: DynamicRendezvousHandler) -> None:
     """Until somebody stands by, as the state says."""
-    from rallypoint.core.round_state import Standing
+    from rallypoint.core.round_state import MemberState
     from rallypoint.core.shared_round import decode
 
     ends_at = threading.Event()
     for _ in range(LIMIT_S * 100):
         found = handler._backend.get_state()
-        if found is not None and decode(found[0]).round.counts[Standing.STANDBY]:
+        if found is not None and decode(found[0]).round.counts[MemberState.STANDBY]:
             return
         ends_at.wait(0.01)
     raise AssertionError("nobody stands by")

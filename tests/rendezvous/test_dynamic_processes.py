@@ -11,7 +11,7 @@ import torch.distributed as torch_dist
 from tests.integration.one_agent import eventually
 from tests.rendezvous.nodes import Nodes
 
-from rallypoint.core.round_state import Standing
+from rallypoint.core.round_state import MemberState
 from rallypoint.core.shared_round import decode
 from rallypoint.rendezvous.c10d_backend import create_backend
 from rallypoint.rendezvous.parameters import RendezvousParameters
@@ -79,7 +79,7 @@ def standing_by(where: dict[str, Any]) -> int:
     params.config.setdefault("store_type", "file" if where["backend"] == "file" else "tcp")
     backend, _ = create_backend(params)
     found = backend.get_state()
-    return decode(found[0]).round.counts[Standing.STANDBY] if found else 0
+    return decode(found[0]).round.counts[MemberState.STANDBY] if found else 0
 
 
 def test_W4_a_paused_node_learns_that_it_was_expelled_and_comes_back(

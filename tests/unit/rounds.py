@@ -29,7 +29,7 @@ from rallypoint.core.events import (
 )
 from rallypoint.core.model import Candidate, NodeRef, SharedSettings
 from rallypoint.core.round import step
-from rallypoint.core.round_state import RoundState, Standing
+from rallypoint.core.round_state import MemberState, RoundState
 from rallypoint.core.round_timers import timers_wanted
 from rallypoint.testing.clock import VirtualTimers
 
@@ -69,10 +69,10 @@ class RoundHost:
         """Every end of a round so far."""
         return [effect for effect in self.seen if isinstance(effect, StopRound)]
 
-    def standing(self, node_id: str) -> Standing | None:
-        """A node's standing; None: not a member."""
+    def member_state(self, node_id: str) -> MemberState | None:
+        """A node's state; None: not a member."""
         member = self.state.members.get(node_id)
-        return member.standing if member else None
+        return member.state if member else None
 
     def apply(self, event: Event) -> list[Effect]:
         """One step, and whatever the nodes and the judge answer to it; its own effects."""
@@ -132,7 +132,7 @@ class RoundHost:
 
     def _obey(self) -> None:
         for member in list(self.state.members.values()):
-            if member.standing is Standing.STOPPING and member.ref.node_id not in self.slow:
+            if member.state is MemberState.STOPPING and member.ref.node_id not in self.slow:
                 self.join(member.ref.node_id, incarnation=member.ref.incarnation.split(".")[-1])
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from rallypoint.core.round_state import Standing
+from rallypoint.core.round_state import MemberState
 from rallypoint.core.shared_member import JoinWait, Outlook, Outside, Pending
 
 TIMEOUT_S = 10.0
 
 
-def pending(*, needed: bool = True, standing: Standing = Standing.JOINED) -> Pending:
-    return Pending(standing, 1, 2, (), needed)
+def pending(*, needed: bool = True, member_state: MemberState = MemberState.JOINED) -> Pending:
+    return Pending(member_state, 1, 2, (), needed)
 
 
 def test_a_node_that_is_needed_waits_for_the_join_timeout() -> None:
@@ -41,7 +41,7 @@ def test_R2_the_time_of_standing_by_does_not_count_for_a_node_that_is_promoted()
     [
         (Outside(), False, 7.0),
         (Outside(), True, TIMEOUT_S),
-        (pending(standing=Standing.STOPPING), False, TIMEOUT_S),
+        (pending(member_state=MemberState.STOPPING), False, TIMEOUT_S),
     ],
     ids=["removed", "removed while it stood by", "its round has ended unseen"],
 )

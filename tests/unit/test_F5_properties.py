@@ -15,7 +15,7 @@ from hypothesis.stateful import (
 
 from rallypoint.core import shared_round
 from rallypoint.core.model import NodeRef, SharedSettings
-from rallypoint.core.round_state import Phase, Standing
+from rallypoint.core.round_state import MemberState, Phase
 from rallypoint.core.shared_member import HEADS, Closed, InWorld, Outside
 from rallypoint.testing.shared_cluster import SharedCluster, SharedNode, StoredState
 
@@ -197,7 +197,7 @@ class SharedJob(RuleBasedStateMachine):
             for member in stored.before.round.members.values():
                 now = round_.members.get(member.ref.node_id)
                 if now is None:
-                    self.check_removed(member.ref, stored, member.standing)
+                    self.check_removed(member.ref, stored, member.state)
             assert stored.after.version > stored.before.version
             assert round_.round in (stored.before.round.round, stored.before.round.round + 1)
 
@@ -226,14 +226,14 @@ class SharedJob(RuleBasedStateMachine):
                 assert stored.after.round.members[node_id].ref == member.ref
         assert shared_round.is_member(stored.after, stored.by)
 
-    def check_removed(self, ref: NodeRef, stored: StoredState, standing: Standing) -> None:
+    def check_removed(self, ref: NodeRef, stored: StoredState, member_state: MemberState) -> None:
         """It left, was silent for a whole lease, or would not stop."""
         if ref in self.leaving:
             return
         node = next(node for node in self.cluster.nodes if node.ref == ref)
         silent_s = max(stored.at_s - node.counted_at_s, node.longest_silence_s)
         assert silent_s >= LEASE_S / FASTEST - INTERVAL_S / 2, (
-            f"{ref}, {standing}, was silent for {silent_s} s"
+            f"{ref}, {member_state}, was silent for {silent_s} s"
         )
 
     def check_ranks(self) -> None:

@@ -15,13 +15,13 @@ from msgspec.structs import replace
 
 from rallypoint.core.messages import HelperDied
 from rallypoint.core.model import Outcome, SharedSettings
-from rallypoint.core.round_state import Phase, Standing
+from rallypoint.core.round_state import MemberState, Phase
 from rallypoint.core.settings import OnJoin
 from rallypoint.testing.cluster import Cluster
 from rallypoint.testing.simulated_agent import SimulatedAgent
 
 NODES = ["a", "b", "c", "d"]
-QUIET = (Standing.JOINED, Standing.WAITING, Standing.STANDBY)
+QUIET = (MemberState.JOINED, MemberState.WAITING, MemberState.STANDBY)
 """Standings of a node on which no process of the job lives."""
 
 
@@ -196,9 +196,9 @@ class Hammer(RuleBasedStateMachine):
         if not self.cluster.holds(agent) or agent.running is None:
             return
         state = self.cluster.job.round
-        standing = state.members[agent.ref.node_id].standing
-        assert standing not in QUIET, f"{agent.ref} runs workers and is {standing}"
-        if state.phase is Phase.ACTIVE and standing is Standing.RUNNING:
+        member_state = state.members[agent.ref.node_id].state
+        assert member_state not in QUIET, f"{agent.ref} runs workers and is {member_state}"
+        if state.phase is Phase.ACTIVE and member_state is MemberState.RUNNING:
             assert agent.running.round == state.round
 
     def teardown(self) -> None:

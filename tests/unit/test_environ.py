@@ -34,7 +34,7 @@ CONTEXT = WorkerContext(
     error_file="/logs/1/error.json",
     omp_threads=1,
     restart_reason="node b was lost",
-    shm="/tmp/x/board",
+    shm="/tmp/x/shm",
 )
 
 TOLD = {
@@ -63,7 +63,7 @@ TOLD = {
     "RALLYPOINT_NODE_ID": "host-a/0",
     "RALLYPOINT_LOCAL_RANK": "1",
     "RALLYPOINT_RESTART_REASON": "node b was lost",
-    "RALLYPOINT_BOARD": "/tmp/x/board",
+    "RALLYPOINT_SHM": "/tmp/x/shm",
 }
 
 
@@ -84,8 +84,8 @@ def test_what_the_person_set_is_kept() -> None:
 
 
 def test_the_board_of_an_outer_agent_is_nobodys() -> None:
-    told = worker_environ(replace(CONTEXT, shm=""), {"RALLYPOINT_BOARD": "/outer/board"})
-    assert "RALLYPOINT_BOARD" not in told
+    told = worker_environ(replace(CONTEXT, shm=""), {"RALLYPOINT_SHM": "/outer/shm"})
+    assert "RALLYPOINT_SHM" not in told
 
 
 def test_the_token_is_never_passed_on() -> None:

@@ -15,7 +15,7 @@ from tests.unit.groups import KILL, REASON, RULES, assigned, stamp, verdict
 
 from rallypoint.core import group
 from rallypoint.core import messages as m
-from rallypoint.core.group import GroupState, Phase, Then
+from rallypoint.core.group import Desired, GroupState, Phase
 from rallypoint.core.group_events import (
     Announced,
     EnrolmentDone,
@@ -151,7 +151,7 @@ class Hammer(RuleBasedStateMachine):
         assert self.finishes == (self.state.phase is Phase.DONE)
         if self.must_end and self.state.phase is not Phase.DONE:
             assert self.state.phase is Phase.STOPPING
-            assert self.state.then > Then.JOIN
+            assert self.state.desired > Desired.JOIN
         stopping = self.state.phase is Phase.STOPPING
         assert (self.running is not None and self.told_to_stop) == stopping
 

@@ -12,7 +12,7 @@ from rallypoint.core.events import (
     TimerEnded,
     TimerKind,
 )
-from rallypoint.core.hang import Behind, Found, Pace
+from rallypoint.core.hang import Behind, Found, WorkerProgress
 from rallypoint.core.messages import FromNode, ToNode
 
 
@@ -22,18 +22,26 @@ def behind(step: int, silent_s: float, rank: int = 0) -> Behind:
 
 def test_looks_come_when_a_worker_may_have_been_silent_for_too_long() -> None:
     assert hang.next_look_s([], 300.0) is None, "nobody has ever told of progress"
-    assert hang.next_look_s([Pace(0, 1, 10.0), Pace(1, 1, 100.0)], 300.0) == 200.0
-    assert hang.next_look_s([Pace(0, 1, 400.0)], 300.0) == 75.0, "it was told, and is told again"
-    assert not hang.is_suspect([Pace(0, 1, 299.0)], 300.0)
-    assert hang.is_suspect([Pace(0, 1, 1.0), Pace(1, 9, 300.0)], 300.0)
+    assert (
+        hang.next_look_s([WorkerProgress(0, 1, 10.0), WorkerProgress(1, 1, 100.0)], 300.0) == 200.0
+    )
+    assert hang.next_look_s([WorkerProgress(0, 1, 400.0)], 300.0) == 75.0, (
+        "it was told, and is told again"
+    )
+    assert not hang.is_suspect([WorkerProgress(0, 1, 299.0)], 300.0)
+    assert hang.is_suspect([WorkerProgress(0, 1, 1.0), WorkerProgress(1, 9, 300.0)], 300.0)
 
 
 def test_the_smallest_step_of_the_silent_is_behind_then_the_longest_silent() -> None:
-    slow_but_alive = Pace(0, 3, 10.0)
-    waiting = Pace(1, 42, 300.0)
+    slow_but_alive = WorkerProgress(0, 3, 10.0)
+    waiting = WorkerProgress(1, 42, 300.0)
     assert hang.most_behind([slow_but_alive, waiting], 300.0) == waiting
-    assert hang.most_behind([waiting, Pace(2, 17, 299.0)], 300.0) == Pace(2, 17, 299.0)
-    assert hang.most_behind([waiting, Pace(2, 42, 301.0)], 300.0) == Pace(2, 42, 301.0)
+    assert hang.most_behind([waiting, WorkerProgress(2, 17, 299.0)], 300.0) == WorkerProgress(
+        2, 17, 299.0
+    )
+    assert hang.most_behind([waiting, WorkerProgress(2, 42, 301.0)], 300.0) == WorkerProgress(
+        2, 42, 301.0
+    )
     assert hang.most_behind([slow_but_alive], 300.0) is None
 
 

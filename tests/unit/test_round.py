@@ -22,7 +22,7 @@ from rallypoint.core.events import (
     WorldSucceeded,
 )
 from rallypoint.core.model import Candidate, NodeRef
-from rallypoint.core.round_state import Phase, Standing
+from rallypoint.core.round_state import MemberState, Phase
 from rallypoint.core.round_timers import timers_wanted
 
 # ---- R5: leave is not close
@@ -92,7 +92,7 @@ def test_R7_a_conflict_is_refused_and_shows_both_sides(setting: str, value: obje
     ours = getattr(host.settings, setting)
     told = host.join("b", settings=theirs)
     assert told == [RefuseNode(host.refs["b"], ((setting, ours, value),))]
-    assert host.standing("b") is None
+    assert host.member_state("b") is None
 
 
 def test_R7_a_refused_duplicate_does_not_supersede() -> None:
@@ -147,7 +147,7 @@ def test_F4_events_of_another_incarnation_are_void() -> None:
     assert host.apply(NodeLeft(stranger)) == []
     assert host.apply(NodeDraining(stranger, "late")) == []
     assert host.apply(NodeSucceeded(stranger, 0)) == []
-    assert host.standing("a") is Standing.RUNNING
+    assert host.member_state("a") is MemberState.RUNNING
 
 
 # ---- A4: how a round ends well

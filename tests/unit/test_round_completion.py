@@ -13,7 +13,7 @@ from rallypoint.core.events import (
     TimerKind,
 )
 from rallypoint.core.model import Candidate
-from rallypoint.core.round_state import Phase, Standing
+from rallypoint.core.round_state import MemberState, Phase
 
 
 def test_R1_a_round_completes_at_once_at_the_maximum() -> None:
@@ -155,7 +155,7 @@ def test_R1_a_stopping_member_holds_the_round_and_then_would_not_stop() -> None:
         ExpelNode(host.refs["b"], "would not stop within 9 s", final=False),
     ]
     host.join("b")
-    assert host.standing("b") is Standing.WAITING
+    assert host.member_state("b") is MemberState.WAITING
 
 
 def test_R1_the_gate_holds_a_round_until_the_end_has_been_judged() -> None:

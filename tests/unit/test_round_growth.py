@@ -6,7 +6,7 @@ import pytest
 from tests.unit.rounds import job, kinds, running
 
 from rallypoint.core.model import EndKind
-from rallypoint.core.round_state import Standing
+from rallypoint.core.round_state import MemberState
 from rallypoint.core.round_timers import timers_wanted
 from rallypoint.core.settings import OnJoin
 
@@ -14,7 +14,7 @@ from rallypoint.core.settings import OnJoin
 def test_R2_late_nodes_wait_until_no_newcomer_has_come_for_a_while() -> None:
     host = running(1, 8, "a", min_growth_interval_s=0.0)
     host.join("b")
-    assert host.standing("b") is Standing.WAITING
+    assert host.member_state("b") is MemberState.WAITING
     host.pass_time(9.0)
     host.join("c")
     host.pass_time(9.9)
@@ -82,7 +82,7 @@ def test_R2_a_vacant_place_is_filled_at_once() -> None:
     assert host.world == ["a", "c", "d"]
     host.pass_time(60.0)
     host.join("e")
-    assert host.standing("e") is Standing.WAITING, "no place is vacant any more"
+    assert host.member_state("e") is MemberState.WAITING, "no place is vacant any more"
 
 
 def test_R2_hold_admits_nobody_and_waits_for_nothing() -> None:
@@ -98,7 +98,7 @@ def test_R2_hold_admits_nobody_even_when_nothing_else_is_waited_for() -> None:
     host = running(1, 2, "a", on_join=OnJoin.HOLD, min_growth_interval_s=0.0, join_settle_s=0.0)
     host.join("b")
     assert host.stops == []
-    assert host.standing("b") is Standing.WAITING
+    assert host.member_state("b") is MemberState.WAITING
 
 
 def test_R2_a_round_that_ends_anyway_admits_everyone() -> None:
@@ -125,7 +125,7 @@ def test_R2_above_the_maximum_nodes_stand_by_and_trigger_nothing() -> None:
     host = running(2, 2, "a b")
     before = timers_wanted(host.state)
     assert host.join("c") == []
-    assert host.standing("c") is Standing.STANDBY
+    assert host.member_state("c") is MemberState.STANDBY
     assert timers_wanted(host.state) == before, "no timeout applies to it"
     host.pass_time(86_400.0)
     assert host.lose("c") == []
@@ -152,7 +152,7 @@ def test_R2_survivors_go_before_those_who_stand_by() -> None:
     host.join("a")
     host.fail("b")
     assert host.world == ["b", "c"]
-    assert host.standing("a") is Standing.STANDBY
+    assert host.member_state("a") is MemberState.STANDBY
 
 
 @pytest.mark.parametrize("goes", ["lost", "left", "draining"])
@@ -161,13 +161,13 @@ def test_R2_who_stands_by_takes_the_place_of_one_who_waited(goes: str) -> None:
     host.join("b")
     host.join("c")
     host.join("d")
-    assert [host.standing(node) for node in "bcd"] == [
-        Standing.WAITING,
-        Standing.STANDBY,
-        Standing.STANDBY,
+    assert [host.member_state(node) for node in "bcd"] == [
+        MemberState.WAITING,
+        MemberState.STANDBY,
+        MemberState.STANDBY,
     ]
     {"lost": host.lose, "left": host.leave, "draining": host.drain}[goes]("b")
-    assert host.standing("c") is Standing.WAITING
-    assert host.standing("d") is Standing.STANDBY
+    assert host.member_state("c") is MemberState.WAITING
+    assert host.member_state("d") is MemberState.STANDBY
     host.pass_time(60.0)
     assert host.world == ["a", "c"]

@@ -14,7 +14,7 @@ from rallypoint.core.events import (
     TooManyLosses,
 )
 from rallypoint.core.model import EndKind
-from rallypoint.core.round_state import Phase, Standing
+from rallypoint.core.round_state import MemberState, Phase
 from rallypoint.core.round_timers import timers_wanted
 
 
@@ -35,7 +35,7 @@ def test_R3_a_drain_ends_the_round_and_is_no_loss() -> None:
     assert host.stops[0].reason.kind is EndKind.DRAIN
     host.lose("b")
     assert host.state.recent_losses == []
-    assert host.standing("b") is None
+    assert host.member_state("b") is None
     assert len(host.stops) == 1
 
 
@@ -80,17 +80,17 @@ def flap(host: RoundHost, node: str, times: int) -> None:
         host.join(node, incarnation=f"again{number}")
         if number < times - 1:
             host.pass_time(1.0)
-            assert host.standing(node) is Standing.RUNNING
+            assert host.member_state(node) is MemberState.RUNNING
 
 
 def test_R3_a_node_lost_three_times_triggers_nothing_for_a_while() -> None:
     host = running(1, 2, "a b", min_growth_interval_s=1.0, lease_s=15.0)
     flap(host, "b", 3)
-    assert host.standing("b") is Standing.WAITING
+    assert host.member_state("b") is MemberState.WAITING
     host.pass_time(119.9)
-    assert host.standing("b") is Standing.WAITING
+    assert host.member_state("b") is MemberState.WAITING
     host.pass_time(0.1)
-    assert host.standing("b") is Standing.RUNNING
+    assert host.member_state("b") is MemberState.RUNNING
 
 
 def test_R3_quarantine_doubles_with_each_further_loss_up_to_ten_minutes() -> None:
@@ -101,7 +101,7 @@ def test_R3_quarantine_doubles_with_each_further_loss_up_to_ten_minutes() -> Non
             host.lose("b")
             host.join("b", incarnation=str(number))
             host.fail("a")
-            assert host.standing("b") is Standing.RUNNING, "a round that ends anyway admits it"
+            assert host.member_state("b") is MemberState.RUNNING, "a round that ends admits it"
         wanted = timers_wanted(host.state)
         lengths.append(wanted.get(Timer(TimerKind.QUARANTINE, id="b")))
     assert lengths == [None, None, 120.0, 240.0, 480.0, 600.0, 600.0]
@@ -111,7 +111,7 @@ def test_R3_a_node_in_quarantine_keeps_no_healthy_one_from_the_job() -> None:
     host = running(1, 2, "a b", min_growth_interval_s=1.0, lease_s=15.0)
     flap(host, "b", 3)
     host.join("c")
-    assert host.standing("b") is Standing.STANDBY, "it makes way"
+    assert host.member_state("b") is MemberState.STANDBY, "it makes way"
     host.pass_time(1.0)
     assert host.world == ["a", "c"]
 
@@ -122,7 +122,10 @@ def test_R3_of_those_who_stand_by_a_trusted_one_takes_the_place() -> None:
     host.join("c")
     host.join("d")
     host.leave("c")
-    assert (host.standing("b"), host.standing("d")) == (Standing.STANDBY, Standing.WAITING)
+    assert (host.member_state("b"), host.member_state("d")) == (
+        MemberState.STANDBY,
+        MemberState.WAITING,
+    )
 
 
 def test_R3_who_is_trusted_again_goes_before_one_that_is_not() -> None:
@@ -136,7 +139,10 @@ def test_R3_who_is_trusted_again_goes_before_one_that_is_not() -> None:
     host.lose("b")
     host.join("b", incarnation="last")
     host.join("c")
-    assert (host.standing("b"), host.standing("c")) == (Standing.WAITING, Standing.STANDBY)
+    assert (host.member_state("b"), host.member_state("c")) == (
+        MemberState.WAITING,
+        MemberState.STANDBY,
+    )
     host.pass_time(120.0)
     assert host.world == ["a", "c"]
 
@@ -147,7 +153,7 @@ def test_R3_losses_ten_minutes_ago_do_not_count_for_quarantine() -> None:
     host.pass_time(600.0)
     flap(host, "b", 1)
     host.pass_time(1.0)
-    assert host.standing("b") is Standing.RUNNING
+    assert host.member_state("b") is MemberState.RUNNING
 
 
 def test_R3_too_many_losses_within_an_hour() -> None:

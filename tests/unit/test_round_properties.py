@@ -42,10 +42,10 @@ from rallypoint.core.events import (
     WorkersFinishing,
     WorldSucceeded,
 )
-from rallypoint.core.model import Candidate, NodeRef, Place, SharedSettings
+from rallypoint.core.model import Candidate, NodeRef, SharedSettings, WorldEntry
 from rallypoint.core.ranks import worker_ranks
 from rallypoint.core.round import step
-from rallypoint.core.round_state import Phase, RoundState, Standing
+from rallypoint.core.round_state import MemberState, Phase, RoundState
 from rallypoint.core.round_timers import timers_wanted
 from rallypoint.core.settings import OnJoin
 
@@ -136,7 +136,7 @@ class RoundMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def who_was_told_to_stop_is_back(self, data: st.DataObject) -> None:
-        stopping = [m for m in self.state.members.values() if m.standing is Standing.STOPPING]
+        stopping = [m for m in self.state.members.values() if m.state is MemberState.STOPPING]
         if stopping:
             member = data.draw(st.sampled_from(stopping))
             self.join(member.ref.node_id, self.life(member.ref), member.candidate)
@@ -145,7 +145,7 @@ class RoundMachine(RuleBasedStateMachine):
     def the_job_goes_well(self, joining: list[str], judged: bool) -> None:
         """Who was told to stop is back, more nodes join, the gate opens, the last call ends."""
         for member in list(self.state.members.values()):
-            if member.standing is Standing.STOPPING:
+            if member.state is MemberState.STOPPING:
                 self.join(member.ref.node_id, self.life(member.ref), member.candidate)
         if judged:
             self.apply(RoundReleased(self.state.round))
@@ -199,7 +199,7 @@ class RoundMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), offset=st.sampled_from([0, 0, 0, 0, -1, 1]))
     def a_node_succeeds(self, data: st.DataObject, offset: int) -> None:
-        place = data.draw(st.sampled_from(self.state.places or [Place("n0", "n0.1", 1, "")]))
+        place = data.draw(st.sampled_from(self.state.places or [WorldEntry("n0", "n0.1", 1, "")]))
         ref = NodeRef(place.node_id, place.incarnation)
         self.apply(NodeSucceeded(ref, self.state.round + offset))
 
@@ -315,10 +315,10 @@ class RoundMachine(RuleBasedStateMachine):
         for seat in world:
             member = self.state.members[seat.ref.node_id]
             assert member.ref == seat.ref
-            assert member.standing is Standing.RUNNING
+            assert member.state is MemberState.RUNNING
             assert seat.ref not in self.barred
             old = before.members.get(seat.ref.node_id)
-            assert old is None or old.ref != seat.ref or old.standing is not Standing.LEAVING
+            assert old is None or old.ref != seat.ref or old.state is not MemberState.LEAVING
         last = [seat.ref for seat in self.worlds[-1].world] if self.worlds else []
         now = [seat.ref for seat in world]
         survivors = [ref for ref in last if ref in now]
@@ -332,36 +332,36 @@ class RoundMachine(RuleBasedStateMachine):
     def counts_are_what_a_recount_finds(self) -> None:
         state = self.state
         members = list(state.members.values())
-        for standing in Standing:
-            assert state.counts[standing] == sum(m.standing is standing for m in members)
+        for member_state in MemberState:
+            assert state.counts[member_state] == sum(m.state is member_state for m in members)
         if state.phase is Phase.CLOSED:
             return
         assert state.roster_size == sum(m.in_roster for m in members)
-        waiting = [m for m in members if m.standing is Standing.WAITING]
+        waiting = [m for m in members if m.state is MemberState.WAITING]
         eager = [m for m in waiting if m.ref.node_id not in state.quarantine]
         assert state.eager_waiting == len(eager)
         assert state.quarantine.keys() <= state.members.keys()
 
     @invariant()
-    def standings_fit_the_phase(self) -> None:
+    def states_fit_the_phase(self) -> None:
         state, counts = self.state, self.state.counts
         if state.phase is Phase.ACTIVE:
-            assert not counts[Standing.JOINED]
-            assert not counts[Standing.STOPPING]
+            assert not counts[MemberState.JOINED]
+            assert not counts[MemberState.STOPPING]
             assert state.roster_size == 0
-            free = state.settings.max_nodes - len(state.places) - counts[Standing.WAITING]
+            free = state.settings.max_nodes - len(state.places) - counts[MemberState.WAITING]
             assert free >= 0
-            assert not (free and counts[Standing.STANDBY]), "nobody stands by beside a free place"
-            if counts[Standing.WAITING] > state.eager_waiting:
-                spares = [m for m in state.members.values() if m.standing is Standing.STANDBY]
+            assert not (free and counts[MemberState.STANDBY]), "a standby beside a free place"
+            if counts[MemberState.WAITING] > state.eager_waiting:
+                spares = [m for m in state.members.values() if m.state is MemberState.STANDBY]
                 assert all(m.ref.node_id in state.quarantine for m in spares), "kept from the job"
         elif state.phase is not Phase.CLOSED:
-            assert not counts[Standing.RUNNING]
-            assert not counts[Standing.WAITING]
-            assert not counts[Standing.STANDBY]
+            assert not counts[MemberState.RUNNING]
+            assert not counts[MemberState.WAITING]
+            assert not counts[MemberState.STANDBY]
         if state.phase is Phase.LAST_CALL:
-            assert counts[Standing.JOINED] >= state.settings.min_nodes
-            assert counts[Standing.JOINED] < state.settings.max_nodes
+            assert counts[MemberState.JOINED] >= state.settings.min_nodes
+            assert counts[MemberState.JOINED] < state.settings.max_nodes
 
     @invariant()
     def a_forming_round_waits_for_something(self) -> None:
@@ -391,14 +391,14 @@ class RoundMachine(RuleBasedStateMachine):
         assert state.phase is Phase.ACTIVE
         if not state.finishing and roomy.on_join is not OnJoin.HOLD:
             let_time_pass(state)
-            assert state.counts[Standing.WAITING] == 0
+            assert state.counts[MemberState.WAITING] == 0
 
 
 def let_time_pass(state: RoundState) -> None:
     """All who were told to stop are back, the gate opens, and every other wait ends."""
     for _ in range(4):
         for member in list(state.members.values()):
-            if member.standing is Standing.STOPPING:
+            if member.state is MemberState.STOPPING:
                 again = NodeJoined(member.ref, member.seq + 1, member.candidate, state.settings)
                 step(state, again)
         step(state, RoundReleased(state.round))

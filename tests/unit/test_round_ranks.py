@@ -5,9 +5,9 @@ from __future__ import annotations
 from tests.unit.rounds import job, running
 
 from rallypoint.core.events import ExpelNode, NodeJoined
-from rallypoint.core.model import Candidate, NodeRef, Place
-from rallypoint.core.ranks import Seat, order, worker_ranks
-from rallypoint.core.round_state import Standing
+from rallypoint.core.model import Candidate, NodeRef, WorldEntry
+from rallypoint.core.ranks import Participant, order, worker_ranks
+from rallypoint.core.round_state import MemberState
 
 
 def test_R4_the_first_world_is_in_natural_order_whatever_came_first() -> None:
@@ -52,25 +52,27 @@ def test_R4_holes_close_up() -> None:
     assert host.world == ["a", "c", "d"]
 
 
-def seat(node: str, *, life: str = "1", workers: int = 1, role: str = "worker") -> Seat:
-    return Seat(NodeRef(node, life), Candidate(workers, role, node, 1))
+def participant(
+    node: str, *, life: str = "1", workers: int = 1, role: str = "worker"
+) -> Participant:
+    return Participant(NodeRef(node, life), Candidate(workers, role, node, 1))
 
 
-def place(node: str, *, workers: int = 1, role: str = "worker") -> Place:
-    return Place(node, "1", workers, role)
+def place(node: str, *, workers: int = 1, role: str = "worker") -> WorldEntry:
+    return WorldEntry(node, "1", workers, role)
 
 
 def test_R4_a_vacant_place_goes_to_the_same_id_then_shape_then_sort_order() -> None:
     before = [place("a"), place("b"), place("c", workers=2), place("d"), place("e")]
     coming = [
-        seat("z"),
-        seat("y", workers=2),
-        seat("d", life="2"),
-        seat("a"),
-        seat("e"),
+        participant("z"),
+        participant("y", workers=2),
+        participant("d", life="2"),
+        participant("a"),
+        participant("e"),
     ]
     assert [s.ref.node_id for s in order(before, coming)] == ["a", "z", "y", "d", "e"]
-    coming[1] = seat("y", workers=4)
+    coming[1] = participant("y", workers=4)
     assert [s.ref.node_id for s in order(before, coming)] == ["a", "z", "y", "d", "e"]
 
 
@@ -148,7 +150,7 @@ def test_R4_a_join_that_arrives_twice_counts_once() -> None:
     host = running(2, 2, "a b")
     again = NodeJoined(host.refs["a"], 1, Candidate(1, "worker", "a", 1), host.settings)
     assert host.apply(again) == []
-    assert host.standing("a") is Standing.RUNNING
+    assert host.member_state("a") is MemberState.RUNNING
 
 
 def test_R4_a_late_join_of_a_departed_agent_is_void() -> None:
@@ -157,15 +159,15 @@ def test_R4_a_late_join_of_a_departed_agent_is_void() -> None:
     first = NodeJoined(host.refs["a"], 1, Candidate(1, "worker", "a", 1), host.settings)
     host.leave("a")
     assert host.apply(first) == []
-    assert host.standing("a") is None
+    assert host.member_state("a") is None
 
 
 def test_R4_ranks_of_nodes_that_differ_in_workers_and_roles() -> None:
     world = [
-        seat("a", workers=2, role="trainer"),
-        seat("b", workers=1, role="reader"),
-        seat("c", workers=4, role="trainer"),
-        seat("d", workers=3, role="reader"),
+        participant("a", workers=2, role="trainer"),
+        participant("b", workers=1, role="reader"),
+        participant("c", workers=4, role="trainer"),
+        participant("d", workers=3, role="reader"),
     ]
     ranks = worker_ranks(world)
     assert [r.base_rank for r in ranks] == [0, 2, 3, 7]

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from rallypoint.cli.verdict import FirstCause, VerdictView, verdict_json, verdict_lines
 from rallypoint.core.model import Outcome
-from rallypoint.core.wording import STACKS
+from rallypoint.core.text import STACKS
 from rallypoint.observe.printing import printed
 
 KILLED = FirstCause(

@@ -17,7 +17,7 @@ from rallypoint.core.checkpoint_request import Request, RequestState
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.group_events import Exit
 from rallypoint.core.model import EndKind, Stamp
-from rallypoint.core.wording import brief_seconds, signal_name, signal_number
+from rallypoint.core.text import brief_seconds, signal_name, signal_number
 from rallypoint.wire.shm import ShmRequest
 
 NO_HURRY_S = 10 * 365 * 86400.0

@@ -28,7 +28,7 @@ from rallypoint.core import group_events as g
 from rallypoint.core import messages as m
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.model import Assignment, Candidate, JobStatus, Stamp, WorkerFailure
-from rallypoint.core.wording import count
+from rallypoint.core.text import count
 from rallypoint.errors import InfrastructureError, LogsSpecsError, RallypointError
 from rallypoint.observe.faults import describe_fault
 from rallypoint.observe.records import FieldValue, event_now
@@ -350,7 +350,7 @@ class Agent:
         if not stuck:
             self._workers = None
         self._requests.end()
-        if self._state.then is group.Then.JOIN and not stuck:
+        if self._state.desired is group.Desired.JOIN and not stuck:
             self.say(kinds.WORKERS_STOPPED(round=stamp.round))
         if failures:
             self.failures |= {failure.rank: failure for failure in failures}

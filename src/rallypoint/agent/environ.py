@@ -10,12 +10,12 @@ from msgspec import Struct
 
 from rallypoint.config import AgentConfig, WorkerConfig
 from rallypoint.core.model import Assignment, Stamp
-from rallypoint.core.wording import count, shown
+from rallypoint.core.text import count, shown
 from rallypoint.errors import UsageError
 
 LOCAL_RANK_MACRO = "${local_rank}"
 TOKEN_VARIABLE = "RALLYPOINT_TOKEN"
-SHM_VARIABLE = "RALLYPOINT_BOARD"
+SHM_VARIABLE = "RALLYPOINT_SHM"
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 TIMER_FILE_VARIABLE = "TORCHELASTIC_TIMER_FILE"
 

@@ -20,9 +20,9 @@ from rallypoint.core import hang
 from rallypoint.core import messages as m
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.group_events import Exit
-from rallypoint.core.hang import Behind, Pace
+from rallypoint.core.hang import Behind, WorkerProgress
 from rallypoint.core.model import Assignment, Stamp, WorkerFailure
-from rallypoint.core.wording import STACKS
+from rallypoint.core.text import STACKS
 from rallypoint.files import safe_open
 from rallypoint.process.logs.log_dir import is_null_device, make_stacks_dir, path_text
 
@@ -79,7 +79,7 @@ class HangWatch:
     def _timeout_s(self) -> float:
         return self._config.rendezvous.hang_timeout_s
 
-    def _paces(self) -> list[Pace]:
+    def _all_progress(self) -> list[WorkerProgress]:
         try:
             told = enumerate(self._shm.progress() if self._shm is not None else ())
         except Exception as error:
@@ -87,7 +87,7 @@ class HangWatch:
             self._shm.faults.note("the workers' progress can't be read", error)
             return []
         return [
-            Pace(rank, progress.step, progress.age_s)
+            WorkerProgress(rank, progress.step, progress.age_s)
             for rank, progress in told
             if progress is not None and rank not in self._exits
         ]
@@ -98,41 +98,41 @@ class HangWatch:
             self._arm()
 
     def _arm(self) -> None:
-        delay_s = hang.next_look_s(self._paces(), self._timeout_s)
+        delay_s = hang.next_look_s(self._all_progress(), self._timeout_s)
         self._timer = None if delay_s is None else self._loop.call_later(delay_s, self._look)
 
     def _look(self) -> None:
         self._arm()
-        if self._stamp is not None and hang.is_suspect(self._paces(), self._timeout_s):
+        if self._stamp is not None and hang.is_suspect(self._all_progress(), self._timeout_s):
             self._report(m.HangSuspected(self._stamp))
 
     async def _collect(self, message: m.CollectStacks) -> None:
         stamp, shm, assignment = self._stamp, self._shm, self._assignment
         behind: Behind | None = None
-        paces = self._paces()
+        workers = self._all_progress()
         if shm is not None and assignment is not None and stamp == message.stamp:
             try:
                 stacks = await shm.dump_stacks(DUMP_S)
             except Exception as error:
                 shm.faults.note("the workers' stacks can't be taken", error)
                 stacks = {}
-            path = self._keep(assignment, stacks, paces)
-            worst = hang.most_behind(paces, self._timeout_s)
+            path = self._keep(assignment, stacks, workers)
+            worst = hang.most_behind(workers, self._timeout_s)
             if worst is not None:
                 failure = self._failure(assignment, shm, worst, stacks, path)
                 behind = Behind(failure, worst.step, worst.silent_s)
-        furthest = max((pace.step for pace in paces), default=-1)
+        furthest = max((worker.step for worker in workers), default=-1)
         self._report(m.StacksCollected(message.stamp, message.number, behind, furthest))
 
     def _failure(
         self,
         assignment: Assignment,
         shm: WorkerShm,
-        pace: Pace,
+        worker: WorkerProgress,
         stacks: Mapping[int, str],
         path: str,
     ) -> WorkerFailure:
-        rank = pace.local_rank
+        rank = worker.local_rank
         return WorkerFailure(
             local_rank=rank,
             rank=assignment.base_rank + rank,
@@ -146,13 +146,15 @@ class HangWatch:
             log_file=path,
         )
 
-    def _keep(self, assignment: Assignment, stacks: Mapping[int, str], paces: list[Pace]) -> str:
+    def _keep(
+        self, assignment: Assignment, stacks: Mapping[int, str], workers: list[WorkerProgress]
+    ) -> str:
         """The file that has it all; empty when there are to be no files, or it can't be written,
         which is no reason to fail."""
         output, run_id = self._config.output, self._config.rendezvous.run_id
         if output.log_dir is not None and is_null_device(output.log_dir):
             return ""
-        known = {pace.local_rank: pace for pace in paces}
+        known = {worker.local_rank: worker for worker in workers}
         name = f"round{assignment.round}_rank{assignment.base_rank}.txt"
         try:
             if not self._folder:
@@ -172,7 +174,7 @@ class HangWatch:
         return path
 
 
-def _heading(rank: int, pace: Pace | None) -> str:
-    if pace is None:
+def _heading(rank: int, worker: WorkerProgress | None) -> str:
+    if worker is None:
         return f"rank {rank}, which has told of no progress or has ended:"
-    return f"rank {rank}, at step {pace.step}, silent for {pace.silent_s:.1f} s:"
+    return f"rank {rank}, at step {worker.step}, silent for {worker.silent_s:.1f} s:"

@@ -36,7 +36,7 @@ from rallypoint.core.event_kinds import Record, ReportedBy
 from rallypoint.core.model import Candidate, SharedSettings
 from rallypoint.core.ranks import id_of_rank
 from rallypoint.core.session import AgentEnd
-from rallypoint.core.wording import part_of
+from rallypoint.core.text import part_of
 from rallypoint.errors import InfrastructureError, InvariantError
 from rallypoint.observe.faults import Faults, describe_fault
 from rallypoint.observe.printing import say_traceback

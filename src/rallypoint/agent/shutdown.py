@@ -9,7 +9,7 @@ from typing import Any
 from rallypoint.coordinator.server import Coordinator
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.event_kinds import Record
-from rallypoint.core.wording import names
+from rallypoint.core.text import names
 
 MOMENT_S = 0.2
 """What goes as it should is done by then, although nobody waits any more."""

@@ -11,7 +11,7 @@ from rallypoint.config import AgentConfig
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.group import GroupState, Phase
 from rallypoint.core.model import Assignment, JobStatus, WorkerFailure
-from rallypoint.core.wording import count
+from rallypoint.core.text import count
 from rallypoint.observe.records import StatusView, event_now
 
 

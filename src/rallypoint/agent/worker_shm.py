@@ -28,7 +28,7 @@ from rallypoint.wire import shm as layout
 from rallypoint.wire import shm_words as at
 from rallypoint.wire.shm import ShmRequest, Slot
 
-SHM_NAME, WAKE_UP_NAME = "board", "bell"
+SHM_NAME, WAKE_UP_NAME = "shm", "wake-up"
 
 
 class Progress(Struct, frozen=True):
@@ -84,7 +84,7 @@ class WorkerShm:
 
     @property
     def path(self) -> str:
-        """For RALLYPOINT_BOARD; empty without shared memory."""
+        """For RALLYPOINT_SHM; empty without shared memory."""
         return os.path.join(self._folder, SHM_NAME) if self._folder else ""
 
     @property
@@ -197,7 +197,7 @@ class WorkerShm:
                 try:
                     changed()
                 except Exception as error:
-                    self.faults.note("what a worker wrote on its board can't be handled", error)
+                    self.faults.note("what a worker wrote to shared memory can't be handled", error)
 
     def _subject(self, local_rank: int, slot: Slot) -> tuple[int, int, int, str]:
         path = os.path.join(self._folder, stacks_name(local_rank)) if self._folder else ""

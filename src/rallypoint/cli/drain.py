@@ -18,7 +18,7 @@ from rallypoint.coordinator.token import no_token_error
 from rallypoint.core import messages as m
 from rallypoint.core.model import UNNAMED_RUN_ID
 from rallypoint.core.settings import Setting
-from rallypoint.core.wording import shown
+from rallypoint.core.text import shown
 from rallypoint.errors import PeerHungUpError, RendezvousConnectionError, UsageError
 from rallypoint.observe.printing import print_text
 

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from rallypoint.cli.render import render_event, render_event_json
 from rallypoint.core.event_kinds import Record
-from rallypoint.core.wording import job_name
+from rallypoint.core.text import job_name
 from rallypoint.observe.printing import say
 from rallypoint.observe.queue import BoundedQueue
 from rallypoint.observe.records import FieldValue, event_now

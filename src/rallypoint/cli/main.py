@@ -101,7 +101,7 @@ def _run(command: str, rest: list[str]) -> int:
 def _unknown(command: str) -> str:
     import os.path
 
-    from rallypoint.core.wording import shown
+    from rallypoint.core.text import shown
 
     if not command.isprintable():
         return f"{shown(command)}: no such command; known: {', '.join(_COMMANDS)}"

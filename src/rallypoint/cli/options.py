@@ -35,7 +35,7 @@ from rallypoint.config import (
     WorkerConfig,
 )
 from rallypoint.core.settings import FLAGS, GROUPS, Setting
-from rallypoint.core.wording import shown
+from rallypoint.core.text import shown
 from rallypoint.errors import UsageError
 from rallypoint.process.logs.plan import (
     check_ranks,

@@ -18,7 +18,7 @@ from msgspec import Struct, field
 
 from rallypoint.cli.values import Value, nearest, read, read_all, truth
 from rallypoint.core.settings import Setting, is_torchrun
-from rallypoint.core.wording import shown
+from rallypoint.core.text import shown
 from rallypoint.errors import UsageError
 
 _ALIKE = len("--nproc")

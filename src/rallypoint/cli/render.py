@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, tzinfo
 
-from rallypoint.core.wording import count
+from rallypoint.core.text import count
 from rallypoint.observe.printing import JsonLine, json_line, visible
 from rallypoint.observe.records import AgentEvent, FieldValue, StatusView
 

@@ -24,7 +24,7 @@ from rallypoint.coordinator.token import Token
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.settings import Setting
-from rallypoint.core.wording import shown, signal_name
+from rallypoint.core.text import shown, signal_name
 from rallypoint.errors import UsageError
 from rallypoint.observe.faults import Faults
 

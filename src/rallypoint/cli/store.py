@@ -19,7 +19,7 @@ from rallypoint.coordinator.endpoint import NotYet, resolve
 from rallypoint.coordinator.listen import BindRefused, Refusal, try_bind
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.settings import Setting
-from rallypoint.core.wording import shown, signal_name
+from rallypoint.core.text import shown, signal_name
 from rallypoint.errors import UsageError
 from rallypoint.observe.faults import Faults
 from rallypoint.store.access import EVERYBODY, AccessGate, AccessPolicy, Who

@@ -18,8 +18,8 @@ from rallypoint.cli.verdict import FirstCause, VerdictView, cause_summary
 from rallypoint.config import AgentConfig
 from rallypoint.core import timeline
 from rallypoint.core.model import Outcome
+from rallypoint.core.text import shown
 from rallypoint.core.timeline import RoundLife
-from rallypoint.core.wording import shown
 from rallypoint.errors import ExitClass, RallypointError
 from rallypoint.observe.printing import print_error
 from rallypoint.observe.summary import RestartSummary, RoundSummary, Summary, SummaryFile

@@ -15,7 +15,7 @@ from msgspec import Struct
 from rallypoint.config import DEFAULT_COORDINATOR_PORT, Endpoint
 from rallypoint.core.limits import MAX_PORT
 from rallypoint.core.settings import MAX_NODES, Kind, Setting, out_of_range
-from rallypoint.core.wording import quoted, shown
+from rallypoint.core.text import quoted, shown
 from rallypoint.errors import UsageError
 from rallypoint.store.access import parse_network
 from rallypoint.wire.address import checked_host, is_port, read_port, split_endpoint

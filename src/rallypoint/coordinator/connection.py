@@ -17,7 +17,7 @@ UNSENT_MAX_BYTES = 1024 * 1024
 """A peer that reads so slowly is cut off; it comes back and is told the truth."""
 
 
-class Switchboard(Protocol):
+class ConnectionObserver(Protocol):
     """Who a connection reports to. All calls are synchronous and short."""
 
     def new_handshake(self) -> ServerHandshake: ...
@@ -41,18 +41,18 @@ class Switchboard(Protocol):
 class Connection(asyncio.Protocol):
     """No task and no timer of its own: every handler is synchronous."""
 
-    def __init__(self, switchboard: Switchboard, number: int, peer: str) -> None:
-        self._switchboard = switchboard
+    def __init__(self, observer: ConnectionObserver, number: int, peer: str) -> None:
+        self._observer = observer
         self.number, self.peer = number, peer
         self._is_aborted = False
-        self._handshake: ServerHandshake | None = switchboard.new_handshake()
+        self._handshake: ServerHandshake | None = observer.new_handshake()
         self._transport: asyncio.Transport | None = None
         self._encoder: FrameEncoder | None = None
         self._decoder: FrameDecoder | None = None
         self.ended_by_peer = False
         """The peer said that it sends nothing more, as the kernel does for a process that ended."""
         self.owner: object | None = None
-        """What the switchboard has set: who handles the messages of this connection."""
+        """What the owner has set: who handles the messages of this connection."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -67,15 +67,15 @@ class Connection(asyncio.Protocol):
                 data = self._shake_hands(self._handshake, data)
             if self._decoder is not None and data:
                 for payload in self._decoder.feed(data):
-                    self._switchboard.received(self, decode_to_coordinator(payload))
+                    self._observer.received(self, decode_to_coordinator(payload))
         except MessageError as error:
-            self._switchboard.misspoken(self, error)
+            self._observer.misspoken(self, error)
             self.close()
         except (AccessError, ProtocolError) as error:
-            self._switchboard.refused(self, str(error))
+            self._observer.refused(self, str(error))
             self.close()
         except Exception as error:
-            self._switchboard.failed(self, error)
+            self._observer.failed(self, error)
             self.close()
 
     def _shake_hands(self, handshake: ServerHandshake, data: bytes) -> bytes:
@@ -94,7 +94,7 @@ class Connection(asyncio.Protocol):
         self._encoder = FrameEncoder(keys.server_to_client if keys else None)
         key = keys.client_to_server if keys else None
         self._decoder = FrameDecoder(key, FIRST_MESSAGE_MAX_BYTES)
-        self._switchboard.established(self, established)
+        self._observer.established(self, established)
         return established.leftover
 
     @property
@@ -116,7 +116,7 @@ class Connection(asyncio.Protocol):
         self.ended_by_peer = True
 
     def pause_writing(self) -> None:
-        self._switchboard.refused(self, "it does not read")
+        self._observer.refused(self, "it does not read")
         self.abort()
 
     def close(self) -> None:
@@ -134,6 +134,6 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         try:
-            self._switchboard.closed(self)
+            self._observer.closed(self)
         except Exception as error:
-            self._switchboard.failed(self, error)
+            self._observer.failed(self, error)

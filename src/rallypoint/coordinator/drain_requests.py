@@ -9,7 +9,7 @@ from msgspec import Struct, field
 from rallypoint.coordinator.connection import Connection
 from rallypoint.core import messages as m
 from rallypoint.core.model import NodeRef
-from rallypoint.core.wording import names
+from rallypoint.core.text import names
 
 
 class _Wish(Struct):

@@ -31,14 +31,14 @@ from rallypoint.core.job_lives import (
     AHEAD_MAX_MS,
     Attachment,
     BeginLife,
+    Decision,
     HearVerdict,
     JobLives,
-    Place,
     TakePart,
 )
 from rallypoint.core.model import UNNAMED_RUN_ID, SharedSettings, Verdict
 from rallypoint.core.sessions import Machine
-from rallypoint.core.wording import quoted_job
+from rallypoint.core.text import quoted_job
 from rallypoint.errors import MessageError
 from rallypoint.observe.faults import Faults, describe_fault
 from rallypoint.wire.handshake import NONCE_BYTES, SERVER_ID_BYTES, Established, ServerHandshake
@@ -303,7 +303,7 @@ class Coordinator:
             differ = bool(job.settings.differences(hello.settings))
             life = replace(job.life, is_abandoned=differ)
         if self._only is not None and life is not None:
-            place: Place = self._lives.renumber(run_id, known, life, now)
+            place: Decision = self._lives.renumber(run_id, known, life, now)
         else:
             place = self._lives.place(run_id, known, life, now, wall_ms())
         match place:

@@ -11,9 +11,9 @@ def assignments(formed: FormWorld, restart_count: int, why: str) -> dict[str, As
     """One assignment per node id. O(N) together, O(1) each."""
     world = formed.world
     master = world[0].candidate
-    world_size = sum(seat.candidate.workers for seat in world)
+    world_size = sum(node.candidate.workers for node in world)
     return {
-        seat.ref.node_id: Assignment(
+        node.ref.node_id: Assignment(
             round=formed.round,
             group_rank=group_rank,
             group_world_size=len(world),
@@ -27,5 +27,5 @@ def assignments(formed: FormWorld, restart_count: int, why: str) -> dict[str, As
             why=why,
             enrol=len(world) > 1,
         )
-        for group_rank, (seat, ranks) in enumerate(zip(world, worker_ranks(world), strict=True))
+        for group_rank, (node, ranks) in enumerate(zip(world, worker_ranks(world), strict=True))
     }

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from rallypoint.core.model import Cause, NodeLoss, WorkerFailure
-from rallypoint.core.wording import names, signal_name
+from rallypoint.core.text import names, signal_name
 
 SIMULTANEOUS_S = 1.0
 """So long before a helper's death is known a worker may have failed of it: its own node may hear of

@@ -20,7 +20,7 @@ from typing import assert_never
 from msgspec import Struct
 
 from rallypoint.config import AffinityMode
-from rallypoint.core.wording import count
+from rallypoint.core.text import count
 
 
 class Cpu(Struct, frozen=True):
@@ -73,13 +73,13 @@ def bind(
     for local_rank in range(workers):
         home = homes[local_rank]
         parts = _parts(cpus, mode, home, here[home], homes.count(home))
-        seat = homes[:local_rank].count(home)
-        bound.append(frozenset(cpu.number for cpu in parts[seat % len(parts)]))
+        slot = homes[:local_rank].count(home)
+        bound.append(frozenset(cpu.number for cpu in parts[slot % len(parts)]))
     return bound
 
 
 def _parts(
-    cpus: Sequence[Cpu], mode: AffinityMode, home: int, of_home: Sequence[Cpu], seats: int
+    cpus: Sequence[Cpu], mode: AffinityMode, home: int, of_home: Sequence[Cpu], slots: int
 ) -> Sequence[Sequence[Cpu]]:
     """What those who are at home there get in turn."""
     match mode:
@@ -88,7 +88,7 @@ def _parts(
         case AffinityMode.SOCKET:
             return [_of_sockets(cpus, of_home)]
         case AffinityMode.EXCLUSIVE:
-            return _shares(home, of_home, seats)
+            return _shares(home, of_home, slots)
         case AffinityMode.CORE_COMPLEX:
             return _complexes(of_home)
         case _:
@@ -100,18 +100,18 @@ def _of_sockets(cpus: Sequence[Cpu], of_home: Sequence[Cpu]) -> list[Cpu]:
     return [cpu for cpu in cpus if cpu.package in packages]
 
 
-def _shares(home: int, of_home: Sequence[Cpu], seats: int) -> list[list[Cpu]]:
+def _shares(home: int, of_home: Sequence[Cpu], slots: int) -> list[list[Cpu]]:
     """Whole cores, neighbours together; the first get one more where they don't divide evenly."""
     cores = sorted({(cpu.cache, cpu.core) for cpu in of_home})
-    if len(cores) < seats:
+    if len(cores) < slots:
         raise BindingImpossible(
-            f"NUMA node {home} has {count(len(cores), 'physical core')}: too few for {seats}"
+            f"NUMA node {home} has {count(len(cores), 'physical core')}: too few for {slots}"
             " exclusive shares"
         )
-    size, more = divmod(len(cores), seats)
+    size, more = divmod(len(cores), slots)
     shares, start = [], 0
-    for seat in range(seats):
-        end = start + size + (seat < more)
+    for slot in range(slots):
+        end = start + size + (slot < more)
         mine = set(cores[start:end])
         shares.append([cpu for cpu in of_home if (cpu.cache, cpu.core) in mine])
         start = end

@@ -12,7 +12,7 @@ from enum import Enum
 from msgspec import Struct
 
 from rallypoint.core.model import Candidate, EndReason, NodeRef, SharedSettings
-from rallypoint.core.ranks import Seat
+from rallypoint.core.ranks import Participant
 
 
 class NodeJoined(Struct, frozen=True):
@@ -186,7 +186,7 @@ class FormWorld(Struct, frozen=True):
     """A round is complete: these nodes, in rank order."""
 
     round: int
-    world: tuple[Seat, ...]
+    world: tuple[Participant, ...]
 
 
 class RoundSettled(Struct, frozen=True):

@@ -56,10 +56,10 @@ from rallypoint.core.group_events import (
 from rallypoint.core.group_events import failure_of as failure_of
 from rallypoint.core.group_exits import SUSPECT_S as SUSPECT_S
 from rallypoint.core.group_leave import ANNOUNCE_S as ANNOUNCE_S
+from rallypoint.core.group_state import Desired as Desired
 from rallypoint.core.group_state import GroupSettings as GroupSettings
 from rallypoint.core.group_state import GroupState as GroupState
 from rallypoint.core.group_state import Phase as Phase
-from rallypoint.core.group_state import Then as Then
 from rallypoint.core.group_state import abort, proceed, stop, wait
 from rallypoint.core.group_state import claim as claim
 from rallypoint.core.messages import (
@@ -119,7 +119,7 @@ def step(state: GroupState, event: GroupEvent) -> list[GroupEffect]:
             return _lease_ended(state, waits_for)
         case SessionGivenUp(text):
             finish = Finish(FinishKind.COORDINATOR_LOST, text=text)
-            return abort(state, Then.GIVE_UP, finish)
+            return abort(state, Desired.GIVE_UP, finish)
         case EnrolmentDone(stamp, error):
             return _enrolled(state, stamp, error)
         case WorkersExited(stamp, exits):
@@ -182,12 +182,12 @@ def is_fenced(state: GroupState) -> bool:
 def _forgotten(state: GroupState) -> list[GroupEffect]:
     """A coordinator that knows nothing of us: whatever runs here belongs to no world."""
     if state.phase is Phase.IDLE:
-        return proceed(state) if state.then is Then.JOIN else []
-    return abort(state, Then.JOIN, None)
+        return proceed(state) if state.desired is Desired.JOIN else []
+    return abort(state, Desired.JOIN, None)
 
 
 def _assigned(state: GroupState, stamp: Stamp, assignment: Assignment) -> list[GroupEffect]:
-    if state.phase is not Phase.IDLE or state.then is not Then.JOIN or state.leaving:
+    if state.phase is not Phase.IDLE or state.desired is not Desired.JOIN or state.leaving:
         return []
     if not _is_newer(state, stamp):
         return []
@@ -222,12 +222,12 @@ def _stop_ordered(state: GroupState, stamp: Stamp, reason: EndReason) -> list[Gr
     if state.phase is Phase.IDLE and _is_newer(state, stamp):
         # A round that ended before we heard of it: it took our last join with it.
         _name_round(state, stamp)
-        return proceed(state) if state.then is Then.JOIN else []
+        return proceed(state) if state.desired is Desired.JOIN else []
     if stamp != state.stamp:
         return []
     state.seeks_culprit |= reason.kind is EndKind.FAILURE and state.phase is Phase.RUNNING
     state.stop_why = reason.text
-    return stop(state, Then.JOIN, signal.SIGTERM, state.settings.restart_grace_s)
+    return stop(state, Desired.JOIN, signal.SIGTERM, state.settings.restart_grace_s)
 
 
 def _verdict(state: GroupState, verdict: Verdict) -> list[GroupEffect]:
@@ -240,15 +240,15 @@ def _verdict(state: GroupState, verdict: Verdict) -> list[GroupEffect]:
     number = verdict.signal if asked_to_stop and verdict.signal else signal.SIGTERM
     settings = state.settings
     grace_s = settings.shutdown_grace_s if asked_to_stop else settings.restart_grace_s
-    return stop(state, Then.END, number, grace_s)
+    return stop(state, Desired.END, number, grace_s)
 
 
 def _expelled(state: GroupState, why: str, final: bool) -> list[GroupEffect]:
     say = kinds.EXPELLED(why=why)
     state.is_member, state.patience_is_over, state.stop_why = False, True, why
     if final:
-        return [say, *abort(state, Then.GIVE_UP, Finish(FinishKind.EXPELLED, text=why))]
-    return [say, *abort(state, Then.JOIN, None)]
+        return [say, *abort(state, Desired.GIVE_UP, Finish(FinishKind.EXPELLED, text=why))]
+    return [say, *abort(state, Desired.JOIN, None)]
 
 
 def _lease_ended(state: GroupState, waits_for: str) -> list[GroupEffect]:
@@ -264,7 +264,7 @@ def _lease_ended(state: GroupState, waits_for: str) -> list[GroupEffect]:
     kills = state.phase in (Phase.RUNNING, Phase.STOPPING)
     doing = [*(["killing the workers"] if kills else []), *([waits_for] if waits_for else [])]
     said = f"{text}: {', '.join(doing)}" if doing else text
-    return [kinds.FENCED(said), *abort(state, Then.JOIN, None)]
+    return [kinds.FENCED(said), *abort(state, Desired.JOIN, None)]
 
 
 def _helper_died(state: GroupState, event: HelperDied) -> list[GroupEffect]:
@@ -277,7 +277,7 @@ def _helper_died(state: GroupState, event: HelperDied) -> list[GroupEffect]:
     if state.phase not in (Phase.RUNNING, Phase.FINISHED) or state.leaving:
         return [report]
     state.stop_why = event.text
-    return [report, *stop(state, Then.JOIN, signal.SIGTERM, state.settings.restart_grace_s)]
+    return [report, *stop(state, Desired.JOIN, signal.SIGTERM, state.settings.restart_grace_s)]
 
 
 def _gone(state: GroupState, stamp: Stamp, stuck: tuple[int, ...]) -> list[GroupEffect]:
@@ -286,13 +286,13 @@ def _gone(state: GroupState, stamp: Stamp, stuck: tuple[int, ...]) -> list[Group
     effects: list[GroupEffect] = []
     if stuck:
         pids = ", ".join(map(str, stuck))
-        if state.then is Then.JOIN and not state.patience_is_over:
+        if state.desired is Desired.JOIN and not state.patience_is_over:
             return _be_patient(state, pids)
         said = kinds.STUCK(pids=pids, then="")
         effects.append(said)
-        if state.then is Then.JOIN:
+        if state.desired is Desired.JOIN:
             # They hold the devices, and perhaps files, that the next round would need.
-            state.then, state.finish = Then.GIVE_UP, Finish(FinishKind.STUCK, text=said.text)
+            state.desired, state.finish = Desired.GIVE_UP, Finish(FinishKind.STUCK, text=said.text)
     state.phase = Phase.IDLE
     return effects + proceed(state)
 

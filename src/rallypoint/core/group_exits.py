@@ -23,7 +23,7 @@ from rallypoint.core.group_events import (
     WaitKind,
     failure_of,
 )
-from rallypoint.core.group_state import GroupState, Phase, Then, stop, succeeded, wait
+from rallypoint.core.group_state import Desired, GroupState, Phase, stop, succeeded, wait
 from rallypoint.core.messages import Failed, Finishing, Succeeded
 from rallypoint.core.model import Stamp
 
@@ -69,7 +69,7 @@ def _fail(state: GroupState, blamed: list[Exit]) -> list[GroupEffect]:
     assert state.stamp is not None
     report = _report(state.stamp, (*blamed, *_suspects(state)))
     state.seeks_culprit, state.stop_why = True, "a worker of this node failed"
-    return [report, *stop(state, Then.JOIN, signal.SIGTERM, state.settings.restart_grace_s)]
+    return [report, *stop(state, Desired.JOIN, signal.SIGTERM, state.settings.restart_grace_s)]
 
 
 def _report(stamp: Stamp, exits: tuple[Exit, ...]) -> ReportNow:
@@ -95,4 +95,4 @@ def spawn_failed(state: GroupState, event: SpawnFailed) -> list[GroupEffect]:
     if not state.leaving:
         failure = failure_of(Exit(0, SPAWN_FAILED, None))
         effects.append(ReportNow(Failed(event.stamp, (replace(failure, message=event.text),))))
-    return effects + stop(state, Then.JOIN, signal.SIGTERM, state.settings.restart_grace_s)
+    return effects + stop(state, Desired.JOIN, signal.SIGTERM, state.settings.restart_grace_s)

@@ -23,17 +23,17 @@ from rallypoint.core.group_events import (
     WaitKind,
 )
 from rallypoint.core.group_state import (
+    Desired,
     GroupSettings,
     GroupState,
     Phase,
-    Then,
     abort,
     proceed,
     stop,
     wait,
 )
 from rallypoint.core.messages import Cancel, Drain
-from rallypoint.core.wording import LEFT, signal_name
+from rallypoint.core.text import LEFT, signal_name
 
 REPEAT_S = 1.0
 """Equal signals in this time are one: schedulers signal every process of a step, and who has
@@ -71,7 +71,7 @@ def _skip_waits(state: GroupState, number: int) -> list[GroupEffect]:
     ]
     if state.phase is not Phase.DONE:
         state.heard = True
-        effects += abort(state, Then.LEAVE, state.finish or _finish(state))
+        effects += abort(state, Desired.LEAVE, state.finish or _finish(state))
     return effects
 
 
@@ -117,7 +117,7 @@ def announced(state: GroupState) -> list[GroupEffect]:
     if state.cancels or not runs or not notice_s(state.settings):
         return leave_now(state)
     state.announced = True
-    state.then = max(state.then, Then.LEAVE)
+    state.desired = max(state.desired, Desired.LEAVE)
     state.finish = state.finish or _finish(state)
     return []
 
@@ -150,7 +150,7 @@ def leave_now(state: GroupState) -> list[GroupEffect]:
         return []
     state.announced = True
     state.finish = state.finish or _finish(state)
-    return stop(state, Then.LEAVE, state.signal, state.settings.shutdown_grace_s)
+    return stop(state, Desired.LEAVE, state.signal, state.settings.shutdown_grace_s)
 
 
 def time_is_over(state: GroupState) -> list[GroupEffect]:
@@ -161,7 +161,7 @@ def time_is_over(state: GroupState) -> list[GroupEffect]:
         text = f"the workers did not stop in the {time_s:g} s of the drain"
         effects.append(kinds.KILLING(text))
     state.heard = True
-    return [*effects, *abort(state, Then.LEAVE, _finish(state))]
+    return [*effects, *abort(state, Desired.LEAVE, _finish(state))]
 
 
 def _go(state: GroupState, number: int, why: str, said: str) -> list[GroupEffect]:

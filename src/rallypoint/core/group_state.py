@@ -38,8 +38,8 @@ class Phase(IntEnum):
     DONE = 6
 
 
-class Then(IntEnum):
-    """What is desired once nothing runs; a higher one is never replaced by a lower."""
+class Desired(IntEnum):
+    """What follows once nothing runs; a higher one is never replaced by a lower."""
 
     JOIN = 0
     LEAVE = 1
@@ -69,7 +69,7 @@ class GroupState(Struct):
 
     settings: GroupSettings
     phase: Phase = Phase.IDLE
-    then: Then = Then.JOIN
+    desired: Desired = Desired.JOIN
     stamp: Stamp | None = None
     is_foreign: bool = False
     """The stamp was given by another coordinator than the present one."""
@@ -124,13 +124,13 @@ class GroupState(Struct):
 
 def proceed(state: GroupState) -> list[GroupEffect]:
     """Nothing runs here: do what is desired."""
-    if state.then is Then.JOIN:
+    if state.desired is Desired.JOIN:
         if state.leaving and not state.announced:
             return []
         state.has_joined = True
         return [JoinRound()]
     assert state.finish is not None
-    if state.then is Then.LEAVE and is_untold(state):
+    if state.desired is Desired.LEAVE and is_untold(state):
         return _tell(state)
     state.phase = Phase.DONE
     return [state.finish]
@@ -156,9 +156,9 @@ def _tell(state: GroupState) -> list[GroupEffect]:
     return [kinds.TELLING(text), wait(state, WaitKind.TELL, time_s)]
 
 
-def stop(state: GroupState, then: Then, number: int, grace_s: float) -> list[GroupEffect]:
+def stop(state: GroupState, desired: Desired, number: int, grace_s: float) -> list[GroupEffect]:
     """Stop what runs, politely. A stop that is under way goes on, with no more time than this."""
-    state.then = max(state.then, then)
+    state.desired = max(state.desired, desired)
     match state.phase:
         case Phase.IDLE | Phase.ENROLLING | Phase.READY:
             return _end_before_start(state)
@@ -176,9 +176,9 @@ def stop(state: GroupState, then: Then, number: int, grace_s: float) -> list[Gro
             assert_never(state.phase)
 
 
-def abort(state: GroupState, then: Then, finish: Finish | None) -> list[GroupEffect]:
+def abort(state: GroupState, desired: Desired, finish: Finish | None) -> list[GroupEffect]:
     """Stop what runs, at once."""
-    state.then = max(state.then, then)
+    state.desired = max(state.desired, desired)
     state.finish = state.finish or finish
     match state.phase:
         case Phase.IDLE | Phase.ENROLLING | Phase.READY:
@@ -196,7 +196,7 @@ def abort(state: GroupState, then: Then, finish: Finish | None) -> list[GroupEff
 def _end_before_start(state: GroupState) -> list[GroupEffect]:
     """No worker was started yet: drop what was prepared for the round, and do what is desired."""
     if state.phase is Phase.IDLE:
-        return proceed(state) if state.then is not Then.JOIN else []
+        return proceed(state) if state.desired is not Desired.JOIN else []
     state.phase = Phase.IDLE
     return [AbandonRound(), *proceed(state)]
 

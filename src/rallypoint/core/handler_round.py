@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from rallypoint.core import limits
 from rallypoint.core.model import Assignment, Candidate, EndReason, NodeRef, Stamp, Verdict
-from rallypoint.core.ranks import Seat, worker_ranks
+from rallypoint.core.ranks import Participant, worker_ranks
 from rallypoint.errors import MessageError, RendezvousStateError
 
 VERDICT_KEY = "rallypoint/verdict"
@@ -114,11 +114,13 @@ def assign(infos: Sequence[NodeInfo], rank: int, why: str) -> Assignment:
 
     The restart count is the most that an agent of the round has spent.
     """
-    seats = [
-        Seat(NodeRef(info.node_id, ""), Candidate(info.workers, info.role, info.address, info.port))
+    participants = [
+        Participant(
+            NodeRef(info.node_id, ""), Candidate(info.workers, info.role, info.address, info.port)
+        )
         for info in infos
     ]
-    ranks = worker_ranks(seats)[rank]
+    ranks = worker_ranks(participants)[rank]
     return Assignment(
         round=next_stamp(infos).round,
         group_rank=rank,

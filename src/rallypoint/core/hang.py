@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from rallypoint.core.model import WorkerFailure
-from rallypoint.core.wording import brief_seconds
+from rallypoint.core.text import brief_seconds
 
 COLLECT_S = 5.0
 """How long the nodes may take to tell what their workers do."""
@@ -24,7 +24,7 @@ SILENT_SHARE = 0.5
 LOOK_AGAIN_SHARE = 0.25
 
 
-class Pace(Struct, frozen=True):
+class WorkerProgress(Struct, frozen=True):
     """How far a worker is, by its own word, and for how long it has said nothing. Seconds."""
 
     local_rank: int
@@ -59,23 +59,23 @@ class Inquiry(Struct):
     found: list[Found] = field(default_factory=list)
 
 
-def is_suspect(paces: Iterable[Pace], timeout_s: float) -> bool:
+def is_suspect(workers: Iterable[WorkerProgress], timeout_s: float) -> bool:
     """One of these workers has been silent for too long."""
-    return any(pace.silent_s >= timeout_s for pace in paces)
+    return any(worker.silent_s >= timeout_s for worker in workers)
 
 
-def next_look_s(paces: Sequence[Pace], timeout_s: float) -> float | None:
+def next_look_s(workers: Sequence[WorkerProgress], timeout_s: float) -> float | None:
     """After how long a worker may have become a suspect; None: not before one tells of progress."""
-    if not paces:
+    if not workers:
         return None
-    longest_s = max(pace.silent_s for pace in paces)
+    longest_s = max(worker.silent_s for worker in workers)
     return max(timeout_s - longest_s, LOOK_AGAIN_SHARE * timeout_s if longest_s >= timeout_s else 0)
 
 
-def most_behind(paces: Iterable[Pace], timeout_s: float) -> Pace | None:
+def most_behind(workers: Iterable[WorkerProgress], timeout_s: float) -> WorkerProgress | None:
     """The one to tell of: the smallest step among the silent."""
-    silent = [pace for pace in paces if pace.silent_s >= SILENT_SHARE * timeout_s]
-    return min(silent, key=lambda pace: (pace.step, -pace.silent_s), default=None)
+    silent = [worker for worker in workers if worker.silent_s >= SILENT_SHARE * timeout_s]
+    return min(silent, key=lambda worker: (worker.step, -worker.silent_s), default=None)
 
 
 def blamed(found: Sequence[Found]) -> tuple[str, WorkerFailure] | None:

@@ -82,7 +82,7 @@ from rallypoint.core.messages import (
     ToNode,
 )
 from rallypoint.core.model import NodeLoss, NodeRef, Outcome, WorkerFailure
-from rallypoint.core.round_state import Phase, Standing
+from rallypoint.core.round_state import MemberState, Phase
 
 _OF_PARTICIPANTS = (
     Enrolled
@@ -236,7 +236,7 @@ def resync(job: JobState, ref: NodeRef, at: float) -> list[JobEffect]:
     if member is None or member.ref != ref:
         return []
     assignment = job.assigned.get(ref.node_id)
-    if member.standing is Standing.RUNNING and assignment is not None:
+    if member.state is MemberState.RUNNING and assignment is not None:
         named = stamp(job, assignment.round)
         effects: list[JobEffect] = [ToNode(ref, Assigned(named, assignment))]
         if job.started:
@@ -244,9 +244,9 @@ def resync(job: JobState, ref: NodeRef, at: float) -> list[JobEffect]:
         if job.notice is not None and ref.node_id in job.notice.awaited:
             effects.append(want_checkpoint(job, job.notice, ref, at))
         return effects
-    if member.standing is Standing.STOPPING and job.end_reason is not None:
+    if member.state is MemberState.STOPPING and job.end_reason is not None:
         return [ToNode(ref, StopNow(stamp(job, job.round.round - 1), job.end_reason))]
-    return [leave_now(job, ref)] if member.standing is Standing.LEAVING else []
+    return [leave_now(job, ref)] if member.state is MemberState.LEAVING else []
 
 
 def agrees(job: JobState, ref: NodeRef, claim: Claim) -> bool:
@@ -263,11 +263,11 @@ def _lost(job: JobState, ref: NodeRef, loss: NodeLoss, at: float) -> list[JobEff
     member = job.round.members.get(ref.node_id)
     if member is None or member.ref != ref:
         return []
-    takes_part = member.standing in (Standing.RUNNING, Standing.STOPPING)
+    takes_part = member.state in (MemberState.RUNNING, MemberState.STOPPING)
     if takes_part and not member.succeeded:
         job.losses.append(loss)
     # What a round loses first ends it, which every node tells; the rest only the host can tell.
-    ends_round = member.standing is Standing.RUNNING and not member.succeeded
+    ends_round = member.state is MemberState.RUNNING and not member.succeeded
     kind = kinds.NODE_LOST if ends_round else kinds.OTHER_NODE_LOST
     record = kind(node_id=ref.node_id, node=ref, why=loss.reason)
     return [record, *run_round(job, NodeLost(ref, loss.reason), at)]
@@ -323,7 +323,7 @@ def _joins(event: JobEvent) -> TypeGuard[NodeJoined | FromNode]:
 
 def _takes_part(job: JobState, ref: NodeRef) -> bool:
     member = job.round.members.get(ref.node_id)
-    return member is not None and member.ref == ref and member.standing is Standing.RUNNING
+    return member is not None and member.ref == ref and member.state is MemberState.RUNNING
 
 
 def _is_report_due(job: JobState, ref: NodeRef, round_: int) -> bool:
@@ -333,8 +333,8 @@ def _is_report_due(job: JobState, ref: NodeRef, round_: int) -> bool:
     if member is None or member.ref != ref:
         return False
     if state.phase is Phase.ACTIVE:
-        return round_ == state.round and member.standing is Standing.RUNNING
-    return round_ == state.round - 1 and member.standing is Standing.STOPPING
+        return round_ == state.round and member.state is MemberState.RUNNING
+    return round_ == state.round - 1 and member.state is MemberState.STOPPING
 
 
 def _detail(job: JobState, ref: NodeRef, detailed: Detailed) -> None:

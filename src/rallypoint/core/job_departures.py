@@ -5,8 +5,9 @@ from __future__ import annotations
 from math import inf
 
 from rallypoint.core import event_kinds as kinds
-from rallypoint.core import late_nodes, wording
+from rallypoint.core import late_nodes
 from rallypoint.core import notice as notices
+from rallypoint.core import text as words
 from rallypoint.core.events import (
     Effect,
     GrowthReady,
@@ -29,7 +30,7 @@ from rallypoint.core.messages import (
 from rallypoint.core.model import EndKind, NodeRef, Outcome
 from rallypoint.core.notice import Leaver, Notice
 from rallypoint.core.round import step as step_round
-from rallypoint.core.round_state import Phase, Standing
+from rallypoint.core.round_state import MemberState, Phase
 from rallypoint.core.settings import OnJoin
 
 DRAIN_WINDOW_S = 3.0
@@ -40,7 +41,7 @@ def drains(job: JobState, ref: NodeRef, drain: Drain, at: float) -> list[JobEffe
     """A node was told to go: ask for a checkpoint if its workers run, else let it go at once."""
     node_id = ref.node_id
     member = job.round.members.get(node_id)
-    if member is None or member.ref != ref or member.standing is Standing.LEAVING:
+    if member is None or member.ref != ref or member.state is MemberState.LEAVING:
         return []
     if is_leaver(job, ref):
         return []
@@ -52,7 +53,7 @@ def drains(job: JobState, ref: NodeRef, drain: Drain, at: float) -> list[JobEffe
     is_held = job.notice is not None and node_id in job.notice.held
     # A success before the drain counts, as it does where nobody is asked for a checkpoint.
     effects = _withdraw(job, at) if is_held else []
-    works = member.standing is Standing.RUNNING and not member.succeeded
+    works = member.state is MemberState.RUNNING and not member.succeeded
     if not (drain.notice_s and works and job.started and job.round.phase is Phase.ACTIVE):
         return effects + _leave(job, (leaver,), at, is_said=False)
     said = kinds.NODE_DRAINING(node_id=node_id, node=node_id, why=drain.why)
@@ -70,11 +71,11 @@ def _leave(
     """These nodes go now."""
     state = job.round
     here = [x for x in leavers if is_member(job, x.ref)]
-    others = len(state.members) - state.counts[Standing.LEAVING] - len(here)
+    others = len(state.members) - state.counts[MemberState.LEAVING] - len(here)
     host = next((leaver for leaver in leavers if leaver.hosts), None)
     if host is not None:
         alone = len(state.members) < 2
-        text = wording.host_leaves(host.ref, host.why, alone=alone)
+        text = words.host_leaves(host.ref, host.why, alone=alone)
         return close(job, Outcome.PREEMPTED, text, host.signal)
     gone = job.drained.union(leaver.ref.node_id for leaver in leavers)
     if job.drain_world and job.drain_world <= gone and not others:
@@ -147,7 +148,7 @@ def succeeded_meanwhile(job: JobState, event: NodeSucceeded, at: float) -> list[
     job.succeeded_at[node_id] = at
     done = CheckpointAnswered(stamp(job, notice.round), notice.number, listens=drains)
     effects = answered(job, event.ref, done, at)
-    running = job.round.counts[Standing.RUNNING]
+    running = job.round.counts[MemberState.RUNNING]
     if job.notice is not notice or notice.some_listen or len(notice.held) < running:
         return effects
     return effects + _withdraw(job, at)
@@ -177,7 +178,7 @@ def keep_notice(job: JobState, at: float) -> list[JobEffect]:
             and late_nodes.may_be_admitted(state)
         ):
             return []
-        waiting = wording.count(state.eager_waiting, "more node")
+        waiting = words.count(state.eager_waiting, "more node")
         verb = "waits" if state.eager_waiting == 1 else "wait"
         text = f"{waiting} {verb} for a checkpoint"
         return [kinds.CHECKPOINT(text), *_open_notice(job, EndKind.GROWTH, text, at)]
@@ -207,7 +208,7 @@ def _withdraw(job: JobState, at: float) -> list[JobEffect]:
     effects: list[JobEffect] = [
         ToNode(member.ref, withdrawn)
         for member in job.round.members.values()
-        if member.standing is Standing.RUNNING and member.ref.node_id not in notice.held
+        if member.state is MemberState.RUNNING and member.ref.node_id not in notice.held
     ]
     if notice.finishing:
         effects += run_round(job, WorkersFinishing(notice.round), at)
@@ -235,7 +236,7 @@ def is_leaver(job: JobState, ref: NodeRef) -> bool:
 def is_leaving(job: JobState, ref: NodeRef) -> bool:
     """This node has been told to go, and the job knows."""
     member = job.round.members.get(ref.node_id)
-    gone = member is not None and member.ref == ref and member.standing is Standing.LEAVING
+    gone = member is not None and member.ref == ref and member.state is MemberState.LEAVING
     return gone or is_leaver(job, ref)
 
 

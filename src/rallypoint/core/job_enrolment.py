@@ -15,14 +15,14 @@ A node that lives but never says that it is ready is expelled after the join tim
 from __future__ import annotations
 
 from rallypoint.config import Endpoint
-from rallypoint.core import wording
+from rallypoint.core import text as words
 from rallypoint.core.events import RoundNotStarted, RoundStarted, Timer, TimerKind
 from rallypoint.core.job_events import JobEffect
 from rallypoint.core.job_rounds import is_member, run_round
 from rallypoint.core.job_state import JobState, close, stamp
 from rallypoint.core.messages import NotEnrolled, StartNow, ToNode
 from rallypoint.core.model import NodeRef, Outcome
-from rallypoint.core.round_state import Phase, Standing, is_active
+from rallypoint.core.round_state import MemberState, Phase, is_active
 
 MOST_MIN = 2
 """So many others must fail before rank 0 is at fault."""
@@ -39,7 +39,7 @@ def enrolled(job: JobState, ref: NodeRef, round_: int, at: float) -> list[JobEff
         return _judge_if_all_told(job, at)
     job.started = True
     effects = run_round(job, RoundStarted(round_), at)
-    running = [m.ref for m in state.members.values() if m.standing is Standing.RUNNING]
+    running = [m.ref for m in state.members.values() if m.state is MemberState.RUNNING]
     return effects + [ToNode(ref, StartNow(stamp(job, round_))) for ref in running]
 
 
@@ -73,7 +73,7 @@ def time_is_over(job: JobState, timer: Timer, at: float) -> list[JobEffect]:
     state = job.round
     unready = [place for place in state.places if place.node_id not in job.enrolled]
     why = f"not ready within {state.settings.join_timeout_s:g} s"
-    ids = wording.names(tuple(place.node_id for place in unready))
+    ids = words.names(tuple(place.node_id for place in unready))
     text = f"node {ids} was {why}" if len(unready) == 1 else f"nodes {ids} were {why}"
     if _ranks_are_fixed(job):
         return close(job, Outcome.INFRASTRUCTURE, text)
@@ -85,7 +85,7 @@ def _is_awaited(job: JobState, ref: NodeRef, round_: int) -> bool:
     """This node takes part in the round, which has not started."""
     if not is_active(job.round, round_) or job.started or not is_member(job, ref):
         return False
-    return job.round.members[ref.node_id].standing is Standing.RUNNING
+    return job.round.members[ref.node_id].state is MemberState.RUNNING
 
 
 def _judge_if_all_told(job: JobState, at: float) -> list[JobEffect]:
@@ -136,5 +136,5 @@ def _who(job: JobState, host: str) -> str:
     failed = tuple(sorted(job.unreached.keys() - {host}))
     if not failed:
         return "that node itself"
-    others = wording.count(len(job.round.places) - 1, "other node")
-    return f"{len(failed)} of {others} ({wording.names(failed)})"
+    others = words.count(len(job.round.places) - 1, "other node")
+    return f"{len(failed)} of {others} ({words.names(failed)})"

@@ -10,7 +10,7 @@ from rallypoint.core.job_events import JobEffect
 from rallypoint.core.job_state import JobState, stamp
 from rallypoint.core.messages import CollectStacks, Failed, StacksCollected, ToNode
 from rallypoint.core.model import EndKind, NodeRef
-from rallypoint.core.round_state import Standing, is_active
+from rallypoint.core.round_state import MemberState, is_active
 
 Blamed = tuple[NodeRef, Failed]
 """The failure of the worker that hangs, as if its node had reported it."""
@@ -26,7 +26,7 @@ def suspected(job: JobState, suspect: NodeRef, round_: int) -> list[JobEffect]:
     asked = [
         member.ref
         for member in state.members.values()
-        if member.standing is Standing.RUNNING and not member.succeeded
+        if member.state is MemberState.RUNNING and not member.succeeded
     ]
     job.inquiries += 1
     awaited = {ref.node_id for ref in asked}
@@ -60,7 +60,7 @@ def conclude(job: JobState) -> Blamed | Record | None:
         return kinds.HANG_SUSPECTED("every worker has made progress since: no worker hangs")
     node_id, failure = blamed
     member = job.round.members.get(node_id)
-    if member is None or member.standing is not Standing.RUNNING or member.succeeded:
+    if member is None or member.state is not MemberState.RUNNING or member.succeeded:
         # The others may have waited for it; who hangs all the same is suspected again.
         text = f"the workers of node {node_id}, which were behind, have succeeded since: none hangs"
         return kinds.HANG_SUSPECTED(text)

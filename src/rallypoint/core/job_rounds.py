@@ -8,7 +8,8 @@ from msgspec.structs import replace
 
 from rallypoint.core import cause as causes
 from rallypoint.core import event_kinds as kinds
-from rallypoint.core import restart, wording
+from rallypoint.core import restart
+from rallypoint.core import text as words
 from rallypoint.core.assign import assignments
 from rallypoint.core.events import (
     Effect,
@@ -32,7 +33,7 @@ from rallypoint.core.late_nodes import held_back
 from rallypoint.core.messages import Assigned, Expelled, StopNow, ToNode
 from rallypoint.core.model import EndKind, EndReason, NodeRef, Outcome
 from rallypoint.core.round import step as step_round
-from rallypoint.core.round_state import Standing
+from rallypoint.core.round_state import MemberState
 from rallypoint.core.settings import MAX_SECONDS
 
 
@@ -70,16 +71,16 @@ def perform(job: JobState, effect: Effect, at: float) -> list[JobEffect]:
             age_s = min(max(at - min(faults), 0.0), MAX_SECONDS) if faults else None
             return _stop(job, round_, replace(reason, age_s=age_s))
         case StopDelayed():
-            text = wording.many_are_slow_to_stop(effect, job.round.settings)
+            text = words.many_are_slow_to_stop(effect, job.round.settings)
             return [kinds.PATIENCE(text)]
         case RoundSettled(round_):
             return _judge(job, round_, at)
         case WorldSucceeded():
             return close(job, Outcome.SUCCEEDED, "all workers exited with code 0")
         case JoinTimedOut():
-            return close(job, Outcome.TIMED_OUT, wording.nobody_came(job.round.settings, effect))
+            return close(job, Outcome.TIMED_OUT, words.nobody_came(job.round.settings, effect))
         case TooManyLosses(count):
-            text = wording.too_many_lost(count, job.round.settings)
+            text = words.too_many_lost(count, job.round.settings)
             if job.breakdown is not None:
                 text += f"; now {job.breakdown.text}"
             return close(job, Outcome.INFRASTRUCTURE, text, cause=True)
@@ -103,13 +104,13 @@ def _form(job: JobState, effect: FormWorld) -> list[JobEffect]:
     if job.started:
         step_round(job.round, RoundStarted(effect.round))
     nodes = len(effect.world)
-    job.world_workers = sum(seat.candidate.workers for seat in effect.world)
-    size = f"{wording.count(nodes, 'node')}, {wording.count(job.world_workers, 'worker')}"
+    job.world_workers = sum(node.candidate.workers for node in effect.world)
+    size = f"{words.count(nodes, 'node')}, {words.count(job.world_workers, 'worker')}"
     text = f"round {effect.round}: {size}"
     effects: list[JobEffect] = [kinds.ROUND_FORMED(text if first else f"{text} ({why})")]
     named = stamp(job, effect.round)
     effects += [
-        ToNode(seat.ref, Assigned(named, job.assigned[seat.ref.node_id])) for seat in effect.world
+        ToNode(node.ref, Assigned(named, job.assigned[node.ref.node_id])) for node in effect.world
     ]
     return effects
 
@@ -120,7 +121,7 @@ def _stop(job: JobState, round_: int, reason: EndReason) -> list[JobEffect]:
     effects: list[JobEffect] = [
         ToNode(member.ref, stop)
         for member in job.round.members.values()
-        if member.standing is Standing.STOPPING
+        if member.state is MemberState.STOPPING
     ]
     kind = kinds.ROUND_CHANGED if reason.kind.is_planned else kinds.ROUND_ENDED
     return [kind(node_id=reason.node_id, round=round_, why=reason.text), *effects]

@@ -25,7 +25,7 @@ from rallypoint.core.model import (
 )
 from rallypoint.core.notice import Notice
 from rallypoint.core.round import step as step_round
-from rallypoint.core.round_state import Phase, RoundState, Standing
+from rallypoint.core.round_state import MemberState, Phase, RoundState
 
 
 class JobState(Struct):
@@ -91,10 +91,10 @@ def status(job: JobState, node_id: str = "") -> JobStatus:
     return JobStatus(
         phase=state.phase.value,
         round=state.round,
-        joined=state.counts[Standing.JOINED],
-        stopping=state.counts[Standing.STOPPING],
-        waiting=state.counts[Standing.WAITING],
-        standby=state.counts[Standing.STANDBY],
+        joined=state.counts[MemberState.JOINED],
+        stopping=state.counts[MemberState.STOPPING],
+        waiting=state.counts[MemberState.WAITING],
+        standby=state.counts[MemberState.STANDBY],
         world_nodes=len(state.places) if active else 0,
         world_workers=job.world_workers if active else 0,
         restarts_used=job.ledger.total,

@@ -7,7 +7,7 @@ that is trusted: it triggers nothing for minutes, and would only keep the other 
 from __future__ import annotations
 
 from rallypoint.core.losses import FLAPPING, lost_lately
-from rallypoint.core.round_state import Member, Phase, RoundState, Standing, stand
+from rallypoint.core.round_state import Member, MemberState, Phase, RoundState, set_member_state
 from rallypoint.core.routes import is_held_back
 from rallypoint.core.settings import OnJoin
 
@@ -36,19 +36,19 @@ def seek_place(state: RoundState, member: Member) -> None:
     """One that stands by waits for a place instead, if there is one for it."""
     if free_places(state):
         _wait(state, member)
-    elif _trusted(state, member) and state.counts[Standing.WAITING] > state.eager_waiting:
+    elif _trusted(state, member) and state.counts[MemberState.WAITING] > state.eager_waiting:
         doubtful = next(
             m
             for m in state.members.values()
-            if m.standing is Standing.WAITING and not _trusted(state, m)
+            if m.state is MemberState.WAITING and not _trusted(state, m)
         )
-        stand(state, doubtful, Standing.STANDBY)
+        set_member_state(state, doubtful, MemberState.STANDBY)
         _wait(state, member)
 
 
 def no_longer_waits(state: RoundState) -> None:
     """A place that somebody waited for is free: the first who stands by waits for it. O(N)."""
-    if not state.counts[Standing.STANDBY] or not free_places(state):
+    if not state.counts[MemberState.STANDBY] or not free_places(state):
         return
     spares = [m for m in state.members.values() if _is_spare(state, m)]
     if spares:
@@ -59,12 +59,12 @@ def quarantine_over(state: RoundState, node_id: str) -> None:
     """A node is trusted again: from now on it counts as one that has just arrived."""
     del state.quarantine[node_id]
     member = state.members[node_id]
-    if member.standing is Standing.WAITING:
+    if member.state is MemberState.WAITING:
         _arrived(state)
-    elif member.standing is Standing.STANDBY and state.phase is Phase.ACTIVE:
+    elif member.state is MemberState.STANDBY and state.phase is Phase.ACTIVE:
         seek_place(state, member)
-    elif member.standing is Standing.STANDBY:
-        stand(state, member, Standing.JOINED)
+    elif member.state is MemberState.STANDBY:
+        set_member_state(state, member, MemberState.JOINED)
 
 
 def held_back(state: RoundState, node_id: str) -> str:
@@ -78,12 +78,12 @@ def held_back(state: RoundState, node_id: str) -> str:
 
 def free_places(state: RoundState) -> int:
     """Places of the active world that nobody has and nobody waits for."""
-    return state.settings.max_nodes - len(state.places) - state.counts[Standing.WAITING]
+    return state.settings.max_nodes - len(state.places) - state.counts[MemberState.WAITING]
 
 
 def _is_spare(state: RoundState, member: Member) -> bool:
     """It stands by, and may take part. A node that is held back has no place to wait for."""
-    return member.standing is Standing.STANDBY and not is_held_back(state, member.ref.node_id)
+    return member.state is MemberState.STANDBY and not is_held_back(state, member.ref.node_id)
 
 
 def _trusted(state: RoundState, member: Member) -> bool:
@@ -91,7 +91,7 @@ def _trusted(state: RoundState, member: Member) -> bool:
 
 
 def _wait(state: RoundState, member: Member) -> None:
-    stand(state, member, Standing.WAITING)
+    set_member_state(state, member, MemberState.WAITING)
     if _trusted(state, member):
         _arrived(state)
 

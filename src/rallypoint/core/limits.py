@@ -27,7 +27,7 @@ from rallypoint.core.settings import (
     MAX_WAIT_S,
     MAX_WORKERS_PER_NODE,
 )
-from rallypoint.core.wording import quoted
+from rallypoint.core.text import quoted
 from rallypoint.errors import MessageError
 
 MAX_WORLD = MAX_NODES * MAX_WORKERS_PER_NODE
@@ -71,7 +71,7 @@ RANGES: dict[str, tuple[float, float]] = settings.RANGES | {
     "pid": (0, MAX_GIVEN),
     "age_s": (0, MAX_SECONDS),
     "wall_time": (0, MAX_UNIX_TIME),
-    "step": (-1, 2**63 - 1),  # a worker's word on the board
+    "step": (-1, 2**63 - 1),  # what a worker wrote to shared memory
     "furthest": (-1, 2**63 - 1),
     "group_rank": (0, MAX_NODES - 1),
     "group_world_size": (1, MAX_NODES),

@@ -41,8 +41,8 @@ class Candidate(Struct, frozen=True, array_like=True):
     """How long its workers may take to stop when a round ends."""
 
 
-class Place(Struct, frozen=True, array_like=True):
-    """A seat in a world, in rank order: who sat there, and how large a node it was."""
+class WorldEntry(Struct, frozen=True, array_like=True):
+    """One node of a world; a world lists them in rank order."""
 
     node_id: str
     incarnation: str

@@ -19,8 +19,8 @@ from msgspec import Struct, field
 
 from rallypoint.core.events import NodeSucceeded, Timer, TimerKind
 from rallypoint.core.model import EndKind, NodeRef
-from rallypoint.core.round_state import RoundState, Standing
-from rallypoint.core.wording import brief_seconds, count, names
+from rallypoint.core.round_state import MemberState, RoundState
+from rallypoint.core.text import brief_seconds, count, names
 
 COLLATERAL_S = 2.0
 """What workers do so soon after a drain began is no failure: schedulers signal every process."""
@@ -82,7 +82,7 @@ def open_notice(
     awaited = {
         member.ref.node_id
         for member in state.members.values()
-        if member.standing is Standing.RUNNING and not member.succeeded
+        if member.state is MemberState.RUNNING and not member.succeeded
     }
     return Notice(number, kind, state.round, reason, began_at, awaited=awaited)
 

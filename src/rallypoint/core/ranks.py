@@ -1,8 +1,8 @@
-"""Who sits where: the order of a world's nodes, and every worker's ranks (behaviour R4).
+"""Ranks: the order of a world's nodes, and the ranks of their workers (behaviour R4).
 
 The first world is sorted by (topology, node id), numbers inside names compared as numbers, so
 that `node2` comes before `node10` whatever the order of arrival. A later world keeps its
-survivors in their order. A seat that became vacant goes to the node of the same id, then to one
+survivors in their order. A place that became vacant goes to the node of the same id, then to one
 of the same shape, then to the next in sort order; the rest append; holes close up. Rank 0 is a
 survivor whenever there is one, because local checkpoints of rank 0 are on its disk.
 """
@@ -13,10 +13,10 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-from rallypoint.core.model import Candidate, NodeRef, Place
+from rallypoint.core.model import Candidate, NodeRef, WorldEntry
 
 
-class Seat(Struct, frozen=True):
+class Participant(Struct, frozen=True):
     """A node that will take part."""
 
     ref: NodeRef
@@ -60,37 +60,43 @@ def natural_key(text: str) -> tuple[tuple[int, int, str, str], ...]:
     return tuple(parts)
 
 
-def sort_key(seat: Seat) -> tuple[object, ...]:
-    """The order of nodes that have never sat in a world together."""
-    candidate = seat.candidate
-    return candidate.node_rank, natural_key(candidate.topology), natural_key(seat.ref.node_id)
+def sort_key(node: Participant) -> tuple[object, ...]:
+    """The order of nodes that have not been in one world yet."""
+    candidate = node.candidate
+    return (
+        candidate.node_rank,
+        natural_key(candidate.topology),
+        natural_key(node.ref.node_id),
+    )
 
 
 def order(
-    previous: Sequence[Place], seats: Iterable[Seat], not_first: Sequence[str] = ()
-) -> list[Seat]:
-    """All of `seats` in rank order, given the world before. O(N log N).
+    previous: Sequence[WorldEntry],
+    nodes: Iterable[Participant],
+    not_first: Sequence[str] = (),
+) -> list[Participant]:
+    """All of `nodes` in rank order, given the world before. O(N log N).
 
-    Seats whose command line fixed their rank keep exactly that. The nodes `not_first` are rank 0
+    Nodes whose command line fixed their rank keep exactly that. The nodes `not_first` are rank 0
     only when there is no other.
     """
-    seats = list(seats)
-    if all(seat.candidate.node_rank >= 0 for seat in seats):
-        return sorted(seats, key=sort_key)
-    by_ref = {(seat.ref.node_id, seat.ref.incarnation): seat for seat in seats}
-    placed: list[Seat | None] = []
+    nodes = list(nodes)
+    if all(node.candidate.node_rank >= 0 for node in nodes):
+        return sorted(nodes, key=sort_key)
+    by_ref = {(node.ref.node_id, node.ref.incarnation): node for node in nodes}
+    placed: list[Participant | None] = []
     survivors: set[NodeRef] = set()
     for place in previous:
-        seat = by_ref.pop((place.node_id, place.incarnation), None)
-        placed.append(seat)
-        if seat is not None:
-            survivors.add(seat.ref)
-    newcomers = {seat.ref.node_id: seat for seat in sorted(by_ref.values(), key=sort_key)}
+        node = by_ref.pop((place.node_id, place.incarnation), None)
+        placed.append(node)
+        if node is not None:
+            survivors.add(node.ref)
+    newcomers = {node.ref.node_id: node for node in sorted(by_ref.values(), key=sort_key)}
     _fill_same_id(previous, placed, newcomers)
     _fill_same_shape(previous, placed, newcomers)
     rest = iter(newcomers.values())
-    result = [seat or next(rest, None) for seat in placed]
-    world = [seat for seat in result if seat is not None]
+    result = [node or next(rest, None) for node in placed]
+    world = [node for node in result if node is not None]
     world.extend(rest)
     first = min(
         range(len(world)),
@@ -100,16 +106,16 @@ def order(
     return [*world[first : first + 1], *world[:first], *world[first + 1 :]]
 
 
-def worker_ranks(world: Sequence[Seat]) -> list[WorkerRanks]:
+def worker_ranks(world: Sequence[Participant]) -> list[WorkerRanks]:
     """Global and role ranks: workers of one node get consecutive ranks, in node order. O(N)."""
     role_sizes: dict[str, int] = {}
-    for seat in world:
-        role = seat.candidate.role
-        role_sizes[role] = role_sizes.get(role, 0) + seat.candidate.workers
+    for node in world:
+        role = node.candidate.role
+        role_sizes[role] = role_sizes.get(role, 0) + node.candidate.workers
     ranks: list[WorkerRanks] = []
     base, base_of_role = 0, dict.fromkeys(role_sizes, 0)
-    for seat in world:
-        role, workers = seat.candidate.role, seat.candidate.workers
+    for node in world:
+        role, workers = node.candidate.role, node.candidate.workers
         ranks.append(WorkerRanks(base, base_of_role[role], role_sizes[role]))
         base += workers
         base_of_role[role] += workers
@@ -121,7 +127,9 @@ def _is_digit(char: str) -> bool:
 
 
 def _fill_same_id(
-    previous: Sequence[Place], placed: list[Seat | None], newcomers: dict[str, Seat]
+    previous: Sequence[WorldEntry],
+    placed: list[Participant | None],
+    newcomers: dict[str, Participant],
 ) -> None:
     for index, place in enumerate(previous):
         if placed[index] is None:
@@ -129,12 +137,14 @@ def _fill_same_id(
 
 
 def _fill_same_shape(
-    previous: Sequence[Place], placed: list[Seat | None], newcomers: dict[str, Seat]
+    previous: Sequence[WorldEntry],
+    placed: list[Participant | None],
+    newcomers: dict[str, Participant],
 ) -> None:
-    by_shape: dict[tuple[int, str], list[Seat]] = {}
-    for seat in reversed(newcomers.values()):
-        by_shape.setdefault(seat.shape, []).append(seat)
+    by_shape: dict[tuple[int, str], list[Participant]] = {}
+    for node in reversed(newcomers.values()):
+        by_shape.setdefault(node.shape, []).append(node)
     for index, place in enumerate(previous):
         if placed[index] is None and (same := by_shape.get((place.workers, place.role))):
-            seat = same.pop()
-            placed[index] = newcomers.pop(seat.ref.node_id)
+            node = same.pop()
+            placed[index] = newcomers.pop(node.ref.node_id)

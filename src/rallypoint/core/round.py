@@ -16,7 +16,7 @@ event costs O(1), except that completing or ending a round costs O(N log N) or O
 
     JobClosed leads from anywhere to CLOSED, and nothing leads out of it.
 
-A member's standing says what runs on its node:
+A member's state says what runs on its node:
 
     JOINED    nothing; a candidate of the forming round
     RUNNING   a participant of the active round
@@ -71,16 +71,16 @@ from rallypoint.core.events import (
     WorldSucceeded,
 )
 from rallypoint.core.liveness import is_mass
-from rallypoint.core.model import EndKind, EndReason, NodeRef, Place
+from rallypoint.core.model import EndKind, EndReason, NodeRef, WorldEntry
 from rallypoint.core.round_state import (
     Member,
+    MemberState,
     Phase,
     RoundState,
-    Standing,
     add,
     is_active,
     remove,
-    stand,
+    set_member_state,
     withdraw,
 )
 from rallypoint.core.round_timers import STOP_SLACK_S, timers_wanted
@@ -175,8 +175,8 @@ def _arrive(state: RoundState, event: NodeJoined) -> Member:
     if quarantine_s:
         state.quarantine[node_id] = quarantine_s
     late, held_back = state.phase is Phase.ACTIVE, routes.is_held_back(state, node_id)
-    standing = Standing.STANDBY if late or held_back else Standing.JOINED
-    member = Member(event.ref, event.seq, event.candidate, standing)
+    member_state = MemberState.STANDBY if late or held_back else MemberState.JOINED
+    member = Member(event.ref, event.seq, event.candidate, member_state)
     add(state, member)
     if late and not held_back:
         late_nodes.seek_place(state, member)
@@ -186,12 +186,12 @@ def _arrive(state: RoundState, event: NodeJoined) -> Member:
 def _come_back(state: RoundState, member: Member, event: NodeJoined) -> list[Effect]:
     """A member joins again: it has stopped, or its workers ended without our asking."""
     effects: list[Effect] = []
-    if member.standing is Standing.RUNNING:
+    if member.state is MemberState.RUNNING:
         text = f"node {member.ref} came back without its workers"
         effects = _end_round(state, EndReason(EndKind.LOSS, text, member.ref.node_id))
     member.seq, member.candidate = event.seq, event.candidate
-    if member.standing is Standing.STOPPING:
-        stand(state, member, Standing.JOINED)
+    if member.state is MemberState.STOPPING:
+        set_member_state(state, member, MemberState.JOINED)
     return effects
 
 
@@ -214,17 +214,17 @@ def _gone(state: RoundState, ref: NodeRef, why: str, *, lost: bool) -> list[Effe
 
 
 def _forget(state: RoundState, member: Member, why: str, *, lost: bool) -> list[Effect]:
-    ref, standing = member.ref, member.standing
+    ref, member_state = member.ref, member.state
     remove(state, member)
-    if standing is Standing.WAITING:
+    if member_state is MemberState.WAITING:
         late_nodes.no_longer_waits(state)
-    counts_as_loss = lost and not member.succeeded and standing is not Standing.LEAVING
+    counts_as_loss = lost and not member.succeeded and member_state is not MemberState.LEAVING
     effects: list[Effect] = []
-    if standing is Standing.RUNNING and not member.succeeded:
+    if member_state is MemberState.RUNNING and not member.succeeded:
         kind = EndKind.LOSS if lost else EndKind.DRAIN
         text = f"node {ref} was lost: {why}" if lost else f"node {ref} left"
         effects = _end_round(state, EndReason(kind, text, ref.node_id))
-    if counts_as_loss and standing in (Standing.RUNNING, Standing.STOPPING):
+    if counts_as_loss and member_state in (MemberState.RUNNING, MemberState.STOPPING):
         effects += losses.count_loss(state, ref.node_id)
     routes.gone(state, ref)
     return effects
@@ -233,16 +233,16 @@ def _forget(state: RoundState, member: Member, why: str, *, lost: bool) -> list[
 def _draining(state: RoundState, event: NodeDraining) -> list[Effect]:
     ref = event.ref
     member = state.members.get(ref.node_id)
-    if member is None or member.ref != ref or member.standing is Standing.LEAVING:
+    if member is None or member.ref != ref or member.state is MemberState.LEAVING:
         return []
-    standing = member.standing
+    member_state = member.state
     if event.success_is_void and member.succeeded:
         member.succeeded = False
         state.succeeded -= 1
-    was_running = standing is Standing.RUNNING and not member.succeeded
+    was_running = member_state is MemberState.RUNNING and not member.succeeded
     withdraw(state, member)
-    stand(state, member, Standing.LEAVING)
-    if standing is Standing.WAITING:
+    set_member_state(state, member, MemberState.LEAVING)
+    if member_state is MemberState.WAITING:
         late_nodes.no_longer_waits(state)
     effects: list[Effect] = []
     if was_running:
@@ -256,7 +256,7 @@ def _succeeded(state: RoundState, ref: NodeRef, round_: int) -> list[Effect]:
     member = state.members.get(ref.node_id)
     if not is_active(state, round_) or member is None or member.ref != ref:
         return []
-    if member.standing is not Standing.RUNNING or member.succeeded:
+    if member.state is not MemberState.RUNNING or member.succeeded:
         return []
     member.succeeded = True
     state.finishing = True
@@ -271,7 +271,7 @@ def _timer_ended(state: RoundState, timer: Timer) -> list[Effect]:
         case TimerKind.LAST_CALL:
             return _complete(state)
         case TimerKind.JOIN:
-            here = {m.ref.node_id for m in state.members.values() if m.standing is Standing.JOINED}
+            here = {m.ref.node_id for m in state.members.values() if m.state is MemberState.JOINED}
             held_back = routes.held_back(state)
             gone = (p.node_id for p in state.places if p.node_id not in {*here, *held_back})
             return [JoinTimedOut(state.round, tuple(sorted(here)), tuple(gone), held_back)]
@@ -298,7 +298,7 @@ def _timer_ended(state: RoundState, timer: Timer) -> list[Effect]:
 
 def _stop_overdue(state: RoundState) -> list[Effect]:
     """Some have not stopped: give them up, unless so many at once that none is to blame."""
-    stuck = [m.ref for m in state.members.values() if m.standing is Standing.STOPPING]
+    stuck = [m.ref for m in state.members.values() if m.state is MemberState.STOPPING]
     after_s, more_s = state.stop_grace_s + STOP_SLACK_S, state.settings.stop_patience_s
     if not state.is_patient and more_s and is_mass(len(stuck), len(state.places)):
         state.is_patient = True
@@ -319,15 +319,15 @@ def _end_round(state: RoundState, reason: EndReason) -> list[Effect]:
     state.roster_size, state.stop_grace_s, state.is_patient = 0, 0.0, False
     for member in state.members.values():
         member.succeeded = False
-        match member.standing:
-            case Standing.RUNNING:
-                stand(state, member, Standing.STOPPING)
+        match member.state:
+            case MemberState.RUNNING:
+                set_member_state(state, member, MemberState.STOPPING)
                 state.stop_grace_s = max(state.stop_grace_s, member.candidate.stop_grace_s)
-            case Standing.WAITING:
-                stand(state, member, Standing.JOINED)
-            case Standing.STANDBY:
+            case MemberState.WAITING:
+                set_member_state(state, member, MemberState.JOINED)
+            case MemberState.STANDBY:
                 if not routes.is_held_back(state, member.ref.node_id):
-                    stand(state, member, Standing.JOINED)
+                    set_member_state(state, member, MemberState.JOINED)
                 continue
             case _:
                 continue
@@ -345,7 +345,7 @@ def _settle(state: RoundState) -> list[Effect]:
     """Nobody is stopping any more: ask for the judgement. Asked again on every later event, since
     a host may have to wait (for a backoff), and judging twice is harmless."""
     forming = state.phase in (Phase.FORMING, Phase.LAST_CALL)
-    if forming and state.held and not state.counts[Standing.STOPPING]:
+    if forming and state.held and not state.counts[MemberState.STOPPING]:
         return [RoundSettled(state.round)]
     return []
 
@@ -353,10 +353,10 @@ def _settle(state: RoundState) -> list[Effect]:
 def _try_complete(state: RoundState) -> list[Effect]:
     if state.phase not in (Phase.FORMING, Phase.LAST_CALL) or state.held:
         return []
-    joined, settings = state.counts[Standing.JOINED], state.settings
+    joined, settings = state.counts[MemberState.JOINED], state.settings
     enough = joined >= settings.min_nodes
     if state.roster_size:
-        roster_is_back = not state.counts[Standing.STOPPING]
+        roster_is_back = not state.counts[MemberState.STOPPING]
         return _complete(state) if roster_is_back and enough else []
     if joined >= settings.max_nodes:
         return _complete(state)
@@ -365,18 +365,18 @@ def _try_complete(state: RoundState) -> list[Effect]:
 
 
 def _complete(state: RoundState) -> list[Effect]:
-    joined = [m for m in state.members.values() if m.standing is Standing.JOINED]
-    seats = {m.ref: ranks.Seat(m.ref, m.candidate) for m in joined}
-    first_served = sorted(joined, key=lambda m: (not m.in_roster, ranks.sort_key(seats[m.ref])))
-    chosen = [seats[m.ref] for m in first_served[: state.settings.max_nodes]]
+    joined = [m for m in state.members.values() if m.state is MemberState.JOINED]
+    nodes = {m.ref: ranks.Participant(m.ref, m.candidate) for m in joined}
+    first_served = sorted(joined, key=lambda m: (not m.in_roster, ranks.sort_key(nodes[m.ref])))
+    chosen = [nodes[m.ref] for m in first_served[: state.settings.max_nodes]]
     world = ranks.order(state.places, chosen, not_first=state.passed_over)
     for member in first_served:
         member.in_roster = False
-        stand(state, member, Standing.STANDBY)
-    for seat in world:
-        stand(state, state.members[seat.ref.node_id], Standing.RUNNING)
+        set_member_state(state, member, MemberState.STANDBY)
+    for node in world:
+        set_member_state(state, state.members[node.ref.node_id], MemberState.RUNNING)
     state.places = [
-        Place(s.ref.node_id, s.ref.incarnation, s.candidate.workers, s.candidate.role)
+        WorldEntry(s.ref.node_id, s.ref.incarnation, s.candidate.workers, s.candidate.role)
         for s in world
     ]
     state.phase, state.roster_size = Phase.ACTIVE, 0

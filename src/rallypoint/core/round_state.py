@@ -9,7 +9,7 @@ from enum import Enum
 
 from msgspec import Struct, field
 
-from rallypoint.core.model import Candidate, NodeRef, Place, SharedSettings
+from rallypoint.core.model import Candidate, NodeRef, SharedSettings, WorldEntry
 
 DEPARTED_MAX = 4096
 """How many gone incarnations are remembered, to void their late joins."""
@@ -24,7 +24,7 @@ class Phase(Enum):
     CLOSED = "closed"
 
 
-class Standing(Enum):
+class MemberState(Enum):
     """What runs on a member's node; see the essay of `round.py`."""
 
     JOINED = "joined"
@@ -41,7 +41,7 @@ class Member(Struct, array_like=True):
     ref: NodeRef
     seq: int
     candidate: Candidate
-    standing: Standing
+    state: MemberState
     in_roster: bool = False
     succeeded: bool = False
 
@@ -69,8 +69,8 @@ class RoundState(Struct, array_like=True):
     phase: Phase = Phase.FORMING
     round: int = 0
     members: dict[str, Member] = field(default_factory=dict)
-    counts: dict[Standing, int] = field(default_factory=lambda: dict.fromkeys(Standing, 0))
-    places: list[Place] = field(default_factory=list)
+    counts: dict[MemberState, int] = field(default_factory=lambda: dict.fromkeys(MemberState, 0))
+    places: list[WorldEntry] = field(default_factory=list)
     """The last world, in rank order."""
     roster_size: int = 0
     held: bool = False
@@ -111,23 +111,23 @@ def is_active(state: RoundState, round_: int) -> bool:
     return state.phase is Phase.ACTIVE and state.round == round_
 
 
-def stand(state: RoundState, member: Member, standing: Standing) -> None:
-    """Change a member's standing."""
-    state.counts[member.standing] -= 1
-    state.counts[standing] += 1
-    member.standing = standing
+def set_member_state(state: RoundState, member: Member, member_state: MemberState) -> None:
+    """Change a member's state."""
+    state.counts[member.state] -= 1
+    state.counts[member_state] += 1
+    member.state = member_state
 
 
 def add(state: RoundState, member: Member) -> None:
     """A new member."""
     state.members[member.ref.node_id] = member
-    state.counts[member.standing] += 1
+    state.counts[member.state] += 1
 
 
 def remove(state: RoundState, member: Member) -> None:
     """A member is gone; its late joins are void from now on."""
     withdraw(state, member)
-    state.counts[member.standing] -= 1
+    state.counts[member.state] -= 1
     del state.members[member.ref.node_id]
     state.quarantine.pop(member.ref.node_id, None)
     state.departed[member.ref.incarnation] = member.seq
@@ -140,5 +140,5 @@ def withdraw(state: RoundState, member: Member) -> None:
     if member.in_roster:
         member.in_roster = False
         state.roster_size -= 1
-    if member.standing is Standing.WAITING and member.ref.node_id not in state.quarantine:
+    if member.state is MemberState.WAITING and member.ref.node_id not in state.quarantine:
         state.eager_waiting -= 1

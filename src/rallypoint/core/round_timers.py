@@ -8,7 +8,7 @@ journal, from a shared store) knows what to wait for in the same way.
 from __future__ import annotations
 
 from rallypoint.core.events import Timer, TimerKind
-from rallypoint.core.round_state import Phase, RoundState, Standing
+from rallypoint.core.round_state import MemberState, Phase, RoundState
 from rallypoint.core.settings import OnJoin
 
 RECENT_LOSS_S = 600.0
@@ -58,10 +58,10 @@ def _while_forming(state: RoundState, wanted: dict[Timer, float]) -> None:
     settings = state.settings
     if state.phase is Phase.LAST_CALL:
         wanted[Timer(TimerKind.LAST_CALL, state.round)] = settings.last_call_s
-    elif state.counts[Standing.STOPPING]:
+    elif state.counts[MemberState.STOPPING]:
         if state.is_patient:
             wanted[Timer(TimerKind.STOP, state.round, PATIENCE)] = settings.stop_patience_s
         else:
             wanted[Timer(TimerKind.STOP, state.round)] = state.stop_grace_s + STOP_SLACK_S
-    elif state.members and state.counts[Standing.JOINED] < settings.min_nodes:
+    elif state.members and state.counts[MemberState.JOINED] < settings.min_nodes:
         wanted[Timer(TimerKind.JOIN, state.round)] = settings.join_timeout_s

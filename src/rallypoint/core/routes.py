@@ -15,7 +15,14 @@ from __future__ import annotations
 from rallypoint.core.events import Effect, ExpelNode, RoundNotStarted
 from rallypoint.core.losses import FLAPPING
 from rallypoint.core.model import NodeRef
-from rallypoint.core.round_state import BadRoute, Phase, RoundState, Standing, remove, stand
+from rallypoint.core.round_state import (
+    BadRoute,
+    MemberState,
+    Phase,
+    RoundState,
+    remove,
+    set_member_state,
+)
 
 HELD_BACK_MAX_S = 3600.0
 
@@ -35,7 +42,7 @@ def is_held_back(state: RoundState, node_id: str) -> bool:
     if bad is None or node_id not in state.quarantine:
         return False
     host = state.members.get(bad.host.node_id)
-    return host is not None and host.ref == bad.host and host.standing is not Standing.LEAVING
+    return host is not None and host.ref == bad.host and host.state is not MemberState.LEAVING
 
 
 def gone(state: RoundState, host: NodeRef) -> None:
@@ -44,8 +51,8 @@ def gone(state: RoundState, host: NodeRef) -> None:
         return
     for node_id, bad in state.bad_routes.items():
         member = state.members.get(node_id)
-        if bad.host == host and member is not None and member.standing is Standing.STANDBY:
-            stand(state, member, Standing.JOINED)
+        if bad.host == host and member is not None and member.state is MemberState.STANDBY:
+            set_member_state(state, member, MemberState.JOINED)
 
 
 def held_back(state: RoundState) -> tuple[str, ...]:

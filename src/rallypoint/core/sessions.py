@@ -20,10 +20,11 @@ from typing import assert_never
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rallypoint.core import claims, wording
+from rallypoint.core import claims
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core import job as jobs
 from rallypoint.core import messages as m
+from rallypoint.core import text as words
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.events import RefuseNode, Timer
 from rallypoint.core.job_events import JobEffect, JobEvent, SessionLost
@@ -358,7 +359,7 @@ class Sessions:
             )
             if (holder := claimed.refused_by) is not None:
                 where = self._sessions[holder.incarnation].host
-                return self._turn_away(session, wording.rank_taken(rank, holder, where), now)
+                return self._turn_away(session, words.rank_taken(rank, holder, where), now)
             if claimed.taken_from is not None:
                 why = f"node {ref} has taken its rank {rank}"
                 effects += self._give_away(claimed.taken_from, why, now)

@@ -25,10 +25,10 @@ from msgspec import Struct
 
 from rallypoint.core.events import Timer, TimerEnded, TimerKind
 from rallypoint.core.model import NodeRef
-from rallypoint.core.round_state import Phase, RoundState, Standing
+from rallypoint.core.round_state import MemberState, Phase, RoundState
 from rallypoint.core.round_timers import timers_wanted
 from rallypoint.core.shared_round import SharedState
-from rallypoint.core.wording import quoted_job
+from rallypoint.core.text import quoted_job
 from rallypoint.errors import (
     RendezvousClosedError,
     RendezvousGracefulExitError,
@@ -109,7 +109,7 @@ class InWorld(Struct, frozen=True):
 class Pending(Struct, frozen=True):
     """There is no world for this node yet."""
 
-    standing: Standing
+    state: MemberState
     joined: int
     min_nodes: int
     missing: tuple[str, ...]
@@ -162,7 +162,7 @@ class JoinWait:
         """Whether the join has to be asked for again: this node was removed meanwhile, or its round
         formed and ended before it could look."""
         match outlook:
-            case Outside() | Pending(standing=Standing.STOPPING):
+            case Outside() | Pending(state=MemberState.STOPPING):
                 if self._stood_by or isinstance(outlook, Pending):
                     self._began_at, self._stood_by = now, False
                 return True
@@ -244,11 +244,11 @@ class SharedMember:
         member = shared.round.members.get(self.ref.node_id)
         is_member = member is not None and member.ref == self.ref
         if shared.round.phase is Phase.CLOSED:
-            stands_by = member is not None and is_member and member.standing is Standing.STANDBY
+            stands_by = member is not None and is_member and member.state is MemberState.STANDBY
             return Closed(shared.why, was_needed=not stands_by)
         if member is None or not is_member:
             return Outside()
-        if shared.round.phase is Phase.ACTIVE and member.standing is Standing.RUNNING:
+        if shared.round.phase is Phase.ACTIVE and member.state is MemberState.RUNNING:
             rank = next(
                 rank
                 for rank, place in enumerate(shared.round.places)
@@ -256,7 +256,7 @@ class SharedMember:
             )
             size = len(shared.round.places)
             return InWorld(shared.round.round, rank, size, shared.bootstrap)
-        return _pending(shared.round, member.standing)
+        return _pending(shared.round, member.state)
 
     def _place(self) -> int | None:
         """This node's place in the order of taking over; None: not a member."""
@@ -274,21 +274,21 @@ class SharedMember:
 def member_order(state: RoundState) -> tuple[NodeRef, ...]:
     """All members: those of the last world in rank order, then the others as they came."""
     members = state.members
-    seated = [
+    in_world = [
         members[place.node_id].ref
         for place in state.places
         if place.node_id in members and members[place.node_id].ref.incarnation == place.incarnation
     ]
-    known = set(seated)
-    return (*seated, *(m.ref for m in members.values() if m.ref not in known))
+    known = set(in_world)
+    return (*in_world, *(m.ref for m in members.values() if m.ref not in known))
 
 
-def _pending(state: RoundState, standing: Standing) -> Pending:
-    here = {m.ref.node_id for m in state.members.values() if m.standing is Standing.JOINED}
+def _pending(state: RoundState, member_state: MemberState) -> Pending:
+    here = {m.ref.node_id for m in state.members.values() if m.state is MemberState.JOINED}
     return Pending(
-        standing=standing,
+        state=member_state,
         joined=len(here),
         min_nodes=state.settings.min_nodes,
         missing=tuple(place.node_id for place in state.places if place.node_id not in here),
-        needed=standing is not Standing.STANDBY,
+        needed=member_state is not MemberState.STANDBY,
     )

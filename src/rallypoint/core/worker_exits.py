@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rallypoint.core.group_events import Exit
-from rallypoint.core.wording import signal_name
+from rallypoint.core.text import signal_name
 
 _SIGKILL, _SIGTERM = 9, 15
 

@@ -140,7 +140,7 @@ def _made_by(entry: EntryPoint, argument: str) -> EventHandler:
     try:
         return _adapted(entry.load()(argument))
     except (Exception, SystemExit) as error:
-        from rallypoint.core.wording import shown
+        from rallypoint.core.text import shown
 
         package = entry.dist.name if entry.dist else "?"
         raise ParameterError(

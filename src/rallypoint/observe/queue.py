@@ -118,6 +118,6 @@ def _described(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     # Imported only where something has failed.
-    from rallypoint.core.wording import shown
+    from rallypoint.core.text import shown
 
     return f"{type(error).__name__}: {shown(str(error))}"

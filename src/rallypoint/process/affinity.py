@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rallypoint.config import AffinityMode, NumaOptions
 from rallypoint.core.cpu_binding import BindingImpossible, Cpu, bind, parse_cpu_list, spread
-from rallypoint.core.wording import count
+from rallypoint.core.text import count
 from rallypoint.errors import UsageError
 from rallypoint.process.devices import Gpu, nvml_gpus, visible_gpus
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Struct
 
-from rallypoint.core.wording import signal_name
+from rallypoint.core.text import signal_name
 from rallypoint.core.worker_exits import WorkerExit
 
 MESSAGE_LIMIT_BYTES = 2048

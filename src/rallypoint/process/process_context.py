@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rallypoint.core.wording import signal_name
+from rallypoint.core.text import signal_name
 from rallypoint.core.worker_exits import NotedExit, WorkerExit
 from rallypoint.errors import SignalException
 from rallypoint.process import signals

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from rallypoint.core.wording import signal_name
+from rallypoint.core.text import signal_name
 from rallypoint.process.failures import plain_text, read_error_file, stamp_seconds
 
 NOT_AVAILABLE = "<N/A>"

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from rallypoint.core.wording import count
+from rallypoint.core.text import count
 from rallypoint.errors import ParameterError
 from rallypoint.process.logs.specs import Environs, LogsDest
 from rallypoint.process.process_context import PContext, ProcessPlan, Programs

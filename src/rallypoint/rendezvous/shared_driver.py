@@ -14,7 +14,7 @@ from contextlib import suppress
 from rallypoint.core import shared_round
 from rallypoint.core.events import Effect, NodeJoined, NodeLeft, TimerEnded
 from rallypoint.core.model import Candidate, EndReason, NodeRef, SharedSettings
-from rallypoint.core.round_state import Standing
+from rallypoint.core.round_state import MemberState
 from rallypoint.core.shared_member import (
     Closed,
     InWorld,
@@ -242,7 +242,7 @@ class SharedDriver:
         """Leave, and raise `error`; returns if the round has formed after all."""
 
         def change(shared: SharedState, writer: str) -> list[Effect] | None:
-            if shared.round.members[self._ref.node_id].standing is Standing.RUNNING:
+            if shared.round.members[self._ref.node_id].state is MemberState.RUNNING:
                 return None
             return shared_round.apply(shared, NodeLeft(self._ref), writer)
 

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from rallypoint.core.wording import signal_name
+from rallypoint.core.text import signal_name
 from rallypoint.errors import InvariantError
 from rallypoint.observe.printing import say_directly
 from rallypoint.store.accept_loop import AcceptLoop

@@ -20,7 +20,7 @@ from msgspec import Struct
 from rallypoint.core import shared_round
 from rallypoint.core.events import Effect, NodeJoined, NodeLeft, TimerEnded
 from rallypoint.core.model import Candidate, NodeRef, SharedSettings
-from rallypoint.core.round_state import Phase, Standing
+from rallypoint.core.round_state import MemberState, Phase
 from rallypoint.core.shared_member import Closed, InWorld, Outlook, Outside, SharedMember, Suspect
 from rallypoint.core.shared_round import SharedState
 from rallypoint.testing.clock import Clock, FakeClock
@@ -254,7 +254,7 @@ class SharedCluster:
             return
         assert node.shared is not None
         own = node.shared.round.members[node.ref.node_id]
-        if own.standing is Standing.STOPPING and not node.is_slow:
+        if own.state is MemberState.STOPPING and not node.is_slow:
             self._join(node)
         if node.clock.now() >= node.counts_at:
             self._count(node)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from rallypoint.core.limits import MAX_PORT, is_host
-from rallypoint.core.wording import shown
+from rallypoint.core.text import shown
 
 ANY_PORT = "port 0 is any free port, which other nodes can't know: give one, 1 to 65535"
 """What is wrong with port 0 for several nodes; a job of one node may have it."""

@@ -29,7 +29,7 @@ from typing import assert_never
 
 import msgspec
 
-from rallypoint.core.wording import quoted_job
+from rallypoint.core.text import quoted_job
 from rallypoint.errors import (
     AccessError,
     ForeignPeerError,

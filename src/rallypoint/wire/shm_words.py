@@ -5,7 +5,7 @@ Imports nothing: workers pay for it at their start.
 
 from __future__ import annotations
 
-MAGIC = int.from_bytes(b"RPBOARD\0", "little")
+MAGIC = int.from_bytes(b"RPSHM\0\0\0", "little")
 VERSION = 1
 WORD_BYTES = 8
 HEADER_WORDS = 8

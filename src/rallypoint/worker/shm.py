@@ -31,7 +31,7 @@ class Shm:
     @property
     def wake_up_path(self) -> str:
         """The named pipe that the agent reads."""
-        return os.path.join(self._folder, "bell")
+        return os.path.join(self._folder, "wake-up")
 
     def notify(self, what: str) -> None:
         """Have the agent look at the shared memory. Never blocks, nor fails if nobody reads."""
@@ -130,7 +130,7 @@ os.register_at_fork(after_in_child=_forget)
 
 def shm_path() -> str:
     """Where the shared memory of this round is; empty outside of rallypoint."""
-    return os.environ.get("RALLYPOINT_BOARD", "")
+    return os.environ.get("RALLYPOINT_SHM", "")
 
 
 def local_rank() -> int:

@@ -20,7 +20,7 @@ from rallypoint.agent.worker_shm import WorkerShm
 from rallypoint.agent.workers import OnExits, OnGone
 from rallypoint.core.group_events import Exit
 from rallypoint.core.model import Assignment, Stamp, WorkerFailure
-from rallypoint.core.wording import raised
+from rallypoint.core.text import raised
 from rallypoint.errors import InfrastructureError, RallypointError
 from rallypoint.process.guard import Guard
 
@@ -69,7 +69,7 @@ class HookWorkers:
         context: Callable[[int, str], WorkerContext],
         on_started: Callable[[], None],
     ) -> None:
-        """Seat the group, and have the hooks start it."""
+        """Participant the group, and have the hooks start it."""
         assign_ranks(self._group, context)
         self._spend(self._run)
         on_started()

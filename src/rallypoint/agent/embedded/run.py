@@ -16,7 +16,7 @@ from rallypoint.agent.telemetry.telemetry import Telemetry
 from rallypoint.config import AgentConfig
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.event_kinds import ReportedBy
-from rallypoint.core.wording import nothing_was_started
+from rallypoint.core.text import nothing_was_started
 from rallypoint.errors import UsageError
 from rallypoint.observe.printing import visible
 from rallypoint.observe.queue import BoundedQueue

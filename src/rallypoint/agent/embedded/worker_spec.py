@@ -18,7 +18,7 @@ from rallypoint.agent.job_end import JobEnd
 from rallypoint.core.group_events import FinishKind
 from rallypoint.core.model import Outcome, Verdict, WorkerFailure
 from rallypoint.core.settings import MAX_WORKERS_PER_NODE
-from rallypoint.core.wording import LEFT
+from rallypoint.core.text import LEFT
 from rallypoint.errors import (
     InfrastructureError,
     ParameterError,

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable
 
 from rallypoint.config import Endpoint
-from rallypoint.core.wording import shown
+from rallypoint.core.text import shown
 from rallypoint.errors import UsageError
 from rallypoint.observe.faults import describe_fault
 from rallypoint.observe.printing import printed

@@ -14,7 +14,7 @@ from rallypoint.agent.telemetry.dispatcher import EventDispatcher
 from rallypoint.config import AgentConfig
 from rallypoint.core.group_events import Finish
 from rallypoint.core.model import Outcome
-from rallypoint.core.wording import signal_name
+from rallypoint.core.text import signal_name
 from rallypoint.observe.printing import print_error, say
 
 if TYPE_CHECKING:

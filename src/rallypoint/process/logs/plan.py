@@ -35,7 +35,7 @@ from typing import Any, TypeAlias
 from msgspec import Struct
 
 from rallypoint.config import OutputMode
-from rallypoint.core.wording import count, shown
+from rallypoint.core.text import count, shown
 from rallypoint.errors import UsageError
 
 NULL_DEVICE = "/dev/null"

@@ -7,7 +7,7 @@ import os
 from msgspec import Struct, field
 
 from rallypoint.config import OutputMode
-from rallypoint.core.wording import raised
+from rallypoint.core.text import raised
 from rallypoint.errors import LogsSpecsError, RallypointError
 from rallypoint.process.limits import out_of_files
 from rallypoint.process.logs.log_dir import open_log, read_tail, set_aside
