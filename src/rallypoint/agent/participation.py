@@ -381,7 +381,7 @@ class Participation:
 
 
 def part_of_job(rendezvous: RendezvousConfig) -> str:
-    """How the titles of this agent's helpers end; see `core.wording`."""
+    """How the titles of this agent's helpers end; see `core.text`."""
     return part_of(rendezvous.run_id, _given_id(rendezvous))
 
 
