@@ -586,6 +586,15 @@ def test_programs_are_short_too(folder: str) -> None:
     assert complaints(a_function_is_short, ROOT, files) == []
 
 
+def test_the_page_of_the_architecture_names_modules_that_exist() -> None:
+    page = (ROOT / "ARCHITECTURE.md").read_text()
+    named = set(re.findall(r"`([a-z_0-9/]+(?:\.py|/))`", page))
+    assert len(named) > 30
+    assert [
+        path for path in sorted(named) if not any((b / path).exists() for b in (PACKAGE, ROOT))
+    ] == []
+
+
 def test_no_large_file_is_tracked() -> None:
     assert [file.name for file in tracked() if file.stat().st_size > FILE_BYTES] == []
 
