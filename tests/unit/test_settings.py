@@ -215,4 +215,4 @@ def test_an_endpoint_is_refused_for_the_same_reason_in_a_command_and_in_a_progra
         read_parameters(RendezvousParameters("tcp", text, "job", 1, 2))
     _, _, why = str(command.value).partition(": ")
     assert str(program.value) == f"the endpoint {text!r}: {why}"
-    assert re.search("needs|valid port|written", why)
+    assert re.search("needs|valid port|written|missing", why)
