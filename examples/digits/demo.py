@@ -38,8 +38,8 @@ FIRST_LINE = re.compile(r"rank (\d+) of (\d+): pid (\d+)")
 EPOCH = re.compile(r"epoch (\d+)/\d+: (.*)")
 RESULT = re.compile(r"\] accuracy ([01]\.\d+)$")
 EXPLANATION = """\
-All that comes before the first line is Rallypoint; then the workers import PyTorch and
-scikit-learn. The guard of a killed agent ends its workers and tells the coordinator at once."""
+Every column left of "first line" is Rallypoint's own time; the rest is the workers importing
+PyTorch and scikit-learn. The guard of a killed agent kills its workers and reports its death."""
 PHASES = ("detect", "stop", "rendezvous", "spawn", "first line")
 
 
