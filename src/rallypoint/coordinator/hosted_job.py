@@ -115,7 +115,11 @@ class HostedJob:
 
     def received(self, connection: Connection, message: m.Numbered | m.Heartbeat) -> None:
         """A message of an agent that has attached on this connection."""
-        self._run(self._sessions.received(connection.number, message, self._loop.time()))
+        effects = self._sessions.received(connection.number, message, self._loop.time())
+        if isinstance(message, m.Heartbeat):  # It changes no wait, and makes no check due earlier.
+            self._perform_all(effects)
+        else:
+            self._run(effects)
 
     def connection_closed(self, connection: Connection) -> None:
         """A connection ended; the session lives on for its grace."""
@@ -166,14 +170,17 @@ class HostedJob:
         self._run(self._sessions.check(now, now - due_at))
 
     def _run(self, effects: list[HostEffect], tries: int = TRIES) -> None:
+        self._perform_all(effects, tries)
+        if not self._is_closed:
+            self._timers.want(self._sessions.timers_wanted())
+            self._watch()
+
+    def _perform_all(self, effects: list[HostEffect], tries: int = TRIES) -> None:
         for effect in effects:
             try:
                 self._perform(effect, tries)
             except Exception as error:  # the others are for other nodes
                 self._faults.note(f"{type(effect).__name__} could not be done", error)
-        if not self._is_closed:
-            self._timers.want(self._sessions.timers_wanted())
-            self._watch()
 
     def _perform(self, effect: HostEffect, tries: int) -> None:
         match effect:
