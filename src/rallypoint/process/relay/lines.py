@@ -1,7 +1,7 @@
 """Bytes of a stream cut into whole lines, in bounded memory, and the last few of them.
 
 Pure: bytes and times in, bytes out. A line ends with a line feed; of one that was drawn, as
-progress bars are, the last state is the line (`relay_drawing.py`). A line longer than the limit is
+progress bars are, the last state is the line (`drawing.py`). A line longer than the limit is
 given out in pieces, each a line of its own, never cut inside a UTF-8 character.
 """
 
