@@ -12,12 +12,12 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from tests.shared_cluster import SharedCluster, SharedNode, StoredState
 
 from rallypoint.core import shared_round
 from rallypoint.core.model import NodeRef, SharedSettings
 from rallypoint.core.round_state import MemberState, Phase
 from rallypoint.core.shared_member import HEADS, Closed, InWorld, Outside
-from rallypoint.testing.shared_cluster import SharedCluster, SharedNode, StoredState
 
 LEASE_S, INTERVAL_S = 15.0, 5.0
 FASTEST = 1.1

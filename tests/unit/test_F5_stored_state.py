@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from tests.shared_cluster import SharedCluster
 
 from rallypoint.core import shared_round
 from rallypoint.core.events import NodeJoined
 from rallypoint.core.model import Candidate, NodeRef, SharedSettings
 from rallypoint.core.shared_round import MAGIC, SCHEMA, SharedState
 from rallypoint.errors import RendezvousStateError
-from rallypoint.testing.shared_cluster import SharedCluster
 
 SETTINGS = SharedSettings("job", 2, 3)
 

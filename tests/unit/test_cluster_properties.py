@@ -17,8 +17,7 @@ from rallypoint.core.messages import HelperDied
 from rallypoint.core.model import Outcome, SharedSettings
 from rallypoint.core.round_state import MemberState, Phase
 from rallypoint.core.settings import OnJoin
-from rallypoint.testing.cluster import Cluster
-from rallypoint.testing.simulated_agent import SimulatedAgent
+from rallypoint.testing.cluster import Cluster, SimulatedAgent
 
 NODES = ["a", "b", "c", "d"]
 QUIET = (MemberState.JOINED, MemberState.WAITING, MemberState.STANDBY)

@@ -13,14 +13,12 @@ if TYPE_CHECKING:
     from rallypoint.testing.backend_contract import RendezvousBackendContract
     from rallypoint.testing.clock import Clock, FakeClock, VirtualTimers
     from rallypoint.testing.cluster import Cluster
-    from rallypoint.testing.shared_cluster import SharedCluster
 
 __all__ = [
     "RendezvousBackendContract",
     "Cluster",
     "Clock",
     "FakeClock",
-    "SharedCluster",
     "VirtualTimers",
 ]
 
@@ -30,6 +28,5 @@ __getattr__, __dir__ = exports(
         ".backend_contract": ("RendezvousBackendContract",),
         ".cluster": ("Cluster",),
         ".clock": ("Clock", "FakeClock", "VirtualTimers"),
-        ".shared_cluster": ("SharedCluster",),
     },
 )
