@@ -37,6 +37,8 @@ and joins again in the same instant, unless it is slow. The commands:
     tick S                                      so many seconds pass
     status                                      what a person would be shown
 
+A transcript whose first command is `coordinator` has those of `coordinator_scenario.py` instead.
+
 In a trace `*` is what a person sees, `NODE <-` what a node is told, `NODE ->` what it answers, and
 `@S` a timer that ran out. `python -m tests.scenario DIR` checks all `*.txt` there and
 exits 1 when one differs; with `--rewrite` it writes what really happens, to be read in a diff.
@@ -100,18 +102,11 @@ class Scenario:
         Raises ValueError for a command that is unknown or malformed.
         """
         name, *words = command.split()
-        options: Options = {}
-        names: list[str] = []
-        for word in words:
-            key, equals, value = word.partition("=")
-            if equals:
-                options[key] = value
-            else:
-                names.append(key)
+        options, names = options_and_names(words)
         self._trace = []
         match name, names:
             case "job", []:
-                self._job = job.new_job(_settings(options))
+                self._job = job.new_job(settings_from(options))
             case "status", []:
                 self._trace.append(_status(self._the_job))
             case "tick", [seconds]:
@@ -250,7 +245,7 @@ class Scenario:
         match order:
             case m.Assigned(stamp, assignment):
                 self._assigned[ref.node_id] = assignment
-                self._tell(ref, _assignment(assignment, self._candidates[ref].workers))
+                self._tell(ref, assignment_text(assignment, self._candidates[ref].workers))
                 if assignment.enrol and ref.node_id not in self._unready:
                     self._answers.append(self._enrol(ref, stamp, assignment))
             case m.StartNow(stamp):
@@ -319,7 +314,12 @@ def render(text: str) -> str:
 
     Raises ValueError that names the line of a bad command.
     """
-    scenario = Scenario()
+    from tests.coordinator_scenario import CoordinatorScenario  # which imports this module
+
+    first = next((line for line in text.splitlines() if line and line[0] != "#"), "")
+    scenario: Scenario | CoordinatorScenario = Scenario()
+    if first.startswith("coordinator "):
+        scenario = CoordinatorScenario()
     out: list[str] = []
     commands: list[tuple[int, str]] = []
     in_trace = False
@@ -371,7 +371,14 @@ def main(arguments: list[str] | None = None) -> int:
     return 1 if differing and not options.rewrite else 0
 
 
-def _settings(options: Options) -> SharedSettings:
+def options_and_names(words: list[str]) -> tuple[Options, list[str]]:
+    """The words KEY=VALUE of a command, and the others."""
+    options = dict(word.split("=", 1) for word in words if "=" in word)
+    return options, [word for word in words if "=" not in word]
+
+
+def settings_from(options: Options) -> SharedSettings:
+    """Of a job, as `nodes=MIN[:MAX]` and by the names of the fields."""
     low, _, high = options.pop("nodes").partition(":")
     return _changed(SharedSettings("job", int(low), int(high or low)), options)
 
@@ -407,7 +414,8 @@ def _failure(options: Options, base_rank: int, role: str) -> WorkerFailure:
     )
 
 
-def _assignment(part: Assignment, workers: int) -> str:
+def assignment_text(part: Assignment, workers: int) -> str:
+    """A node's part of a round, in one line."""
     last = part.base_rank + workers - 1
     ranks = f"ranks {part.base_rank}-{last}" if workers > 1 else f"rank {last}"
     return (

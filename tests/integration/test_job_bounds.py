@@ -123,14 +123,14 @@ def test_who_asks_for_a_drain_and_hangs_up_is_forgotten() -> None:
     async def body() -> None:
         async with rally(AWAY) as place:
             await place.attached(AWAY, "life", node_id="a")
-            desk = place.coordinator._jobs["job"]._drains
+            session = place.coordinator._jobs["job"]._sessions.of_agent("life")
+            assert session is not None
             for _ in range(MOST):
                 asking = await place.dial(AWAY, "nobody")
                 asking.wire.send(m.DrainNode("a", "it is tired"))
                 await asking.wait(m.DrainAnswer)
-                (*_, connection) = desk._wishes["life"].waiting
+                assert len(session.drain_waiting) == 1
                 asking.wire.abort()
-                await until(lambda connection=connection: connection.is_closed)  # type: ignore[misc]
-            assert len(desk._wishes["life"].waiting) == 1
+                await until(lambda: not session.drain_waiting)
 
     go(body())

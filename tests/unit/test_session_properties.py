@@ -393,7 +393,7 @@ class Protocol(RuleBasedStateMachine):
                     raise AssertionError(text)
                 case Record(name="patience"):
                     self.patient_until = self.now + LEASE_S
-                case c.Gone() | c.Empty() | Record():
+                case c.Empty() | Record():
                     pass
 
     def teardown(self) -> None:

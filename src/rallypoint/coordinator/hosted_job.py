@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Collection, Mapping
 
 from rallypoint.coordinator.connection import Connection
-from rallypoint.coordinator.drain_requests import DrainRequests
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core import job as jobs
 from rallypoint.core import messages as m
@@ -45,7 +44,6 @@ class HostedJob:
         )
         self._on_record, self._on_empty = on_record, on_empty
         self._connections: dict[int, Connection] = {}
-        self._drains = DrainRequests()
         self._timers = Timers(self._loop, self._timer_ended)
         self._check: asyncio.TimerHandle | None = None
         self._faults = Faults(lambda text: on_record(kinds.FAULT(text)))
@@ -99,7 +97,6 @@ class HostedJob:
             self._check.cancel()
         self._timers.want({})
         self._faults.tell_counts()
-        self._drains.close()
         for connection in list(self._connections.values()):
             connection.close()
         self._connections.clear()
@@ -109,9 +106,6 @@ class HostedJob:
         self._connections[connection.number] = connection
         host = connection.peer.rpartition(":")[0]
         self._run(self._sessions.attach(connection.number, host, hello, self._loop.time()))
-        session = self._sessions.on(connection.number)
-        if session is not None and (why := self._drains.why(session.ref)) is not None:
-            connection.send(m.DrainWanted(jobs.stamp(self._sessions.job), why))
 
     def received(self, connection: Connection, message: m.Numbered | m.Heartbeat) -> None:
         """A message of an agent that has attached on this connection."""
@@ -149,17 +143,8 @@ class HostedJob:
 
     def drain(self, connection: Connection, node_id: str, why: str) -> None:
         """A person wants a node to leave, and waits on this connection."""
-        session = self._sessions.of_node(node_id)
-        if session is None:
-            known = {session.ref.node_id for session in self.sessions}
-            self._drains.refuse(connection, node_id, known)
-            return
-        ref, job = session.ref, self._sessions.job
-        carrier = None if session.connection is None else self._connections[session.connection]
-        is_leaving = jobs.is_leaving(job, ref)
-        self._drains.want(connection, ref, why, is_leaving=is_leaving, is_here=carrier is not None)
-        if carrier is not None and not is_leaving:
-            carrier.send(m.DrainWanted(jobs.stamp(job), why))
+        self._connections[connection.number] = connection
+        self._run(self._sessions.drain(connection.number, node_id, why))
 
     def _timer_ended(self, timer: Timer) -> None:
         self._run(self._sessions.apply_own(TimerEnded(timer), self._loop.time()))
@@ -195,8 +180,6 @@ class HostedJob:
                     refuse(connection, text, self._on_record)
             case Record():
                 self._on_record(effect)
-            case core.Gone(ref, how):
-                self._drains.gone(ref, how)
             case core.Empty():
                 self._loop.call_soon(self._on_empty)
             case core.Faulted(event, error):

@@ -15,7 +15,6 @@ from msgspec.structs import replace
 
 from rallypoint.coordinator.acceptor import Acceptor
 from rallypoint.coordinator.connection import Connection
-from rallypoint.coordinator.drain_requests import no_job
 from rallypoint.coordinator.ended_jobs import EndedJobs
 from rallypoint.coordinator.hosted_job import HostedJob, refuse
 from rallypoint.coordinator.listen import OWN_FILES, connection_room
@@ -241,13 +240,15 @@ class Coordinator:
     def _drain(self, connection: Connection, run_id: str, node_id: str, why: str) -> None:
         self._proved(connection)
         if (job := self._jobs.get(run_id)) is not None:
+            connection.owner = job
             job.drain(connection, node_id, why)
             return
         text = f"this coordinator does not host {quoted_job(run_id)}: check --rdzv-id"
         if self._only is not None:
             other = self._only.run_id
             text = f"this coordinator hosts {quoted_job(other)}: {_give_id(other)}"
-        no_job(connection, text)
+        connection.send(m.DrainAnswer(text, done=True, found=False))
+        connection.close()
 
     def _agent_died(self, connection: Connection, run_id: str, notice: m.AgentDied) -> None:
         self._proved(connection)

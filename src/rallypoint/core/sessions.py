@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import assert_never
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from rallypoint.core import claims
@@ -68,18 +68,11 @@ class Faulted(Struct, frozen=True):
     error: Exception
 
 
-class Gone(Struct, frozen=True):
-    """A node is no longer part of the job."""
-
-    ref: NodeRef
-    how: str
-
-
 class Empty(Struct, frozen=True):
     """No session is left."""
 
 
-HostEffect = SendTo | HangUp | Refuse | Faulted | Gone | Empty | Record
+HostEffect = SendTo | HangUp | Refuse | Faulted | Empty | Record
 
 
 class Session(Struct, eq=False):
@@ -102,6 +95,10 @@ class Session(Struct, eq=False):
     """Who proves to know its preimage may report, once, that the agent died."""
     false_notices: int = 0
     """How many notices of its death had no proof."""
+    drain_why: str | None = None
+    """Why a person wants this node to leave; None: nobody does."""
+    drain_waiting: list[int] = field(default_factory=list)
+    """The connections that wait until it has left."""
 
 
 class Sessions:
@@ -207,7 +204,10 @@ class Sessions:
         self._liveness.heard(hello.incarnation, now)
         effects.append(SendTo(connection, self._attached(session, resumed)))
         effects.append(SendTo(connection, m.Ack(session.applied)))
-        return effects + self._performed(jobs.resync(self.job, session.ref, now), now)
+        effects += self._performed(jobs.resync(self.job, session.ref, now), now)
+        if session.drain_why is not None:
+            effects.append(SendTo(connection, m.DrainWanted(self._stamp, session.drain_why)))
+        return effects
 
     def received(
         self, connection: int, message: m.Numbered | m.Heartbeat, now: float
@@ -236,6 +236,33 @@ class Sessions:
         if session is not None:
             session.connection = None
             self._liveness.vanished(session.ref.incarnation, now, reset=reset)
+            return
+        for session in self._sessions.values():
+            if connection in session.drain_waiting:
+                session.drain_waiting.remove(connection)
+
+    def drain(self, connection: int, node_id: str, why: str) -> list[HostEffect]:
+        """A person asks on this connection that a node leaves. It is answered at once, and again
+        when the node is no longer part of the job; a node that is not connected is asked when it
+        attaches again."""
+        session = self.of_node(node_id)
+        if session is None:
+            known = words.names(tuple(sorted(each.ref.node_id for each in self.all)))
+            there_are = f"there are {known}" if known else "nobody is in the job"
+            text = f"there is no node {node_id!r} in the job; {there_are}"
+            return _drain_done(connection, text, found=False)
+        if session.drain_why is None:
+            session.drain_why = why
+        session.drain_waiting.append(connection)
+        effects: list[HostEffect] = []
+        if jobs.is_leaving(self.job, session.ref):
+            text = f"node {session.ref} is leaving already"
+        elif session.connection is not None:
+            text = f"node {session.ref} was asked to leave"
+            effects.append(SendTo(session.connection, m.DrainWanted(self._stamp, why)))
+        else:
+            text = f"node {session.ref} is not connected now, and will be asked to leave when it is"
+        return [SendTo(connection, m.DrainAnswer(text, done=False)), *effects]
 
     def agent_died(
         self, peer: str, notice: m.AgentDied, is_proof: Callable[[bytes, bytes], bool], now: float
@@ -449,8 +476,9 @@ class Sessions:
         self._names.forget(ref)
         self._liveness.forget(ref.incarnation)
         ended = f", and the job has ended: {self.verdict.text}" if self.verdict else ""
-        gone = Gone(ref, how or f"node {ref} has left{ended}")
-        return [gone] if self._sessions else [gone, Empty()]
+        text = how or f"node {ref} has left{ended}"
+        effects = [one for each in session.drain_waiting for one in _drain_done(each, text)]
+        return effects if self._sessions else [*effects, Empty()]
 
     def _lose(
         self, session: Session, why: str, last_heard_at: float, now: float
@@ -463,3 +491,7 @@ class Sessions:
     def _patient(self, patience: Patience) -> HostEffect:
         text = f"{patience.why}: no node is given up for another {self.settings.lease_s:g} s"
         return kinds.PATIENCE(text)
+
+
+def _drain_done(connection: int, text: str, *, found: bool = True) -> list[HostEffect]:
+    return [SendTo(connection, m.DrainAnswer(text, done=True, found=found)), HangUp(connection)]

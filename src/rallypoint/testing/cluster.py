@@ -334,7 +334,7 @@ class Cluster:
                     raise AssertionError(text)
                 case c.Faulted(_, error):
                     raise error
-                case c.Gone() | c.Empty():
+                case c.Empty():
                     pass
                 case _:
                     assert_never(effect)

@@ -1,0 +1,108 @@
+"""Behaviour A5: a person asks the coordinator that a node leaves; decided without sockets."""
+
+from __future__ import annotations
+
+from rallypoint.core import messages as m
+from rallypoint.core import sessions as c
+from rallypoint.core.model import Candidate, SharedSettings
+
+RULES = SharedSettings("job", 1, 2, lease_s=15.0, reconnect_grace_s=5.0)
+AGENT, PERSON, OTHER = 1, 8, 9
+"""Numbers of connections."""
+
+
+def sessions_with(node_id: str = "a") -> c.Sessions:
+    """A coordinator to which one agent has attached."""
+    sessions = c.Sessions(RULES, 1, 1)
+    attach(sessions, AGENT, node_id)
+    return sessions
+
+
+def attach(
+    sessions: c.Sessions, connection: int, node_id: str = "a", generation: int = 1
+) -> list[c.HostEffect]:
+    opened = 0 if generation == 1 else 1
+    hello = m.Attach(node_id, "host", node_id, generation, RULES, opened)
+    return sessions.attach(connection, "10.0.0.1", hello, 0.0)
+
+
+def report(sessions: c.Sessions, number: int, report: m.Report) -> list[c.HostEffect]:
+    return sessions.received(AGENT, m.Numbered(number, report), 1.0)
+
+
+def sent(effects: list[c.HostEffect], connection: int) -> list[m.ToAgent]:
+    sends = (effect for effect in effects if isinstance(effect, c.SendTo))
+    return [send.message for send in sends if send.connection == connection]
+
+
+def wanted(effects: list[c.HostEffect], connection: int = AGENT) -> list[str]:
+    """Why the agent on this connection is asked to leave."""
+    return [one.why for one in sent(effects, connection) if isinstance(one, m.DrainWanted)]
+
+
+def test_A5_the_node_is_asked_and_the_person_hears_when_it_has_left() -> None:
+    sessions = sessions_with()
+    effects = sessions.drain(PERSON, "a", "maintenance")
+    assert sent(effects, PERSON) == [m.DrainAnswer("node a was asked to leave", done=False)]
+    assert wanted(effects) == ["maintenance"]
+    assert c.HangUp(PERSON) not in effects
+    effects = report(sessions, 1, m.Leave())
+    assert sent(effects, PERSON) == [m.DrainAnswer("node a has left", done=True)]
+    assert c.HangUp(PERSON) in effects
+
+
+def test_A5_a_person_hears_of_a_node_that_is_lost_instead() -> None:
+    sessions = sessions_with()
+    sessions.drain(PERSON, "a", "maintenance")
+    effects = sessions.lose("a", "it was silent for 15 s", 1.0, 16.0)
+    text = "node a was lost: it was silent for 15 s"
+    assert sent(effects, PERSON) == [m.DrainAnswer(text, done=True)]
+
+
+def test_A5_a_node_that_is_away_is_asked_when_it_attaches_again() -> None:
+    sessions = sessions_with()
+    sessions.connection_closed(AGENT, 1.0, reset=True)
+    effects = sessions.drain(PERSON, "a", "maintenance")
+    text = "node a is not connected now, and will be asked to leave when it is"
+    assert effects == [c.SendTo(PERSON, m.DrainAnswer(text, done=False))]
+    assert wanted(attach(sessions, 2, generation=2), 2) == ["maintenance"]
+    assert wanted(attach(sessions, 3, generation=3), 3) == ["maintenance"], "again: it may be new"
+
+
+def test_A5_a_node_that_leaves_already_is_not_asked_again() -> None:
+    sessions = sessions_with()
+    report(sessions, 1, m.Join(1, Candidate(1, "default", "10.0.0.1", 5000)))
+    report(sessions, 2, m.Drain("SIGTERM", 15))
+    effects = sessions.drain(PERSON, "a", "maintenance")
+    assert sent(effects, PERSON) == [m.DrainAnswer("node a is leaving already", done=False)]
+    assert wanted(effects) == []
+
+
+def test_A5_a_node_that_is_not_there_is_named_with_those_that_are() -> None:
+    sessions = sessions_with("b")
+    attach(sessions, 2, "a")
+    effects = sessions.drain(PERSON, "z", "maintenance")
+    text = "there is no node 'z' in the job; there are a, b"
+    answer = m.DrainAnswer(text, done=True, found=False)
+    assert effects == [c.SendTo(PERSON, answer), c.HangUp(PERSON)]
+    [answer_of_empty, _] = c.Sessions(RULES, 1, 1).drain(PERSON, "z", "maintenance")
+    assert isinstance(answer_of_empty, c.SendTo)
+    assert isinstance(answer_of_empty.message, m.DrainAnswer)
+    assert answer_of_empty.message.text.endswith("in the job; nobody is in the job")
+
+
+def test_A5_all_who_wait_are_answered_but_those_that_hung_up() -> None:
+    sessions = sessions_with()
+    for person in (PERSON, OTHER, 10):
+        sessions.drain(person, "a", f"asked by {person}")
+    sessions.connection_closed(OTHER, 1.0, reset=False)
+    effects = report(sessions, 1, m.Leave())
+    assert [len(sent(effects, person)) for person in (PERSON, OTHER, 10)] == [1, 0, 1]
+
+
+def test_A5_a_request_is_for_the_agent_that_was_there_not_for_the_next_one() -> None:
+    sessions = sessions_with()
+    sessions.drain(PERSON, "a", "maintenance")
+    report(sessions, 1, m.Leave())
+    hello = m.Attach("a", "host", "life 2", 1, RULES)
+    assert wanted(sessions.attach(5, "10.0.0.1", hello, 2.0), 5) == []
