@@ -179,7 +179,7 @@ STILL_CYCLES: set[tuple[str, ...]] = {
     ("rallypoint.agent.prepared_source", "rallypoint.agent.worker_source"),
 }
 FOLDER_MODULES = 25
-STILL_CROWDED: dict[str, int] = {"core": 51, "store": 28}
+STILL_CROWDED: dict[str, int] = {"core": 51}
 SIDEWAYS: dict[tuple[str, str], str] = {}
 OPTIONAL_CLIENTS: dict[tuple[str, str], str] = {
     (

@@ -10,7 +10,7 @@ from enum import Enum
 
 from rallypoint.errors import ProtocolError
 from rallypoint.store.keyvalue import KeyValueMachine
-from rallypoint.wire import c10d_requests as c10d
+from rallypoint.wire import c10d_server as c10d
 from rallypoint.wire.c10d_server import ServerSession
 
 

@@ -19,10 +19,10 @@ from tests.limits import patience
 
 from rallypoint.errors import StoreConnectionError, StoreQueueEmptyError, StoreTimeoutError
 from rallypoint.store.tcp_client import TCPClient
-from rallypoint.store.tcp_recovery import MAX_LOSSES
+from rallypoint.store.tcp_connection import MAX_LOSSES
 from rallypoint.store.tcp_store import TCPStore
 from rallypoint.wire import c10d_client as wire
-from rallypoint.wire import c10d_requests as c10d
+from rallypoint.wire import c10d_server as c10d
 from rallypoint.wire.c10d_operations import Exchange, Operation, Wait
 
 LIMIT_S = patience(60.0)

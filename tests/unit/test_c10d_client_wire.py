@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rallypoint.errors import ProtocolError
 from rallypoint.wire import c10d_client as wire
 from rallypoint.wire import c10d_operations as operations
-from rallypoint.wire import c10d_requests as c10d
+from rallypoint.wire import c10d_server as c10d
 from rallypoint.wire.c10d_fields import MAX_KEY_BYTES, MAX_KEYS_PER_REQUEST, MAX_VALUE_BYTES, Opcode
 from rallypoint.wire.c10d_operations import Exchange, MissingError, Operation, Wait
 from rallypoint.wire.c10d_server import ServerSession

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tests.fuzz.store_conversation import buffered_bytes
 
 from rallypoint.errors import ProtocolError
-from rallypoint.wire import c10d_requests as c10d
 from rallypoint.wire import c10d_server
+from rallypoint.wire import c10d_server as c10d
 from rallypoint.wire.c10d_fields import VALIDATE_MAGIC, Opcode
 from rallypoint.wire.c10d_server import ServerSession
 from rallypoint.wire.preamble import Preamble, classify

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from rallypoint.errors import ProtocolError
 from rallypoint.store.keyvalue import KeyValueMachine
-from rallypoint.wire import c10d_requests as c10d
+from rallypoint.wire import c10d_server as c10d
 from rallypoint.wire.c10d_fields import NOT_READY, READY, STOP_WAITING, WAIT_CANCELED
-from rallypoint.wire.c10d_requests import (
+from rallypoint.wire.c10d_server import (
     Add,
     Append,
     Barrier,

@@ -18,7 +18,7 @@ import time
 from msgspec import Struct
 
 from rallypoint.errors import AccessError
-from rallypoint.files import safe_open
+from rallypoint.files import safe_open, why_not_private
 from rallypoint.wire.handshake import HOW_TO_GET_A_TOKEN
 from rallypoint.wire.keys import job_token
 
@@ -219,8 +219,6 @@ def _read_or_create(path: str, source: str, create: bool) -> Token | None:
 
 def _read(path: str) -> str | None:
     """What a token file says, or None without one. Judges the file that it opened, not a name."""
-    from rallypoint.store.private_file import check_private  # many a start needs no token
-
     try:
         # Without O_NONBLOCK, opening a pipe would wait for its writer.
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -229,13 +227,15 @@ def _read(path: str) -> str | None:
     except OSError as error:
         raise AccessError(f"can't read the token {_shown(path)}: {error.strerror}") from error
     try:
-        check_private(
+        flaw = why_not_private(
             os.fstat(handle),
             "token",
             path,
             not_a_file=_WAYS_OUT,
             not_yours=f"run `chown {os.geteuid()} {_quoted(path)}`",
         )
+        if flaw:
+            raise AccessError(flaw)
         return os.read(handle, _MAX_FILE_BYTES).decode("ascii", errors="replace")
     except OSError as error:
         raise AccessError(f"can't read the token {_shown(path)}: {error.strerror}") from error

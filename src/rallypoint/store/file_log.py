@@ -18,11 +18,10 @@ from time import monotonic, sleep
 from typing import TypeVar
 from weakref import WeakSet
 
-from rallypoint.errors import StoreConnectionError, StoreError, StoreTimeoutError
-from rallypoint.files import open_named
+from rallypoint.errors import AccessError, StoreConnectionError, StoreError, StoreTimeoutError
+from rallypoint.files import open_named, why_not_private
 from rallypoint.store.backoff import growing_pauses
 from rallypoint.store.file_records import CLEANUP, REFCOUNT, Replay, Tail, encode
-from rallypoint.store.private_file import check_private
 
 LEAST_LOCK_WAIT_S = 1.0
 _LAST_LOCK_WAIT_S = 5.0
@@ -205,7 +204,9 @@ class FileLog:
 
     def _check_private(self, status: os.stat_result) -> None:
         fix = "name another one"
-        check_private(status, "store's file", self.path, not_a_file=fix, not_yours=fix)
+        flaw = why_not_private(status, "store's file", self.path, not_a_file=fix, not_yours=fix)
+        if flaw:
+            raise AccessError(flaw)
 
     def _try_lock(self, doing: str, fd: int, how: int) -> bool:
         try:

@@ -30,7 +30,7 @@ from rallypoint.store.store import (
     to_keys,
     to_pairs,
 )
-from rallypoint.wire import c10d_requests as c10d
+from rallypoint.wire import c10d_server as c10d
 from rallypoint.wire.c10d_fields import I64, NOT_READY, READY, U64
 
 _NOT_WAITING = 0  # the client of all calls that are answered at once

@@ -23,7 +23,7 @@ from typing import Any
 from msgspec import Struct
 
 from rallypoint.errors import ProtocolError
-from rallypoint.wire import c10d_requests as c10d
+from rallypoint.wire import c10d_server as c10d
 from rallypoint.wire.c10d_fields import (
     I64,
     NOT_READY,

@@ -23,7 +23,7 @@ from rallypoint.store.keyvalue import KeyValueMachine, Replies
 from rallypoint.store.peer_owner import SocketName, identify_peer
 from rallypoint.store.refusal_log import WINDOW_S, RefusalLog
 from rallypoint.store.server_connection import BufferedConnection, ServerConnection
-from rallypoint.wire import c10d_requests as c10d
+from rallypoint.wire import c10d_server as c10d
 from rallypoint.wire.enrolment import NONCE_BYTES, PREAMBLE_MAX_BYTES, StoreEnrolment
 
 _READ_BYTES = 1 << 18

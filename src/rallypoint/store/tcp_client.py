@@ -17,13 +17,13 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from rallypoint.errors import InvariantError, StoreTimeoutError
-from rallypoint.store.tcp_connection import TCPConnection
-from rallypoint.store.tcp_recovery import (
+from rallypoint.store.tcp_connection import (
     CLOSED,
     LOST_BY_PEER,
     MIN_REPLY_S,
     ConnectionLostError,
     Recovery,
+    TCPConnection,
     attempt_s,
     looks_first,
     pauses,
