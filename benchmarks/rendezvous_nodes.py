@@ -68,9 +68,7 @@ def torchs_client(port: int) -> Any:
     import torch.distributed as dist
 
     timeout = timedelta(seconds=LIMIT_S)
-    return dist.TCPStore(  # type: ignore[attr-defined]
-        "127.0.0.1", port, timeout=timeout, wait_for_workers=False
-    )
+    return dist.TCPStore("127.0.0.1", port, timeout=timeout, wait_for_workers=False)
 
 
 def barrier(port: int, count: int) -> Call:
@@ -92,7 +90,7 @@ def torchs_handler(port: int, count: int) -> Call:
     )
 
     store = torchs_client(port)
-    backend = C10dRendezvousBackend(Counted(store), RUN_ID)  # type: ignore[arg-type]
+    backend = C10dRendezvousBackend(Counted(store), RUN_ID)
     timeout = RendezvousTimeout(join=timedelta(seconds=LIMIT_S))
     handler = DynamicRendezvousHandler.from_backend(
         RUN_ID, store, backend, count, count, "127.0.0.1", timeout

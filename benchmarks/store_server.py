@@ -27,7 +27,7 @@ def main() -> None:
     """Until stdin ends, as it does with the benchmark however that ends."""
     raise_descriptor_limit()
     if sys.argv[1] == "torch":
-        from torch.distributed import TCPStore  # type: ignore[attr-defined]
+        from torch.distributed import TCPStore
 
         store = TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
         print(store.port, flush=True)

@@ -32,7 +32,7 @@ def client(whose: str, port: int) -> Any:
     """One connection for each server, kept."""
     if whose == "ours":
         return TCPStore("127.0.0.1", port, timeout=LIMIT_S)
-    from torch.distributed import TCPStore as TorchStore  # type: ignore[attr-defined]
+    from torch.distributed import TCPStore as TorchStore
 
     return TorchStore("127.0.0.1", port, None, False, timeout=timedelta(seconds=LIMIT_S))
 

@@ -29,8 +29,6 @@ SEED = 7
 GLOBAL_BATCH = 64
 TEST_IMAGES = 360
 
-Shares = DistributedSampler[tuple[Tensor, ...]]
-
 
 def main() -> None:
     """Train from the newest checkpoint to the last epoch and tell the accuracy."""
@@ -45,7 +43,9 @@ def main() -> None:
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)
     done = resume(options.checkpoint, network, optimizer)
     model = DistributedDataParallel(network)
-    sampler: Shares = DistributedSampler(train_set, shuffle=True, seed=SEED)
+    sampler: DistributedSampler[tuple[Tensor, ...]] = DistributedSampler(
+        train_set, shuffle=True, seed=SEED
+    )
     # The batch of all workers together stays the same, however many they are.
     batches = DataLoader(train_set, batch_size=max(1, GLOBAL_BATCH // world_size), sampler=sampler)
 
@@ -109,7 +109,7 @@ def train_epoch(
     for pixels, digits in batches:
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(model(pixels), digits)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
         total += loss.item()
     return total / len(batches)

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
-from torch.distributed.checkpoint import load, save  # type: ignore[attr-defined]
+from torch.distributed import TCPStore
+from torch.distributed.checkpoint import load, save
 
 LIMIT = timedelta(seconds=50)
 

@@ -14,7 +14,7 @@ from datetime import timedelta
 
 import pytest
 from tests.limits import patience
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed import TCPStore
 
 STORE = (sys.executable, "-m", "rallypoint", "store")
 LIMIT_S = patience(60.0)

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from tests.integration.test_round_store import PING, VALIDATE, RawClient, get_key, set_key, text
 from tests.limits import patience
-from torch.distributed import DistStoreError, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import DistStoreError, TCPStore
 
 LIMIT_S = patience(60.0)
 STOCK = """
@@ -194,7 +194,7 @@ def test_stock_defect_5_a_multi_set_is_atomic_and_linear(ours: Server, stock: Se
     holds(check, ours, stock)
     store, count = ours.torch(), 120_000
     keys = [f"multi-{i}" for i in range(count)]
-    store.multi_set(keys, ["x"] * count)  # type: ignore[attr-defined]
+    store.multi_set(keys, ["x"] * count)
     assert store.num_keys() >= count
     assert store.multi_get([keys[0], keys[-1]]) == [b"x", b"x"]
 

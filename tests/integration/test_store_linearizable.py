@@ -23,9 +23,7 @@ LIMIT_S = patience(60.0)
 
 
 def torch_client(port: int) -> Any:
-    return dist.TCPStore(  # type: ignore[attr-defined]
-        "127.0.0.1", port, None, False, timeout=timedelta(seconds=LIMIT_S)
-    )
+    return dist.TCPStore("127.0.0.1", port, None, False, timeout=timedelta(seconds=LIMIT_S))
 
 
 def our_client(port: int) -> Any:

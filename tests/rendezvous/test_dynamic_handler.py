@@ -58,12 +58,12 @@ def places(kind: str, tmp_path: Path) -> Iterator[Callable[[], Place]]:
         case "our file":
             yield lambda: over(FileStore(str(tmp_path / "ours")))
         case "torch's file":
-            make = torch_dist.FileStore  # type: ignore[attr-defined]
+            make = torch_dist.FileStore
             yield lambda: over(make(str(tmp_path / "theirs"), -1))
 
 
 def torch_store(port: int, is_master: bool = False) -> Any:
-    make = torch_dist.TCPStore  # type: ignore[attr-defined]
+    make = torch_dist.TCPStore
     return make("127.0.0.1", port, is_master=is_master, wait_for_workers=False)
 
 

@@ -26,7 +26,7 @@ def where(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, 
             with TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False) as server:
                 yield tcp(server.port)
         case "torch's server":
-            torch_server = torch_dist.TCPStore(  # type: ignore[attr-defined]
+            torch_server = torch_dist.TCPStore(
                 "127.0.0.1", 0, is_master=True, wait_for_workers=False
             )
             yield tcp(torch_server.port)

@@ -27,7 +27,7 @@ def test_the_names_of_torch_are_here() -> None:
 
 def torch_store(port: int = 0) -> Any:
     """Without a port a server; each thread needs a client of its own."""
-    make = torch_dist.TCPStore  # type: ignore[attr-defined]
+    make = torch_dist.TCPStore
     return make("127.0.0.1", port, is_master=not port, wait_for_workers=False)
 
 

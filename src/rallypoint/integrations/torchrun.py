@@ -70,7 +70,7 @@ def create_handler(params: Any) -> RendezvousHandler:
 
 
 def _wrap(handler: CoordinatorRendezvousHandler) -> RendezvousHandler:
-    from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+    from torch.distributed import PrefixStore, TCPStore
     from torch.distributed.elastic import rendezvous
 
     class Handler(rendezvous.RendezvousHandler):
