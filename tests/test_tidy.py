@@ -173,7 +173,6 @@ STILL_SMALL: set[str] = {
     "core/assign.py",
     "core/fence.py",
     "process/death_notice.py",
-    "wire/proof.py",
 }
 STILL_CYCLES: set[tuple[str, ...]] = {
     ("rallypoint.agent.prepared_source", "rallypoint.agent.worker_source"),
@@ -194,7 +193,7 @@ WALL_CLOCK_READERS: dict[str, str] = {
     "agent/driver.py": "dates events and failures for people",
     "agent/embedded/hook_workers.py": "dates failures for people",
     "coordinator/hosted_job.py": "dates a lost node for people",
-    "coordinator/wall_clock.py": "numbers the lives of a job; the exception to R6",
+    "coordinator/clocks.py": "numbers the lives of a job; the exception to R6",
     "process/workers.py": "dates failures for people",
     "process/process_failure.py": "dates failures for people",
     "worker/error_file.py": "dates failures for people",

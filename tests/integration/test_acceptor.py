@@ -11,8 +11,7 @@ from contextlib import asynccontextmanager
 from tests.integration.round_workers import until
 from tests.limits import patience
 
-from rallypoint.coordinator.acceptor import Acceptor
-from rallypoint.coordinator.refusals import Refusals
+from rallypoint.coordinator.acceptor import Acceptor, Refusals
 from rallypoint.core.admission import Admission
 from rallypoint.observe.faults import Faults
 from rallypoint.wire.handshake import ClientHandshake

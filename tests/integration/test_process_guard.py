@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from tests.limits import patience
 
-from rallypoint.coordinator.fence import boot_time
+from rallypoint.coordinator.clocks import boot_time
 from rallypoint.process.guard import Guard, SharedPage
 from rallypoint.process.spawn import spawn_worker
 

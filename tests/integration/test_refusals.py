@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from rallypoint.coordinator.refusals import Kind, Refusals
+from rallypoint.coordinator.acceptor import Kind, Refusals
 from rallypoint.store.refusal_log import LINES_MAX
 
 

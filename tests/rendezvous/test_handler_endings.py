@@ -19,8 +19,8 @@ from rallypoint.errors import ParameterError, RendezvousClosedError
 from rallypoint.rendezvous.backend import MemoryRendezvousBackend, RendezvousBackend
 from rallypoint.rendezvous.c10d_backend import C10dRendezvousBackend
 from rallypoint.rendezvous.dynamic import DynamicRendezvousHandler
+from rallypoint.rendezvous.loop_handler import SHARED
 from rallypoint.rendezvous.parameters import RendezvousTimeout
-from rallypoint.rendezvous.threads import SHARED
 from rallypoint.store import HashStore, TCPStore
 
 

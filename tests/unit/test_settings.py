@@ -27,8 +27,7 @@ from rallypoint.config import (
 from rallypoint.core import limits
 from rallypoint.core.settings import BY_FIELD, FLAGS, KEYS, SETTINGS, Setting, SharedSettings
 from rallypoint.errors import ParameterError, UsageError
-from rallypoint.rendezvous.coordinator_parameters import read_parameters
-from rallypoint.rendezvous.parameters import RendezvousParameters
+from rallypoint.rendezvous.parameters import RendezvousParameters, read_parameters
 
 PACKAGE = Path(__file__).parents[2] / "src" / "rallypoint"
 STRUCTS = (

@@ -27,8 +27,8 @@ from rallypoint.coordinator.client import (
     Hooks,
     fresh_identity,
 )
+from rallypoint.coordinator.clocks import WakeSelector
 from rallypoint.coordinator.discovery import Met, meet
-from rallypoint.coordinator.fence import WakeSelector
 from rallypoint.coordinator.listen import OWN_FILES, raise_open_files_limit
 from rallypoint.coordinator.server import Coordinator
 from rallypoint.core import event_kinds as kinds

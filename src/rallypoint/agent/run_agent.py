@@ -20,7 +20,7 @@ from rallypoint.agent.telemetry.telemetry import Telemetry
 from rallypoint.agent.worker_source import make_source
 from rallypoint.agent.workers import OnExits, OnGone, RoundWorkers, WorkerSetup
 from rallypoint.config import AgentConfig, StopConfig
-from rallypoint.coordinator.fence import WakeSelector, new_loop
+from rallypoint.coordinator.clocks import WakeSelector, new_loop
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.model import Assignment, Stamp
 from rallypoint.errors import RallypointError, UsageError

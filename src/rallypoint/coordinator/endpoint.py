@@ -14,7 +14,7 @@ from functools import partial
 from msgspec import Struct
 
 from rallypoint.config import Endpoint
-from rallypoint.coordinator.daemon_calls import run_in_thread
+from rallypoint.coordinator.threads import run_in_thread
 from rallypoint.errors import UsageError
 from rallypoint.wire.address import Address
 

@@ -13,13 +13,12 @@ from socket import socket
 
 from msgspec.structs import replace
 
-from rallypoint.coordinator.acceptor import Acceptor
+from rallypoint.coordinator.acceptor import Acceptor, Kind, Refusals
+from rallypoint.coordinator.clocks import wall_ms
 from rallypoint.coordinator.connection import Connection
 from rallypoint.coordinator.ended_jobs import EndedJobs
 from rallypoint.coordinator.hosted_job import HostedJob, refuse
 from rallypoint.coordinator.listen import OWN_FILES, connection_room
-from rallypoint.coordinator.refusals import Kind, Refusals
-from rallypoint.coordinator.wall_clock import wall_ms
 from rallypoint.core import claims
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core import job as jobs

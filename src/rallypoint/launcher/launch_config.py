@@ -24,11 +24,11 @@ from rallypoint.config import (
 )
 from rallypoint.core.settings import FLAGS, MAX_WORKERS_PER_NODE, UNNAMED_RUN_ID
 from rallypoint.errors import ParameterError
-from rallypoint.rendezvous.coordinator_parameters import read_parameters
 from rallypoint.rendezvous.parameters import (
     RendezvousParameters,
     number_of,
     parse_rendezvous_endpoint,
+    read_parameters,
 )
 from rallypoint.rendezvous.registry import known_backends
 

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from rallypoint.coordinator.daemon_calls import outcome_of, settle
+from rallypoint.coordinator.threads import CallThread
 from rallypoint.errors import (
     RendezvousClosedError,
     RendezvousConnectionError,
@@ -28,7 +25,6 @@ from rallypoint.rendezvous.backend import (
 from rallypoint.store.backoff import uniform
 
 T = TypeVar("T")
-_Call = tuple[Callable[[], Any], "asyncio.Future[Any]"]
 
 FIRST_POLL_S = 0.01
 """A backend that can't be waited for is asked again after so long, then ever less often."""
@@ -186,50 +182,6 @@ class BackendThread:
             f"the rendezvous backend {self._backend.name!r} is broken: "
             f"{call} returned {str(found)[:80]!r}, not {wanted}"
         )
-
-
-class CallThread:
-    """A daemon thread that runs blocking calls for a loop, one after the other, and delays no exit.
-
-    For the thread of one loop. Starts with the first call, ends with `close`.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._calls: SimpleQueue[_Call | None] = SimpleQueue()
-        self._started = self._closed = False
-
-    @property
-    def is_closed(self) -> bool:
-        """It takes no calls any more."""
-        return self._closed
-
-    def submit(self, call: Callable[[], T]) -> asyncio.Future[T]:
-        """Run it after those before it. Raises RuntimeError when closed."""
-        if self._closed:
-            raise RuntimeError(f"the thread {self._name} is closed")
-        if not self._started:
-            self._started = True
-            threading.Thread(target=self._run, name=self._name, daemon=True).start()
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._calls.put((call, future))
-        return future
-
-    def close(self) -> None:
-        """Calls that have not begun are cancelled; one that has ends by itself."""
-        self._closed = True
-        while not self._calls.empty():
-            waiting = self._calls.get()
-            if waiting is not None:
-                waiting[1].cancel()
-        self._calls.put(None)
-
-    def _run(self) -> None:
-        while (waiting := self._calls.get()) is not None:
-            call, future = waiting
-            result, error = outcome_of(call)
-            with suppress(RuntimeError):  # the loop is closed: nothing waits for the result
-                future.get_loop().call_soon_threadsafe(settle, future, result, error)
 
 
 def silence_error(backend: str, timeout_s: float) -> RendezvousTimeoutError:

@@ -32,7 +32,7 @@ from rallypoint.rendezvous.handler import (
     RendezvousInfo,
     RendezvousStoreInfo,
 )
-from rallypoint.rendezvous.loop_handler import LoopRendezvousHandler
+from rallypoint.rendezvous.loop_handler import LoopRendezvousHandler, weakly, when_dropped
 from rallypoint.rendezvous.parameters import (
     RendezvousParameters,
     RendezvousSettings,
@@ -43,7 +43,6 @@ from rallypoint.rendezvous.parameters import (
 )
 from rallypoint.rendezvous.round_listener import RoundListener, listen_here
 from rallypoint.rendezvous.shared_driver import SharedDriver
-from rallypoint.rendezvous.threads import weakly, when_dropped
 from rallypoint.store.prefix_store import PrefixStore
 
 _SHUT_DOWN = "this handler was shut down"

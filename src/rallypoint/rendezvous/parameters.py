@@ -1,13 +1,26 @@
-"""What a rendezvous handler is made from: the parameters of a command line or of a program."""
+"""What a rendezvous handler is made from: the parameters of a command line or of a program.
+
+The keys are those of `core/settings.py` that have a `key`. Late nodes are admitted at once (0 s)
+where nothing else is given. For a `CoordinatorRendezvousHandler`, `host_timeout` is 60 s, at most
+`join_timeout`; `heartbeat_timeout` and `read_timeout` are checked and ignored.
+"""
 
 from __future__ import annotations
 
 from datetime import timedelta
+from difflib import get_close_matches
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import asdict
 
-from rallypoint.config import Endpoint
+from rallypoint.config import (
+    DEFAULT_COORDINATOR_PORT,
+    AccessConfig,
+    Endpoint,
+    RendezvousConfig,
+)
+from rallypoint.core.liveness import RESET_SHARE
 from rallypoint.core.settings import (
     MAX_NODES,
     Setting,
@@ -16,12 +29,16 @@ from rallypoint.core.settings import (
     parameters,
 )
 from rallypoint.errors import ParameterError
-from rallypoint.wire.address import split_endpoint
+from rallypoint.wire.address import ANY_PORT, split_endpoint
 
 _TRUE = ("1", "true", "t", "yes", "y")
 _FALSE = ("0", "false", "f", "no", "n")
 DEFAULTS: dict[str, Any] = {"join_settle_s": 0.0, "min_growth_interval_s": 0.0}
 """Late nodes are admitted at once, unless a program gives another time."""
+BEATS = 3
+"""A lease has room for so many heartbeats."""
+HOST_TIMEOUT_S = 60.0
+_KEYS = parameters()
 _FURTHER = frozenset(SharedSettings.__struct_fields__) - {
     "join_timeout_s",
     "last_call_s",
@@ -234,3 +251,48 @@ def _positive(name: str, value: timedelta | None, default_s: float) -> timedelta
     if not isinstance(value, timedelta) or value <= timedelta(0):
         raise ParameterError(f"the rendezvous timeout {name}={value!r}: needs a timedelta above 0")
     return value
+
+
+class CoordinatorSettings(Struct, frozen=True):
+    """All that a handler needs to know."""
+
+    rendezvous: RendezvousSettings
+    config: RendezvousConfig
+    access: AccessConfig
+
+    @property
+    def shared(self) -> SharedSettings:
+        """What all nodes of the job must agree on (behaviour R7)."""
+        return self.config.shared()
+
+
+def read_parameters(params: RendezvousParameters) -> CoordinatorSettings:
+    """Raises ParameterError, which names the key and its value, and UsageError."""
+    for key in params.config:
+        if key not in _KEYS:
+            near = get_close_matches(key, _KEYS, 1)
+            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(_KEYS)}"
+            raise ParameterError(f"unknown rendezvous parameter {key}: {hint}")
+    settings = settings_from(params)
+    rows = (row for row in _KEYS.values() if params.get(row.name) is not None)
+    given = {row.field: params.read(row) for row in rows}
+    shared = settings.shared()
+    lease_s = given.get("lease_s", shared.lease_s)
+    chosen = {
+        **asdict(shared),
+        "reset_grace_s": lease_s * RESET_SHARE,
+        "heartbeat_s": min(shared.heartbeat_s, lease_s / BEATS),
+        "local_addr": params.local_addr,
+        **{name: given[name] for name in given if name in RendezvousConfig.__struct_fields__},
+        "endpoint": _endpoint(params),
+        "host_timeout_s": min(given.get("host_timeout_s", HOST_TIMEOUT_S), shared.join_timeout_s),
+    }
+    access = {name: given[name] for name in given if name in AccessConfig.__struct_fields__}
+    return CoordinatorSettings(settings, RendezvousConfig(**chosen), AccessConfig(**access))
+
+
+def _endpoint(params: RendezvousParameters) -> Endpoint:
+    where = parse_rendezvous_endpoint(params.endpoint, DEFAULT_COORDINATOR_PORT)
+    if not where.port and params.max_nodes > 1:
+        raise ParameterError(f"the endpoint {params.endpoint!r}: {ANY_PORT}")
+    return where

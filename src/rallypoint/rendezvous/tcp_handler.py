@@ -25,21 +25,21 @@ from rallypoint.errors import (
     RendezvousConnectionError,
     RendezvousTimeoutError,
 )
-from rallypoint.rendezvous.coordinator_parameters import CoordinatorSettings, read_parameters
 from rallypoint.rendezvous.handler import (
     LazyRendezvousInfo,
     RendezvousInfo,
     RendezvousStoreInfo,
 )
-from rallypoint.rendezvous.loop_handler import LoopRendezvousHandler
+from rallypoint.rendezvous.loop_handler import LoopRendezvousHandler, weakly, when_dropped
 from rallypoint.rendezvous.parameters import (
+    CoordinatorSettings,
     RendezvousParameters,
     check_timeout,
     parse_rendezvous_endpoint,
+    read_parameters,
 )
 from rallypoint.rendezvous.round_listener import RoundListener
 from rallypoint.rendezvous.tcp_member import CLOSE_S, CoordinatorLink, TcpMember
-from rallypoint.rendezvous.threads import weakly, when_dropped
 from rallypoint.store.prefix_store import PrefixStore
 from rallypoint.store.tcp_store import TCPStore
 

@@ -24,7 +24,7 @@ from rallypoint.core.model import Assignment, Candidate, Outcome
 from rallypoint.core.session import AgentEnd
 from rallypoint.errors import RallypointError, RendezvousClosedError, RendezvousConnectionError
 from rallypoint.observe.faults import describe_fault
-from rallypoint.rendezvous.coordinator_parameters import CoordinatorSettings
+from rallypoint.rendezvous.parameters import CoordinatorSettings
 from rallypoint.rendezvous.round_listener import reach_round_store
 
 CLOSE_S = 2.0

@@ -38,9 +38,8 @@ from rallypoint.errors import (
     UsageError,
     VersionMismatchError,
 )
-from rallypoint.wire.keys import SessionKeys
+from rallypoint.wire.keys import PROOF_BYTES, Context, SessionKeys
 from rallypoint.wire.preamble import SESSION_MAGIC, describe_foreign
-from rallypoint.wire.proof import PROOF_BYTES, Context
 
 PROTOCOL_VERSION = 2
 NONCE_BYTES = 32

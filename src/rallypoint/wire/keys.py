@@ -1,18 +1,26 @@
-"""Every key is derived from a token, each for one purpose only (behaviours F8, F9).
+"""What a token is used for: keys, each for one purpose only, and proofs that a side knows the token
+(behaviours F8, F9).
 
 Derivation is HKDF-SHA256 (RFC 5869). The purpose is in `info`, whose parts carry their lengths, so
-that no two different inputs are the same bytes.
+that no two different inputs are the same bytes. A proof is HMAC-SHA256, under the token, of a role
+label and of all that was agreed on. The labels differ, so no proof can be reflected; both nonces
+are in it, so none can be replayed.
 """
 
 from __future__ import annotations
 
 from hmac import digest
+from struct import Struct as Layout
 from struct import pack
 
 from msgspec import Struct
 
 KEY_BYTES = 32
+PROOF_BYTES = 32
 _HASH_BYTES = 32
+_HEAD = Layout(">HB")
+_CLIENT_LABEL = b"rallypoint client\0"
+_SERVER_LABEL = b"rallypoint server\0"
 
 
 class SessionKeys(Struct, frozen=True):
@@ -65,6 +73,34 @@ def round_store_key(token: bytes, run_id: str, incarnation: int, round_: int) ->
     stamp = f"{incarnation}/{round_}".encode()
     info = b"rallypoint round store" + _counted(run_id.encode()) + _counted(stamp)
     return hkdf_expand(hkdf_extract(b"", token), info, KEY_BYTES)
+
+
+class Context(Struct, frozen=True):
+    """What both proofs are about. Nonces and server id have fixed lengths."""
+
+    version: int
+    run_id: str
+    client_nonce: bytes
+    server_nonce: bytes
+    server_id: bytes
+
+    def client_proof(self, token: bytes) -> bytes:
+        return self._proof(token, _CLIENT_LABEL)
+
+    def server_proof(self, token: bytes) -> bytes:
+        return self._proof(token, _SERVER_LABEL)
+
+    def keys(self, token: bytes) -> SessionKeys:
+        """The keys of the frames that follow."""
+        return session_keys(token, self.client_nonce, self.server_nonce, self.version, self.run_id)
+
+    def _proof(self, token: bytes, label: bytes) -> bytes:
+        run_id = self.run_id.encode()
+        fixed = self.client_nonce + self.server_nonce + self.server_id
+        # The only part of free length carries it: no two contexts give the same message.
+        return digest(
+            token, label + _HEAD.pack(self.version, len(run_id)) + run_id + fixed, "sha256"
+        )
 
 
 def _counted(part: bytes) -> bytes:

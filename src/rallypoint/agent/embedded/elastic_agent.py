@@ -37,7 +37,7 @@ from rallypoint.agent.run_agent import signals_to_handle
 from rallypoint.agent.telemetry.telemetry import Telemetry
 from rallypoint.agent.workers import OnExits, OnGone
 from rallypoint.config import AgentConfig
-from rallypoint.coordinator.fence import new_loop
+from rallypoint.coordinator.clocks import new_loop
 from rallypoint.core.model import Assignment, Stamp
 from rallypoint.errors import UsageError
 

@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from rallypoint.config import Endpoint, RendezvousConfig
-from rallypoint.coordinator.daemon_calls import run_in_thread
 from rallypoint.coordinator.endpoint import NotYet, resolve
+from rallypoint.coordinator.threads import run_in_thread
 from rallypoint.core import handler_round as rounds
 from rallypoint.core.handler_events import Change
 from rallypoint.core.handler_round import NodeInfo

@@ -15,7 +15,7 @@ from rallypoint.agent.handler.client import HandlerRendezvous, MetRound, own_nam
 from rallypoint.agent.round_store import StoreAccess
 from rallypoint.config import AgentConfig
 from rallypoint.coordinator.client import Pushed, SessionHandler, raise_in_loop
-from rallypoint.coordinator.wall_clock import wall_ms
+from rallypoint.coordinator.clocks import wall_ms
 from rallypoint.core import handler_events as e
 from rallypoint.core import handler_job
 from rallypoint.core import messages as m

@@ -1,4 +1,4 @@
-"""Looking at the clock before looking at the sockets (behaviour F2).
+"""The clocks, and looking at them before looking at the sockets (behaviour F2).
 
 An agent that was stopped for a while (SIGSTOP, a suspended machine, a long page fault) must notice
 that its lease is over before it acts on anything that arrived meanwhile. asyncio runs what became
@@ -16,6 +16,13 @@ from collections.abc import Callable
 def boot_time() -> float:
     """Seconds that also count while the machine is suspended; compared only on this machine."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def wall_ms() -> int:
+    """Milliseconds since 1970. Decides one thing only, how the lives of a job are numbered: a
+    coordinator that was started anew shares nothing else with those before it
+    (`core/job_lives.py`; the exception to behaviour R6)."""
+    return time.time_ns() // 1_000_000
 
 
 class WakeSelector(selectors.DefaultSelector):

@@ -1,0 +1,111 @@
+"""Blocking calls in daemon threads, for a loop that must not wait for them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from rallypoint.errors import InfrastructureError
+
+T = TypeVar("T")
+_Call = tuple[Callable[[], Any], "asyncio.Future[Any]"]
+
+
+async def run_in_thread(call: Callable[[], T], name: str) -> T:
+    """The result of `call`, which may block, from a daemon thread for this call alone: nothing
+    waits for it when the process ends, as it would for the threads of an executor.
+
+    If this is cancelled, the call goes on and its result is dropped; else its thread has ended when
+    this returns. SystemExit, KeyboardInterrupt and StopIteration become a RuntimeError.
+
+    Raises InfrastructureError when the system has no thread left.
+    """
+    loop = asyncio.get_running_loop()
+    outcome: asyncio.Future[T] = loop.create_future()
+
+    def run() -> None:
+        result, error = _outcome_of(call)
+        with suppress(RuntimeError):  # the loop was closed meanwhile: nothing waits for the result
+            loop.call_soon_threadsafe(_settle, outcome, result, error)
+
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise InfrastructureError(
+            "can't start a thread: raise ulimit -u (or pids.max of the container)"
+        ) from error
+    try:
+        return await outcome
+    finally:
+        if outcome.done() and not outcome.cancelled():
+            thread.join()  # the caller may fork, which wants no other thread
+
+
+class CallThread:
+    """A daemon thread that runs blocking calls for a loop, one after the other, and delays no exit.
+
+    For the thread of one loop. Starts with the first call, ends with `close`.
+    """
+
+    def __init__(self, name: str) -> None:
+        from queue import SimpleQueue  # `rallypoint run` has no such thread
+
+        self._name = name
+        self._calls: SimpleQueue[_Call | None] = SimpleQueue()
+        self._started = self._closed = False
+
+    @property
+    def is_closed(self) -> bool:
+        """It takes no calls any more."""
+        return self._closed
+
+    def submit(self, call: Callable[[], T]) -> asyncio.Future[T]:
+        """Run it after those before it. Raises RuntimeError when closed."""
+        if self._closed:
+            raise RuntimeError(f"the thread {self._name} is closed")
+        if not self._started:
+            self._started = True
+            threading.Thread(target=self._run, name=self._name, daemon=True).start()
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._calls.put((call, future))
+        return future
+
+    def close(self) -> None:
+        """Calls that have not begun are cancelled; one that has ends by itself."""
+        self._closed = True
+        while not self._calls.empty():
+            waiting = self._calls.get()
+            if waiting is not None:
+                waiting[1].cancel()
+        self._calls.put(None)
+
+    def _run(self) -> None:
+        while (waiting := self._calls.get()) is not None:
+            call, future = waiting
+            result, error = _outcome_of(call)
+            with suppress(RuntimeError):  # the loop is closed: nothing waits for the result
+                future.get_loop().call_soon_threadsafe(_settle, future, result, error)
+
+
+def _outcome_of(call: Callable[[], T]) -> tuple[T | None, Exception | None]:
+    """What it returned or raised, in a form that a future takes."""
+    try:
+        return call(), None
+    except (SystemExit, KeyboardInterrupt, StopIteration) as error:
+        return None, RuntimeError(f"{type(error).__name__} was raised: {error}")
+    except Exception as error:
+        return None, error
+
+
+def _settle(future: asyncio.Future[Any], result: object, error: Exception | None) -> None:
+    """For the thread of the loop. A future that was cancelled meanwhile stays so."""
+    if future.done():
+        return
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(result)
