@@ -73,8 +73,8 @@ ENVIRON = re.compile(r"os\.(environb?|getenvb?|putenv|unsetenv)")
 ENVIRON_READERS = (
     "agent/environ.py",
     "cli/access.py",
+    "cli/machine.py",
     "cli/options.py",
-    "cli/other_python.py",
     "config.py",
     "process/prepared/bootstrap.py",
     "process/start_processes.py",
@@ -169,7 +169,6 @@ STILL_BROAD: dict[str, int] = {
 STILL_ASSIGNED: set[tuple[str, str]] = set()
 STILL_SMALL: set[str] = {
     "agent/worker_requests.py",
-    "cli/other_python.py",
     "core/assign.py",
     "core/fence.py",
     "process/death_notice.py",

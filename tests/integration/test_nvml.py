@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.integration.one_agent import agent
 
-from rallypoint.cli.devices import cpu_count
+from rallypoint.cli.machine import cpu_count
 
 # Five places, one of whose GPUs has fallen off the bus (error 15). As in NVIDIA's own, nothing
 # works before the start (1), nor with too little room (7); without a driver the start fails (9).

@@ -30,9 +30,9 @@ STANDARD = {
 """By top-level name; what a version of Python imports in place of another's is listed too."""
 LATE = {
     "rallypoint.agent.prepared_source",
-    "rallypoint.cli.devices",
     "rallypoint.cli.serve",
     "rallypoint.cli.token",
+    "rallypoint.process.devices",
     "rallypoint.process.prepared.bootstrap",
     "rallypoint.process.prepared.calls",
     "rallypoint.process.prepared.handle",

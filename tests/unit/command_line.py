@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pytest
 
 from rallypoint.cli.machine import Machine
 from rallypoint.cli.options import parse_run
+from rallypoint.cli.values import EVENT_HANDLERS
 from rallypoint.config import AgentConfig
 from rallypoint.errors import UsageError
 
@@ -16,18 +17,36 @@ PROGRAMS = {"/usr/bin/python3", "/opt/py/bin/python", "echo"}
 DEVICES = {"cpu": 6, "gpu": 0, "xpu": 2, "auto": 4}
 
 
-def count_workers(word: str, interpreter: str, environ: Mapping[str, str]) -> int:
-    assert interpreter in PROGRAMS
-    return DEVICES[word]
+class SameMachine(Machine):
+    interpreter = PYTHON
+
+    def count_workers(self, word: str, interpreter: str, environ: Mapping[str, str]) -> int:
+        assert interpreter in PROGRAMS
+        return DEVICES[word]
+
+    def find_program(self, name: str) -> str | None:
+        return name if name in PROGRAMS else None
+
+    def script_exists(self, path: str) -> bool:
+        return path in ("train.py", "./dir")
+
+    def path_kind(self, path: str) -> str:
+        return ""
+
+    def random_id(self) -> str:
+        return "job-abc"
+
+    def handlers(self) -> Sequence[str]:
+        return ("file",)
+
+    def logs_specs(self) -> Sequence[str]:
+        return ("default",)
+
+    def event_handlers(self) -> Sequence[str]:
+        return EVENT_HANDLERS
 
 
-MACHINE = Machine(
-    count_workers=count_workers,
-    find_program=lambda name: name if name in PROGRAMS else None,
-    script_exists=lambda path: path in ("train.py", "./dir"),
-    random_id=lambda: "job-abc",
-    interpreter=PYTHON,
-)
+MACHINE = SameMachine()
 
 
 def parse(line: str, **environ: str) -> AgentConfig:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from rallypoint.cli.devices import count_workers, cpu_count
+from rallypoint.cli.machine import count_workers, cpu_count
 from rallypoint.process.devices import visible_gpus
 
 UUIDS = ("GPU-aa11", "GPU-aa22", "GPU-bb33", "GPU-cc44")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from msgspec.structs import replace
-from tests.unit.command_line import MACHINE, PYTHON, parse
+from tests.unit.command_line import MACHINE, PYTHON, SameMachine, parse
 
 from rallypoint.cli.options import RUN, default_of, parse_run
 from rallypoint.cli.parser import HelpRequested, help_text
@@ -245,7 +244,11 @@ def test_a_handler_gets_what_is_its_own_as_it_was_written() -> None:
 
 
 def test_a_backend_of_another_package_is_known_by_its_name() -> None:
-    theirs = replace(MACHINE, handlers=lambda: ("c10d", "theirs"))
+    class Theirs(SameMachine):
+        def handlers(self) -> tuple[str, ...]:
+            return ("c10d", "theirs")
+
+    theirs = Theirs()
     given = parse_run(["--rdzv-backend", "theirs", "--insecure", "train.py"], {}, theirs)
     assert (given.rendezvous.handler, given.rendezvous.handler_endpoint) == ("theirs", "")
     assert given.rendezvous.handler_conf == ()

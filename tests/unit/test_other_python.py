@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rallypoint.cli.other_python import other_python_hint
+from rallypoint.cli.machine import other_python_hint
 
 OWN = "/opt/pipx/rallypoint/bin/python"
 NO_TORCH = "ModuleNotFoundError: No module named 'torch'"

@@ -1,93 +1,165 @@
-"""What a command line asks of this machine: programs, devices, and what packages offer."""
+"""What a command line asks of this machine: programs, devices, and what packages offer.
+
+Each answer is looked up when it is needed, for starting a job needs few of them.
+"""
 
 from __future__ import annotations
 
 import os
+import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 
-from msgspec import Struct
+GpuUuids = Callable[[], Sequence[str] | None]
+"""The UUIDs of this machine's NVIDIA GPUs; None when the library is missing or fails."""
 
-from rallypoint.cli.values import EVENT_HANDLERS
+Ask = Callable[[str, str, Mapping[str, str]], str | None]
+"""(interpreter, program, environment) -> what the program printed, or None if it failed."""
+
+_ASK_TORCH = {
+    "gpu": "import torch; print(torch.cuda.device_count())",
+    "xpu": "import torch; print(torch.xpu.device_count())",
+    "auto": "import torch; print(torch.accelerator.device_count())",
+}
+_MISSING = re.compile(r"ModuleNotFoundError: No module named '(?P<module>[\w.]+)'")
 
 
-class Machine(Struct, frozen=True):
+class Machine:
     """The questions that a command line asks of this machine; tests answer them themselves."""
 
-    count_workers: Callable[[str, str, Mapping[str, str]], int]
-    """(cpu | gpu | xpu | auto, interpreter, environment) -> workers; 0: no such device."""
-    find_program: Callable[[str], str | None]
-    script_exists: Callable[[str], bool]
-    """Whether Python could run it: a file, or a directory with a __main__.py."""
-    random_id: Callable[[], str]
-    interpreter: str
-    handlers: Callable[[], Sequence[str]] = lambda: ("file",)
-    """The rendezvous backends that are known besides the coordinator's."""
-    logs_specs: Callable[[], Sequence[str]] = lambda: ("default",)
-    """The names that --logs-specs takes."""
-    event_handlers: Callable[[], Sequence[str]] = lambda: EVENT_HANDLERS
-    path_kind: Callable[[str], str] = lambda path: ""
-    """`file`, `directory` or nothing: for a better word on a mistake."""
+    interpreter = sys.executable
+
+    def count_workers(self, word: str, interpreter: str, environ: Mapping[str, str]) -> int:
+        """See the function of this name."""
+        return count_workers(word, interpreter, environ)
+
+    def find_program(self, name: str) -> str | None:
+        """Its path, or None."""
+        from shutil import which
+
+        return which(name)
+
+    def script_exists(self, path: str) -> bool:
+        """Whether Python could run it: a file, or a directory with a __main__.py."""
+        return os.path.exists(os.path.join(path, "__main__.py") if os.path.isdir(path) else path)
+
+    def path_kind(self, path: str) -> str:
+        """`file`, `directory` or nothing: for a more exact error."""
+        if os.path.isdir(path):
+            return "directory"
+        return "file" if os.path.exists(path) else ""
+
+    def random_id(self) -> str:
+        """Short enough to read aloud: `job-` and 40 random bits in base 32."""
+        bits = int.from_bytes(os.urandom(5), "big")
+        letters = "abcdefghijkmnpqrstuvwxyz23456789"
+        return "job-" + "".join(letters[bits >> shift & 31] for shift in range(35, -1, -5))
+
+    def handlers(self) -> Sequence[str]:
+        """The rendezvous backends that are known besides the coordinator's."""
+        from rallypoint.rendezvous.registry import known_backends
+
+        return known_backends()
+
+    def logs_specs(self) -> Sequence[str]:
+        """The names that --logs-specs takes."""
+        from rallypoint.process.logs.specs import known_logs_specs
+
+        return known_logs_specs()
+
+    def event_handlers(self) -> Sequence[str]:
+        """The names that --event-log-handler takes."""
+        from rallypoint.observe.event_handlers import known_event_handlers
+
+        return known_event_handlers()
 
 
-def this_machine() -> Machine:
-    """Asks the real one, each answer looked up only when it is needed."""
-    import sys
+def count_workers(
+    word: str,
+    interpreter: str,
+    environ: Mapping[str, str],
+    gpu_uuids: GpuUuids | None = None,
+    ask: Ask | None = None,
+) -> int:
+    """How many workers `cpu`, `gpu`, `xpu` or `auto` means here; 0 when there is no such device.
 
-    return Machine(
-        count_workers=_count_workers,
-        find_program=_find_program,
-        script_exists=_script_exists,
-        random_id=_random_id,
-        interpreter=sys.executable,
-        handlers=_handlers,
-        logs_specs=_logs_specs,
-        event_handlers=_event_handlers,
-        path_kind=_path_kind,
-    )
+    NVIDIA's own library is asked first (milliseconds, no package); where it is missing, the
+    worker's interpreter is asked what its torch sees (seconds, but it knows every kind of device).
+    `auto` is one per accelerator, or per CPU when there is none. Blocks up to a minute when torch
+    must be asked.
+    """
+    if word == "cpu":
+        return cpu_count()
+    from rallypoint.process.devices import visible_gpus
 
-
-def _find_program(name: str) -> str | None:
-    from shutil import which
-
-    return which(name)
-
-
-def _script_exists(path: str) -> bool:
-    return os.path.exists(os.path.join(path, "__main__.py") if os.path.isdir(path) else path)
-
-
-def _path_kind(path: str) -> str:
-    if os.path.isdir(path):
-        return "directory"
-    return "file" if os.path.exists(path) else ""
+    uuids = None if word == "xpu" else (gpu_uuids or nvml_uuids)()
+    if uuids:
+        found = len(visible_gpus(environ.get("CUDA_VISIBLE_DEVICES"), uuids))
+    elif uuids is None or word == "auto":
+        found = _ask_torch(word, interpreter, environ, ask or _ask)
+    else:
+        found = 0
+    return cpu_count() if word == "auto" and found == 0 else found
 
 
-def _handlers() -> Sequence[str]:
-    from rallypoint.rendezvous.registry import known_backends
-
-    return known_backends()
-
-
-def _logs_specs() -> Sequence[str]:
-    from rallypoint.process.logs.specs import known_logs_specs
-
-    return known_logs_specs()
+def cpu_count() -> int:
+    """The CPUs that this process may run on (containers and schedulers limit them)."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not Linux
+        return os.cpu_count() or 1
 
 
-def _event_handlers() -> Sequence[str]:
-    from rallypoint.observe.event_handlers import known_event_handlers
+def nvml_uuids() -> tuple[str, ...] | None:
+    """The UUIDs of this machine's NVIDIA GPUs; None when the library is missing or
+    fails."""
+    from rallypoint.process.devices import nvml_gpus
 
-    return known_event_handlers()
-
-
-def _count_workers(word: str, interpreter: str, environ: Mapping[str, str]) -> int:
-    from rallypoint.cli.devices import count_workers
-
-    return count_workers(word, interpreter, environ)
+    gpus = nvml_gpus()
+    return None if gpus is None else tuple(gpu.uuid for gpu in gpus)
 
 
-def _random_id() -> str:
-    """Short enough to read aloud: `job-` and 40 random bits in base 32."""
-    bits = int.from_bytes(os.urandom(5), "big")
-    letters = "abcdefghijkmnpqrstuvwxyz23456789"
-    return "job-" + "".join(letters[bits >> shift & 31] for shift in range(35, -1, -5))
+def _ask_torch(word: str, interpreter: str, environ: Mapping[str, str], ask: Ask) -> int:
+    answer = ask(interpreter, _ASK_TORCH[word], environ)
+    last = (answer or "").split()[-1:]  # libraries may print before us
+    return int(last[0]) if last and last[0].isdecimal() else 0
+
+
+def _ask(interpreter: str, program: str, environ: Mapping[str, str]) -> str | None:
+    from rallypoint.process.devices import ask_interpreter
+
+    return ask_interpreter(interpreter, program, environ, timeout_s=60.0)
+
+
+def other_python_hint(
+    message: str,
+    argv: Sequence[str],
+    environ: Mapping[str, str] | None = None,
+    own_python: str = sys.executable,
+    find_program: Callable[[str], str | None] | None = None,
+) -> tuple[str, ...]:
+    """A hint for a person who has installed Rallypoint apart from what the script imports (pipx,
+    uv tool): workers are run by the interpreter that runs Rallypoint, unless PYTHON_EXEC names
+    another.
+
+    One line when a worker of this command line failed because of a missing module, was run by our
+    own Python, and there is another one; else none. `message` is the first cause's.
+    """
+    missing, environ = _MISSING.match(message), os.environ if environ is None else environ
+    if missing is None or list(argv[:1]) != [own_python]:
+        return ()
+    roots = (environ.get("VIRTUAL_ENV", ""), environ.get("CONDA_PREFIX", ""))
+    places = [os.path.join(root, "bin", "python") for root in roots if root]
+    find_program = find_program or Machine().find_program
+    found = filter(None, map(find_program, (*places, "python", "python3")))
+    other = next((path for path in found if _folder(path) != _folder(own_python)), None)
+    if other is None:
+        return ()
+    by = f"the workers were run by {own_python}, as rallypoint is"
+    fix = f"if {missing['module']} is installed for {other}, set PYTHON_EXEC={other}"
+    return (f"    what to do: {by}; {fix}",)
+
+
+def _folder(python: str) -> str:
+    """Its links are not followed: a virtual environment's Python is one."""
+    return os.path.realpath(os.path.dirname(os.path.abspath(python)))

@@ -17,10 +17,9 @@ from rallypoint.agent.environ import VISIBLE_DEVICES, own_device
 from rallypoint.cli import values
 from rallypoint.cli.access import check, environ_token
 from rallypoint.cli.exit_codes import CLASSES
-from rallypoint.cli.machine import Machine, this_machine
-from rallypoint.cli.many_copies import refuse_copies
+from rallypoint.cli.machine import Machine
 from rallypoint.cli.parser import Command, Scanned, parse
-from rallypoint.cli.rendezvous_options import read_rendezvous
+from rallypoint.cli.rendezvous_options import read_rendezvous, refuse_copies
 from rallypoint.cli.values import Value
 from rallypoint.config import (
     AccessConfig,
@@ -122,7 +121,7 @@ def parse_run(
     accelerators it sees (`--nproc-per-node auto`), which can take seconds.
     """
     environ = os.environ if environ is None else environ
-    machine = machine or this_machine()
+    machine = machine or Machine()
     scanned = parse(RUN, argv, environ)
     notices: list[str] = []
     refuse_copies(scanned, environ, notices)

@@ -61,18 +61,14 @@ class Scanned(Struct, frozen=True):
         given = self.values.get(name)
         return given[-1] if given else None
 
-    def given(self, name: str) -> Value:
-        """The value of a required option."""
-        return self.values[name][-1]
-
     def all(self, name: str) -> list[Value]:
         """Every value of a repeatable option, in order."""
         return self.values.get(name, [])
 
-    def read(self, command: Command, name: str) -> Any:
-        """What was given, as the kind of the option says; None: nothing was. Raises UsageError."""
+    def read(self, command: Command, name: str, default: object = None) -> Any:
+        """What was given, as the kind of the option says, or the default. Raises UsageError."""
         given = self.get(name)
-        return None if given is None else read(command.options[name], given)
+        return default if given is None else read(command.options[name], given)
 
     def on(self, name: str) -> bool:
         """Is the switch on? Words and numbers count, as `PET_STANDALONE=true`."""

@@ -8,12 +8,13 @@
     --rdzv-backend file, or another package's   by that handler, to which the endpoint belongs
 
 As under torchrun, one node with neither endpoint nor --master-port is alone whatever else it says,
-so that two such jobs on one machine don't meet each other.
+so that two such jobs on one machine don't disturb each other. If a scheduler has started such a
+command many times, `refuse_copies` says so: each copy would run the whole job.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from rallypoint.cli.parser import Scanned
 from rallypoint.cli.values import (
@@ -57,6 +58,32 @@ _TWO_WAYS = """\
   rallypoint run --nnodes {nnodes} --rdzv-endpoint HOST:29400 ...
 or, with ranks of your own (K is 0 on the node ADDRESS, then 1, 2, ...),
   rallypoint run --nnodes {most} --node-rank K --master-addr ADDRESS ..."""
+
+_SAYS_WHERE = (
+    "--nnodes",
+    "--rdzv-endpoint",
+    "--rdzv-backend",
+    "--node-rank",
+    "--master-addr",
+    "--master-port",
+)
+"""With one of these a person has said whether there are other nodes."""
+
+_EACH_IS_WHOLE = "has started this command {tasks} times, and each would be a whole job of its own"
+
+_BY_SRUN = f"""\
+srun {_EACH_IS_WHOLE}; for one job, write in the batch script
+  head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+  srun {{once}}rallypoint run --nnodes "$SLURM_NNODES" --rdzv-id "$SLURM_JOB_ID" \
+--rdzv-endpoint "$head:29400" {{workers}}...
+or give --standalone, for a job of its own in each task"""
+
+_BY_SRUN_BRIEFLY = f"srun {_EACH_IS_WHOLE}: task 0 says what to do"
+
+_BY_MPI = """\
+mpirun has started this command {tasks} times, and each is a whole job of its own (if that is \
+meant, say so with --standalone); for one job, start it once on each node, with --nnodes and \
+--rdzv-endpoint"""
 
 
 def read_rendezvous(
@@ -102,7 +129,7 @@ def read_rendezvous(
         "endpoint": where,
         "node_rank": rank if static else None,
         "is_host": _is_host(scanned, rank, alone=alone or where.port == 0, static=static),
-        "store_port": port(fixed_port, 0) if fixed_port and not static else 0,
+        "store_port": port(fixed_port) if fixed_port and not static else 0,
     }
     return RendezvousConfig(**chosen)
 
@@ -186,7 +213,7 @@ def _by_handler(scanned: Scanned, backend: str, notices: list[str]) -> Rendezvou
         "max_nodes": most,
         "lease_s": lease_s,
         "heartbeat_s": min(HEARTBEAT_S, lease_s / BEATS),
-        "store_port": port(fixed_port, 0) if fixed_port else 0,
+        "store_port": port(fixed_port) if fixed_port else 0,
         "handler": backend,
         "handler_endpoint": where.text if where else "",
         "handler_conf": tuple(conf.items()),
@@ -218,7 +245,7 @@ def _is_alone(scanned: Scanned, most: int, notices: list[str]) -> bool:
         ]
         return True
     fixed_port = scanned.get("--master-port")
-    if most > 1 or where is not None or (fixed_port is not None and port(fixed_port, 0) > 0):
+    if most > 1 or where is not None or (fixed_port is not None and port(fixed_port) > 0):
         return False
     if address is not None:
         notices.append(f"{address.origin} has no effect on a job of one node without --master-port")
@@ -260,7 +287,7 @@ def _endpoint(scanned: Scanned) -> Endpoint:
     address, number = scanned.get("--master-addr"), scanned.get("--master-port")
     return Endpoint(
         host(address) if address else "127.0.0.1",
-        port(number, 0) if number else DEFAULT_STATIC_PORT,
+        port(number) if number else DEFAULT_STATIC_PORT,
     )
 
 
@@ -272,3 +299,39 @@ def _is_host(scanned: Scanned, rank: int | None, *, alone: bool, static: bool) -
     if not static and asked is not None:
         return truth(asked)
     return None if rank is None else rank == 0
+
+
+def refuse_copies(scanned: Scanned, environ: Mapping[str, str], notices: list[str]) -> None:
+    """Raises UsageError where this is one of several tasks of a Slurm step; under mpirun, whose
+    processes can't tell as surely what is meant, a remark is added to `notices`.
+
+    A worker may start a job of its own: what its agent was started by says nothing of that.
+    """
+    inside_a_worker = "RALLYPOINT_INCARNATION" in environ
+    if inside_a_worker or scanned.on("--standalone") or any(map(scanned.get, _SAYS_WHERE)):
+        return
+    if (started := _number(environ, "OMPI_COMM_WORLD_SIZE")) > 1:
+        notices.append(_BY_MPI.format(tasks=started))
+    elif (tasks := _number(environ, "SLURM_STEP_NUM_TASKS")) > 1 and not _is_typed(environ):
+        raise UsageError(_advice(scanned, environ, tasks))
+
+
+def _is_typed(environ: Mapping[str, str]) -> bool:
+    """In a shell that `srun --pty` or `salloc` has started, a person runs this once."""
+    return "SLURM_PTY_PORT" in environ
+
+
+def _advice(scanned: Scanned, environ: Mapping[str, str], tasks: int) -> str:
+    if environ.get("SLURM_PROCID", "0") != "0":
+        return _BY_SRUN_BRIEFLY.format(tasks=tasks)
+    nodes, once, workers = _number(environ, "SLURM_STEP_NUM_NODES"), "", ""
+    if 0 < nodes < tasks:
+        once = '--ntasks "$SLURM_NNODES" --ntasks-per-node 1 '
+        if scanned.get("--nproc-per-node") is None:
+            workers = f"--nproc-per-node {tasks // nodes} "
+    return _BY_SRUN.format(tasks=tasks, once=once, workers=workers)
+
+
+def _number(environ: Mapping[str, str], name: str) -> int:
+    text = environ.get(name, "")
+    return int(text) if text.isascii() and text.isdecimal() else 0

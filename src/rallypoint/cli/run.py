@@ -66,7 +66,7 @@ def _take_part(config: AgentConfig) -> int:
             return
         console.line(*lines)
         if whole and view.cause and view.cause.message.startswith("ModuleNotFoundError"):
-            from rallypoint.cli.other_python import other_python_hint
+            from rallypoint.cli.machine import other_python_hint
 
             console.line(*other_python_hint(view.cause.message, config.workers.argv))
 

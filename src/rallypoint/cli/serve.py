@@ -7,25 +7,27 @@ node of every job that uses it.
 from __future__ import annotations
 
 import asyncio
-import signal
 from socket import socket
 
 from msgspec import Struct
 
-from rallypoint.cli import access, values
-from rallypoint.cli.event_lines import EventLines
-from rallypoint.cli.exit_codes import SIGNALLED
+from rallypoint.cli import access
 from rallypoint.cli.parser import Command, parse, with_hint
-from rallypoint.config import DEFAULT_COORDINATOR_PORT, Endpoint
-from rallypoint.coordinator.endpoint import NotYet, resolve
-from rallypoint.coordinator.listen import BindRefused, Refusal, raise_open_files_limit, try_bind
+from rallypoint.cli.service import (
+    EndingSignal,
+    EventLines,
+    bind,
+    listening_at,
+    own_addresses,
+    port_option,
+)
+from rallypoint.config import DEFAULT_COORDINATOR_PORT
+from rallypoint.coordinator.listen import raise_open_files_limit
 from rallypoint.coordinator.server import Coordinator
 from rallypoint.coordinator.token import Token
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.settings import Setting
-from rallypoint.core.text import shown, signal_name
-from rallypoint.errors import UsageError
 from rallypoint.observe.faults import Faults
 
 SERVE = Command(
@@ -53,14 +55,10 @@ or one that `rallypoint token --run-id ID` made from it.
                     "ADDR",
                     "the address of this machine that the nodes reach, the only one listened on"
                     " (0.0.0.0 and :: mean all of them)",
+                    "host",
                     required=True,
                 ),
-                Setting(
-                    "--port",
-                    "PORT",
-                    "port to listen on; 0: the system chooses",
-                    default=str(DEFAULT_COORDINATOR_PORT),
-                ),
+                port_option(DEFAULT_COORDINATOR_PORT),
                 *access.token_options("let every host that reaches the port take part"),
                 Setting(
                     "--log-format",
@@ -107,17 +105,10 @@ def run(argv: list[str]) -> int:
 
 
 async def _serve(options: _Options, token: Token | None, lines: EventLines) -> int:
-    listeners = await _bind(options)
+    listeners = bind(options.host, await own_addresses(options.host), options.port)
     raise_open_files_limit()
-    loop = asyncio.get_running_loop()
     faults = Faults(lambda text: lines.say(kinds.FAULT(text)))
-    loop.set_exception_handler(faults.of_loop)
-    ended: asyncio.Future[int] = loop.create_future()
-
-    def end(number: int) -> None:
-        if not ended.done():
-            ended.set_result(number)
-
+    asyncio.get_running_loop().set_exception_handler(faults.of_loop)
     coordinator = Coordinator(
         listeners,
         lookup_token=lambda run_id: token.for_job(run_id) if token else None,
@@ -126,46 +117,28 @@ async def _serve(options: _Options, token: Token | None, lines: EventLines) -> i
         on_record=lines.record,
     )
     try:
-        for ending in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(ending, end, int(ending))
+        ending = EndingSignal()
         await coordinator.start()
         lines.say(_serving(listeners, token))
-        number = await ended
-        lines.say(kinds.SERVE_SIGNAL(signal=signal_name(number)))
+        code = await ending.wait(lines, kinds.SERVE_SIGNAL)
     finally:
         coordinator.close()
         faults.tell_counts()
-    await asyncio.sleep(0)  # closed connections are told so in the next turn of the loop
-    return SIGNALLED + number
-
-
-async def _bind(options: _Options) -> list[socket]:
-    found = await resolve(Endpoint(options.host, options.port))
-    if isinstance(found, NotYet):
-        raise UsageError(
-            f"--host {shown(options.host)}: {found.reason}; use an address of this machine"
-        )
-    bound = try_bind(found.addresses, options.port)
-    if not isinstance(bound, BindRefused):
-        return bound
-    if bound.refusal is Refusal.NOT_MINE:
-        raise UsageError(f"--host {shown(options.host)}: {bound.why}")
-    raise UsageError(f"--port {options.port}: {bound.why}: choose another, or stop what uses it")
+    await asyncio.sleep(0)  # transports close their sockets in the next turn of the loop
+    return code
 
 
 def _serving(listeners: list[socket], token: Token | None) -> Record:
-    places = [Endpoint(*listener.getsockname()[:2]) for listener in listeners]
     secret = "--insecure: anybody may take part" if token is None else f"token {token.source}"
-    return kinds.SERVING(places=", ".join(map(str, places)), secret=secret)
+    return kinds.SERVING(places=", ".join(map(str, listening_at(listeners))), secret=secret)
 
 
 def _parse(argv: list[str]) -> _Options:
     scanned = parse(SERVE, argv, {})
-    port, form = scanned.get("--port"), scanned.get("--log-format")
     return _Options(
-        host=values.host(scanned.given("--host")),
-        port=values.port(port, 0) if port else DEFAULT_COORDINATOR_PORT,
+        host=scanned.read(SERVE, "--host"),
+        port=scanned.read(SERVE, "--port", DEFAULT_COORDINATOR_PORT),
         access=access.read_access(scanned),
-        json=form is not None and values.choice(form, ("text", "json")) == "json",
+        json=scanned.read(SERVE, "--log-format") == "json",
         quiet=scanned.on("--quiet"),
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import socket
 from ipaddress import ip_address
 
@@ -11,15 +10,19 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rallypoint.cli import values
-from rallypoint.cli.event_lines import EventLines
-from rallypoint.cli.exit_codes import SIGNALLED
 from rallypoint.cli.parser import Command, parse, with_hint
+from rallypoint.cli.service import (
+    EndingSignal,
+    EventLines,
+    bind,
+    listening_at,
+    own_addresses,
+    port_option,
+)
 from rallypoint.config import Endpoint
-from rallypoint.coordinator.endpoint import NotYet, resolve
-from rallypoint.coordinator.listen import BindRefused, Refusal, try_bind
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.settings import Setting
-from rallypoint.core.text import shown, signal_name
+from rallypoint.core.text import shown
 from rallypoint.errors import UsageError
 from rallypoint.observe.faults import Faults
 from rallypoint.store.access import EVERYBODY, AccessGate, AccessPolicy, Who
@@ -54,13 +57,14 @@ machines use it than need it.
         (
             "Options",
             (
-                Setting("--host", "ADDR", "the address to listen on, and no other", required=True),
                 Setting(
-                    "--port",
-                    "PORT",
-                    "port to listen on; 0: the system chooses",
-                    default=str(_DEFAULT_PORT),
+                    "--host",
+                    "ADDR",
+                    "the address to listen on, and no other",
+                    "host",
+                    required=True,
                 ),
+                port_option(_DEFAULT_PORT),
                 Setting(
                     "--allow",
                     "CIDR,...",
@@ -136,44 +140,27 @@ def run(argv: list[str]) -> int:
 
 
 async def _serve(options: _Options, limits: StoreLimits, lines: EventLines) -> int:
-    found = await resolve(Endpoint(options.host, options.port))
-    if isinstance(found, NotYet):
-        raise UsageError(
-            f"--host {shown(options.host)}: {found.reason}; use an address of this machine"
-        )
-    policy = _policy(options, found.addresses)
-    listeners = try_bind(found.addresses, options.port)
-    if isinstance(listeners, BindRefused):
-        if listeners.refusal is Refusal.NOT_MINE:
-            raise UsageError(f"--host {shown(options.host)}: {listeners.why}")
-        raise UsageError(f"--port {options.port}: {listeners.why}: choose another")
-    loop = asyncio.get_running_loop()
-    ended: asyncio.Future[int] = loop.create_future()
+    addresses = await own_addresses(options.host)
+    policy = _policy(options, addresses)
+    listeners = bind(options.host, addresses, options.port)
 
-    def end(number: int) -> None:
-        if not ended.done():
-            ended.set_result(number)
-
-    def complain(line: str) -> None:
+    def report(line: str) -> None:
         lines.say(kinds.STORE_REFUSED(line))
 
-    loop.set_exception_handler(Faults(complain).of_loop)
-    for ending in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(ending, end, int(ending))
-    server = StoreServer(AccessGate(policy), _NO_ENROLMENT, complain, limits=limits)
+    asyncio.get_running_loop().set_exception_handler(Faults(report).of_loop)
+    ending = EndingSignal()
+    server = StoreServer(AccessGate(policy), _NO_ENROLMENT, report, limits=limits)
     try:
-        places = [Endpoint(*listener.getsockname()[:2]) for listener in listeners]
         for listener in listeners:
             await server.listen(listener)
-        lines.say(kinds.STORE_LISTENING(_listening(places, policy)))
+        lines.say(kinds.STORE_LISTENING(_listening(listening_at(listeners), policy)))
         if options.stats_s is not None:
             _Stats(server, options.stats_s, lines)
-        number = await ended
-        lines.say(kinds.STORE_SIGNAL(signal=signal_name(number)))
+        code = await ending.wait(lines, kinds.STORE_SIGNAL)
     finally:
         server.close()
-    await asyncio.sleep(0)  # closed connections are told so in the next turn of the loop
-    return SIGNALLED + number
+    await asyncio.sleep(0)  # transports close their sockets in the next turn of the loop
+    return code
 
 
 def _policy(options: _Options, addresses: tuple[Address, ...]) -> AccessPolicy:
@@ -241,10 +228,9 @@ def _parse(argv: list[str]) -> _Options:
     allowed, insecure = scanned.all("--allow"), scanned.on("--insecure")
     if allowed and insecure:
         raise allowed[0].wrong("has no effect with --insecure; give one of the two")
-    port = scanned.get("--port")
     return _Options(
-        host=values.host(scanned.given("--host")),
-        port=values.port(port, 0) if port else _DEFAULT_PORT,
+        host=scanned.read(STORE, "--host"),
+        port=scanned.read(STORE, "--port", _DEFAULT_PORT),
         networks=tuple(network for value in allowed for network in values.networks(value)),
         insecure=insecure,
         max_connections=scanned.read(STORE, "--max-connections"),

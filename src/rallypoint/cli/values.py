@@ -92,9 +92,9 @@ def seconds(value: Value, *, positive: bool = False) -> float:
     return number
 
 
-def port(value: Value, least: int = 1) -> int:
-    """A port number."""
-    return _of_address(value, lambda text: read_port(text.strip(), least))
+def port(value: Value) -> int:
+    """A port number; 0: the system chooses."""
+    return _of_address(value, lambda text: read_port(text.strip(), 0))
 
 
 def choice(value: Value, known: Sequence[str]) -> str:

@@ -1,0 +1,107 @@
+"""What the commands that serve until a signal have in common: listening sockets, lines, the end."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Sequence
+from socket import socket
+
+from msgspec.structs import replace
+
+from rallypoint.cli.exit_codes import SIGNALLED
+from rallypoint.cli.render import render_event, render_event_json
+from rallypoint.config import Endpoint
+from rallypoint.coordinator.endpoint import NotYet, resolve
+from rallypoint.coordinator.listen import BindRefused, Refusal, try_bind
+from rallypoint.core.event_kinds import EventKind, Record
+from rallypoint.core.settings import Setting
+from rallypoint.core.text import job_name, shown, signal_name
+from rallypoint.errors import UsageError
+from rallypoint.observe.printing import say
+from rallypoint.observe.queue import BoundedQueue
+from rallypoint.observe.records import FieldValue, event_now
+from rallypoint.wire.address import Address
+
+_LAST_LINES_S = 2.0
+
+
+class EventLines:
+    """Writes lines to stderr from a thread: a terminal that was paused must not stop the jobs."""
+
+    def __init__(self, *, json: bool = False, quiet: bool = False) -> None:
+        self._json, self._quiet = json, quiet
+        self._lines: BoundedQueue[str] = BoundedQueue(say)
+        self._reported_lost = 0
+
+    def record(self, run_id: str, record: Record) -> None:
+        """Something happened to a job, or (without a run id) to a stranger's connection."""
+        text = f"{job_name(run_id)}: {record.text}" if run_id else record.text
+        self.say(replace(record, text=text), run_id)
+
+    def say(self, record: Record, run_id: str = "") -> None:
+        """Never blocks; a line that finds no room is counted, and the next one says so."""
+        if self._quiet:
+            return
+        fields: tuple[tuple[str, FieldValue], ...] = (("job", run_id),) if run_id else ()
+        lost = self._lines.lost
+        if lost > self._reported_lost:
+            fields += (("dropped_lines", lost - self._reported_lost),)
+        event = event_now(record, record.node_id, fields=fields)
+        self._lines.put(render_event_json(event) if self._json else render_event(event))
+        if self._lines.lost == lost:
+            self._reported_lost = lost
+
+    def close(self) -> None:
+        """Wait up to 2 s for lines that are not written yet."""
+        self._lines.close(_LAST_LINES_S)
+
+
+def port_option(default: int) -> Setting:
+    """Where a command listens, besides `--host`."""
+    about = "port to listen on; 0: the system chooses"
+    return Setting("--port", "PORT", about, "port", default=str(default))
+
+
+async def own_addresses(host: str) -> tuple[Address, ...]:
+    """The addresses that `--host` means. Raises UsageError where it can't be resolved."""
+    found = await resolve(Endpoint(host, 0))
+    if isinstance(found, NotYet):
+        raise UsageError(f"--host {shown(host)}: {found.reason}; use an address of this machine")
+    return found.addresses
+
+
+def bind(host: str, addresses: tuple[Address, ...], port: int) -> list[socket]:
+    """Listening sockets, one for each address of `host`. Raises UsageError if an address is not
+    this machine's or the port is in use, InfrastructureError if the system refuses."""
+    bound = try_bind(addresses, port)
+    if not isinstance(bound, BindRefused):
+        return bound
+    if bound.refusal is Refusal.NOT_MINE:
+        raise UsageError(f"--host {shown(host)}: {bound.why}")
+    raise UsageError(f"--port {port}: {bound.why}: choose another, or stop what uses it")
+
+
+def listening_at(listeners: Sequence[socket]) -> list[Endpoint]:
+    """Where the sockets listen."""
+    return [Endpoint(*listener.getsockname()[:2]) for listener in listeners]
+
+
+class EndingSignal:
+    """SIGTERM and SIGINT end a command: made in its event loop, which they no longer interrupt."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._number: asyncio.Future[int] = loop.create_future()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._caught, int(number))
+
+    def _caught(self, number: int) -> None:
+        if not self._number.done():
+            self._number.set_result(number)
+
+    async def wait(self, lines: EventLines, kind: EventKind) -> int:
+        """Wait for one and report it as an event of this kind. Returns the command's exit code."""
+        number = await self._number
+        lines.say(kind(signal=signal_name(number)))
+        return SIGNALLED + number
