@@ -132,7 +132,6 @@ STILL_WIDE: dict[str, int] = {
     "Coordinator": 22,
     "HandlerSession": 13,
     "HookWorkers": 17,
-    "Participation": 19,
     "Relay": 17,
     "RoundStore": 14,
     "RoundWorkers": 19,
@@ -147,7 +146,6 @@ STILL_BROAD: dict[str, int] = {
     "DynamicRendezvousHandler.__init__": 7,
     "HookWorkers.__init__": 7,
     "HostedJob.__init__": 7,
-    "Participation.__init__": 8,
     "Recovery.judge": 6,
     "Redial.__init__": 6,
     "Relay.add": 6,
@@ -157,7 +155,6 @@ STILL_BROAD: dict[str, int] = {
     "TCPClient._perform": 6,
     "_context": 8,
     "_host": 6,
-    "_take_part": 11,
     "_wait": 6,
     "line_prefix": 6,
     "plan_stream": 6,
@@ -173,9 +170,7 @@ STILL_SMALL: set[str] = {
     "core/fence.py",
     "process/death_notice.py",
 }
-STILL_CYCLES: set[tuple[str, ...]] = {
-    ("rallypoint.agent.prepared_source", "rallypoint.agent.worker_source"),
-}
+STILL_CYCLES: set[tuple[str, ...]] = set()
 FOLDER_MODULES = 25
 STILL_CROWDED: dict[str, int] = {"core": 51}
 SIDEWAYS: dict[tuple[str, str], str] = {}
@@ -189,7 +184,7 @@ WALL_CLOCK_READERS: dict[str, str] = {
     "observe/records.py": "dates events for people",
     "agent/telemetry/dispatcher.py": "dates the ends of workers for whoever reads of them",
     "agent/hang.py": "dates a hang for people",
-    "agent/driver.py": "dates events and failures for people",
+    "agent/agent.py": "dates events and failures for people",
     "agent/embedded/hook_workers.py": "dates failures for people",
     "coordinator/hosted_job.py": "dates a lost node for people",
     "coordinator/clocks.py": "numbers the lives of a job; the exception to R6",

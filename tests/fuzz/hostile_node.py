@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rallypoint.agent.environ import WorkerContext, worker_environ
-from rallypoint.agent.job_end import JobEnd
+from rallypoint.agent.run import JobEnd
 from rallypoint.agent.status import place_text
 from rallypoint.cli.render import render_event, render_event_json
 from rallypoint.cli.verdict import verdict_json, verdict_lines, verdict_view

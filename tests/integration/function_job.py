@@ -22,7 +22,8 @@ import os, sys
 
 
 def launch(function, *args, count=2, max_restarts=0, **workers):
-    from rallypoint.agent.run_agent import run_agent
+    from rallypoint.agent.run import run_agent
+    from rallypoint.agent.telemetry.telemetry import Telemetry
     from rallypoint.cli.console import Console
     from rallypoint.cli.exit_codes import of_finish
     from rallypoint.cli.verdict import verdict_lines
@@ -55,7 +56,7 @@ def launch(function, *args, count=2, max_restarts=0, **workers):
             for line in verdict_lines(verdict_view(end), quiet=False):
                 consoles[0].line(line)
 
-        end = run_agent(config, console, say)
+        end = run_agent(config, Telemetry(config), console, say)
     except RallypointError as error:
         sys.exit(f"{type(error).__name__}: {error}")
     tell("returned", end.return_values)

@@ -7,7 +7,8 @@ from pathlib import Path
 from tests.integration.own_program import program
 
 PROGRAM = """
-from rallypoint.agent.run_agent import run_agent
+from rallypoint.agent.run import run_agent
+from rallypoint.agent.telemetry.telemetry import Telemetry
 from rallypoint.config import AccessConfig, AgentConfig, RendezvousConfig, WorkerConfig
 from rallypoint.errors import InvariantError
 from rallypoint.observe.records import Observer
@@ -23,7 +24,7 @@ config = AgentConfig(
     workers=WorkerConfig(argv=("sleep", "1000"), count=2),
 )
 try:
-    run_agent(config, lambda relay: Failing(), lambda end: None)
+    run_agent(config, Telemetry(config), lambda relay: Failing(), lambda end: None)
 except InvariantError as error:
     tell("ended", error)
 """

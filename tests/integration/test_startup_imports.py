@@ -78,6 +78,6 @@ def test_what_is_imported_when_the_workers_are_forked(tmp_path: Path) -> None:
     assert len(forks) == 3, "the guard, the relay, the worker"
     assert {threads for _, threads in forks} == {1}, "a process with threads must not fork"
     names = set(forks[-1][0]) - known
-    assert "rallypoint.agent.driver" in names, "the wrong fork was looked at"
+    assert "rallypoint.agent.agent" in names, "the wrong fork was looked at"
     assert {name.partition(".")[0] for name in names} <= STANDARD
     assert not names & LATE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rallypoint.agent.job_end import JobEnd
+from rallypoint.agent.run import JobEnd
 from rallypoint.cli.verdict import prints_whole
 from rallypoint.config import FailureReport
 from rallypoint.core.group_events import Finish, FinishKind

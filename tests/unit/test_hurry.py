@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from rallypoint.agent.shutdown import wait_unless
+from rallypoint.agent.helper_processes import wait_unless
 
 
 async def for_ever(ended: list[str]) -> None:

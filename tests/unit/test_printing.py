@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from msgspec import Struct
 
-from rallypoint.agent.job_end import JobEnd
+from rallypoint.agent.run import JobEnd
 from rallypoint.cli import render
 from rallypoint.cli import verdict as verdicts
 from rallypoint.cli.verdict import verdict_view

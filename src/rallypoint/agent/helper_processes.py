@@ -9,26 +9,22 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from math import inf
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from rallypoint.agent.shutdown import wait_unless
 from rallypoint.agent.worker_source import WorkerSource
-from rallypoint.coordinator.client_connection import ClientConnection
-from rallypoint.coordinator.discovery import Met
 from rallypoint.process.guard import Guard, SharedPage
 from rallypoint.process.limits import cant_start_process
 from rallypoint.process.logs.log_dir import storage_error
 from rallypoint.process.relay.client import Relay
-from rallypoint.wire import death_notice
-from rallypoint.wire.death_notice import SECRET_BYTES, DeathNotice
 
 CONSOLE_S = 10.0
 """How long the console may take for the last lines, if the shutdown timeout allows it."""
 CONSOLE_LEAST_S = 1.0
 """It gets so long in any case."""
-
+MOMENT_S = 0.2
+"""What goes as it should is done by then, although nobody waits any more."""
 RELAY_LIFE_S = 1.0
 """One that is gone sooner is not replaced again: it would be so without end."""
 
@@ -53,11 +49,16 @@ class HelperEvents(NamedTuple):
 
 
 class HelperProcesses:
-    """Made by `start`, ended by `stop`, which leaves neither process behind."""
+    """The guard and the relay. Ended by `stop`, which leaves neither process behind."""
 
     def __init__(self, temporary_dirs: Sequence[str], source: WorkerSource, part_of: str) -> None:
+        """Fork both; to be made before the loop runs. The guard removes `temporary_dirs` in the
+        end, also when the agent is killed. `source` is started and closed with them. `part_of` is
+        added to the processes' titles. Raises InfrastructureError when the system has no process
+        left."""
         self.source, self._part_of = source, part_of
-        self._hurried = asyncio.Event()
+        self.hurried = asyncio.Event()
+        """Once it is set, `stop` does not wait for the console."""
         self._events: HelperEvents | None = None
         self._relay_started_at = -inf
         self._temporary_dirs = tuple(temporary_dirs)
@@ -81,15 +82,6 @@ class HelperProcesses:
             if isinstance(error, OSError):
                 raise cant_start_process(error) from error
             raise
-
-    @classmethod
-    def start(
-        cls, temporary_dirs: Sequence[str], source: WorkerSource, part_of: str
-    ) -> HelperProcesses:
-        """Fork both. Before the loop runs. The guard removes `temporary_dirs` in the end, also when
-        the agent is killed. `source` is theirs to close. `part_of` is added to their titles. Raises
-        InfrastructureError when the system has no process left."""
-        return cls(temporary_dirs, source, part_of)
 
     def owns(self, pid: int) -> bool:
         """Nobody else may reap these."""
@@ -116,15 +108,11 @@ class HelperProcesses:
 
     async def stop(self, limit_s: float) -> None:
         """Write out what the relay holds, then end both. A console that takes nothing holds this up
-        for `limit_s` at most, or until `hurry`."""
+        for `limit_s` at most, or until `hurried` is set."""
         self.source.close()
         limit_s = max(limit_s, CONSOLE_LEAST_S)
-        await wait_unless(self._hurried, self.relay.stop(min(limit_s, CONSOLE_S)), limit_s)
+        await wait_unless(self.hurried, self.relay.stop(min(limit_s, CONSOLE_S)), limit_s)
         self.guard.stop()
-
-    def hurry(self) -> None:
-        """Wait for no console any more, when these are stopped."""
-        self._hurried.set()
 
     def kill(self) -> None:
         """End both at once, where no loop can run."""
@@ -209,26 +197,21 @@ class NodeLease:
         self._tell_guard(self._until if is_fenced else 0.0)
 
 
-class DeathNotices:
-    """A notice, with a secret of its own, for each connection of a session."""
-
-    def __init__(
-        self, run_id: str, incarnation: str, met: Met, leave: Callable[[bytes], None]
-    ) -> None:
-        self._run_id, self._incarnation = run_id, incarnation
-        self._met, self._leave = met, leave
-
-    def attaching(self, connection: ClientConnection, generation: int) -> bytes:
-        """Leave the notice of a new connection; returns the commitment that goes with it."""
-        secret = os.urandom(SECRET_BYTES)
-        notice = DeathNotice(
-            connection.peer.host,
-            connection.peer.port,
-            self._run_id,
-            self._met.token,
-            self._incarnation,
-            generation,
-            secret,
-        )
-        self._leave(death_notice.encode(notice))
-        return death_notice.commitment(secret)
+async def wait_unless(
+    hurried: asyncio.Event, waiting: Coroutine[Any, Any, object], limit_s: float
+) -> None:
+    """Until it is done, at most so long, and only for a moment once `hurried` is set; then it is
+    cancelled. Raises what it raises."""
+    task = asyncio.ensure_future(waiting)
+    hurry = asyncio.ensure_future(hurried.wait())
+    try:
+        ends: list[asyncio.Future[Any]] = [task, hurry]
+        await asyncio.wait(ends, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+        if hurry.done():
+            await asyncio.wait((task,), timeout=min(limit_s, MOMENT_S))
+    finally:
+        hurry.cancel()
+        task.cancel()
+        await asyncio.wait((task, hurry))
+    if not task.cancelled():
+        task.result()

@@ -7,11 +7,10 @@ import sys
 from collections.abc import Callable
 from typing import cast
 
-from rallypoint.agent.job_end import JobEnd
 from rallypoint.config import AgentConfig
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.event_kinds import Record
-from rallypoint.core.group_events import FinishKind
+from rallypoint.core.group_events import Finish, FinishKind
 from rallypoint.core.model import Outcome
 from rallypoint.core.ranks import id_of_rank
 from rallypoint.process.logs.log_dir import path_text
@@ -96,9 +95,8 @@ def shown_workers(config: AgentConfig) -> int:
     return sum(is_named(config.output.local_ranks_filter, rank, rank) for rank in range(count))
 
 
-def succeeded(end: JobEnd) -> bool:
+def succeeded(finish: Finish) -> bool:
     """Whether the whole job has."""
-    finish = end.finish
     verdict = finish.verdict if finish.kind is FinishKind.VERDICT else None
     return verdict is not None and verdict.outcome is Outcome.SUCCEEDED
 

@@ -161,19 +161,6 @@ class ForkingSource(WorkerSource):
         )
 
 
-def make_source(config: WorkerConfig, cpus: Sequence[frozenset[int]] = ()) -> WorkerSource:
-    """By the start method. Raises UsageError for what can't be started that way."""
-    match config.method:
-        case StartMethod.FORKSERVER:
-            from rallypoint.agent.prepared_source import PreparedSource
-
-            return PreparedSource(config, cpus)
-        case StartMethod.FORK:
-            return ForkingSource(config, cpus)
-        case StartMethod.SPAWN:
-            return WorkerSource(config, cpus)
-
-
 def _flush() -> None:
     """What the caller has printed and not yet written would be written by every worker, too."""
     for stream in (sys.stdout, sys.stderr):

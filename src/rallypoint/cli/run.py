@@ -34,8 +34,7 @@ def run(argv: Sequence[str]) -> int:
 def _take_part(config: AgentConfig) -> int:
     gc.disable()  # Nothing that starting makes is garbage: to look for some costs milliseconds.
     keep_secrets()
-    from rallypoint.agent.job_end import JobEnd
-    from rallypoint.agent.run_agent import run_agent
+    from rallypoint.agent.run import JobEnd, run_agent
     from rallypoint.cli.console import Console
     from rallypoint.cli.summary import JobReport
     from rallypoint.cli.verdict import prints_whole, verdict_json, verdict_lines, verdict_view
@@ -73,7 +72,7 @@ def _take_part(config: AgentConfig) -> int:
     gc.freeze()
     gc.enable()
     try:
-        finish = run_agent(config, make_console, say_last, telemetry=report.telemetry).finish
+        finish = run_agent(config, report.telemetry, make_console, say_last).finish
     except BaseException as error:
         consoles.clear()  # It has been taken down.
         report.failed(error)

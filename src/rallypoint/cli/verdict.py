@@ -13,7 +13,7 @@ from datetime import tzinfo
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rallypoint.agent.job_end import JobEnd
+from rallypoint.agent.run import JobEnd
 from rallypoint.cli.render import PROGRAM, clock_text, duration_text, iso_text
 from rallypoint.config import FailureReport
 from rallypoint.core import event_kinds as kinds

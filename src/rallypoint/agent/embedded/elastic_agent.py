@@ -31,9 +31,8 @@ from rallypoint.agent.embedded.worker_spec import (
     run_result,
 )
 from rallypoint.agent.environ import worker_environ
-from rallypoint.agent.job_end import JobEnd
-from rallypoint.agent.participation import Participation
-from rallypoint.agent.run_agent import signals_to_handle
+from rallypoint.agent.membership import AgentSetup
+from rallypoint.agent.run import AgentRun, JobEnd, signals_to_handle
 from rallypoint.agent.telemetry.telemetry import Telemetry
 from rallypoint.agent.workers import OnExits, OnGone
 from rallypoint.config import AgentConfig
@@ -161,11 +160,11 @@ class SimpleElasticAgent(SpecAgent):
         loop, selector = new_loop()
 
         async def take_part() -> JobEnd:
-            part: Participation
+            run: AgentRun
 
             def broken(error: Exception) -> None:
-                if not part.agent.finished.done():
-                    part.agent.finished.set_exception(error)
+                if not run.agent.finished.done():
+                    run.agent.finished.set_exception(error)
 
             def make_workers(
                 stamp: Stamp, assignment: Assignment, on_exits: OnExits, on_gone: OnGone
@@ -174,19 +173,10 @@ class SimpleElasticAgent(SpecAgent):
                 group.store = handler.store if handler is not None else None
                 return HookWorkers(self, group, stamp, assignment, on_exits, on_gone, broken)
 
-            shared = config.rendezvous.shared()
             telemetry.dispatcher.subscribe(log)
-            part = Participation(
-                config,
-                shared,
-                signals,
-                telemetry.dispatcher,
-                make_workers,
-                None,
-                selector,
-                embedding,
-            )
-            return await part.main(lambda end: telemetry.ended(end.finish))
+            setup = AgentSetup(config, signals, telemetry, selector, embedding=embedding)
+            run = AgentRun(setup, make_workers)
+            return await run.main(lambda end: telemetry.ended(end.finish))
 
         with telemetry.watching():
             try:

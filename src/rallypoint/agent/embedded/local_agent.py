@@ -15,7 +15,7 @@ from rallypoint.agent.embedded.hook_workers import assign_ranks
 from rallypoint.agent.embedded.run import JobLog, run_processes
 from rallypoint.agent.embedded.worker_spec import WorkerGroup, WorkerSpec, WorkerState
 from rallypoint.agent.environ import WorkerContext
-from rallypoint.agent.job_end import JobEnd
+from rallypoint.agent.run import JobEnd
 from rallypoint.agent.workers import RoundWorkers
 from rallypoint.config import AgentConfig, OutputConfig, OutputMode
 from rallypoint.core.worker_exits import WorkerExit

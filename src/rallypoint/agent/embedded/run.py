@@ -10,8 +10,7 @@ from __future__ import annotations
 import logging
 
 from rallypoint.agent.embedded.embedding import Embedding, gets_signals
-from rallypoint.agent.job_end import JobEnd
-from rallypoint.agent.run_agent import run_agent
+from rallypoint.agent.run import JobEnd, run_agent
 from rallypoint.agent.telemetry.telemetry import Telemetry
 from rallypoint.config import AgentConfig
 from rallypoint.core import event_kinds as kinds
@@ -86,4 +85,4 @@ def run_processes(config: AgentConfig, log: JobLog, embedding: Embedding) -> Job
             log.warn(nothing_was_started(end.run_id, verdict))
 
     with telemetry.watching():
-        return run_agent(config, lambda relay: log, ended, embedding, telemetry)
+        return run_agent(config, telemetry, lambda relay: log, ended, embedding)

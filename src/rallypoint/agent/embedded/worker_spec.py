@@ -11,10 +11,9 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rallypoint.agent.environ import WorkerContext
-from rallypoint.agent.job_end import JobEnd
 from rallypoint.core.group_events import FinishKind
 from rallypoint.core.model import Outcome, Verdict, WorkerFailure
 from rallypoint.core.settings import MAX_WORKERS_PER_NODE
@@ -28,6 +27,9 @@ from rallypoint.errors import (
     SignalException,
 )
 from rallypoint.process.process_failure import ProcessFailure
+
+if TYPE_CHECKING:
+    from rallypoint.agent.run import JobEnd
 
 
 @dataclass

@@ -1,0 +1,259 @@
+"""This node's membership in a job: from finding or hosting the coordinator to leaving the job."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from rallypoint.agent.agent import Agent
+from rallypoint.agent.embedded.embedding import Embedding
+from rallypoint.agent.helper_processes import HelperProcesses, NodeLease, wait_unless
+from rallypoint.agent.round_store import StoreAccess, listen_for_peers, listen_on
+from rallypoint.agent.telemetry.telemetry import Telemetry
+from rallypoint.config import AgentConfig, RendezvousConfig
+from rallypoint.coordinator.client import (
+    AgentSession,
+    CoordinatorSession,
+    Hooks,
+    fresh_identity,
+)
+from rallypoint.coordinator.client_connection import ClientConnection
+from rallypoint.coordinator.clocks import WakeSelector
+from rallypoint.coordinator.discovery import Met, meet
+from rallypoint.coordinator.listen import OWN_FILES, raise_open_files_limit
+from rallypoint.coordinator.server import Coordinator
+from rallypoint.core import event_kinds as kinds
+from rallypoint.core.event_kinds import Record, ReportedBy
+from rallypoint.core.model import Candidate
+from rallypoint.core.ranks import id_of_rank
+from rallypoint.core.session import AgentEnd
+from rallypoint.core.text import names, part_of
+from rallypoint.process.forks import fork_process
+from rallypoint.process.limits import descriptors_for
+from rallypoint.store.round_store import RoundStore
+from rallypoint.wire import death_notice
+from rallypoint.wire.address import Address
+from rallypoint.wire.death_notice import SECRET_BYTES, DeathNotice
+
+LAST_REPORTS_S = 2.0
+"""How long the last reports may take to be acknowledged."""
+UNNAMED_WAIT_S = 2.0
+"""A host that waits for the other nodes for longer names them."""
+
+
+class AgentSetup(NamedTuple):
+    """What an agent runs with."""
+
+    config: AgentConfig
+    signals: tuple[int, ...]
+    """Those that end it."""
+    telemetry: Telemetry
+    selector: WakeSelector
+    helpers: HelperProcesses | None = None
+    """None: this agent starts no processes."""
+    embedding: Embedding | None = None
+    """None: this process is the agent's own."""
+
+
+class Membership:
+    """For the thread of the loop. `open` once; `close` at the end."""
+
+    def __init__(
+        self, setup: AgentSetup, agent: Agent, store_access: StoreAccess, lease: NodeLease
+    ) -> None:
+        self._setup, self._config = setup, setup.config
+        self._settings = setup.config.rendezvous.shared()
+        self._agent, self._store_access, self._lease = agent, store_access, lease
+        self._store: RoundStore | None = None
+        self._coordinator: Coordinator | None = None
+        self._session: AgentSession | None = None
+        self._status = ""
+
+    @property
+    def error(self) -> Exception | None:
+        """What a rendezvous handler raised, if that ended this node's part."""
+        return getattr(self._session, "error", None)
+
+    def owns(self, pid: int) -> bool:
+        """Whether only the round store may reap this process."""
+        return self._store is not None and self._store.owns(pid)
+
+    async def open(self) -> None:
+        """Find the coordinator, or host it, and have the agent join.
+
+        Raises RallypointError when this node can't take part.
+        """
+        rendezvous = self._config.rendezvous
+        if rendezvous.handler:
+            await self._open_by_handler()
+            return
+        if rendezvous.static and rendezvous.node_rank == 0:
+            self._store = self._round_store(None, shared=True)
+        met = await meet(rendezvous, self._config.access, self._host, self._say_status)
+        self._coordinator = met.coordinator
+        if met.coordinator is not None and rendezvous.max_nodes > 1:
+            self._agent.say(kinds.HOSTS(endpoint=rendezvous.endpoint))
+        try:
+            candidate = await self._candidate(met)
+        except BaseException:
+            met.connection.abort()
+            raise
+        self._store_access.use(
+            met.token, self._store, rendezvous.endpoint if rendezvous.static else None
+        )
+        session = self._session = self._make_session(met)
+        self._setup.selector.watch(session.check_fence)
+        self._agent.join(session, candidate, hosts=met.coordinator is not None)
+        session.open(met.connection)
+
+    async def _open_by_handler(self) -> None:
+        from rallypoint.agent.handler.client import HandlerClient, HandlerRendezvous
+        from rallypoint.agent.handler.session import HandlerSession
+
+        config, embedding = self._config, self._setup.embedding
+        given = embedding.handler if embedding is not None else None
+        client = given or await HandlerClient.make(config.rendezvous)
+        rendezvous = HandlerRendezvous(client, config.rendezvous, self._own_store)
+        session = self._session = HandlerSession(
+            rendezvous, config, self._settings, self._agent, self._store_access
+        )
+        self._agent.join(session, session.candidate, hosts=False)
+        session.open()
+
+    async def close(self, hurried: asyncio.Event, others_stop_s: float) -> None:
+        """Leave the job. A host waits for the other nodes, which may take `others_stop_s` to stop
+        their workers. `hurried` ends every wait."""
+        if self._session is not None:
+            await wait_unless(hurried, self._session.close(LAST_REPORTS_S), LAST_REPORTS_S)
+        if self._setup.helpers is not None:
+            self._setup.helpers.leave_notice(b"")
+        if self._coordinator is not None:
+            # Each may take its grace, and one whose connection is broken comes back within its
+            # lease, or is lost.
+            limit_s = self._settings.lease_s + others_stop_s + LAST_REPORTS_S
+            await self._wait_for_others(self._coordinator, hurried, limit_s)
+            self._coordinator.close()
+        if self._store is not None:
+            self._store.shutdown()
+
+    async def _wait_for_others(
+        self, coordinator: Coordinator, hurried: asyncio.Event, limit_s: float
+    ) -> None:
+        unnamed_s = min(UNNAMED_WAIT_S, limit_s)
+        await wait_unless(hurried, coordinator.wait_empty(), unnamed_s)
+        if (nodes := coordinator.nodes) and not hurried.is_set():
+            left_s = limit_s - unnamed_s
+            self._agent.say(kinds.OTHERS_LEAVING(nodes=names(tuple(nodes)), left_s=left_s))
+            await wait_unless(hurried, coordinator.wait_empty(), left_s)
+
+    def _own_store(self, host: str) -> RoundStore:
+        listener = listen_on((Address(host, 0),), self._config.rendezvous.store_port)
+        self._store = self._round_store(listener)
+        return self._store
+
+    def _round_store(self, listener: socket.socket | None, *, shared: bool = False) -> RoundStore:
+        part_of = part_of_job(self._config.rendezvous)
+        return RoundStore(listener, fork=fork_process, shared=shared, part_of=part_of)
+
+    def _host(
+        self, listeners: Sequence[socket.socket], lookup_token: Callable[[str], bytes | None]
+    ) -> Coordinator:
+        raise_open_files_limit()
+        reserved = OWN_FILES + descriptors_for(self._config.workers.count)
+        return Coordinator(
+            listeners,
+            lookup_token=lookup_token,
+            insecure=self._config.access.insecure,
+            only=self._settings,
+            on_record=self._record,
+            adopt=self._store.adopt if self._store is not None else None,
+            reserved_files=reserved,
+        )
+
+    async def _candidate(self, met: Met) -> Candidate:
+        """What this node brings, and the listening socket of its round store."""
+        rendezvous = self._config.rendezvous
+        if rendezvous.static:
+            address, port = rendezvous.endpoint.host, rendezvous.endpoint.port
+        else:
+            session_host = met.connection.local_host
+            listener = await listen_for_peers(
+                rendezvous.local_addr or "", session_host, rendezvous.store_port
+            )
+            self._store = self._round_store(listener)
+            address = rendezvous.local_addr or session_host
+            port = self._store.port
+        return Candidate(
+            workers=self._config.workers.count,
+            role=self._config.workers.role,
+            address=address,
+            store_port=port,
+            topology=rendezvous.topology,
+            node_rank=-1 if rendezvous.node_rank is None else rendezvous.node_rank,
+            stop_grace_s=self._config.stop.restart_grace_s,
+        )
+
+    def _make_session(self, met: Met) -> CoordinatorSession:
+        rendezvous = self._config.rendezvous
+        identity = fresh_identity(_given_id(rendezvous))
+        # Nobody can take the place of a node that hosts a job of one node.
+        has_fence = self._settings.max_nodes > 1 or met.coordinator is None
+        on_held = self._lease.renewed if has_fence else _ignore
+        if met.coordinator is not None:
+            met.coordinator.lives_in(identity.incarnation)
+            hooks = Hooks(on_held)  # No coordinator outlives this agent to get a death notice.
+        else:
+            hooks = Hooks(on_held, partial(self._attaching, met.token, identity.incarnation))
+        end = AgentEnd(
+            identity, self._settings, rendezvous.reconnect_timeout_s, has_fence=has_fence
+        )
+        return CoordinatorSession(end, met.dial, self._agent, hooks=hooks)
+
+    def _attaching(
+        self, token: bytes | None, incarnation: str, connection: ClientConnection, generation: int
+    ) -> bytes:
+        """Leave the guard a death notice, with a secret of this connection alone; returns the
+        commitment to it."""
+        if self._setup.helpers is None:
+            return b""
+        secret, peer = os.urandom(SECRET_BYTES), connection.peer
+        run_id = self._config.rendezvous.run_id
+        notice = DeathNotice(peer.host, peer.port, run_id, token, incarnation, generation, secret)
+        self._setup.helpers.leave_notice(death_notice.encode(notice))
+        return death_notice.commitment(secret)
+
+    def _record(self, run_id: str, record: Record) -> None:
+        alone = self._config.rendezvous.max_nodes == 1
+        if alone and record.kind is kinds.NODE_JOINED:
+            return
+        match record.kind.reported_by:
+            case ReportedBy.HOST:
+                self._agent.say(record)
+            case ReportedBy.HOST_TO_HANDLERS:
+                self._agent.dispatcher.hosted(record)
+
+    def _say_status(self, text: str) -> None:
+        """Report what this node waits for, once for as long as that is the same."""
+        if text != self._status:
+            self._status = text
+            self._agent.say(kinds.MEETING(text))
+
+
+def part_of_job(rendezvous: RendezvousConfig) -> str:
+    """How the titles of this agent's helpers end; see `core.text`."""
+    return part_of(rendezvous.run_id, _given_id(rendezvous))
+
+
+def _given_id(rendezvous: RendezvousConfig) -> str:
+    """Empty: the coordinator chooses it."""
+    if rendezvous.node_id or not rendezvous.static:
+        return rendezvous.node_id or ""
+    return id_of_rank(rendezvous.node_rank or 0)
+
+
+def _ignore(_until: float) -> None:
+    """No lease ends here."""

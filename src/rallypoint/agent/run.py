@@ -1,0 +1,375 @@
+"""The composition root: from an `AgentConfig` to a running agent, and how it ended."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import TYPE_CHECKING, cast
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from rallypoint.agent.agent import Agent, AgentLinks
+from rallypoint.agent.embedded.embedding import Embedding, gets_signals, run_to_its_end
+from rallypoint.agent.environ import visible_devices
+from rallypoint.agent.helper_processes import (
+    HelperEvents,
+    HelperProcesses,
+    NodeLease,
+    wait_unless,
+)
+from rallypoint.agent.membership import LAST_REPORTS_S, AgentSetup, Membership, part_of_job
+from rallypoint.agent.output_files import OutputFiles, output_settings, succeeded
+from rallypoint.agent.round_store import StoreAccess
+from rallypoint.agent.telemetry.telemetry import Telemetry
+from rallypoint.agent.worker_source import ForkingSource, WorkerSource
+from rallypoint.agent.workers import MakeWorkers, OnExits, OnGone, RoundWorkers, WorkerSetup
+from rallypoint.config import AgentConfig, StartMethod, StopConfig, WorkerConfig
+from rallypoint.coordinator.clocks import new_loop
+from rallypoint.core import event_kinds as kinds
+from rallypoint.core.group_events import Finish
+from rallypoint.core.model import Assignment, Stamp, WorkerFailure
+from rallypoint.errors import InfrastructureError, InvariantError, RallypointError, UsageError
+from rallypoint.observe.faults import Faults, describe_fault
+from rallypoint.observe.printing import say_traceback
+from rallypoint.observe.records import Observer
+from rallypoint.process.guard import Guard
+from rallypoint.process.limits import have_descriptors_for, out_of_files
+from rallypoint.process.logs.worker_output import WorkerOutputs
+from rallypoint.process.reaper import Reaper, needed
+from rallypoint.process.relay.client import Relay
+from rallypoint.process.scratch import Scratch
+from rallypoint.process.signals import blocked, hold_late_signals, release_signals
+
+if TYPE_CHECKING:
+    from rallypoint.agent.preempt_notice import PreemptNotice
+
+
+class JobEnd(Struct, frozen=True):
+    """How one node's part of a job ended, and how long it took in seconds."""
+
+    finish: Finish
+    run_id: str
+    round: int
+    elapsed_s: float
+    return_values: dict[int, object] = {}
+    """What the workers of this node returned, by global rank, if all have succeeded. `on_end` does
+    not see it: it is filled in last, after the shutdown."""
+    failures: dict[int, WorkerFailure] = {}
+    """The failures of this node's workers in the last round, by global rank."""
+    caught: int = 0
+    """The first signal that this agent got, if any."""
+    error: Exception | None = None
+    """What a handler raised, if that was the end."""
+    node: str = ""
+    place: Assignment | None = None
+    """This node's in the newest round, if it ever had one."""
+
+
+OnEnd = Callable[[JobEnd], None]
+
+
+def run_agent(
+    config: AgentConfig,
+    telemetry: Telemetry,
+    make_observer: Callable[[Relay], Observer],
+    on_end: OnEnd,
+    embedding: Embedding | None = None,
+) -> JobEnd:
+    """Run this node's part of the job, to its end. Blocks; for the main thread, or `embedding`.
+
+    `make_observer` gets the relay, which is how lines reach the console. `on_end` is called
+    while the console still stands, for the last lines. The caller closes `telemetry`.
+
+    Raises RallypointError when this node could not take part. Nothing is left behind in any case.
+    """
+    signals = signals_to_handle(config, embedding)
+    settings = output_settings(config)
+    # A call and a result for each, if there is a function.
+    have_descriptors_for(config.workers.count * (2 if config.workers.function else 1))
+    config, cpus = _bound(config)
+    source = _make_source(config.workers, cpus)
+    scratch = Scratch(config.output.temp_dir, config.rendezvous.run_id)
+    # The guard comes first: until it runs, a killed agent would leave what it has made.
+    helpers = HelperProcesses(scratch.paths, source, part_of_job(config.rendezvous))
+    with ExitStack() as at_the_end:
+        try:
+            at_the_end.callback(scratch.remove)
+            scratch.make()
+            files = OutputFiles.open(config, scratch.path)
+            at_the_end.callback(files.close)
+            loop, selector = new_loop()
+        except BaseException:
+            helpers.kill()
+            raise
+        try:
+            outputs = WorkerOutputs(settings, files.specs, helpers.relay)
+            telemetry.dispatcher.subscribe(make_observer(helpers.relay))
+            setup = AgentSetup(config, signals, telemetry, selector, helpers, embedding)
+            return run_to_its_end(loop, _run(setup, outputs, files, scratch.path, on_end))
+        except OSError as error:
+            if (short := out_of_files(error)) is None:
+                raise
+            raise short from error
+        finally:
+            loop.run_until_complete(helpers.stop(config.stop.shutdown_grace_s))
+            with blocked(signals):
+                loop.close()
+                if embedding is None:
+                    hold_late_signals(signals)
+
+
+async def _run(
+    setup: AgentSetup, outputs: WorkerOutputs, files: OutputFiles, scratch: str, on_end: OnEnd
+) -> JobEnd:
+    helpers, embedding = setup.helpers, setup.embedding
+    assert helpers is not None
+    round_workers = RoundWorkers if embedding is None else embedding.round_workers
+
+    def make_workers(
+        stamp: Stamp, assignment: Assignment, on_exits: OnExits, on_gone: OnGone
+    ) -> RoundWorkers:
+        worker_setup = WorkerSetup(
+            setup.config.workers,
+            helpers.source,
+            outputs,
+            helpers.guard,
+            scratch,
+            lambda text: run.agent.say(kinds.TIMER_EXPIRED(text)),
+            run.faults,
+        )
+        made = round_workers(worker_setup, stamp, assignment, on_exits, on_gone)
+        run.lease.tell_workers(made.shm.hold)
+        return made
+
+    def ended(end: JobEnd) -> None:
+        files.succeeded = succeeded(end.finish)
+        files.tell_kept(run.agent.say)
+        on_end(end)
+
+    run = AgentRun(setup, make_workers)
+    try:
+        if url := await setup.telemetry.open():
+            run.agent.say(kinds.METRICS(url=url))
+        return await run.main(ended)
+    except RallypointError:
+        files.tell_kept(run.agent.say)
+        raise
+    finally:
+        setup.telemetry.hang_up()
+
+
+class AgentRun:
+    """One agent's life inside the loop: `main`, once."""
+
+    def __init__(self, setup: AgentSetup, make_workers: MakeWorkers) -> None:
+        self._setup, self._helpers, self._stop = setup, setup.helpers, setup.config.stop
+        self.lease = NodeLease(self._hold)
+        """Until when this node has it."""
+        self._hurried = self._helpers.hurried if self._helpers is not None else asyncio.Event()
+        """Set by a second signal, or one after the end: every wait ends."""
+        store_access = StoreAccess(
+            setup.config,
+            lambda round_, why: self.agent.helper_died(round_, why, others_need_it=True),
+        )
+        links = AgentLinks(
+            setup.telemetry.dispatcher,
+            store_access,
+            self._hurried.set,
+            self.lease.fence,
+            self._helpers.source.wait_ready if self._helpers is not None else None,
+        )
+        self.agent = Agent(setup.config, make_workers, setup.signals, links)
+        self.faults = Faults(lambda text: self.agent.say(kinds.FAULT(text)))
+        """Unexpected errors that must not end this agent (see ARCHITECTURE.md)."""
+        self._membership = Membership(setup, self.agent, store_access, self.lease)
+        self._notice: PreemptNotice | None = None
+        self._reaper: Reaper | None = None
+        self._caught = 0
+
+    async def main(self, on_end: OnEnd) -> JobEnd:
+        """Take part to the end. `on_end` is called before the shutdown, which may take a while
+        on the node that hosts the coordinator.
+
+        Raises RallypointError when this node could not take part.
+        """
+        began_at = time.monotonic()
+        agent, others_stop_s = self.agent, self._stop.shutdown_grace_s
+        self._install()
+        for notice in self._setup.config.notices:
+            agent.say(kinds.NOTICE(notice))
+        opening = asyncio.get_running_loop().create_task(self._membership.open())
+        try:
+            await asyncio.wait((opening, agent.finished), return_when=asyncio.FIRST_COMPLETED)
+            if opening.done():
+                opening.result()
+            finish = await agent.finished
+            if finish.verdict is not None and not finish.verdict.signal:
+                others_stop_s = self._stop.restart_grace_s
+            end = self._end(finish, time.monotonic() - began_at)
+            on_end(end)
+        finally:
+            opening.cancel()
+            await asyncio.gather(opening, return_exceptions=True)
+            if self._notice is not None:
+                await wait_unless(self._hurried, self._notice.close(), LAST_REPORTS_S)
+            agent.abandon_workers()
+            await self._membership.close(self._hurried, others_stop_s)
+            self.faults.tell_counts()
+            self._uninstall()
+        # Last, for large ones take their time: by now nobody waits for this node.
+        return replace(end, return_values=agent.return_values())
+
+    def _end(self, finish: Finish, elapsed_s: float) -> JobEnd:
+        agent, newest = self.agent, self.agent.dispatcher.timeline.newest
+        return JobEnd(
+            finish,
+            self._setup.config.rendezvous.run_id,
+            agent.round,
+            elapsed_s,
+            failures=agent.failures,
+            caught=self._caught,
+            error=self._membership.error,
+            node=agent.dispatcher.node,
+            place=newest.assignment if newest is not None else None,
+        )
+
+    def _hold(self, until: float) -> None:
+        """A job that can have one node only is left alone: Ctrl-Z, a laptop that sleeps. Where
+        `serve` may give its place away all the same, the agent ends its workers when it runs again.
+        """
+        if self._helpers is not None and self._setup.config.rendezvous.max_nodes > 1:
+            self._helpers.hold(until)
+
+    def _install(self) -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._crashed)
+        for number in self._setup.signals:
+            loop.add_signal_handler(number, self._signalled, number)
+        if self._helpers is not None:
+            self._helpers.watch(
+                HelperEvents(
+                    self._guard_replaced,
+                    self._relay_replaced,
+                    lambda text: self.agent.say(kinds.LOG_STORAGE(text)),
+                    self.agent.dispatcher.first_output,
+                    partial(self.agent.say, kinds.STDIN()),
+                )
+            )
+            self._helpers.source.watch(self.agent.give_up, self.agent.say)
+        if self._setup.embedding is not None:
+            self._setup.embedding.attach(loop, self._signalled)
+        else:
+            self._own_process(loop)
+        self._watch_notice()
+
+    def _watch_notice(self) -> None:
+        if spec := self._stop.preempt_notice:
+            # Imported by who asks for it: others start without.
+            from rallypoint.agent.preempt_notice import PreemptNotice
+
+            guard = self._helpers.guard if self._helpers is not None else None
+            self._notice = PreemptNotice(
+                spec,
+                guard,
+                self.agent.leave,
+                lambda text: self.agent.say(kinds.PREEMPT_NOTICE(text)),
+            )
+            self._notice.start()
+
+    def _signalled(self, number: int) -> None:
+        self._caught = self._caught or number
+        is_text = self._setup.config.output.log_format == "text"
+        if number == signal.SIGINT and is_text and self._helpers is not None:
+            self._helpers.relay.fold_interrupts()
+        self.agent.caught(number)
+
+    def _own_process(self, loop: asyncio.AbstractEventLoop) -> None:
+        for number in (signal.SIGUSR1, signal.SIGUSR2):
+            if number not in self._setup.signals:
+                signal.signal(number, signal.SIG_IGN)
+        release_signals()
+        if needed() or (self._helpers is not None and self._helpers.source.adopts_orphans):
+            self._reaper = Reaper.install(loop, self._is_ours)
+
+    def _uninstall(self) -> None:
+        if self._setup.embedding is not None:
+            self._setup.embedding.detach()
+        if self._helpers is not None:
+            self._helpers.unwatch()
+            self._helpers.source.unwatch()
+        if self._reaper is not None:
+            self._reaper.close()
+
+    def _crashed(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+        """End this agent with the reason: what the system has refused, or else a bug of ours."""
+        cause = cast(BaseException | None, context.get("exception"))
+        refused = cause if isinstance(cause, InfrastructureError) else out_of_files(cause)
+        what = str(context["message"]) if cause is None else describe_fault(cause)
+        error: Exception = refused or InvariantError(
+            f"the agent has a bug ({what}): please report it"
+        )
+        if refused is None and cause is not None:
+            say_traceback(cause)
+        if not self.agent.finished.done():
+            error.__cause__ = cause
+            self.agent.finished.set_exception(error)
+
+    def _guard_replaced(self, guard: Guard) -> None:
+        self.agent.use_guard(guard)
+        self.agent.say(kinds.GUARD_REPLACED())
+
+    def _relay_replaced(self, round_: int, *, by_another: bool) -> None:
+        killed = "the relay of the workers' output was killed"
+        then = "started another" if by_another else "output goes where the agent's own goes"
+        self.agent.say(kinds.RELAY_REPLACED(then=then))
+        self.agent.helper_died(round_, killed, others_need_it=False)
+
+    def _is_ours(self, pid: int) -> bool:
+        owners = (self._membership, self.agent, self._helpers, self._notice)
+        return any(owner is not None and owner.owns(pid) for owner in owners)
+
+
+def _bound(config: AgentConfig) -> tuple[AgentConfig, Sequence[frozenset[int]]]:
+    """The CPUs of each worker, none: unbound; a remark on it joins the notices."""
+    if config.workers.numa is None:
+        return config, ()
+    from rallypoint.process.affinity import worker_cpus
+
+    cpus, notice = worker_cpus(config.workers.count, config.workers.numa, visible_devices())
+    notices = (*config.notices, notice) if notice else config.notices
+    return replace(config, notices=notices), cpus
+
+
+def _make_source(config: WorkerConfig, cpus: Sequence[frozenset[int]]) -> WorkerSource:
+    """By the start method. Raises UsageError for what can't be started that way."""
+    match config.method:
+        case StartMethod.FORKSERVER:
+            from rallypoint.agent.prepared_source import PreparedSource
+
+            return PreparedSource(config, cpus)
+        case StartMethod.FORK:
+            return ForkingSource(config, cpus)
+        case StartMethod.SPAWN:
+            return WorkerSource(config, cpus)
+
+
+def signals_to_handle(config: AgentConfig, embedding: Embedding | None) -> tuple[int, ...]:
+    """What ends this agent; nothing in another thread than the main one.
+
+    Of the usual signals those that it was started to ignore stay ignored (`nohup`, a background
+    job of a shell); those that a person chose are handled anyway. Raises UsageError.
+    """
+    usual = config.stop.signals == StopConfig().signals
+    numbers = []
+    for name in config.stop.signals:
+        number = getattr(signal, name, None)
+        if not isinstance(number, signal.Signals):
+            raise UsageError(f"--signals-to-handle {name}: there is no such signal")
+        if not (usual and signal.getsignal(number) == signal.SIG_IGN):
+            numbers.append(int(number))
+    return tuple(numbers) if embedding is None or gets_signals() else ()
