@@ -19,8 +19,12 @@ if TYPE_CHECKING:
     )
     from rallypoint.observe.event_handlers import (
         EventHandler,
+        construct_and_record_rdzv_event,
+        flush_events,
         known_event_handlers,
         make_event_handler,
+        record,
+        record_rdzv_event,
     )
     from rallypoint.observe.metrics import (
         ConsoleMetricHandler,
@@ -37,12 +41,6 @@ if TYPE_CHECKING:
         profile,
         publish_metric,
         put_metric,
-    )
-    from rallypoint.observe.recording import (
-        construct_and_record_rdzv_event,
-        flush_events,
-        record,
-        record_rdzv_event,
     )
 
 __all__ = [
@@ -78,7 +76,15 @@ __getattr__, __dir__ = exports(
     globals(),
     {
         ".event": ("Event", "EventMetadataValue", "EventSource", "NodeState", "RdzvEvent"),
-        ".event_handlers": ("EventHandler", "known_event_handlers", "make_event_handler"),
+        ".event_handlers": (
+            "EventHandler",
+            "construct_and_record_rdzv_event",
+            "flush_events",
+            "known_event_handlers",
+            "make_event_handler",
+            "record",
+            "record_rdzv_event",
+        ),
         ".metrics": (
             "ConsoleMetricHandler",
             "MetricData",
@@ -94,12 +100,6 @@ __getattr__, __dir__ = exports(
             "profile",
             "publish_metric",
             "put_metric",
-        ),
-        ".recording": (
-            "construct_and_record_rdzv_event",
-            "flush_events",
-            "record",
-            "record_rdzv_event",
         ),
     },
 )

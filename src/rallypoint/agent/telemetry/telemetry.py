@@ -121,7 +121,7 @@ class Telemetry:
 
         put: Callable[[Event], None] = self._to_console
         if name != "console":
-            from rallypoint.observe.recording import open_queue
+            from rallypoint.observe.event_handlers import open_queue
 
             self._events = open_queue(name)
             if self._events is None:
