@@ -168,7 +168,6 @@ STILL_SMALL: set[str] = {
     "agent/worker_requests.py",
     "core/assign.py",
     "core/fence.py",
-    "process/death_notice.py",
 }
 STILL_CYCLES: set[tuple[str, ...]] = set()
 FOLDER_MODULES = 25
@@ -189,7 +188,7 @@ WALL_CLOCK_READERS: dict[str, str] = {
     "coordinator/hosted_job.py": "dates a lost node for people",
     "coordinator/clocks.py": "numbers the lives of a job; the exception to R6",
     "process/workers.py": "dates failures for people",
-    "process/process_failure.py": "dates failures for people",
+    "process/failures.py": "dates failures for people",
     "worker/error_file.py": "dates failures for people",
     "observe/event.py": "dates events for whoever reads them",
     "observe/metrics.py": "dates numbers for whoever reads them",
@@ -200,7 +199,7 @@ WALL_CLOCK_READERS: dict[str, str] = {
 }
 FILE_WRITERS: dict[tuple[str, str], str] = {
     (
-        "process/prepared/result_files.py",
+        "process/prepared/calls.py",
         "tempfile.TemporaryFile",
     ): "it has no name, where memfd is missing",
 }
@@ -217,7 +216,7 @@ UNSAFE_USES: dict[tuple[str, str], str] = {
     for path in (
         "process/prepared/bootstrap.py",
         "process/prepared/calls.py",
-        "process/prepared/result_files.py",
+        "process/prepared/calls.py",
     )
 } | {("process/prepared/command_line.py", "calls exec"): "the worker's own script, in the worker"}
 

@@ -19,8 +19,8 @@ import pytest
 from tests.limits import patience
 
 from rallypoint.process import syscalls
+from rallypoint.process.exits import Reaper
 from rallypoint.process.forks import ForkedProcess, fork_process
-from rallypoint.process.reaper import Reaper
 from rallypoint.process.signals import SENT_TO_EVERYBODY
 
 LIMIT_S = patience(30.0)
@@ -175,7 +175,7 @@ def test_A5_what_is_sent_to_everybody_ends_no_helper_and_is_not_taken_for_the_pa
 # Each worker leaves an orphan that is no longer in its session and exits before it.
 PID_ONE = """
 import asyncio, os, sys
-from rallypoint.process import reaper
+from rallypoint.process import exits
 from rallypoint.process.spawn import Command
 from rallypoint.process.workers import WorkerSet
 
@@ -199,9 +199,9 @@ def zombies():
     return states.count("Z"), len(states)
 
 async def main():
-    assert reaper.needed()
+    assert os.getpid() == 1
     workers = WorkerSet(None)
-    reaping = reaper.Reaper.install(asyncio.get_running_loop(), workers.owns)
+    reaping = exits.Reaper.install(asyncio.get_running_loop(), workers.owns)
     done = asyncio.Queue()
     argv = [sys.executable, "-S", "-E", "-c", ORPHANER]
     commands = [Command(argv, dict(os.environ))] * 3

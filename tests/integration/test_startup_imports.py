@@ -34,7 +34,6 @@ LATE = {
     "rallypoint.cli.token",
     "rallypoint.process.devices",
     "rallypoint.process.prepared.bootstrap",
-    "rallypoint.process.prepared.calls",
     "rallypoint.process.prepared.handle",
     "rallypoint.store.fast_path",
     "rallypoint.store.keyvalue",

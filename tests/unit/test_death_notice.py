@@ -9,8 +9,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from rallypoint.process.death_notice import tell
-from rallypoint.process.guard import SharedPage
+from rallypoint.process.guard import SharedPage, report_death
 from rallypoint.wire.death_notice import (
     SECRET_BYTES,
     DeathNotice,
@@ -55,5 +54,5 @@ def test_F2_a_page_has_a_whole_notice_or_none() -> None:
 def test_F2_a_coordinator_that_is_gone_or_says_nothing_is_left_alone_soon() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         notice = encode(replace(NOTICE, port=server.getsockname()[1]))
-        assert not tell(notice, 0.05)
-    assert not tell(notice)
+        assert not report_death(notice, 0.05)
+    assert not report_death(notice)

@@ -13,8 +13,12 @@ import pytest
 
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.errors import ChildFailedError
-from rallypoint.process.failures import describe_failure, read_error_file
-from rallypoint.process.process_failure import ProcessFailure
+from rallypoint.process.failures import (
+    ProcessFailure,
+    describe_failure,
+    parse_error_file,
+    read_error_file,
+)
 from rallypoint.worker import ErrorHandler, get_error_handler, record
 
 
@@ -56,8 +60,10 @@ def test_P7_an_exception_is_written_in_torchs_form_and_raised(file: Path) -> Non
     assert "in fail\n" in extra["py_callstack"]
     assert "worker/error_file.py" not in extra["py_callstack"]
     assert os.listdir(file.parent) == ["error.json"]
-    known = describe_failure(WorkerExit(1, None), error_file=read_error_file(str(file)))
-    assert known.message == "ValueError: bad"
+    content = read_error_file(str(file))
+    assert describe_failure(WorkerExit(1, None), error_file=content).message == "ValueError: bad"
+    known = parse_error_file(content)
+    assert known is not None
     assert known.raised_at == float(extra["timestamp"])
 
 

@@ -13,10 +13,11 @@ from rallypoint.process.failures import (
     MESSAGE_LIMIT_BYTES,
     TRACEBACK_LIMIT_BYTES,
     describe_failure,
+    parse_error_file,
     read_error_file,
     tells_of_lost_peer,
 )
-from rallypoint.process.oom import OomWatch
+from rallypoint.process.limits import OomWatch
 from rallypoint.process.relay.lines import last_lines
 
 EXIT_1 = WorkerExit(1, None)
@@ -106,8 +107,11 @@ def test_P8_message_is_the_last_exception_of_the_tail(tail: bytes, message: str)
 def test_P8_error_file_of_either_form_wins(
     record: object, message: str, raised_at: float | None
 ) -> None:
-    detail = describe_failure(EXIT_1, error_file=json.dumps(record).encode(), stderr_tail=CHAINED)
-    assert (detail.message, detail.raised_at) == (message, raised_at)
+    content = json.dumps(record).encode()
+    written = parse_error_file(content)
+    assert written is not None
+    detail = describe_failure(EXIT_1, error_file=content, stderr_tail=CHAINED)
+    assert (detail.message, written.raised_at) == (message, raised_at)
 
 
 @pytest.mark.parametrize(

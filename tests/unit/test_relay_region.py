@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.terminal import Terminal
 
-from rallypoint.process.relay.region import REDRAW_S, Key, Region
+from rallypoint.process.relay.drawing import REDRAW_S, Key, Region
 
 
 class Screen:

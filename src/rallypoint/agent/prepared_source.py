@@ -11,6 +11,7 @@ from rallypoint.config import WorkerConfig
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.event_kinds import Record
 from rallypoint.errors import InfrastructureError, RallypointError, UsageError
+from rallypoint.process.exits import reap_orphans_of
 from rallypoint.process.guard import Guard
 from rallypoint.process.limits import cant_start_process
 from rallypoint.process.prepared import command_line
@@ -22,7 +23,6 @@ from rallypoint.process.prepared.handle import (
     adopt_orphans,
     release_orphans,
 )
-from rallypoint.process.reaper import reap_orphans_of
 from rallypoint.process.spawn import Command, WorkerProcess
 
 _ATTEMPTS = 3

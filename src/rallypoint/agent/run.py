@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -37,10 +38,10 @@ from rallypoint.errors import InfrastructureError, InvariantError, RallypointErr
 from rallypoint.observe.faults import Faults, describe_fault
 from rallypoint.observe.printing import say_traceback
 from rallypoint.observe.records import Observer
+from rallypoint.process.exits import Reaper
 from rallypoint.process.guard import Guard
 from rallypoint.process.limits import have_descriptors_for, out_of_files
 from rallypoint.process.logs.worker_output import WorkerOutputs
-from rallypoint.process.reaper import Reaper, needed
 from rallypoint.process.relay.client import Relay
 from rallypoint.process.scratch import Scratch
 from rallypoint.process.signals import blocked, hold_late_signals, release_signals
@@ -293,7 +294,7 @@ class AgentRun:
             if number not in self._setup.signals:
                 signal.signal(number, signal.SIG_IGN)
         release_signals()
-        if needed() or (self._helpers is not None and self._helpers.source.adopts_orphans):
+        if os.getpid() == 1 or (self._helpers is not None and self._helpers.source.adopts_orphans):
             self._reaper = Reaper.install(loop, self._is_ours)
 
     def _uninstall(self) -> None:

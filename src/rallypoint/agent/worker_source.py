@@ -18,7 +18,7 @@ from rallypoint.process import titles
 from rallypoint.process.guard import Guard
 from rallypoint.process.logs.worker_output import WorkerOutput
 from rallypoint.process.prepared import command_line
-from rallypoint.process.prepared.result_files import ResultFiles
+from rallypoint.process.prepared.calls import ResultFiles
 from rallypoint.process.spawn import Command, WorkerProcess, spawn_workers
 from rallypoint.process.syscalls import open_fds
 

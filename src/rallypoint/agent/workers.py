@@ -24,11 +24,10 @@ from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.errors import RallypointError
 from rallypoint.observe.faults import Faults
 from rallypoint.process.guard import Guard
-from rallypoint.process.limits import out_of_files
+from rallypoint.process.limits import OomWatch, out_of_files
 from rallypoint.process.logs.log_dir import path_text
 from rallypoint.process.logs.worker_output import WorkerOutput, WorkerOutputs
-from rallypoint.process.oom import OomWatch
-from rallypoint.process.prepared.result_files import ResultFiles
+from rallypoint.process.prepared.calls import ResultFiles
 from rallypoint.process.spawn import Command
 from rallypoint.process.workers import WorkerSet
 
@@ -261,7 +260,7 @@ class RoundWorkers:
 
     def _kill_holders(self) -> None:
         """Those that have no handler of their own, and would have died of SIGTERM but for
-        `rallypoint.worker`: see `worker/hold.py`."""
+        `rallypoint.worker`: see `worker/checkpoint.py`."""
         for local_rank, pid in self.shm.holders().items():
             if self._workers.kill_holder(local_rank, pid):
                 self._workers.exits.killed_for_sigterm(local_rank)

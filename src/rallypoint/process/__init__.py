@@ -12,11 +12,11 @@ from rallypoint.lazy import exports
 if TYPE_CHECKING:
     from rallypoint.config import AffinityMode, NumaOptions
     from rallypoint.errors import ChildFailedError, SignalException
+    from rallypoint.process.failures import ProcessFailure
     from rallypoint.process.logs.follow import TailLog, redirect_stderr, redirect_stdout
     from rallypoint.process.logs.plan import Std, to_map
     from rallypoint.process.logs.specs import DefaultLogsSpecs, LogsDest, LogsSpecs
     from rallypoint.process.process_context import PContext, RunProcsResult
-    from rallypoint.process.process_failure import ProcessFailure
     from rallypoint.process.start_processes import start_processes
     from rallypoint.worker.error_file import ErrorHandler, get_error_handler, record
 
@@ -51,7 +51,7 @@ __getattr__, __dir__ = exports(
         ".logs.plan": ("Std", "to_map"),
         ".logs.specs": ("DefaultLogsSpecs", "LogsDest", "LogsSpecs"),
         ".process_context": ("PContext", "RunProcsResult"),
-        ".process_failure": ("ProcessFailure",),
+        ".failures": ("ProcessFailure",),
         ".start_processes": ("start_processes",),
         "rallypoint.worker.error_file": ("ErrorHandler", "get_error_handler", "record"),
     },

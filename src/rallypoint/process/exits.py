@@ -1,4 +1,4 @@
-"""Exits, noticed by the kernel's notification (behaviour A1).
+"""Exits of children, noticed by the kernel's notification (behaviour A1); reaping adopted orphans.
 
 A pidfd in the event loop becomes readable when its process exits. Where there are none (a kernel
 before 5.3, a sandbox that forbids them, macOS), SIGCHLD is used instead: that needs a loop in the
@@ -7,13 +7,17 @@ main thread, and costs a look at every watched child per signal.
 A child is only looked at, not reaped: the zombie keeps its pid, and so the number of its process
 group and session, until what is left of them has been dealt with. A signal to the group can then
 never reach a stranger (W15).
+
+An agent that is PID 1 of a container, or a subreaper, adopts orphans. wait(-1) would take the exit
+status of its own children away from those who wait for them: so the list of children is read, and
+only the adopted ones are reaped.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.process import signals, syscalls
@@ -127,3 +131,68 @@ async def wait_until_gone(
     finally:
         loop.remove_reader(fd)
         os.close(fd)
+
+
+class Reaper:
+    """Reaps, after each SIGCHLD, every exited child for which `is_ours(pid)` is false."""
+
+    def __init__(self, is_ours: Callable[[int], bool], unsubscribe: Callable[[], None]) -> None:
+        self._is_ours = is_ours
+        self._unsubscribe = unsubscribe
+
+    @classmethod
+    def install(cls, loop: asyncio.AbstractEventLoop, is_ours: Callable[[int], bool]) -> Reaper:
+        """Start. The loop must run in the main thread. `is_ours` must be true for each child that
+        this process started and has not reaped; it is asked within the loop."""
+        reaper = cls(is_ours, lambda: None)
+        reaper._unsubscribe = signals.subscribe(loop, reaper.reap)
+        loop.call_soon(reaper.reap)
+        return reaper
+
+    def reap(self) -> None:
+        """Reap now. Does not block."""
+        for pid in _children():
+            if not self._is_ours(pid):
+                syscalls.reap_if_exited(pid)
+
+    def close(self) -> None:
+        """Stop. Safe to repeat."""
+        self._unsubscribe()
+
+
+def reap_orphans_of(sids: Collection[int], is_ours: Callable[[int], bool]) -> None:
+    """Reap what has come from these sessions and exited. For a process that has other children of
+    its own, whose exit statuses somebody waits for."""
+    for pid in _children():
+        try:
+            if os.getsid(pid) in sids and not is_ours(pid):
+                syscalls.reap_if_exited(pid)
+        except ProcessLookupError:
+            continue
+
+
+def _children() -> list[int]:
+    found: list[int] = []
+    try:
+        for task in os.listdir("/proc/self/task"):
+            with open(f"/proc/self/task/{task}/children", "rb") as file:
+                found.extend(map(int, file.read().split()))
+    except OSError:
+        return _children_by_parent()
+    return found
+
+
+def _children_by_parent() -> list[int]:
+    """For kernels built without the `children` files: every process whose parent we are."""
+    found = []
+    parent = str(os.getpid()).encode()
+    for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat", "rb") as file:
+                    stat = file.read()
+            except OSError:
+                continue
+            if stat[stat.rfind(b")") + 2 :].split(b" ", 2)[1] == parent:
+                found.append(int(name))
+    return found

@@ -12,16 +12,20 @@ from __future__ import annotations
 import math
 import os
 import re
+import socket
 import stat
+import time
+from dataclasses import KW_ONLY, InitVar, dataclass, field
+from datetime import UTC, datetime
 from itertools import takewhile
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
-from msgspec import Struct
 
 from rallypoint.core.text import signal_name
 from rallypoint.core.worker_exits import WorkerExit
 
+NOT_AVAILABLE = "<N/A>"
 MESSAGE_LIMIT_BYTES = 2048
 TRACEBACK_LIMIT_BYTES = 8192
 _ERROR_FILE_LIMIT_BYTES = 1 << 20
@@ -29,40 +33,29 @@ _SIGABRT, _SIGKILL = 6, 9
 _YEAR_9999_S = 253_370_764_800
 
 
-class FailureDetail(Struct, frozen=True):
+JsonDict = dict[str, Any]
+
+
+class FailureDetail(NamedTuple):
     """What a person wants to know of one failed worker. Free of control characters, bounded.
 
     `tells_of_lost_peer`: it died because another worker or its network was gone, so it is hardly
-    the first cause (A3). `raised_at`: unix seconds by the worker's clock, where it told.
+    the first cause (A3).
     """
 
     message: str
     traceback: str
     tells_of_lost_peer: bool
-    raised_at: float | None
 
 
-class _Said(NamedTuple):
-    """What the worker itself said of its error; `text` is empty when it said nothing."""
+class ErrorFile(NamedTuple):
+    """An error file of either form. `data` is its whole content, `raised_at` unix seconds by the
+    worker's clock; None where it has no time."""
 
-    text: str
+    data: JsonDict
+    message: str
     traceback: str
     raised_at: float | None
-
-
-class _ExtraInfo(msgspec.Struct):
-    py_callstack: str = ""
-    timestamp: str | int | float | None = None
-
-
-class _Body(msgspec.Struct):
-    message: str
-    extra_info: _ExtraInfo | None = msgspec.field(name="extraInfo", default=None)
-
-
-class _ErrorFile(msgspec.Struct):
-    message: _Body | str
-    timestamp: str | int | float | None = None
 
 
 def read_error_file(path: str) -> bytes | None:
@@ -99,8 +92,12 @@ def describe_failure(
     memory in this container (`oom.OomWatch`).
     """
     tail = plain_text(_decode_tail(stderr_tail))
-    error = _parse_error_file(error_file) or _Said(_exception_block(tail), tail, None)
-    said = error.text.partition("\n")[0].strip()
+    written = parse_error_file(error_file)
+    if written is not None:
+        error, traceback = plain_text(written.message), plain_text(written.traceback)
+    else:
+        error, traceback = _exception_block(tail), tail
+    said = error.partition("\n")[0].strip()
     match outcome.signal:
         case None if said:
             message = said
@@ -115,9 +112,8 @@ def describe_failure(
     crash = _crash_stack(tail) if outcome.signal is not None else ""
     return FailureDetail(
         _clip_end(message, MESSAGE_LIMIT_BYTES),
-        _clip_start(crash or error.traceback or tail, TRACEBACK_LIMIT_BYTES),
-        not fatal and tells_of_lost_peer(error.text),
-        error.raised_at,
+        _clip_start(crash or traceback or tail, TRACEBACK_LIMIT_BYTES),
+        not fatal and tells_of_lost_peer(error),
     )
 
 
@@ -162,24 +158,29 @@ def _describe_signal(signum: int, core_dumped: bool, out_of_memory: bool) -> str
     return text
 
 
-def _parse_error_file(content: bytes | None) -> _Said | None:
-    if content is None:
-        return None
+def parse_error_file(content: bytes | None) -> ErrorFile | None:
+    """None for what is not in either form."""
     try:
-        record = msgspec.json.decode(content, type=_ErrorFile)
+        data: Any = msgspec.json.decode(content) if content is not None else None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    if isinstance(record.message, str):
-        return _Said(plain_text(record.message), "", stamp_seconds(record.timestamp))
-    extra = record.message.extra_info or _ExtraInfo()
-    message, callstack = plain_text(record.message.message), plain_text(extra.py_callstack)
-    return _Said(message, callstack, stamp_seconds(extra.timestamp))
+    match data:
+        case {"message": str(message)}:
+            return ErrorFile(data, message, "", _seconds(data.get("timestamp")))
+        case {"message": {"message": str(message), **rest}}:
+            extra = rest.get("extraInfo")
+            known: JsonDict = extra if isinstance(extra, dict) else {}
+            callstack, stamp = known.get("py_callstack"), known.get("timestamp")
+            traceback = callstack if isinstance(callstack, str) else ""
+            return ErrorFile(data, message, traceback, _seconds(stamp))
+        case _:
+            return None
 
 
-def stamp_seconds(stamp: str | float | None) -> float | None:
+def _seconds(stamp: object) -> float | None:
     """Unix seconds as an error file has them; None for what is no time."""
     try:
-        seconds = float(stamp) if stamp is not None else math.nan
+        seconds = float(stamp) if isinstance(stamp, str | int | float) else math.nan
     except (ValueError, OverflowError):
         return None
     return seconds if 0 < seconds < _YEAR_9999_S else None
@@ -263,3 +264,100 @@ def _clip_end(text: str, limit: int) -> str:
 
 def _clip_start(text: str, limit: int) -> str:
     return text.encode("utf-8", "replace")[-limit:].decode("utf-8", "ignore")
+
+
+@dataclass
+class ProcessFailure:
+    """How a process failed. Made when that is noticed; reads the error file then, once.
+
+    `exitcode` is negative for a signal. `error_file` becomes `<N/A>` when there is none that can be
+    read; what a worker wrote is not trusted, and a malformed file is as good as none.
+
+    `message` is the file's `message`: an object (`{"message": ..., "extraInfo": ...}`) as `record`
+    writes it, or a text. Without a file it is `said`, else one line on the signal or exit code.
+
+    `timestamp` is unix seconds: when the process told its failure, else `seen_at`, else now. A file
+    has whole seconds; where its own date agrees with them, that gives the milliseconds.
+    """
+
+    local_rank: int
+    pid: int
+    exitcode: int
+    error_file: str
+    error_file_data: JsonDict = field(init=False)
+    message: str | JsonDict = field(init=False)
+    timestamp: float = field(init=False)
+    _: KW_ONLY
+    node: str = field(default_factory=socket.gethostname)
+    """Where it ran."""
+    log_file: str = ""
+    """Where its output is; may be empty."""
+    detail: str = ""
+    """The traceback or the last lines on stderr, for the banner, where no file has more."""
+    said: InitVar[str] = ""
+    seen_at: InitVar[float | None] = None
+
+    def __post_init__(self, said: str, seen_at: float | None) -> None:
+        now = time.time() if seen_at is None else seen_at
+        written = parse_error_file(read_error_file(self.error_file))
+        if written is None:
+            self.error_file = NOT_AVAILABLE
+            self.error_file_data = {"message": "<NONE>"}
+            if not said and self.exitcode >= 0:
+                self.error_file_data["errorTraits"] = {
+                    "category": "system_terminated_error",
+                    "retryability": "False",
+                }
+            text, traceback, raised_at = said or self._how_it_ended(), "", None
+            self.message = text
+        else:
+            self.error_file_data, text, traceback, raised_at = written
+            self.message = self.error_file_data["message"]
+            raised_at = _to_the_millisecond(self.error_file, raised_at)
+        self.timestamp = now if raised_at is None else raised_at
+        self._traceback = traceback or self.detail or text
+
+    def signal_name(self) -> str:
+        """`SIGSEGV`; `<N/A>` when no signal ended it."""
+        return signal_name(-self.exitcode) if self.exitcode < 0 else NOT_AVAILABLE
+
+    def timestamp_isoformat(self) -> str:
+        """Local time to the millisecond: `2026-03-01_12:04:05.123`."""
+        moment = datetime.fromtimestamp(self.timestamp, UTC).astimezone().replace(tzinfo=None)
+        return moment.isoformat(sep="_", timespec="milliseconds")
+
+    def section(self, index: int, rank: int) -> str:
+        """Its part of `ChildFailedError.format_msg`; harmless to a terminal."""
+        how = f"{self.exitcode} (pid: {self.pid})"
+        if self.exitcode < 0:
+            how += f" ({self.signal_name()})"
+        lines = [
+            f"[{index}]:",
+            f"  time      : {self.timestamp_isoformat()}",
+            f"  host      : {plain_text(self.node)}",
+            f"  rank      : {rank} (local_rank: {self.local_rank})",
+            f"  exitcode  : {how}",
+            f"  error_file: {plain_text(self.error_file)}",
+        ]
+        if self.log_file:
+            lines.append(f"  log_file  : {plain_text(self.log_file)}")
+        traceback = plain_text(self._traceback).rstrip().replace("\n", "\n  ")
+        return "\n".join([*lines, f"  traceback : {traceback}"])
+
+    def _how_it_ended(self) -> str:
+        if self.exitcode < 0:
+            return f"Signal {-self.exitcode} ({self.signal_name()}) received by PID {self.pid}"
+        return (
+            f"exit code {self.exitcode}; for its traceback here, decorate the main function with "
+            "rallypoint.worker.record"
+        )
+
+
+def _to_the_millisecond(path: str, raised_at: float | None) -> float | None:
+    if raised_at is None or not raised_at.is_integer():
+        return raised_at
+    try:
+        written_at = os.stat(path).st_mtime
+    except OSError:
+        return raised_at
+    return written_at if 0 <= written_at - raised_at < 1 else raised_at

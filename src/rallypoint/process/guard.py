@@ -12,16 +12,15 @@ pid is a helper, which no lease ends; 0 only wakes the guard. Its end of file is
 agent, for nobody else keeps the write end. The lease is in memory that both share: a renewal is one
 write to it, and wakes nobody.
 
-What agent and guard share in memory, so that the guard knows it while the agent is stopped or dead:
+The memory that both share, which the guard can read while the agent is stopped or dead:
 
-    word     until when this node holds its place: nanoseconds on CLOCK_BOOTTIME; 0: no fence
-    word     how long the notice is; 0: there is none
-    bytes    the notice: what to tell the coordinator when the agent has died
+    word     the end of the lease: nanoseconds on CLOCK_BOOTTIME; 0: no fence
+    word     the length of the death notice; 0: there is none
+    bytes    the death notice: what to report to the coordinator when the agent has died
 
 The agent alone writes. A word is aligned and of 8 bytes, which processors read and write whole, so
-that nothing is locked and no half of a value is ever seen. The length is taken back before the
-notice changes and written after it, and the notice is read when its writer is dead: so it is whole
-wherever the agent was stopped for good.
+nothing is locked. The length is set to 0 before the notice changes and written after it, and the
+notice is read when its writer is dead: so it is whole whenever the agent was killed.
 """
 
 from __future__ import annotations
@@ -33,6 +32,7 @@ import signal
 import struct
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 from rallypoint.core import fence
@@ -45,6 +45,8 @@ _HELPER = 1 << 30
 _LONGEST_POLL_MS = 3_600_000
 _STOP_TIMEOUT_MS = 2000
 _KILL_PASSES = 20
+_REPORT_S = 3.0
+"""In all: without a report the coordinator waits for the connection's grace, no longer."""
 _BURST_MS = 100
 _QUIET_MS = 1000
 
@@ -224,8 +226,10 @@ def _watch(channel: int, agent_pid: int, temporary_dirs: Sequence[str], page: Sh
             # Records come in bursts, at the moment when the machine has better to do: take the
             # rest of a burst at once, but the end of the agent or of its pipe at any time.
             bursting.poll(_BURST_MS)
-    if _kill(registered.pids):
-        _tell_of_death(page.notice)
+    # An agent that leaves its job takes the notice away; then the connection's end alone tells.
+    if _kill(registered.pids) and (notice := page.notice):
+        with suppress(Exception):  # It has no console, and must still remove what is left.
+            report_death(notice)
     remaining = [path for path in temporary_dirs if os.path.isdir(path)]
     if remaining:
         from shutil import rmtree
@@ -303,17 +307,44 @@ def _kill(leaders: set[int]) -> bool:
     return False
 
 
-def _tell_of_death(notice: bytes) -> None:
-    """Who says farewell takes the notice away before; else the connection's end alone tells."""
-    if not notice:
-        return
-    try:
-        # Imported now: a guard as a rule has nothing to tell.
-        from rallypoint.process.death_notice import tell
+def report_death(data: bytes, limit_s: float = _REPORT_S) -> bool:
+    """Report this death notice to the coordinator, on one connection; whether it was received.
+    Blocks for `limit_s` at most. A coordinator that is gone, slow or a stranger raises nothing."""
+    # Imported now: a guard as a rule has nothing to report.
+    import socket
 
-        tell(notice)
-    except Exception:
-        return  # It has no console, and must still remove what the agent has left.
+    from rallypoint.core.messages import AgentDied
+    from rallypoint.errors import AccessError, ProtocolError
+    from rallypoint.wire import death_notice
+    from rallypoint.wire.codec import encode
+    from rallypoint.wire.frames import FrameEncoder
+    from rallypoint.wire.handshake import NONCE_BYTES, ClientHandshake
+
+    ends_at = time.monotonic() + limit_s
+    notice = death_notice.decode(data)
+    handshake = ClientHandshake(notice.run_id, notice.token, os.urandom(NONCE_BYTES))
+
+    def receive() -> bytes:
+        peer.settimeout(max(ends_at - time.monotonic(), 0.001))
+        return peer.recv(4096)
+
+    try:
+        with socket.create_connection((notice.host, notice.port), limit_s) as peer:
+            peer.sendall(handshake.hello())
+            while handshake.result is None:
+                if not (received := receive()):
+                    return False
+                peer.sendall(handshake.feed(received))
+            keys = handshake.result.keys
+            frames = FrameEncoder(keys.client_to_server if keys else None)
+            died = AgentDied(notice.incarnation, notice.generation, notice.secret)
+            peer.sendall(frames.encode(encode(died)))
+            peer.shutdown(socket.SHUT_WR)
+            while receive():
+                pass  # The end of the connection says that the report was read.
+    except (OSError, AccessError, ProtocolError):
+        return False
+    return True
 
 
 def _let_go() -> None:

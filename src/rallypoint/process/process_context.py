@@ -23,12 +23,12 @@ from rallypoint.core.text import signal_name
 from rallypoint.core.worker_exits import NotedExit, WorkerExit
 from rallypoint.errors import SignalException
 from rallypoint.process import signals
+from rallypoint.process.failures import ProcessFailure
+from rallypoint.process.limits import OomWatch
 from rallypoint.process.logs.log_dir import open_log, read_tail
 from rallypoint.process.logs.plan import NULL_DEVICE, Console, Copies, Std, ToRelay
 from rallypoint.process.logs.specs import LogsDest
-from rallypoint.process.oom import OomWatch
-from rallypoint.process.prepared.result_files import ResultFiles
-from rallypoint.process.process_failure import ProcessFailure
+from rallypoint.process.prepared.calls import ResultFiles
 from rallypoint.process.relay.client import Relay
 from rallypoint.process.spawn import Command, WorkerStartError
 from rallypoint.process.workers import WorkerSet

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from rallypoint.worker.collectives import barrier, store
     from rallypoint.worker.environ import Context, context
     from rallypoint.worker.error_file import ErrorHandler, get_error_handler, record
-    from rallypoint.worker.steps import progress
+    from rallypoint.worker.shm import progress
 
 __all__ = [
     "Context",
@@ -62,7 +62,7 @@ __getattr__, __dir__ = exports(
         ),
         ".error_file": ("ErrorHandler", "get_error_handler", "record"),
         ".collectives": ("barrier", "store"),
-        ".steps": ("progress",),
+        ".shm": ("progress",),
         ".environ": ("Context", "context"),
     },
 )

@@ -1,20 +1,32 @@
-"""Whether the job wants a checkpoint, and telling it that there is one."""
+"""Whether the job wants a checkpoint, and telling it that there is one.
+
+Schedulers send SIGTERM to every process of a job at once. The agent then asks for a checkpoint; a
+worker that has no handler of its own would be dead by then. So a worker that asks here gets one
+that does nothing while the round goes on and the agent lives. When the agent wants to end such a
+worker it sends SIGKILL, as the slot of the shared memory tells it: a handler never runs while a
+collective waits.
+"""
 
 from __future__ import annotations
 
+# What `signal` wraps, at a tenth of the cost: the handler is asked for at every step.
+import _signal  # type: ignore[import-not-found]
 import os
 from time import CLOCK_BOOTTIME, clock_gettime_ns
 
 from rallypoint.wire import shm_words as at
-from rallypoint.worker import hold
-from rallypoint.worker.hold import SIGTERM, getsignal
-from rallypoint.worker.shm import own_shm, shm
+from rallypoint.worker.shm import Shm, may_hold_sigterm, own_shm, shm
 
+SIGTERM = _signal.SIGTERM
+getsignal = _signal.getsignal
 _REQUEST, _MASK, _DRAIN = at.REQUEST, at.KIND_MASK, at.DRAIN
 _words: memoryview | None = None
 """The shared memory, once the agent knows that this worker listens."""
 _handler: object = None
 """What handled SIGTERM when the agent was last told."""
+_tried_to_hold = False
+_held_words: memoryview | None = None
+"""The shared memory, while SIGTERM is held back."""
 
 
 def drain_requested() -> bool:
@@ -75,7 +87,7 @@ def _listen() -> memoryview | None:
     if found.slot is None:
         _handler = getsignal(SIGTERM)
     else:
-        _handler = hold.look(found)
+        _handler = _hold_sigterm(found)
         if _words is None:
             found.slot[at.LISTENS] = 1
             found.notify("listens")
@@ -83,9 +95,56 @@ def _listen() -> memoryview | None:
     return _words
 
 
+def _hold_sigterm(found: Shm) -> object:
+    """Hold SIGTERM back, once, and tell the agent who handles it now; returns its handler.
+
+    For a process with a slot. Whatever handler the program has, or sets later, is left alone. Where
+    handlers can't be set, in another thread than the first, what is returned handles nothing.
+    """
+    global _tried_to_hold
+    assert found.slot is not None
+    if not _tried_to_hold:
+        try:
+            _try_to_hold(found.words)
+        except ValueError:
+            return None
+        _tried_to_hold = True
+    handler = getsignal(SIGTERM)
+    found.slot[at.HOLDS] = handler is _ignore
+    return handler
+
+
+def _try_to_hold(words: memoryview) -> None:
+    global _held_words
+    if words[at.AGENT] and may_hold_sigterm() and getsignal(SIGTERM) == _signal.SIG_DFL:
+        _held_words = words
+        _signal.signal(SIGTERM, _ignore)
+        _signal.siginterrupt(SIGTERM, False)  # No system call of any library fails because of it.
+
+
+def _ignore(number: int, _frame: object) -> None:
+    assert _held_words is not None
+    if _held_words[at.CURRENT] != 1 or not _lives(_held_words[at.AGENT]):
+        _signal.signal(number, _signal.SIG_DFL)
+        _signal.raise_signal(number)
+
+
+def _lives(pid: int) -> bool:
+    """Not by /proc: where that is mounted with hidepid an agent, which hides, is not in it."""
+    try:
+        os.getpgid(pid)
+    except OSError:
+        return False
+    return True
+
+
 def _forget() -> None:
-    global _words, _handler
+    """A process that is forked ends by SIGTERM, as its parent's program expects."""
+    global _words, _handler, _tried_to_hold
     _words = _handler = None
+    _tried_to_hold = False
+    if getsignal(SIGTERM) is _ignore:
+        _signal.signal(SIGTERM, _signal.SIG_DFL)
 
 
 os.register_at_fork(after_in_child=_forget)

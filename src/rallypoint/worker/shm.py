@@ -1,4 +1,5 @@
-"""This process's slot of the shared memory (`wire/shm.py`): found by the environment, claimed once.
+"""This process's slot of the shared memory (`wire/shm.py`): found by the environment, claimed once;
+and the step that the worker has reached, which it writes there.
 
 The first process of a worker that speaks owns its slot. Whoever is forked or started by it finds
 the slot taken, and is heard no more than a stranger, until the owner is dead. So loaders of data do
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import os
 from mmap import mmap
+from time import monotonic_ns
 
 from rallypoint.files import open_named, safe_open
 from rallypoint.wire import shm_words as at
@@ -120,14 +122,6 @@ def _claim(slot: memoryview) -> bool:
     return True
 
 
-def _forget() -> None:
-    global _found, _shm
-    _found, _shm = False, None
-
-
-os.register_at_fork(after_in_child=_forget)
-
-
 def shm_path() -> str:
     """Where the shared memory of this round is; empty outside of rallypoint."""
     return os.environ.get("RALLYPOINT_SHM", "")
@@ -145,3 +139,50 @@ def local_rank() -> int:
 def may_hold_sigterm() -> bool:
     """Whether nobody has forbidden it."""
     return os.environ.get("RALLYPOINT_HOLD_SIGTERM", "1") != "0"
+
+
+_STEP, _PROGRESS_AT = at.STEP, at.PROGRESS_AT
+_slot: memoryview | None = None
+"""This worker's slot, once the agent knows that it tells of its progress."""
+
+
+def progress(step: int) -> None:
+    """Tell that this worker has made a step. Cheap enough for every one of them.
+
+    With `--hang-timeout` this is what the job watches: call it where the script would not get to
+    if it hung. The first call also lets the agent ask this process for the stacks of its threads.
+    """
+    slot = _slot
+    if slot is None:
+        _begin(step)
+        return
+    try:
+        slot[_STEP] = step
+    except (TypeError, ValueError):
+        slot[_STEP] = _whole(step)
+    slot[_PROGRESS_AT] = monotonic_ns()
+
+
+def _begin(step: int) -> None:
+    global _slot
+    found = own_shm()
+    if found is None or found.slot is None:
+        return
+    found.offer_stacks()
+    found.slot[_STEP] = _whole(step)
+    found.slot[_PROGRESS_AT] = monotonic_ns()
+    _slot = found.slot
+    found.notify("progress")
+
+
+def _whole(step: float) -> int:
+    """What fits into a word: any number that a script may count by must do."""
+    return max(min(int(step), at.MAX_WORD), -at.MAX_WORD)
+
+
+def _forget() -> None:
+    global _found, _shm, _slot
+    _found, _shm, _slot = False, None, None
+
+
+os.register_at_fork(after_in_child=_forget)

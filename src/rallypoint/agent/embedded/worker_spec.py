@@ -26,7 +26,7 @@ from rallypoint.errors import (
     RendezvousTimeoutError,
     SignalException,
 )
-from rallypoint.process.process_failure import ProcessFailure
+from rallypoint.process.failures import ProcessFailure
 
 if TYPE_CHECKING:
     from rallypoint.agent.run import JobEnd

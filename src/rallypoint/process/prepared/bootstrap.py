@@ -58,7 +58,7 @@ def run_pickled_call(call_fd: int, result_fd: int, inherited: list[int]) -> None
             _call(function, args, result_fd)
 
         from rallypoint.errors import UnguardedLaunchError
-        from rallypoint.process.prepared.inherited_fds import inherit
+        from rallypoint.process.prepared.calls import inherit
 
         inherit(inherited)
         _recorded(load_and_call)

@@ -1,14 +1,19 @@
-"""Calls on their way to function workers, each in a file in memory: see `bootstrap`."""
+"""Calls on their way to function workers (see `bootstrap`), and what they return, on its way back.
+
+Each call and each result has a file in memory. So a worker leaves a result of any size and exits;
+nothing of it passes through the agent's loop. It is bounded by memory only.
+"""
 
 from __future__ import annotations
 
 import os
-import pickle
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from rallypoint.config import FunctionCall
 from rallypoint.errors import UnguardedLaunchError, UsageError
-from rallypoint.process.prepared.result_files import memory_file
+
+if TYPE_CHECKING:
+    from rallypoint.config import FunctionCall
 
 BOOTSTRAP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bootstrap.py")
 
@@ -87,12 +92,11 @@ class _Inheritance:
         return len(self.fds) - 1
 
     def DupFd(self, place: int) -> object:  # noqa: N802  # Its name in multiprocessing.
-        from rallypoint.process.prepared.inherited_fds import InheritedFd
-
         return InheritedFd(place)
 
 
 def _pickle(call: FunctionCall, local_rank: int, args: tuple[object, ...]) -> PickledCall:
+    import pickle
     from multiprocessing import context, spawn
     from multiprocessing.reduction import ForkingPickler
 
@@ -131,8 +135,98 @@ def _cant_pickle(call: FunctionCall, local_rank: int, error: Exception) -> Usage
 
 
 def _can_pickle(function: Callable[..., object]) -> bool:
+    import pickle
+
     try:
         pickle.dumps(function)
     except Exception:
         return False
     return True
+
+
+def memory_file(name: str) -> int:
+    """A new anonymous file (close-on-exec, above 2)."""
+    import fcntl
+
+    if hasattr(os, "memfd_create"):
+        fd = os.memfd_create(name)
+    else:
+        import tempfile
+
+        with tempfile.TemporaryFile() as file:
+            fd = os.dup(file.fileno())
+    if fd > 2:
+        return fd
+    raised = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
+    os.close(fd)
+    return raised
+
+
+class ResultFiles:
+    """One per worker of a round: `open` each, then `load` or `close` all. What is left of a round
+    that nobody asks about is thrown away with this object."""
+
+    def __init__(self) -> None:
+        self._fds: dict[int, int] = {}
+
+    def open(self, local_rank: int) -> int:
+        """The descriptor for the worker of this local rank; it stays ours to close."""
+        self._fds[local_rank] = memory_file("rallypoint-result")
+        return self._fds[local_rank]
+
+    def load(self) -> dict[int, object]:
+        """What each worker has left, by local rank; None where it left nothing. Closes all.
+
+        To be called when all have exited with code 0. Blocks for as long as unpickling takes.
+        Raises UsageError for a result that can't be loaded here.
+        """
+        try:
+            return {local_rank: _load(local_rank, fd) for local_rank, fd in self._fds.items()}
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Throw away what was left. Safe to repeat."""
+        while self._fds:
+            os.close(self._fds.popitem()[1])
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def _load(local_rank: int, fd: int) -> object:
+    import mmap
+    import pickle
+
+    if os.fstat(fd).st_size == 0:
+        return None
+    with mmap.mmap(fd, 0, access=mmap.ACCESS_READ) as content:
+        try:
+            result: object = pickle.loads(content)
+        except Exception as error:
+            raise UsageError(
+                f"the result of local rank {local_rank} can't be unpickled here: {error}: "
+                "return plain data, or import its class in this process too"
+            ) from error
+    return result
+
+
+_of_this_worker: list[int] = []
+
+
+class InheritedFd:
+    """Stands for a descriptor in the arguments of a function (a shared tensor, a pipe, a queue), as
+    what `multiprocessing.reduction.DupFd` returns. Pickled is its place in a list of descriptors;
+    the worker gets the list itself."""
+
+    def __init__(self, place: int) -> None:
+        self._place = place
+
+    def detach(self) -> int:
+        """The descriptor, which the caller then owns. In the worker."""
+        return _of_this_worker[self._place]
+
+
+def inherit(fds: list[int]) -> None:
+    """In a worker, before its arguments are unpickled."""
+    _of_this_worker[:] = fds

@@ -24,6 +24,7 @@ from math import ceil, inf
 from msgspec import Struct, field
 
 from rallypoint.process import syscalls
+from rallypoint.process.relay.drawing import Key, Worker
 from rallypoint.process.relay.interrupts import Interrupts
 from rallypoint.process.relay.lines import LineAssembler, Tail
 from rallypoint.process.relay.messages import (
@@ -44,7 +45,6 @@ from rallypoint.process.relay.messages import (
     decode_request,
     encode,
 )
-from rallypoint.process.relay.region import Key, Worker
 from rallypoint.process.relay.sinks import Console, LogFile, LogFiles, open_consoles
 from rallypoint.process.sessions import is_stopped
 

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from math import inf
 
 from rallypoint.files import open_named
-from rallypoint.process.relay.region import Key, Region, Worker
+from rallypoint.process.relay.drawing import Key, Region, Worker
 
 # A writer whose console is this far behind is not read from: its pipe fills, and it waits.
 BACKLOG_LIMIT = 256 * 1024
