@@ -15,7 +15,7 @@ async def serve() -> None:
     """Ours."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=socket.SOMAXCONN)
     listener.setblocking(False)
-    server = StoreServer(AccessGate(EVERYBODY), b"", print)
+    server = StoreServer(AccessGate(EVERYBODY), print)
     await server.listen(listener)
     print(listener.getsockname()[1], flush=True)
     ended = asyncio.Event()

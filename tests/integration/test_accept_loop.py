@@ -94,7 +94,7 @@ def test_a_store_without_descriptors_says_so_in_a_line_and_serves_later() -> Non
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: unhandled.append(context))
         with queued(1) as (listener, _):
-            server = StoreServer(AccessGate(EVERYBODY), bytes(32), said.append)
+            server = StoreServer(AccessGate(EVERYBODY), said.append)
             with no_descriptor_left():
                 await server.listen(listener)
                 await until(lambda: bool(said))

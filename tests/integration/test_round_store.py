@@ -21,7 +21,7 @@ import pytest
 
 from rallypoint.errors import EnrolmentError
 from rallypoint.process.forks import fork_process
-from rallypoint.store.access import AccessGate, Peer, Reach
+from rallypoint.store.access import AccessGate, Peer, Reach, round_policy
 from rallypoint.store.enrol import enrol
 from rallypoint.store.peer_owner import SocketName, owner_of
 from rallypoint.store.refusal_log import LINES_MAX
@@ -472,7 +472,7 @@ def test_connections_are_handed_over_where_the_port_is_shared() -> None:
     before = open_descriptors(), children()
 
     async def main() -> None:
-        store = RoundStore(None, fork=fork_process, shared=True)
+        store = RoundStore(None, fork=fork_process)
         listener = make_listener()
         port = listener.getsockname()[1]
         loop = asyncio.get_running_loop()
@@ -578,7 +578,7 @@ def serve_locally(
     async def whole() -> None:
         said: list[str] = []
         listener = make_listener()
-        server = StoreServer(gate, KEY, said.append, as_remote)
+        server = StoreServer(gate, said.append, as_remote)
         await server.listen(listener)
         try:
             await main(server, listener.getsockname()[1], said)
@@ -610,7 +610,7 @@ def test_F9_an_unknown_address_is_held_unserved_then_dropped_with_one_line() -> 
         assert "--local-addr" in said[0]
         assert "--insecure" in said[0]
 
-    serve_locally(AccessGate(hold_s=0.3), main)
+    serve_locally(AccessGate(round_policy(KEY, everybody=False), hold_s=0.3), main)
 
 
 def test_F9_many_strangers_do_not_fill_the_log_and_are_counted() -> None:
@@ -625,7 +625,7 @@ def test_F9_many_strangers_do_not_fill_the_log_and_are_counted() -> None:
         server.close()
         assert said[LINES_MAX:] == ["turned away 6 more within 60 s"]
 
-    serve_locally(AccessGate(hold_s=0.01), main)
+    serve_locally(AccessGate(round_policy(KEY, everybody=False), hold_s=0.01), main)
 
 
 def test_F9_what_a_stranger_sends_is_not_even_read() -> None:
@@ -643,7 +643,7 @@ def test_F9_what_a_stranger_sends_is_not_even_read() -> None:
 
         await in_thread(flood)
 
-    serve_locally(AccessGate(hold_s=1.0), main)
+    serve_locally(AccessGate(round_policy(KEY, everybody=False), hold_s=1.0), main)
 
 
 def test_F9_an_unknown_address_that_is_held_is_served_once_its_node_has_enrolled() -> None:
@@ -659,7 +659,7 @@ def test_F9_an_unknown_address_that_is_held_is_served_once_its_node_has_enrolled
             await in_thread(lambda: check(client.ask(PING, 4) == PING[1:]))
         assert said == []
 
-    serve_locally(AccessGate(hold_s=LIMIT_S), main)
+    serve_locally(AccessGate(round_policy(KEY, everybody=False), hold_s=LIMIT_S), main)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can run a client as another user")

@@ -34,14 +34,14 @@ LOOKUPS = (
 )
 OURS = """
 import asyncio, os, socket, sys
-from rallypoint.store.access import AccessGate
+from rallypoint.store.access import AccessGate, AccessPolicy
 from rallypoint.store.server_process import new_event_loop
 from rallypoint.store.server import StoreServer
 
 async def main():
     listener = socket.create_server(("127.0.0.1", 0))
     listener.setblocking(False)
-    server = StoreServer(AccessGate(), b"k" * 32, lambda line: None)
+    server = StoreServer(AccessGate(AccessPolicy()), lambda line: None)
     await server.listen(listener)
     sys.addaudithook(lambda event, _: os._exit(9) if event in LOOKUPS else None)
     print(listener.getsockname()[1], os.getpid(), flush=True)

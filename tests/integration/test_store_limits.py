@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 import pytest
 from tests.integration.test_round_store import (
-    KEY,
     LIMIT_S,
     PING,
     VALIDATE,
@@ -22,7 +21,7 @@ from tests.integration.test_round_store import (
     text,
 )
 
-from rallypoint.store.access import AccessGate
+from rallypoint.store.access import EVERYBODY, AccessGate
 from rallypoint.store.server import StoreLimits, StoreServer
 from rallypoint.store.server_process import new_event_loop
 
@@ -40,7 +39,7 @@ def serve(request: pytest.FixtureRequest) -> Callable[[StoreLimits, Talk], None]
         async def main() -> None:
             said: list[str] = []
             listener = make_listener()
-            server = StoreServer(AccessGate(open_access=True), KEY, said.append, limits=limits)
+            server = StoreServer(AccessGate(EVERYBODY), said.append, limits=limits)
             await server.listen(listener)
             port = listener.getsockname()[1]
             try:

@@ -24,7 +24,7 @@ from tests.integration.test_round_store import (
 from tests.limits import patience
 
 from rallypoint.core.model import SharedSettings
-from rallypoint.store.access import AccessGate
+from rallypoint.store.access import AccessGate, round_policy
 from rallypoint.store.server import StoreServer
 from rallypoint.store.server_process import new_event_loop
 from rallypoint.wire.handshake import ClientHandshake
@@ -65,9 +65,9 @@ def traced() -> Iterator[None]:
 def test_F9_what_strangers_send_takes_no_memory_of_a_round_store(fast: bool) -> None:
     async def main() -> None:
         listener = make_listener()
-        gate = AccessGate(hold_s=LIMIT_S)
+        gate = AccessGate(round_policy(KEY, everybody=False), hold_s=LIMIT_S)
         gate.enrol("127.0.0.2")
-        server = StoreServer(gate, KEY, lambda line: None, as_remote)
+        server = StoreServer(gate, lambda line: None, as_remote)
         port = listener.getsockname()[1]
         with strangers(port, VALIDATE + SENT), connect_from("127.0.0.2", port) as friend, traced():
             await server.listen(listener)

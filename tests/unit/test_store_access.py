@@ -22,13 +22,15 @@ def remote(address: str = "10.0.0.7", port: int = 40000) -> Peer:
     return Peer(address, port, Reach.REMOTE)
 
 
+KEY = b"k" * 32
+ROUND = round_policy(KEY, everybody=False)
 SAME_USER = Peer("127.0.0.1", 1, Reach.SAME_USER, 1000)
 OTHER_USER = Peer("127.0.0.1", 2, Reach.OTHER_USER, 1001)
 NOBODY_KNOWS = Peer("127.0.0.1", 3, Reach.LOCAL_UNKNOWN)
 
 
 def test_F9_a_process_of_the_same_user_is_allowed() -> None:
-    assert AccessGate().arrive(1, SAME_USER, 0.0) == (Admission.ALLOWED, None)
+    assert AccessGate(ROUND).arrive(1, SAME_USER, 0.0) == (Admission.ALLOWED, None)
 
 
 @pytest.mark.parametrize(
@@ -38,7 +40,7 @@ def test_F9_a_process_of_the_same_user_is_allowed() -> None:
 def test_F9_another_user_of_this_machine_is_refused_whatever_has_enrolled(
     peer: Peer, reason: str
 ) -> None:
-    gate = AccessGate()
+    gate = AccessGate(ROUND)
     gate.enrol(peer.address)
     admission, refusal = gate.arrive(1, peer, 0.0)
     assert admission is Admission.REFUSED
@@ -49,14 +51,14 @@ def test_F9_another_user_of_this_machine_is_refused_whatever_has_enrolled(
 
 
 def test_F9_an_enrolled_address_is_allowed() -> None:
-    gate = AccessGate()
+    gate = AccessGate(ROUND)
     assert gate.enrol("10.0.0.7") == []
     assert gate.arrive(1, remote(), 0.0) == (Admission.ALLOWED, None)
     assert gate.arrive(2, remote("10.0.0.8"), 0.0) == (Admission.HELD, None)
 
 
 def test_F9_an_unknown_address_is_held_and_let_in_when_it_enrols() -> None:
-    gate = AccessGate()
+    gate = AccessGate(ROUND)
     assert gate.arrive(1, remote(), 100.0) == (Admission.HELD, None)
     assert gate.arrive(2, remote("10.0.0.8"), 101.0) == (Admission.HELD, None)
     assert gate.arrive(3, remote(port=2), 102.0) == (Admission.HELD, None)
@@ -67,7 +69,7 @@ def test_F9_an_unknown_address_is_held_and_let_in_when_it_enrols() -> None:
 
 
 def test_F9_an_unknown_address_is_dropped_after_five_seconds_and_told_how_to_get_in() -> None:
-    gate = AccessGate()
+    gate = AccessGate(ROUND)
     gate.arrive(1, remote(), 100.0)
     gate.arrive(2, remote("fe80::1", 9), 101.0)
     assert gate.next_deadline_s() == 105.0
@@ -86,7 +88,7 @@ def test_F9_an_unknown_address_is_dropped_after_five_seconds_and_told_how_to_get
 
 
 def test_F9_one_who_leaves_while_held_is_forgotten() -> None:
-    gate = AccessGate()
+    gate = AccessGate(ROUND)
     gate.arrive(1, remote(), 0.0)
     gate.leave(1)
     assert gate.next_deadline_s() is None
@@ -96,7 +98,7 @@ def test_F9_one_who_leaves_while_held_is_forgotten() -> None:
 
 
 def test_F9_so_many_are_held_and_no_more() -> None:
-    gate = AccessGate()
+    gate = AccessGate(ROUND)
     for connection in range(MAX_HELD):
         assert gate.arrive(connection, remote(), 0.0) == (Admission.HELD, None)
     admission, refusal = gate.arrive(MAX_HELD, remote(), 0.0)
@@ -106,11 +108,14 @@ def test_F9_so_many_are_held_and_no_more() -> None:
 
 @pytest.mark.parametrize("peer", [remote(), OTHER_USER, NOBODY_KNOWS, SAME_USER])
 def test_F9_insecure_admits_everybody(peer: Peer) -> None:
-    assert AccessGate(open_access=True).arrive(1, peer, 0.0) == (Admission.ALLOWED, None)
+    assert AccessGate(round_policy(KEY, everybody=True)).arrive(1, peer, 0.0) == (
+        Admission.ALLOWED,
+        None,
+    )
 
 
 def test_F9_a_network_that_a_person_named_is_allowed_without_enrolling() -> None:
-    gate = AccessGate(round_policy(everybody=False, networks=["10.0.0.0/8", "fd00::/8"]))
+    gate = AccessGate(round_policy(KEY, everybody=False, networks=["10.0.0.0/8", "fd00::/8"]))
     assert gate.arrive(1, remote(), 0.0) == (Admission.ALLOWED, None)
     assert gate.arrive(2, remote("fd00::7"), 0.0) == (Admission.ALLOWED, None)
     assert gate.arrive(3, remote("192.0.2.7"), 0.0) == (Admission.HELD, None)
@@ -121,12 +126,12 @@ def test_F9_a_network_that_a_person_named_is_allowed_without_enrolling() -> None
 def test_F9_a_wide_network_lets_no_other_user_of_this_machine_in_but_a_loopback_one_does() -> None:
     own_address = Peer("10.0.0.7", 2, Reach.OTHER_USER, 1001)
     for network in ("0.0.0.0/0", "10.0.0.0/8"):
-        gate = AccessGate(round_policy(everybody=False, networks=[network]))
+        gate = AccessGate(round_policy(KEY, everybody=False, networks=[network]))
         for peer in (OTHER_USER, NOBODY_KNOWS, own_address):
             admission, refusal = gate.arrive(1, peer, 0.0)
             assert admission is Admission.REFUSED
             assert "--store-allow 127.0.0.0/8" in str(refusal)
-    gate = AccessGate(round_policy(everybody=False, networks=["127.0.0.0/8"]))
+    gate = AccessGate(round_policy(KEY, everybody=False, networks=["127.0.0.0/8"]))
     assert gate.arrive(1, OTHER_USER, 0.0) == (Admission.ALLOWED, None)
     assert gate.arrive(2, NOBODY_KNOWS, 0.0) == (Admission.ALLOWED, None)
 

@@ -92,7 +92,7 @@ class Membership:
             await self._open_by_handler()
             return
         if rendezvous.static and rendezvous.node_rank == 0:
-            self._store = self._round_store(None, shared=True)
+            self._store = self._round_store(None)
         met = await meet(rendezvous, self._config.access, self._host, self._say_status)
         self._coordinator = met.coordinator
         if met.coordinator is not None and rendezvous.max_nodes > 1:
@@ -155,9 +155,9 @@ class Membership:
         self._store = self._round_store(listener)
         return self._store
 
-    def _round_store(self, listener: socket.socket | None, *, shared: bool = False) -> RoundStore:
+    def _round_store(self, listener: socket.socket | None) -> RoundStore:
         part_of = part_of_job(self._config.rendezvous)
-        return RoundStore(listener, fork=fork_process, shared=shared, part_of=part_of)
+        return RoundStore(listener, fork=fork_process, part_of=part_of)
 
     def _host(
         self, listeners: Sequence[socket.socket], lookup_token: Callable[[str], bytes | None]

@@ -37,7 +37,6 @@ from rallypoint.store.server_process import (
 from rallypoint.wire.address import Address
 
 _DEFAULT_PORT = 29500
-_NO_ENROLMENT = b""  # the key of no round: nobody enrols here
 
 STORE = Command(
     "store",
@@ -149,7 +148,7 @@ async def _serve(options: _Options, limits: StoreLimits, lines: EventLines) -> i
 
     asyncio.get_running_loop().set_exception_handler(Faults(report).of_loop)
     ending = EndingSignal()
-    server = StoreServer(AccessGate(policy), _NO_ENROLMENT, report, limits=limits)
+    server = StoreServer(AccessGate(policy), report, limits=limits)
     try:
         for listener in listeners:
             await server.listen(listener)

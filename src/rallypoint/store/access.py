@@ -43,8 +43,9 @@ class AccessPolicy(Struct, frozen=True):
 
     who: Who = Who.SAME_USER
     networks: tuple[str, ...] = ()
-    enrolment: bool = False
-    """Whether nodes enrol: then strangers are held for a while instead of refused at once."""
+    enrolment_key: bytes | None = None
+    """The key of the nodes that may enrol; while there is one, strangers are held for a while
+    instead of refused at once."""
     remedy: str = "--allow"
     """The option that adds a network, for the line that says why somebody was refused."""
 
@@ -52,11 +53,11 @@ class AccessPolicy(Struct, frozen=True):
 EVERYBODY = AccessPolicy(Who.EVERYBODY)
 
 
-def round_policy(*, everybody: bool, networks: Sequence[str] = ()) -> AccessPolicy:
-    """That of a round store: enrolled nodes and `networks`, or everybody (`--insecure`)."""
-    if everybody:
-        return EVERYBODY
-    return AccessPolicy(Who.ALLOWED, tuple(networks), enrolment=True, remedy="--store-allow")
+def round_policy(key: bytes, *, everybody: bool, networks: Sequence[str] = ()) -> AccessPolicy:
+    """The policy of a round store: nodes that enrol with `key`, and `networks`, may use it; or
+    everybody (`--insecure`)."""
+    who = Who.EVERYBODY if everybody else Who.ALLOWED
+    return AccessPolicy(who, tuple(networks), enrolment_key=key, remedy="--store-allow")
 
 
 def parse_network(text: str) -> str:
@@ -98,21 +99,19 @@ class Refusal(Struct, frozen=True):
 
 
 class AccessGate:
-    """Decides for one store; without a policy, for a round's. `open_access`: `EVERYBODY`."""
+    """Decides for one store. An unknown peer that may yet enrol is held for `hold_s` seconds."""
 
-    def __init__(
-        self,
-        policy: AccessPolicy | None = None,
-        *,
-        open_access: bool = False,
-        hold_s: float = HOLD_S,
-    ) -> None:
-        self._policy = policy or round_policy(everybody=open_access)
-        self._hold_s = hold_s
+    def __init__(self, policy: AccessPolicy, *, hold_s: float = HOLD_S) -> None:
+        self._policy, self._hold_s = policy, hold_s
         self._enrolled: set[str] = set()
         self._held: dict[int, Peer] = {}
         # Deadlines in order, since all are held equally long. Those let in or gone stay until due.
         self._deadlines: deque[tuple[float, int]] = deque()
+
+    @property
+    def enrolment_key(self) -> bytes | None:
+        """With which a node proves that it belongs to the round; None: nobody can enrol."""
+        return self._policy.enrolment_key
 
     def arrive(self, connection: int, peer: Peer, now_s: float) -> tuple[Admission, Refusal | None]:
         """Judges a new connection; ids are never used twice."""
@@ -194,7 +193,7 @@ class AccessGate:
                     "the kernel does not say which user of this machine it belongs to; "
                     f"{self._way_in(peer)}"
                 )
-            case Reach.SAME_USER | Reach.REMOTE if self._policy.enrolment:
+            case Reach.SAME_USER | Reach.REMOTE if self._policy.enrolment_key is not None:
                 return None
             case Reach.SAME_USER | Reach.REMOTE:
                 return f"{peer.address} is in no network that is allowed; {self._way_in(peer)}"

@@ -100,16 +100,6 @@ class KeyValueMachine:
             c10d.Barrier: self._enter_barrier,
         }
 
-    @property
-    def keys(self) -> int:
-        """How many values there are; queues are no keys."""
-        return len(self.values)
-
-    @property
-    def waiting(self) -> int:
-        """How many clients wait."""
-        return len(self.waits)
-
     def apply(self, client: ClientId, request: c10d.Request) -> Replies:
         """Serves one request.
 

@@ -19,14 +19,12 @@ from rallypoint.core.text import signal_name
 from rallypoint.errors import InvariantError
 from rallypoint.observe.printing import say_directly
 from rallypoint.store.accept_loop import AcceptLoop
-from rallypoint.store.access import EVERYBODY, round_policy
+from rallypoint.store.access import round_policy
 
 _MAX_HANDED_OVER = 1024
 _ONE_BYTE = b"c"  # descriptors travel with at least one byte
 
 Say = Callable[[str], None]
-
-
 OnLost = Callable[[str], None]
 """Gets why the store of a round has gone, although nobody has closed it."""
 
@@ -58,10 +56,10 @@ def say_on_stderr(line: str) -> None:
 class RoundStore:
     """One per agent. All methods are for the thread of the agent's loop; none blocks for long.
 
-    `listener` is bound, listening and non-blocking, and is owned from here on. With `shared`
-    there is none: the coordinator accepts on the one port and hands connections over (`adopt`).
-    `fast` takes uvloop's loop where it is installed. `say` gets one line for each peer that is
-    turned away; it is called in the store's process. `part_of` is added to its title.
+    `listener` is bound, listening and non-blocking, and is owned from here on. Without one the
+    coordinator accepts on a port that both share, and hands connections over (`adopt`). `say` gets
+    one line for each peer that is turned away; it is called in the store's process. `part_of` is
+    added to the title of that process.
     """
 
     def __init__(
@@ -69,23 +67,13 @@ class RoundStore:
         listener: socket.socket | None,
         *,
         fork: Fork,
-        shared: bool = False,
         say: Say = say_on_stderr,
-        fast: bool = True,
         part_of: str = "",
     ) -> None:
-        if (listener is None) is not shared:
-            raise InvariantError("a round store has a listener of its own, or shares one")
         self._listener = listener
         self._fork, self._say, self._part_of = fork, say, part_of
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._round: int | None = None
-        self._key, self._policy = b"", EVERYBODY
-        self._on_lost: OnLost | None = None
-        self._fast = fast
-        self._process: StoreProcess | None = None
-        self._channel: socket.socket | None = None
-        self._handing_over: deque[socket.socket] = deque()
+        self._served: _RoundProcess | None = None
         self._turning_away: AcceptLoop | None = None
 
     @property
@@ -100,7 +88,7 @@ class RoundStore:
 
     def owns(self, pid: int) -> bool:
         """Whether this is the store's process: nobody else may reap it."""
-        return self._process is not None and self._process.pid == pid
+        return self._served is not None and self._served.pid == pid
 
     def open(
         self,
@@ -114,16 +102,40 @@ class RoundStore:
         """Makes the store of one round available; `key` is the round's enrolment key.
 
         `open_access` lets everybody in; else `networks` (CIDRs) may use it besides enrolled nodes.
-        `on_lost` is called from the loop, at most once, when what was stored is gone.
+        `on_lost` is called from the loop, at most once, when what was stored is gone; without it
+        there is a line.
 
         The process is started by the first connection. Needs the running loop.
         """
         self.close()
-        self._loop = asyncio.get_running_loop()
-        self._round, self._key = round_, key
-        self._policy = round_policy(everybody=open_access, networks=networks)
-        self._on_lost = on_lost
-        self._watch_listener(self._start)
+        self._loop = loop = asyncio.get_running_loop()
+        listener, say = self._listener, self._say
+        policy = round_policy(key, everybody=open_access, networks=networks)
+
+        def start(channel: socket.socket) -> StoreProcess:
+            def serve() -> None:
+                from rallypoint.store.server_process import serve_round
+
+                serve_round(listener, channel, policy, say)
+
+            self._watch_listener(None)
+            return self._fork(
+                serve,
+                name=f"rally-store-{round_}",
+                title=f"rallypoint: store of round {round_}{self._part_of}",
+                keep_fds=[channel.fileno()] + ([] if listener is None else [listener.fileno()]),
+            )
+
+        def lost(why: str) -> None:
+            # An empty store in its place would leave its clients waiting.
+            self._keep_turning_away()
+            if on_lost is not None:
+                loop.call_soon(on_lost, why)
+            else:
+                say(f"{why}, and with it what the workers of round {round_} had stored")
+
+        self._served = _RoundProcess(loop, start, lost)
+        self._watch_listener(self._served.start)
 
     def adopt(self, connection: socket.socket) -> None:
         """Takes over a connection that the coordinator accepted on the shared port.
@@ -131,29 +143,19 @@ class RoundStore:
         None of its bytes may have been consumed. It is closed when no round is open here: torch's
         clients and agents that enrol try again by themselves.
         """
-        if self._round is None or len(self._handing_over) >= _MAX_HANDED_OVER:
+        if self._served is None:
             connection.close()
-            return
-        if self._process is None:
-            self._start()
-        if self._channel is None:  # the process could not be started, or has died
-            connection.close()
-            return
-        self._handing_over.append(connection)
-        if len(self._handing_over) == 1:
-            self._hand_over()
+        else:
+            self._served.adopt(connection)
 
     def close(self) -> None:
         """Ends the round's store and everything in it. Safe to call again, and without a round.
 
         Whoever connects from now on is closed at once, until the next round is opened.
         """
-        self._round = None
-        self._close_channel()
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
+        if self._served is not None:
+            self._served.close()
+            self._served = None
         self._turn_away()
         self._keep_turning_away()
 
@@ -188,7 +190,7 @@ class RoundStore:
         self._turning_away = AcceptLoop(self._loop, self._listener, _hang_up)
 
     def _turn_away(self) -> None:
-        """Closes whoever is queued on the listener: they came for a round that is over."""
+        """Closes the connections that are still queued: they came for a round that is over."""
         while self._listener is not None:
             try:
                 self._listener.accept()[0].close()
@@ -197,57 +199,78 @@ class RoundStore:
             except OSError:
                 return
 
-    # The process of one round
 
-    def _start(self) -> None:
-        self._watch_listener(None)
-        assert self._loop is not None
+class _RoundProcess:
+    """The process of one round's store, and the channel to it over which connections are sent.
+
+    `fork` starts it, and is given the process's end of the channel. `on_lost` gets, once, why it
+    could not be started or has ended.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        fork: Callable[[socket.socket], StoreProcess],
+        on_lost: OnLost,
+    ) -> None:
+        self._loop, self._fork = loop, fork
+        self._on_lost: OnLost | None = on_lost
+        self._process: StoreProcess | None = None
+        self._channel: socket.socket | None = None
+        self._handing_over: deque[socket.socket] = deque()
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    def start(self) -> None:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
-        listener, key, policy = self._listener, self._key, self._policy
-        say, fast = self._say, self._fast
-
-        def serve() -> None:
-            from rallypoint.store.server_process import serve_round
-
-            serve_round(listener, theirs, key, policy=policy, say=say, fast=fast)
-
-        keep_fds = [theirs.fileno()] + ([] if listener is None else [listener.fileno()])
         try:
             with theirs:
-                name = f"rally-store-{self._round}"
-                title = f"rallypoint: store of round {self._round}{self._part_of}"
-                self._process = self._fork(serve, name=name, title=title, keep_fds=keep_fds)
+                self._process = self._fork(theirs)
         except OSError as error:
             ours.close()
             self._lost(f"the process of the round store can't be started: {error.strerror}")
             return
         self._channel = ours
-        self._loop.add_reader(ours, self._on_process_end)
+        self._loop.add_reader(ours, self._ended)
 
-    def _on_process_end(self) -> None:
-        """The process is gone though nobody closed the store: its memory was, and can't be redone.
+    def adopt(self, connection: socket.socket) -> None:
+        if len(self._handing_over) >= _MAX_HANDED_OVER:
+            connection.close()
+            return
+        if self._process is None:
+            self.start()
+        if self._channel is None:  # the process could not be started, or has died
+            connection.close()
+            return
+        self._handing_over.append(connection)
+        if len(self._handing_over) == 1:
+            self._hand_over()
 
-        Clients are turned away from now on, since an empty store would leave them waiting.
-        """
+    def close(self) -> None:
+        self._on_lost = None
+        self._close_channel()
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def _ended(self) -> None:
+        """The process is gone though nobody closed the store, and what it kept in its memory."""
         assert self._process is not None
         self._close_channel()
         self._process.kill()  # Unless it has gone already, it is about to.
         self._lost(f"the process of the round store {_how_it_ended(self._process.wait())}")
 
     def _lost(self, why: str) -> None:
-        self._keep_turning_away()
         if self._on_lost is not None:
-            assert self._loop is not None
-            self._loop.call_soon(self._on_lost, why)
+            self._on_lost(why)
             self._on_lost = None
-        else:
-            self._say(f"{why}, and with it what the workers of round {self._round} had stored")
 
     def _hand_over(self) -> None:
         """Sends connections to the process; goes on when it can take more."""
         assert self._channel is not None
-        assert self._loop is not None
         while self._handing_over:
             connection = self._handing_over[0]
             try:
@@ -262,7 +285,7 @@ class RoundStore:
 
     def _close_channel(self) -> None:
         if self._channel is not None:
-            if self._loop is not None and not self._loop.is_closed():
+            if not self._loop.is_closed():
                 self._loop.remove_reader(self._channel)
                 self._loop.remove_writer(self._channel)
             self._channel.close()

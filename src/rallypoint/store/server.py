@@ -22,19 +22,18 @@ from rallypoint.store.fast_path import FastPath
 from rallypoint.store.keyvalue import KeyValueMachine, Replies
 from rallypoint.store.peer_owner import SocketName, identify_peer
 from rallypoint.store.refusal_log import WINDOW_S, RefusalLog
-from rallypoint.store.server_connection import BufferedConnection, ServerConnection
+from rallypoint.store.server_connection import ConnectionMaker, ServerConnection
 from rallypoint.wire import c10d_server as c10d
-from rallypoint.wire.enrolment import NONCE_BYTES, PREAMBLE_MAX_BYTES, StoreEnrolment
+from rallypoint.wire.enrolment import NONCE_BYTES, StoreEnrolment
 
-_READ_BYTES = 1 << 18
 _PROBE_AFTER_S, _PROBE_EVERY_S, _PROBES = 600, 60, 5  # as patient as TCP is about data
 _BACKLOG = 65_535  # the kernel takes net.core.somaxconn where that is less
 
 Say = Callable[[str], None]
 Identify = Callable[[SocketName, SocketName, int], Peer]
 
-
 HANDSHAKE_S = 10.0
+_KEY_BYTES = 32
 
 
 class StoreLimits(Struct, frozen=True, kw_only=True):
@@ -101,45 +100,32 @@ class StoreStats(Struct, frozen=True):
 class StoreServer:
     """One store and its clients. Everything runs on the loop that was running when it was made.
 
-    `key` is the round's enrolment key; `say` is given one line for each peer that is turned away.
-    `machine` may be one that has values already, or that is watched.
+    `say` is given one line for each peer that is turned away. `machine` may be one that has values
+    already, or that is watched.
     """
 
     def __init__(
         self,
         gate: AccessGate,
-        key: bytes,
         say: Say,
         identify: Identify = identify_peer,
         *,
         limits: StoreLimits | None = None,
         machine: KeyValueMachine | None = None,
     ) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._gate, self._key, self._identify = gate, key, identify
+        self._loop = loop = asyncio.get_running_loop()
+        self._gate, self._identify = gate, identify
         self._limits = limits = limits or StoreLimits()
         self._machine = machine or KeyValueMachine(limits.max_bytes)
         self.serve_fast = FastPath(self._machine).serve
         """Serves a client what is common, if nothing of it is being served otherwise."""
-        self._idle = IdleTimeouts(limits.handshake_s)
         self._connections: dict[int, ServerConnection] = {}
-        self._next_id = 0
-        self._expiry: asyncio.TimerHandle | None = None
-        self._idle_end: asyncio.TimerHandle | None = None
-        self._adopting: set[asyncio.Task[object]] = set()
-        self._listening: list[asyncio.Server | AcceptLoop] = []
-        self._listeners: list[socket.socket] = []
-        self._say, self._refusals = say, RefusalLog()
-        self._untold: asyncio.TimerHandle | None = None
-        self._own_uid = os.geteuid()
-        # asyncio makes a new buffer of 256 KiB for each read, unless it is given one.
-        is_buffered = isinstance(self._loop, asyncio.SelectorEventLoop)
-        self._is_selector_loop = is_buffered
-        self._connection_type = BufferedConnection if is_buffered else ServerConnection
-        self.read_buffer = memoryview(bytearray(_READ_BYTES if is_buffered else 0))
-        """All connections read into it, one after the other."""
-        self.stranger_buffer = memoryview(bytearray(PREAMBLE_MAX_BYTES))
-        """The same for those that have not been admitted."""
+        self._idle = IdleTimeouts(limits.handshake_s)
+        self._idle_timer = _Timer(loop, self._idle.next_deadline_s, self._drop_idle)
+        self._held_timer = _Timer(loop, gate.next_deadline_s, self._drop_held)
+        self._refusals = _RefusalLines(loop, say)
+        make_connection = ConnectionMaker(self, loop)
+        self._listening = _Listening(loop, make_connection, self._refusals.tell_shortage)
 
     @property
     def stats(self) -> StoreStats:
@@ -147,83 +133,41 @@ class StoreServer:
         machine = self._machine
         return StoreStats(
             connections=len(self._connections),
-            keys=machine.keys,
+            keys=len(machine.values),
             bytes=machine.stored_bytes,
-            waiting=machine.waiting,
+            waiting=len(machine.waits),
             operations=machine.operations,
         )
 
     async def listen(self, listener: socket.socket) -> None:
         """Accepts from a bound, non-blocking socket; it may be listening already."""
-        _set_options(listener)  # inherited by what it accepts
-        if self._is_selector_loop:
-            listener.setblocking(False)
-            listener.listen(_BACKLOG)
-            self._listeners.append(listener)
-            accepting = AcceptLoop(
-                self._loop, listener, self._accepted, on_shortage=self._tell_shortage
-            )
-            self._listening.append(accepting)
-            return
-        self._listening.append(
-            await self._loop.create_server(self._new_connection, sock=listener, backlog=_BACKLOG)
-        )
+        await self._listening.listen(listener)
 
     def adopt(self, connection: socket.socket) -> None:
         """Serves a connection that was accepted elsewhere. Takes the socket over."""
-        connection.setblocking(False)
-        try:
-            _set_options(connection)
-        except OSError:
-            pass  # gone already, as will be noticed
-        self._accepted(connection, ("", 0))
+        self._listening.adopt(connection)
 
     def close(self) -> None:
         """Drops every client and stops listening."""
-        for listening in (*self._listening, *self._listeners):
-            listening.close()
-        for timer in (self._expiry, self._idle_end):
-            if timer is not None:
-                timer.cancel()
-        self._tell_left_out()
+        self._listening.close()
+        self._held_timer.cancel()
+        self._idle_timer.cancel()
+        self._refusals.close()
         for connection in tuple(self._connections.values()):
             connection.abort()
 
-    def _accepted(self, connection: socket.socket, _: tuple[str, int]) -> None:
-        task: asyncio.Task[object] = self._loop.create_task(self._make(connection))
-        self._adopting.add(task)
-        task.add_done_callback(self._adopting.discard)
-
-    async def _make(self, connection: socket.socket) -> None:
-        try:
-            await self._loop.connect_accepted_socket(self._new_connection, connection)
-        except OSError:
-            connection.close()  # gone already
-
-    def _tell_shortage(self, error: OSError) -> None:
-        if self._refusals.is_told(("", str(error.errno)), self._loop.time()):
-            self._say(f"can't accept connections: {error.strerror}: they wait")
-
-    def _new_connection(self) -> ServerConnection:
-        self._next_id += 1
-        return self._connection_type(self, self._next_id)
-
-    # What connections tell
+    # Connections call these
 
     def arrived(
         self, connection: ServerConnection, peer_name: SocketName, own_name: SocketName
     ) -> Peer:
-        peer = self._identify(peer_name, own_name, self._own_uid)
+        peer = self._identify(peer_name, own_name, os.geteuid())
         most = self._limits.max_connections
         if most is not None and len(self._connections) >= most:
             connection.abort()
-            self._complain(
-                Refusal(
-                    peer,
-                    f"{most} connections are open, as many as are allowed: "
-                    f"{self._limits.more_connections_by}",
-                )
-            )
+            more_by = self._limits.more_connections_by
+            reason = f"{most} connections are open, as many as are allowed: {more_by}"
+            self._refusals.tell(Refusal(peer, reason))
             return peer
         self._connections[connection.id] = connection
         admission, refusal = self._gate.arrive(connection.id, peer, self._loop.time())
@@ -231,11 +175,11 @@ class StoreServer:
             case Admission.ALLOWED:
                 connection.admit()
             case Admission.HELD:
-                self._watch_held()
+                self._held_timer.set()
             case Admission.REFUSED:
                 connection.abort()
         if refusal is not None:
-            self._complain(refusal)
+            self._refusals.tell(refusal)
         return peer
 
     def left(self, client: int) -> None:
@@ -250,73 +194,159 @@ class StoreServer:
         return self._machine.apply
 
     def send(self, replies: Replies) -> None:
-        """Tells clients what they have waited for."""
+        """Sends each reply to the client that has waited for it."""
         for client, reply in replies:
             self._connections[client].send(reply)
 
     def expect(self, client: int) -> None:
-        """More must come from this one before long."""
+        """This client must send more before long."""
         self._idle.expect(client, self._loop.time())
-        self._watch_idle()
+        self._idle_timer.set()
 
     def unexpect(self, client: int) -> None:
-        """It has said all that it began to say."""
+        """It has sent all that it began to send."""
         self._idle.forget(client)
 
     def broke_protocol(self, peer: Peer, error: ProtocolError) -> None:
-        self._complain(Refusal(peer, str(error)))
+        self._refusals.tell(Refusal(peer, str(error)))
 
     def begin_enrolment(self, peer: Peer) -> StoreEnrolment:
-        return StoreEnrolment(self._key, os.urandom(NONCE_BYTES), peer.address)
+        # Nobody has the key that is made here, so where there is no key nobody can enrol.
+        key = self._gate.enrolment_key or os.urandom(_KEY_BYTES)
+        return StoreEnrolment(key, os.urandom(NONCE_BYTES), peer.address)
 
     def enrolled(self, peer: Peer) -> None:
         for admitted in self._gate.enrol(peer.address):
             self._connections[admitted].admit()
 
-    # Within
-
-    def _watch_held(self) -> None:
-        deadline_s = self._gate.next_deadline_s()
-        if self._expiry is None and deadline_s is not None:
-            self._expiry = self._loop.call_at(deadline_s, self._drop_held)
+    # The timers call these
 
     def _drop_held(self) -> None:
-        self._expiry = None
         for client, refusal in self._gate.expire(self._loop.time()):
-            self._complain(refusal)
+            self._refusals.tell(refusal)
             self._connections[client].abort()
-        self._watch_held()
-
-    def _watch_idle(self) -> None:
-        deadline_s = self._idle.next_deadline_s()
-        if self._idle_end is None and deadline_s is not None:
-            self._idle_end = self._loop.call_at(deadline_s, self._drop_idle)
 
     def _drop_idle(self) -> None:
-        self._idle_end = None
         for client in self._idle.expire(self._loop.time()):
             self._connections[client].drop_silent(self._limits.handshake_s)
-        self._watch_idle()
 
-    def _complain(self, refusal: Refusal) -> None:
-        if self._refusals.is_told((refusal.peer.address, refusal.reason), self._loop.time()):
-            self._say(str(refusal))
-        due_s = self._refusals.due_s
-        if self._untold is None and due_s is not None:
-            self._untold = self._loop.call_at(due_s, self._tell_left_out)
+
+class _Listening:
+    """Accepts connections for a server, from any number of sockets, until it is closed.
+
+    `on_shortage` gets what the system lacks when it can't accept.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        make_connection: ConnectionMaker,
+        on_shortage: Callable[[OSError], None],
+    ) -> None:
+        self._loop, self._make_connection = loop, make_connection
+        self._on_shortage = on_shortage
+        self._adopting: set[asyncio.Task[object]] = set()
+        self._open: list[asyncio.Server | AcceptLoop | socket.socket] = []
+
+    async def listen(self, listener: socket.socket) -> None:
+        _set_options(listener)  # inherited by what it accepts
+        if not isinstance(self._loop, asyncio.SelectorEventLoop):
+            server = await self._loop.create_server(
+                self._make_connection, sock=listener, backlog=_BACKLOG
+            )
+            self._open.append(server)
+            return
+        listener.setblocking(False)
+        listener.listen(_BACKLOG)
+        accept_loop = AcceptLoop(
+            self._loop, listener, self._accepted, on_shortage=self._on_shortage
+        )
+        self._open += (accept_loop, listener)
+
+    def adopt(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        try:
+            _set_options(connection)
+        except OSError:
+            pass  # gone already, as will be noticed
+        self._accepted(connection, ("", 0))
+
+    def close(self) -> None:
+        for each in self._open:
+            each.close()
+
+    def _accepted(self, connection: socket.socket, _: tuple[str, int]) -> None:
+        task: asyncio.Task[object] = self._loop.create_task(self._connect(connection))
+        self._adopting.add(task)
+        task.add_done_callback(self._adopting.discard)
+
+    async def _connect(self, connection: socket.socket) -> None:
+        try:
+            await self._loop.connect_accepted_socket(self._make_connection, connection)
+        except OSError:
+            connection.close()  # gone already
+
+
+class _Timer:
+    """Calls `act` whenever the first of some deadlines is over; `next_s` is that deadline."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        next_s: Callable[[], float | None],
+        act: Callable[[], object],
+    ) -> None:
+        self._loop, self._next_s, self._act = loop, next_s, act
+        self._handle: asyncio.TimerHandle | None = None
+
+    def set(self) -> None:
+        """There may be a deadline now. No later one may be earlier than it."""
+        if self._handle is None and (next_s := self._next_s()) is not None:
+            self._handle = self._loop.call_at(next_s, self._fire)
+
+    def cancel(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+    def _fire(self) -> None:
+        self._handle = None
+        self._act()
+        self.set()
+
+
+class _RefusalLines:
+    """One line for each refusal, as long as the log of them admits it; else they are counted."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, say: Say) -> None:
+        self._loop, self._say = loop, say
+        self._log = RefusalLog()
+        self._timer = _Timer(loop, lambda: self._log.due_s, self._tell_left_out)
+
+    def tell(self, refusal: Refusal) -> None:
+        self._tell((refusal.peer.address, refusal.reason), str(refusal))
+
+    def tell_shortage(self, error: OSError) -> None:
+        self._tell(("", str(error.errno)), f"can't accept connections: {error.strerror}: they wait")
+
+    def close(self) -> None:
+        self._timer.cancel()
+        self._tell_left_out()
+
+    def _tell(self, subject: tuple[str, str], line: str) -> None:
+        if self._log.is_told(subject, self._loop.time()):
+            self._say(line)
+        self._timer.set()
 
     def _tell_left_out(self) -> None:
-        if self._untold is not None:
-            self._untold.cancel()
-            self._untold = None
-        if left_out := self._refusals.left_out():
+        if left_out := self._log.left_out():
             self._say(f"turned away {left_out} more within {WINDOW_S:g} s")
 
 
 def _set_options(tcp: socket.socket) -> None:
     # No reply may wait until an earlier one is acknowledged.
     tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    # Who waits for ever, or says nothing, is asked whether its machine is still there.
+    # The kernel asks whether the machine of a client that sends nothing is still there.
     tcp.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if sys.platform.startswith("linux"):
         tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _PROBE_AFTER_S)

@@ -8,12 +8,18 @@ From one that has not been admitted no more is read than an enrolment takes.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, cast
+from itertools import count
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from rallypoint.errors import ProtocolError
 from rallypoint.store.access import Peer
 from rallypoint.wire.c10d_server import ServerSession
-from rallypoint.wire.enrolment import MAGIC, EnrolmentRefusedError, StoreEnrolment
+from rallypoint.wire.enrolment import (
+    MAGIC,
+    PREAMBLE_MAX_BYTES,
+    EnrolmentRefusedError,
+    StoreEnrolment,
+)
 
 if TYPE_CHECKING:
     from rallypoint.store.server import StoreServer
@@ -21,12 +27,22 @@ if TYPE_CHECKING:
 MAX_UNREAD_BYTES = 1 << 20
 """A client with more unread replies than this is not served until it has read half of them."""
 _FLUSH_BYTES = 1 << 16
+_READ_BYTES = 1 << 18
+
+
+class _Buffers(NamedTuple):
+    """What all connections of a server read into, one after the other."""
+
+    read: memoryview
+    stranger: memoryview
+    """For connections that have not been admitted."""
 
 
 class ServerConnection(asyncio.Protocol):
     """One client. Its first byte tells whether it is a c10d client or an agent that enrols."""
 
     __slots__ = (
+        "_buffers",
         "_early",
         "_is_admitted",
         "_is_between",
@@ -42,9 +58,9 @@ class ServerConnection(asyncio.Protocol):
     _transport: asyncio.Transport
     _peer: Peer
 
-    def __init__(self, server: StoreServer, id_: int) -> None:
+    def __init__(self, server: StoreServer, id_: int, buffers: _Buffers) -> None:
         self.id = id_
-        self._server = server
+        self._server, self._buffers = server, buffers
         self._is_admitted = False
         self._is_writable = self._is_reading = True
         self._is_expected = False  # whether more must come before long
@@ -64,7 +80,7 @@ class ServerConnection(asyncio.Protocol):
             return
         self._peer = self._server.arrived(self, peer_name, own_name)
         if not self._is_admitted:
-            self._transport.set_protocol(_Stranger(self, self._server.stranger_buffer))
+            self._transport.set_protocol(_Stranger(self, self._buffers.stranger))
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._server.left(self.id)
@@ -227,7 +243,24 @@ class BufferedConnection(ServerConnection, asyncio.BufferedProtocol):
     __slots__ = ()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._server.read_buffer
+        return self._buffers.read
 
     def buffer_updated(self, nbytes: int) -> None:
-        self.data_received(bytes(self._server.read_buffer[:nbytes]))
+        self.data_received(bytes(self._buffers.read[:nbytes]))
+
+
+class ConnectionMaker:
+    """Makes the connections of one server."""
+
+    def __init__(self, server: StoreServer, loop: asyncio.AbstractEventLoop) -> None:
+        # asyncio makes a new buffer of 256 KiB for each read, unless it is given one.
+        is_buffered = isinstance(loop, asyncio.SelectorEventLoop)
+        self._type = BufferedConnection if is_buffered else ServerConnection
+        self._server, self._ids = server, count(1)
+        self._buffers = _Buffers(
+            read=memoryview(bytearray(_READ_BYTES if is_buffered else 0)),
+            stranger=memoryview(bytearray(PREAMBLE_MAX_BYTES)),
+        )
+
+    def __call__(self) -> ServerConnection:
+        return self._type(self._server, next(self._ids), self._buffers)

@@ -74,13 +74,7 @@ def connections_within(descriptors: int) -> int:
 
 
 def serve_round(
-    listener: socket.socket | None,
-    channel: socket.socket,
-    key: bytes,
-    *,
-    policy: AccessPolicy,
-    say: Say,
-    fast: bool = True,
+    listener: socket.socket | None, channel: socket.socket, policy: AccessPolicy, say: Say
 ) -> None:
     """Serves until killed, or until the agent's end of `channel` is closed.
 
@@ -94,11 +88,11 @@ def serve_round(
         max_connections=connections_within(raise_descriptor_limit()),
         more_connections_by=of_open_files(whose="where this node's agent is started"),
     )
-    loop = new_event_loop(fast=fast)
+    loop = new_event_loop()
     loop.set_exception_handler(Faults(say).of_loop)
 
     def make_server() -> StoreServer:
-        return StoreServer(AccessGate(policy), key, say, limits=limits)
+        return StoreServer(AccessGate(policy), say, limits=limits)
 
     listening = loop.create_task(_listen(loop, listener, channel, make_server))
     loop.run_forever()

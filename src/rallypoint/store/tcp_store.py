@@ -32,8 +32,6 @@ from rallypoint.store.tcp_client import TCPClient
 from rallypoint.wire import c10d_client as wire
 from rallypoint.wire import c10d_operations as operations
 
-_KEY_BYTES = 32
-
 
 class TCPStore(Store):
     """A store at `host` and `port`; with `is_master` its server is here, on a thread.
@@ -249,8 +247,8 @@ def _close(client: TCPClient | None, server: ServerThread | None) -> None:
 class ServerThread:
     """A server that listens from construction to `close`; the thread ends with the process.
 
-    `listener` is bound, and taken over. Everybody whom `gate` admits may use the store; enrolling
-    needs a key that nobody is told. Joining is adding to `counter_key`: `wait_joined` counts it.
+    `listener` is bound, and taken over. Everybody whom `gate` admits may use the store. Joining is
+    adding to `counter_key`: `wait_joined` counts it.
     """
 
     def __init__(
@@ -302,7 +300,7 @@ class ServerThread:
 
     async def _listen(self, listener: socket.socket, gate: AccessGate, say: Say) -> StoreServer:
         machine = _CountingMachine(self._joined)
-        server = StoreServer(gate, os.urandom(_KEY_BYTES), say, machine=machine)
+        server = StoreServer(gate, say, machine=machine)
         await server.listen(listener)
         return server
 
