@@ -15,6 +15,7 @@ from rallypoint.core.group_events import (
     GroupEvent,
     ReportNow,
     SessionOpened,
+    WorkerEnded,
     WorkersExited,
     WorkersGone,
 )
@@ -55,11 +56,13 @@ def exited(*codes: int | None, round_: int = 0) -> WorkersExited:
 
 
 class Node:
-    """The machine, and its effects without what it merely says."""
+    """The machine, and its effects without what it merely reports."""
 
     def __init__(self, phase: Phase = Phase.IDLE, rules: GroupSettings = RULES) -> None:
         self.state = GroupState(rules)
         self.said: list[str] = []
+        self.ended: list[tuple[int, str]] = []
+        """Workers whose end was reported to observers, in this order, and as what."""
         way: list[GroupEvent] = [SessionOpened(resumed=False)]
         if phase >= Phase.ENROLLING:
             way.append(assigned())
@@ -80,7 +83,9 @@ class Node:
     def step(self, event: GroupEvent) -> list[GroupEffect]:
         effects = group.step(self.state, event)
         self.said += [effect.name for effect in effects if isinstance(effect, Record)]
-        return [effect for effect in effects if not isinstance(effect, Record)]
+        ended = [effect for effect in effects if isinstance(effect, WorkerEnded)]
+        self.ended += [(effect.local_rank, effect.state) for effect in ended]
+        return [effect for effect in effects if not isinstance(effect, Record | WorkerEnded)]
 
     def steps(self, *events: GroupEvent) -> list[GroupEffect]:
         """The effects of the last one."""

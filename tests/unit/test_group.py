@@ -517,3 +517,44 @@ def test_L0_rounds_of_a_coordinator_that_knows_nothing_of_ours_can_t_be_compared
     assert node.step(assigned(0)) == [], "that coordinator has taken the job over"
     node.step(SessionOpened(resumed=False, replaced=True))
     assert isinstance(node.step(assigned(0))[0], EnrolWithStore)
+
+
+@pytest.mark.parametrize(
+    ("events", "ended"),
+    [
+        ([exited(0)], [(0, "SUCCEEDED")]),
+        ([exited(0, 0), WorkersGone(stamp())], [(0, "SUCCEEDED"), (1, "SUCCEEDED")]),
+        ([exited(None, 3)], []),
+        ([exited(0, 3), WorkersGone(stamp())], [(0, "SUCCEEDED"), (1, "FAILED")]),
+        (
+            # One that catches SIGTERM and exits with 0 has not done its work.
+            [m.StopNow(stamp(), REASON), exited(0), WorkersGone(stamp())],
+            [(0, "TERMINATED"), (1, "TERMINATED")],
+        ),
+        (
+            [SignalCaught(TERM), exited(-TERM, -TERM), m.LeaveNow(stamp()), WorkersGone(stamp())],
+            [(0, "TERMINATED"), (1, "TERMINATED")],
+        ),
+        (
+            [exited(-TERM), WaitEnded(WaitKind.SUSPECT, 1), WorkersGone(stamp())],
+            [(0, "FAILED"), (1, "TERMINATED")],
+        ),
+        (
+            [exited(3), WorkersGone(stamp(), stuck=(71,)), WorkersGone(stamp())],
+            [(0, "FAILED"), (1, "TERMINATED")],
+        ),
+    ],
+)
+def test_each_worker_s_end_is_reported_to_observers_once_and_as_what_it_was(
+    events: list[GroupEvent], ended: list[tuple[int, str]]
+) -> None:
+    node = Node(Phase.RUNNING)
+    node.steps(*events)
+    assert node.ended == ended
+
+
+def test_the_ends_of_a_round_do_not_count_for_the_next() -> None:
+    node = Node(Phase.RUNNING)
+    node.steps(exited(0, 3), WorkersGone(stamp()))
+    node.steps(assigned(1, enrol=False), exited(0, 0, round_=1))
+    assert node.ended == [(0, "SUCCEEDED"), (1, "FAILED"), (0, "SUCCEEDED"), (1, "SUCCEEDED")]

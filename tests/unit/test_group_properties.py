@@ -22,6 +22,7 @@ from rallypoint.core.group_events import (
     EnrolWithStore,
     Exit,
     Finish,
+    GiveUp,
     GroupEffect,
     GroupEvent,
     JoinRound,
@@ -32,15 +33,17 @@ from rallypoint.core.group_events import (
     SessionOpened,
     SignalCaught,
     SignalWorkers,
+    SourceFailed,
     SpawnFailed,
-    SpawnFault,
     SpawnWorkers,
     WaitEnded,
     WaitKind,
+    WorkerEnded,
     WorkersExited,
     WorkersGone,
 )
 from rallypoint.core.model import Outcome, Stamp
+from rallypoint.errors import InfrastructureError, UsageError
 
 ROUNDS = st.integers(0, 3)
 
@@ -58,6 +61,7 @@ EXITS = st.lists(
 ).map(tuple)
 
 
+ERRORS = st.sampled_from([UsageError("no such program"), InfrastructureError("no process left")])
 EVENTS: st.SearchStrategy[GroupEvent] = st.one_of(
     st.builds(SessionOpened, st.booleans()),
     st.builds(assigned, ROUNDS, enrol=st.booleans()),
@@ -69,7 +73,8 @@ EVENTS: st.SearchStrategy[GroupEvent] = st.one_of(
     st.just(SessionGivenUp("no answer")),
     st.builds(EnrolmentDone, STAMPS, st.sampled_from(["", "", "no route"])),
     st.builds(WorkersExited, STAMPS, EXITS),
-    st.builds(SpawnFailed, STAMPS, st.just("no such program"), st.sampled_from(SpawnFault)),
+    st.builds(SpawnFailed, STAMPS, ERRORS),
+    st.builds(SourceFailed, ERRORS),
     st.builds(SignalCaught, st.sampled_from([2, 15])),
     st.just(Announced()),
     st.builds(WaitEnded, st.sampled_from(WaitKind), st.integers(1, 6)),
@@ -96,6 +101,7 @@ class Hammer(RuleBasedStateMachine):
         self.told_to_stop = False
         self.finishes = 0
         self.must_end = False
+        self.ended: set[tuple[Stamp, int]] = set()
 
     @rule(event=EVENTS)
     def happens(self, event: GroupEvent) -> None:
@@ -137,6 +143,15 @@ class Hammer(RuleBasedStateMachine):
                 case Finish():
                     assert self.running is None, "ended with workers alive"
                     self.finishes += 1
+                case GiveUp():
+                    # The agent kills what runs.
+                    self.running, self.told_to_stop = None, False
+                    self.finishes += 1
+                case WorkerEnded(local_rank):
+                    assert self.state.stamp is not None
+                    end = (self.state.stamp, local_rank)
+                    assert end not in self.ended, "reported twice"
+                    self.ended.add(end)
         final = isinstance(event, m.Ended | SessionGivenUp)
         if final or (isinstance(event, m.Expelled) and event.final):
             self.must_end = True

@@ -29,7 +29,7 @@ from rallypoint.core import messages as m
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.model import Assignment, Candidate, JobStatus, Stamp, WorkerFailure
 from rallypoint.core.text import count
-from rallypoint.errors import InfrastructureError, LogsSpecsError, RallypointError
+from rallypoint.errors import RallypointError
 from rallypoint.observe.faults import describe_fault
 from rallypoint.observe.records import FieldValue, event_now
 from rallypoint.process.guard import Guard
@@ -88,7 +88,6 @@ class Agent:
         self._status: JobStatus | None = None
         self._status_reporter = StatusReporter(config, links.dispatcher, self._loop.time)
         self._refusal: RallypointError | None = None
-        self._spawn_error: RallypointError | None = None
         self.finished: asyncio.Future[g.Finish] = self._loop.create_future()
 
     def join(self, session: AgentSession, candidate: Candidate, *, hosts: bool) -> None:
@@ -253,13 +252,16 @@ class Agent:
                 self._report(replace(drain, hosts=self._hosts))
             case g.ReportNow(report):
                 self._report(report)
-            case g.GiveUp():
-                assert self._spawn_error is not None
-                self.give_up(self._spawn_error)
+            case g.GiveUp(error):
+                self._store.close()
+                if not self.finished.done():
+                    self.finished.set_exception(error)
             case g.SkipWaits():
                 self._links.hurry()
             case g.Finish():
                 self._finish(effect)
+            case g.WorkerEnded():
+                pass  # The dispatcher reports it.
             case Record():
                 self.say(effect)
             case _:
@@ -297,12 +299,13 @@ class Agent:
         self._workers = self._make_workers(stamp, assignment, self._exited, self._gone)
         context = context_maker(assignment, stamp, self._config, self._node_id())
         try:
-            self._workers.start(context, partial(self._started, self._loop.time()))
+            self._workers.start(
+                context,
+                partial(self._started, self._loop.time()),
+                partial(self._not_started, stamp),
+            )
         except RallypointError as error:
-            self._workers, self._spawn_error = None, error
-            of_node = isinstance(error, InfrastructureError | LogsSpecsError)
-            fault = g.SpawnFault.NODE if of_node else g.SpawnFault.COMMAND
-            self._step(g.SpawnFailed(stamp, str(error), fault))
+            self._not_started(stamp, error)
 
     def _started(self, began_at: float) -> None:
         workers = count(self._config.workers.count, "worker")
@@ -312,11 +315,13 @@ class Agent:
         self.dispatcher.spawned(self._workers.pids, took_s, self._workers.shm)
         self._requests.begin(self._state, self._workers)
 
-    def give_up(self, error: RallypointError) -> None:
-        """No worker is to blame, and the same will happen again."""
-        self._store.close()
-        if not self.finished.done():
-            self.finished.set_exception(error)
+    def _not_started(self, stamp: Stamp, error: RallypointError) -> None:
+        self._workers = None
+        self._step(g.SpawnFailed(stamp, error))
+
+    def source_failed(self, error: RallypointError) -> None:
+        """What workers are forked from can't be had."""
+        self._step(g.SourceFailed(error))
 
     def _exited(self, stamp: Stamp, exits: tuple[g.Exit, ...]) -> None:
         self._step(g.WorkersExited(stamp, exits))

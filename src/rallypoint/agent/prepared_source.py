@@ -188,4 +188,5 @@ class PreparedSource(WorkerSource):
     def _give_up(self, error: RallypointError) -> None:
         if self._process is not None:
             asyncio.get_running_loop().remove_reader(self._process.fileno())
-        self.fail(error)
+        if self._on_error is not None:
+            self._on_error(error)

@@ -261,7 +261,7 @@ class AgentRun:
                     partial(self.agent.say, kinds.STDIN()),
                 )
             )
-            self._helpers.source.watch(self.agent.give_up, self.agent.say)
+            self._helpers.source.watch(self.agent.source_failed, self.agent.say)
         if self._setup.embedding is not None:
             self._setup.embedding.attach(loop, self._signalled)
         else:

@@ -66,11 +66,6 @@ class WorkerSource:
         """The loop is about to end. Safe without a watch."""
         self._on_error = None
 
-    def fail(self, error: RallypointError) -> None:
-        """Tell whoever watches that no worker can be started."""
-        if self._on_error is not None:
-            self._on_error(error)
-
     @property
     def is_ready(self) -> bool:
         """Whether `spawn` may be called."""
@@ -113,7 +108,7 @@ class WorkerSource:
         )
 
     def spawn(self, commands: Sequence[Command], guard: Guard | None) -> list[WorkerProcess]:
-        """Start all or none: see `spawn_workers`. Raises OriginLostError besides."""
+        """Start all or none: see `spawn_workers`. Raises SourceLostError besides."""
         return spawn_workers(commands, guard)
 
     def close(self) -> None:

@@ -52,9 +52,11 @@ class NodeWorkers(Protocol):
         self,
         context: Callable[[int, str], WorkerContext],
         on_started: Callable[[], None],
+        on_failed: Callable[[RallypointError], None],
     ) -> None:
         """Start all; `context(local_rank, error_file)` says what each is told. `on_started` is
-        called when they run, which may be later, and not at all if they are ended before.
+        called when they run, which may be later, and not at all if they are ended before;
+        `on_failed` when they could not be started later: then none runs, and this object is done.
 
         Raises UsageError or InfrastructureError; then none runs.
         """
@@ -144,22 +146,23 @@ class RoundWorkers:
         self,
         context: Callable[[int, str], WorkerContext],
         on_started: Callable[[], None],
+        on_failed: Callable[[RallypointError], None],
     ) -> None:
-        """Spawn all workers; `context(local_rank, error_file)` says what each is told.
-
-        Raises UsageError or InfrastructureError; then none runs. Where they come from is not ready
-        yet, or is lost in this moment: later. Should that fail, the source's `on_error` is called.
-        """
+        """Spawn all workers; later if what they are forked from is not ready, or was just lost."""
         with self._closing_unless_started():
             commands = self._open(context)
             if not self._source.is_ready or not self._try_to_start(commands):
-                self._starting = self._loop.create_task(self._start_later(commands, on_started))
+                later = self._start_later(commands, on_started, on_failed)
+                self._starting = self._loop.create_task(later)
                 self._starting.add_done_callback(raise_in_loop)
                 return
         on_started()
 
     async def _start_later(
-        self, commands: Sequence[Command], on_started: Callable[[], None]
+        self,
+        commands: Sequence[Command],
+        on_started: Callable[[], None],
+        on_failed: Callable[[RallypointError], None],
     ) -> None:
         try:
             with self._closing_unless_started():
@@ -167,7 +170,7 @@ class RoundWorkers:
                 while not self._try_to_start(commands):
                     await self._source.wait_ready()
         except RallypointError as error:
-            self._source.fail(error)
+            on_failed(error)
         else:
             on_started()
 

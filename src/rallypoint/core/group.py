@@ -46,6 +46,7 @@ from rallypoint.core.group_events import (
     SessionGivenUp,
     SessionOpened,
     SignalCaught,
+    SourceFailed,
     SpawnFailed,
     SpawnWorkers,
     WaitEnded,
@@ -124,8 +125,10 @@ def step(state: GroupState, event: GroupEvent) -> list[GroupEffect]:
             return _enrolled(state, stamp, error)
         case WorkersExited(stamp, exits):
             return group_exits.exited(state, stamp, exits)
-        case SpawnFailed():
-            return group_exits.spawn_failed(state, event)
+        case SpawnFailed(stamp, error):
+            return group_exits.spawn_failed(state, stamp, error)
+        case SourceFailed(error):
+            return group_exits.give_up(state, error)
         case HelperDied():
             return _helper_died(state, event)
         case WorkersGone(stamp, stuck):
@@ -194,7 +197,7 @@ def _assigned(state: GroupState, stamp: Stamp, assignment: Assignment) -> list[G
     _name_round(state, stamp)
     state.assignment, state.has_joined = assignment, False
     state.checkpoint_asked, state.succeeded_when_asked = None, False
-    state.exits = {}
+    state.exits, state.failed, state.ends_reported = {}, {}, set()
     state.seeks_culprit = False
     if assignment.enrol:
         state.phase = Phase.ENROLLING
@@ -281,13 +284,15 @@ def _helper_died(state: GroupState, event: HelperDied) -> list[GroupEffect]:
 
 
 def _gone(state: GroupState, stamp: Stamp, stuck: tuple[int, ...]) -> list[GroupEffect]:
-    if state.phase is not Phase.STOPPING or stamp != state.stamp:
+    if stamp != state.stamp:
         return []
-    effects: list[GroupEffect] = []
+    effects = group_exits.report_ends(state)
+    if state.phase is not Phase.STOPPING:
+        return effects
     if stuck:
         pids = ", ".join(map(str, stuck))
         if state.desired is Desired.JOIN and not state.patience_is_over:
-            return _be_patient(state, pids)
+            return effects + _be_patient(state, pids)
         said = kinds.STUCK(pids=pids, then="")
         effects.append(said)
         if state.desired is Desired.JOIN:

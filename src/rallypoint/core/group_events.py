@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import Enum, StrEnum
 
 from msgspec import Struct
 
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.messages import HelperDied, Order, Report
 from rallypoint.core.model import Assignment, Stamp, Verdict, WorkerFailure
+from rallypoint.errors import RallypointError
 
 
 class Exit(Struct, frozen=True):
@@ -66,21 +67,17 @@ class WorkersExited(Struct, frozen=True):
     exits: tuple[Exit, ...]
 
 
-class SpawnFault(Enum):
-    """What is to blame for workers that could not be started."""
-
-    COMMAND = "command"
-    """The program, its arguments, or what this node was given for them."""
-    NODE = "node"
-    """This node has run out of something, or its log directory can't be written."""
-
-
 class SpawnFailed(Struct, frozen=True):
-    """None of the round's workers could be started, and none runs."""
+    """None of the round's workers could be started, at once or later, and none runs."""
 
     stamp: Stamp
-    text: str
-    fault: SpawnFault
+    error: RallypointError
+
+
+class SourceFailed(Struct, frozen=True):
+    """The process from which workers are forked can't be had: no round can start any."""
+
+    error: RallypointError
 
 
 class WorkersGone(Struct, frozen=True):
@@ -138,6 +135,7 @@ GroupEvent = (
     | EnrolmentDone
     | WorkersExited
     | SpawnFailed
+    | SourceFailed
     | HelperDied
     | WorkersGone
     | SignalCaught
@@ -203,8 +201,28 @@ SPAWN_FAILED = 127
 
 
 class GiveUp(Struct, frozen=True):
-    """End this agent by the error that `SpawnFailed` told of: no worker is to blame, and the same
-    would happen again."""
+    """End this agent by this error: no worker is to blame, and the same would happen again."""
+
+    error: RallypointError
+
+
+class EndState(StrEnum):
+    """How a worker's end is reported to observers, under torch's names."""
+
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    """It counts as the job's failure."""
+    TERMINATED = "TERMINATED"
+    """It was stopped, or ended while the round was being stopped."""
+
+
+class WorkerEnded(Struct, frozen=True):
+    """Report this worker's end to observers: once for each worker of a round."""
+
+    local_rank: int
+    state: EndState
+    exit: Exit | None
+    """None: no exit was noticed."""
 
 
 class FinishKind(Enum):
@@ -241,6 +259,7 @@ GroupEffect = (
     | KillWorkers
     | Wait
     | GiveUp
+    | WorkerEnded
     | SkipWaits
     | Finish
     | Record

@@ -14,18 +14,19 @@ from msgspec.structs import replace
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.group_events import (
     SPAWN_FAILED,
+    EndState,
     Exit,
     GiveUp,
     GroupEffect,
     ReportNow,
-    SpawnFailed,
-    SpawnFault,
     WaitKind,
+    WorkerEnded,
     failure_of,
 )
 from rallypoint.core.group_state import Desired, GroupState, Phase, stop, succeeded, wait
 from rallypoint.core.messages import Failed, Finishing, Succeeded
 from rallypoint.core.model import Stamp
+from rallypoint.errors import InfrastructureError, LogsSpecsError, RallypointError
 
 SUSPECT_S = 2.0
 """How long an agent may get such a signal later than its workers."""
@@ -38,11 +39,21 @@ def exited(state: GroupState, stamp: Stamp, exits: tuple[Exit, ...]) -> list[Gro
     exits = tuple(exit_ for exit_ in exits if exit_.local_rank not in state.exits)
     had_success = succeeded(state) > 0
     state.exits.update((exit_.local_rank, exit_) for exit_ in exits)
+    well = [exit_ for exit_ in exits if exit_.code == 0]
+    is_stopping = state.phase is Phase.STOPPING
+    ends = [] if is_stopping else _report_ended(state, well)
+    return ends + _judge(state, stamp, exits, had_success=had_success)
+
+
+def _judge(
+    state: GroupState, stamp: Stamp, exits: tuple[Exit, ...], *, had_success: bool
+) -> list[GroupEffect]:
+    """What follows from these exits."""
     if state.leaving:
         return []
     if state.phase is not Phase.RUNNING:
         killed = tuple(exit_ for exit_ in exits if exit_.signal == signal.SIGKILL)
-        return [_report(stamp, killed)] if killed and state.seeks_culprit else []
+        return [_report(state, stamp, killed)] if killed and state.seeks_culprit else []
     bad = [exit_ for exit_ in exits if exit_.code != 0]
     blamed = [exit_ for exit_ in bad if exit_.signal not in state.settings.signals]
     if blamed:
@@ -67,12 +78,13 @@ def suspects_time_is_over(state: GroupState) -> list[GroupEffect]:
 
 def _fail(state: GroupState, blamed: list[Exit]) -> list[GroupEffect]:
     assert state.stamp is not None
-    report = _report(state.stamp, (*blamed, *_suspects(state)))
+    report = _report(state, state.stamp, (*blamed, *_suspects(state)))
     state.seeks_culprit, state.stop_why = True, "a worker of this node failed"
     return [report, *stop(state, Desired.JOIN, signal.SIGTERM, state.settings.restart_grace_s)]
 
 
-def _report(stamp: Stamp, exits: tuple[Exit, ...]) -> ReportNow:
+def _report(state: GroupState, stamp: Stamp, exits: tuple[Exit, ...]) -> ReportNow:
+    state.failed |= {exit_.local_rank: exit_ for exit_ in exits}
     return ReportNow(Failed(stamp, tuple(map(failure_of, exits))))
 
 
@@ -82,17 +94,46 @@ def _suspects(state: GroupState) -> list[Exit]:
     return [exit_ for exit_ in state.exits.values() if exit_.signal in signals]
 
 
-def spawn_failed(state: GroupState, event: SpawnFailed) -> list[GroupEffect]:
+def spawn_failed(state: GroupState, stamp: Stamp, error: RallypointError) -> list[GroupEffect]:
     """Alone, a node that lacks something can only tell its user. In a job of several nodes the
-    others may go on without it, so that it counts as the failure of a worker: the first one."""
-    if event.stamp != state.stamp or state.phase is not Phase.RUNNING:
+    others may go on without it, so that it counts as the failure of a worker: the first one. So
+    does what the command or its arguments are to blame for, wherever it happens."""
+    if stamp != state.stamp or state.phase is not Phase.RUNNING:
         return []
-    if event.fault is SpawnFault.NODE and state.settings.is_alone:
-        state.phase = Phase.DONE
-        return [GiveUp()]
-    state.stop_why = "the workers of this node could not be started"
-    effects: list[GroupEffect] = [kinds.SPAWN_FAILED(event.text)]
+    lacks_something = isinstance(error, InfrastructureError | LogsSpecsError)
+    if lacks_something and state.settings.is_alone:
+        return give_up(state, error)
+    state.stop_why, text = "the workers of this node could not be started", str(error)
+    effects: list[GroupEffect] = [kinds.SPAWN_FAILED(text)]
     if not state.leaving:
-        failure = failure_of(Exit(0, SPAWN_FAILED, None))
-        effects.append(ReportNow(Failed(event.stamp, (replace(failure, message=event.text),))))
+        exit_ = Exit(0, SPAWN_FAILED, None)
+        state.failed[0] = exit_
+        failure = replace(failure_of(exit_), message=text)
+        effects.append(ReportNow(Failed(stamp, (failure,))))
     return effects + stop(state, Desired.JOIN, signal.SIGTERM, state.settings.restart_grace_s)
+
+
+def give_up(state: GroupState, error: RallypointError) -> list[GroupEffect]:
+    """No worker is to blame, and the same would happen in every round."""
+    state.phase = Phase.DONE
+    return [GiveUp(error)]
+
+
+def report_ends(state: GroupState) -> list[GroupEffect]:
+    """Nothing of the round runs any more: the ends that were not reported yet are of workers that
+    failed, or that were stopped."""
+    ranks = {*range(state.settings.workers), *state.failed} - state.ends_reported
+    state.ends_reported |= ranks
+    return [
+        WorkerEnded(
+            rank,
+            EndState.FAILED if rank in state.failed else EndState.TERMINATED,
+            state.exits.get(rank) or state.failed.get(rank),
+        )
+        for rank in sorted(ranks)
+    ]
+
+
+def _report_ended(state: GroupState, well: list[Exit]) -> list[GroupEffect]:
+    state.ends_reported |= {exit_.local_rank for exit_ in well}
+    return [WorkerEnded(exit_.local_rank, EndState.SUCCEEDED, exit_) for exit_ in well]

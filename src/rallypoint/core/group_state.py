@@ -84,6 +84,10 @@ class GroupState(Struct):
     assignment: Assignment | None = None
     exits: dict[int, Exit] = field(default_factory=dict)
     """By local rank, of this round's workers; a new object for each round."""
+    failed: dict[int, Exit] = field(default_factory=dict)
+    """Those of them that were reported as failures."""
+    ends_reported: set[int] = field(default_factory=set)
+    """Local ranks whose end observers have been given."""
     seeks_culprit: bool = False
     """The round ends by a failure, and this agent has killed nobody yet."""
     signals_caught: int = 0

@@ -150,7 +150,7 @@ class SimulatedAgent:
                 assert self.running is None, "ended with workers alive"
                 self.finish, self.finishes = effect, self.finishes + 1
                 self._report(m.Leave())
-            case Record():
+            case g.WorkerEnded() | Record():
                 pass
             case _:
                 assert_never(effect)

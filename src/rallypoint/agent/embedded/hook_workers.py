@@ -68,8 +68,9 @@ class HookWorkers:
         self,
         context: Callable[[int, str], WorkerContext],
         on_started: Callable[[], None],
+        on_failed: Callable[[RallypointError], None],
     ) -> None:
-        """Participant the group, and have the hooks start it."""
+        """Give the group its ranks, and have the hooks start it."""
         assign_ranks(self._group, context)
         self._spend(self._run)
         on_started()

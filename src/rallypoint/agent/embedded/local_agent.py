@@ -19,6 +19,7 @@ from rallypoint.agent.run import JobEnd
 from rallypoint.agent.workers import RoundWorkers
 from rallypoint.config import AgentConfig, OutputConfig, OutputMode
 from rallypoint.core.worker_exits import WorkerExit
+from rallypoint.errors import RallypointError
 
 
 class LocalElasticAgent(SpecAgent):
@@ -85,6 +86,7 @@ class GroupWorkers(RoundWorkers):
         self,
         context: Callable[[int, str], WorkerContext],
         on_started: Callable[[], None],
+        on_failed: Callable[[RallypointError], None],
     ) -> None:
         def note() -> None:
             for worker, pid in zip(self.group.workers, self.pids, strict=True):
@@ -93,7 +95,7 @@ class GroupWorkers(RoundWorkers):
             on_started()
 
         assign_ranks(self.group, context)
-        super().start(context, note)
+        super().start(context, note, on_failed)
 
     def clear(self) -> None:
         if WorkerState.is_running(self.group.state):

@@ -16,13 +16,12 @@ from rallypoint.agent.worker_shm import WorkerShm
 from rallypoint.core import timeline
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.group_events import (
-    Exit,
+    EndState,
     GroupEffect,
     GroupEvent,
     ReportNow,
-    SpawnFailed,
+    WorkerEnded,
     WorkersExited,
-    WorkersGone,
 )
 from rallypoint.core.messages import Ended, Failed
 from rallypoint.core.model import WorkerFailure
@@ -31,13 +30,12 @@ from rallypoint.observe.records import AgentEvent, Observer, StatusView, WorkerE
 
 
 class _Workers(Struct):
-    """The workers of the newest round."""
+    """What an observer is given with the ends of the newest round's workers; by local rank."""
 
     pids: tuple[int, ...] = ()
-    exits: dict[int, tuple[Exit, float]] = field(default_factory=dict)
+    exited_at: dict[int, float] = field(default_factory=dict)
     failures: dict[int, WorkerFailure] = field(default_factory=dict)
-    failed: set[int] = field(default_factory=set)
-    reported: set[int] = field(default_factory=set)
+    any_failed: bool = False
 
 
 class EventDispatcher:
@@ -61,7 +59,6 @@ class EventDispatcher:
         """The worker group was given this event, and asked for these effects."""
         at, line = time.monotonic(), self.timeline
         newest, since = line.newest, line.joining_since
-        was_stopping = newest is not None and newest.stopping_at is not None
         phases = timeline.step(line, event, effects, at)
         if line.newest is not None and line.newest is not newest:
             self._workers = _Workers()
@@ -69,15 +66,21 @@ class EventDispatcher:
                 observer.round_began(line.newest, newest, 0.0 if since is None else at - since)
         match event:
             case WorkersExited(stamp, exits) if newest and stamp.round == newest.number:
-                self._exited(newest, exits, effects, was_stopping)
-            case SpawnFailed(stamp) if newest and stamp.round == newest.number:
-                failed = _failures(effects)
-                exits = tuple(Exit(x.local_rank, x.exit_code, x.signal) for x in failed)
-                self._exited(newest, exits, effects, was_stopping)
+                now = time.time()
+                for exit_ in exits:
+                    self._workers.exited_at.setdefault(exit_.local_rank, now)
+                    for observer in self._observers:
+                        observer.worker_exited(newest, exit_.local_rank)
             case Ended(_, verdict) if line.verdict is None:
                 line.verdict = verdict
-            case WorkersGone(stamp) if newest and stamp.round == newest.number:
-                self._gone(newest)
+        for effect in effects:
+            match effect:
+                case WorkerEnded() if newest:
+                    self._worker_ended(newest, effect)
+                case ReportNow(Failed()) if newest and not self._workers.any_failed:
+                    self._workers.any_failed = True
+                    for observer in self._observers:
+                        observer.workers_failed(newest)
         self._report_phases(phases)
 
     def spawned(self, pids: Sequence[int], took_s: float, shm: WorkerShm | None = None) -> None:
@@ -135,45 +138,22 @@ class EventDispatcher:
             at = time.monotonic()
             self._report_phases(timeline.first_seen(self.timeline, round_, "first_progress", at))
 
-    def _exited(
-        self,
-        life: RoundLife,
-        exits: tuple[Exit, ...],
-        effects: Sequence[GroupEffect],
-        was_stopping: bool,
-    ) -> None:
-        now, workers = time.time(), self._workers
-        for exit_ in exits:
-            workers.exits.setdefault(exit_.local_rank, (exit_, now))
-            for observer in self._observers:
-                observer.worker_exited(life, exit_.local_rank)
-            if exit_.code == 0 and not was_stopping:
-                self._report_end(life, exit_.local_rank, "SUCCEEDED")
-        fresh = {failure.local_rank for failure in _failures(effects)}
-        if fresh and not workers.failed:
-            for observer in self._observers:
-                observer.workers_failed(life)
-        workers.failed |= fresh
-
-    def _gone(self, life: RoundLife) -> None:
-        """The workers not reported yet were stopped, or failed and caused that."""
-        workers = self._workers
-        for local_rank in sorted({*range(len(workers.pids)), *workers.failed}):
-            state = "FAILED" if local_rank in workers.failed else "TERMINATED"
-            self._report_end(life, local_rank, state)
-
-    def _report_end(self, life: RoundLife, local_rank: int, state: str) -> None:
-        workers = self._workers
-        if local_rank in workers.reported:
+    def _worker_ended(self, life: RoundLife, ended: WorkerEnded) -> None:
+        workers, local_rank, exit_ = self._workers, ended.local_rank, ended.exit
+        has_started = local_rank < len(workers.pids)
+        if not has_started and ended.state is EndState.TERMINATED:
             return
-        workers.reported.add(local_rank)
-        exit_, at = workers.exits.get(local_rank, (None, time.time()))
         code = None if exit_ is None else exit_.code
         if exit_ is not None and exit_.signal is not None:
             code = -exit_.signal
-        pid = workers.pids[local_rank] if local_rank < len(workers.pids) else 0
-        failure = workers.failures.get(local_rank)
-        end = WorkerEnd(local_rank, pid, state, code, at, failure)
+        end = WorkerEnd(
+            local_rank,
+            workers.pids[local_rank] if has_started else 0,
+            ended.state.value,
+            code,
+            workers.exited_at.get(local_rank) or time.time(),
+            workers.failures.get(local_rank),
+        )
         for observer in self._observers:
             observer.worker_ended(life, end)
 
@@ -182,13 +162,3 @@ class EventDispatcher:
             life = next(x for x in reversed(self.timeline.rounds) if x.number == phase.round)
             for observer in self._observers:
                 observer.phase_ended(life, phase)
-
-
-def _failures(effects: Sequence[GroupEffect]) -> list[WorkerFailure]:
-    """Those that are reported to the coordinator now."""
-    return [
-        failure
-        for effect in effects
-        if isinstance(effect, ReportNow) and isinstance(effect.message, Failed)
-        for failure in effect.message.failures
-    ]
