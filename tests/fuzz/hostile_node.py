@@ -19,6 +19,7 @@ from rallypoint.cli.render import render_event, render_event_json
 from rallypoint.cli.verdict import verdict_json, verdict_lines, verdict_view
 from rallypoint.coordinator.client_connection import ClientConnection
 from rallypoint.coordinator.connection import Connection
+from rallypoint.coordinator.jobs import Hosting
 from rallypoint.coordinator.server import Coordinator
 from rallypoint.core import messages as m
 from rallypoint.core.event_kinds import NOTICE, EventKind, Record, ReportedBy
@@ -233,14 +234,8 @@ class Scene:
         self._queue: deque[tuple[Callable[..., object], tuple[object, ...]]] = deque()
         self._connections = 0
         self.records: list[Record] = []
-        self.coordinator = Coordinator(
-            [],
-            lookup_token=lambda run_id: None,
-            insecure=True,
-            only=rules,
-            on_record=self._record,
-        )
-        self.coordinator.lives_in("life-h")
+        self.coordinator = Coordinator([], Hosting(self._record, rules), lookup_token=None)
+        self.coordinator.jobs.lives_in("life-h")
         self.servers: list[Connection] = []
         """The coordinator's ends of all connections."""
         self.nodes: list[Honest] = []

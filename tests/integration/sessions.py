@@ -12,9 +12,12 @@ from msgspec.structs import replace
 from tests.limits import patience
 
 from rallypoint.coordinator.client_connection import ClientConnection
+from rallypoint.coordinator.jobs import Hosting
+from rallypoint.coordinator.listen import OWN_FILES, connection_room
 from rallypoint.coordinator.server import Coordinator
 from rallypoint.core import job as jobs
 from rallypoint.core import messages as m
+from rallypoint.core.admission import Admission
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.model import Candidate, SharedSettings
 from rallypoint.core.sessions import Machine
@@ -156,16 +159,9 @@ async def rally(
     if send_buffer:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
     records: list[tuple[str, Record]] = []
-    coordinator = Coordinator(
-        [listener],
-        lookup_token=lambda run_id: TOKEN,
-        insecure=False,
-        only=only,
-        on_record=lambda run_id, record: records.append((run_id, record)),
-        handshake_time_s=handshake_time_s,
-        machine=machine,
-    )
-    await coordinator.start()
+    hosting = Hosting(lambda run_id, record: records.append((run_id, record)), only, machine)
+    admission = Admission(connection_room(OWN_FILES), handshake_time_s)
+    coordinator = Coordinator([listener], hosting, lambda run_id: TOKEN, admission=admission)
     place = Rally(coordinator, listener.getsockname()[1], records)
     try:
         yield place

@@ -11,9 +11,9 @@ from contextlib import asynccontextmanager
 from tests.integration.round_workers import until
 from tests.limits import patience
 
-from rallypoint.coordinator.acceptor import Acceptor, Refusals
+from rallypoint.coordinator.acceptor import Acceptor, ConnectionLog
 from rallypoint.core.admission import Admission
-from rallypoint.observe.faults import Faults
+from rallypoint.core.event_kinds import Record
 from rallypoint.wire.handshake import ClientHandshake
 from rallypoint.wire.preamble import STORE_MAGIC
 
@@ -48,12 +48,13 @@ class Place:
         self.acceptor = Acceptor(
             [listener],
             admission,
-            Refusals(self.lines.append),
             self._take,
             self.stores.append,
-            self.shortages.append,
-            Faults(self.lines.append),
+            ConnectionLog(self._note),
         )
+
+    def _note(self, record: Record) -> None:
+        (self.shortages if record.name == "open_files" else self.lines).append(record.text)
 
     def _take(self, connection: socket.socket, number: int, _: str) -> None:
         self.sessions[number] = connection

@@ -57,7 +57,7 @@ def test_each_node_is_pushed_its_own_assignment() -> None:
             for client in (a, b):
                 assert (await client.wait(m.Ended)).verdict.outcome is Outcome.SUCCEEDED
                 client.report(4, m.Leave())
-            await place.coordinator.wait_empty()
+            await place.coordinator.jobs.wait_empty()
             for client in (a, b):
                 await client.wait_closed()
                 assert client.all(m.Ack)[-1].number == 4

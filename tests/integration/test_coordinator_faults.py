@@ -148,7 +148,7 @@ def test_a_job_that_can_not_be_carried_on_is_ended_and_hangs_nobody() -> None:
                 in verdict.text
             )
             a.report(2, m.Leave())
-            await place.coordinator.wait_empty()
+            await place.coordinator.jobs.wait_empty()
 
     go(body())
 

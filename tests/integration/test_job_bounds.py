@@ -8,9 +8,9 @@ from tests.integration.round_workers import until
 from tests.integration.sessions import rally
 from tests.integration.test_coordinator import ONE, go
 
-from rallypoint.coordinator import server
+from rallypoint.coordinator import jobs
 from rallypoint.coordinator.connection import FIRST_MESSAGE_MAX_BYTES
-from rallypoint.coordinator.ended_jobs import ENDED_MAX
+from rallypoint.coordinator.jobs import ENDED_MAX
 from rallypoint.core import messages as m
 from rallypoint.core.model import Outcome
 
@@ -33,7 +33,7 @@ def test_F8_who_has_not_attached_can_not_send_a_long_message() -> None:
 def test_an_agent_that_is_started_again_and_again_does_not_fill_the_coordinator(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(server, "SPARE_SESSIONS", MOST - 2 * AWAY.max_nodes)
+    monkeypatch.setattr(jobs, "SPARE_SESSIONS", MOST - 2 * AWAY.max_nodes)
 
     async def body() -> None:
         async with rally() as place:
@@ -58,7 +58,7 @@ def test_an_agent_that_is_started_again_and_again_does_not_fill_the_coordinator(
 def test_a_coordinator_that_is_full_forgets_the_jobs_that_everybody_has_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(server, "JOBS_MAX", MOST)
+    monkeypatch.setattr(jobs, "JOBS_MAX", MOST)
     rules = [replace(AWAY, run_id=f"job{number}") for number in range(MOST + 2)]
 
     async def body() -> None:
@@ -72,7 +72,7 @@ def test_a_coordinator_that_is_full_forgets_the_jobs_that_everybody_has_left(
             clients[2].report(1, m.Leave())
             await clients[2].wait_closed()
             await place.attached(rules[MOST], "life")
-            assert "job2" not in place.coordinator._jobs
+            assert "job2" not in place.coordinator.jobs._jobs
             again = await place.attached(rules[0], "job0", generation=2, opened=1)
             assert again.all(m.Attached)[0].resumed
 
@@ -82,7 +82,7 @@ def test_a_coordinator_that_is_full_forgets_the_jobs_that_everybody_has_left(
 def test_a_job_that_is_begun_and_left_again_and_again_leaves_room_for_other_jobs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(server, "JOBS_MAX", ENDED_MAX + 3)
+    monkeypatch.setattr(jobs, "JOBS_MAX", ENDED_MAX + 3)
 
     async def body() -> None:
         async with rally() as place:
@@ -113,7 +113,7 @@ def test_an_agent_that_tells_of_ever_other_lives_does_not_fill_the_coordinator()
                 client = await place.attached(FOR_EVER, f"life{number}", last=told)
                 assert "does not remember how" in (await client.wait(m.Ended)).verdict.text
                 client.wire.abort()
-            assert len(place.coordinator._ended) == ENDED_MAX
+            assert len(place.coordinator.jobs._ended) == ENDED_MAX
             await first.round_trip()
 
     go(body())
@@ -123,7 +123,7 @@ def test_who_asks_for_a_drain_and_hangs_up_is_forgotten() -> None:
     async def body() -> None:
         async with rally(AWAY) as place:
             await place.attached(AWAY, "life", node_id="a")
-            session = place.coordinator._jobs["job"]._sessions.of_agent("life")
+            session = place.coordinator.jobs._jobs["job"]._sessions.of_agent("life")
             assert session is not None
             for _ in range(MOST):
                 asking = await place.dial(AWAY, "nobody")

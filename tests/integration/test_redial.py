@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from tests.integration.sessions import LIMIT_S, TOKEN, Rally, rally
 
 from rallypoint.config import AccessConfig, Endpoint, RendezvousConfig
 from rallypoint.coordinator.client_connection import dial
-from rallypoint.coordinator.discovery import Met, embed, meet
+from rallypoint.coordinator.discovery import Connected, Redial, discover, embed
 from rallypoint.coordinator.endpoint import NotYet, Resolved
-from rallypoint.coordinator.redial import Redial
 from rallypoint.coordinator.token import Token
 from rallypoint.core.model import SharedSettings
 from rallypoint.errors import (
@@ -25,6 +25,7 @@ from rallypoint.errors import (
 from rallypoint.wire.address import Address
 
 RULES = SharedSettings("job", 1, 2, reconnect_grace_s=30.0)
+DIAL = partial(dial, run_id="job", token=TOKEN)
 HOST, ELSEWHERE = "127.0.0.1", "127.0.0.77"
 
 
@@ -52,7 +53,7 @@ class Names:
         return Resolved(self.addresses) if self.hosts else NotYet("it does not resolve yet")
 
     def redial(self) -> Redial:
-        return Redial(self.endpoint, self.addresses, "job", TOKEN, self.look_up)
+        return Redial(self.endpoint, self.addresses, DIAL, self.look_up)
 
 
 def with_names(body: Callable[[Rally, Names], object], *hosts: str) -> None:
@@ -100,7 +101,7 @@ def test_F6_a_name_server_that_is_silent_keeps_no_attempt_waiting() -> None:
             await answers.wait()
             return await names.look_up(endpoint)
 
-        redial = Redial(names.endpoint, names.addresses, "job", TOKEN, look_up, look_up_s=0.001)
+        redial = Redial(names.endpoint, names.addresses, DIAL, look_up, look_up_s=0.001)
         for _ in range(3):
             with pytest.raises(RendezvousRefusedError):
                 await redial()
@@ -147,7 +148,7 @@ def test_F6_all_addresses_of_a_name_are_tried_in_turn() -> None:
     with_names(body, ELSEWHERE, HOST)
 
 
-def meeting(names: Names, host_timeout_s: float) -> asyncio.Task[Met]:
+def discovering(names: Names, host_timeout_s: float) -> asyncio.Task[Connected]:
     config = RendezvousConfig(
         run_id="job",
         max_nodes=2,
@@ -156,29 +157,29 @@ def meeting(names: Names, host_timeout_s: float) -> asyncio.Task[Met]:
         host_timeout_s=host_timeout_s,
     )
     access = AccessConfig(token_text=Token("a test", TOKEN, opens_one_job=True).text())
-    host = embed(RULES, access)
-    return asyncio.create_task(meet(config, access, host, lambda _: None, names.look_up))
+    host = embed(RULES)
+    return asyncio.create_task(discover(config, access, host, lambda _: None, names.look_up))
 
 
 def test_F6_a_node_that_starts_while_its_host_moves_finds_it() -> None:
     """The record is stale, then gone, then right: as when a pod is replaced."""
 
     async def body(place: Rally, names: Names) -> None:
-        task = meeting(names, LIMIT_S)
+        task = discovering(names, LIMIT_S)
         for hosts in ((), (HOST,)):
             await names.wait_asked(2)
             names.hosts = hosts
-        met = await task
+        found = await task
         names.hosts = (ELSEWHERE,)
-        (await met.dial()).abort()
-        met.connection.abort()
+        (await found.dial()).abort()
+        found.connection.abort()
 
     with_names(body, ELSEWHERE)
 
 
 def test_F6_a_name_that_changes_all_the_time_is_not_waited_for_longer() -> None:
     async def body(place: Rally, names: Names) -> None:
-        task = meeting(names, 0.3)
+        task = discovering(names, 0.3)
         number = 77
         while not task.done():
             number += 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from rallypoint.coordinator.acceptor import Kind, Refusals
+from rallypoint.coordinator.acceptor import ConnectionLog, Kind
 from rallypoint.store.refusal_log import LINES_MAX
 
 
@@ -12,11 +12,11 @@ def told_of(strangers: list[tuple[str, Kind, str]]) -> list[str]:
     lines: list[str] = []
 
     async def body() -> None:
-        refusals = Refusals(lines.append)
+        log = ConnectionLog(lambda record: lines.append(record.text))
         for peer, kind, why in strangers:
-            refusals.note(peer, kind, why)
-        refusals.tell_more()
-        refusals.tell_more()
+            log.refused(peer, kind, why)
+        log.close()
+        log.close()
 
     asyncio.run(body())
     return lines

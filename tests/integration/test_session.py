@@ -155,7 +155,7 @@ def test_reports_survive_a_cut_connection_in_their_order() -> None:
                     assert ended.verdict.outcome is Outcome.SUCCEEDED
                     agent.session.report(m.Leave())
                     await agent.session.close(LIMIT_S)
-                    await place.coordinator.wait_empty()
+                    await place.coordinator.jobs.wait_empty()
 
     asyncio.run(body())
 
@@ -171,7 +171,7 @@ def test_F2_a_connection_that_was_reset_may_come_back_when_an_ended_one_is_lost(
                     other.join()
                     await other.wait(m.Ack, 2)
                     await asyncio.to_thread(proxy.reset)
-                    [job] = place.coordinator._jobs.values()
+                    [job] = place.coordinator.jobs._jobs.values()
                     session = job._sessions.of_agent("life")
                     assert session is not None
                     await agent.wait(lambda: session.connection is None)

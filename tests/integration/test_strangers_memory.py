@@ -91,7 +91,7 @@ def test_F8_what_strangers_send_takes_no_memory_of_a_coordinator() -> None:
         async with rally() as place:
             friend = await place.attached(rules, "life")
             with traced(), strangers(place.port, half_a_hello):
-                admission = place.coordinator._acceptor._admission  # type: ignore[union-attr]
+                admission = place.coordinator._acceptor._admission
                 await until(lambda: admission.unproven == STRANGERS)
                 for _ in range(2):
                     await friend.round_trip()

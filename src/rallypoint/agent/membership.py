@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -23,10 +23,12 @@ from rallypoint.coordinator.client import (
 )
 from rallypoint.coordinator.client_connection import ClientConnection
 from rallypoint.coordinator.clocks import WakeSelector
-from rallypoint.coordinator.discovery import Met, meet
-from rallypoint.coordinator.listen import OWN_FILES, raise_open_files_limit
-from rallypoint.coordinator.server import Coordinator
+from rallypoint.coordinator.discovery import Connected, discover
+from rallypoint.coordinator.jobs import Hosting
+from rallypoint.coordinator.listen import OWN_FILES, connection_room, raise_open_files_limit
+from rallypoint.coordinator.server import HANDSHAKE_TIME_S, Coordinator, LookupToken
 from rallypoint.core import event_kinds as kinds
+from rallypoint.core.admission import Admission
 from rallypoint.core.event_kinds import Record, ReportedBy
 from rallypoint.core.model import Candidate
 from rallypoint.core.ranks import id_of_rank
@@ -93,22 +95,22 @@ class Membership:
             return
         if rendezvous.static and rendezvous.node_rank == 0:
             self._store = self._round_store(None)
-        met = await meet(rendezvous, self._config.access, self._host, self._say_status)
-        self._coordinator = met.coordinator
-        if met.coordinator is not None and rendezvous.max_nodes > 1:
+        found = await discover(rendezvous, self._config.access, self._host, self._say_status)
+        self._coordinator = found.coordinator
+        if found.coordinator is not None and rendezvous.max_nodes > 1:
             self._agent.say(kinds.HOSTS(endpoint=rendezvous.endpoint))
         try:
-            candidate = await self._candidate(met)
+            candidate = await self._candidate(found)
         except BaseException:
-            met.connection.abort()
+            found.connection.abort()
             raise
         self._store_access.use(
-            met.token, self._store, rendezvous.endpoint if rendezvous.static else None
+            found.token, self._store, rendezvous.endpoint if rendezvous.static else None
         )
-        session = self._session = self._make_session(met)
+        session = self._session = self._make_session(found)
         self._setup.selector.watch(session.check_fence)
-        self._agent.join(session, candidate, hosts=met.coordinator is not None)
-        session.open(met.connection)
+        self._agent.join(session, candidate, hosts=found.coordinator is not None)
+        session.open(found.connection)
 
     async def _open_by_handler(self) -> None:
         from rallypoint.agent.handler.client import HandlerClient, HandlerRendezvous
@@ -144,11 +146,11 @@ class Membership:
         self, coordinator: Coordinator, hurried: asyncio.Event, limit_s: float
     ) -> None:
         unnamed_s = min(UNNAMED_WAIT_S, limit_s)
-        await wait_unless(hurried, coordinator.wait_empty(), unnamed_s)
-        if (nodes := coordinator.nodes) and not hurried.is_set():
+        await wait_unless(hurried, coordinator.jobs.wait_empty(), unnamed_s)
+        if (nodes := coordinator.jobs.nodes) and not hurried.is_set():
             left_s = limit_s - unnamed_s
             self._agent.say(kinds.OTHERS_LEAVING(nodes=names(tuple(nodes)), left_s=left_s))
-            await wait_unless(hurried, coordinator.wait_empty(), left_s)
+            await wait_unless(hurried, coordinator.jobs.wait_empty(), left_s)
 
     def _own_store(self, host: str) -> RoundStore:
         listener = listen_on((Address(host, 0),), self._config.rendezvous.store_port)
@@ -160,27 +162,22 @@ class Membership:
         return RoundStore(listener, fork=fork_process, part_of=part_of)
 
     def _host(
-        self, listeners: Sequence[socket.socket], lookup_token: Callable[[str], bytes | None]
+        self, listeners: Sequence[socket.socket], lookup_token: LookupToken | None
     ) -> Coordinator:
         raise_open_files_limit()
         reserved = OWN_FILES + descriptors_for(self._config.workers.count)
-        return Coordinator(
-            listeners,
-            lookup_token=lookup_token,
-            insecure=self._config.access.insecure,
-            only=self._settings,
-            on_record=self._record,
-            adopt=self._store.adopt if self._store is not None else None,
-            reserved_files=reserved,
-        )
+        adopt = self._store.adopt if self._store is not None else None
+        admission = Admission(connection_room(reserved), HANDSHAKE_TIME_S)
+        hosting = Hosting(self._record, self._settings)
+        return Coordinator(listeners, hosting, lookup_token, adopt, admission)
 
-    async def _candidate(self, met: Met) -> Candidate:
+    async def _candidate(self, found: Connected) -> Candidate:
         """What this node brings, and the listening socket of its round store."""
         rendezvous = self._config.rendezvous
         if rendezvous.static:
             address, port = rendezvous.endpoint.host, rendezvous.endpoint.port
         else:
-            session_host = met.connection.local_host
+            session_host = found.connection.local_host
             listener = await listen_for_peers(
                 rendezvous.local_addr or "", session_host, rendezvous.store_port
             )
@@ -197,21 +194,21 @@ class Membership:
             stop_grace_s=self._config.stop.restart_grace_s,
         )
 
-    def _make_session(self, met: Met) -> CoordinatorSession:
+    def _make_session(self, found: Connected) -> CoordinatorSession:
         rendezvous = self._config.rendezvous
         identity = fresh_identity(_given_id(rendezvous))
         # Nobody can take the place of a node that hosts a job of one node.
-        has_fence = self._settings.max_nodes > 1 or met.coordinator is None
+        has_fence = self._settings.max_nodes > 1 or found.coordinator is None
         on_held = self._lease.renewed if has_fence else _ignore
-        if met.coordinator is not None:
-            met.coordinator.lives_in(identity.incarnation)
+        if found.coordinator is not None:
+            found.coordinator.jobs.lives_in(identity.incarnation)
             hooks = Hooks(on_held)  # No coordinator outlives this agent to get a death notice.
         else:
-            hooks = Hooks(on_held, partial(self._attaching, met.token, identity.incarnation))
+            hooks = Hooks(on_held, partial(self._attaching, found.token, identity.incarnation))
         end = AgentEnd(
             identity, self._settings, rendezvous.reconnect_timeout_s, has_fence=has_fence
         )
-        return CoordinatorSession(end, met.dial, self._agent, hooks=hooks)
+        return CoordinatorSession(end, found.dial, self._agent, hooks=hooks)
 
     def _attaching(
         self, token: bytes | None, incarnation: str, connection: ClientConnection, generation: int

@@ -22,6 +22,7 @@ from rallypoint.cli.service import (
     port_option,
 )
 from rallypoint.config import DEFAULT_COORDINATOR_PORT
+from rallypoint.coordinator.jobs import Hosting
 from rallypoint.coordinator.listen import raise_open_files_limit
 from rallypoint.coordinator.server import Coordinator
 from rallypoint.coordinator.token import Token
@@ -110,15 +111,10 @@ async def _serve(options: _Options, token: Token | None, lines: EventLines) -> i
     faults = Faults(lambda text: lines.say(kinds.FAULT(text)))
     asyncio.get_running_loop().set_exception_handler(faults.of_loop)
     coordinator = Coordinator(
-        listeners,
-        lookup_token=lambda run_id: token.for_job(run_id) if token else None,
-        insecure=options.access.insecure,
-        only=None,
-        on_record=lines.record,
+        listeners, Hosting(lines.record), None if token is None else token.for_job
     )
     try:
         ending = EndingSignal()
-        await coordinator.start()
         lines.say(_serving(listeners, token))
         code = await ending.wait(lines, kinds.SERVE_SIGNAL)
     finally:

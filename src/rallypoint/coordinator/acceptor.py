@@ -16,7 +16,9 @@ from enum import Enum
 from functools import partial
 from socket import AF_INET6, MSG_PEEK, SO_RCVLOWAT, SOL_SOCKET, inet_pton, socket
 
+from rallypoint.core import event_kinds as kinds
 from rallypoint.core.admission import Admission
+from rallypoint.core.event_kinds import Record
 from rallypoint.observe.faults import Faults
 from rallypoint.store.accept_loop import AcceptLoop
 from rallypoint.store.refusal_log import WINDOW_S, RefusalLog
@@ -35,25 +37,21 @@ class Acceptor:
     """Accepts from construction to `close`; the listening sockets stay the caller's. For the thread
     of the loop.
 
-    Who has taken a session tells how to drop it (`may_drop`), and when it has proven itself or is
-    gone. `say_shortage` gets a line when no connection can be accepted, now and then.
+    Who has taken a session says how to drop it (`may_drop`), and when it has proven itself or is
+    gone.
     """
 
     def __init__(
         self,
         listeners: Sequence[socket],
         admission: Admission,
-        refusals: Refusals,
         take_session: TakeSession,
         take_store: TakeStore | None,
-        say_shortage: Callable[[str], None],
-        faults: Faults,
+        log: ConnectionLog,
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._admission, self._refusals = admission, refusals
+        self._admission, self._log = admission, log
         self._take_session, self._take_store = take_session, take_store
-        self._say_shortage, self._faults = say_shortage, faults
-        self._shortage_told_at = float("-inf")
         self._numbers = 0
         self._drops: dict[int, Callable[[], None]] = {}
         self._peers: dict[int, str] = {}
@@ -123,16 +121,10 @@ class Acceptor:
 
     def _on_shortage(self, error: OSError) -> None:
         """Descriptors that we kept free are used by somebody else of this process or machine."""
-        self._tell_shortage(
+        self._log.shortage(
             f"can't accept connections: {os.strerror(error.errno or 0)}: raise ulimit -n, or "
             "fs.file-max (sysctl); they wait"
         )
-
-    def _tell_shortage(self, line: str) -> None:
-        now = self._loop.time()
-        if now >= self._shortage_told_at + WINDOW_S:
-            self._shortage_told_at = now
-            self._say_shortage(line)
 
     # Who is it?
 
@@ -141,7 +133,7 @@ class Acceptor:
         try:
             return self._ask(number, connection, peer)
         except Exception as error:
-            self._faults.note(f"a connection from {peer} can't be handled", error)
+            self._log.faults.note(f"a connection from {peer} can't be handled", error)
             self._close(connection)
             self.gone(number)
             return True
@@ -190,7 +182,7 @@ class Acceptor:
             said = b""
         if said:  # who only looks whether somebody listens is no news
             why = f"it does not speak Rallypoint ({describe_foreign(said)})"
-            self._refusals.note(peer, Kind.FOREIGN, why)
+            self._log.refused(peer, Kind.FOREIGN, why)
         self._close(connection)
         self.gone(number)
 
@@ -201,7 +193,7 @@ class Acceptor:
         connection.close()
 
     def _turn_away(self, number: int) -> None:
-        self._refusals.note(self._peers[number], Kind.SILENT, "it did not introduce itself")
+        self._log.refused(self._peers[number], Kind.SILENT, "it did not introduce itself")
         self._drop(number)
 
     def _drop(self, number: int) -> None:
@@ -219,7 +211,7 @@ class Acceptor:
             for accepting in self._loops:
                 accepting.resume()
         elif not self._admission.places:
-            self._tell_shortage(
+            self._log.shortage(
                 "all connections that the limit of open files leaves room for are in use: raise "
                 "ulimit -n; new ones wait"
             )
@@ -265,43 +257,61 @@ class Kind(Enum):
     UNPROVEN = "failed the handshake"
 
 
-class Refusals:
-    """Prints that strangers were turned away: a few lines, and how many more there were.
+class ConnectionLog:
+    """What a person is shown of a coordinator's connections.
 
-    Each address and reason is printed once, so that a mistyped token is seen; a flood is counted by
-    kind, and must neither fill a log nor hide what matters. For the thread of the loop. `say` gets
-    lines."""
+    Of strangers that were turned away each address and reason is shown once, so that a mistyped
+    token is seen; a flood is counted by kind, and must neither fill a log nor hide what matters.
+    For the thread of the loop.
+    """
 
-    def __init__(self, say: Callable[[str], None]) -> None:
+    def __init__(self, on_record: Callable[[Record], None]) -> None:
         self._loop = asyncio.get_running_loop()
-        self._say, self._log = say, RefusalLog()
+        self._on_record, self._refusals = on_record, RefusalLog()
         self._more: Counter[Kind] = Counter()
         self._last = ""
         self._timer: asyncio.TimerHandle | None = None
+        self._shortage_at = float("-inf")
+        self.faults = Faults(lambda text: on_record(kinds.FAULT(text)))
 
-    def note(self, peer: str, kind: Kind, why: str) -> None:
-        """The connection from `peer` was closed. `why` goes on from "closed the connection"."""
+    def refused(self, peer: str, kind: Kind, why: str) -> None:
+        """The connection from `peer` was closed. `why` continues "closed the connection"."""
         address = peer.rpartition(":")[0]
         # What strangers send differs each time.
         reason = why if kind is Kind.UNPROVEN else kind.name
-        if self._log.is_told((address, reason), self._loop.time()):
-            self._say(f"closed the connection from {peer}: {why}")
+        if self._refusals.is_told((address, reason), self._loop.time()):
+            self.closed(f"closed the connection from {peer}: {why}")
             return
         self._more[kind] += 1
         self._last = address
         if self._timer is None:
-            self._timer = self._loop.call_later(WINDOW_S, self.tell_more)
+            self._timer = self._loop.call_later(WINDOW_S, self._show_more)
 
-    def tell_more(self) -> None:
-        """Say how many there were of whom nothing was said, and begin to count anew."""
+    def closed(self, line: str) -> None:
+        """A connection was closed."""
+        self._on_record(kinds.CONNECTION_CLOSED(line))
+
+    def shortage(self, line: str) -> None:
+        """No connection can be accepted; shown now and then."""
+        now = self._loop.time()
+        if now >= self._shortage_at + WINDOW_S:
+            self._shortage_at = now
+            self._on_record(kinds.OPEN_FILES(line))
+
+    def close(self) -> None:
+        """Show what was only counted. Safe to call twice."""
+        self._show_more()
+        self.faults.tell_counts()
+
+    def _show_more(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._log.left_out()
+        self._refusals.left_out()
         more, self._more = self._more, Counter()
         if more:
-            kinds = ", ".join(f"{count} {kind.value}" for kind, count in more.items())
-            self._say(
+            by_kind = ", ".join(f"{count} {kind.value}" for kind, count in more.items())
+            self.closed(
                 f"closed {more.total()} more connections within {WINDOW_S:g} s, the last from "
-                f"{self._last}: {kinds}"
+                f"{self._last}: {by_kind}"
             )

@@ -25,6 +25,11 @@ def wall_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def wall_time(ago_s: float) -> float:
+    """Seconds since 1970, so long ago: to date what happened, for people."""
+    return time.time() - ago_s
+
+
 class WakeSelector(selectors.DefaultSelector):
     """A selector that calls its watcher after every wait, before any event is looked at."""
 

@@ -4,12 +4,10 @@ sends, waits, and tries again what failed."""
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Collection, Mapping
 
 from rallypoint.coordinator.connection import Connection
 from rallypoint.core import event_kinds as kinds
-from rallypoint.core import job as jobs
 from rallypoint.core import messages as m
 from rallypoint.core import sessions as core
 from rallypoint.core.event_kinds import Record
@@ -17,7 +15,7 @@ from rallypoint.core.events import Timer, TimerEnded
 from rallypoint.core.job_events import JobEvent
 from rallypoint.core.job_lives import Life
 from rallypoint.core.model import SharedSettings, Verdict
-from rallypoint.core.sessions import HostEffect, Machine, Session, Sessions
+from rallypoint.core.sessions import HostEffect, Session, Sessions
 from rallypoint.observe.faults import Faults, describe_fault
 
 TRIES = 3
@@ -29,19 +27,13 @@ class HostedJob:
 
     def __init__(
         self,
-        settings: SharedSettings,
-        incarnation: int,
-        epoch: int,
+        sessions: Sessions,
         on_record: Callable[[Record], None],
         on_empty: Callable[[], None],
-        verdict: Verdict | None = None,
-        machine: Machine = jobs.step,
     ) -> None:
-        """With `verdict` the job has ended, and is hosted for agents that have yet to hear it."""
+        """`on_empty` is called when no session of the job is left."""
         self._loop = asyncio.get_running_loop()
-        self._sessions = Sessions(
-            settings, incarnation, epoch, verdict, machine, wall_time=self._wall_time
-        )
+        self._sessions = sessions
         self._on_record, self._on_empty = on_record, on_empty
         self._connections: dict[int, Connection] = {}
         self._timers = Timers(self._loop, self._timer_ended)
@@ -207,9 +199,6 @@ class HostedJob:
                 return
             self._check.cancel()
         self._check = self._loop.call_at(now + delay_s, self._look, now + delay_s)
-
-    def _wall_time(self, at: float) -> float:
-        return time.time() - (self._loop.time() - at)
 
 
 def refuse(connection: Connection, text: str, on_record: Callable[[Record], None]) -> None:

@@ -39,7 +39,7 @@ from rallypoint.rendezvous.parameters import (
     read_parameters,
 )
 from rallypoint.rendezvous.round_listener import RoundListener
-from rallypoint.rendezvous.tcp_member import CLOSE_S, CoordinatorLink, TcpMember
+from rallypoint.rendezvous.tcp_member import CLOSE_S, HandlerMembership, TcpMember
 from rallypoint.store.prefix_store import PrefixStore
 from rallypoint.store.tcp_store import TCPStore
 
@@ -69,7 +69,7 @@ class CoordinatorRendezvousHandler(LoopRendezvousHandler):
     def _forget(self) -> None:
         """Also in a forked child, whose loop is another: what the parent has is not its own."""
         self._pid = os.getpid()
-        self._link: CoordinatorLink | None = None
+        self._membership: HandlerMembership | None = None
         self._joining: asyncio.Lock | None = None
         self._listener: RoundListener | None = None
         self._store: TCPStore | None = None
@@ -113,12 +113,12 @@ class CoordinatorRendezvousHandler(LoopRendezvousHandler):
             deadline = loop.time() + self._settings.timeout.join.total_seconds()
             while True:
                 try:
-                    return self._info(await self._join(await self._linked.meet()))
+                    return self._info(await self._join(await self._own_membership.connect()))
                 except RendezvousTimeoutError:
                     await self._leave()  # so that the next call begins anew
                     raise
                 except RendezvousConnectionError:
-                    # The coordinator was lost with its node: meet where another may host by now.
+                    # The coordinator was lost with its node: another one may host it by now.
                     await self._leave()
                     if loop.time() > deadline:
                         raise
@@ -130,7 +130,7 @@ class CoordinatorRendezvousHandler(LoopRendezvousHandler):
     async def _join(self, member: TcpMember) -> Assignment:
         self._close_round()
         config = self._given.config
-        session_host = self._linked.local_host
+        session_host = self._own_membership.local_host
         address = config.local_addr or session_host
         listener = await RoundListener.bind(address, session_host)
         candidate = Candidate(
@@ -156,25 +156,25 @@ class CoordinatorRendezvousHandler(LoopRendezvousHandler):
         return assignment
 
     @property
-    def _linked(self) -> CoordinatorLink:
-        if self._link is None:
-            self._link = CoordinatorLink(self._given, weakly(self._changed))
-            when_dropped(self, self._link.drop)
-        return self._link
+    def _own_membership(self) -> HandlerMembership:
+        if self._membership is None:
+            self._membership = HandlerMembership(self._given, weakly(self._changed))
+            when_dropped(self, self._membership.leave)
+        return self._membership
 
     @property
     def _member(self) -> TcpMember | None:
-        return self._link.member if self._link is not None else None
+        return self._membership.member if self._membership is not None else None
 
     async def _look(self) -> tuple[int, bool]:
         member = self._member
         if member is None:
-            return 0, self._link is not None and bool(self._link.closed)
+            return 0, self._membership is not None and bool(self._membership.closed)
         return int(member.is_over), member.state.verdict is not None
 
     async def _close(self) -> None:
-        if not self._linked.closed:
-            await (await self._linked.meet()).cancel(_CLOSED_HERE)
+        if not self._own_membership.closed:
+            await (await self._own_membership.connect()).cancel(_CLOSED_HERE)
 
     async def _wait(self, timeout: float | None) -> bool:
         check_timeout(timeout)
@@ -196,7 +196,7 @@ class CoordinatorRendezvousHandler(LoopRendezvousHandler):
         return True
 
     async def _shut_down(self, *, succeeded: bool = False) -> bool:
-        member, link, done = self._member, self._linked, True
+        member, membership, done = self._member, self._own_membership, True
         is_open = member is not None and member.state.verdict is None
         waits = member is not None and is_open and succeeded and member.succeed()
         if member is not None and is_open and not waits:
@@ -206,14 +206,16 @@ class CoordinatorRendezvousHandler(LoopRendezvousHandler):
             except (RallypointError, TimeoutError):
                 done = False
         await self._leave()
-        link.closed = link.closed or "the rendezvous was shut down here"
-        await link.end_hosting(None if waits else self._settings.timeout.close.total_seconds())
+        membership.closed = membership.closed or "the rendezvous was shut down here"
+        await membership.end_hosting(
+            None if waits else self._settings.timeout.close.total_seconds()
+        )
         return done
 
     async def _leave(self) -> None:
         self._close_round()
-        if self._link is not None:
-            await self._link.drop()
+        if self._membership is not None:
+            await self._membership.leave()
 
     # Within
 
@@ -261,8 +263,8 @@ class StaticRendezvousHandler(CoordinatorRendezvousHandler):
     """Ranks that a person gave: `--node-rank K` of a fixed number of nodes.
 
     The node of rank 0 hosts the coordinator at the endpoint. Unlike with torchrun's static
-    rendezvous, a lost node or a restart on one node makes all nodes meet again, under the same
-    ranks, with a fresh store.
+    rendezvous, a lost node or a restart on one node begins a new round of all nodes, under the
+    same ranks, with a fresh store.
     """
 
 

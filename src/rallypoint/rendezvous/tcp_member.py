@@ -15,7 +15,8 @@ from typing import assert_never
 from msgspec.structs import replace
 
 from rallypoint.coordinator.client import CoordinatorSession, Pushed, SessionHandler, fresh_identity
-from rallypoint.coordinator.discovery import Met, embed, meet
+from rallypoint.coordinator.discovery import discover, embed
+from rallypoint.coordinator.server import Coordinator
 from rallypoint.core import member as core
 from rallypoint.core import messages as m
 from rallypoint.core.group_events import EnrolmentDone, LeaseEnded, SessionOpened
@@ -194,15 +195,15 @@ class TcpMember:
             self._loop.call_later(FENCE_CHECK_S, self._watch_fence)
 
 
-class CoordinatorLink:
-    """How a handler finds the coordinator, or hosts it, and takes part in the job. For the thread
-    of the loop on which it is made."""
+class HandlerMembership:
+    """A handler's part in its job: it finds the coordinator or hosts it, and attaches a member. For
+    the thread of the loop on which it is made."""
 
     def __init__(self, settings: CoordinatorSettings, on_change: Callable[[], None]) -> None:
         self._settings, self._on_change = settings, on_change
-        self._meeting = asyncio.Lock()
-        self._hosted: Met | None = None
-        """How this process met its own coordinator, while that stands."""
+        self._connecting = asyncio.Lock()
+        self._hosted: Coordinator | None = None
+        """The coordinator that lives in this process."""
         self._lingering: asyncio.Task[None] | None = None
         self.member: TcpMember | None = None
         """Attached, or about to be; None: nothing was asked yet, or this node has left."""
@@ -213,41 +214,40 @@ class CoordinatorLink:
         self.closed = ""
         """Why there is nothing to join any more; empty: no reason is known."""
 
-    async def meet(self) -> TcpMember:
+    async def connect(self) -> TcpMember:
         """The member, after finding or hosting the coordinator if need be.
 
-        Raises RendezvousClosedError and what `meeting.meet` raises.
+        Raises RendezvousClosedError and what `discover` raises.
         """
-        async with self._meeting:
+        async with self._connecting:
             if self.closed:
                 raise RendezvousClosedError(self.closed)
             if self.member is not None:
                 if not isinstance(self.member.state.trouble, RendezvousConnectionError):
                     return self.member
-                await self.drop()
-            return await self._meet()
+                await self.leave()
+            return await self._connect()
 
-    async def _meet(self) -> TcpMember:
+    async def _connect(self) -> TcpMember:
         config, access, shared = self._settings.config, self._settings.access, self._settings.shared
         if self._hosted is not None:
             config = replace(config, is_host=False)
-        met = await meet(config, access, embed(shared, access), lambda text: None)
-        if met.coordinator is not None:
-            self._hosted = met
-        self.local_host = met.connection.local_host
+        found = await discover(config, access, embed(shared), lambda text: None)
+        self._hosted = found.coordinator or self._hosted
+        self.local_host = found.connection.local_host
         identity = fresh_identity(config.node_id or "")
         former = self._session.attached if self._session is not None else None
 
         def session(member: SessionHandler) -> CoordinatorSession:
             end = AgentEnd(identity, shared, config.lease_s, former)
-            return CoordinatorSession(end, met.dial, member)
+            return CoordinatorSession(end, found.dial, member)
 
         self.member = TcpMember(session, self._on_change, config.enrol_timeout_s)
         self._session = self.member.session
-        self._session.open(met.connection)
+        self._session.open(found.connection)
         return self.member
 
-    async def drop(self) -> None:
+    async def leave(self) -> None:
         """Close the session: this node has left. A job that has ended is remembered, but for a
         timeout."""
         member, self.member = self.member, None
@@ -262,11 +262,11 @@ class CoordinatorLink:
             self._lingering = asyncio.get_running_loop().create_task(self._linger())
         if timed_out:
             self._session = None
-            # That job is over, but not the next one that meets here.
+            # That job is over, but not the next one of the same name.
             await self.end_hosting(CLOSE_S)
 
     async def end_hosting(self, limit_s: float | None) -> None:
-        """When every node has gone, or after so long; None: however long. After `drop`."""
+        """When every node has gone, or after so long; None: however long. After `leave`."""
         if self._lingering is not None:
             await asyncio.wait((self._lingering,), timeout=limit_s)
         if self._lingering is not None:
@@ -275,10 +275,8 @@ class CoordinatorLink:
 
     async def _linger(self) -> None:
         assert self._hosted is not None
-        coordinator = self._hosted.coordinator
-        assert coordinator is not None
         try:
-            await coordinator.wait_empty()
+            await self._hosted.jobs.wait_empty()
         finally:
-            coordinator.close()
+            self._hosted.close()
             self._hosted = self._lingering = None

@@ -1,0 +1,290 @@
+"""The jobs of one coordinator, and which of them an agent belongs to (`core/job_lives.py` decides).
+
+A coordinator inside an agent serves that agent's job only; alone (`rallypoint serve`) it serves
+every job, each under its run id. Of one job it may hold several lives: the one that new agents
+join, and a few that are over, until all their agents have heard how they ended. A job that is begun
+and left again and again must not crowd out the others: its oldest lives are dropped, and an agent
+of one of them hears how it ended when it attaches again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from functools import partial
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from rallypoint.coordinator.clocks import wall_ms, wall_time
+from rallypoint.coordinator.connection import Connection
+from rallypoint.coordinator.hosted_job import HostedJob, refuse
+from rallypoint.core import claims
+from rallypoint.core import job as machine
+from rallypoint.core import messages as m
+from rallypoint.core.event_kinds import Record
+from rallypoint.core.job_lives import (
+    AHEAD_MAX_MS,
+    Attachment,
+    BeginLife,
+    Decision,
+    HearVerdict,
+    JobLives,
+    TakePart,
+)
+from rallypoint.core.model import UNNAMED_RUN_ID, SharedSettings, Verdict
+from rallypoint.core.sessions import Machine, Sessions
+from rallypoint.core.text import quoted_job
+from rallypoint.errors import MessageError
+
+JOBS_MAX = 4096
+"""So many jobs a stand-alone coordinator holds. Those that all agents have left make room."""
+ENDED_MAX = 4
+"""So many lives of one job that are over."""
+SPARE_SESSIONS = 1000
+"""So many more than twice its nodes a job may have: who stands by, and who has not been found lost.
+"""
+VERDICT_RETENTION_S = 600.0
+"""How long a stand-alone coordinator remembers how a job ended, or one that all agents left."""
+
+
+class Hosting(Struct, frozen=True):
+    """What a coordinator hosts."""
+
+    on_record: Callable[[str, Record], None]
+    """Called with the run id (or nothing) and what happened."""
+    only: SharedSettings | None = None
+    """The settings of the one job to host; None: any job."""
+    machine: Machine = machine.step
+    """Decides for every job."""
+
+
+class HostedJobs:
+    """For the thread of the loop. Nothing here blocks, but `wait_empty`."""
+
+    def __init__(self, hosting: Hosting) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._hosting = hosting
+        self._epoch = int.from_bytes(os.urandom(6), "big")
+        self._lives = JobLives(self._epoch)
+        self._jobs: dict[str, HostedJob] = {}
+        """The life of each job that new agents join, by run id."""
+        self._ended: list[HostedJob] = []
+        """Lives that are over, the oldest first."""
+        self._forgetting: dict[str, asyncio.TimerHandle] = {}
+        """The jobs that all agents have left, by run id, the longest ago first."""
+        self._empty: asyncio.Future[None] | None = None
+        if hosting.only is not None:
+            self._begin(hosting.only, self._lives.first(wall_ms()))
+
+    @property
+    def nodes(self) -> list[str]:
+        """The ids of the others that have neither left nor are lost."""
+        refs = [(job, session.ref) for job in self._all() for session in job.sessions]
+        return [ref.node_id for job, ref in refs if ref.incarnation != job.own_agent]
+
+    def lives_in(self, incarnation: str) -> None:
+        """Of which agent this process is: it alone takes the coordinator with it when it leaves."""
+        for job in self._jobs.values():
+            job.lives_in(incarnation)
+
+    async def wait_empty(self) -> None:
+        """Until every other agent has left or is lost."""
+        if self.nodes:
+            self._empty = self._loop.create_future()
+            await self._empty
+
+    def close(self) -> None:
+        """Drop every job. Safe to call twice."""
+        for job in self._all():
+            job.close()
+        for run_id in list(self._forgetting):
+            self._keep(run_id)
+        self._jobs.clear()
+        self._ended.clear()
+
+    def attach(self, connection: Connection, run_id: str, hello: m.Attach) -> None:
+        """An agent's first message. Raises MessageError for one of another job."""
+        if hello.settings.run_id != run_id:
+            raise MessageError(f"a node of job {run_id!r} attached to {hello.settings.run_id!r}")
+        text = (
+            self._refusal(run_id) or claims.settings_refused(hello.settings) or self._no_room(hello)
+        )
+        if not text:
+            job = self._job_of(hello)
+            text = _crowd(job, hello.incarnation)
+            if not text:
+                connection.owner = job
+                job.attach(connection, hello)
+                return
+        refuse(connection, text, partial(self._hosting.on_record, run_id))
+
+    def drain(self, connection: Connection, run_id: str, node_id: str, why: str) -> None:
+        """A person wants a node to leave, and waits on this connection."""
+        if (job := self._jobs.get(run_id)) is not None:
+            connection.owner = job
+            job.drain(connection, node_id, why)
+            return
+        text = f"this coordinator does not host {quoted_job(run_id)}: check --rdzv-id"
+        if self._hosting.only is not None:
+            other = self._hosting.only.run_id
+            text = f"this coordinator hosts {quoted_job(other)}: {_give_id(other)}"
+        connection.send(m.DrainAnswer(text, done=True, found=False))
+        connection.close()
+
+    def agent_died(self, connection: Connection, run_id: str, notice: m.AgentDied) -> None:
+        """The guard of an agent reports that it died."""
+        for job in self._all():
+            if job.settings.run_id == run_id and job.knows(notice.incarnation):
+                job.agent_died(connection, notice)
+        connection.close()
+
+    def _all(self) -> list[HostedJob]:
+        return [*self._ended, *self._jobs.values()]
+
+    def _refusal(self, run_id: str) -> str:
+        """Why a job of this name can't be hosted here."""
+        if self._hosting.only is not None:
+            other = self._hosting.only.run_id
+            if run_id == other:
+                return ""
+            return (
+                f"this port is used by {quoted_job(other)}, not {quoted_job(run_id)}: "
+                f"{_give_id(other)} to take part in it, or choose another port"
+            )
+        if run_id != UNNAMED_RUN_ID:
+            return ""
+        return (
+            "this coordinator (rallypoint serve) serves many jobs, which it tells apart by their "
+            "run ids: give every node of this job the same --rdzv-id, like --rdzv-id my-job-1"
+        )
+
+    def _no_room(self, hello: m.Attach) -> str:
+        """Why no other life of a job can be hosted, should this agent need one."""
+        run_id = hello.settings.run_id
+        job = self._jobs.get(run_id)
+        if job is not None and (job.verdict is None or job.knows(hello.incarnation)):
+            return ""
+        if len(self._jobs) + len(self._ended) < JOBS_MAX:
+            return ""
+        deserted = (one for one in self._forgetting if not self._jobs[one].sessions)
+        if (oldest := next(deserted, None)) is not None:
+            self._forget(oldest)
+            return ""
+        return f"this coordinator hosts {JOBS_MAX} jobs already: start another one for {run_id!r}"
+
+    def _job_of(self, hello: m.Attach) -> HostedJob:
+        """The life of its job that this agent belongs to."""
+        settings, run_id = hello.settings, hello.settings.run_id
+        job = self._jobs.get(run_id)
+        known_by = (each for each in self._all() if each.settings.run_id == run_id)
+        if (own := next((e for e in known_by if e.knows(hello.incarnation)), None)) is not None:
+            return own
+        known = None
+        if hello.last_incarnation or hello.last_epoch:
+            last = min(hello.last_incarnation, wall_ms() + AHEAD_MAX_MS)
+            known = Attachment(last, hello.last_epoch)
+        now, life = self._loop.time(), job.life if job is not None else None
+        if job is not None and not job.sessions and job.verdict is None:
+            life = replace(job.life, is_abandoned=bool(job.settings.differences(settings)))
+        if self._hosting.only is not None and life is not None:
+            decision: Decision = self._lives.renumber(run_id, known, life, now)
+        else:
+            decision = self._lives.place(run_id, known, life, now, wall_ms())
+        match decision:
+            case TakePart(incarnation):
+                assert job is not None
+                job.renumber(incarnation)
+                return job
+            case BeginLife(incarnation):
+                if job is not None:
+                    self._end(job)
+                return self._begin(settings, incarnation)
+            case HearVerdict(incarnation, verdict):
+                return self._ended_life(settings, incarnation, verdict)
+
+    def _begin(self, settings: SharedSettings, incarnation: int) -> HostedJob:
+        job = self._jobs[settings.run_id] = self._new_job(settings, incarnation, None)
+        return job
+
+    def _ended_life(
+        self, settings: SharedSettings, incarnation: int, verdict: Verdict
+    ) -> HostedJob:
+        """For an agent that has yet to hear this verdict."""
+        for job in self._ended:
+            if job.settings == settings and job.life.incarnation == incarnation:
+                return job
+        job = self._new_job(settings, incarnation, verdict)
+        self._hold(job)
+        return job
+
+    def _new_job(
+        self, settings: SharedSettings, incarnation: int, verdict: Verdict | None
+    ) -> HostedJob:
+        def wall(at: float) -> float:
+            return wall_time(self._loop.time() - at)
+
+        decides = self._hosting.machine
+        sessions = Sessions(settings, incarnation, self._epoch, verdict, decides, wall_time=wall)
+        on_record = partial(self._hosting.on_record, settings.run_id)
+        job = HostedJob(sessions, on_record, lambda: self._emptied(job))
+        return job
+
+    def _end(self, job: HostedJob) -> None:
+        """New agents do not join this life any more."""
+        self._lives.over(job.settings.run_id, job.life, self._loop.time())
+        self._keep(job.settings.run_id)
+        del self._jobs[job.settings.run_id]
+        if job.sessions:
+            self._hold(job)
+        else:
+            job.close()
+
+    def _hold(self, ended: HostedJob) -> None:
+        """Until it is empty, or newer lives of the same job take its place."""
+        self._ended.append(ended)
+        run_id = ended.settings.run_id
+        own = [job for job in self._ended if job.settings.run_id == run_id]
+        for oldest in own[:-ENDED_MAX]:
+            self._ended.remove(oldest)
+            oldest.close()
+
+    def _emptied(self, job: HostedJob) -> None:
+        """The last session of a job is gone: end the wait for that, and forget the job later."""
+        if job.sessions:
+            return
+        if self._empty is not None and not self._empty.done():
+            self._empty.set_result(None)
+        run_id = job.settings.run_id
+        if job in self._ended:
+            self._ended.remove(job)
+            job.close()
+        elif self._hosting.only is None and self._jobs.get(run_id) is job:
+            self._keep(run_id)
+            timer = self._loop.call_later(VERDICT_RETENTION_S, self._forget, run_id)
+            self._forgetting[run_id] = timer
+
+    def _forget(self, run_id: str) -> None:
+        if not self._jobs[run_id].sessions:
+            self._end(self._jobs[run_id])
+
+    def _keep(self, run_id: str) -> None:
+        """It is not about to be forgotten."""
+        if (timer := self._forgetting.pop(run_id, None)) is not None:
+            timer.cancel()
+
+
+def _give_id(run_id: str) -> str:
+    return "leave --rdzv-id out" if run_id == UNNAMED_RUN_ID else f"give --rdzv-id {run_id}"
+
+
+def _crowd(job: HostedJob, incarnation: str) -> str:
+    """Why a job takes no further agent."""
+    nodes = job.settings.max_nodes
+    if len(job.sessions) < 2 * nodes + SPARE_SESSIONS or job.knows(incarnation):
+        return ""
+    return (
+        f"{quoted_job(job.settings.run_id)} has {len(job.sessions)} agents already, of which "
+        f"at most {nodes} can take part (--nnodes): look for what starts agents again and again"
+    )
