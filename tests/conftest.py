@@ -13,17 +13,29 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from hypothesis import settings
 from tests.leftovers import kill_when_this_process_ends
-from tests.prepared_torch.interpreter import PreparedInterpreter, prepared_interpreter
+from tests.prepared_torch.interpreter import prepared_interpreter
+
+pytest_plugins = ["tests.workers"]
 
 gc.disable()
 """While tests are collected: nearly all that is made stays."""
 
+
+class TorchPythons(NamedTuple):
+    """Paths of interpreters."""
+
+    torch: str
+    digits: str
+
+
+TORCH_PYTHONS = pytest.StashKey[TorchPythons]()
 SECONDS = Path(__file__).with_name("seconds.txt")
 """How long the longest test files took, one per line; a file that is not there is short."""
 
@@ -49,11 +61,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """What has been imported stays, and is not looked through again for garbage."""
+    folder: Path = session.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
+    kill_when_this_process_ends(folder)
+    prepare_torch(session)
     gc.freeze()
     gc.enable()
-    if not session.config.getoption("numprocesses", None):
-        folder: Path = session.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
-        kill_when_this_process_ends(folder)
+
+
+def prepare_torch(session: pytest.Session) -> None:
+    """One interpreter that has torch for all processes that run these tests."""
+    wanted = any("torch_pythons" in getattr(item, "fixturenames", ()) for item in session.items)
+    config = session.config
+    if wanted and config.getoption("--torch") != "real" and not config.option.collectonly:
+        prepared = ExitStack()
+        config.add_cleanup(prepared.close)
+        made = prepared.enter_context(prepared_interpreter())
+        digits = made.also("torch.distributed.nn", "sklearn.datasets")
+        config.stash[TORCH_PYTHONS] = TorchPythons(made.path, digits)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -66,24 +90,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.fixture(scope="session")
-def interpreter(request: pytest.FixtureRequest) -> Iterator[PreparedInterpreter | None]:
-    """None with `--torch=real`: every program imports torch itself."""
-    if request.config.getoption("--torch") == "real":
-        yield None
-        return
-    with prepared_interpreter() as made:
-        yield made
+def torch_pythons(request: pytest.FixtureRequest) -> TorchPythons:
+    """With `--torch=real` every program imports torch itself."""
+    return request.config.stash.get(TORCH_PYTHONS, TorchPythons(sys.executable, sys.executable))
 
 
 @pytest.fixture(scope="session")
-def torch_python(interpreter: PreparedInterpreter | None) -> str:
+def torch_python(torch_pythons: TorchPythons) -> str:
     """An interpreter for programs that import torch."""
-    return interpreter.path if interpreter else sys.executable
+    return torch_pythons.torch
 
 
 @pytest.fixture(scope="session")
-def digits_python(interpreter: PreparedInterpreter | None) -> str:
+def digits_python(torch_pythons: TorchPythons) -> str:
     """An interpreter for the example that learns digits."""
-    if interpreter is None:
-        return sys.executable
-    return interpreter.also("torch.distributed.nn", "sklearn.datasets")
+    return torch_pythons.digits

@@ -65,7 +65,7 @@ def run_tests(version: str, python: str, run: Run) -> Outcome:
     if run(["make", f".matrix/{version}/.ready", *names]) == 0:
         return Outcome.FAILED if run(["make", "unit", *names]) else Outcome.PASSED
     if run(["make", f".matrix/{version}/.ready-unit", *names]) == 0:
-        tests = [f".matrix/{version}/bin/python", "-m", "pytest", "-n", "3", *UNIT_TESTS]
+        tests = [f".matrix/{version}/bin/python", "-m", "pytest", "--workers", "3", *UNIT_TESTS]
         return Outcome.UNIT_FAILED if run(tests) else Outcome.UNIT_PASSED
     return Outcome.NOT_RUN
 
