@@ -132,12 +132,10 @@ STILL_WIDE: dict[str, int] = {
     "HookWorkers": 17,
     "Relay": 17,
     "RoundWorkers": 19,
-    "SharedDriver": 17,
     "_RelayLoop": 25,
 }
 STILL_BROAD: dict[str, int] = {
     "DefaultLogsSpecs.__init__": 7,
-    "DynamicRendezvousHandler.__init__": 7,
     "HookWorkers.__init__": 7,
     "Recovery.judge": 6,
     "Relay.add": 6,

@@ -274,7 +274,7 @@ def test_who_waits_while_its_node_leaves_is_told_and_does_not_begin_anew(quick: 
     quick.meet([a, b])
     waits = quick.begin(lambda: b.wait_for_change(LIMIT_S))
     pause = threading.Event()
-    while b._driver is None or not b._driver._changed:
+    while b._driver is None or not b._driver.view._waiting:
         pause.wait(0.01)
     b.leave()
     assert waits.result()

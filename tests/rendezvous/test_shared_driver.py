@@ -160,7 +160,7 @@ def test_F5_nodes_meet_lose_one_and_meet_again(backend: type[RendezvousBackend])
         worlds = await asyncio.gather(*(node.join() for node in nodes))
         assert [(world.rank, world.world_size) for world in worlds] == [(0, 3), (1, 3), (2, 3)]
         await nodes[0].driver.stop()  # as if it were killed: not a word
-        await until(lambda: not isinstance(nodes[1].driver.outlook, InWorld))
+        await until(lambda: not isinstance(nodes[1].driver.view.outlook, InWorld))
         again = await asyncio.gather(*(node.join() for node in nodes[1:]))
         assert [(world.rank, world.world_size) for world in again] == [(0, 2), (1, 2)]
         assert len({world.round for world in (*worlds, *again)}) == 2
@@ -244,7 +244,7 @@ def test_F5_R3_a_join_timeout_names_who_was_missing_and_leaves_no_member_behind(
         worlds = await asyncio.gather(alone.join(), other.join())
         assert sorted(world.rank for world in worlds) == [0, 1]
         await other.driver.stop()
-        await until(lambda: not isinstance(alone.driver.outlook, InWorld))
+        await until(lambda: not isinstance(alone.driver.view.outlook, InWorld))
         with pytest.raises(RendezvousTimeoutError, match="missing: other"):
             await alone.join(0.2)
         assert members(backend) == []
@@ -288,16 +288,16 @@ def test_F5_W14_an_unexpected_exception_does_not_end_the_heartbeat(
         await started(one)
         world = await one.join()
         backend.error = error
-        await until(lambda: one.driver.trouble is not None)
-        assert "a bug" in str(one.driver.trouble)
+        await until(lambda: one.driver.view.trouble is not None)
+        assert "a bug" in str(one.driver.view.trouble)
         before = backend.calls
         await asyncio.sleep(0.5)
         assert backend.calls - before < 100, "it hammers a store that fails"
         backend.error = None
-        await until(lambda: one.driver.trouble is None)
+        await until(lambda: one.driver.view.trouble is None)
         beats = backend.get_beats(["a"])
         await until(lambda: backend.get_beats(["a"]) > beats)
-        assert one.driver.outlook == world
+        assert one.driver.view.outlook == world
         await stop(one)
 
     run(main())
@@ -312,7 +312,7 @@ def test_F5_a_store_that_lost_everything_is_joined_anew() -> None:
         await started(*nodes)
         await asyncio.gather(*(node.join() for node in nodes))
         backend.memory = MemoryRendezvousBackend()
-        await until(lambda: all(node.driver.outlook == Outside() for node in nodes))
+        await until(lambda: all(node.driver.view.outlook == Outside() for node in nodes))
         worlds = await asyncio.gather(*(node.join() for node in nodes))
         assert [world.world_size for world in worlds] == [2, 2]
         await stop(*nodes)
@@ -326,10 +326,10 @@ def test_F5_trouble_is_over_when_the_store_answers_though_nobody_has_joined() ->
         node = Node("a", backend)
         await started(node)
         backend.error = OSError
-        await until(lambda: node.driver.trouble is not None)
-        assert isinstance(node.driver.trouble, RendezvousError)
+        await until(lambda: node.driver.view.trouble is not None)
+        assert isinstance(node.driver.view.trouble, RendezvousError)
         backend.error = None
-        await until(lambda: node.driver.trouble is None)
+        await until(lambda: node.driver.view.trouble is None)
         await stop(node)
 
     run(main())
@@ -351,13 +351,13 @@ def test_F5_W14_an_answer_that_makes_no_sense_does_not_end_the_heartbeat() -> No
         await started(*nodes)
         worlds = await asyncio.gather(*(node.join() for node in nodes))
         backend.is_broken = True
-        await until(lambda: all(node.driver.trouble is not None for node in nodes))
+        await until(lambda: all(node.driver.view.trouble is not None for node in nodes))
         backend.is_broken = False
         beats = backend.get_beats(["a", "b"])
         await until(
             lambda: all(x > y for x, y in zip(backend.get_beats(["a", "b"]), beats, strict=True))
         )
-        assert [node.driver.outlook for node in nodes] == worlds
+        assert [node.driver.view.outlook for node in nodes] == worlds
         await stop(*nodes)
 
     run(main())

@@ -17,7 +17,10 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
+from itertools import count
 from typing import Any
+
+from msgspec import Struct
 
 from rallypoint.core.model import Candidate, EndReason, NodeRef
 from rallypoint.core.shared_member import Closed, InWorld, Outlook
@@ -49,6 +52,18 @@ _SHUT_DOWN = "this handler was shut down"
 _VOCABULARY = ("set", "get", "add", "wait", "check", "compare_set")
 
 
+class NodeOptions(Struct, frozen=True):
+    """What a handler was given for its own node."""
+
+    local_addr: str | None = None
+    """By which the others reach this node; None: the address that the store's connection has."""
+    name: str = ""
+    """What `get_backend` says, if it is not the backend's own."""
+    use_agent_store: bool = True
+    node_id: str = ""
+    """Unique in the job; empty: one is made up."""
+
+
 class DynamicRendezvousHandler(LoopRendezvousHandler):
     """One node's handler. `shutdown` when the job is over; `leave` to go while it goes on."""
 
@@ -57,26 +72,17 @@ class DynamicRendezvousHandler(LoopRendezvousHandler):
         settings: RendezvousSettings,
         backend: RendezvousBackend,
         store: Any,
-        local_addr: str | None = None,
-        *,
-        name: str | None = None,
-        use_agent_store: bool = True,
-        node_id: str = "",
+        options: NodeOptions,
     ) -> None:
-        """`name`: what `get_backend` says, if it is not the backend's own. `node_id`: this node's,
-        unique in the job; else one is made up."""
-        super().__init__(settings, name or backend.name)
-        self._backend, self._store = backend, store
-        self._use_agent_store = use_agent_store
-        self._local_addr = local_addr
-        host = local_addr or socket.gethostname()
-        node_id = node_id or f"{host}_{os.getpid()}_{_next_local_id()}"
+        super().__init__(settings, options.name or backend.name)
+        self._backend, self._store, self._options = backend, store, options
+        host = options.local_addr or socket.gethostname()
+        node_id = options.node_id or f"{host}_{os.getpid()}_{next(_local_ids)}"
         self._ref = NodeRef(node_id, secrets.token_hex(6))
         self._driver: SharedDriver | None = None
         self._listener: RoundListener | None = None
         self._world: InWorld | None = None
-        self._joining: asyncio.Lock | None = None
-        self._starting: asyncio.Lock | None = None
+        self._joining, self._starting = asyncio.Lock(), asyncio.Lock()
         self._is_shut_down = False
 
     @classmethod
@@ -112,7 +118,7 @@ class DynamicRendezvousHandler(LoopRendezvousHandler):
             timedelta(seconds=keep_alive_interval),
             keep_alive_max_attempt,
         )
-        return cls(settings, backend, store, local_addr)
+        return cls(settings, backend, store, NodeOptions(local_addr))
 
     @property
     def node_id(self) -> str:
@@ -126,13 +132,11 @@ class DynamicRendezvousHandler(LoopRendezvousHandler):
 
     @property
     def use_agent_store(self) -> bool:
-        return self._use_agent_store
+        return self._options.use_agent_store
 
     # On the loop
 
     async def _next(self) -> RendezvousInfo:
-        if self._joining is None:
-            self._joining = asyncio.Lock()
         async with self._joining:
             if self._is_shut_down:
                 raise RendezvousClosedError(_SHUT_DOWN)
@@ -140,12 +144,13 @@ class DynamicRendezvousHandler(LoopRendezvousHandler):
             driver = await self._started()
             self._close_listener()
             self._world = None
-            listener = self._listener = await listen_here(self._local_addr, self._store, join_s)
-            address = listener.address
+            listener = self._listener = await listen_here(
+                self._options.local_addr, self._store, join_s
+            )
             candidate = Candidate(
                 workers=1,
                 role="default",
-                address=address,
+                address=listener.address,
                 store_port=listener.port,
                 stop_grace_s=self._settings.timeout.close.total_seconds(),
             )
@@ -159,7 +164,7 @@ class DynamicRendezvousHandler(LoopRendezvousHandler):
             except BaseException:
                 self._close_listener()
                 raise
-            if world.rank == 0 and self._use_agent_store:
+            if world.rank == 0 and self._options.use_agent_store:
                 self._listener.serve(self._settings.timeout.join)
             else:
                 self._close_listener()
@@ -167,8 +172,6 @@ class DynamicRendezvousHandler(LoopRendezvousHandler):
             return self._info(world)
 
     async def _started(self) -> SharedDriver:
-        if self._starting is None:
-            self._starting = asyncio.Lock()
         async with self._starting:
             if self._driver is None:
                 driver = SharedDriver(
@@ -196,9 +199,9 @@ class DynamicRendezvousHandler(LoopRendezvousHandler):
         if self._is_shut_down:
             return Closed(_SHUT_DOWN, was_needed=True)
         driver = await self._started()
-        if driver.trouble is not None:
-            raise driver.trouble
-        return driver.outlook
+        if driver.view.trouble is not None:
+            raise driver.view.trouble
+        return driver.view.outlook
 
     async def _close(self) -> None:
         if self._is_shut_down:
@@ -221,7 +224,7 @@ class DynamicRendezvousHandler(LoopRendezvousHandler):
             left_s = None if ends_at is None else ends_at - loop.time()
             if left_s is not None and left_s <= 0:
                 return False
-            await driver.wait_for_change(left_s)
+            await driver.view.wait_for_change(left_s)
 
     async def _leave(self) -> None:
         await self._stop(None)
@@ -282,10 +285,12 @@ def create_handler(
         settings_from(params, without_coordinator=True),
         backend,
         store,
-        params.local_addr,
-        name=params.backend,
-        use_agent_store=params.get_as_bool("use_agent_store", True) is not False,
-        node_id=str(params.get("node_id") or ""),
+        NodeOptions(
+            params.local_addr,
+            params.backend,
+            params.get_as_bool("use_agent_store", True) is not False,
+            str(params.get("node_id") or ""),
+        ),
     )
 
 
@@ -309,8 +314,4 @@ async def _answer_within(backend: RendezvousBackend, timeout: timedelta) -> Asyn
         raise silence_error(backend.name, limit_s) from None
 
 
-_local_ids = iter(range(1 << 62))
-
-
-def _next_local_id() -> int:
-    return next(_local_ids)
+_local_ids = count()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from rallypoint.core import shared_round
@@ -22,13 +22,12 @@ from rallypoint.core.shared_member import (
     Outlook,
     Outside,
     Pending,
-    SharedMember,
     Suspect,
 )
 from rallypoint.core.shared_round import SharedState
 from rallypoint.errors import RendezvousConnectionError, RendezvousError, RendezvousStateError
 from rallypoint.rendezvous.backend_thread import BackendThread, silence_error
-from rallypoint.rendezvous.shared_value import FIRST_BACKOFF_S, Change, SharedValue
+from rallypoint.rendezvous.shared_value import FIRST_BACKOFF_S, Change, NodeView, SharedValue
 from rallypoint.store.backoff import uniform
 
 LEAVE_TIMEOUT_S = 5.0
@@ -55,42 +54,27 @@ class SharedDriver:
         on_change: Callable[[], None],
     ) -> None:
         self._settings, self._ref, self._backend = settings, ref, backend
-        self._on_change = on_change
-        self._member = self._new_member()
-        self._value = SharedValue(settings, backend, self._read)
-        self._interval_s = self._member.interval_s
-        self._outlook: Outlook = Outside()
+        self.view = NodeView(settings, ref, on_change)
+        self._value = SharedValue(settings, backend, self.view.read)
+        self._heartbeat = Heartbeat(ref, backend, self._value)
+        self._interval_s = self.view.member.interval_s
         self._counted_in: Outlook = Outside()
         """The outlook at the last count."""
-        self._trouble: RendezvousError | None = None
-        self._changed: set[asyncio.Future[None]] = set()
         self._keeper: asyncio.Task[None] | None = None
-        self._seq = self._beat = 0
+        self._seq = 0
         self._is_stopped = False
         self._takes_part = False
         """This node wants to be a member; if it is one without that, it leaves."""
-        self._beat_at = 0.0
-
-    @property
-    def outlook(self) -> Outlook:
-        """Where this node stands, as it was last read: at most a heartbeat old."""
-        return self._outlook
 
     @property
     def end_reason(self) -> EndReason | None:
         """Why the job's last round ended, as far as this node has read."""
         return self._value.state.ended if self._value.state is not None else None
 
-    @property
-    def trouble(self) -> RendezvousError | None:
-        """Why the store could not be used lately; None: it can be."""
-        return self._trouble
-
     async def start(self) -> None:
         """Read the state, and keep this node's part of it from now on."""
         await self._value.load()
-        if self._backend.keeps_beats:
-            await self._backend.set_beat(self._ref.node_id, self._beat)
+        await self._heartbeat.store()
         self._keeper = asyncio.create_task(self._keep())
 
     async def stop(self) -> None:
@@ -128,7 +112,7 @@ class SharedDriver:
         while True:
             if asks:
                 await self._ask_in_time(candidate, wait.ends_at, timeout_s)
-            outlook = self._outlook
+            outlook = self.view.outlook
             if isinstance(outlook, InWorld):
                 return outlook
             if isinstance(outlook, Closed):
@@ -137,14 +121,14 @@ class SharedDriver:
             if asks or not isinstance(outlook, Pending):
                 await asyncio.sleep(uniform(0, FIRST_BACKOFF_S))
                 continue
-            if isinstance(self._trouble, RendezvousStateError):
-                raise self._trouble
+            if isinstance(self.view.trouble, RendezvousStateError):
+                raise self.view.trouble
             left_s = wait.left_s(loop.time())
             if left_s is not None and left_s <= 0:
                 error = outlook.timeout_error(self._settings.run_id, timeout_s)
-                await self._give_up(self._trouble or error, timeout_s)
+                await self._give_up(self.view.trouble or error, timeout_s)
                 continue
-            await self.wait_for_change(left_s)
+            await self.view.wait_for_change(left_s)
 
     async def leave(self) -> None:
         """The others need not wait for this node. The job continues."""
@@ -164,7 +148,7 @@ class SharedDriver:
         """End the job for all nodes. May be called again."""
 
         def change(shared: SharedState, writer: str) -> list[Effect] | None:
-            if isinstance(self._member.outlook(), Closed):
+            if isinstance(self.view.member.outlook(), Closed):
                 return None
             shared_round.close(shared, why, writer)
             return []
@@ -179,18 +163,6 @@ class SharedDriver:
             if self._backend.keeps_beats:
                 await self._backend.delete_beat(self._ref.node_id)
 
-    async def wait_for_change(self, timeout_s: float | None) -> None:
-        """Return when the outlook has changed, or the store failed, or after so long."""
-        future = asyncio.get_running_loop().create_future()
-        self._changed.add(future)
-        try:
-            async with asyncio.timeout(timeout_s):
-                await future
-        except TimeoutError:
-            pass
-        finally:
-            self._changed.discard(future)
-
     # Joining
 
     async def _ask_in_time(self, candidate: Candidate, ends_at: float, timeout_s: float) -> None:
@@ -199,7 +171,7 @@ class SharedDriver:
             async with asyncio.timeout_at(ends_at):
                 await self._ask_to_join(candidate)
         except TimeoutError:
-            error = self._trouble or silence_error(self._backend.name, timeout_s)
+            error = self.view.trouble or silence_error(self._backend.name, timeout_s)
             await self._give_up(error, timeout_s)
 
     async def _ask_to_join(self, candidate: Candidate) -> None:
@@ -219,17 +191,19 @@ class SharedDriver:
     async def _try_to_join(self, event: NodeJoined) -> None:
         self._raise_if_refused()
         if self._seq > 1:  # what was concluded from the counter of its earlier part is void
-            await self._raise_beat()
+            await self._heartbeat.increase()
         if self._backend.takes_join_requests:
             request = shared_round.encode_join_request(event)
-            await self._value.join_by_request(request, self._settings.lease_s, self.wait_for_change)
+            await self._value.join_by_request(
+                request, self._settings.lease_s, self.view.wait_for_change
+            )
         else:
             await self._value.update(lambda shared, writer: self._apply_join(shared, event, writer))
         self._raise_if_refused()
 
     def _apply_join(self, shared: SharedState, event: NodeJoined, writer: str) -> list[Effect]:
         if not self._backend.keeps_beats:
-            shared.beats[self._ref.node_id] = self._beat
+            shared.beats[self._ref.node_id] = self._heartbeat.count
         return shared_round.apply(shared, event, writer)
 
     def _raise_if_refused(self) -> None:
@@ -249,29 +223,8 @@ class SharedDriver:
         with suppress(RendezvousError, TimeoutError):
             async with asyncio.timeout(min(LEAVE_TIMEOUT_S, timeout_s)):
                 await self._value.update(self._if_member(change))
-        if not isinstance(self._outlook, InWorld):
+        if not isinstance(self.view.outlook, InWorld):
             raise error
-
-    def _read(self) -> None:
-        """The state has been read; there may be none, if the store has lost it."""
-        self._trouble = None
-        if self._value.state is not None:
-            self._member.observe(self._value.state, asyncio.get_running_loop().time())
-        elif self._outlook != Outside():
-            self._member = self._new_member()
-        outlook = self._member.outlook()
-        if outlook != self._outlook:
-            self._outlook = outlook
-            self._wake()
-
-    def _new_member(self) -> SharedMember:
-        return SharedMember(self._ref, self._settings.heartbeat_s, self._settings.lease_s)
-
-    def _wake(self) -> None:
-        for future in self._changed:
-            if not future.done():
-                future.set_result(None)
-        self._on_change()
 
     # Keeping
 
@@ -280,72 +233,44 @@ class SharedDriver:
             try:
                 await self._look()
             except RendezvousError as error:
-                self._fail(error)
+                self.view.failed(error)
             except Exception as error:  # nothing may end the heartbeat but `stop`
                 _log.exception("the rendezvous keeper failed")
-                self._fail(RendezvousError(f"{type(error).__name__}: {error}"))
+                self.view.failed(RendezvousError(f"{type(error).__name__}: {error}"))
             await self._wait_until_due()
-
-    def _fail(self, error: RendezvousError) -> None:
-        if self._trouble is None or str(self._trouble) != str(error):
-            self._trouble = error
-            self._wake()
 
     async def _look(self) -> None:
         loop = asyncio.get_running_loop()
         await self._value.load()
-        if isinstance(self._outlook, Outside | Closed):
+        if isinstance(self.view.outlook, Outside | Closed):
             return
         if not self._takes_part:  # its join was given up, and taken in all the same
             await self._leave_unless_wanted()
             return
-        if loop.time() - self._beat_at >= self._interval_s:
-            await self._count()
+        if loop.time() - self._heartbeat.at >= self._interval_s:
+            await self._heartbeat.beat()
             await self._watch_others()
-            if isinstance(self._outlook, InWorld) and self._outlook == self._counted_in:
+            if isinstance(self.view.outlook, InWorld) and self.view.outlook == self._counted_in:
                 # The round has run for an interval: no node waits for this.
                 await self._value.delete_read_requests()
-            self._counted_in = self._outlook
-        for duty in self._member.duties(loop.time()):
+            self._counted_in = self.view.outlook
+        for duty in self.view.member.duties(loop.time()):
             await self._do(duty)
 
-    async def _count(self) -> None:
-        await self._raise_beat()
-        if not self._backend.keeps_beats:
-            await self._value.update(
-                lambda s, w: [] if shared_round.beat(s, self._ref, self._beat, w) else None
-            )
-        self._beat_at = asyncio.get_running_loop().time()
-
-    async def _raise_beat(self) -> None:
-        self._beat += 1
-        if self._backend.keeps_beats:
-            await self._backend.set_beat(self._ref.node_id, self._beat)
-
     async def _watch_others(self) -> None:
-        refs = self._member.watched()
-        if not refs or self._value.state is None:
-            return
-        if self._backend.keeps_beats:
-            beats = await self._backend.get_beats([ref.node_id for ref in refs])
-        else:
-            beats = [self._value.state.beats.get(ref.node_id, -1) for ref in refs]
-        now = asyncio.get_running_loop().time()
-        self._member.read_beats(dict(zip(refs, beats, strict=True)), now)
+        refs = self.view.member.watched()
+        if refs and self._value.state is not None:
+            beats = await self._heartbeat.of_others(refs)
+            self.view.member.read_beats(beats, asyncio.get_running_loop().time())
 
     async def _do(self, duty: Suspect | TimerEnded) -> None:
         match duty:
             case Suspect(ref, beat, silent_s):
                 why = f"it has not counted for {silent_s:.1f} s"
 
-                async def is_silent() -> bool:
-                    if not self._backend.keeps_beats:  # `lose` compares those in the state
-                        return True
-                    return await self._backend.get_beats([ref.node_id]) == [beat]
-
                 await self._value.update(
                     self._if_member(lambda s, w: shared_round.lose(s, ref, beat, why, w)),
-                    is_silent,
+                    lambda: self._heartbeat.is_still(ref, beat),
                 )
             case TimerEnded():
                 await self._value.update(
@@ -362,30 +287,75 @@ class SharedDriver:
 
     async def _wait_until_due(self) -> None:
         loop = asyncio.get_running_loop()
-        next_at = max(self._beat_at + self._interval_s, loop.time())
-        timer_at = self._member.next_due()
+        next_at = max(self._heartbeat.at + self._interval_s, loop.time())
+        timer_at = self.view.member.next_due()
         if timer_at is not None:
             next_at = min(next_at, timer_at)
-        pending = isinstance(self._outlook, Pending)
-        if isinstance(self._outlook, Outside | Closed) or self._trouble is not None:
+        pending = isinstance(self.view.outlook, Pending)
+        if isinstance(self.view.outlook, Outside | Closed) or self.view.trouble is not None:
             next_at = loop.time() + self._interval_s
         timeout_s = max(next_at - loop.time(), 0.001)
         token = self._value.token
         try:
-            if self._trouble is not None:
+            if self.view.trouble is not None:
                 await self._pause()
                 return
             await self._backend.wait_for_change(
                 token, timeout_s, POLL_PENDING_S if pending else POLL_ACTIVE_S
             )
         except RendezvousError as error:
-            self._fail(error)
+            self.view.failed(error)
             await self._pause()
             return
-        if pending and self._value.state is not None and self._member.watched()[:1] != ():
+        if pending and self._value.state is not None and self.view.member.watched()[:1] != ():
             crowd = len(self._value.state.round.members)
             await asyncio.sleep(uniform(0, min(CROWD_PAUSE_S * crowd, CROWD_PAUSE_MAX_S)))
 
     async def _pause(self) -> None:
         """Before a store that failed is asked again."""
         await asyncio.sleep(min(self._interval_s, POLL_ACTIVE_S) * uniform(0.5, 1))
+
+
+class Heartbeat:
+    """The counter of one node, which the others watch, and theirs. It is in the backend's own place
+    for counters, or else in the state."""
+
+    def __init__(self, ref: NodeRef, backend: BackendThread, value: SharedValue) -> None:
+        self._ref, self._backend, self._value = ref, backend, value
+        self.count = 0
+        self.at = 0.0
+        """When it was last raised, to tell that this node lives."""
+
+    async def store(self) -> None:
+        """Have it in the backend's own place, if there is one."""
+        if self._backend.keeps_beats:
+            await self._backend.set_beat(self._ref.node_id, self.count)
+
+    async def increase(self) -> None:
+        """Others must not conclude anything from its earlier value."""
+        self.count += 1
+        await self.store()
+
+    async def beat(self) -> None:
+        """Tell the others that this node lives."""
+        await self.increase()
+        if not self._backend.keeps_beats:
+            await self._value.update(
+                lambda s, w: [] if shared_round.beat(s, self._ref, self.count, w) else None
+            )
+        self.at = asyncio.get_running_loop().time()
+
+    async def of_others(self, refs: Sequence[NodeRef]) -> dict[NodeRef, int]:
+        """-1: there is none."""
+        if self._backend.keeps_beats:
+            beats = await self._backend.get_beats([ref.node_id for ref in refs])
+        else:
+            state = self._value.state
+            beats = [state.beats.get(ref.node_id, -1) if state else -1 for ref in refs]
+        return dict(zip(refs, beats, strict=True))
+
+    async def is_still(self, ref: NodeRef, beat: int) -> bool:
+        """The counter of this node has not changed."""
+        if not self._backend.keeps_beats:  # `lose` compares those in the state
+            return True
+        return await self._backend.get_beats([ref.node_id]) == [beat]

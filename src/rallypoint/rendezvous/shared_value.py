@@ -1,4 +1,5 @@
-"""One value in a shared store: load, change, compare and swap, and again if others were first.
+"""One value in a shared store: load, change, compare and swap, and again if others were first; and
+what a node has read of it.
 
 A write that lost the race is thrown away and its change applied to the fresh state, after a pause
 that grows and is different for every node: a thousand nodes that start at once would else only
@@ -16,9 +17,10 @@ from itertools import islice
 
 from rallypoint.core import shared_round
 from rallypoint.core.events import Effect
-from rallypoint.core.model import SharedSettings
+from rallypoint.core.model import NodeRef, SharedSettings
+from rallypoint.core.shared_member import Outlook, Outside, SharedMember
 from rallypoint.core.shared_round import SharedState
-from rallypoint.errors import RendezvousConnectionError
+from rallypoint.errors import RendezvousConnectionError, RendezvousError
 from rallypoint.rendezvous.backend import Token
 from rallypoint.rendezvous.backend_thread import BackendThread
 from rallypoint.store.backoff import uniform
@@ -42,11 +44,14 @@ Condition = Callable[[], Awaitable[bool]]
 class SharedValue:
     """The state as this node last saw it. For the thread of one loop.
 
-    `on_read` is called after every read and write that succeeded.
+    `on_read` is called with it after every read and write that succeeded.
     """
 
     def __init__(
-        self, settings: SharedSettings, backend: BackendThread, on_read: Callable[[], None]
+        self,
+        settings: SharedSettings,
+        backend: BackendThread,
+        on_read: Callable[[SharedState | None], None],
     ) -> None:
         self._settings, self._backend, self._on_read = settings, backend, on_read
         self.state: SharedState | None = None
@@ -177,9 +182,64 @@ class SharedValue:
     def _adopt(self, state: bytes, token: Token) -> None:
         if self.state is None or token != self.token:
             self.state, self.token = shared_round.decode(state), token
-        self._on_read()
+        self._on_read(self.state)
 
     def _forget(self) -> None:
         """Nothing is there: no node has joined yet, or the store has lost it."""
         self.state = self.token = None
-        self._on_read()
+        self._on_read(self.state)
+
+
+class NodeView:
+    """What a node has read of the job, and where it is in it. For the thread of one loop."""
+
+    def __init__(
+        self, settings: SharedSettings, ref: NodeRef, on_change: Callable[[], None]
+    ) -> None:
+        """`on_change` is called when the outlook has changed, or the store has failed."""
+        self._settings, self._ref, self._on_change = settings, ref, on_change
+        self.member = self._new_member()
+        self.outlook: Outlook = Outside()
+        """As it was last read: at most a heartbeat old."""
+        self.trouble: RendezvousError | None = None
+        """Why the store could not be used lately; None: it can be."""
+        self._waiting: set[asyncio.Future[None]] = set()
+
+    def read(self, state: SharedState | None) -> None:
+        """The state has been read; None: there is none, or the store has lost it."""
+        self.trouble = None
+        if state is not None:
+            self.member.observe(state, asyncio.get_running_loop().time())
+        elif self.outlook != Outside():
+            self.member = self._new_member()
+        outlook = self.member.outlook()
+        if outlook != self.outlook:
+            self.outlook = outlook
+            self._wake()
+
+    def failed(self, error: RendezvousError) -> None:
+        """The store could not be used."""
+        if self.trouble is None or str(self.trouble) != str(error):
+            self.trouble = error
+            self._wake()
+
+    async def wait_for_change(self, timeout_s: float | None) -> None:
+        """Return when the outlook has changed, or the store failed, or after so long."""
+        future = asyncio.get_running_loop().create_future()
+        self._waiting.add(future)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await future
+        except TimeoutError:
+            pass
+        finally:
+            self._waiting.discard(future)
+
+    def _new_member(self) -> SharedMember:
+        return SharedMember(self._ref, self._settings.heartbeat_s, self._settings.lease_s)
+
+    def _wake(self) -> None:
+        for future in self._waiting:
+            if not future.done():
+                future.set_result(None)
+        self._on_change()

@@ -70,7 +70,7 @@ class CoordinatorRendezvousHandler(LoopRendezvousHandler):
         """Also in a forked child, whose loop is another: what the parent has is not its own."""
         self._pid = os.getpid()
         self._membership: HandlerMembership | None = None
-        self._joining: asyncio.Lock | None = None
+        self._joining = asyncio.Lock()
         self._listener: RoundListener | None = None
         self._store: TCPStore | None = None
 
@@ -106,8 +106,6 @@ class CoordinatorRendezvousHandler(LoopRendezvousHandler):
     # On the loop
 
     async def _next(self) -> RendezvousInfo:
-        if self._joining is None:
-            self._joining = asyncio.Lock()
         async with self._joining:
             loop = asyncio.get_running_loop()
             deadline = loop.time() + self._settings.timeout.join.total_seconds()
