@@ -305,7 +305,7 @@ class SharedCluster:
 
     def _lose(self, node: SharedNode, suspect: Suspect) -> None:
         ref, beat = suspect.ref, suspect.beat
-        why = f"it has not counted for {suspect.silent_s:.1f} s"
+        why = f"it has sent no beat for {suspect.silent_s:.1f} s"
 
         def change(shared: SharedState, writer: str) -> list[Effect] | None:
             if self.keeps_beats and self.store.beats.get(ref.node_id, -1) != beat:

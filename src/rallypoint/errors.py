@@ -29,7 +29,7 @@
     +-- ProtocolError               the peer broke the rules of the wire
     |   +-- MessageError        nobody but us, or who plays a node: a value that none may have
     |   +-- ForeignPeerError        the person: the endpoint's port belongs to something else
-    |   |   `-- PeerHungUpError             it closes the connection and says nothing
+    |   |   `-- PeerHungUpError             it closes the connection without an answer
     |   `-- VersionMismatchError    the person: another version of Rallypoint on the other side
     `-- InvariantError              us: please report it
 
@@ -325,7 +325,7 @@ class ForeignPeerError(ProtocolError):
 class PeerHungUpError(ForeignPeerError):
     """It hung up before it said anything: another program, or a proxy before nobody."""
 
-    def __init__(self, text: str = "it closes the connection and says nothing") -> None:
+    def __init__(self, text: str = "it closes the connection without an answer") -> None:
         super().__init__(text)
 
 

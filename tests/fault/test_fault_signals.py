@@ -20,7 +20,9 @@ def test_A5_an_interrupt_while_the_connection_is_down_cancels_the_job_when_it_is
         worker = cluster.wait_workers(2, round=0)[1]
         cluster.network.cut("b")
         b.signal(signal.SIGINT)
-        b.wait_event("telling", "waiting up to 25 s for the coordinator to hear that the job")
+        b.wait_event(
+            "telling", "waiting up to 25 s for the coordinator to acknowledge that the job"
+        )
         assert not worker.is_alive, "its own workers do not wait for the connection"
         assert a.process.poll() is None
         cluster.network.heal("b")

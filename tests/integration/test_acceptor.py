@@ -106,7 +106,7 @@ def test_a_caller_who_hangs_up_in_the_middle_of_a_word_is_closed_at_once() -> No
                 caller.shutdown(socket.SHUT_WR)
                 await until(lambda: bool(here.lines))
                 assert caller.recv(1) == b""
-        assert "it does not speak Rallypoint (it began with b'RL')" in here.lines[0]
+        assert "it does not use Rallypoint's protocol (it began with b'RL')" in here.lines[0]
 
     go(body())
 

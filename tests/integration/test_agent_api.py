@@ -313,7 +313,7 @@ def test_an_agent_that_runs_is_not_run_twice() -> None:
     agent = thread_agent(until_stopped)
     running = Running(agent)
     agent.wait_calls("start", 1)
-    with pytest.raises(UsageError, match="runs already"):
+    with pytest.raises(UsageError, match="is already running"):
         agent.run()
     agent.interrupt(signal.SIGTERM)
     with pytest.raises(SignalException):

@@ -176,8 +176,8 @@ def test_R3_F2_the_survivor_of_a_killed_agent_names_it_and_goes_on_alone(cluster
     ranks(cluster, 0, 2)
     b.kill()
     assert ranks(cluster, 1, 1) == [(0, "a")]
-    a.wait_event("round_ended", "node b was lost: it has not counted for", round=0)
-    a.wait_event("round_joined", "node b was lost: it has not counted for", round=1)
+    a.wait_event("round_ended", "node b was lost: it has sent no beat for", round=0)
+    a.wait_event("round_joined", "node b was lost: it has sent no beat for", round=1)
     c = cluster.agent("c")
     assert ranks(cluster, 2, 2) == [(0, "a"), (1, "c")]
     a.wait_event("round_ended", "1 more node joined", round=1)
@@ -365,7 +365,7 @@ def test_a_mistake_with_a_handler_is_one_line(
 def test_F8_nodes_do_not_meet_in_a_file_unless_the_person_says_insecure(tmp_path: Path) -> None:
     with agent(tmp_path, "--rdzv-backend=file", "--rdzv-endpoint=f", program=WORKER) as run:
         assert run.wait() == 2
-    assert is_one_line_with(run.err, "--rdzv-backend file", "everybody who reaches the port")
+    assert is_one_line_with(run.err, "--rdzv-backend file", "everyone who reaches the port")
     assert is_one_line_with(run.err, "add --insecure on every node", "--rdzv-endpoint HOST:29400")
     assert not (tmp_path / "f").exists()
     with agent(tmp_path, *BY_FILE, "--rdzv-endpoint=f", program=WORKER) as run:

@@ -323,7 +323,7 @@ def test_worker_output_that_nobody_takes_is_told_once(tmp_path: Path, full: bool
     told = [line for line in run.said if "worker output can't be written to stdout" in line]
     assert len(told) == 1, run.err
     assert why in told[0]
-    assert "what is lost is not repeated" in told[0]
+    assert "lost output is not written again" in told[0]
 
 
 def test_a_log_directory_whose_name_is_no_text(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def test_A5_a_checkpoint_that_is_not_saved_in_time_holds_up_nobody(cluster: Clus
     listening(cluster, a, b)
     b.signal(signal.SIGTERM)
     assert b.wait_exit() == 143
-    a.wait_event("checkpoint", "2 nodes told of no checkpoint within 0.8 s (a, b)")
+    a.wait_event("checkpoint", "2 nodes reported no checkpoint within 0.8 s (a, b)")
     cluster.wait_workers(1, round=1)
     cluster.end_well(a)
 

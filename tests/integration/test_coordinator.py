@@ -421,7 +421,7 @@ def test_F8_who_shook_hands_and_then_says_nothing_is_closed_too() -> None:
         async with rally(ONE, handshake_time_s=0.2) as place:
             client = await place.dial(ONE, "life")
             await client.wait_closed()
-            await place.wait_record("it did not introduce itself")
+            await place.wait_record("it did not finish the handshake")
 
     go(body())
 

@@ -56,7 +56,7 @@ def test_what_one_node_says_ends_its_session_and_no_other() -> None:
             a.report(2, m.HangSuspected(stamp))
             await a.wait_closed()
             # The others re-form without it, as without a node that was lost.
-            assert "what it said can't be handled" in (await b.wait(m.StopNow)).reason.text
+            assert "a message of it can't be handled" in (await b.wait(m.StopNow)).reason.text
             await b.round_trip()
             (told,) = faults(place)
             assert "node a" in told

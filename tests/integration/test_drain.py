@@ -101,8 +101,8 @@ def test_A5_W7_the_drain_deadline_bounds_it_all(listening: Cluster) -> None:
     assert b.wait_exit() == 143
     assert "2 s of the drain" in b.wait_event("killing").message
     listening.wait_workers(1, round=1)
-    late = a.wait_event("checkpoint", "told of no checkpoint within 1.6 s (a, b)")
-    assert "going on without" in late.message
+    late = a.wait_event("checkpoint", "reported no checkpoint within 1.6 s (a, b)")
+    assert "continuing without" in late.message
     assert not any(worker.is_alive for worker in first)
     listening.end_well(a)
     assert restarts(a) == 0

@@ -75,7 +75,7 @@ def test_A7_drain_names_what_is_wrong_in_one_line(cluster: Cluster) -> None:
     cluster.wait_workers(2)
     other = drain(cluster, "a", rdzv_id="another")
     assert other.returncode == 2
-    assert "wrong token for job 'another', or another job meets here" in other.stderr
+    assert "wrong token for job 'another', or another job uses this endpoint" in other.stderr
     assert "--rdzv-id" in other.stderr
     nobody = drain(cluster, "z")
     assert nobody.returncode == 2

@@ -348,7 +348,7 @@ def test_what_is_no_store_is_refused_in_one_line_and_left_alone(tmp_path: Path) 
         (".", "it is a directory"),
         ("nowhere/store", "its folder does not exist"),
         ("text/store", "a part of its path is a file"),
-        ("pipe", "it is no regular file"),
+        ("pipe", "it is not a regular file"),
     ):
         with pytest.raises(StoreConnectionError, match=f"{why}") as refused:
             FileStore(tmp_path / name)
@@ -436,7 +436,7 @@ def test_another_file_under_the_path_is_read_anew_though_it_ends_alike(path: Pat
     assert store.get("k") == b"new"
     path.unlink()
     os.mkfifo(path)
-    with pytest.raises(StoreConnectionError, match="it is no regular file"):
+    with pytest.raises(StoreConnectionError, match="it is not a regular file"):
         store.check(["k"])
 
 

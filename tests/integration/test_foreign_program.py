@@ -52,16 +52,16 @@ def is_silent(connection: socket.socket) -> None:
     """Takes the connection."""
 
 
-FOREIGN = ("speaks something else than Rallypoint", "choose another port on every node")
+FOREIGN = ("another program answers on this port", "choose another port on every node")
 NOBODY = ("no coordinator answers at 127.0.0.1:", "If another program uses that port, choose")
 PROGRAMS: dict[Callable[[socket.socket], None], tuple[int, tuple[str, ...]]] = {
     speaks_first: (2, (*FOREIGN, "it began with b'220 mail.example")),
     is_a_web_server: (2, (*FOREIGN, "it looks like HTTP")),
     is_an_old_web_server: (2, (*FOREIGN, "it looks like HTTP")),
-    is_a_round_store: (75, (*NOBODY, "it closes the connection and says nothing")),
-    hangs_up: (75, (*NOBODY, "it closes the connection and says nothing")),
-    resets: (75, (*NOBODY, "it closes the connection and says nothing")),
-    is_silent: (75, (*NOBODY, "it takes the connection and says nothing")),
+    is_a_round_store: (75, (*NOBODY, "it closes the connection without an answer")),
+    hangs_up: (75, (*NOBODY, "it closes the connection without an answer")),
+    resets: (75, (*NOBODY, "it closes the connection without an answer")),
+    is_silent: (75, (*NOBODY, "it accepts the connection and sends nothing")),
 }
 
 
@@ -121,7 +121,7 @@ def test_F6_a_proxy_whose_node_starts_late_is_waited_for(cluster: Cluster) -> No
     cluster.make_token()
     with program(cluster.port, resets):
         b = cluster.agent("b", nnodes=2, hosts=False)
-        b.wait_event("meeting", "it closes the connection and says nothing")
+        b.wait_event("meeting", "it closes the connection without an answer")
     a = cluster.agent("a", nnodes=2, hosts=True)
     cluster.wait_workers(2)
     cluster.end_well(a, b)
@@ -148,7 +148,7 @@ def test_F6_drain_names_another_program_before_it_asks_for_a_token(cluster: Clus
             check=False,
         )
     assert done.returncode == 2
-    assert "speaks something else than Rallypoint" in done.stderr
+    assert "another program answers on this port" in done.stderr
     assert "token" not in done.stderr
 
 

@@ -39,7 +39,7 @@ def test_A2_the_rank_that_is_behind_is_blamed_and_the_job_restarts(impatient: Cl
     paths = []
     for agent in (a, b):
         said = agent.wait_event("stacks", round=0).message
-        paths.append(Path(said.removeprefix("what the workers of this node do is in ")))
+        paths.append(Path(said.removeprefix("the stacks of the workers of this node are in ")))
     texts = [path.read_text() for path in paths]
     assert "rank 0, at step 42" in texts[0]
     assert "rank 1, at step 17" in texts[1]

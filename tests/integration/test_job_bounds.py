@@ -111,7 +111,7 @@ def test_an_agent_that_tells_of_ever_other_lives_does_not_fill_the_coordinator()
             for number in range(3 * ENDED_MAX):
                 told = replace(here, incarnation=here.incarnation + 1 + number)
                 client = await place.attached(FOR_EVER, f"life{number}", last=told)
-                assert "does not remember how" in (await client.wait(m.Ended)).verdict.text
+                assert "did not keep the verdict" in (await client.wait(m.Ended)).verdict.text
                 client.wire.abort()
             assert len(place.coordinator.jobs._ended) == ENDED_MAX
             await first.round_trip()

@@ -51,8 +51,8 @@ def test_F6_with_a_host_that_is_back_within_the_lease_the_job_begins_anew(cluste
     again = cluster.agent("a", hosts=True)
     told = b.wait_event("session_anew", f"another coordinator answers at 127.0.0.1:{cluster.port}")
     assert told.message.endswith(
-        "knows of no round: stopping the workers and joining anew; the restart budget begins anew "
-        "(0 of 1 used)"
+        "knows of no round: stopping the workers and joining again; the restart budget is reset (0 "
+        "of 1 used)"
     )
     wait_until(lambda: len(cluster.workers(0)) == 4, "two more workers in round 0")
     anew = [worker for worker in cluster.workers(0) if worker not in first]
@@ -70,7 +70,7 @@ def test_F6_when_nobody_hosts_the_usual_causes_are_named(cluster: Cluster) -> No
     a = cluster.agent("a", rdzv_conf="is_host=0,host_timeout=0.5")
     assert a.wait_exit() == 75
     (line,) = a.lines
-    assert line.startswith(f"rallypoint: nobody hosts the coordinator at 127.0.0.1:{cluster.port}")
+    assert line.startswith(f"rallypoint: no node hosts the coordinator at 127.0.0.1:{cluster.port}")
     for cause in ("was not started", "cluster IP", "another machine", "firewall"):
         assert cause in line
     assert a.workers() == []
@@ -141,9 +141,9 @@ def test_F8_an_agent_that_hosts_knows_no_token_but_its_jobs(cluster: Cluster) ->
     stranger = cluster.agent("stranger", rdzv_id="another")
     assert stranger.wait_exit() == 2
     (line,) = stranger.lines
-    assert "wrong token for job 'another', or another job meets here" in line
+    assert "wrong token for job 'another', or another job uses this endpoint" in line
     assert line.endswith("or choose another port for this job")
-    a.wait_event("connection_closed", "of job 'another', which does not meet here")
+    a.wait_event("connection_closed", "of job 'another', but this coordinator hosts another job")
     assert stranger.workers() == []
     cluster.end_well(a)
 

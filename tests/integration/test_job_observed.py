@@ -199,7 +199,7 @@ def test_a_summary_does_not_replace_what_the_job_prints(tmp_path: Path, name: st
             ("--json-summary", "/no/x"),
             "--json-summary /no/x: can't be written: No such file or directory",
         ),
-        (("--json-summary", "/dev/null"), "--json-summary /dev/null: is there, and is no plain"),
+        (("--json-summary", "/dev/null"), "--json-summary /dev/null: exists and is not a regular"),
     ],
 )
 def test_who_can_not_be_told_is_refused_before_anything_starts(

@@ -62,7 +62,7 @@ def test_W19_temporary_files_go_when_the_job_succeeds(tmp_path: Path) -> None:
 def test_W19_temporary_files_are_kept_and_named_when_the_job_fails(tmp_path: Path) -> None:
     with agent(tmp_path, TWO, "--redirects=3", program=FAILS) as run:
         assert run.wait() == 1
-        found = re.search(r"what the workers wrote is kept in (\S+)\n", run.err)
+        found = re.search(r"the workers' output is kept in (\S+)\n", run.err)
         assert found, run.err
         kept = Path(found[1])
         assert files(kept)["attempt_0/1/stderr.log"] == "err of 1\n"

@@ -100,7 +100,7 @@ def test_F6_an_address_of_another_machine_makes_a_client() -> None:
     refused = try_bind((ELSEWHERE,), 29400)
     assert isinstance(refused, BindRefused)
     assert refused.refusal is Refusal.NOT_MINE
-    assert "192.0.2.1 is no address of this machine" in refused.why
+    assert "192.0.2.1 is not an address of this machine" in refused.why
     assert _open_sockets() == before
 
 

@@ -24,12 +24,14 @@ def told_of(strangers: list[tuple[str, Kind, str]]) -> list[str]:
 
 def test_a_flood_is_one_line_and_a_count_of_each_kind() -> None:
     flood = [(f"10.0.0.1:{n}", Kind.FOREIGN, f"it began with {n}") for n in range(3000)]
-    flood += [("10.0.0.1:1", Kind.SILENT, "it did not introduce itself")] * 20
+    flood += [("10.0.0.1:1", Kind.SILENT, "it did not finish the handshake")] * 20
     first, second, rest = told_of(flood)
     assert first == "closed the connection from 10.0.0.1:0: it began with 0"
-    assert second == "closed the connection from 10.0.0.1:1: it did not introduce itself"
+    assert second == ("closed the connection from 10.0.0.1:1: it did not finish the handshake")
     assert rest.startswith("closed 3018 more connections within 60 s, the last from 10.0.0.1: ")
-    assert rest.endswith(": 2999 did not speak Rallypoint, 19 did not introduce themselves")
+    assert rest.endswith(
+        ": 2999 did not use Rallypoint's protocol, 19 did not finish the handshake"
+    )
 
 
 def test_a_flood_from_many_addresses_is_cut_short() -> None:

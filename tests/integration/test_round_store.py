@@ -623,7 +623,7 @@ def test_F9_many_strangers_do_not_fill_the_log_and_are_counted() -> None:
         await in_thread(strangers)
         assert len(said) == LINES_MAX
         server.close()
-        assert said[LINES_MAX:] == ["turned away 6 more within 60 s"]
+        assert said[LINES_MAX:] == ["refused 6 more within 60 s"]
 
     serve_locally(AccessGate(round_policy(KEY, everybody=False), hold_s=0.01), main)
 

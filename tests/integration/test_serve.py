@@ -342,7 +342,9 @@ def refused(tmp_path: Path, words: Sequence[str]) -> str:
 
 def test_bad_command_lines_are_refused_in_one_line(tmp_path: Path) -> None:
     assert "--host" in refused(tmp_path, [])
-    assert "192.0.2.1 is no address of this machine" in refused(tmp_path, ["--host", "192.0.2.1"])
+    assert "192.0.2.1 is not an address of this machine" in refused(
+        tmp_path, ["--host", "192.0.2.1"]
+    )
     assert "0..65535" in refused(tmp_path, ["--host", "::1", "--port", "65536"])
     assert "--port much: much is not a valid port" in refused(
         tmp_path, ["--host", "::1", "--port", "much"]

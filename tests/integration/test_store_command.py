@@ -150,7 +150,7 @@ def refused(words: Sequence[str], files: int | None = None) -> str:
         ("--host 0.0.0.0", "--allow 10.0.0.0/8"),
         ("--host 0.0.0.0 --allow 10.0.0.0/33", "--allow 10.0.0.0/33: needs networks"),
         ("--host ::1 --allow 10.0.0.1 --insecure", "give one of the two"),
-        ("--host 192.0.2.1 --insecure", "192.0.2.1 is no address of this machine"),
+        ("--host 192.0.2.1 --insecure", "192.0.2.1 is not an address of this machine"),
         ("--host ::1 --port 65536", "0..65535"),
         ("--host ::1 --max-memory much", "--max-memory much: needs a number of bytes"),
         ("--host ::1 --max-connections 0", "needs 1 or more"),

@@ -85,8 +85,8 @@ def test_who_speaks_something_else_is_closed_at_once(
 @pytest.mark.parametrize(
     ("beginning", "reason"),
     [
-        (b"", "said hello within 0.5 s"),
-        (VALIDATE[:3], "said hello within 0.5 s"),
+        (b"", "nor an enrolment within 0.5 s"),
+        (VALIDATE[:3], "nor an enrolment within 0.5 s"),
         (VALIDATE + PING + set_key(b"k", b"v")[:-1], "rest of a request did not come"),
         (VALIDATE + PING + b"\x0b" + struct.pack("<Q", 9), "rest of a request did not come"),
     ],

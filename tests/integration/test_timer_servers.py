@@ -50,7 +50,7 @@ def test_a_local_server_ends_who_hangs_and_nobody_else() -> None:
     good = SPAWN.Process(target=pass_by, args=(mp_queue, told[1]))
     server.start()
     try:
-        with pytest.raises(RuntimeError, match="runs already"):
+        with pytest.raises(RuntimeError, match="is already running"):
             server.start()
         for process in (stuck, good):
             process.start()

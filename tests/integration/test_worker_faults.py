@@ -66,6 +66,6 @@ def test_a_request_of_a_timer_that_raises_is_told_once_and_others_are_heard(
         watchdog.close()
         shm.close()
         assert len(told) == 1
-        assert told[0].startswith("a worker's request of a timer can't be handled: unexpected Over")
+        assert told[0].startswith("a worker's timer request can't be handled: unexpected Over")
 
     asyncio.run(body())

@@ -21,7 +21,7 @@ from rallypoint import worker
 worker.progress(1)
 time.sleep(600)
 """
-TOLD = "what the workers of this node do is in "
+TOLD = "the stacks of the workers of this node are in "
 
 
 @pytest.fixture

@@ -89,7 +89,7 @@ def test_a_rendezvous_event_survives_its_json_and_is_recorded_with_a_time() -> N
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"name": 3}', '{"name": "a", "source": "X"}'])
 def test_what_is_no_event_is_refused_with_what_it_was(text: str) -> None:
-    with pytest.raises(ParameterError, match="is no serialised event"):
+    with pytest.raises(ParameterError, match="is not a serialised event"):
         Event.deserialize(text)
 
 
@@ -146,7 +146,7 @@ def test_a_full_disk_is_one_line_with_a_count() -> None:
     ("spec", "said"),
     [
         ("nope", "there is no such handler; there are: console, jsonl:FILE, null"),
-        ("null:x", "null takes nothing after its name"),
+        ("null:x", "null takes no argument"),
         ("jsonl:", "needs a file: jsonl:FILE"),
         ("jsonl", "needs a file: jsonl:FILE"),
         ("jsonl:/no/such/file", "can't be written: No such file or directory"),

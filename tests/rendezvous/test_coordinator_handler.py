@@ -240,7 +240,7 @@ def test_R3_a_timeout_names_who_was_missing_and_may_be_followed_by_another_try()
 def test_R3_nobody_hosting_is_a_timeout() -> None:
     with place(2, 2, is_host=False, host_timeout=0.5) as here:
         handler = here.handler()
-        with pytest.raises(RendezvousTimeoutError, match="nobody hosts"):
+        with pytest.raises(RendezvousTimeoutError, match="no node hosts"):
             handler.next_rendezvous()
 
 

@@ -309,7 +309,7 @@ def test_a_handler_serves_several_threads_at_once(quick: Job) -> None:
 BAD: list[tuple[Callable[[], object], str]] = [
     (lambda: handler(low=0), "min_nodes=0: needs 1 or more"),
     (lambda: handler(low=3, high=2), "max_nodes=2 is less than min_nodes=3"),
-    (lambda: handler(store=object()), "is no store, it has no set"),
+    (lambda: handler(store=object()), "is not a store, it has no set"),
     (lambda: handler(interval=0), "keep_alive_interval=0"),
     (lambda: RendezvousTimeout(join=timedelta(0)), "the rendezvous timeout join="),
     (lambda: RendezvousTimeout(close=timedelta(seconds=-1)), "the rendezvous timeout close="),

@@ -62,7 +62,7 @@ def test_an_address_that_is_none_and_one_that_does_not_come_are_errors() -> None
     store = HashStore()
     store.set("MASTER_ADDR", "10.0.0.1")
     store.set("MASTER_PORT", "many")
-    with pytest.raises(RendezvousStateError, match=r"MASTER_PORT=b'many' are no address"):
+    with pytest.raises(RendezvousStateError, match=r"MASTER_PORT=b'many' are not an address"):
         RendezvousStoreInfo.build(1, store, None)
     empty = HashStore(timeout=0.05)
     with pytest.raises(StoreTimeoutError, match="MASTER_ADDR"):

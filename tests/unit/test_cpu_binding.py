@@ -167,8 +167,8 @@ def refusals(tmp_path: Path) -> list[tuple[str, tuple[list[str], str]]]:
         ("a MIG instance", cpus(sys, "node", 1, gpus=addresses, visible="MIG-1", fall_back=True)),
         ("node 1", cpus(sys, "node", 1, gpus=addresses, visible="2", allowed="0", fall_back=True)),
         ("too few for 3", cpus(small, "exclusive", 3, fall_back=True)),
-        ("does not tell", cpus(str(tmp_path / "nothing"), "node", 1, fall_back=True)),
-        ("knows none", cpus(small, "node", 1, allowed="7", fall_back=True)),
+        ("does not list", cpus(str(tmp_path / "nothing"), "node", 1, fall_back=True)),
+        ("lists none", cpus(small, "node", 1, allowed="7", fall_back=True)),
     ]
 
 
@@ -194,5 +194,5 @@ def test_else_it_is_an_error_of_one_line(tmp_path: Path) -> None:
 def test_garbage_below_sys_is_told_not_raised(tmp_path: Path) -> None:
     sys = make_machine(tmp_path)
     (tmp_path / "devices/system/cpu/online").write_text("0-x\n")
-    with pytest.raises(BindingImpossible, match="does not tell what CPUs there are"):
+    with pytest.raises(BindingImpossible, match="does not list the CPUs"):
         read_cpus(frozenset({0}), sys)

@@ -88,7 +88,7 @@ def test_A5_a_node_that_is_not_there_is_named_with_those_that_are() -> None:
     [answer_of_empty, _] = c.Sessions(RULES, 1, 1).drain(PERSON, "z", "maintenance")
     assert isinstance(answer_of_empty, c.SendTo)
     assert isinstance(answer_of_empty.message, m.DrainAnswer)
-    assert answer_of_empty.message.text.endswith("in the job; nobody is in the job")
+    assert answer_of_empty.message.text.endswith("in the job; the job has no nodes")
 
 
 def test_A5_all_who_wait_are_answered_but_those_that_hung_up() -> None:

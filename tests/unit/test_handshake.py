@@ -103,11 +103,16 @@ def test_F8_a_wrong_token_is_refused_with_one_line_on_both_sides(known: bytes | 
         assert error.exit_class is ExitClass.USAGE
         assert is_one_line(error)
     said = (
-        "wrong token for job 'job', or another job meets here: give every node the same --rdzv-id"
+        "wrong token for job 'job', or another job uses this endpoint: give every node the same "
+        "--rdzv-id"
     )
     assert said in str(talk.client_error), "strangers learn no run ids"
     assert "`rallypoint token`" in str(talk.client_error)
-    told = "wrong token for job 'job'" if known else "of job 'job', which does not meet here"
+    told = (
+        "wrong token for job 'job'"
+        if known
+        else ("of job 'job', but this coordinator hosts another job")
+    )
     assert told in str(talk.server_error)
     assert client.result is None
     assert server.result is None

@@ -24,7 +24,7 @@ from rallypoint.wire.handshake import MAX_HANDSHAKE_BYTES
 )
 def test_F8_a_peer_that_is_something_else_is_named(banner: bytes, hint: str) -> None:
     for side in (new_client(), new_server()):
-        with pytest.raises(ForeignPeerError, match="speaks something else") as caught:
+        with pytest.raises(ForeignPeerError, match="another program answers") as caught:
             side.feed(banner)
         assert hint in str(caught.value)
         assert is_one_line(caught.value)

@@ -207,7 +207,7 @@ def test_an_agent_ends_with_one_line_when_the_coordinator_sends_what_none_sends(
         scene = Scene()
         scene.servers[1].send(m.Expelled(Stamp(1, 3), "x" * 20_000, final=False))
         scene.go_on()
-        text = "refused: the coordinator sent what no coordinator sends: Expelled.why = 'xxx"
+        text = "refused: the coordinator sent an invalid message: Expelled.why = 'xxx"
         assert scene.nodes[1].trouble.startswith(text)
         assert scene.nodes[1].wire.lost.done()
         assert not scene.nodes[0].trouble

@@ -35,7 +35,7 @@ SEE = " (see rallypoint run --help)"
             "run --max-restart train.py",
             (
                 "rallypoint run: the script is missing: --max-restarts took train.py as its "
-                f"value; give --max-restarts its own, or leave it out{SEE}"
+                f"value; give --max-restarts a value, or leave it out{SEE}"
             ),
         ),
         (

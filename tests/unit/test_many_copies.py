@@ -21,17 +21,17 @@ FIRST, SECOND = STEP | {"SLURM_PROCID": "0"}, STEP | {"SLURM_PROCID": "1"}
 def test_two_tasks_of_srun_are_refused_with_the_lines_that_work() -> None:
     first, *lines, last = refusal("train.py", **FIRST).splitlines()
     assert first == (
-        "srun has started this command 2 times, and each would be a whole job of its own; for one "
-        "job, write in the batch script"
+        "srun has started this command 2 times, and each would run the whole job; for one job, "
+        "write in the batch script"
     )
     assert lines == HEAD_AND_SRUN
-    assert last == "or give --standalone, for a job of its own in each task"
+    assert last == "or give --standalone, to run a separate job in each task"
 
 
 def test_the_other_tasks_are_refused_in_one_line() -> None:
     assert refusal("train.py", **SECOND) == (
-        "srun has started this command 2 times, and each would be a whole job of its own: task 0 "
-        "says what to do"
+        "srun has started this command 2 times, and each would run the whole job: task 0 prints "
+        "what to do"
     )
 
 
@@ -79,6 +79,6 @@ def test_one_plain_command_is_let_through_where_it_is_started_once(environ: dict
 
 def test_under_mpirun_a_line_says_that_each_process_is_a_job_of_its_own() -> None:
     (notice,) = parse("train.py", OMPI_COMM_WORLD_SIZE="4", SLURM_STEP_NUM_TASKS="2").notices
-    assert notice.startswith("mpirun has started this command 4 times, and each is a whole job")
+    assert notice.startswith("mpirun has started this command 4 times, and each runs the whole job")
     assert parse("--standalone train.py", OMPI_COMM_WORLD_SIZE="4").notices == ()
     assert parse("train.py", OMPI_COMM_WORLD_SIZE="1").notices == ()

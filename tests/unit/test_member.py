@@ -160,9 +160,9 @@ def test_a_round_that_is_over_is_shown_and_joined_again_when_the_program_asks(
 @pytest.mark.parametrize(
     ("event", "why"),
     [
-        (LeaseEnded(), "the lease ended"),
+        (LeaseEnded(), "the lease expired"),
         (m.Expelled(stamp(), "too slow", final=False), "expelled from the job: too slow"),
-        (SessionOpened(resumed=False), "knows nothing of this node"),
+        (SessionOpened(resumed=False), "does not know this node"),
         (x.SessionFailed(RendezvousConnectionError("it was lost")), "it was lost"),
     ],
     ids=["lease", "expelled", "anew", "failed"],

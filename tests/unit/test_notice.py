@@ -79,7 +79,7 @@ def test_a_time_that_is_over_is_told_briefly() -> None:
     host.step(FromNode(B, m.Drain("it got SIGTERM", 15, notice_s=5.62749)), at=10.0)
     host.step(TimerEnded(Timer(TimerKind.NOTICE, 0, B.node_id)), at=15.7)
     said = [record.text for record in host.records if record.name == "checkpoint"]
-    assert said == ["2 nodes told of no checkpoint within 5.63 s (a, b): going on without"]
+    assert said == ["2 nodes reported no checkpoint within 5.63 s (a, b): continuing without it"]
 
 
 def test_A5_nothing_is_asked_where_no_worker_runs() -> None:

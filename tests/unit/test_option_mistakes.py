@@ -49,7 +49,7 @@ BAD: tuple[tuple[str, str], ...] = (
         "--rd tcp train.py",
         "--rd: could be any of --rdzv-endpoint, --rdzv-id, --rdzv-backend, --rdzv-conf",
     ),
-    ("--standalone --nnodes 2 train.py", "--nnodes 2: --standalone is one node only"),
+    ("--standalone --nnodes 2 train.py", "--nnodes 2: --standalone runs one node only"),
     (
         "--rdzv-backend tpc --rdzv-endpoint a train.py",
         "--rdzv-backend tpc: known are tcp, c10d, static, file; did you mean tcp?",
@@ -61,14 +61,14 @@ BAD: tuple[tuple[str, str], ...] = (
     (
         "--rdzv-backend file --rdzv-endpoint f train.py",
         (
-            "--rdzv-backend file: nodes prove no token, and everybody who reaches the port of a "
-            "round's store can use it: add --insecure on every node to accept that, or leave "
+            "--rdzv-backend file: nodes are not authenticated, and everyone who reaches the port "
+            "of a round's store can use it: add --insecure on every node to accept that, or leave "
             "--rdzv-backend out and give --rdzv-endpoint HOST:29400"
         ),
     ),
     (
         "--rdzv-backend etcd-v2 train.py",
-        "--rdzv-backend etcd-v2: not yet; tcp needs no server, and is the default",
+        "--rdzv-backend etcd-v2: not supported; tcp, the default, needs no server",
     ),
     ("--rdzv-endpoint a:b train.py", "--rdzv-endpoint a:b: b is not a valid port (1..65535)"),
     (
@@ -127,7 +127,7 @@ BAD: tuple[tuple[str, str], ...] = (
     ),
     (
         "--rdzv-conf store_type=file train.py",
-        "--rdzv-conf store_type=file: leave it out to meet over TCP, or give --rdzv-backend file",
+        "--rdzv-conf store_type=file: leave it out to use TCP, or give --rdzv-backend file",
     ),
     ("--rdzv-conf rank=1 train.py", "--rdzv-conf rank=1: rank is given by --node-rank"),
     (
@@ -138,8 +138,8 @@ BAD: tuple[tuple[str, str], ...] = (
     (
         "--signals-to-handle SIGTREM train.py",
         (
-            "--signals-to-handle SIGTREM: SIGTREM is no signal that can be handled; "
-            "did you mean SIGTERM?"
+            "--signals-to-handle SIGTREM: SIGTREM is not a signal that can be handled; did you "
+            "mean SIGTERM?"
         ),
     ),
     ("--output loud train.py", "--output loud: needs one of auto, inherit, prefix"),
@@ -158,7 +158,7 @@ BAD: tuple[tuple[str, str], ...] = (
     ("--drain-deadline soon train.py", "--drain-deadline soon: needs a number of seconds"),
     (
         "--drain-signal SIGFOO train.py",
-        "--drain-signal SIGFOO: SIGFOO is no signal that can be handled; did you mean SIGIO?",
+        "--drain-signal SIGFOO: SIGFOO is not a signal that can be handled; did you mean SIGIO?",
     ),
     (
         "--drain-signal USR1,USR2 train.py",
@@ -179,7 +179,7 @@ BAD: tuple[tuple[str, str], ...] = (
     ),
     (
         "--duplicate-stdout-filters a, train.py",
-        "--duplicate-stdout-filters a,: an empty text is in every line; ,, stands for a comma",
+        "--duplicate-stdout-filters a,: an empty text matches every line; ,, stands for a comma",
     ),
     (
         "--log-max-bytes 10X train.py",
@@ -206,7 +206,7 @@ BAD: tuple[tuple[str, str], ...] = (
     ),
     (
         "--preload a,my-b train.py",
-        "--preload a,my-b: my-b is no name of a module; for example: --preload torch,numpy",
+        "--preload a,my-b: my-b is not the name of a module; for example: --preload torch,numpy",
     ),
     (
         "--preload torch --no-python echo",
@@ -248,7 +248,11 @@ BAD_ENVIRONMENT: tuple[tuple[str, str, str], ...] = (
     ("PET_NNODES", "4:2", "needs 1 <= MIN <= MAX <= 100000"),
     ("PET_STANDALONE", "maybe", "needs 1 or 0, true or false"),
     ("PET_START_METHOD", "thread", "needs one of spawn, forkserver, fork"),
-    ("RALLYPOINT_PRELOAD", "a/b", "a/b is no name of a module; for example: --preload torch,numpy"),
+    (
+        "RALLYPOINT_PRELOAD",
+        "a/b",
+        "a/b is not the name of a module; for example: --preload torch,numpy",
+    ),
     ("RALLYPOINT_LEASE", "soon", "needs a number of seconds"),
     ("LOGLEVEL", "loud", "needs one of DEBUG, INFO, WARNING, ERROR, CRITICAL"),
     ("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "-1", "needs a number of seconds, 0 or more"),
@@ -311,6 +315,6 @@ def test_several_nodes_without_a_place_to_meet_are_shown_both_ways() -> None:
     assert refusal("--nnodes 2:4 --master-port 5 train.py") == (
         "--nnodes 2:4: several nodes need an endpoint; start each one with\n"
         "  rallypoint run --nnodes 2:4 --rdzv-endpoint HOST:29400 ...\n"
-        "or, with ranks of your own (K is 0 on the node ADDRESS, then 1, 2, ...),\n"
+        "or, with fixed ranks (K is 0 on the node ADDRESS, then 1, 2, ...),\n"
         "  rallypoint run --nnodes 4 --node-rank K --master-addr ADDRESS ..."
     )

@@ -38,11 +38,10 @@ def test_F2_silence_is_waited_out_for_two_minutes() -> None:
     looking = met(search(), (105.0, SILENT), (113.0, SILENT))
     assert ends_at(looking) == BROKEN_AT + SILENCE_S == 220.0
     assert waiting_text(looking, LEASE_END) == (
-        "waiting for the coordinator to answer, 106 s more at most, to take part again as a "
-        "newcomer"
+        "waiting for the coordinator to answer, 106 s more at most, to join again as a new node"
     )
     assert given_up_text(looking, 221.0) == (
-        "the coordinator was lost: silence for 121 s (silence at 113): check the network between "
+        "the coordinator was lost: no answer for 121 s (silence at 113): check the network between "
         "this node and its host; --reconnect-timeout SECONDS waits longer"
     )
 
@@ -57,8 +56,8 @@ def test_F2_a_host_that_refuses_is_tried_until_the_lease_ends() -> None:
     assert ends_at(looking) == LEASE_END
     assert waiting_text(looking, LEASE_END) == "", "the last line follows at once"
     assert given_up_text(looking, LEASE_END) == (
-        "the coordinator was lost: its host refused, and no other coordinator came within 14 s "
-        "(refused at 113)"
+        "the coordinator was lost: its host refused connections, and no other coordinator answered "
+        "within 14 s (refused at 113)"
     )
 
 

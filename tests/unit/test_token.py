@@ -281,12 +281,12 @@ def test_F8_a_token_is_read_from_a_descriptor_which_is_closed_then() -> None:
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (b"", "it is empty: write what `rallypoint token` prints to it"),
+        (b"", "it is empty: write the output of `rallypoint token` to it"),
         (b"\n", "it is empty"),
         (b"no token", "is not hexadecimal"),
         (b"\xff\x00", "is not hexadecimal"),
         (b"ab", "has 8 bits"),
-        (b"ab" * 600, "more than 1024 bytes: this is no token"),
+        (b"ab" * 600, "more than 1024 bytes: this is not a token"),
     ],
 )
 def test_F8_a_descriptor_without_a_token_is_told_in_one_line(content: bytes, says: str) -> None:
@@ -357,7 +357,7 @@ def test_the_token_command_does_not_derive_from_a_jobs_token(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("RALLYPOINT_TOKEN", "job-" + SECRET)
-    with pytest.raises(UsageError, match="good for one job already"):
+    with pytest.raises(UsageError, match="already valid for one job only"):
         token_command.run(["--run-id", "b"])
 
 

@@ -151,8 +151,8 @@ def test_A7_an_end_that_no_worker_caused_is_one_line() -> None:
     )
     assert lines(view) == [
         (
-            "rallypoint: job train-7 could not go on in round 2: "
-            "1 of 2 nodes did not join in 600 s: | gpu4 is missing"
+            "rallypoint: job train-7 could not continue in round 2: 1 of 2 nodes did not join in "
+            "600 s: | gpu4 is missing"
         )
     ]
     assert lines(replace(view, outcome=Outcome.PREEMPTED, reason="SIGTERM to gpu1")) == [

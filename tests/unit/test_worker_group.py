@@ -65,6 +65,6 @@ def test_the_name_of_an_entrypoint() -> None:
 
 
 def test_fn_is_the_old_name_of_entrypoint() -> None:
-    with pytest.warns(DeprecationWarning, match="say entrypoint="):
+    with pytest.warns(DeprecationWarning, match="give entrypoint="):
         spec = WorkerSpec("trainer", 1, fn=print)
     assert spec.entrypoint is print

@@ -166,7 +166,7 @@ class Agent:
         self._status = None
         if not self.finished.done():
             runs = self._state.phase is group.Phase.RUNNING
-            meanwhile = ": the workers run on meanwhile" if runs else ""
+            meanwhile = ": the workers keep running" if runs else ""
             self.say(kinds.SESSION_SUSPENDED(why=why, meanwhile=meanwhile))
 
     def reconnect_refused(self) -> None:

@@ -170,11 +170,11 @@ class HangWatch:
             self._say(kinds.STACKS(f"the stacks can't be kept in {place}: {error.strerror}"))
             return ""
         path = path_text(path)
-        self._say(kinds.STACKS(f"what the workers of this node do is in {path}"))
+        self._say(kinds.STACKS(f"the stacks of the workers of this node are in {path}"))
         return path
 
 
 def _heading(rank: int, worker: WorkerProgress | None) -> str:
     if worker is None:
-        return f"rank {rank}, which has told of no progress or has ended:"
+        return f"rank {rank}, which has reported no progress or has exited:"
     return f"rank {rank}, at step {worker.step}, silent for {worker.silent_s:.1f} s:"

@@ -162,7 +162,7 @@ class HelperProcesses:
             return
         if path == "stdout":
             text = f"worker output can't be written to stdout: {os.strerror(number)}: "
-            self._events.storage_error(text + "what is lost is not repeated")
+            self._events.storage_error(text + "lost output is not written again")
         else:
             self._events.storage_error(
                 str(storage_error(path, OSError(number, os.strerror(number))))

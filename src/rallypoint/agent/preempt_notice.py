@@ -83,7 +83,7 @@ class PreemptNotice:
                 self._trouble(str(error))
             else:
                 if code == 0:
-                    self._on_notice(f"the notice command ended with 0: {self._command}")
+                    self._on_notice(f"the notice command exited with code 0: {self._command}")
                     return
                 if code in _CANT_RUN:
                     self._trouble(f"it ended with code {code}")

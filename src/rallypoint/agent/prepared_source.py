@@ -122,8 +122,8 @@ class PreparedSource(WorkerSource):
         line = command_line.parse(config.argv)
         if line is None:
             raise UsageError(
-                f"--preload {','.join(config.preload)}: {' '.join(config.argv[:2])} is no Python "
-                "script or module, so that it can't be run by a process that is there already"
+                f"--preload {','.join(config.preload)}: {' '.join(config.argv[:2])} is not a "
+                "Python script or module, so a prepared process can't run it"
             )
         return Preparation((line.python, *line.options), config.preload, config.argv)
 

@@ -27,11 +27,11 @@ def place_text(assignment: Assignment, workers: int) -> str:
 
 def anew_text(config: AgentConfig, *, replaced: bool, runs: bool) -> str:
     """What becomes of this node when the coordinator knows nothing of its round."""
-    then = "stopping the workers and joining anew" if runs else "joining anew"
+    then = "stopping the workers and joining again" if runs else "joining again"
     if not replaced:
-        return f"the coordinator has given this node up, and its place in the round: {then}"
+        return f"the coordinator declared this node lost: {then}"
     budget = config.rendezvous.max_restarts
-    used = f"; the restart budget begins anew (0 of {budget} used)" if budget else ""
+    used = f"; the restart budget is reset (0 of {budget} used)" if budget else ""
     return (
         f"another coordinator answers at {config.rendezvous.endpoint}, since the one before was "
         f"restarted or replaced, and it knows of no round: {then}{used}"
@@ -55,7 +55,7 @@ def waiting_for(
         case Phase.RUNNING if imports:
             return "the preloaded modules"
         case Phase.IDLE if state.leaving:
-            return "the job to hear of it"
+            return "the job to acknowledge that this node leaves"
         case Phase.RUNNING | Phase.DONE:
             return ""
         case Phase.STOPPING:

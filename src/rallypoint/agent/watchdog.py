@@ -90,7 +90,7 @@ class Watchdog:
                 self._timers = WorkerTimers(self._shm.pids, self._expired)
             self._timers.line(data)
         except Exception as error:
-            self._shm.faults.note("a worker's request of a timer can't be handled", error)
+            self._shm.faults.note("a worker's timer request can't be handled", error)
 
     def _expired(self, expiry: Expiry) -> None:
         task = self._loop.create_task(self._end(expiry))

@@ -130,7 +130,7 @@ class ForkingSource(WorkerSource):
         self._callers_fds = open_fds()
         if config.function is None and not _runs_here(config):
             raise UsageError(
-                f"start method fork: {' '.join(config.argv[:2])} is no script or module for "
+                f"start method fork: {' '.join(config.argv[:2])} is not a script or module for "
                 f"{sys.executable}"
             )
 

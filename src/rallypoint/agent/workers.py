@@ -349,7 +349,7 @@ class RoundWorkers:
         try:
             return await self._described(exit_)
         except Exception as error:
-            self.shm.faults.note("what a failed worker left can't be read", error)
+            self.shm.faults.note("the error file or log of a failed worker can't be read", error)
             return self._failure(exit_)
 
     async def _described(self, exit_: Exit) -> WorkerFailure:

@@ -19,9 +19,9 @@ _ENDED_BY_SIGINT = 130
 _HELP = """\
 usage: rallypoint COMMAND [options]
 
-  run         start, watch and heal a job's workers on this node
+  run         start, supervise and restart a job's workers on this node
   drain       make a node leave its job, after a checkpoint
-  serve       host a coordinator for many jobs, outside any of them
+  serve       host a coordinator for many jobs, apart from their nodes
   store       host a store for torch's TCPStore clients, outside any job
   token       make or show the secret that the nodes of a job share
   completion  print a script that completes options in bash, zsh or fish

@@ -57,8 +57,8 @@ _DEVICE_WORDS = ("cpu", "gpu", "xpu", "auto")
 _TOP = """\
 usage: rallypoint run [options] SCRIPT [its arguments]
 
-Starts SCRIPT on every node, gives each worker its rank, and heals the job when
-a worker or a node dies. Options go before SCRIPT.
+Starts SCRIPT on every node, gives each worker its rank, and restarts the
+workers when one of them or a node dies. Options go before SCRIPT.
 
   one machine, one worker per GPU (or per CPU)
     rallypoint run --nproc-per-node auto train.py
@@ -287,8 +287,8 @@ def _need_a_script(scanned: Scanned) -> None:
     for name, given in scanned.values.items():
         if given[-1].text.endswith(".py"):
             raise UsageError(
-                f"the script is missing: {name} took {given[-1].text} as its value; "
-                f"give {name} its own, or leave it out"
+                f"the script is missing: {name} took {given[-1].text} as its value; give {name} a "
+                "value, or leave it out"
             )
     raise UsageError(
         "the script is missing; for example: rallypoint run --nproc-per-node 2 train.py"

@@ -49,14 +49,14 @@ _GENERAL = tuple(
 )
 """What means the same whatever else is given."""
 _FILE_IS_INSECURE = (
-    "--rdzv-backend file: nodes prove no token, and everybody who reaches the port of a round's "
-    "store can use it: add --insecure on every node to accept that, or leave --rdzv-backend out "
-    "and give --rdzv-endpoint HOST:29400"
+    "--rdzv-backend file: nodes are not authenticated, and everyone who reaches the port of a "
+    "round's store can use it: add --insecure on every node to accept that, or leave "
+    "--rdzv-backend out and give --rdzv-endpoint HOST:29400"
 )
 _TWO_WAYS = """\
 --nnodes {nnodes}: several nodes need an endpoint; start each one with
   rallypoint run --nnodes {nnodes} --rdzv-endpoint HOST:29400 ...
-or, with ranks of your own (K is 0 on the node ADDRESS, then 1, 2, ...),
+or, with fixed ranks (K is 0 on the node ADDRESS, then 1, 2, ...),
   rallypoint run --nnodes {most} --node-rank K --master-addr ADDRESS ..."""
 
 _SAYS_WHERE = (
@@ -69,20 +69,20 @@ _SAYS_WHERE = (
 )
 """With one of these a person has said whether there are other nodes."""
 
-_EACH_IS_WHOLE = "has started this command {tasks} times, and each would be a whole job of its own"
+_EACH_IS_WHOLE = "has started this command {tasks} times, and each would run the whole job"
 
 _BY_SRUN = f"""\
 srun {_EACH_IS_WHOLE}; for one job, write in the batch script
   head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
   srun {{once}}rallypoint run --nnodes "$SLURM_NNODES" --rdzv-id "$SLURM_JOB_ID" \
 --rdzv-endpoint "$head:29400" {{workers}}...
-or give --standalone, for a job of its own in each task"""
+or give --standalone, to run a separate job in each task"""
 
-_BY_SRUN_BRIEFLY = f"srun {_EACH_IS_WHOLE}: task 0 says what to do"
+_BY_SRUN_BRIEFLY = f"srun {_EACH_IS_WHOLE}: task 0 prints what to do"
 
 _BY_MPI = """\
-mpirun has started this command {tasks} times, and each is a whole job of its own (if that is \
-meant, say so with --standalone); for one job, start it once on each node, with --nnodes and \
+mpirun has started this command {tasks} times, and each runs the whole job (if that is \
+wanted, add --standalone); for one job, start it once on each node, with --nnodes and \
 --rdzv-endpoint"""
 
 
@@ -150,7 +150,7 @@ def with_conf(scanned: Scanned) -> Scanned:
             raise given.wrong(f"unknown key {key}{nearest(key, CONF)}")
         value = conf.setdefault(key, [Value(text, f"--rdzv-conf {key}={text}")])[0]
         if key == "store_type" and text == "file":
-            raise value.wrong("leave it out to meet over TCP, or give --rdzv-backend file")
+            raise value.wrong("leave it out to use TCP, or give --rdzv-backend file")
         number = read(CONF[key], value)
         if isinstance(number, float):
             check_range(CONF[key], value, number)
@@ -225,7 +225,7 @@ def _backend(given: Value | None, handlers: Callable[[], Sequence[str]]) -> str 
     if given is None or given.text in _BACKENDS:
         return given.text if given else None
     if given.text in _NOT_YET:
-        raise given.wrong("not yet; tcp needs no server, and is the default")
+        raise given.wrong("not supported; tcp, the default, needs no server")
     known = (*_BACKENDS, *(name for name in handlers() if name not in _BACKENDS))
     if given.text in known:
         return given.text
@@ -237,7 +237,7 @@ def _is_alone(scanned: Scanned, most: int, notices: list[str]) -> bool:
     if scanned.on("--standalone"):
         if most > 1:
             nnodes = scanned.get("--nnodes")
-            raise UsageError(f"{nnodes.origin if nnodes else ''}: --standalone is one node only")
+            raise UsageError(f"{nnodes.origin if nnodes else ''}: --standalone runs one node only")
         notices += [
             f"{given.origin} has no effect with --standalone"
             for given in (where, address)

@@ -1,4 +1,4 @@
-"""`rallypoint run`: start, watch and heal a job's workers on this node."""
+"""`rallypoint run`: start, supervise and restart a job's workers on this node."""
 
 from __future__ import annotations
 

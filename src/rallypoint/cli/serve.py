@@ -36,7 +36,7 @@ SERVE = Command(
     """\
 usage: rallypoint serve --host ADDR [options]
 
-Host the coordinator of many jobs on this machine, outside any of them.
+Host the coordinator of many jobs on this machine, apart from their nodes.
 
 Without it the first node of a job hosts the job's coordinator, and the job ends
 with that node. With it, any node may come and go:
@@ -76,7 +76,7 @@ or one that `rallypoint token --run-id ID` made from it.
 Exit codes: 2 wrong usage (the port is in use, the address is not this
 machine's), 75 the system refused to listen, 130 and 143 ended by SIGINT and
 SIGTERM. Jobs that still run then lose their coordinator: their nodes stop the
-workers when the lease is over and exit with 75.
+workers when the lease expires and exit with 75.
 """,
 )
 
@@ -125,7 +125,7 @@ async def _serve(options: _Options, token: Token | None, lines: EventLines) -> i
 
 
 def _serving(listeners: list[socket], token: Token | None) -> Record:
-    secret = "--insecure: anybody may take part" if token is None else f"token {token.source}"
+    secret = "--insecure: anyone may take part" if token is None else f"token {token.source}"
     return kinds.SERVING(places=", ".join(map(str, listening_at(listeners))), secret=secret)
 
 

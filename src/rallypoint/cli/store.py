@@ -170,8 +170,8 @@ def _policy(options: _Options, addresses: tuple[Address, ...]) -> AccessPolicy:
     if all(address.is_loopback for address in addresses):
         return AccessPolicy(Who.SAME_USER)
     raise UsageError(
-        f"--host {shown(options.host)}: other machines reach it, so say who may use the store: "
-        "--allow 10.0.0.0/8 for a network, or --insecure for everybody"
+        f"--host {shown(options.host)}: other machines can reach it: choose who may use the store "
+        "with --allow 10.0.0.0/8 for a network, or --insecure for everybody"
     )
 
 

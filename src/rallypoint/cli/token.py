@@ -29,8 +29,8 @@ jobs and run code on your nodes.
                 Setting(
                     "--run-id",
                     "ID",
-                    "print a token that is good for the job with this id only, to hand to someone"
-                    " else; it can't be turned back into yours",
+                    "print a token that is valid only for the job with this id, to give to someone "
+                    "else; your own token can't be derived from it",
                 ),
                 Setting(
                     "--token-file",
@@ -41,7 +41,7 @@ jobs and run code on your nodes.
                 Setting(
                     "--token-fd",
                     "N",
-                    "use the token that can be read from the open file descriptor N, to its end",
+                    "read the token from the open file descriptor N, to its end",
                 ),
             ),
         ),
@@ -68,7 +68,7 @@ def run(argv: list[str]) -> int:
     assert token is not None, "find_token creates or raises"
     if job is not None and token.opens_one_job:
         raise UsageError(
-            f"--run-id {job.text!r}: the token in {token.source} is good for one job already"
+            f"--run-id {job.text!r}: the token in {token.source} is already valid for one job only"
         )
     text = token.text() if job is None else token.text_for_job(job.text)
     print_text(text)

@@ -168,7 +168,7 @@ def module_names(value: Value) -> tuple[str, ...]:
     for name in names:
         if not all(word.isidentifier() for word in name.split(".")):
             raise value.wrong(
-                f"{shown(name)} is no name of a module; for example: --preload torch,numpy"
+                f"{shown(name)} is not the name of a module; for example: --preload torch,numpy"
             )
     return tuple(names)
 
@@ -182,7 +182,7 @@ def signal_names(value: Value) -> tuple[str, ...]:
     for name in names:
         if name not in known:
             close = nearest(name, known)
-            raise value.wrong(f"{shown(name)} is no signal that can be handled{close}")
+            raise value.wrong(f"{shown(name)} is not a signal that can be handled{close}")
     return names
 
 
@@ -209,7 +209,7 @@ def event_handler(value: Value, known: Callable[[], Sequence[str]]) -> str:
         raise value.wrong("needs a file: jsonl:FILE")
     if name in EVENT_HANDLERS:
         if name != "jsonl" and value.text != name:
-            raise value.wrong(f"{name} takes nothing after its name")
+            raise value.wrong(f"{name} takes no argument")
         return value.text
     offered = known()
     if name not in offered:
@@ -261,7 +261,7 @@ def texts(value: Value) -> tuple[str, ...]:
     parts = value.text.replace(",,", "\0").split(",")
     found = tuple(part.replace("\0", ",") for part in parts)
     if not all(found):
-        raise value.wrong("an empty text is in every line; ,, stands for a comma")
+        raise value.wrong("an empty text matches every line; ,, stands for a comma")
     return found
 
 

@@ -106,7 +106,7 @@ def verdict_lines(
             Outcome.PREEMPTED: "was preempted",
             Outcome.CANCELLED: "was cancelled",
             Outcome.TIMED_OUT: "timed out",
-            Outcome.INFRASTRUCTURE: "could not go on",
+            Outcome.INFRASTRUCTURE: "could not continue",
         }[view.outcome]
         return (f"{job} {how} in round {view.round}: {view.reason}",)
     how = "failed" if view.outcome is Outcome.FAILED else view.outcome.value

@@ -181,7 +181,7 @@ class Acceptor:
         except OSError:
             said = b""
         if said:  # who only looks whether somebody listens is no news
-            why = f"it does not speak Rallypoint ({describe_foreign(said)})"
+            why = f"it does not use Rallypoint's protocol ({describe_foreign(said)})"
             self._log.refused(peer, Kind.FOREIGN, why)
         self._close(connection)
         self.gone(number)
@@ -193,7 +193,7 @@ class Acceptor:
         connection.close()
 
     def _turn_away(self, number: int) -> None:
-        self._log.refused(self._peers[number], Kind.SILENT, "it did not introduce itself")
+        self._log.refused(self._peers[number], Kind.SILENT, "it did not finish the handshake")
         self._drop(number)
 
     def _drop(self, number: int) -> None:
@@ -252,8 +252,8 @@ def _source(host: str) -> str:
 class Kind(Enum):
     """Why; the value goes on from a number of connections."""
 
-    FOREIGN = "did not speak Rallypoint"
-    SILENT = "did not introduce themselves"
+    FOREIGN = "did not use Rallypoint's protocol"
+    SILENT = "did not finish the handshake"
     UNPROVEN = "failed the handshake"
 
 

@@ -68,7 +68,7 @@ class ClientConnection(asyncio.Protocol):
                     self._deliver(decode_to_agent(payload))
         except MessageError as error:
             # On a new connection the coordinator would say the same again.
-            text = f"the coordinator sent what no coordinator sends: {error}"
+            text = f"the coordinator sent an invalid message: {error}"
             self._deliver(Refused(text, is_fault=True))
             self._end(text)
         except (AccessError, ProtocolError) as error:
@@ -202,7 +202,7 @@ async def _dial_one(
             connection.established.cancel()
             connection.abort()
             if isinstance(error, TimeoutError):
-                text = f"{address}: it takes the connection and says nothing"
+                text = f"{address}: it accepts the connection and sends nothing"
                 raise SilentPeerError(text) from error
         raise
 

@@ -342,7 +342,7 @@ def _no_host(config: RendezvousConfig, waited_s: float, error: Exception) -> str
             "behind it was not started; if it is the node that hosts, its agent is stopped"
         )
     return (
-        f"nobody hosts the coordinator at {config.endpoint}: waited {waited_s:.0f} s ({error}). "
+        f"no node hosts the coordinator at {config.endpoint}: waited {waited_s:.0f} s ({error}). "
         "Usual causes: the node of that name was not started; the name is that of a Kubernetes "
         "service with a cluster IP, which no pod can bind (use a headless service, or --rdzv-conf "
         "is_host=1 on one node); the name points to another machine; a firewall drops the port"

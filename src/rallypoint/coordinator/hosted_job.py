@@ -125,8 +125,8 @@ class HostedJob:
         """What came on this connection met a fault of ours."""
         session = self._sessions.on(connection.number)
         if session is not None:
-            self._faults.note(f"node {session.ref} said what can't be handled", error)
-            text = f"what it said can't be handled: {describe_fault(error)}"
+            self._faults.note(f"a message of node {session.ref} can't be handled", error)
+            text = f"a message of it can't be handled: {describe_fault(error)}"
             self._run(self._sessions.failed(connection.number, text, self._loop.time()))
 
     def turn_away(self, connection: Connection, text: str) -> None:

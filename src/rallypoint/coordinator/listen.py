@@ -141,7 +141,7 @@ def _bind_all(addresses: Sequence[Address], port: int) -> list[socket.socket] | 
     if sockets:
         return sockets
     where = ", ".join(address.host for address in addresses)
-    return BindRefused(Refusal.NOT_MINE, f"{where} is no address of this machine")
+    return BindRefused(Refusal.NOT_MINE, f"{where} is not an address of this machine")
 
 
 def _listen(address: Address, port: int, backlog: int) -> socket.socket:

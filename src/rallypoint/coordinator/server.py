@@ -111,9 +111,9 @@ class Coordinator:
         if (job := _job_on(connection)) is not None:
             job.failed(connection, error)
             return
-        self._log.faults.note(f"{connection.peer} said what can't be handled", error)
+        self._log.faults.note(f"a message of {connection.peer} can't be handled", error)
         # A node that came back at once would say the same again.
-        text = f"what this node said can't be handled: {describe_fault(error)}"
+        text = f"a message of this node can't be handled: {describe_fault(error)}"
         connection.send(m.Refused(text, is_fault=True))
 
     def misspoken(self, connection: Connection, error: MessageError) -> None:

@@ -123,7 +123,7 @@ def read_token(fd: int) -> Token:
     finally:
         _close(fd)
     if not text.strip():
-        raise AccessError(f"{source}: it is empty: write what `rallypoint token` prints to it")
+        raise AccessError(f"{source}: it is empty: write the output of `rallypoint token` to it")
     return parse_token(text, source)
 
 
@@ -137,11 +137,11 @@ def _read_to_end(fd: int, source: str) -> str:
         part = os.read(fd, _MAX_FILE_BYTES)
         text += part
         if len(text) > _MAX_FILE_BYTES:
-            raise AccessError(f"{source}: more than {_MAX_FILE_BYTES} bytes: this is no token")
+            raise AccessError(f"{source}: more than {_MAX_FILE_BYTES} bytes: this is not a token")
         if not part:
             return text.decode("ascii", errors="replace")
     raise AccessError(
-        f"{source}: nobody has closed its other end within {FD_TIMEOUT_S:g} s: write the token and "
+        f"{source}: its other end was not closed within {FD_TIMEOUT_S:g} s: write the token and "
         "close it"
     )
 
@@ -212,7 +212,7 @@ def _read_or_create(path: str, source: str, create: bool) -> Token | None:
         text = _read(path)
         if text is None:
             raise AccessError(
-                f"the token {_shown(path)} vanished as soon as it was made: {_WAYS_OUT}"
+                f"the token {_shown(path)} was removed as soon as it was created: {_WAYS_OUT}"
             )
     return None if text is None else parse_token(text, source)
 

@@ -188,7 +188,7 @@ NODE_DRAINING = _hosted(
     quiet=False,
 )
 NODE_EXPELLED = _hosted("node_expelled", "a node was expelled", "node {node} was expelled: {why}")
-NODE_REFUSED = _hosted("node_refused", "a node may not take part", "refused {peer}, told it: {why}")
+NODE_REFUSED = _hosted("node_refused", "a node may not take part", "refused {peer}: {why}")
 RESTART = _hosted("restart", "the workers are started again after a failure")
 PATIENCE = _hosted("patience", "many nodes are late at once: no node is given up yet")
 VERDICT = _for_handlers("verdict", "the job ended", "job {outcome}: {why}")
@@ -201,7 +201,8 @@ CHECKPOINT_MISSED = _hosted(
 HANG_SUSPECTED = _hosted("hang_suspected", "workers make no progress")
 CONNECTION_CLOSED = _hosted(
     "connection_closed",
-    "strangers were turned away: each address and reason once, the rest counted each minute",
+    "unauthenticated connections were closed: each address and reason once, the rest counted each "
+    "minute",
 )
 OPEN_FILES = _hosted("open_files", "connections wait: the process has no descriptor left")
 FAULT = _hosted(
@@ -244,7 +245,7 @@ KILLING = EventKind("killing", "workers did not stop in time", "{}: killing them
 STUCK = EventKind(
     "stuck",
     "processes outlive SIGKILL",
-    "these processes would not die, even of SIGKILL: {pids}{then}",
+    "these processes survived SIGKILL: {pids}{then}",
 )
 CHECKPOINT_WANTED = _routine("checkpoint_wanted", "the workers of this node save a checkpoint")
 CHECKPOINT_SAVED = _routine(
@@ -277,7 +278,7 @@ LOG_STORAGE = EventKind("log_storage", "a log file can't be written")
 LOGS_KEPT = EventKind(
     "logs_kept",
     "where the workers' output of a failed job stays: `path`",
-    "what the workers wrote is kept in {path}",
+    "the workers' output is kept in {path}",
 )
 GUARD_REPLACED = EventKind(
     "guard_replaced",
@@ -295,7 +296,7 @@ RELAY_REPLACED = EventKind(
 SERVING = _command(
     "serving", "a coordinator for many jobs listens", "serving on {places} ({secret})", Level.INFO
 )
-SERVE_SIGNAL = _command("signal", "`rallypoint serve` ends", "got {signal}: not serving any more")
+SERVE_SIGNAL = _command("signal", "`rallypoint serve` ends", "got {signal}: stopped serving")
 STORE_LISTENING = _command("store_listening", "a store listens", level=Level.INFO)
 STORE_STATS = _command(
     "store_stats",
@@ -304,8 +305,8 @@ STORE_STATS = _command(
     "operations/s",
     Level.INFO,
 )
-STORE_REFUSED = _command("store_refused", "a store refused a client, or met an unexpected error")
-STORE_SIGNAL = _command("signal", "`rallypoint store` ends", "got {signal}: the store is gone")
+STORE_REFUSED = _command("store_refused", "a store refused a client, or had an unexpected error")
+STORE_SIGNAL = _command("signal", "`rallypoint store` ends", "got {signal}: the store was closed")
 
 
 def _rows() -> tuple[EventKind, ...]:

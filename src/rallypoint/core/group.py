@@ -255,7 +255,7 @@ def _expelled(state: GroupState, why: str, final: bool) -> list[GroupEffect]:
 
 
 def _lease_ended(state: GroupState, waits_for: str) -> list[GroupEffect]:
-    text = "the lease ended without a word from the coordinator"
+    text = "the lease expired without an answer from the coordinator"
     state.is_member = False
     if state.telling and not state.cancels:
         return group_leave.told_enough(state)
@@ -324,7 +324,10 @@ def _wait_ended(state: GroupState, kind: WaitKind, number: int) -> list[GroupEff
             if state.killing:
                 return []
             state.seeks_culprit, state.killing = False, True
-            return [kinds.KILLING("the workers did not stop in their grace"), KillWorkers()]
+            return [
+                kinds.KILLING("the workers did not stop within their grace period"),
+                KillWorkers(),
+            ]
         case WaitKind.STUCK:
             state.patience_is_over = True
             return []

@@ -107,7 +107,7 @@ class GroupState(Struct):
     has_coordinator: bool = False
     """One was reached, and its host has not refused since."""
     telling: bool = False
-    """Nothing runs here any more; the end waits for the job to hear of it."""
+    """Nothing runs here any more; the end waits for the job to acknowledge the leave."""
     repeated: int = 0
     """The last signal, while an equal one is still the same."""
     killing: bool = False
@@ -156,7 +156,10 @@ def _tell(state: GroupState) -> list[GroupEffect]:
     state.telling = True
     time_s = state.settings.shutdown_grace_s
     what = "that the job is cancelled" if state.cancels else "that this node leaves"
-    text = f"waiting up to {time_s:g} s for the coordinator to hear {what}; a second signal ends it"
+    text = (
+        f"waiting up to {time_s:g} s for the coordinator to acknowledge {what}; a second signal "
+        "ends it"
+    )
     return [kinds.TELLING(text), wait(state, WaitKind.TELL, time_s)]
 
 

@@ -31,7 +31,10 @@ def suspected(job: JobState, suspect: NodeRef, round_: int) -> list[JobEffect]:
     job.inquiries += 1
     awaited = {ref.node_id for ref in asked}
     job.inquiry = hang.Inquiry(job.inquiries, state.round, awaited)
-    text = f"a worker of node {suspect} makes no progress: collecting what all of them do"
+    text = (
+        f"a worker of node {suspect} makes no progress: collecting the steps and stacks of all "
+        "workers"
+    )
     record = kinds.HANG_SUSPECTED(text, node_id=suspect.node_id)
     question = CollectStacks(stamp(job), job.inquiries)
     return [record, *(ToNode(ref, question) for ref in asked)]

@@ -29,7 +29,7 @@ AHEAD_MAX_MS = 100 * 365 * 24 * 3600 * 1000
 """No clock is wrong by a century: a higher number than that has no life had."""
 FORGOTTEN = Verdict(
     Outcome.INFRASTRUCTURE,
-    "the job ended while this node was away, and its coordinator does not remember how",
+    "the job ended while this node was disconnected, and the coordinator did not keep the verdict",
     0,
 )
 

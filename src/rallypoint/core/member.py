@@ -174,7 +174,7 @@ def step(member: Member, event: MemberEvent) -> list[MemberEffect]:
         case SessionFailed(error):
             return _fail(member, error)
         case LeaseEnded():
-            return _round_over(member, "the lease ended without a word from the coordinator")
+            return _round_over(member, "the lease expired without an answer from the coordinator")
         case Acknowledged(report):
             # A job that no node is in has no node to give a verdict to.
             if isinstance(report, m.Cancel) and member.verdict is None:
@@ -253,7 +253,7 @@ def _opened(member: Member, event: SessionOpened) -> list[MemberEffect]:
     elif member.phase in (Phase.JOINING, Phase.ENROLLING, Phase.READY):
         effects += _send_join(member)
     else:
-        effects += _round_over(member, "the coordinator knows nothing of this node any more")
+        effects += _round_over(member, "the coordinator does not know this node any more")
     return [*effects, ShowChange()]
 
 

@@ -98,10 +98,10 @@ def timers_wanted(notice: Notice) -> dict[Timer, float]:
 def how_it_went(notice: Notice, cut_short: str) -> str:
     """For a person; empty when no worker has anything to do with it. `cut_short`: by what."""
     if cut_short:
-        return f"{cut_short}: going on without a checkpoint of all"
+        return f"{cut_short}: continuing without a checkpoint of every worker"
     if notice.awaited:
         time_s = brief_seconds(notice.until - notice.began_at)
         late = count(len(notice.awaited), "node")
         who = names(tuple(sorted(notice.awaited)))
-        return f"{late} told of no checkpoint within {time_s} s ({who}): going on without"
+        return f"{late} reported no checkpoint within {time_s} s ({who}): continuing without it"
     return "the workers that were asked have saved a checkpoint" if notice.some_listen else ""

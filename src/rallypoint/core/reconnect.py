@@ -70,7 +70,7 @@ def waiting_text(search: Search, now: float) -> str:
     if left_s <= 0:
         return ""
     who = "a coordinator" if search.refused_since is not None else "the coordinator to answer"
-    return f"waiting for {who}, {left_s:.0f} s more at most, to take part again as a newcomer"
+    return f"waiting for {who}, {left_s:.0f} s more at most, to join again as a new node"
 
 
 def given_up_text(search: Search, now: float) -> str:
@@ -78,10 +78,10 @@ def given_up_text(search: Search, now: float) -> str:
     waited_s = now - search.broken_at
     if search.refused_since is not None:
         return (
-            "the coordinator was lost: its host refused, and no other coordinator came within "
-            f"{waited_s:.0f} s ({search.last_error})"
+            "the coordinator was lost: its host refused connections, and no other coordinator "
+            f"answered within {waited_s:.0f} s ({search.last_error})"
         )
     return (
-        f"the coordinator was lost: silence for {waited_s:.0f} s ({search.last_error}): check the "
-        "network between this node and its host; --reconnect-timeout SECONDS waits longer"
+        f"the coordinator was lost: no answer for {waited_s:.0f} s ({search.last_error}): check "
+        "the network between this node and its host; --reconnect-timeout SECONDS waits longer"
     )

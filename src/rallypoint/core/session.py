@@ -278,7 +278,7 @@ class AgentEnd:
         """Nothing comes back on it. A new one may get through, or meet a host that refuses."""
         if not self._is_connected:
             return []
-        return [Drop(f"no word from the coordinator for {silent_s:.1f} s")]
+        return [Drop(f"no answer from the coordinator for {silent_s:.1f} s")]
 
     def _begun(self, now: float) -> Search:
         lease_s = self.settings.lease_s

@@ -248,7 +248,7 @@ class Sessions:
         session = self.of_node(node_id)
         if session is None:
             known = words.names(tuple(sorted(each.ref.node_id for each in self.all)))
-            there_are = f"there are {known}" if known else "nobody is in the job"
+            there_are = f"there are {known}" if known else "the job has no nodes"
             text = f"there is no node {node_id!r} in the job; {there_are}"
             return _drain_done(connection, text, found=False)
         if session.drain_why is None:
@@ -279,7 +279,7 @@ class Sessions:
         session.false_notices += 1
         if session.false_notices > 1:
             return []
-        text = f"ignored {peer}: it says that the agent of node {session.ref} died, without a proof"
+        text = f"ignored {peer}: it reports without proof that the agent of node {session.ref} died"
         return [kinds.CONNECTION_CLOSED(text)]
 
     def failed(self, connection: int, text: str, now: float) -> list[HostEffect]:

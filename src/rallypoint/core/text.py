@@ -120,8 +120,8 @@ def host_leaves(ref: NodeRef, why: str, *, alone: bool) -> str:
     if alone:
         return why
     return (
-        f"node {ref}, which hosts the coordinator, is leaving: {why} "
-        "(a coordinator of its own, `rallypoint serve`, lets the other nodes go on)"
+        f"node {ref}, which hosts the coordinator, is leaving: {why} (to let the other nodes "
+        "continue, run the coordinator separately: `rallypoint serve`)"
     )
 
 

@@ -151,4 +151,4 @@ def _read(data: str, kind: type[_T], what: str) -> _T:
             return msgspec.convert(json.loads(data), type=kind)
     except (msgspec.ValidationError, ValueError) as error:
         shown = data if len(data) <= _SHOWN else data[:_SHOWN] + "..."
-        raise ParameterError(f"{shown!r} is no serialised {what}: {error}") from None
+        raise ParameterError(f"{shown!r} is not a serialised {what}: {error}") from None

@@ -124,7 +124,7 @@ def make_event_handler(spec: str) -> EventHandler | None:
     name, colon, argument = spec.partition(":")
     if name in _BUILT_IN:
         if colon and name != "jsonl":
-            raise ParameterError(f"event log handler {spec}: {name} takes nothing after its name")
+            raise ParameterError(f"event log handler {spec}: {name} takes no argument")
         return _BUILT_IN[name](argument)
     offered = _offered(name)
     if offered is not None:

@@ -108,7 +108,7 @@ class SummaryFile:
         try:
             mode = os.stat(self._target).st_mode if os.path.lexists(self._target) else stat.S_IFREG
             if not stat.S_ISREG(mode):
-                raise UsageError(f"--json-summary {path}: is there, and is no plain file")
+                raise UsageError(f"--json-summary {path}: exists and is not a regular file")
             if _is_own_output(self._target):
                 raise UsageError(
                     f"--json-summary {path}: this command's own output goes there, and would be "

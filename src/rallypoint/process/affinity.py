@@ -85,7 +85,7 @@ def _homes_of_gpus(
             [node] = nodes
         if node is None:
             name = "a MIG instance" if index is None else f"GPU {index}"
-            raise BindingImpossible(f"the system does not tell the NUMA node of {name}")
+            raise BindingImpossible(f"the system does not report the NUMA node of {name}")
         homes.append(node)
     return homes
 
@@ -104,9 +104,9 @@ def read_cpus(allowed: Set[int], sys: str = SYS) -> list[Cpu]:
             for number in sorted(online & allowed)
         ]
     except (OSError, ValueError) as error:
-        raise BindingImpossible(f"{root} does not tell what CPUs there are: {error}") from error
+        raise BindingImpossible(f"{root} does not list the CPUs: {error}") from error
     if not cpus:
-        raise BindingImpossible(f"{root} knows none of the CPUs that this agent may use")
+        raise BindingImpossible(f"{root} lists none of the CPUs that this agent may use")
     return cpus
 
 

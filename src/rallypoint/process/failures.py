@@ -59,7 +59,7 @@ class ErrorFile(NamedTuple):
 
 
 def read_error_file(path: str) -> bytes | None:
-    """The content, or None when there is none, it is no regular file, or longer than 1 MiB.
+    """The content, or None when there is none, it is not a regular file, or longer than 1 MiB.
 
     Never blocks on a pipe that a worker put there.
     """

@@ -326,7 +326,7 @@ class _Supervision:
         if stuck := await self._workers.end(self._hurry):
             import logging
 
-            text = "these processes would not die, even of SIGKILL: %s"
+            text = "these processes survived SIGKILL: %s"
             logging.getLogger(__name__).error(text, ", ".join(map(str, stuck)))
 
     def _give(self, grace_s: float) -> None:

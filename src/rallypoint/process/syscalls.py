@@ -104,7 +104,7 @@ def signal_group(pgid: int, signum: int) -> bool:
     The caller guarantees that the number can't have been reused: its leader is not reaped yet.
     """
     if pgid <= 1:
-        raise ValueError(f"{pgid} is no process group of a worker")
+        raise ValueError(f"{pgid} is not a process group of a worker")
     try:
         os.killpg(pgid, signum)
     except (ProcessLookupError, PermissionError):

@@ -187,6 +187,6 @@ class BackendThread:
 def silence_error(backend: str, timeout_s: float) -> RendezvousTimeoutError:
     """The store does not answer, or does not store what it is given."""
     return RendezvousTimeoutError(
-        f"the rendezvous backend {backend!r} has done nothing of what it was asked for "
-        f"{timeout_s:g} s: check that it can be reached, and that it stores what it is given"
+        f"the rendezvous backend {backend!r} has carried out no request for {timeout_s:g} s: check "
+        "that it can be reached, and that it stores what it gets"
     )

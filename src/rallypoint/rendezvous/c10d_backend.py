@@ -272,9 +272,9 @@ def create_handler_from(params: RendezvousParameters) -> DynamicRendezvousHandle
     if params.backend == "file":
         if not params.get_as_bool("insecure", False):
             raise ParameterError(
-                "rendezvous backend 'file': nodes prove no token, and everybody who reaches the "
-                "port of a round's store can use it: give insecure=True on every node to accept "
-                "that, or use the backend 'tcp'"
+                "rendezvous backend 'file': nodes are not authenticated, and everyone who reaches "
+                "the port of a round's store can use it: give insecure=True on every node to "
+                "accept that, or use the backend 'tcp'"
             )
         params.config.setdefault("store_type", "file")
     backend, store = create_backend(params)

@@ -298,8 +298,8 @@ def _check_store(store: Any) -> None:
     missing = [name for name in _VOCABULARY if not callable(getattr(store, name, None))]
     if missing:
         raise ParameterError(
-            f"store={store!r:.80}: is no store, it has no {', '.join(missing)}: "
-            "give a rallypoint.store or torch.distributed store"
+            f"store={store!r:.80}: is not a store, it has no {', '.join(missing)}: give a "
+            "rallypoint.store or torch.distributed store"
         )
 
 

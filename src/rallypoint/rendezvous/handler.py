@@ -68,7 +68,7 @@ class RendezvousStoreInfo:
             return RendezvousStoreInfo(addr.decode(), int(found))
         except ValueError:
             raise RendezvousStateError(
-                f"the store's {addr_key}={addr[:80]!r} and {port_key}={found[:80]!r} are no "
+                f"the store's {addr_key}={addr[:80]!r} and {port_key}={found[:80]!r} are not an "
                 "address: give every round a store or a prefix of its own"
             ) from None
 

@@ -162,4 +162,4 @@ async def _have_answer(address: Address) -> None:
         await loop.sock_connect(probe, address.sockaddr)
         await loop.sock_sendall(probe, handshake(0))
         if not await loop.sock_recv(probe, 4):
-            raise ConnectionResetError(errno.ECONNRESET, "it hung up")
+            raise ConnectionResetError(errno.ECONNRESET, "it closed the connection")

@@ -266,7 +266,7 @@ class SharedDriver:
     async def _do(self, duty: Suspect | TimerEnded) -> None:
         match duty:
             case Suspect(ref, beat, silent_s):
-                why = f"it has not counted for {silent_s:.1f} s"
+                why = f"it has sent no beat for {silent_s:.1f} s"
 
                 await self._value.update(
                     self._if_member(lambda s, w: shared_round.lose(s, ref, beat, why, w)),

@@ -195,7 +195,7 @@ class FileLog:
             if self._private:
                 self._check_private(status)
             if not stat.S_ISREG(status.st_mode):
-                reason = "it is no regular file: name another one"
+                reason = "it is not a regular file: name another one"
                 raise StoreConnectionError(self.path, doing, reason)
         except BaseException:
             os.close(fd)

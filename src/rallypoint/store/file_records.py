@@ -209,7 +209,7 @@ def _record_at(data: bytes, start: int) -> tuple[bytes, bytes, int] | None:
     head = data[start:key_start]
     key_bytes = int.from_bytes(head, "little")
     if key_bytes > _MAX_RECORD_KEY_BYTES or (key_bytes == 0 and len(head) == _U32.size):
-        raise _ImplausibleError(f"{head!r} is no length of a key")
+        raise _ImplausibleError(f"{head!r} is not the length of a key")
     if len(head) < _U32.size:
         return None
     value_head = key_start + key_bytes
@@ -241,7 +241,7 @@ def _check_key(key: bytes, is_whole: bool) -> None:
     except UnicodeDecodeError:
         known = False
     if not known:
-        raise _ImplausibleError(f"{key[:40]!r} is no key of a store")
+        raise _ImplausibleError(f"{key[:40]!r} is not a key of a store")
 
 
 def _owed(batch: bytes, data: bytes, start: int) -> bytes:
@@ -251,7 +251,7 @@ def _owed(batch: bytes, data: bytes, start: int) -> bytes:
         raise _ImplausibleError("a batch does not consist of records")
     there = data[start : start + len(promised)]
     if not promised.startswith(there):
-        raise _ImplausibleError("the records of a batch are others than it says")
+        raise _ImplausibleError("the records of a batch are not those that its head names")
     return promised[len(there) :]
 
 

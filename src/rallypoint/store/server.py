@@ -340,7 +340,7 @@ class _RefusalLines:
 
     def _tell_left_out(self) -> None:
         if left_out := self._log.left_out():
-            self._say(f"turned away {left_out} more within {WINDOW_S:g} s")
+            self._say(f"refused {left_out} more within {WINDOW_S:g} s")
 
 
 def _set_options(tcp: socket.socket) -> None:

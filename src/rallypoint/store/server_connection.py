@@ -132,7 +132,7 @@ class ServerConnection(asyncio.Protocol):
         if isinstance(self._session, ServerSession) and self._session.is_validated:
             said = "the rest of a request did not come"
         else:
-            said = "no c10d client and no node has said hello"
+            said = "it sent neither a c10d request nor an enrolment"
         self._server.broke_protocol(self._peer, ProtocolError(f"{said} within {after_s:g} s"))
         self._transport.abort()
 

@@ -31,7 +31,7 @@ _SHOWN_KEYS = 3
 
 CLOSED = "it has been closed"
 LOST_BY_PEER = "the connection was closed by the store"
-NOT_A_STORE = "what answers there is not a c10d store"
+NOT_A_STORE = "the program that answers there is not a c10d store"
 _RECEIVE_BYTES = 65536
 _TIMEVAL = struct.Struct("@ll")
 _MAX_POLL_S = 86400.0  # poll(2) takes 24 days at the most

@@ -75,7 +75,7 @@ class TimerServer(ABC):
     def start(self) -> None:
         """Start the thread. Raises RuntimeError when it runs."""
         if self._thread is not None:
-            raise RuntimeError("this timer server runs already")
+            raise RuntimeError("this timer server is already running")
         self._stopped.clear()
         self._thread = threading.Thread(
             target=self._watch, name=f"rallypoint-{type(self).__name__}", daemon=self._daemon
@@ -99,7 +99,7 @@ class TimerServer(ABC):
                 self._look()
             except Exception:
                 # A timer that is not kept must not be the end of all others.
-                log.exception("a look at the timers failed")
+                log.exception("checking the timers failed")
                 self._stopped.wait(0.1)
 
     def _look(self) -> None:
@@ -273,7 +273,7 @@ class FileTimerServer:
                     self.run_once()
             except Exception:
                 # One timer that makes trouble must not be the end of all others.
-                log.exception("a look at the timers of job %s failed", self._run_id)
+                log.exception("checking the timers of job %s failed", self._run_id)
                 time.sleep(_PAUSE_S)
 
     def _read(self) -> None:
@@ -301,7 +301,7 @@ class FileTimerServer:
             self._log_event(name, request)
         except Exception:
             # Whoever listens must not be the end of all timers.
-            log.exception("what %r was told to failed", name)
+            log.exception("the log_event callback failed for %r", name)
 
 
 def _register(pending: PendingTimers, requests: Iterable[TimerRequest]) -> None:

@@ -58,7 +58,7 @@ def split_endpoint(text: str, default_port: int) -> tuple[str, int]:
         if tail.isdigit() and len(tail) == 5:  # no part of an address has five digits
             raise ValueError(f"an IPv6 address with a port needs brackets: [{head}]:{tail}")
         if not _is_ipv6(text):
-            raise ValueError("is no IPv6 address; one with a port is written [ADDRESS]:PORT")
+            raise ValueError("is not an IPv6 address; one with a port is written [ADDRESS]:PORT")
         host, rest = text, ""
     else:
         host, colon, digits = text.partition(":")

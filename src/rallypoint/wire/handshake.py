@@ -136,8 +136,8 @@ class _Handshake:
         if not self._has_heard:
             return PeerHungUpError()
         return ForeignPeerError(
-            "the peer did not finish Rallypoint's handshake: it may be something else, or it was "
-            "stopped; check the host and the port of the endpoint"
+            "the peer did not finish Rallypoint's handshake: it may be another program, or a "
+            "stopped process; check the host and the port of the endpoint"
         )
 
     def _advance(self) -> bytes | None:
@@ -156,7 +156,7 @@ class _Handshake:
         seen = bytes(self._inbox[: len(SESSION_MAGIC)])
         if not SESSION_MAGIC.startswith(seen):
             raise ForeignPeerError(
-                "the port speaks something else than Rallypoint "
+                "another program answers on this port "
                 f"({describe_foreign(bytes(self._inbox[:32]))}): check the host and the port of "
                 "the endpoint"
             )
@@ -269,7 +269,7 @@ class ClientHandshake(_Handshake):
         assert self._token is not None, "only a client with a token has a context"
         if not compare_digest(message[_REPLY.size :], context.server_proof(self._token)):
             raise AccessError(
-                "the coordinator could not prove that it knows this job's token: something else "
+                "the coordinator could not prove that it knows this job's token: another program "
                 "answers at the endpoint"
             )
         self._finish(context, self._token)
@@ -368,15 +368,15 @@ class ServerHandshake(_Handshake):
         if not compare_digest(proof, expected) or not token:
             job = quoted_job(context.run_id)
             self.last_words = self._refusal(
-                f"wrong token for {job}, or another job meets here: give every node the same "
-                "--rdzv-id and the same token (`rallypoint token` prints it), or choose another "
-                "port for this job"
+                f"wrong token for {job}, or another job uses this endpoint: give every node the "
+                "same --rdzv-id and the same token (`rallypoint token` prints it), or choose "
+                "another port for this job"
             )
             raise AccessError(
                 f"refused a node: wrong token for {job}: {HOW_TO_GET_A_TOKEN}"
                 if token
-                else f"refused a node of {job}, which does not meet here: choose another "
-                "port for that job"
+                else f"refused a node of {job}, but this coordinator hosts another job: choose "
+                "another port for that one"
             )
         self._finish(context, token)
         return self._head(_Reply.WELCOME) + context.server_proof(token)

@@ -99,4 +99,4 @@ class _Numbers:
         try:
             return int(text) if text else default
         except ValueError:
-            raise ValueError(f"{name}={text!r} in the environment is no number") from None
+            raise ValueError(f"{name}={text!r} in the environment is not a number") from None

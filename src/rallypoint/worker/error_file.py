@@ -221,7 +221,7 @@ def _write(path: str, content: bytes, replace: bool) -> None:
 def _put_under(path: str, draft: str, replace: bool) -> None:
     if not replace and (kept := _told_there(path)):
         os.unlink(draft)
-        _log(20, f"{path} tells of an earlier failure, which is kept: {kept}")
+        _log(20, f"{path} describes an earlier failure, which is kept: {kept}")
         return
     if replace or os.path.lexists(path):
         os.replace(draft, path)  # A link, or what is not ours: replaced itself, not followed.

@@ -86,7 +86,7 @@ class SpecAgent(ElasticAgent):
         Raises what `agent.run_result` says, and what a hook raises.
         """
         if not self._running.acquire(blocking=False):
-            raise UsageError("this agent runs already: make another one")
+            raise UsageError("this agent is already running: create another one")
         try:
             self._embedding = embedding = Embedding(handler_client(self._handler))
             spec, log = self._worker_group.spec, JobLog()

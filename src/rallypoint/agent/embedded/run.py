@@ -73,7 +73,7 @@ def run_processes(config: AgentConfig, log: JobLog, embedding: Embedding) -> Job
     signals only."""
     if not gets_signals() and needs_main_thread():
         raise UsageError(
-            "this kernel tells of the ends of processes by signals only: run the job in the main "
+            "this kernel reports the exits of processes only by signals: run the job in the main "
             "thread, where no event loop runs"
         )
     telemetry = Telemetry(config)

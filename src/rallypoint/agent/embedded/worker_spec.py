@@ -64,7 +64,9 @@ class WorkerSpec:
 
     def __post_init__(self) -> None:
         if self.fn is not None:
-            warnings.warn("WorkerSpec: say entrypoint=, not fn=", DeprecationWarning, stacklevel=3)
+            warnings.warn(
+                "WorkerSpec: give entrypoint= instead of fn=", DeprecationWarning, stacklevel=3
+            )
             self.entrypoint = self.entrypoint or self.fn
         if not isinstance(self.role, str) or not self.role:
             raise ParameterError(f"WorkerSpec(role={self.role!r}): needs a name")

@@ -49,7 +49,7 @@ REASON_S = 1.0
 """A store that does not answer for so long is asked no more why the round ended."""
 LOOK_S = 1.0
 """While infos are missing the handler is asked so often whether the round still is."""
-_MEET_AGAIN = "the nodes meet again: one was lost, came, or restarts its workers"
+_MEET_AGAIN = "a new round began: a node was lost, joined, or restarts its workers"
 _unnamed = itertools.count()
 
 
@@ -367,6 +367,6 @@ class HandlerRendezvous:
     async def _check_round(self) -> None:
         change = await self.client.look()
         if change is Change.CLOSED:
-            raise RendezvousClosedError("the job was closed while its nodes met")
+            raise RendezvousClosedError("the job was closed during the rendezvous")
         if change is Change.OVER:
             raise _Over

@@ -74,7 +74,7 @@ class PrometheusMetrics(Observer):
         place = life.assignment if life is not None else None
         yield _gauge(
             "info",
-            "Who tells: always 1",
+            "The agent that reports, as labels; always 1",
             1,
             run_id=self._config.rendezvous.run_id,
             node=self._dispatcher.node,
@@ -86,16 +86,16 @@ class PrometheusMetrics(Observer):
             None if life is None else life.number,
         )
         nodes, workers = (place.group_world_size, place.world_size) if place else (0, 0)
-        yield _gauge("nodes", "Nodes of the round that runs", nodes if lives else 0)
-        yield _gauge("workers", "Workers of the round that runs", workers if lives else 0)
+        yield _gauge("nodes", "Nodes in the current round", nodes if lives else 0)
+        yield _gauge("workers", "Workers in the current round", workers if lives else 0)
         yield _family(
             "restarts_total",
             "counter",
-            "Times that workers were started again, by why",
+            "Restarts of the workers, by reason",
             (Sample(n, (("reason", kind),)) for kind, n in sorted(self._restarts.items())),
         )
         left = self._config.rendezvous.max_restarts - (place.restart_count if place else 0)
-        yield _gauge("restarts_remaining", "Worker failures that may still be healed", max(left, 0))
+        yield _gauge("restarts_remaining", "Restarts left in the budget", max(left, 0))
         yield _counter("node_losses_total", "Nodes that were lost", self._losses)
         yield _family(
             "phase_seconds",
@@ -110,11 +110,19 @@ class PrometheusMetrics(Observer):
 
     def _agent(self, loop_lag_s: float) -> Iterator[Family]:
         now, beat_at = time.monotonic(), self._heartbeat_at
-        yield _gauge("uptime_seconds", "Since this agent started", now - self._dispatcher.began_at)
+        yield _gauge(
+            "uptime_seconds", "Seconds since this agent started", now - self._dispatcher.began_at
+        )
         age_s = None if beat_at is None else now - beat_at
-        yield _gauge("heartbeat_age_seconds", "Since the coordinator last answered", age_s)
-        yield _gauge("loop_lag_seconds", "The most that this agent was late in 15 s", loop_lag_s)
-        yield _counter("events_dropped_total", "Events that did not arrive", self._events_lost())
+        yield _gauge("heartbeat_age_seconds", "Seconds since the coordinator last answered", age_s)
+        yield _gauge(
+            "loop_lag_seconds",
+            "The longest delay of this agent's event loop in the last 15 s",
+            loop_lag_s,
+        )
+        yield _counter(
+            "events_dropped_total", "Events that were not delivered", self._events_lost()
+        )
 
     def _workers(self) -> Iterator[Family]:
         yield _gauge("local_workers", "Workers that run on this node", len(self._running))
@@ -128,8 +136,8 @@ class PrometheusMetrics(Observer):
         ]
         steps = [Sample(progress.step, labels) for labels, progress in reported]
         ages = [Sample(progress.age_s, labels) for labels, progress in reported]
-        yield _family("worker_step", "gauge", "The last step that a worker told of", steps)
-        about = "Since a worker last told of progress"
+        yield _family("worker_step", "gauge", "The last step that a worker reported", steps)
+        about = "Seconds since a worker last reported progress"
         yield _family("worker_progress_age_seconds", "gauge", about, ages)
 
 

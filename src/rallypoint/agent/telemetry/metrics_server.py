@@ -173,7 +173,7 @@ class _Connection(asyncio.Protocol):
     def _serve(self, line: str, fields: list[str]) -> None:
         words, stranger = line.split(" "), self._foreign_host(fields)
         if len(words) != 3 or not words[2].startswith("HTTP/1."):
-            self._answer("400 Bad Request", "this is no HTTP/1 request\n")
+            self._answer("400 Bad Request", "this is not an HTTP/1 request\n")
         elif stranger is not None:
             text = f"only this machine is served here, as localhost or 127.0.0.1, not {stranger}: "
             text += "--metrics-port HOST:PORT with another address serves other names\n"

@@ -199,5 +199,5 @@ class PreparedProcess:
         try:
             answer: dict[str, Any] = json.loads(line)
         except ValueError as error:  # a module that it imports has written into this socket
-            raise PreparedProcessLostError("the prepared process said no JSON") from error
+            raise PreparedProcessLostError("the prepared process sent invalid JSON") from error
         return answer

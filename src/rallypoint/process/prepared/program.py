@@ -128,8 +128,8 @@ def prepare(modules: list[str], argv: list[str], fds: list[int]) -> list[str]:
             os._exit(0)  # The module has forked, and its child has come back from the import.
         if python := native_threads.python_threads():
             raise Broken(
-                f"--preload {name}: it has started a Python thread ({python[0]}), and what has "
-                "threads must not be forked: import it in the workers"
+                f"--preload {name}: it has started a Python thread ({python[0]}), and a process "
+                "with threads must not be forked: import it in the workers"
             )
         if native_threads.cuda_is_initialised():
             raise Broken(
