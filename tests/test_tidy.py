@@ -137,10 +137,8 @@ STILL_WIDE: dict[str, int] = {
 STILL_BROAD: dict[str, int] = {
     "DefaultLogsSpecs.__init__": 7,
     "HookWorkers.__init__": 7,
-    "Recovery.judge": 6,
     "Relay.add": 6,
     "Sessions.__init__": 6,
-    "TCPClient._perform": 6,
     "_context": 8,
     "_wait": 6,
     "line_prefix": 6,

@@ -18,8 +18,7 @@ from tests.integration.scripted_store import Act, Script, ScriptedStore
 from tests.limits import patience
 
 from rallypoint.errors import StoreConnectionError, StoreQueueEmptyError, StoreTimeoutError
-from rallypoint.store.tcp_client import TCPClient
-from rallypoint.store.tcp_connection import MAX_LOSSES
+from rallypoint.store.tcp_client import MAX_LOSSES, TCPClient
 from rallypoint.store.tcp_store import TCPStore
 from rallypoint.wire import c10d_client as wire
 from rallypoint.wire import c10d_server as c10d
@@ -463,7 +462,7 @@ def test_closing_ends_a_wait_that_is_about_to_begin_on_a_connection_just_replace
         def wait() -> Operation[None]:
             yield Exchange(wire.check((b"/k",)), wire.read_check)  # loses the connection
             closing.append(Call(client.close))
-            wait_until(lambda: client._recovery.failure is not None)
+            wait_until(lambda: client._failure is not None)
             yield Wait(wire.wait((b"/k",)))
 
         closing: list[Call[None]] = []

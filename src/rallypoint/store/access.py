@@ -76,8 +76,12 @@ class Peer(Struct, frozen=True):
     uid: int | None = None
 
     def __str__(self) -> str:
-        host = f"[{self.address}]" if ":" in self.address else self.address
-        return f"{host}:{self.port}"
+        return peer_name(self.address, self.port)
+
+
+def peer_name(host: str, port: int) -> str:
+    """Host and port as a person writes them."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 class Admission(Enum):

@@ -13,9 +13,9 @@ uniform = SystemRandom().uniform
 """A number between the two that are given."""
 
 
-def growing_pauses(first_s: float, last_s: float) -> Iterator[float]:
-    """How long to pause between two looks, the first time, the second, and so on for ever."""
+def growing_pauses(first_s: float, last_s: float, growth: float = 1.5) -> Iterator[float]:
+    """Seconds to pause after the first attempt, the second, and so on, for ever."""
     pause_s = first_s
     while True:
         yield pause_s
-        pause_s = min(1.5 * pause_s, last_s)
+        pause_s = min(growth * pause_s, last_s)

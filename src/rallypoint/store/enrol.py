@@ -11,9 +11,10 @@ import socket
 from collections.abc import Awaitable, Callable, Sequence
 
 from rallypoint.errors import EnrolmentError, ProtocolError
+from rallypoint.store.backoff import growing_pauses
 from rallypoint.wire.enrolment import NONCE_BYTES, AgentEnrolment
 
-_FIRST_PAUSE_S, _MAX_PAUSE_S = 0.02, 0.5
+_FIRST_PAUSE_S, _LAST_PAUSE_S = 0.02, 0.5
 _ATTEMPT_S = 10.0
 
 LookUp = Callable[[], Awaitable[Sequence[str]]]
@@ -31,7 +32,7 @@ async def enrol(look_up: LookUp, port: int, key: bytes, node: str, timeout_s: fl
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s
-    pause_s = _FIRST_PAUSE_S
+    pauses = growing_pauses(_FIRST_PAUSE_S, _LAST_PAUSE_S, growth=2)
     host = "an unknown address"
     cause: Exception = TimeoutError("no answer")
     while (left_s := deadline - loop.time()) > 0:
@@ -49,8 +50,7 @@ async def enrol(look_up: LookUp, port: int, key: bytes, node: str, timeout_s: fl
                 cause = TimeoutError("no answer")
             except (OSError, ProtocolError) as error:
                 cause = error
-        await asyncio.sleep(max(0.0, min(pause_s, deadline - loop.time())))
-        pause_s = min(2 * pause_s, _MAX_PAUSE_S)
+        await asyncio.sleep(max(0.0, min(next(pauses), deadline - loop.time())))
     raise EnrolmentError(
         f"node {node} at {_own_address(host, port)} could not reach the round store at "
         f"{host}:{port} within {timeout_s:g} s: {_reason(cause)}: "

@@ -14,25 +14,38 @@ import os
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from rallypoint.errors import InvariantError, StoreTimeoutError
-from rallypoint.store.tcp_connection import (
-    CLOSED,
-    LOST_BY_PEER,
-    MIN_REPLY_S,
-    ConnectionLostError,
-    Recovery,
-    TCPConnection,
-    attempt_s,
-    looks_first,
-    pauses,
-    peer_name,
-)
+from rallypoint.errors import InvariantError, StoreConnectionError, StoreTimeoutError
+from rallypoint.store.access import peer_name
+from rallypoint.store.backoff import growing_pauses, uniform
+from rallypoint.store.tcp_connection import LOST_BY_PEER, ConnectionLostError, TCPConnection
 from rallypoint.wire import c10d_client as wire
 from rallypoint.wire.c10d_operations import Exchange, MissingError, Operation, Wait
 
+MAX_LOSSES = 5
+"""One call survives so many losses of a connection that had worked: a request may be to blame."""
+_MIN_REPLY_S = 5.0
+"""However short the timeout is, a plain answer may take as long before the store counts as lost."""
+_MIN_ATTEMPT_S, _MAX_ATTEMPT_S = 0.5, 10.0
+_FIRST_PAUSE_S, _LAST_PAUSE_S = 0.02, 1.0
+_SHOWN_KEYS = 3
+
 T = TypeVar("T")
+
+
+class _Call(NamedTuple):
+    """What a thread wants of the store, as errors name it."""
+
+    doing: str
+    keys: Sequence[str]
+
+    def __str__(self) -> str:
+        if not self.keys:
+            return self.doing
+        shown = ", ".join(map(repr, self.keys[:_SHOWN_KEYS]))
+        more = len(self.keys) - _SHOWN_KEYS
+        return f"{self.doing} of {shown}" + (f" and {more} more" if more > 0 else "")
 
 
 class _Lease:
@@ -52,23 +65,21 @@ class TCPClient:
     StoreConnectionError, after which there is no more use in calling any; timeouts are in seconds.
     """
 
-    def __init__(
-        self, host: str, port: int, timeout_s: float, *, min_reply_s: float = MIN_REPLY_S
-    ) -> None:
+    def __init__(self, host: str, port: int, timeout_s: float) -> None:
         self._host, self._port = host, port
-        self._min_reply_s = min_reply_s
-        self._reply_s = max(timeout_s, min_reply_s)
+        self._reply_s = max(timeout_s, _MIN_REPLY_S)
         self._pid = os.getpid()
-        self._recovery = Recovery(peer_name(host, port), self._pid)
+        self._failure: str | None = None
+        """Once a connection was lost for good, why: all later calls fail like that one."""
         self._lock = threading.Lock()  # held by whoever uses the main connection, never to wait
         self._spare: list[TCPConnection] = []
         self._lent: set[_Lease] = set()
         deadline = time.monotonic() + timeout_s
-        self._main: TCPConnection | None = self._connect("connecting", (), deadline)
+        self._main: TCPConnection | None = self._connect(_Call("connecting", ()), deadline)
 
     def set_timeout(self, timeout_s: float) -> None:
-        """How long a plain answer may take: never less than `min_reply_s`. Does not block."""
-        self._reply_s = max(timeout_s, self._min_reply_s)
+        """How long a plain answer may take: 5 s at the least. Does not block."""
+        self._reply_s = max(timeout_s, _MIN_REPLY_S)
         main = self._main
         if main is not None and os.getpid() == self._pid:
             try:
@@ -92,7 +103,8 @@ class TCPClient:
 
     def run(self, doing: str, keys: Sequence[str], operation: Operation[T], timeout_s: float) -> T:
         """Carries out an operation that may have to wait. Raises StoreTimeoutError."""
-        self._recovery.check_usable(os.getpid(), doing, keys)
+        call = _Call(doing, keys)
+        self._check_usable(call)
         started = time.monotonic()
         lease = self._take()
         answer: Any = None
@@ -102,8 +114,8 @@ class TCPClient:
                 if isinstance(step, Wait) and lease.is_main:
                     self._take_away(lease)
                     # `close` has either seen this connection or been seen here.
-                    self._recovery.check_usable(self._pid, doing, keys)
-                answer = self._perform(doing, keys, lease, step, started + timeout_s)
+                    self._check_usable(call)
+                answer = self._perform(call, lease, step, started + timeout_s)
         except StopIteration as end:
             result: T = end.value
             return result
@@ -121,7 +133,7 @@ class TCPClient:
                 if connection is not None:
                     connection.close()
             return
-        self._recovery.failure = self._recovery.failure or CLOSED
+        self._failure = self._failure or "it has been closed"
         # `_take_away` goes the other way round: so none is missed between the two.
         for busy in (self._main, *self._lent_now()):
             if busy is not None:
@@ -159,7 +171,7 @@ class TCPClient:
             self._lent.discard(lease)
         try:
             connection = lease.connection
-            if self._recovery.failure is not None and connection is not None:
+            if self._failure is not None and connection is not None:
                 connection.close()
                 connection = None
             if lease.is_main or self._main is None:
@@ -181,7 +193,7 @@ class TCPClient:
     ) -> Any:
         """One request; on the main connection while that is well, else as any operation.
 
-        The usual case pays for the lock and for system calls: it makes neither lease nor step.
+        The usual case pays for the lock and for system calls: it makes no call, lease or step.
         """
         losses = 0
         if os.getpid() == self._pid:
@@ -189,7 +201,7 @@ class TCPClient:
                 main = self._main
                 if (
                     main is not None
-                    and self._recovery.failure is None
+                    and self._failure is None
                     and not ((read is None or not may_repeat) and main.is_gone())
                 ):
                     owes_answer = main.owes_answer
@@ -197,42 +209,33 @@ class TCPClient:
                         return main.send(request) if read is None else main.exchange(request, read)
                     except ConnectionLostError as lost:
                         self._main, losses = None, 1
-                        self._recovery.judge(
-                            lost,
-                            losses,
-                            doing,
-                            keys,
-                            may_repeat=may_repeat,
-                            owes_answer=owes_answer,
+                        call = _Call(doing, keys)
+                        self._judge(
+                            call, lost, losses, may_repeat=may_repeat, owes_answer=owes_answer
                         )
                     except BaseException:
                         self._main = None
                         raise
-        self._recovery.check_usable(os.getpid(), doing, keys)
+        call = _Call(doing, keys)
+        self._check_usable(call)
         lease = self._take()
         try:
             step = Exchange(request, read, may_repeat)
-            return self._perform(doing, keys, lease, step, 0.0, losses)
+            return self._perform(call, lease, step, 0.0, losses)
         finally:
             self._give_back(lease)
 
     def _perform(
-        self,
-        doing: str,
-        keys: Sequence[str],
-        lease: _Lease,
-        step: Exchange | Wait,
-        deadline: float,
-        losses: int = 0,
+        self, call: _Call, lease: _Lease, step: Exchange | Wait, deadline: float, losses: int = 0
     ) -> Any:
+        # Some requests may not be sent twice, and the loss of others would never be noticed.
+        looks_first = not step.is_repeatable or (isinstance(step, Exchange) and step.read is None)
         while True:
-            connection = lease.connection
-            if connection is None:
-                connection = self._reconnect(doing, keys, lease, deadline)
+            connection = lease.connection or self._reconnect(call, lease, deadline)
             owes_answer = connection.owes_answer
             is_sent = False
             try:
-                if looks_first(step) and connection.is_gone():
+                if looks_first and connection.is_gone():
                     raise ConnectionLostError(LOST_BY_PEER)
                 is_sent = True
                 return _step(connection, step, deadline)
@@ -241,36 +244,73 @@ class TCPClient:
                 connection.close()
                 losses += 1
                 may_repeat = step.is_repeatable or not is_sent
-                self._recovery.judge(
-                    lost, losses, doing, keys, may_repeat=may_repeat, owes_answer=owes_answer
-                )
+                self._judge(call, lost, losses, may_repeat=may_repeat, owes_answer=owes_answer)
             except BaseException:
                 lease.connection = None
                 raise
 
-    def _reconnect(
-        self, doing: str, keys: Sequence[str], lease: _Lease, deadline: float
-    ) -> TCPConnection:
-        self._recovery.check_usable(self._pid, doing, keys)
+    # Lost connections
+
+    def _check_usable(self, call: _Call) -> None:
+        """Raises StoreConnectionError in a process that has been forked, and after a failure."""
+        reason = self._failure
+        if os.getpid() != self._pid:
+            reason = (
+                f"it was opened by process {self._pid}, and a forked process can't share its "
+                "connection: open another with clone()"
+            )
+        if reason is not None:
+            raise self._error(call, reason)
+
+    def _judge(
+        self,
+        call: _Call,
+        lost: ConnectionLostError,
+        losses: int,
+        *,
+        may_repeat: bool,
+        owes_answer: bool,
+    ) -> None:
+        """Returns if the request may be sent again; raises StoreConnectionError if not.
+
+        `losses` is how many connections this call has lost. `owes_answer`: a request without an
+        answer was written before, and may have got lost with the connection unnoticed.
+        """
+        is_harmless = may_repeat and not owes_answer and not lost.is_timeout
+        if is_harmless and losses <= MAX_LOSSES and self._failure is None:
+            return
+        reason = str(lost) + (", and what was written before may be lost" if owes_answer else "")
+        self._failure = self._failure or reason
+        raise self._error(call, self._failure) from lost
+
+    def _reconnect(self, call: _Call, lease: _Lease, deadline: float) -> TCPConnection:
+        self._check_usable(call)
         patience = max(deadline, time.monotonic() + self._reply_s)
-        lease.connection = self._connect(doing, keys, patience)
+        lease.connection = self._connect(call, patience)
         # `close` may have come too early to see it.
-        self._recovery.check_usable(self._pid, doing, keys)
+        self._check_usable(call)
         return lease.connection
 
-    def _connect(self, doing: str, keys: Sequence[str], deadline: float) -> TCPConnection:
+    def _connect(self, call: _Call, deadline: float) -> TCPConnection:
         started = time.monotonic()
-        for pause_s in pauses():
-            limit_s = attempt_s(deadline - time.monotonic())
+        for pause_s in growing_pauses(_FIRST_PAUSE_S, _LAST_PAUSE_S, growth=2):
+            # The first attempt is made even if there is no time left.
+            left_s = deadline - time.monotonic()
+            limit_s = min(max(left_s, _MIN_ATTEMPT_S), _MAX_ATTEMPT_S)
             try:
                 return TCPConnection(self._host, self._port, limit_s, self._reply_s)
             except ConnectionLostError as error:
                 lost = error
             now = time.monotonic()
-            if now >= deadline or self._recovery.failure is not None:
-                raise self._recovery.give_up_connecting(lost, doing, keys, now - started) from lost
-            time.sleep(min(pause_s, deadline - now))
+            if now >= deadline or self._failure is not None:
+                self._failure = self._failure or str(lost)
+                reason = f"{self._failure} (tried for {now - started:.3f} s)"
+                raise self._error(call, reason) from lost
+            time.sleep(min(pause_s * uniform(0.5, 1.0), deadline - now))
         raise InvariantError("there is always one more pause")
+
+    def _error(self, call: _Call, reason: str) -> StoreConnectionError:
+        return StoreConnectionError(peer_name(self._host, self._port), str(call), reason)
 
 
 def _step(connection: TCPConnection, step: Exchange | Wait, deadline: float) -> Any:

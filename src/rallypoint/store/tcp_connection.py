@@ -1,5 +1,4 @@
-"""One blocking connection to a c10d store, for one thread at a time; and when one that was lost may
-be replaced.
+"""One blocking connection to a c10d store. For one thread at a time.
 
 Every read and every write is bounded by the kernel (SO_RCVTIMEO and SO_SNDTIMEO, socket(7)), so a
 plain request costs two system calls and no more. Once anything went wrong within a request, even an
@@ -13,23 +12,11 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
-from rallypoint.errors import ProtocolError, StoreConnectionError
-from rallypoint.store.backoff import uniform
+from rallypoint.errors import ProtocolError
 from rallypoint.wire import c10d_client as wire
-from rallypoint.wire.c10d_operations import Exchange, Wait
 
-MIN_REPLY_S = 5.0
-"""However short the timeout is, a plain answer may take as long before the store counts as lost."""
-MAX_LOSSES = 5
-"""One call survives so many losses of a connection that had worked: a request may be to blame."""
-_MIN_ATTEMPT_S, _MAX_ATTEMPT_S = 0.5, 10.0
-_FIRST_PAUSE_S, _MAX_PAUSE_S = 0.02, 1.0
-_SHOWN_KEYS = 3
-
-CLOSED = "it has been closed"
 LOST_BY_PEER = "the connection was closed by the store"
 NOT_A_STORE = "the program that answers there is not a c10d store"
 _RECEIVE_BYTES = 65536
@@ -40,23 +27,11 @@ T = TypeVar("T")
 
 
 class ConnectionLostError(Exception):
-    """The connection is closed. `is_silence` tells that the peer did not answer in time."""
+    """The connection is closed. `is_timeout`: because a request was not answered in time."""
 
-    def __init__(self, reason: str, *, is_silence: bool = False) -> None:
+    def __init__(self, reason: str, *, is_timeout: bool = False) -> None:
         super().__init__(reason)
-        self.is_silence = is_silence
-
-
-def silence(reply_s: float) -> ConnectionLostError:
-    """Nothing came for so long."""
-    return ConnectionLostError(f"no answer within {reply_s:.3f} s", is_silence=True)
-
-
-def said_by(error: OSError) -> str:
-    """What an error of the system means, in its own words."""
-    if isinstance(error, TimeoutError):
-        return "no answer"
-    return error.strerror or str(error)
+        self.is_timeout = is_timeout
 
 
 class TCPConnection:
@@ -77,7 +52,7 @@ class TCPConnection:
         try:
             self._socket = socket.create_connection((host, port), timeout=attempt_s)
         except OSError as error:
-            raise ConnectionLostError(said_by(error)) from error
+            raise _lost_by(error) from error
         try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._socket.setblocking(True)
@@ -93,7 +68,7 @@ class TCPConnection:
             raise
 
     def bound(self, reply_s: float) -> None:
-        """From now on a silence of so many seconds is the end of the connection."""
+        """From now on an answer or a write that takes longer ends the connection."""
         self._reply_s = reply_s
         whole = int(reply_s)
         timeval = _TIMEVAL.pack(whole, max(int((reply_s - whole) * 1e6), 0 if whole else 1))
@@ -113,10 +88,8 @@ class TCPConnection:
                 if answer is None:
                     self._receive(data)
                     answer = self._read(read)
-        except OSError as error:
-            raise self._lost(error) from error
-        except BaseException:
-            self.close()
+        except BaseException as error:
+            self._fail(error)
             raise
         self.owes_answer = False
         return answer
@@ -125,10 +98,8 @@ class TCPConnection:
         """Sends a request that is not answered. Raises ConnectionLostError."""
         try:
             self._socket.sendall(request)
-        except OSError as error:
-            raise self._lost(error) from error
-        except BaseException:
-            self.close()
+        except BaseException as error:
+            self._fail(error)
             raise
         self.owes_answer = True
 
@@ -145,10 +116,8 @@ class TCPConnection:
             else:
                 self._socket.sendall(wire.CANCEL_WAIT)
                 is_answered = not self._read(wire.read_is_cancelled)
-        except OSError as error:
-            raise self._lost(error) from error
-        except BaseException:
-            self.close()
+        except BaseException as error:
+            self._fail(error)
             raise
         self.owes_answer = False
         return is_answered
@@ -202,92 +171,16 @@ class TCPConnection:
             if left_s <= _MAX_POLL_S:
                 return False
 
-    def _lost(self, error: OSError) -> ConnectionLostError:
+    def _fail(self, error: BaseException) -> None:
+        """Closes the connection. Raises ConnectionLostError for an error of the system."""
         self.close()
         if isinstance(error, BlockingIOError):
-            return silence(self._reply_s)
-        return ConnectionLostError(said_by(error))
+            reason = f"no answer within {self._reply_s:.3f} s"
+            raise ConnectionLostError(reason, is_timeout=True) from error
+        if isinstance(error, OSError):
+            raise _lost_by(error) from error
 
 
-class Recovery:
-    """What happens to one connected program's requests when connections are lost.
-
-    The first failure that nothing could be done about is the last: all later calls fail like it.
-    """
-
-    def __init__(self, peer: str, pid: int) -> None:
-        self.peer, self.pid = peer, pid
-        self.failure: str | None = None
-
-    def check_usable(self, pid: int, doing: str, keys: Sequence[str]) -> None:
-        """Raises StoreConnectionError in a process that has been forked, and after a failure."""
-        if pid != self.pid:
-            reason = (
-                f"it was opened by process {self.pid}, and a forked process can't share its "
-                "connection: open another with clone()"
-            )
-            raise StoreConnectionError(self.peer, described(doing, keys), reason)
-        if self.failure is not None:
-            raise StoreConnectionError(self.peer, described(doing, keys), self.failure)
-
-    def judge(
-        self,
-        lost: ConnectionLostError,
-        losses: int,
-        doing: str,
-        keys: Sequence[str],
-        *,
-        may_repeat: bool,
-        owes_answer: bool,
-    ) -> None:
-        """Returns if the request may be sent again; raises StoreConnectionError if not.
-
-        `losses` is how many connections this call has lost. `owes_answer` tells that something was
-        written before which may have got lost with the connection, and nobody would be told.
-        """
-        is_harmless = may_repeat and not owes_answer and not lost.is_silence
-        if is_harmless and losses <= MAX_LOSSES and self.failure is None:
-            return
-        reason = str(lost) + (", and what was written before may be lost" if owes_answer else "")
-        self.failure = self.failure or reason
-        raise StoreConnectionError(self.peer, described(doing, keys), self.failure) from lost
-
-    def give_up_connecting(
-        self, lost: ConnectionLostError, doing: str, keys: Sequence[str], tried_s: float
-    ) -> StoreConnectionError:
-        """The error for having tried for so long."""
-        self.failure = self.failure or str(lost)
-        reason = f"{self.failure} (tried for {tried_s:.3f} s)"
-        return StoreConnectionError(self.peer, described(doing, keys), reason)
-
-
-def looks_first(step: Exchange | Wait) -> bool:
-    """Whether to see that the connection is alive first: too late is when the request got lost."""
-    return not step.is_repeatable or (isinstance(step, Exchange) and step.read is None)
-
-
-def attempt_s(left_s: float) -> float:
-    """How long one attempt to connect may take; the first one is made with no time left, too."""
-    return min(max(left_s, _MIN_ATTEMPT_S), _MAX_ATTEMPT_S)
-
-
-def pauses() -> Iterator[float]:
-    """Seconds between attempts to connect: growing, and different for each of many clients."""
-    pause_s = _FIRST_PAUSE_S
-    while True:
-        yield pause_s * uniform(0.5, 1.0)
-        pause_s = min(2 * pause_s, _MAX_PAUSE_S)
-
-
-def described(doing: str, keys: Sequence[str]) -> str:
-    """An operation and its first keys, for a message."""
-    if not keys:
-        return doing
-    shown = ", ".join(map(repr, keys[:_SHOWN_KEYS]))
-    more = len(keys) - _SHOWN_KEYS
-    return f"{doing} of {shown}" + (f" and {more} more" if more > 0 else "")
-
-
-def peer_name(host: str, port: int) -> str:
-    """Host and port as one writes them."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+def _lost_by(error: OSError) -> ConnectionLostError:
+    is_timeout = isinstance(error, TimeoutError)
+    return ConnectionLostError("no answer" if is_timeout else error.strerror or str(error))

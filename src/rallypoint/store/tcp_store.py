@@ -24,6 +24,7 @@ from rallypoint.store.access import (
     AccessPolicy,
     Who,
     parse_network,
+    peer_name,
 )
 from rallypoint.store.keyvalue import KeyValueMachine
 from rallypoint.store.server import Say, StoreServer
@@ -310,14 +311,13 @@ def bind(host: str, port: int) -> socket.socket:
 
     Raises StoreConnectionError if the port is taken, or the address is not of this machine.
     """
-    peer = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, _, _, _, address = found[0]
         return socket.create_server(address[:2], family=family, backlog=socket.SOMAXCONN)
     except OSError as error:
         reason = error.strerror or str(error)
-        raise StoreConnectionError(peer, "listening", reason) from error
+        raise StoreConnectionError(peer_name(host, port), "listening", reason) from error
 
 
 class _Joined:
