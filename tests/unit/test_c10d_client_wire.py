@@ -43,7 +43,7 @@ REQUESTS: list[tuple[bytes, c10d.Request]] = [
     (wire.delete_key(b"/k"), c10d.DeleteKey(b"/k")),
     (wire.append(b"/k", b"v"), c10d.Append(b"/k", b"v")),
     (wire.multi_get([b"/a", b"/b"]), c10d.MultiGet((b"/a", b"/b"))),
-    (wire.multi_set([b"/a", b"/b"], [b"1", b""]), c10d.MultiSet(((b"/a", b"1"), (b"/b", b"")))),
+    (wire.multi_set([(b"/a", b"1"), (b"/b", b"")]), c10d.MultiSet(((b"/a", b"1"), (b"/b", b"")))),
     (wire.CANCEL_WAIT, c10d.CancelWait()),
     (wire.ping(2**32 - 1), c10d.Ping(2**32 - 1)),
     (wire.queue_push(b"/q", b"v"), c10d.QueuePush(b"/q", b"v")),
@@ -169,7 +169,7 @@ SINGLE_KEYED: list[Callable[[bytes], bytes]] = [
     lambda key: wire.check([key]),
     lambda key: wire.wait([key]),
     lambda key: wire.multi_get([key]),
-    lambda key: wire.multi_set([key], [b""]),
+    lambda key: wire.multi_set([(key, b"")]),
 ]
 
 
@@ -190,7 +190,7 @@ def test_a_key_over_the_limit_is_refused_with_both_numbers(
         lambda value: wire.compare_set(b"", b"", value),
         lambda value: wire.append(b"", value),
         lambda value: wire.queue_push(b"", value),
-        lambda value: wire.multi_set([b""], [value]),
+        lambda value: wire.multi_set([(b"", value)]),
     ],
 )
 def test_a_value_over_the_limit_is_refused_with_both_numbers(
@@ -203,8 +203,15 @@ def test_a_value_over_the_limit_is_refused_with_both_numbers(
 
 def test_more_keys_than_a_request_can_have_are_refused() -> None:
     keys = [b""] * (MAX_KEYS_PER_REQUEST + 1)
-    assert len(wire.multi_set(keys[1:], keys[1:])) == 9 + 16 * MAX_KEYS_PER_REQUEST
-    for encode in (wire.check, wire.multi_get, lambda keys: wire.multi_set(keys, keys)):
+    assert (
+        len(wire.multi_set(list(zip(keys[1:], keys[1:], strict=True))))
+        == 9 + 16 * MAX_KEYS_PER_REQUEST
+    )
+    for encode in (
+        wire.check,
+        wire.multi_get,
+        lambda keys: wire.multi_set(list(zip(keys, keys, strict=True))),
+    ):
         with pytest.raises(ValueError, match="131073 keys are more than the 131072"):
             encode(keys)
 

@@ -8,7 +8,6 @@ network reports no changes.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Sequence
 from operator import index
 from time import monotonic
@@ -35,9 +34,7 @@ from rallypoint.store.store import (
     to_keys,
     to_pairs,
 )
-
-_LEADING_INTEGER = re.compile(rb"\s*([+-]?\d{1,20})")
-_I64_MIN, _I64_MAX = -(2**63), 2**63 - 1
+from rallypoint.wire.c10d_fields import I64_MAX, I64_MIN, counter_of
 
 T = TypeVar("T")
 Names = set[bytes]
@@ -126,11 +123,11 @@ class FileStore(Store):
         return self._change("compare_set", swap)
 
     def check(self, keys: Sequence[str]) -> bool:
-        names = _all_raw(keys)
+        names = to_keys(keys, _raw)
         return self._look("check", lambda replay: all(map(replay.has, names)))
 
     def wait(self, keys: Sequence[str], timeout: Timeout | None = None) -> None:
-        names, wait_s, started = _all_raw(keys), self._wait_s(timeout), monotonic()
+        names, wait_s, started = to_keys(keys, _raw), self._wait_s(timeout), monotonic()
         missing: Names = set()
 
         def begin(replay: Replay) -> None:
@@ -168,7 +165,7 @@ class FileStore(Store):
         return self._read("multi_get", keys)
 
     def multi_set(self, keys: Sequence[str], values: Sequence[Value]) -> None:
-        records = encode_batch((b"/" + key, value) for key, value in to_pairs(keys, values))
+        records = encode_batch(to_pairs(keys, values, _raw))
         self._append("multi_set", lambda _: records)
 
     def queue_push(self, key: str, value: Value) -> None:
@@ -253,7 +250,7 @@ class FileStore(Store):
         self._change(doing, lambda file: file.append(records(file.replay)))
 
     def _read(self, doing: str, keys: Sequence[str]) -> list[bytes]:
-        names, started = _all_raw(keys), monotonic()
+        names, started = to_keys(keys, _raw), monotonic()
 
         def values(replay: Replay) -> list[bytes] | None:
             found = [replay.values.get(name) for name in names]
@@ -282,10 +279,6 @@ def _raw(key: str) -> bytes:
     return b"/" + to_key(key)
 
 
-def _all_raw(keys: Sequence[str]) -> list[bytes]:
-    return [b"/" + key for key in to_keys(keys)]
-
-
 def _add(file: Appending, key: bytes, amount: int) -> int:
     number = _sum(file, key, amount)
     file.append(encode(key, b"%d" % number))
@@ -294,16 +287,14 @@ def _add(file: Appending, key: bytes, amount: int) -> int:
 
 def _sum(file: Appending, key: bytes, amount: int) -> int:
     number = _number(file.replay.values.get(key, b""), key) + amount
-    if not _I64_MIN <= number <= _I64_MAX:
+    if not I64_MIN <= number <= I64_MAX:
         raise StoreError(f"adding {amount} to key {key[1:]!r} leaves 64 bits")
     return number
 
 
 def _number(value: bytes, key: bytes) -> int:
-    """The leading decimal number of a value, as C reads it; 0 for an empty one, as torch has it."""
-    if not value:
-        return 0
-    found = _LEADING_INTEGER.match(value)
-    if found is None or not _I64_MIN <= int(found[1]) <= _I64_MAX:
+    """The counter; an empty value counts as 0, as torch has it."""
+    number = counter_of(value) if value else 0
+    if number is None:
         raise StoreError(f"key {key[1:]!r} holds {value[:40]!r}, not a 64-bit number")
-    return int(found[1])
+    return number

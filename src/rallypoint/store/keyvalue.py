@@ -15,7 +15,6 @@ pop, never finds the queue empty. Who waits for several keys reserves nothing.
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -26,11 +25,14 @@ from rallypoint.errors import ProtocolError
 from rallypoint.wire import c10d_server as c10d
 from rallypoint.wire.c10d_fields import (
     I64,
+    I64_MAX,
+    I64_MIN,
     NOT_READY,
     READY,
     STOP_WAITING,
     U64,
     WAIT_CANCELED,
+    counter_of,
     encode_i64,
     encode_ping,
     encode_string,
@@ -42,9 +44,7 @@ Replies = list[tuple[ClientId, bytes]]
 ENTRY_BYTES = 128
 """What keeping a key or a queued item costs besides its own bytes, as `max_bytes` counts it."""
 
-_LEADING_INTEGER = re.compile(rb"\s*([+-]?\d{1,20})")
 _SURE_DIGITS = 18  # so many never leave 64 bits
-_I64_MIN, _I64_MAX = -(2**63), 2**63 - 1
 _pack_size = U64.pack
 
 
@@ -139,7 +139,7 @@ class KeyValueMachine:
     def add(self, key: bytes, delta: int) -> int:
         """Adds to a counter, and wakes nobody. Raises ProtocolError, with nothing changed."""
         number = self._counter(key) + delta
-        if not _I64_MIN <= number <= _I64_MAX:
+        if not I64_MIN <= number <= I64_MAX:
             raise ProtocolError(f"adding {delta} to key {key!r} leaves 64 bits")
         self.put(key, b"%d" % number)
         return number
@@ -230,16 +230,16 @@ class KeyValueMachine:
         return [answer, *self._wake_all(key)] if key in self.waiting_for_key else [answer]
 
     def _counter(self, key: bytes) -> int:
-        """The leading decimal number of a value, as C reads it; 0 for a missing key."""
+        """0 for a missing key."""
         value = self.values.get(key)
         if value is None:
             return 0
         if len(value) <= _SURE_DIGITS and value.isdigit():
             return int(value)
-        number = _LEADING_INTEGER.match(value)
-        if number is None or not _I64_MIN <= int(number[1]) <= _I64_MAX:
+        number = counter_of(value)
+        if number is None:
             raise ProtocolError(f"key {key!r} holds {bytes(value[:40])!r}, not a 64-bit number")
-        return int(number[1])
+        return number
 
     def _is_present(self, key: bytes) -> bool:
         return key in self.values or (key in self._queues and self._free_items(key) > 0)

@@ -9,13 +9,14 @@ safe to call from several threads.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from operator import index
 from typing import Self
 
 Value = str | bytes
 Timeout = timedelta | float
+ToKey = Callable[[str], bytes]
 
 DEFAULT_TIMEOUT = timedelta(seconds=300)
 _MAX_PORT = 65535
@@ -38,16 +39,18 @@ def to_key(key: str) -> bytes:
     return key.encode()
 
 
-def to_keys(keys: Sequence[str]) -> tuple[bytes, ...]:
-    """Keys as they are stored. Raises TypeError for one text, which would be a key per letter."""
+def to_keys(keys: Sequence[str], one: ToKey = to_key) -> tuple[bytes, ...]:
+    """Several keys. Raises TypeError for one text, which would be a key per letter."""
     if isinstance(keys, str):
         raise TypeError(f"the keys must be a list of str, not one str: [{keys!r}]?")
-    return tuple(map(to_key, keys))
+    return tuple(map(one, keys))
 
 
-def to_pairs(keys: Sequence[str], values: Sequence[Value]) -> tuple[tuple[bytes, bytes], ...]:
+def to_pairs(
+    keys: Sequence[str], values: Sequence[Value], one: ToKey = to_key
+) -> tuple[tuple[bytes, bytes], ...]:
     """Keys and values as they are stored. Raises ValueError if the lengths differ."""
-    names = to_keys(keys)
+    names = to_keys(keys, one)
     if len(names) != len(values):
         raise ValueError(f"there are {len(names)} keys but {len(values)} values")
     return tuple(zip(names, map(to_bytes, values), strict=True))

@@ -28,7 +28,16 @@ from rallypoint.store.access import (
 )
 from rallypoint.store.keyvalue import KeyValueMachine
 from rallypoint.store.server import Say, StoreServer
-from rallypoint.store.store import DEFAULT_TIMEOUT, Store, Timeout, Value, to_bytes, to_port
+from rallypoint.store.store import (
+    DEFAULT_TIMEOUT,
+    Store,
+    Timeout,
+    Value,
+    to_bytes,
+    to_keys,
+    to_pairs,
+    to_port,
+)
 from rallypoint.store.tcp_client import TCPClient
 from rallypoint.wire import c10d_client as wire
 from rallypoint.wire import c10d_operations as operations
@@ -147,14 +156,14 @@ class TCPStore(Store):
         return self._client.ask("compare_set", (key,), request, wire.read_string, again=False)
 
     def check(self, keys: Sequence[str]) -> bool:
-        wired = wire.wired_keys(keys)
+        wired = to_keys(keys, wire.wired_key)
         if len(wired) == 1:
             return self._client.ask("check", keys, wire.check(wired), wire.read_check, again=True)
         operation = operations.check(wired)
         return self._client.run("check", keys, operation, self._timeout_s)
 
     def wait(self, keys: Sequence[str], timeout: Timeout | None = None) -> None:
-        operation = operations.wait(wire.wired_keys(keys))
+        operation = operations.wait(to_keys(keys, wire.wired_key))
         self._client.run("wait", keys, operation, self._wait_s(timeout))
 
     def delete_key(self, key: str) -> bool:
@@ -173,7 +182,7 @@ class TCPStore(Store):
         self._client.tell("append", (key,), request, again=False)
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
-        operation = operations.multi_get(wire.wired_keys(keys))
+        operation = operations.multi_get(to_keys(keys, wire.wired_key))
         return self._client.run("multi_get", keys, operation, self._timeout_s)
 
     def multi_set(self, keys: Sequence[str], values: Sequence[Value]) -> None:
@@ -182,9 +191,7 @@ class TCPStore(Store):
         Also for more than 131,072 keys: they would not fit into one request, and two are not
         carried out at once.
         """
-        if len(keys) != len(values):
-            raise ValueError(f"multi_set was given {len(keys)} keys and {len(values)} values")
-        request = wire.multi_set(wire.wired_keys(keys), [to_bytes(v) for v in values])
+        request = wire.multi_set(to_pairs(keys, values, wire.wired_key))
         self._client.tell("multi_set", keys, request, again=True)
 
     # Queues, and waiting for each other

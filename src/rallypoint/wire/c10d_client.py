@@ -17,6 +17,8 @@ from typing import Any, TypeVar
 from rallypoint.errors import ProtocolError
 from rallypoint.wire.c10d_fields import (
     I64,
+    I64_MAX,
+    I64_MIN,
     MAX_KEY_BYTES,
     MAX_KEYS_PER_REQUEST,
     MAX_REQUEST_BYTES,
@@ -25,7 +27,6 @@ from rallypoint.wire.c10d_fields import (
     U64,
     VALIDATE_MAGIC,
     Opcode,
-    encode_i64,
     encode_string,
 )
 
@@ -36,36 +37,11 @@ _SHOWN_BYTES = 40
 T = TypeVar("T")
 U = TypeVar("U")
 _VALIDATE = bytes((Opcode.VALIDATE,)) + U32.pack(VALIDATE_MAGIC)
-_PING, _SET, _COMPARE_SET, _GET, _ADD, _CHECK, _WAIT = (
-    bytes((number,))
-    for number in (
-        Opcode.PING,
-        Opcode.SET,
-        Opcode.COMPARE_SET,
-        Opcode.GET,
-        Opcode.ADD,
-        Opcode.CHECK,
-        Opcode.WAIT,
-    )
-)
-_DELETE_KEY, _APPEND, _MULTI_GET, _MULTI_SET, _QUEUE_PUSH, _QUEUE_POP, _QUEUE_LEN, _BARRIER = (
-    bytes((number,))
-    for number in (
-        Opcode.DELETE_KEY,
-        Opcode.APPEND,
-        Opcode.MULTI_GET,
-        Opcode.MULTI_SET,
-        Opcode.QUEUE_PUSH,
-        Opcode.QUEUE_POP,
-        Opcode.QUEUE_LEN,
-        Opcode.BARRIER,
-    )
-)
+_PING = bytes((Opcode.PING,))
+_COMPARE_SET = bytes((Opcode.COMPARE_SET,))
+_MULTI_SET = bytes((Opcode.MULTI_SET,))
 JOINED_KEY = b"init/"
 """The counter of the clients that have joined."""
-COUNT_KEYS = bytes((Opcode.GETNUMKEYS,))
-LIST_KEYS = bytes((Opcode.LIST_KEYS,))
-CANCEL_WAIT = bytes((Opcode.CANCEL_WAIT,))
 
 # Fields
 
@@ -79,13 +55,6 @@ def wired_key(key: str) -> bytes:
         return b"/" + key.encode(errors="surrogateescape")
     except AttributeError:
         raise TypeError(f"a store's key is str, not {type(key).__name__}: {key!r}") from None
-
-
-def wired_keys(keys: Sequence[str]) -> list[bytes]:
-    """Several. Raises TypeError for one text, which would be a key per letter."""
-    if isinstance(keys, str):
-        raise TypeError(f"the keys must be a list of str, not one str: [{keys!r}]?")
-    return list(map(wired_key, keys))
 
 
 def key_shown(key: bytes) -> str:
@@ -112,17 +81,6 @@ def value_field(value: bytes) -> bytes:
     return encode_string(value)
 
 
-def _number(number: int, what: str) -> bytes:
-    if not -(2**63) <= index(number) < 2**63:
-        raise ValueError(f"{what} of {number} is not within 64 bits")
-    return encode_i64(number)
-
-
-def _keys(opcode: bytes, keys: Sequence[bytes]) -> bytes:
-    _check_count(len(keys))
-    return b"".join((opcode, U64.pack(len(keys)), *map(key_field, keys)))
-
-
 def _check_count(count: int) -> None:
     if count > MAX_KEYS_PER_REQUEST:
         raise ValueError(
@@ -143,56 +101,16 @@ def ping(nonce: int) -> bytes:
     return _PING + U32.pack(nonce)
 
 
-def set_value(key: bytes, value: bytes) -> bytes:
-    """Not answered."""
-    return _SET + key_field(key) + value_field(value)
-
-
 def compare_set(key: bytes, expected: bytes, desired: bytes) -> bytes:
     """`read_string` follows."""
     return b"".join((_COMPARE_SET, key_field(key), value_field(expected), value_field(desired)))
 
 
-def get(key: bytes) -> bytes:
-    """`read_string` follows."""
-    return _GET + key_field(key)
-
-
-def add(key: bytes, delta: int) -> bytes:
-    """`read_i64` follows."""
-    return b"".join((_ADD, key_field(key), _number(delta, "an amount")))
-
-
-def check(keys: Sequence[bytes]) -> bytes:
-    """`read_check` follows."""
-    return _keys(_CHECK, keys)
-
-
-def wait(keys: Sequence[bytes]) -> bytes:
-    """`read_flag` follows, possibly much later."""
-    return _keys(_WAIT, keys)
-
-
-def delete_key(key: bytes) -> bytes:
-    """`read_i64` follows."""
-    return _DELETE_KEY + key_field(key)
-
-
-def append(key: bytes, value: bytes) -> bytes:
-    """Not answered."""
-    return _APPEND + key_field(key) + value_field(value)
-
-
-def multi_get(keys: Sequence[bytes]) -> bytes:
-    """`read_strings` follows, of as many."""
-    return _keys(_MULTI_GET, keys)
-
-
-def multi_set(keys: Sequence[bytes], values: Sequence[bytes]) -> bytes:
+def multi_set(pairs: Sequence[tuple[bytes, bytes]]) -> bytes:
     """Not answered. One request, so that a server can store all at once or nothing."""
-    _check_count(len(keys))
-    parts = [_MULTI_SET, U64.pack(len(keys))]
-    for key, value in zip(keys, values, strict=True):
+    _check_count(len(pairs))
+    parts = [_MULTI_SET, U64.pack(len(pairs))]
+    for key, value in pairs:
         parts += (key_field(key), value_field(value))
     size = sum(map(len, parts))
     if size > MAX_REQUEST_BYTES:
@@ -203,24 +121,61 @@ def multi_set(keys: Sequence[bytes], values: Sequence[bytes]) -> bytes:
     return b"".join(parts)
 
 
-def queue_push(key: bytes, value: bytes) -> bytes:
-    """Not answered."""
-    return _QUEUE_PUSH + key_field(key) + value_field(value)
+def _of_key(opcode: Opcode) -> Callable[[bytes], bytes]:
+    first = bytes((opcode,))
+
+    def encode(key: bytes) -> bytes:
+        return first + key_field(key)
+
+    return encode
 
 
-def queue_pop(key: bytes) -> bytes:
-    """`read_popped` follows."""
-    return _QUEUE_POP + key_field(key)
+def _of_keys(opcode: Opcode) -> Callable[[Sequence[bytes]], bytes]:
+    first = bytes((opcode,))
+
+    def encode(keys: Sequence[bytes]) -> bytes:
+        _check_count(len(keys))
+        return b"".join((first, U64.pack(len(keys)), *map(key_field, keys)))
+
+    return encode
 
 
-def queue_length(key: bytes) -> bytes:
-    """`read_i64` follows."""
-    return _QUEUE_LEN + key_field(key)
+def _of_key_and_value(opcode: Opcode) -> Callable[[bytes, bytes], bytes]:
+    first = bytes((opcode,))
+
+    def encode(key: bytes, value: bytes) -> bytes:
+        return first + key_field(key) + value_field(value)
+
+    return encode
 
 
-def barrier(key: bytes, world_size: int) -> bytes:
-    """`read_flag` follows, possibly much later."""
-    return b"".join((_BARRIER, key_field(key), _number(world_size, "a world size")))
+def _of_key_and_number(opcode: Opcode, what: str) -> Callable[[bytes, int], bytes]:
+    first = bytes((opcode,))
+
+    def encode(key: bytes, number: int) -> bytes:
+        if not I64_MIN <= index(number) <= I64_MAX:
+            raise ValueError(f"{what} of {number} is not within 64 bits")
+        return b"".join((first, key_field(key), I64.pack(number)))
+
+    return encode
+
+
+# What reads the reply of each stands behind it.
+COUNT_KEYS = bytes((Opcode.GETNUMKEYS,))  # read_i64
+LIST_KEYS = bytes((Opcode.LIST_KEYS,))  # read_listed
+CANCEL_WAIT = bytes((Opcode.CANCEL_WAIT,))  # read_is_cancelled
+set_value = _of_key_and_value(Opcode.SET)  # not answered
+append = _of_key_and_value(Opcode.APPEND)  # not answered
+queue_push = _of_key_and_value(Opcode.QUEUE_PUSH)  # not answered
+get = _of_key(Opcode.GET)  # read_string
+delete_key = _of_key(Opcode.DELETE_KEY)  # read_i64
+queue_pop = _of_key(Opcode.QUEUE_POP)  # read_popped
+queue_length = _of_key(Opcode.QUEUE_LEN)  # read_i64
+check = _of_keys(Opcode.CHECK)  # read_check
+wait = _of_keys(Opcode.WAIT)  # read_check, possibly much later
+multi_get = _of_keys(Opcode.MULTI_GET)  # read_strings, of as many
+add = _of_key_and_number(Opcode.ADD, "an amount")  # read_i64
+barrier = _of_key_and_number(Opcode.BARRIER, "a world size")  # read_check, possibly much later
 
 
 # Replies

@@ -6,6 +6,7 @@ those of torch 2.12 to 2.15; none was reused since 2.5.
 
 from __future__ import annotations
 
+import re
 import struct
 from enum import IntEnum
 
@@ -23,6 +24,8 @@ NOT_READY = b"\x01"
 U32 = struct.Struct("<I")
 U64 = struct.Struct("<Q")
 I64 = struct.Struct("<q")
+I64_MIN, I64_MAX = -(2**63), 2**63 - 1
+_LEADING_INTEGER = re.compile(rb"\s*([+-]?\d{1,20})")
 
 
 class Opcode(IntEnum):
@@ -62,3 +65,12 @@ def encode_i64(number: int) -> bytes:
 def encode_ping(nonce: int) -> bytes:
     """The reply to a PING."""
     return U32.pack(nonce)
+
+
+def counter_of(value: bytes | bytearray) -> int | None:
+    """The counter that a value holds: its leading decimal number, as C reads it. None if it holds
+    none of 64 bits."""
+    number = _LEADING_INTEGER.match(value)
+    if number is None or not I64_MIN <= int(number[1]) <= I64_MAX:
+        return None
+    return int(number[1])
