@@ -125,21 +125,16 @@ WIDE_CLASSES: dict[str, str] = {
 }
 # What follows was here before its rule. Each list may only get shorter, each number only smaller.
 STILL_WIDE: dict[str, int] = {
-    "Agent": 22,
     "AgentEnd": 18,
     "Console": 18,
     "HandlerSession": 13,
-    "HookWorkers": 17,
     "Relay": 17,
-    "RoundWorkers": 19,
     "_RelayLoop": 25,
 }
 STILL_BROAD: dict[str, int] = {
     "DefaultLogsSpecs.__init__": 7,
-    "HookWorkers.__init__": 7,
     "Relay.add": 6,
     "Sessions.__init__": 6,
-    "_context": 8,
     "_wait": 6,
     "line_prefix": 6,
     "plan_stream": 6,
@@ -149,7 +144,6 @@ STILL_BROAD: dict[str, int] = {
 }
 STILL_ASSIGNED: set[tuple[str, str]] = set()
 STILL_SMALL: set[str] = {
-    "agent/worker_requests.py",
     "core/assign.py",
     "core/fence.py",
 }
@@ -167,7 +161,7 @@ WALL_CLOCK_READERS: dict[str, str] = {
     "observe/records.py": "dates events for people",
     "agent/telemetry/dispatcher.py": "dates the ends of workers for whoever reads of them",
     "agent/hang.py": "dates a hang for people",
-    "agent/agent.py": "dates events and failures for people",
+    "agent/worker_rounds.py": "dates failures for people",
     "agent/embedded/hook_workers.py": "dates failures for people",
     "coordinator/clocks.py": "numbers lives of jobs (but for R6), dates lost nodes for people",
     "process/workers.py": "dates failures for people",

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 
 from msgspec import Struct
 
-from rallypoint.config import AgentConfig, WorkerConfig
+from rallypoint.config import AgentConfig
 from rallypoint.core.model import Assignment, Stamp
 from rallypoint.core.text import count, shown
 from rallypoint.errors import UsageError
@@ -167,49 +166,32 @@ def worker_argv(template: Sequence[str], local_rank: int) -> list[str]:
 def context_maker(
     assignment: Assignment, stamp: Stamp, config: AgentConfig, node_id: str
 ) -> Callable[[int, str], WorkerContext]:
-    """What each local rank of this round is told."""
-    return partial(
-        _context,
-        assignment=assignment,
-        stamp=stamp,
-        config=config.workers,
-        run_id=config.rendezvous.run_id,
-        node_id=node_id,
-        max_restarts=config.rendezvous.max_restarts,
-    )
+    """What each local rank of this round is told, given where it may leave its exception."""
+    workers, rendezvous = config.workers, config.rendezvous
 
+    def context(local_rank: int, error_file: str) -> WorkerContext:
+        return WorkerContext(
+            local_rank=local_rank,
+            rank=assignment.base_rank + local_rank,
+            role_rank=assignment.base_role_rank + local_rank,
+            role=workers.role,
+            group_rank=assignment.group_rank,
+            local_world_size=workers.count,
+            world_size=assignment.world_size,
+            group_world_size=assignment.group_world_size,
+            role_world_size=assignment.role_world_size,
+            master_addr=assignment.master_addr,
+            master_port=assignment.master_port,
+            restart_count=assignment.restart_count,
+            max_restarts=rendezvous.max_restarts,
+            run_id=rendezvous.run_id,
+            incarnation=stamp.incarnation,
+            round=stamp.round,
+            node_id=node_id,
+            error_file=error_file,
+            restart_reason=assignment.why,
+            omp_threads=workers.omp_threads,
+            virtual_local_rank=workers.virtual_local_rank,
+        )
 
-def _context(
-    local_rank: int,
-    error_file: str,
-    *,
-    assignment: Assignment,
-    stamp: Stamp,
-    config: WorkerConfig,
-    run_id: str,
-    node_id: str,
-    max_restarts: int,
-) -> WorkerContext:
-    return WorkerContext(
-        local_rank=local_rank,
-        rank=assignment.base_rank + local_rank,
-        role_rank=assignment.base_role_rank + local_rank,
-        role=config.role,
-        group_rank=assignment.group_rank,
-        local_world_size=config.count,
-        world_size=assignment.world_size,
-        group_world_size=assignment.group_world_size,
-        role_world_size=assignment.role_world_size,
-        master_addr=assignment.master_addr,
-        master_port=assignment.master_port,
-        restart_count=assignment.restart_count,
-        max_restarts=max_restarts,
-        run_id=run_id,
-        incarnation=stamp.incarnation,
-        round=stamp.round,
-        node_id=node_id,
-        error_file=error_file,
-        restart_reason=assignment.why,
-        omp_threads=config.omp_threads,
-        virtual_local_rank=config.virtual_local_rank,
-    )
+    return context

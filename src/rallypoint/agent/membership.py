@@ -231,7 +231,7 @@ class Membership:
             case ReportedBy.HOST:
                 self._agent.say(record)
             case ReportedBy.HOST_TO_HANDLERS:
-                self._agent.dispatcher.hosted(record)
+                self._setup.telemetry.dispatcher.hosted(record)
 
     def _say_status(self, text: str) -> None:
         """Report what this node waits for, once for as long as that is the same."""

@@ -28,12 +28,12 @@ from rallypoint.agent.output_files import OutputFiles, output_settings, succeede
 from rallypoint.agent.round_store import StoreAccess
 from rallypoint.agent.telemetry.telemetry import Telemetry
 from rallypoint.agent.worker_source import ForkingSource, WorkerSource
-from rallypoint.agent.workers import MakeWorkers, OnExits, OnGone, RoundWorkers, WorkerSetup
+from rallypoint.agent.workers import MakeWorkers, RoundWorkers, WorkerRound, WorkerSetup
 from rallypoint.config import AgentConfig, StartMethod, StopConfig, WorkerConfig
 from rallypoint.coordinator.clocks import new_loop
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.group_events import Finish
-from rallypoint.core.model import Assignment, Stamp, WorkerFailure
+from rallypoint.core.model import Assignment, WorkerFailure
 from rallypoint.errors import InfrastructureError, InvariantError, RallypointError, UsageError
 from rallypoint.observe.faults import Faults, describe_fault
 from rallypoint.observe.printing import say_traceback
@@ -131,9 +131,7 @@ async def _run(
     assert helpers is not None
     round_workers = RoundWorkers if embedding is None else embedding.round_workers
 
-    def make_workers(
-        stamp: Stamp, assignment: Assignment, on_exits: OnExits, on_gone: OnGone
-    ) -> RoundWorkers:
+    def make_workers(round_: WorkerRound) -> RoundWorkers:
         worker_setup = WorkerSetup(
             setup.config.workers,
             helpers.source,
@@ -143,7 +141,7 @@ async def _run(
             lambda text: run.agent.say(kinds.TIMER_EXPIRED(text)),
             run.faults,
         )
-        made = round_workers(worker_setup, stamp, assignment, on_exits, on_gone)
+        made = round_workers(worker_setup, round_)
         run.lease.tell_workers(made.shm.hold)
         return made
 
@@ -218,24 +216,24 @@ class AgentRun:
             await asyncio.gather(opening, return_exceptions=True)
             if self._notice is not None:
                 await wait_unless(self._hurried, self._notice.close(), LAST_REPORTS_S)
-            agent.abandon_workers()
+            agent.workers.abandon()
             await self._membership.close(self._hurried, others_stop_s)
             self.faults.tell_counts()
             self._uninstall()
         # Last, for large ones take their time: by now nobody waits for this node.
-        return replace(end, return_values=agent.return_values())
+        return replace(end, return_values=agent.workers.return_values())
 
     def _end(self, finish: Finish, elapsed_s: float) -> JobEnd:
-        agent, newest = self.agent, self.agent.dispatcher.timeline.newest
+        agent, newest = self.agent, self._setup.telemetry.dispatcher.timeline.newest
         return JobEnd(
             finish,
             self._setup.config.rendezvous.run_id,
             agent.round,
             elapsed_s,
-            failures=agent.failures,
+            failures=agent.workers.failures,
             caught=self._caught,
             error=self._membership.error,
-            node=agent.dispatcher.node,
+            node=self._setup.telemetry.dispatcher.node,
             place=newest.assignment if newest is not None else None,
         )
 
@@ -257,7 +255,7 @@ class AgentRun:
                     self._guard_replaced,
                     self._relay_replaced,
                     lambda text: self.agent.say(kinds.LOG_STORAGE(text)),
-                    self.agent.dispatcher.first_output,
+                    self._setup.telemetry.dispatcher.first_output,
                     partial(self.agent.say, kinds.STDIN()),
                 )
             )
@@ -321,7 +319,7 @@ class AgentRun:
             self.agent.finished.set_exception(error)
 
     def _guard_replaced(self, guard: Guard) -> None:
-        self.agent.use_guard(guard)
+        self.agent.workers.use_guard(guard)
         self.agent.say(kinds.GUARD_REPLACED())
 
     def _relay_replaced(self, round_: int, *, by_another: bool) -> None:
@@ -331,7 +329,7 @@ class AgentRun:
         self.agent.helper_died(round_, killed, others_need_it=False)
 
     def _is_ours(self, pid: int) -> bool:
-        owners = (self._membership, self.agent, self._helpers, self._notice)
+        owners = (self._membership, self.agent.workers, self._helpers, self._notice)
         return any(owner is not None and owner.owns(pid) for owner in owners)
 
 

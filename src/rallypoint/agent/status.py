@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from msgspec.structs import replace
-
 from rallypoint.agent.telemetry.dispatcher import EventDispatcher
 from rallypoint.config import AgentConfig
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.group import GroupState, Phase
-from rallypoint.core.model import Assignment, JobStatus, WorkerFailure
+from rallypoint.core.model import Assignment, JobStatus
 from rallypoint.core.text import count
 from rallypoint.observe.records import StatusView, event_now
 
@@ -36,14 +34,6 @@ def anew_text(config: AgentConfig, *, replaced: bool, runs: bool) -> str:
         f"another coordinator answers at {config.rendezvous.endpoint}, since the one before was "
         f"restarted or replaced, and it knows of no round: {then}{used}"
     )
-
-
-def unstarted(
-    failure: WorkerFailure, assignment: Assignment, role: str, wall_time: float
-) -> WorkerFailure:
-    """The failure of a worker that could not be started, with what the agent knows of it."""
-    rank = assignment.base_rank + failure.local_rank
-    return replace(failure, rank=rank, role=role, wall_time=wall_time)
 
 
 def waiting_for(
@@ -99,12 +89,12 @@ class StatusReporter:
     ) -> None:
         self._config, self._dispatcher, self._clock = config, dispatcher, clock
         self._waiting_since = ("", clock())
+        self.job: JobStatus | None = None
+        """What the coordinator reported last; None: it can't be asked."""
 
-    def show(
-        self, state: GroupState, status: JobStatus | None, node_id: str, *, imports: bool
-    ) -> None:
+    def show(self, state: GroupState, node_id: str, *, imports: bool) -> None:
         """Now; `imports` as for `waiting_for`."""
-        what = waiting_for(state, status, self._config.rendezvous.min_nodes, imports=imports)
+        what = waiting_for(state, self.job, self._config.rendezvous.min_nodes, imports=imports)
         if what != self._waiting_since[0]:
             self._waiting_since = (what, self._clock())
             if what and state.phase is Phase.IDLE and not state.leaving:

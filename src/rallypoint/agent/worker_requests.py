@@ -1,53 +1,121 @@
-"""What the job asks of the workers of this node: checkpoints, and the stacks of those that hang."""
+"""What the job asks of this node's workers: a checkpoint, and the stacks of those that hang.
+
+When a checkpoint may be answered is decided in `core/checkpoint_request.py`; the workers are asked
+through the shared memory of their round, or by a signal of the person's choice.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from rallypoint.agent.checkpoint import Checkpoints
-from rallypoint.agent.hang import HangWatch
-from rallypoint.agent.workers import NodeWorkers
+from rallypoint.agent.hang import HangWatch, StacksFiles
+from rallypoint.agent.workers import AgentActions, RunningRound
 from rallypoint.config import AgentConfig
+from rallypoint.core import checkpoint_request as requests
+from rallypoint.core import event_kinds as kinds
 from rallypoint.core import messages as m
-from rallypoint.core.event_kinds import Record
-from rallypoint.core.group_state import GroupState
+from rallypoint.core.checkpoint_request import Request, RequestState
+from rallypoint.core.model import EndKind
+from rallypoint.core.text import brief_seconds, signal_name, signal_number
+from rallypoint.wire.shm import ShmRequest
+
+NO_HURRY_S = 10 * 365 * 86400.0
+"""Until when a checkpoint that nothing waits for is asked for."""
+_KINDS = {EndKind.DRAIN: ShmRequest.DRAIN, EndKind.GROWTH: ShmRequest.GROWTH}
 
 
 class WorkerRequests:
     """One agent's. `begin` with each round's workers, `end` when they have gone."""
 
-    def __init__(
-        self,
-        config: AgentConfig,
-        report: Callable[[m.Report], None],
-        say: Callable[[Record], None],
-    ) -> None:
-        self._checkpoints = Checkpoints(config, report, say)
-        self._hangs = HangWatch(config, report, say)
+    def __init__(self, config: AgentConfig, actions: AgentActions) -> None:
+        self._config, self._actions = config, actions
+        self._stacks = StacksFiles(config, actions.say)
+        self._checkpoints: Checkpoints | None = None
+        self._hangs: HangWatch | None = None
 
-    def begin(self, state: GroupState, workers: NodeWorkers) -> None:
+    def begin(self, round_: RunningRound) -> None:
         """Workers of a round run."""
-        stamp, assignment, exits = state.stamp, state.assignment, state.exits
-        assert stamp is not None
-        assert assignment is not None
-        self._checkpoints.begin(stamp, workers.shm, exits, workers.notify)
-        self._hangs.begin(stamp, assignment, workers.shm, exits)
+        self.end()
+        self._checkpoints = Checkpoints(self._config, self._actions, round_)
+        self._hangs = HangWatch(self._config, self._actions, round_, self._stacks)
 
     def end(self) -> None:
         """They have gone."""
-        self._checkpoints.end()
-        self._hangs.end()
+        if self._hangs is not None:
+            self._hangs.close()
+        self._checkpoints = self._hangs = None
 
     def exited(self) -> None:
         """Workers have ended, which may be what an answer waited for."""
-        self._checkpoints.changed()
+        if self._checkpoints is not None:
+            self._checkpoints.changed()
 
     def pushed(self, message: m.CheckpointWanted | m.CheckpointNotWanted | m.CollectStacks) -> None:
-        """The coordinator wants something of the workers."""
+        """The coordinator wants something of the workers, or no longer."""
+        checkpoints, hangs = self._checkpoints, self._hangs
         match message:
-            case m.CheckpointWanted():
-                self._checkpoints.wanted(message)
-            case m.CheckpointNotWanted():
-                self._checkpoints.withdrawn(message)
-            case m.CollectStacks():
-                self._hangs.collect(message)
+            case m.CheckpointWanted(stamp, number) if checkpoints is None:
+                # Nothing runs here that could save one.
+                self._actions.report(m.CheckpointAnswered(stamp, number, listens=False))
+            case m.CheckpointWanted() if checkpoints:
+                checkpoints.wanted(message)
+            case m.CheckpointNotWanted(_, number) if checkpoints:
+                checkpoints.withdrawn(number)
+            case m.CollectStacks(stamp, number) if hangs is None:
+                self._actions.report(m.StacksCollected(stamp, number, None, -1))
+            case m.CollectStacks() if hangs:
+                hangs.collect(message)
+
+
+class Checkpoints:
+    """Asks the workers of one round for checkpoints, and answers the coordinator."""
+
+    def __init__(self, config: AgentConfig, actions: AgentActions, round_: RunningRound) -> None:
+        self._drain_signal = signal_number(config.stop.drain_signal)
+        """Sent to the workers when the job is about to lose nodes; 0: none."""
+        self._actions, self._round = actions, round_
+        self._state = RequestState(round_.stamp, config.workers.count)
+        round_.workers.shm.watch(self.changed)
+
+    def wanted(self, message: m.CheckpointWanted) -> None:
+        """The coordinator asks. Heard again it changes nothing."""
+        state, workers = self._state, self._round.workers
+        request = Request(
+            message.stamp, message.number, message.kind, message.reason, message.left_s
+        )
+        if not requests.asked(state, request, by_signal=bool(self._drain_signal)):
+            return
+        left_s = NO_HURRY_S if request.left_s is None else request.left_s
+        workers.shm.request(_KINDS[request.kind], left_s)
+        if state.all_asked:
+            workers.notify(self._drain_signal)
+        self.changed()
+        if state.told is None:
+            text = self._how_asked(request, state.all_asked)
+            self._actions.say(kinds.CHECKPOINT_WANTED(text))
+
+    def withdrawn(self, number: int) -> None:
+        """The coordinator does not wait any more."""
+        if requests.withdrawn(self._state, number):
+            self._round.workers.shm.withdraw()
+
+    def changed(self) -> None:
+        """The workers may have said something, or ended: answer if all have."""
+        state, shm, exits = self._state, self._round.workers.shm, self._round.exits
+        request = state.request
+        if request is None:
+            return
+        answer = requests.answer(state, shm.listeners(), shm.answered(), exits.values())
+        if answer is None:
+            return
+        if answer.listens and not answer.failed:
+            self._actions.say(kinds.CHECKPOINT_SAVED())
+        self._actions.report(
+            m.CheckpointAnswered(request.stamp, request.number, answer.listens, answer.failed)
+        )
+
+    def _how_asked(self, request: Request, by_signal: bool) -> str:
+        text = "asked the workers for a checkpoint"
+        if by_signal:
+            text += f" by {signal_name(self._drain_signal)}"
+        if request.left_s is not None:
+            text += f", {brief_seconds(request.left_s)} s left"
+        return f"{text} ({request.reason})"

@@ -5,20 +5,21 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from rallypoint.agent.environ import WorkerContext, worker_environ
-from rallypoint.agent.watchdog import Watchdog
+from rallypoint.agent.watchdog import Blame, Watchdog
 from rallypoint.agent.worker_shm import WorkerShm
 from rallypoint.agent.worker_source import SourceLostError, WorkerSource
 from rallypoint.config import WorkerConfig
 from rallypoint.coordinator.client import raise_in_loop
-from rallypoint.core.group_events import Exit
+from rallypoint.core.group_events import Exit, GroupEvent
+from rallypoint.core.messages import Report
 from rallypoint.core.model import Assignment, Stamp, WorkerFailure
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.errors import RallypointError
@@ -31,14 +32,33 @@ from rallypoint.process.prepared.calls import ResultFiles
 from rallypoint.process.spawn import Command
 from rallypoint.process.workers import WorkerSet
 
-OnExits = Callable[[Stamp, tuple[Exit, ...]], None]
-OnGone = Callable[[Stamp, tuple[int, ...], tuple[WorkerFailure, ...]], None]
-"""Called with the pids that would not die and the failures, now with all that is known of them."""
+
+class AgentActions(NamedTuple):
+    """What the parts of an agent have it do."""
+
+    step: Callable[[GroupEvent], None]
+    report: Callable[[Report], None]
+    """To the coordinator."""
+    say: Callable[..., None]
+    """Gets a record, and fields."""
+
+
+class WorkerRound(Struct, frozen=True):
+    """A round whose workers are to run, and what is called when something happens to them."""
+
+    stamp: Stamp
+    assignment: Assignment
+    on_started: Callable[[], None]
+    on_not_started: Callable[[RallypointError], None]
+    """They could not be started later: then none runs, and nothing else is called."""
+    on_exits: Callable[[tuple[Exit, ...]], None]
+    on_gone: Callable[[tuple[int, ...], tuple[WorkerFailure, ...]], None]
+    """Gets the pids that did not die, and the failures with all that is known of them by now."""
 
 
 class NodeWorkers(Protocol):
-    """A life: `start` once, then `signal` or `kill`; then `on_gone` is called, once; and once more
-    for each further `kill` while it names processes that would not die.
+    """`start` once, then `signal` or `kill`; then `on_gone` is called, once, and once more for each
+    further `kill` while it names processes that did not die.
 
     For the thread of the loop. Nothing blocks but `start`, and that for milliseconds.
     """
@@ -48,15 +68,9 @@ class NodeWorkers(Protocol):
         """What the workers and this agent tell each other; `WorkerShm.silent` where they don't.
         Closed by then when `on_gone` is called."""
 
-    def start(
-        self,
-        context: Callable[[int, str], WorkerContext],
-        on_started: Callable[[], None],
-        on_failed: Callable[[RallypointError], None],
-    ) -> None:
-        """Start all; `context(local_rank, error_file)` says what each is told. `on_started` is
-        called when they run, which may be later, and not at all if they are ended before;
-        `on_failed` when they could not be started later: then none runs, and this object is done.
+    def start(self, context: Callable[[int, str], WorkerContext]) -> None:
+        """Start all; `context(local_rank, error_file)` says what each is told. They may be started
+        later, and not at all if they are ended before.
 
         Raises UsageError or InfrastructureError; then none runs.
         """
@@ -95,7 +109,17 @@ class NodeWorkers(Protocol):
         the agent has left the job: large results take their time."""
 
 
-MakeWorkers = Callable[[Stamp, Assignment, OnExits, OnGone], NodeWorkers]
+MakeWorkers = Callable[[WorkerRound], NodeWorkers]
+
+
+class RunningRound(NamedTuple):
+    """The workers of a round that run."""
+
+    stamp: Stamp
+    assignment: Assignment
+    workers: NodeWorkers
+    exits: Mapping[int, Exit]
+    """Those of them that have ended, by local rank; changes meanwhile."""
 
 
 class WorkerSetup(Struct, frozen=True):
@@ -113,82 +137,61 @@ class WorkerSetup(Struct, frozen=True):
 
 
 class RoundWorkers:
-    """A life: `start` once, signals, `clear`; then `on_gone` is called, once.
+    """A `NodeWorkers` of processes."""
 
-    `shm` is where the workers and this agent tell each other of checkpoints and progress.
-    """
-
-    def __init__(
-        self,
-        setup: WorkerSetup,
-        stamp: Stamp,
-        assignment: Assignment,
-        on_exits: OnExits,
-        on_gone: OnGone,
-    ) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._stamp, self._assignment, self._config = stamp, assignment, setup.config
-        self._source, self._outputs = setup.source, setup.outputs
+    def __init__(self, setup: WorkerSetup, round_: WorkerRound) -> None:
+        self._setup, self._round = setup, round_
         self._results = ResultFiles()
-        self._on_exits, self._on_gone = on_exits, on_gone
         self._workers = WorkerSet(setup.guard)
         self._opened: list[WorkerOutput] = []
-        self._reports = False
-        self._failed: tuple[Exit, ...] = ()
+        self._report_is_due = False
         self._killed = asyncio.Event()
         self._starting: asyncio.Task[None] | None = None
         self._clearing: asyncio.Task[None] | None = None
-        self._oom = OomWatch()
-        self.shm = WorkerShm.open(setup.scratch, assignment.round, setup.config.count, setup.faults)
-        self._watchdog = Watchdog(self.shm, assignment.base_rank, self._end_one, setup.notice)
+        number, count = round_.assignment.round, setup.config.count
+        self.shm = WorkerShm.open(setup.scratch, number, count, setup.faults)
+        base_rank = round_.assignment.base_rank
+        self._watchdog = Watchdog(self.shm, base_rank, self._end_one, setup.notice)
+        self._failures = WorkerFailures(
+            setup, round_, self._workers, self._opened, self._watchdog.blames
+        )
 
-    def start(
-        self,
-        context: Callable[[int, str], WorkerContext],
-        on_started: Callable[[], None],
-        on_failed: Callable[[RallypointError], None],
-    ) -> None:
+    def start(self, context: Callable[[int, str], WorkerContext]) -> None:
         """Spawn all workers; later if what they are forked from is not ready, or was just lost."""
         with self._closing_unless_started():
             commands = self._open(context)
-            if not self._source.is_ready or not self._try_to_start(commands):
-                later = self._start_later(commands, on_started, on_failed)
-                self._starting = self._loop.create_task(later)
+            if not self._setup.source.is_ready or not self._try_to_start(commands):
+                self._starting = asyncio.create_task(self._start_later(commands))
                 self._starting.add_done_callback(raise_in_loop)
                 return
-        on_started()
+        self._round.on_started()
 
-    async def _start_later(
-        self,
-        commands: Sequence[Command],
-        on_started: Callable[[], None],
-        on_failed: Callable[[RallypointError], None],
-    ) -> None:
+    async def _start_later(self, commands: Sequence[Command]) -> None:
         try:
             with self._closing_unless_started():
-                await self._source.wait_ready()
+                await self._setup.source.wait_ready()
                 while not self._try_to_start(commands):
-                    await self._source.wait_ready()
+                    await self._setup.source.wait_ready()
         except RallypointError as error:
-            on_failed(error)
+            self._round.on_not_started(error)
         else:
-            on_started()
+            self._round.on_started()
 
     def _open(self, context: Callable[[int, str], WorkerContext]) -> list[Command]:
-        ranks = range(self._config.count)
-        unopened = {rank: worker_environ(context(rank, "")) for rank in ranks}
-        self._opened = self._outputs.open_round(self._assignment.round, unopened)
+        setup = self._setup
+        unopened = {rank: worker_environ(context(rank, "")) for rank in range(setup.config.count)}
+        self._opened += setup.outputs.open_round(self._round.assignment.round, unopened)
         commands, shm, timer_file = [], self.shm.path, self._watchdog.open()
         for local_rank, output in enumerate(self._opened):
             place = context(local_rank, output.error_file)
             environ = worker_environ(replace(place, shm=shm, timer_file=timer_file))
-            commands.append(self._source.command(local_rank, environ, output, self._results))
+            commands.append(setup.source.command(local_rank, environ, output, self._results))
         return commands
 
     def _try_to_start(self, commands: Sequence[Command]) -> bool:
         """False when it is worth another try."""
         try:
-            self._workers.start(commands, self._exited, self._source.spawn)
+            self._workers.start(commands, self._exited, self._setup.source.spawn)
         except SourceLostError:
             return False
         self.shm.pids = self._workers.pids
@@ -246,10 +249,7 @@ class RoundWorkers:
         self.clear()
 
     def abandon(self) -> None:
-        """SIGKILL to everything, as the last act of an agent: `on_gone` is not called.
-
-        Raises OSError when there is no descriptor left to look for processes.
-        """
+        """SIGKILL to everything. Raises OSError when no descriptor is left to find processes."""
         self._cancel_start()
         self._workers.kill_all()
         self._close()
@@ -258,7 +258,7 @@ class RoundWorkers:
         """Call `on_gone` when nothing is left. Safe to call again."""
         self._cancel_start()
         if self._clearing is None:
-            self._clearing = self._loop.create_task(self._clear())
+            self._clearing = asyncio.create_task(self._clear())
             self._clearing.add_done_callback(raise_in_loop)
 
     def _kill_holders(self) -> None:
@@ -278,8 +278,7 @@ class RoundWorkers:
 
     def failures(self, failed: tuple[Exit, ...]) -> tuple[WorkerFailure, ...]:
         """What is known at once of these exits; the rest comes with `on_gone`."""
-        self._failed += failed
-        return tuple(self._failure(exit_) for exit_ in failed)
+        return self._failures.note(failed)
 
     def results(self) -> dict[int, object]:
         """What the function returned, by local rank, once all workers have succeeded; None for a
@@ -287,22 +286,22 @@ class RoundWorkers:
 
         Raises UsageError for a result that can't be unpickled in this process.
         """
-        return dict.fromkeys(range(self._config.count)) | self._results.load()
+        return dict.fromkeys(range(self._setup.config.count)) | self._results.load()
 
     def _retire(self) -> None:
         self.shm.retire()
         self._watchdog.close()
 
     def _close(self) -> None:
-        if not self._workers.exits.all_succeeded(self._config.count):
+        if not self._workers.exits.all_succeeded(self._setup.config.count):
             self._results.close()
         self._watchdog.close()
         self.shm.close()
 
     def _exited(self, _local_rank: int, _exit: WorkerExit) -> None:
-        if not self._reports:
-            self._reports = True
-            self._loop.call_soon(self._report)
+        if not self._report_is_due:
+            self._report_is_due = True
+            asyncio.get_running_loop().call_soon(self._report)
 
     def notice(self) -> None:
         """Report at once every worker that has ended by now."""
@@ -311,59 +310,86 @@ class RoundWorkers:
 
     def _report(self) -> None:
         """What was noticed together, and those dead by now although nobody said so."""
-        self._reports = False
+        self._report_is_due = False
         exits = self._workers.exits
         if exits.has_unreported_failure():
             self._workers.look()
         if fresh := exits.report():
-            self._on_exits(self._stamp, fresh)
+            self._round.on_exits(fresh)
 
     async def _clear(self) -> None:
         stuck = await self._workers.end(self._killed)
-        failed, self._failed = self._failed, ()
-        detailed = await asyncio.gather(*map(self._detailed, failed))
+        failures = await self._failures.detailed()
         self._close()
         if stuck:
             self._clearing = None  # `kill` tries again
-        self._on_gone(self._stamp, tuple(stuck), tuple(detailed))
+        self._round.on_gone(tuple(stuck), failures)
+
+
+class WorkerFailures:
+    """What is known of a round's workers that failed."""
+
+    def __init__(
+        self,
+        setup: WorkerSetup,
+        round_: WorkerRound,
+        workers: WorkerSet,
+        outputs: Sequence[WorkerOutput],
+        blames: Mapping[int, Blame],
+    ) -> None:
+        """`outputs`: of the workers, by local rank, once these were started. `blames`: those that
+        the agent has ended, and why."""
+        self._setup, self._round, self._workers = setup, round_, workers
+        self._outputs, self._blames = outputs, blames
+        self._noted: tuple[Exit, ...] = ()
+        self._oom = OomWatch()
+
+    def note(self, failed: tuple[Exit, ...]) -> tuple[WorkerFailure, ...]:
+        """What is known at once of these exits."""
+        self._noted += failed
+        return tuple(self._failure(exit_) for exit_ in failed)
+
+    async def detailed(self) -> tuple[WorkerFailure, ...]:
+        """All that is known of the failures that were noted and not yet returned."""
+        noted, self._noted = self._noted, ()
+        return tuple(await asyncio.gather(*map(self._detailed, noted)))
 
     def _failure(self, exit_: Exit) -> WorkerFailure:
         noted = self._workers.exits[exit_.local_rank]
-        blame = self._watchdog.blames.get(exit_.local_rank)
+        blame = self._blames.get(exit_.local_rank)
         return WorkerFailure(
             local_rank=exit_.local_rank,
-            rank=self._assignment.base_rank + exit_.local_rank,
-            role=self._config.role,
+            rank=self._round.assignment.base_rank + exit_.local_rank,
+            role=self._setup.config.role,
             pid=self._workers.pids[exit_.local_rank],
             exit_code=exit_.code,
             signal=exit_.signal,
-            age_s=self._loop.time() - noted.at,
+            age_s=asyncio.get_running_loop().time() - noted.at,
             wall_time=noted.wall_time,
-            log_file=path_text(self._opened[exit_.local_rank].log_file),
+            log_file=path_text(self._outputs[exit_.local_rank].log_file),
             reason=blame.reason if blame else "",
         )
 
     async def _detailed(self, exit_: Exit) -> WorkerFailure:
-        """A worker's last words may be anything: what it left must not keep its end from being
-        told."""
+        """What a worker left may be anything: its end is reported all the same."""
         try:
             return await self._described(exit_)
         except Exception as error:
-            self.shm.faults.note("the error file or log of a failed worker can't be read", error)
+            self._setup.faults.note("the error file or log of a failed worker can't be read", error)
             return self._failure(exit_)
 
     async def _described(self, exit_: Exit) -> WorkerFailure:
         # Needed only when something fails: patterns take time to compile.
         from rallypoint.process.failures import describe_failure, read_error_file
 
-        tail = await self._outputs.tail(self._assignment.round, exit_.local_rank)
+        tail = await self._setup.outputs.tail(self._round.assignment.round, exit_.local_rank)
         known = describe_failure(
             self._workers.exits[exit_.local_rank].exit,
-            error_file=read_error_file(self._opened[exit_.local_rank].error_file),
+            error_file=read_error_file(self._outputs[exit_.local_rank].error_file),
             stderr_tail=os.fsencode("\n".join(tail)),
             out_of_memory=self._oom.rose(),
         )
-        blame = self._watchdog.blames.get(exit_.local_rank)
+        blame = self._blames.get(exit_.local_rank)
         return replace(
             self._failure(exit_),
             message=blame.reason if blame else known.message,

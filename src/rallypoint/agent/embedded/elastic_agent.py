@@ -34,10 +34,9 @@ from rallypoint.agent.environ import worker_environ
 from rallypoint.agent.membership import AgentSetup
 from rallypoint.agent.run import AgentRun, JobEnd, signals_to_handle
 from rallypoint.agent.telemetry.telemetry import Telemetry
-from rallypoint.agent.workers import OnExits, OnGone
+from rallypoint.agent.workers import WorkerRound
 from rallypoint.config import AgentConfig
 from rallypoint.coordinator.clocks import new_loop
-from rallypoint.core.model import Assignment, Stamp
 from rallypoint.errors import UsageError
 
 
@@ -166,12 +165,10 @@ class SimpleElasticAgent(SpecAgent):
                 if not run.agent.finished.done():
                     run.agent.finished.set_exception(error)
 
-            def make_workers(
-                stamp: Stamp, assignment: Assignment, on_exits: OnExits, on_gone: OnGone
-            ) -> HookWorkers:
+            def make_workers(round_: WorkerRound) -> HookWorkers:
                 group, handler = self._worker_group, embedding.handler
                 group.store = handler.store if handler is not None else None
-                return HookWorkers(self, group, stamp, assignment, on_exits, on_gone, broken)
+                return HookWorkers(self, group, round_, broken)
 
             telemetry.dispatcher.subscribe(log)
             setup = AgentSetup(config, signals, telemetry, selector, embedding=embedding)

@@ -17,9 +17,9 @@ from typing import Any, Protocol
 from rallypoint.agent.embedded.worker_spec import RunResult, WorkerGroup, WorkerState
 from rallypoint.agent.environ import WorkerContext
 from rallypoint.agent.worker_shm import WorkerShm
-from rallypoint.agent.workers import OnExits, OnGone
+from rallypoint.agent.workers import WorkerRound
 from rallypoint.core.group_events import Exit
-from rallypoint.core.model import Assignment, Stamp, WorkerFailure
+from rallypoint.core.model import WorkerFailure
 from rallypoint.core.text import raised
 from rallypoint.errors import InfrastructureError, RallypointError
 from rallypoint.process.guard import Guard
@@ -47,33 +47,28 @@ class HookWorkers:
         self,
         hooks: Hooks,
         group: WorkerGroup,
-        stamp: Stamp,
-        assignment: Assignment,
-        on_exits: OnExits,
-        on_gone: OnGone,
+        round_: WorkerRound,
         on_broken: Callable[[Exception], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._hooks, self._group, self._stamp, self._assignment = hooks, group, stamp, assignment
-        self._on_exits, self._on_gone, self._on_broken = on_exits, on_gone, on_broken
+        self._hooks, self._group, self._round, self._on_broken = hooks, group, round_, on_broken
         self._wanted_stop = threading.Event()
         self._started = threading.Event()
         self._watched = threading.Event()  # no `_monitor_workers` runs any more
-        self._stopping = self._gone = self._killing = False
-        self.shm = WorkerShm.silent(group.spec.local_world_size)
+        self._gone = self._killing = False
         self._known: dict[int, WorkerFailure] = {}
         self._results: dict[int, object] = {}
 
-    def start(
-        self,
-        context: Callable[[int, str], WorkerContext],
-        on_started: Callable[[], None],
-        on_failed: Callable[[RallypointError], None],
-    ) -> None:
+    @property
+    def shm(self) -> WorkerShm:
+        """What runs a hook's workers has no shared memory with them."""
+        return WorkerShm.silent(self._group.spec.local_world_size)
+
+    def start(self, context: Callable[[int, str], WorkerContext]) -> None:
         """Give the group its ranks, and have the hooks start it."""
         assign_ranks(self._group, context)
-        self._spend(self._run)
-        on_started()
+        self._in_thread(self._run)
+        self._round.on_started()
 
     def notice(self) -> None:
         """A hook tells by itself."""
@@ -95,10 +90,9 @@ class HookWorkers:
 
     def signal(self, number: int) -> None:
         """Call `_stop_workers`, whatever the signal."""
-        if not self._stopping:
-            self._stopping = True
+        if not self._wanted_stop.is_set():
             self._wanted_stop.set()
-            self._spend(self._stop)
+            self._in_thread(self._stop)
 
     def kill(self) -> None:
         """Call `_stop_workers` if that is not under way, and do not wait for it for ever."""
@@ -121,7 +115,7 @@ class HookWorkers:
 
     # In threads
 
-    def _spend(self, work: Callable[[], None]) -> None:
+    def _in_thread(self, work: Callable[[], None]) -> None:
         threading.Thread(target=work, name="rallypoint-hooks", daemon=True).start()
 
     def _run(self) -> None:
@@ -189,11 +183,11 @@ class HookWorkers:
     # In the loop
 
     def _ended(self, result: RunResult) -> None:
-        if self._stopping:
+        if self._wanted_stop.is_set():
             return
         match result.state:
             case WorkerState.SUCCEEDED:
-                base = self._assignment.base_rank
+                base = self._round.assignment.base_rank
                 values = result.return_values
                 count = self._group.spec.local_world_size
                 self._results = {local: values.get(base + local) for local in range(count)}
@@ -204,13 +198,13 @@ class HookWorkers:
                 what = f"_monitor_workers returned the state {result.state.name}"
                 self._broken(_contract(f"{what}, of which nothing follows"))
                 return
-        self._on_exits(self._stamp, exits)
+        self._round.on_exits(exits)
 
     def _failed(self, result: RunResult) -> tuple[Exit, ...]:
         exits = []
         for rank, failure in result.failures.items():
             code = int(getattr(failure, "exitcode", UNKNOWN_FAILURE)) or UNKNOWN_FAILURE
-            local = rank - self._assignment.base_rank
+            local = rank - self._round.assignment.base_rank
             exits.append(
                 Exit(local, None if code < 0 else code, -code if code < 0 else None),
             )
@@ -224,7 +218,7 @@ class HookWorkers:
     def _failure(self, exit_: Exit, message: str, failure: Any) -> WorkerFailure:
         return WorkerFailure(
             local_rank=exit_.local_rank,
-            rank=self._assignment.base_rank + exit_.local_rank,
+            rank=self._round.assignment.base_rank + exit_.local_rank,
             role=self._group.spec.role,
             pid=int(getattr(failure, "pid", 0)),
             exit_code=exit_.code,
@@ -242,14 +236,14 @@ class HookWorkers:
     def _leave_round(self) -> None:
         if not self._gone:
             self._gone = True
-            self._on_gone(self._stamp, (), tuple(self._known.values()))
+            self._round.on_gone((), tuple(self._known.values()))
 
     def _too_late(self) -> None:
         if not self._gone:
             self._broken(
                 InfrastructureError(
-                    f"the workers of round {self._stamp.round} did not stop: _stop_workers has not "
-                    f"returned {STOP_TIMEOUT_S:g} s after the end of its grace"
+                    f"the workers of round {self._round.stamp.round} did not stop: _stop_workers "
+                    f"has not returned {STOP_TIMEOUT_S:g} s after the end of its grace"
                 )
             )
 

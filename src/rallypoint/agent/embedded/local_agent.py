@@ -16,10 +16,9 @@ from rallypoint.agent.embedded.run import JobLog, run_processes
 from rallypoint.agent.embedded.worker_spec import WorkerGroup, WorkerSpec, WorkerState
 from rallypoint.agent.environ import WorkerContext
 from rallypoint.agent.run import JobEnd
-from rallypoint.agent.workers import RoundWorkers
+from rallypoint.agent.workers import RoundWorkers, WorkerRound, WorkerSetup
 from rallypoint.config import AgentConfig, OutputConfig, OutputMode
 from rallypoint.core.worker_exits import WorkerExit
-from rallypoint.errors import RallypointError
 
 
 class LocalElasticAgent(SpecAgent):
@@ -65,10 +64,10 @@ class LocalElasticAgent(SpecAgent):
         )
 
     def _run_job(self, config: AgentConfig, embedding: Embedding, log: JobLog) -> JobEnd:
-        def of_group(*given: Any) -> GroupWorkers:
+        def of_group(setup: WorkerSetup, round_: WorkerRound) -> GroupWorkers:
             group, handler = self._worker_group, embedding.handler
             group.store = handler.store if handler is not None else None
-            return GroupWorkers(group, *given)
+            return GroupWorkers(group, setup, round_)
 
         embedding.round_workers = of_group
         config = replace(config, workers=self._workers, output=self._output)
@@ -78,24 +77,19 @@ class LocalElasticAgent(SpecAgent):
 class GroupWorkers(RoundWorkers):
     """`RoundWorkers` of a `WorkerGroup`. A worker's id is its pid."""
 
-    def __init__(self, group: WorkerGroup, *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(self, group: WorkerGroup, setup: WorkerSetup, round_: WorkerRound) -> None:
+        def started() -> None:
+            for worker, pid in zip(group.workers, self.pids, strict=True):
+                worker.id = pid
+            group.state = WorkerState.HEALTHY
+            round_.on_started()
+
+        super().__init__(setup, replace(round_, on_started=started))
         self.group = group
 
-    def start(
-        self,
-        context: Callable[[int, str], WorkerContext],
-        on_started: Callable[[], None],
-        on_failed: Callable[[RallypointError], None],
-    ) -> None:
-        def note() -> None:
-            for worker, pid in zip(self.group.workers, self.pids, strict=True):
-                worker.id = pid
-            self.group.state = WorkerState.HEALTHY
-            on_started()
-
+    def start(self, context: Callable[[int, str], WorkerContext]) -> None:
         assign_ranks(self.group, context)
-        super().start(context, note, on_failed)
+        super().start(context)
 
     def clear(self) -> None:
         if WorkerState.is_running(self.group.state):

@@ -1,0 +1,167 @@
+"""This node's workers from round to round: starts them, and reports what happens to them.
+
+Nothing is decided here: `core/group.py` does that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+from functools import partial
+
+from msgspec.structs import replace
+
+from rallypoint.agent.environ import context_maker
+from rallypoint.agent.telemetry.dispatcher import EventDispatcher
+from rallypoint.agent.worker_requests import WorkerRequests
+from rallypoint.agent.workers import (
+    AgentActions,
+    MakeWorkers,
+    NodeWorkers,
+    RunningRound,
+    WorkerRound,
+)
+from rallypoint.config import AgentConfig
+from rallypoint.core import event_kinds as kinds
+from rallypoint.core import group
+from rallypoint.core import group_events as g
+from rallypoint.core import messages as m
+from rallypoint.core.model import Assignment, Stamp, WorkerFailure
+from rallypoint.core.text import count
+from rallypoint.errors import RallypointError
+from rallypoint.process.guard import Guard
+
+
+class WorkerRounds:
+    """One agent's. For the thread of the loop."""
+
+    def __init__(
+        self,
+        config: AgentConfig,
+        state: group.GroupState,
+        make_workers: MakeWorkers,
+        dispatcher: EventDispatcher,
+        actions: AgentActions,
+    ) -> None:
+        """`state` is only read."""
+        self._config, self._state, self._make_workers = config, state, make_workers
+        self._dispatcher, self._actions = dispatcher, actions
+        self._requests = WorkerRequests(config, actions)
+        self.current: NodeWorkers | None = None
+        """The newest round's, until the last of their processes has gone."""
+        self._succeeded: NodeWorkers | None = None
+        self.failures: dict[int, WorkerFailure] = {}
+        """By global rank: the newest round's on this node."""
+
+    def owns(self, pid: int) -> bool:
+        """Whether this child is a worker, or was not reaped yet."""
+        return self.current is not None and self.current.owns(pid)
+
+    def use_guard(self, guard: Guard) -> None:
+        """The guard was killed and replaced."""
+        if self.current is not None:
+            self.current.use_guard(guard)
+
+    def abandon(self) -> None:
+        """End what runs, if anything still does: only after an error of the agent itself."""
+        if self.current is not None:
+            with suppress(OSError):  # The guard does it, as soon as this agent has gone.
+                self.current.abandon()
+
+    def return_values(self) -> dict[int, object]:
+        """By global rank, if the workers of this node have succeeded. To be called once."""
+        workers, assignment = self._succeeded, self._state.assignment
+        if workers is None or assignment is None:
+            return {}
+        return {assignment.base_rank + rank: value for rank, value in workers.results().items()}
+
+    @property
+    def is_importing(self) -> bool:
+        """Whether workers wait for the modules that are imported once for all of them."""
+        return bool(self._config.workers.preload and self.current and not self.current.pids)
+
+    def spawn(self, stamp: Stamp, assignment: Assignment, node_id: str) -> None:
+        """Start the workers of this round."""
+        self._succeeded, self.failures = None, {}
+        round_ = WorkerRound(
+            stamp,
+            assignment,
+            partial(self._started, asyncio.get_running_loop().time()),
+            partial(self._not_started, stamp),
+            partial(self._exited, stamp),
+            partial(self._gone, stamp),
+        )
+        self.current = self._make_workers(round_)
+        try:
+            self.current.start(context_maker(assignment, stamp, self._config, node_id))
+        except RallypointError as error:
+            self._not_started(stamp, error)
+
+    def look(self) -> None:
+        """Report at once each worker that has ended by now."""
+        if self.current is not None:
+            self.current.notice()
+
+    def pushed(self, message: m.CheckpointWanted | m.CheckpointNotWanted | m.CollectStacks) -> None:
+        """The coordinator wants something of the workers."""
+        self._requests.pushed(message)
+
+    def report_success(self, report: m.Succeeded) -> None:
+        """All workers of this node have succeeded."""
+        self._succeeded = self.current
+        self._actions.say(kinds.SUCCEEDED())
+        self._actions.report(report)
+
+    def report_failures(self, report: m.Failed) -> None:
+        """These workers have failed; adds what is known of it."""
+        if self.current is None:
+            failures = tuple(map(self._unstarted, report.failures))
+        else:
+            failed = (g.Exit(x.local_rank, x.exit_code, x.signal) for x in report.failures)
+            failures = self.current.failures(tuple(failed))
+        self._note(report.stamp, failures)
+        self._actions.report(m.Failed(report.stamp, failures))
+
+    def _unstarted(self, failure: WorkerFailure) -> WorkerFailure:
+        """Of a worker that could not be started."""
+        assert self._state.assignment is not None
+        rank = self._state.assignment.base_rank + failure.local_rank
+        return replace(failure, rank=rank, role=self._config.workers.role, wall_time=time.time())
+
+    def _note(self, stamp: Stamp, failures: tuple[WorkerFailure, ...]) -> None:
+        self.failures |= {failure.rank: failure for failure in failures}
+        self._dispatcher.failed(stamp.round, failures)
+
+    def _started(self, began_at: float) -> None:
+        workers, state = self.current, self._state
+        assert workers is not None
+        assert state.stamp is not None
+        assert state.assignment is not None
+        took_s = round(asyncio.get_running_loop().time() - began_at, 6)
+        text = count(self._config.workers.count, "worker")
+        self._actions.say(kinds.WORKERS_STARTED(workers=text), (("took_s", took_s),))
+        self._dispatcher.spawned(workers.pids, took_s, workers.shm)
+        self._requests.begin(RunningRound(state.stamp, state.assignment, workers, state.exits))
+
+    def _not_started(self, stamp: Stamp, error: RallypointError) -> None:
+        self.current = None
+        self._actions.step(g.SpawnFailed(stamp, error))
+
+    def _exited(self, stamp: Stamp, exits: tuple[g.Exit, ...]) -> None:
+        self._actions.step(g.WorkersExited(stamp, exits))
+        if self._state.phase is not group.Phase.STOPPING:
+            self._requests.exited()
+
+    def _gone(
+        self, stamp: Stamp, stuck: tuple[int, ...], failures: tuple[WorkerFailure, ...]
+    ) -> None:
+        if not stuck:
+            self.current = None
+        self._requests.end()
+        if self._state.desired is group.Desired.JOIN and not stuck:
+            self._actions.say(kinds.WORKERS_STOPPED(round=stamp.round))
+        if failures:
+            self._note(stamp, failures)
+            self._actions.report(m.Detailed(stamp, failures))
+        self._actions.step(g.WorkersGone(stamp, stuck))
