@@ -11,7 +11,7 @@
     |   |   +-- RendezvousTimeoutError     who was missing, how long was waited
     |   |   +-- RendezvousConnectionError  which peer, and what was being done
     |   |   |   +-- RendezvousRefusedError       its host answers, but nobody listens there
-    |   |   |   `-- SilentPeerError              something takes the connection and says nothing
+    |   |   |   `-- SilentPeerError              something accepts the connection and sends nothing
     |   |   +-- RendezvousClosedError      the job has ended; carries its verdict
     |   |   |   `-- RendezvousGracefulExitError  this node is not needed: no failure
     |   |   +-- RendezvousStateError       what a shared store holds is no state of ours

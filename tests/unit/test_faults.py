@@ -29,9 +29,11 @@ def test_each_place_is_told_once_with_where_it_came_from_and_counted() -> None:
     told: list[str] = []
     faults = Faults(told.append)
     for number in range(1000):
-        faults.note("node a said what can't be handled", fault(str(number)))
+        faults.note("node a sent a message that can't be handled", fault(str(number)))
     (line,) = told
-    assert line.startswith("node a said what can't be handled: unexpected KeyError ('0') at ")
+    assert line.startswith(
+        "node a sent a message that can't be handled: unexpected KeyError ('0') at "
+    )
     assert f"at {FAILS}, called from test_faults.py:" in line
     faults.note("a timer", ValueError("another"))
     assert len(told) == 2

@@ -1,9 +1,9 @@
-"""Accepts connections for a coordinator, and keeps those who have proven nothing within bounds.
+"""Accepts connections for a coordinator, and bounds those whose peers have proven nothing yet.
 
-Who is calling is told from the first bytes, which are looked at without being consumed: whoever
-speaks something else is closed before anything is made for him, sessions go to the coordinator,
-and, where the port is shared with the round store, its clients to the store's process as they are.
-`core/admission.py` decides who gets a place, and who has to go.
+The first bytes, which are looked at without being consumed, show what the peer is: sessions go to
+the coordinator; where the port is shared with the round store, its clients go to the store's
+process as they are; all others are closed before anything is made for them. `core/admission.py`
+decides which connection is accepted, and which one is dropped for it.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from rallypoint.wire.preamble import PREAMBLE_BYTES, Preamble, classify, describ
 
 _SHOWN_BYTES = 32
 _IPV6_NETWORK_BYTES = 8
-"""Whoever has one address of a /64 has all of them."""
+"""A machine that has one address of a /64 has all of them."""
 
 TakeSession = Callable[[socket, int, str], None]
-"""Gets the connection, its number, and who it is from."""
+"""Gets the connection, its number, and its peer, HOST:PORT."""
 TakeStore = Callable[[socket], None]
 
 
@@ -37,8 +37,7 @@ class Acceptor:
     """Accepts from construction to `close`; the listening sockets stay the caller's. For the thread
     of the loop.
 
-    Who has taken a session says how to drop it (`may_drop`), and when it has proven itself or is
-    gone.
+    What has taken a session calls `may_drop`, `proved` and `gone` for it.
     """
 
     def __init__(
@@ -63,7 +62,7 @@ class Acceptor:
         ]
 
     def close(self) -> None:
-        """Accept no more, and drop whoever has proven nothing. Safe to call again."""
+        """Accept no more, and drop the connections that are unproven. Safe to call again."""
         for accepting in self._loops:
             accepting.close()
         if self._timer is not None:
@@ -72,7 +71,7 @@ class Acceptor:
             self._drop(number)
 
     def may_drop(self, number: int, drop: Callable[[], None]) -> None:
-        """`drop` ends this connection at once, should its place be needed or its time be over."""
+        """`drop` ends this connection at once: when its time is over, or another one needs room."""
         if number in self._drops:
             self._drops[number] = drop
 
@@ -120,25 +119,25 @@ class Acceptor:
         self._arm()
 
     def _on_shortage(self, error: OSError) -> None:
-        """Descriptors that we kept free are used by somebody else of this process or machine."""
+        """Descriptors that we kept free are used by something else in this process or machine."""
         self._log.shortage(
             f"can't accept connections: {os.strerror(error.errno or 0)}: raise ulimit -n, or "
             "fs.file-max (sysctl); they wait"
         )
 
-    # Who is it?
+    # The first bytes
 
     def _decide(self, number: int, connection: socket, peer: str) -> bool:
-        """Whether it is known who calls; then the connection has gone where it belongs."""
+        """Whether it is known what the peer is; then the connection was handed over or closed."""
         try:
-            return self._ask(number, connection, peer)
+            return self._try_to_decide(number, connection, peer)
         except Exception as error:
             self._log.faults.note(f"a connection from {peer} can't be handled", error)
             self._close(connection)
             self.gone(number)
             return True
 
-    def _ask(self, number: int, connection: socket, peer: str) -> bool:
+    def _try_to_decide(self, number: int, connection: socket, peer: str) -> bool:
         try:
             first = connection.recv(PREAMBLE_BYTES, MSG_PEEK)
         except BlockingIOError:
@@ -223,7 +222,7 @@ class Acceptor:
         return bool(admission.places) and admission.victim(self._loop.time()) is not None
 
     def _arm(self) -> None:
-        """One timer: for the oldest, and while accepting pauses for who has had his time."""
+        """One timer: for the oldest, and while accepting pauses for those that may be dropped."""
         dues = [self._admission.next_overdue_at()]
         if self._is_paused and self._admission.places:
             dues.append(self._admission.next_victim_at())
@@ -232,9 +231,9 @@ class Acceptor:
             return
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_at(due_at, self._ring)
+        self._timer = self._loop.call_at(due_at, self._timer_ended)
 
-    def _ring(self) -> None:
+    def _timer_ended(self) -> None:
         self._timer = None
         for number in self._admission.overdue(self._loop.time()):
             self._turn_away(number)
@@ -243,14 +242,14 @@ class Acceptor:
 
 
 def _source(host: str) -> str:
-    """Whom an address belongs to, as far as one can tell."""
+    """What counts as one source of connections."""
     if ":" not in host:
         return host
     return inet_pton(AF_INET6, host.partition("%")[0])[:_IPV6_NETWORK_BYTES].hex()
 
 
 class Kind(Enum):
-    """Why; the value goes on from a number of connections."""
+    """Why a connection was closed; the value continues "closed N connections"."""
 
     FOREIGN = "did not use Rallypoint's protocol"
     SILENT = "did not finish the handshake"

@@ -53,7 +53,7 @@ class ClientConnection(asyncio.Protocol):
         assert self._handshake is not None
         self._transport = transport
         if (peer := transport.get_extra_info("peername")) is None:
-            return  # It was reset already, which is told next.
+            return  # It was reset already, which is reported next.
         self.local_host = str(transport.get_extra_info("sockname")[0])
         host, port, *_ = peer
         self.peer = Address(str(host), port)
@@ -153,8 +153,8 @@ async def dial(
     """Reach the coordinator at the first of `addresses` where one answers, and shake hands.
 
     Safe to retry. Raises RendezvousConnectionError when nothing answers (RendezvousRefusedError
-    when a host does, but nobody listens there; SilentPeerError when somebody listens), AccessError
-    or ProtocolError when what answers won't have us.
+    when a host does, but nothing listens there; SilentPeerError when something listens),
+    AccessError or ProtocolError when what answers refuses this node.
     """
     failure: OSError | None = None
     refusal: AccessError | ProtocolError | SilentPeerError | None = None
@@ -177,8 +177,8 @@ async def dial(
 
 
 async def knock(addresses: Sequence[Address], run_id: str) -> None:
-    """Find out who is there, without a token: returns when a coordinator asks for one, which is
-    told nothing. Raises as `dial` does, AccessError when the coordinator runs with --insecure.
+    """Find out without a token whether a coordinator listens there: returns when it asks for one,
+    and sends none. Raises as `dial` does, AccessError when the coordinator runs with --insecure.
     """
     await dial(addresses, run_id, os.urandom(NONCE_BYTES), knocks=True)
 

@@ -12,13 +12,13 @@ from rallypoint.wire.frames import FrameDecoder, FrameEncoder
 from rallypoint.wire.handshake import Established, ServerHandshake
 
 FIRST_MESSAGE_MAX_BYTES = 16 * 1024
-"""Who has not attached yet says who it is, which is short."""
+"""Until a peer has attached its messages are short."""
 UNSENT_MAX_BYTES = 1024 * 1024
-"""A peer that reads so slowly is cut off; it comes back and is told the truth."""
+"""A peer that reads so slowly is cut off; it connects again and gets the current state."""
 
 
 class ConnectionObserver(Protocol):
-    """Who a connection reports to. All calls are synchronous and short."""
+    """What a connection reports to. All calls are synchronous and short."""
 
     def new_handshake(self) -> ServerHandshake: ...
 
@@ -29,7 +29,7 @@ class ConnectionObserver(Protocol):
     def closed(self, connection: Connection) -> None: ...
 
     def failed(self, connection: Connection, error: Exception) -> None:
-        """Handling what came on it has raised what nobody expected. Must not raise."""
+        """Handling what came on it has raised an unexpected exception. Must not raise."""
 
     def misspoken(self, connection: Connection, error: MessageError) -> None:
         """A message does not decode, or has a value out of its limits."""
@@ -52,7 +52,7 @@ class Connection(asyncio.Protocol):
         self.ended_by_peer = False
         """The peer said that it sends nothing more, as the kernel does for a process that ended."""
         self.owner: object | None = None
-        """What the owner has set: who handles the messages of this connection."""
+        """What handles the messages of this connection; set by the observer."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -103,7 +103,7 @@ class Connection(asyncio.Protocol):
         return self._transport is None or self._transport.is_closing()
 
     def admit(self) -> None:
-        """The peer has said who it is: from now on its messages may have their full length."""
+        """The peer has attached: from now on its messages may have their full length."""
         if self._decoder is not None:
             self._decoder.max_frame_bytes = MAX_MESSAGE_BYTES
 

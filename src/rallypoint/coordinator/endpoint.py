@@ -19,7 +19,7 @@ from rallypoint.errors import UsageError
 from rallypoint.wire.address import Address
 
 _Found = tuple[int, int, int, str, tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]]
-"""What getaddrinfo answers: family, kind, protocol, canonical name, place."""
+"""What getaddrinfo answers: family, kind, protocol, canonical name, address."""
 
 _MAY_RESOLVE_LATER = {
     socket.EAI_AGAIN,
@@ -44,7 +44,7 @@ class NotYet(Struct, frozen=True):
 
 
 def numeric_address(endpoint: Endpoint) -> Address | None:
-    """The address that `endpoint` spells out, or None if it has a name; asks nobody."""
+    """The address that `endpoint` spells out, or None if it has a name; no name server is asked."""
     try:
         found = socket.getaddrinfo(
             _plain(endpoint.host),
@@ -76,7 +76,7 @@ async def resolve(endpoint: Endpoint) -> Resolved | NotYet:
 
 
 def meant_addresses(host: str, addresses: Sequence[Address], session_host: str) -> list[Address]:
-    """Those of this node's own `host` that its peers can mean, who reach it at `session_host` too.
+    """Those of this node's own `host` that its peers can mean; they reach it at `session_host` too.
 
     A name may be loopback on its own machine alone (127.0.1.1 of Debian): unless the session is,
     peers do not mean that. A literal address and `localhost` are meant as they are written.
@@ -109,9 +109,9 @@ def _plain(name: str) -> str | bytes:
 
 def _addresses(found: Sequence[_Found]) -> tuple[Address, ...]:
     unique: dict[Address, None] = {}
-    for family, _, _, _, place in found:
-        host, port = str(place[0]), int(place[1])
-        scope_id = int(place[3]) if family == socket.AF_INET6 and len(place) == 4 else 0
+    for family, _, _, _, sockaddr in found:
+        host, port = str(sockaddr[0]), int(sockaddr[1])
+        scope_id = int(sockaddr[3]) if family == socket.AF_INET6 and len(sockaddr) == 4 else 0
         # A scope is also appended to the text by some resolvers: keep it in one place.
         unique[Address(host.partition("%")[0], port, scope_id)] = None
     return tuple(unique)

@@ -115,14 +115,14 @@ class HostedJob:
         self._watch()
 
     def agent_died(self, connection: Connection, notice: m.AgentDied) -> None:
-        """The guard of an agent says so."""
+        """The guard of an agent reports its death."""
         from rallypoint.wire.death_notice import is_proven  # Most jobs end without one.
 
         now = self._loop.time()
         self._run(self._sessions.agent_died(connection.peer, notice, is_proven, now))
 
     def failed(self, connection: Connection, error: Exception) -> None:
-        """What came on this connection met a fault of ours."""
+        """What came on this connection caused an unexpected exception."""
         session = self._sessions.on(connection.number)
         if session is not None:
             self._faults.note(f"a message of node {session.ref} can't be handled", error)
@@ -189,7 +189,7 @@ class HostedJob:
             self._run(self._sessions.apply_own(event, self._loop.time()), tries)
 
     def _watch(self) -> None:
-        """One timer finds who is lost. It fires too early when somebody was heard meanwhile."""
+        """One timer finds lost nodes. It fires too early when one was heard meanwhile."""
         now = self._loop.time()
         delay_s = self._sessions.next_check_s(now)
         if delay_s is None or self._is_closed:
@@ -202,7 +202,7 @@ class HostedJob:
 
 
 def refuse(connection: Connection, text: str, on_record: Callable[[Record], None]) -> None:
-    """Tell an agent why it can't take part, and a person too; then hang up."""
+    """Send an agent the reason why it can't take part, record it, and hang up."""
     on_record(kinds.NODE_REFUSED(peer=connection.peer, why=text))
     connection.send(m.Refused(text))
     connection.close()

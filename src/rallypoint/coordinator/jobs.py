@@ -43,8 +43,7 @@ JOBS_MAX = 4096
 ENDED_MAX = 4
 """So many lives of one job that are over."""
 SPARE_SESSIONS = 1000
-"""So many more than twice its nodes a job may have: who stands by, and who has not been found lost.
-"""
+"""So many more than twice its nodes a job may have: spares, and those not yet found lost."""
 VERDICT_RETENTION_S = 600.0
 """How long a stand-alone coordinator remembers how a job ended, or one that all agents left."""
 
@@ -242,7 +241,7 @@ class HostedJobs:
             job.close()
 
     def _hold(self, ended: HostedJob) -> None:
-        """Until it is empty, or newer lives of the same job take its place."""
+        """Until it is empty, or newer lives of the same job are too many."""
         self._ended.append(ended)
         run_id = ended.settings.run_id
         own = [job for job in self._ended if job.settings.run_id == run_id]

@@ -1,10 +1,10 @@
-"""Who hosts? Whoever can bind the endpoint (behaviour F6).
+"""Listening sockets. The node that can bind the endpoint hosts (behaviour F6).
 
 No host name is compared with another: the kernel knows best which addresses are this machine's.
 Exactly the addresses that the endpoint resolved to are bound, never a wildcard unless a person
 said that this node hosts and the address is not local (behind NAT, or a Kubernetes service).
 
-Afterwards the caller dials the endpoint and must meet its own server id; else it closes these
+Afterwards the caller dials the endpoint and must get its own server id; else it closes these
 sockets and is a client. Nothing here asks a name server.
 """
 
@@ -27,7 +27,7 @@ _OPEN_FILES_CAP = 1 << 20
 _TRIES_FOR_A_COMMON_PORT = 16
 _LEAST_ROOM = 8
 OWN_FILES = 64
-"""Descriptors that whoever hosts a coordinator may still come to need for itself: files, pipes, and
+"""Descriptors that a process with a coordinator may still need for itself: files, pipes, and
 connections that are being closed."""
 
 
@@ -35,7 +35,7 @@ class Refusal(Enum):
     """Why this node can't host."""
 
     NOT_MINE = auto()  # no address is local: another machine hosts
-    IN_USE = auto()  # somebody on this machine hosts already
+    IN_USE = auto()  # a process of this machine hosts already
 
 
 class BindRefused(Struct, frozen=True):
@@ -89,7 +89,7 @@ def refuse_loopback_name(host: str, addresses: Sequence[Address], max_nodes: int
 def raise_open_files_limit() -> int:
     """Allow as many open files as the hard limit permits (at most 2^20); the new soft limit.
 
-    Children inherit it: whoever spawns workers restores theirs.
+    Children inherit it: what spawns workers restores theirs.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _OPEN_FILES_CAP if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES_CAP)
@@ -134,7 +134,7 @@ def _bind_all(addresses: Sequence[Address], port: int) -> list[socket.socket] | 
             for opened in sockets:
                 opened.close()
             if error.errno == errno.EADDRINUSE:
-                return BindRefused(Refusal.IN_USE, f"{_place(address, port)} is in use already")
+                return BindRefused(Refusal.IN_USE, f"{_text(address, port)} is in use already")
             raise _explained(address, port, error) from error
         if port == 0:
             port = sockets[0].getsockname()[1]
@@ -165,19 +165,19 @@ def _listen(address: Address, port: int, backlog: int) -> socket.socket:
 
 
 def _explained(address: Address, port: int, error: OSError) -> UsageError | InfrastructureError:
-    place = _place(address, port)
+    where = _text(address, port)
     if error.errno == errno.EACCES:
         return UsageError(
-            f"can't listen on {place}: this user may not use port {port}; choose a port above "
+            f"can't listen on {where}: this user may not use port {port}; choose a port above "
             "1023, like --rdzv-endpoint HOST:29400"
         )
     if error.errno == errno.EINVAL and address.is_ipv6:
         return UsageError(
-            f"can't listen on {place}: a link-local address needs its interface, like "
+            f"can't listen on {where}: a link-local address needs its interface, like "
             f"[{address.host}%eth0]:{port}"
         )
-    return InfrastructureError(f"can't listen on {place}: {error.strerror}")
+    return InfrastructureError(f"can't listen on {where}: {error.strerror}")
 
 
-def _place(address: Address, port: int) -> str:
+def _text(address: Address, port: int) -> str:
     return str(Address(address.host, port))

@@ -1,4 +1,4 @@
-"""The coordinator: the single writer of who takes part, on sockets that are bound already.
+"""The coordinator: the single writer of which nodes take part, on sockets that are bound already.
 
 It accepts connections, has their peers prove that they know the job's token, and gives their
 messages to the job that they belong to.
@@ -40,7 +40,7 @@ class Coordinator:
         adopt: Callable[[socket], None] | None = None,
         admission: Admission | None = None,
     ) -> None:
-        """`lookup_token`: the token of a run id, if it has one; None: `--insecure`, nobody proves
+        """`lookup_token`: the token of a run id, if it has one; None: `--insecure`, no peer proves
         anything. `adopt` gets connections for the round store, where that shares the port.
         `admission`: how many connections there may be, if not as many as files are free."""
         self._loop = asyncio.get_running_loop()

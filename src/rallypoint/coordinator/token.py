@@ -1,9 +1,9 @@
-"""The token: what makes a person's nodes one another's, and strangers strangers (behaviour F8).
+"""The token, by which nodes of one user or job recognize each other (behaviour F8).
 
 It is looked for in `--token-fd` or `--token-file`, in RALLYPOINT_TOKEN, then in the user's own
-file. The first node creates that last one, so on a cluster with shared home directories nobody has
-to do anything. A file that a person named is never created by the way: a mistyped name would make
-strangers of the job's own nodes.
+file. The first node creates that last one, so a cluster with shared home directories needs no
+set-up. A file that a person named is not created in passing: with a mistyped name the nodes of one
+job would refuse each other.
 
 A user's token opens all jobs of the user. Each job runs with a token derived from it, which may be
 handed out alone (`rallypoint token --run-id`): it is written `job-<hex>` and opens that job only.
@@ -147,7 +147,7 @@ def _read_to_end(fd: int, source: str) -> str:
 
 
 def _close(fd: int) -> None:
-    """No worker may read it again. The null device takes the place of a stdin."""
+    """No worker may read it again. The null device replaces a stdin."""
     try:
         if fd == 0:
             null = os.open(os.devnull, os.O_RDWR)
@@ -176,7 +176,7 @@ def user_home() -> str | None:
 
 
 def no_token_error(endpoint: object) -> AccessError:
-    """What to tell a person when the coordinator there wants a token and there is none."""
+    """The coordinator there wants a token, and there is none."""
     where = "RALLYPOINT_TOKEN or the user's file"
     return AccessError(
         f"the coordinator at {endpoint} wants a token, and no token was found in {where}: "
@@ -218,7 +218,7 @@ def _read_or_create(path: str, source: str, create: bool) -> Token | None:
 
 
 def _read(path: str) -> str | None:
-    """What a token file says, or None without one. Judges the file that it opened, not a name."""
+    """The text of a token file, or None without one. It is the opened file that is checked."""
     try:
         # Without O_NONBLOCK, opening a pipe would wait for its writer.
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -265,7 +265,7 @@ def _make_folder(folder: str) -> None:
 
 
 def _create(path: str) -> None:
-    """Make a token unless there is one by now; whoever links first wins, and nobody sees half.
+    """Make a token unless there is one by now; the first link wins, and no reader sees half of it.
 
     A link, unlike an exclusive open, is atomic with its content, and also on NFS.
     """

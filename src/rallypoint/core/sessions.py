@@ -283,7 +283,7 @@ class Sessions:
         return [kinds.CONNECTION_CLOSED(text)]
 
     def failed(self, connection: int, text: str, now: float) -> list[HostEffect]:
-        """What came on this connection met a fault of the coordinator: the session ends, and the
+        """What came on this connection caused an unexpected exception: the session ends, and the
         report is not applied again. The agent comes back as a newcomer; the second time it is
         expelled for good."""
         session = self._by_connection.get(connection)

@@ -1,7 +1,7 @@
-"""How the nodes of a job agree on who takes part, as a library with torch's vocabulary.
+"""How the nodes of a job agree on which of them take part, as a library with torch's vocabulary.
 
 Importing this package imports nothing else; a name is imported when it is first asked for, so that
-who needs one backend does not pay for the others.
+a program that needs one backend does not import the others.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class RendezvousBackend(ABC):
         """Store a value if the current one has `token`; without a token, if there is none.
 
         Returns what is there afterwards, its token, and whether this call stored it; None if
-        nothing is there, or to say nothing: then the state is read to learn it. Raises as
+        nothing is there, or it is not known: then the state is read to learn it. Raises as
         `get_state` does: then it is not known whether it was stored. A token that no call returned
         stores nothing.
         """
@@ -155,7 +155,7 @@ class MemoryRendezvousBackend(RendezvousBackend):
             return list(self._requests[number:])
 
     def delete_join_requests(self, numbers: Sequence[int]) -> None:
-        """Their places stay."""
+        """Their numbers are not used again."""
         with self._changed:
             for number in numbers:
                 self._requests[number - 1] = None

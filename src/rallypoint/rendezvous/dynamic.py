@@ -65,7 +65,7 @@ class NodeOptions(Struct, frozen=True):
 
 
 class DynamicRendezvousHandler(LoopRendezvousHandler):
-    """One node's handler. `shutdown` when the job is over; `leave` to go while it goes on."""
+    """One node's handler. `shutdown` when the job is over; `leave` when it continues without it."""
 
     def __init__(
         self,

@@ -95,7 +95,7 @@ class RendezvousInfo:
     """The outcome of a round for one node; unpacks as `(store, rank, world_size)`.
 
     `rank` and `world_size` count nodes, not workers. `store` is common to the nodes of this round
-    and to nobody else's keys.
+    and has no other keys.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class RendezvousInfo:
 
     @property
     def bootstrap_store_info(self) -> RendezvousStoreInfo | None:
-        """Where the workers meet; None if the handler has no opinion."""
+        """Where the workers' store is; None if the handler has no opinion."""
         return self._bootstrap_store_info
 
     def __iter__(self) -> Iterator[Any]:
@@ -157,7 +157,7 @@ class LazyRendezvousInfo(RendezvousInfo):
 
 
 class RendezvousHandler(ABC):
-    """One node's way to meet the others, round after round. Safe from several threads."""
+    """One node's part in the rounds of a job. Safe from several threads."""
 
     @abstractmethod
     def get_backend(self) -> str:

@@ -54,7 +54,7 @@ class LoopThread:
             future.cancel()  # does nothing once it has ended; Ctrl-C may come before
 
     async def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """The same from a running loop, which goes on meanwhile."""
+        """The same from a running loop, which is not blocked."""
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, self.loop))
 
     def _start(self) -> None:
@@ -101,7 +101,7 @@ def _run(leave: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 class LoopRendezvousHandler(RendezvousHandler):
-    """`shutdown` when the job is over; `leave` to go while it goes on."""
+    """`shutdown` when the job is over; `leave` when it continues without this node."""
 
     def __init__(self, settings: RendezvousSettings, name: str) -> None:
         """`name`: what `get_backend` says."""
@@ -160,7 +160,7 @@ class LoopRendezvousHandler(RendezvousHandler):
         return lambda: self._callbacks.pop(key, None) and None
 
     def leave(self) -> None:
-        """Go, while the job goes on without this node. May be called again."""
+        """Leave the job, which continues without this node. May be called again."""
         self._run(self._leave)
 
     def shutdown(self) -> bool:

@@ -137,7 +137,7 @@ class RendezvousTimeout:
 
     @property
     def close(self) -> timedelta:
-        """For nodes to come back after a round has ended; who does not is lost."""
+        """For nodes to come back after a round has ended; a node that does not is lost."""
         return self._close
 
     @property

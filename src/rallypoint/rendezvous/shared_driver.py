@@ -87,7 +87,7 @@ class SharedDriver:
         await self._backend.close()
 
     async def abandon(self) -> None:
-        """Leave and stop. Raises RendezvousError when the others could not be told."""
+        """Leave and stop. Raises RendezvousError when the store could not be written."""
         try:
             await self.leave()
         finally:
@@ -324,7 +324,7 @@ class Heartbeat:
         self._ref, self._backend, self._value = ref, backend, value
         self.count = 0
         self.at = 0.0
-        """When it was last raised, to tell that this node lives."""
+        """When it was last raised, to show that this node lives."""
 
     async def store(self) -> None:
         """Have it in the backend's own place, if there is one."""
@@ -337,7 +337,7 @@ class Heartbeat:
         await self.store()
 
     async def beat(self) -> None:
-        """Tell the others that this node lives."""
+        """Show the others that this node lives."""
         await self.increase()
         if not self._backend.keeps_beats:
             await self._value.update(

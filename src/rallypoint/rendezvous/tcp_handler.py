@@ -4,7 +4,7 @@
     handler = create_handler_from(params)
     store, rank, world_size = handler.next_rendezvous()
 
-A single writer decides; each node is told its own part, in messages that do not grow with the job.
+A single writer decides; each node gets its own part, in messages that do not grow with the job.
 The blocking calls run on the one loop thread of the process, whatever the number of handlers.
 """
 
@@ -45,12 +45,12 @@ from rallypoint.store.tcp_store import TCPStore
 
 RETRY_S = 0.2
 _LOOK_AGAIN_S = 0.2
-"""While there is nothing yet that could tell of a change."""
+"""While there is nothing yet that could report a change."""
 _LONG_S = 3600.0
 
 
 class CoordinatorRendezvousHandler(LoopRendezvousHandler):
-    """One node's handler. `shutdown` when the job is over; `leave` to go while it goes on.
+    """One node's handler. `shutdown` when the job is over; `leave` when it continues without it.
 
     The coordinator lives in the process whose handler could bind the endpoint, until every node has
     gone: that process must not end before, and `leave` keeps the coordinator.

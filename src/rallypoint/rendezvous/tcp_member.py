@@ -60,7 +60,7 @@ class TcpMember:
 
     @property
     def is_over(self) -> bool:
-        """This node's round has ended, and the job goes on, or may."""
+        """This node's round has ended, and the job continues, or may."""
         self.session.check_fence()
         return self._state.phase is Phase.OVER and self._state.verdict is None
 
@@ -92,7 +92,7 @@ class TcpMember:
         return self._step(core.WorkersSucceeded())
 
     async def leave(self) -> None:
-        """Close the session; the job goes on."""
+        """Close the session; the job continues."""
         self._step(core.LeaveWanted())
         if self._closing is not None:
             await asyncio.wait((self._closing,))
@@ -107,7 +107,7 @@ class TcpMember:
             raise error
         await self.wait_change()
 
-    # What the session says
+    # What the session reports
 
     def claim(self) -> m.Claim:
         return core.claim(self._state)

@@ -69,7 +69,7 @@ def split_endpoint(text: str, default_port: int) -> tuple[str, int]:
 
 
 def checked_host(host: str) -> str:
-    """A name or an address, without brackets around IPv6. Nobody is asked. Raises ValueError."""
+    """A name or an address, without brackets around IPv6. Looks nothing up. Raises ValueError."""
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     if not is_host(host) or (":" in host and not _is_ipv6(host)):

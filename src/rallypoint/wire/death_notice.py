@@ -1,9 +1,9 @@
-"""That an agent died, as its guard tells the coordinator (behaviour F2). Pure.
+"""The report of an agent's death by its guard to the coordinator (behaviour F2). Pure.
 
-An end of file does not tell a dead agent from a broken connection. The guard knows, and is the last
-process of the node: when it speaks, the workers are dead. It does so on a connection of its own,
-and shows a secret of the agent's newest connection, to which the agent has committed itself when it
-attached. So nobody else can say it, not even who has the job's token, and it counts once.
+An end of file does not distinguish a dead agent from a broken connection. The guard can, and is the
+last process of the node: when it reports, the workers are dead. It reports on a new connection and
+shows a secret of the agent's newest connection, to which the agent has committed itself when it
+attached. So no other process can report it, even with the job's token, and it counts once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LABEL = b"rallypoint agent died\0"
 
 
 class DeathNotice(Struct, frozen=True, array_like=True):
-    """All that a guard needs to tell the coordinator. Never printed: it has the token."""
+    """All that a guard needs to report to the coordinator. Never printed: it has the token."""
 
     host: str
     """The address that the agent is connected to, as digits."""
@@ -40,12 +40,12 @@ _decoder = msgspec.msgpack.Decoder(DeathNotice)
 
 
 def commitment(secret: bytes) -> bytes:
-    """What the agent tells at once, and what gives nothing away."""
+    """A hash that the agent sends when it attaches; it gives nothing away."""
     return sha256(_LABEL + secret).digest()
 
 
 def is_proven(secret: bytes, committed: bytes) -> bool:
-    """Whether who shows this secret is the one that has committed itself; nobody has with b""."""
+    """Whether this is the secret that was committed to; none is to b""."""
     return compare_digest(commitment(secret), committed)
 
 

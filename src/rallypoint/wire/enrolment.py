@@ -7,7 +7,7 @@
                      address length u8, the source address that the store saw (ASCII)
 
 A proof is HMAC-SHA256 under the key of the round over a role label, the version, both nonces and
-what the sender says. The store's nonce makes a recorded preamble worthless, the labels keep a proof
+what the sender sends. The store's nonce makes a recorded preamble worthless, the labels keep proofs
 from being sent back as the other side's own, and the agent proves first, so that a stranger learns
 nothing from asking. The first byte differs from a c10d client's, the fourth from a session's.
 """

@@ -5,7 +5,7 @@
 The tag is BLAKE2s, keyed with the key of this direction, over sequence and payload. Sequences
 start at 0 and grow by one per direction, so a frame can be neither altered, dropped, repeated,
 reordered nor reflected. Without a key (`--insecure`) the tag is zeros and only the sequence is
-checked: that finds bugs, it stops nobody.
+checked: that finds bugs, and stops no attacker.
 
 Source: BLAKE2s keyed mode, RFC 7693.
 """

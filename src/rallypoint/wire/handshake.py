@@ -8,12 +8,12 @@
 
 where context = version, run id, both nonces, server id. The labels differ, so no proof can be
 reflected; both nonces are fresh, so none can be replayed. With `--insecure` the challenge says so
-and the handshake ends there. Nobody is talked down to that: whoever has a token refuses a server
+and the handshake ends there. There is no downgrade: a node with a token refuses a server
 that does not ask for it, and a server that asks accepts nothing else.
 
 Before the proof nothing is parsed but these few fixed fields. Instead of an answer the server may
 send a REFUSED with one line for a person; the layout of its header and of that frame must never
-change, so that versions which can't talk can still say why.
+change, so that incompatible versions can still state why.
 
 Both classes are sans-I/O: bytes in, bytes out. A caller limits the time that it waits, sends
 `last_words` when `feed` raised, then closes.
@@ -76,7 +76,7 @@ class _Stage(Enum):
 
 
 class Established(msgspec.Struct, frozen=True):
-    """Both sides are who they claim; `keys` is None only with `--insecure`.
+    """Both sides have proven themselves; `keys` is None only with `--insecure`.
 
     `leftover` are bytes that followed the handshake: feed them to the frame decoder first.
     """
@@ -225,7 +225,7 @@ class ClientHandshake(_Handshake):
         raise ProtocolError(f"the coordinator sent message {kind} out of turn in the handshake")
 
     def _raise_refusal(self) -> None:
-        """Raise what the server says, once all of it is here."""
+        """Raise the server's refusal, once all of it is here."""
         start = _REPLY.size + _REFUSAL.size
         if len(self._inbox) < start:
             return
@@ -335,7 +335,7 @@ class ServerHandshake(_Handshake):
         return self._challenge(context, has_token=bool(flags & _HAS_TOKEN))
 
     def _challenge(self, context: Context, has_token: bool) -> bytes:
-        """Where one side has a token and the other has none, each says so in its own words."""
+        """If one side has a token and the other has none, each reports that."""
         flags = 0 if self._insecure else _WANTS_TOKEN
         challenge = self._head(_Reply.CHALLENGE) + _CHALLENGE.pack(
             flags, self._nonce, self._server_id

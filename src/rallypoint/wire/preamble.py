@@ -1,4 +1,4 @@
-"""Who is calling? One port may serve sessions and the round store: the first bytes tell.
+"""What the first bytes of a connection are: one port may serve sessions and the round store.
 
 A torch client opens with VALIDATE (opcode 0, then a fixed little-endian u32), a node that enrols
 with `RLYE`, a session with `RLYP`. No two of them share a first byte or a prefix of any length
@@ -18,7 +18,7 @@ PREAMBLE_BYTES = max(len(SESSION_MAGIC), len(ENROLMENT_MAGIC), len(STORE_MAGIC))
 
 
 class Preamble(Enum):
-    """Who is calling."""
+    """What the peer is."""
 
     SESSION = auto()
     STORE = auto()

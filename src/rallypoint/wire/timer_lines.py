@@ -1,8 +1,8 @@
 """Requests of timers as they come through a named pipe: one JSON object per line, as torch's. Pure.
 
 `{"version": 1, "pid": 7, "scope_id": "step", "expiration_time": 1700000000.0, "signal": 9}`; a
-negative time releases. Ours may add `after_s`, how long the timer is. Whoever can write to the pipe
-writes what he likes: what is no request is none, and no error.
+negative time releases. Ours may add `after_s`, how long the timer is. A line that is no request is
+ignored: every process that can write to the pipe may write anything.
 """
 
 from __future__ import annotations
