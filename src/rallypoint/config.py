@@ -1,4 +1,4 @@
-"""What a job is asked to be: frozen settings, each with its unit, default and trade-off.
+"""The configuration of one agent: frozen settings, each with its unit and default.
 
 Nothing here reads a clock, a socket or a command line. `cli/options.py` builds a `AgentConfig`
 from flags, a program builds one by hand; both get the same checks, made in `__post_init__` and
@@ -27,7 +27,7 @@ from rallypoint.core.settings import OnJoin as OnJoin
 from rallypoint.errors import UsageError
 
 DEFAULT_COORDINATOR_PORT = 29400
-"""Where agents meet when an endpoint names no port (torchrun's number, on purpose)."""
+"""The coordinator's port when an endpoint names none (torchrun's number, on purpose)."""
 DEFAULT_STATIC_PORT = 29500
 """`--master-port` of a static command line that names none (torchrun's number)."""
 ENROL_MIN_S = 15.0
@@ -58,7 +58,7 @@ def _check(settings: Struct) -> None:
 
 
 class OutputMode(Enum):
-    """Who writes the workers' output to the console.
+    """How the workers' output reaches the console.
 
     AUTO is PREFIX when stdout and stderr are terminals and the world has more than one worker,
     else INHERIT.
@@ -100,10 +100,10 @@ class RendezvousConfig(SharedSettings, frozen=True, kw_only=True):
     is_host: bool | None = None
     """None: whoever can bind the endpoint hosts the coordinator."""
     host_timeout_s: float = 30.0
-    """How long nobody hosting is tolerated."""
+    """How long to wait until a node hosts the coordinator."""
     reconnect_timeout_s: float | None = None
     """How long to try to reach a lost coordinator before giving up, at least the lease; None: 120 s
-    where it is silent, the lease where its host refuses."""
+    if it does not answer, the lease if its host refuses."""
     node_id: str | None = None
     """None: the host name with an ordinal given by the coordinator."""
     topology: str = ""
@@ -113,10 +113,10 @@ class RendezvousConfig(SharedSettings, frozen=True, kw_only=True):
     store_port: int = 0
     """Port of the round store on this node; 0: the system chooses."""
     handler: str = ""
-    """The rendezvous backend whose handler the nodes meet by; empty: they meet by a coordinator."""
+    """The rendezvous backend whose handler the nodes use; empty: they use a coordinator."""
     handler_endpoint: str = ""
     handler_conf: tuple[tuple[str, str], ...] = ()
-    """What that handler is made from besides, as it was given."""
+    """Further parameters of that handler, as they were given."""
 
     def __post_init__(self) -> None:
         if not 0 < self.min_nodes <= self.max_nodes <= MAX_NODES:
@@ -152,9 +152,9 @@ class RendezvousConfig(SharedSettings, frozen=True, kw_only=True):
 
     @property
     def enrol_timeout_s(self) -> float:
-        """How long reaching the round store may take. A rank 0 that went silent is lost within two
-        leases, also when many are silent at once: nobody else may be blamed before. A node that
-        fails must have said so well before the join timeout expels whoever is not ready."""
+        """How long reaching the round store may take. A rank 0 that stops responding is lost within
+        two leases, even if many nodes do so at once: no other node may be blamed before. A node
+        that fails must report it before the join timeout expels nodes that are not ready."""
         return min(max(ENROL_MIN_S, 2 * self.lease_s), self.join_timeout_s / 2)
 
 
@@ -287,8 +287,8 @@ class OutputConfig(Struct, frozen=True, kw_only=True):
     log_max_bytes: int = 0
     """The size at which a log file is rotated; 0: it grows."""
     logs_specs: object = "default"
-    """Who decides on files: a name (see `process/logs/specs.py`), or an object with `reify`. An
-    object has been told of redirects, tees and ranks by whoever made it."""
+    """What chooses the log files: a name (see `process/logs/specs.py`), or an object with
+    `reify`, which already has redirects, tees and ranks."""
 
     def __post_init__(self) -> None:
         _check(self)
@@ -302,12 +302,12 @@ class StopConfig(Struct, frozen=True, kw_only=True):
     restart_grace_s: float = 5.0
     """For a round that ends: workers stuck in a collective never answer SIGTERM."""
     drain_deadline_s: float | None = None
-    """From when this node is told to go until its workers are killed; a fifth of it is kept for
+    """From the request to leave until this node's workers are killed; a fifth of it is kept for
     them to stop, the rest is for a last checkpoint. None: `shutdown_grace_s`."""
     drain_signal: str = ""
     """Sent to the workers when the job is about to lose a node; empty: none."""
     preempt_notice: str = ""
-    """A file whose appearance means that this node is to go, or `cmd:COMMAND`, that it ends with
+    """A file whose appearance means that this node must leave, or `cmd:COMMAND`, that it ends with
     code 0; empty: nothing is watched."""
     signals: tuple[str, ...] = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
     exit_codes: tuple[tuple[str, int], ...] = ()
@@ -324,11 +324,11 @@ class StopConfig(Struct, frozen=True, kw_only=True):
 
 
 class AccessConfig(Struct, frozen=True, kw_only=True):
-    """Who may take part (behaviour F8)."""
+    """How nodes authenticate (behaviour F8)."""
 
     token_file: str | None = None
     token_text: str | None = None
-    """In writing. An agent of the command line is given that of its job alone."""
+    """The token itself. An agent of the command line gets only its job's token."""
     token_fd: int | None = None
     """An inherited descriptor that the token is to be read from, by the command line."""
     insecure: bool = False
@@ -343,7 +343,7 @@ class AccessConfig(Struct, frozen=True, kw_only=True):
 
 
 class ObserveConfig(Struct, frozen=True, kw_only=True):
-    """Who is told what happens, besides the console."""
+    """Where events and metrics go, besides the console."""
 
     event_log_handler: str = "null"
     """`null`, `console`, `jsonl:FILE`, or the name of a package's handler (and `:ARGUMENT`)."""

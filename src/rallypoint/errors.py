@@ -1,34 +1,34 @@
-"""Every exception that Rallypoint raises on purpose, and who must act on it.
+"""Every exception that Rallypoint raises on purpose, and the person who can act on it.
 
     RallypointError                 base; `exit_class` says how the command line ends
     +-- UsageError                  the person: a flag, a value, a file name (exit 2)
     |   +-- SettingsConflictError   the person: two nodes were started with different settings
     |   +-- UnguardedLaunchError    the person: no `if __name__ == "__main__":` in the program
     |   +-- ParameterError          the person: a value that a library call does not take
-    |   `-- LogsSpecsError          whoever wrote the plug-in that places output
+    |   `-- LogsSpecsError          the author of the plug-in that chooses log files
     +-- InfrastructureError         the scheduler: worth a requeue (exit 75)
     |   +-- RendezvousError
-    |   |   +-- RendezvousTimeoutError     who was missing, how long was waited
+    |   |   +-- RendezvousTimeoutError     which nodes were missing, how long was waited
     |   |   +-- RendezvousConnectionError  which peer, and what was being done
-    |   |   |   +-- RendezvousRefusedError       its host answers, but nobody listens there
-    |   |   |   `-- SilentPeerError              something accepts the connection and sends nothing
+    |   |   |   +-- RendezvousRefusedError       its host refuses connections
+    |   |   |   `-- SilentPeerError              it accepts connections and sends nothing
     |   |   +-- RendezvousClosedError      the job has ended; carries its verdict
     |   |   |   `-- RendezvousGracefulExitError  this node is not needed: no failure
-    |   |   +-- RendezvousStateError       what a shared store holds is no state of ours
-    |   |   `-- RendezvousPlugInError      whoever wrote the handler or the backend
+    |   |   +-- RendezvousStateError       a shared store holds another program's state
+    |   |   `-- RendezvousPlugInError      the author of the handler or the backend
     |   +-- AccessError             the person: the token is missing or wrong
     |   +-- EnrolmentError          the person: no route to the round store
     |   +-- StoreError              the program that uses a store
     |   |   +-- StoreTimeoutError        which keys were missing, how long was waited
     |   |   +-- StoreConnectionError     which peer, and what was being done
     |   |   +-- StoreQueueEmptyError     a pop that should not wait found nothing
-    |   |   `-- StoreCorruptError        a file that holds something else, or is damaged
+    |   |   `-- StoreCorruptError        a file of another kind, or a damaged one
     |   `-- LogStorageError         the person: the log directory is full or gone
-    +-- ChildFailedError            the person: workers failed; names the one that was first
+    +-- ChildFailedError            the person: workers failed; names the first one
     +-- SignalException             the person or scheduler that sent the signal
     +-- ProtocolError               the peer broke the rules of the wire
-    |   +-- MessageError        nobody but us, or who plays a node: a value that none may have
-    |   +-- ForeignPeerError        the person: the endpoint's port belongs to something else
+    |   +-- MessageError        us, or a hostile node: a value outside its limits
+    |   +-- ForeignPeerError        the person: another program uses the endpoint's port
     |   |   `-- PeerHungUpError             it closes the connection without an answer
     |   `-- VersionMismatchError    the person: another version of Rallypoint on the other side
     `-- InvariantError              us: please report it
@@ -126,12 +126,12 @@ class RendezvousConnectionError(RendezvousError):
 
 
 class RendezvousRefusedError(RendezvousConnectionError):
-    """The coordinator's host answers, but nobody listens at the endpoint there."""
+    """The coordinator's host refuses connections at the endpoint."""
 
 
 class SilentPeerError(RendezvousConnectionError):
-    """What listens at the endpoint takes connections and says nothing: another program, or a
-    coordinator that is stopped."""
+    """The endpoint accepts connections and sends nothing: another program, or a stopped
+    coordinator."""
 
 
 class RendezvousClosedError(RendezvousError):
@@ -139,17 +139,18 @@ class RendezvousClosedError(RendezvousError):
 
 
 class RendezvousGracefulExitError(RendezvousClosedError):
-    """This node stood by and was not needed, or another took its place: end well."""
+    """This standby node was not needed, or another one replaced it: end with success."""
 
     exit_class = ExitClass.SUCCESS
 
 
 class RendezvousStateError(RendezvousError):
-    """A shared store holds no state of ours: damaged, foreign or too new. It was not changed."""
+    """A shared store holds a state that is damaged, another program's or too new. It was not "
+    "changed."""
 
 
 class RendezvousPlugInError(RendezvousError, RuntimeError):
-    """A handler or a backend of somebody else's can't be loaded, or breaks its contract."""
+    """A handler or a backend of another package can't be loaded, or breaks its contract."""
 
 
 class AccessError(InfrastructureError):
@@ -167,7 +168,7 @@ class StoreError(InfrastructureError):
 
 
 class StoreTimeoutError(StoreError, TimeoutError):
-    """Keys that nobody wrote, or ranks that did not come; the store can be used further."""
+    """Keys that were not written, or ranks that did not arrive; the store stays usable."""
 
     def __init__(self, doing: str, missing: Sequence[str], waited_s: float) -> None:
         self.doing, self.missing, self.waited_s = doing, tuple(missing), waited_s
@@ -180,7 +181,8 @@ class StoreTimeoutError(StoreError, TimeoutError):
 
 
 class StoreConnectionError(StoreError, ConnectionError):
-    """The store's server can't be reached, went away, or is silent; the object is of no more use.
+    """The store's server can't be reached, went away, or does not answer; the object can't be used
+    any more.
 
     Whether the operation was carried out is not known.
     """
@@ -310,8 +312,8 @@ class ProtocolError(RallypointError):
 
 
 class MessageError(ProtocolError):
-    """A message that does not decode, or has a value out of its limits: who sent it would send the
-    same again. (`core/limits.py`)"""
+    """A message that does not decode, or has a value outside its limits: its sender would send it
+    again. (`core/limits.py`)"""
 
     exit_class = ExitClass.USAGE
 
@@ -323,24 +325,25 @@ class ForeignPeerError(ProtocolError):
 
 
 class PeerHungUpError(ForeignPeerError):
-    """It hung up before it said anything: another program, or a proxy before nobody."""
+    """It closed the connection before it sent anything: another program, or a proxy without a
+    backend."""
 
     def __init__(self, text: str = "it closes the connection without an answer") -> None:
         super().__init__(text)
 
 
 class VersionMismatchError(ProtocolError):
-    """The other side speaks another version of the session protocol (behaviour R7)."""
+    """The other side uses another version of the session protocol (behaviour R7)."""
 
     exit_class = ExitClass.USAGE
 
     def __init__(self, ours: int, theirs: int) -> None:
         self.ours, self.theirs = ours, theirs
         super().__init__(
-            f"this node speaks version {ours} of Rallypoint's protocol but its peer speaks version "
+            f"this node uses version {ours} of Rallypoint's protocol but its peer uses version "
             f"{theirs}: install the same version of rallypoint on every node of the job"
         )
 
 
 class InvariantError(RallypointError):
-    """A bug of ours. All bets are off: stop, and report it."""
+    """A bug in Rallypoint: stop, and report it."""

@@ -1,6 +1,6 @@
 """How files are opened for writing: the one place where that is done.
 
-Where Rallypoint chose the name, somebody else may have guessed it: `safe_open` writes to no link,
+Where Rallypoint chose the name, another user may have guessed it: `safe_open` writes to no link,
 pipe, device or file of another user. Where a person chose the name, `open_named` opens whatever
 that is: a link is followed, a device or a pipe is written to. Neither waits for the reader of a
 pipe, gives the descriptor to a program that is started, or makes a terminal the controlling one.
@@ -29,7 +29,7 @@ def safe_open(path: Path, flags: int, mode: int = 0o600) -> int:
         raise ValueError("what is there would be emptied before it is looked at")
     fd = os.open(path, flags | os.O_NOFOLLOW | _ALWAYS, mode)
     status = os.fstat(fd)
-    # A file server may give what is new to another user than the one who asked.
+    # A file server may give a new file to another user than this one.
     if flags & os.O_EXCL or (stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()):
         return fd
     os.close(fd)

@@ -1,6 +1,6 @@
 """Packages whose names are imported when they are first asked for.
 
-Who needs one name of a package does not pay for the modules of the others.
+A program that needs one name of a package does not import the modules of the others.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ def test_R3_a_rack_whose_switch_fails_counts_once_and_may_come_back(tmp_path: Pa
         first = cluster.wait_workers(5, round=0)
         for node in rack:
             cluster.network.unplug(node.name)
-        a.wait_event("patience", "3 of 5 nodes went silent at once")
+        a.wait_event("patience", "3 of 5 nodes stopped responding at once")
         assert {worker.node for worker in cluster.wait_workers(2, round=1)} == {"a", "b"}
         for node in rack:
             node.wait_event("fenced")

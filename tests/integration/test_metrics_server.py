@@ -172,7 +172,7 @@ def test_a_page_in_a_browser_can_not_read_what_is_served_on_loopback(tmp_path: P
             status, _, text = ask(port, Host=host)
             assert status == 421
             assert text == (
-                f"only this machine is served here, as localhost or 127.0.0.1, not {host}: "
+                f"this port serves localhost and 127.0.0.1, not {host}: "
                 "--metrics-port HOST:PORT with another address serves other names\n"
             )
         (tmp_path / "end").touch()

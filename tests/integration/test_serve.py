@@ -236,10 +236,10 @@ def test_a_job_that_nobody_named_is_refused(tmp_path: Path, nnodes: str) -> None
         a = cluster.agent("a", hosts=False)
         assert a.wait_exit() == 2
         (line,) = a.lines
-        assert "tells apart by their run ids" in line
+        assert "distinguishes them by their run ids" in line
         assert "--rdzv-id" in line
         assert a.workers() == []
-        serve.said("tells apart by their run ids")
+        serve.said("distinguishes them by their run ids")
         named = cluster.agent("a", hosts=False, rdzv_id="job", nnodes="1")
         wait_started(named, 0)
         cluster.order("sys.exit(0)")

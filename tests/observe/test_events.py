@@ -222,7 +222,7 @@ def test_a_handler_of_a_package_that_cant_be_made_is_one_line(
         tmp_path,
     )
     assert ran.stdout.splitlines() == [
-        "event log handler bad: that of the package bad_events could not be made: " + why
+        "event log handler bad: that of the package bad_events could not be created: " + why
     ]
 
 

@@ -56,7 +56,7 @@ def test_F5_a_state_comes_back_as_it_was() -> None:
 
 def test_F5_another_schema_is_refused_with_both_versions() -> None:
     other = MAGIC + bytes((SCHEMA + 6,)) + VALUE[len(MAGIC) + 1 :]
-    with pytest.raises(RendezvousStateError, match=f"version {SCHEMA + 6}, this node speaks"):
+    with pytest.raises(RendezvousStateError, match=f"version {SCHEMA + 6}, this node uses"):
         shared_round.decode(other)
 
 

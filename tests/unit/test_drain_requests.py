@@ -54,8 +54,8 @@ def test_A5_the_node_is_asked_and_the_person_hears_when_it_has_left() -> None:
 def test_A5_a_person_hears_of_a_node_that_is_lost_instead() -> None:
     sessions = sessions_with()
     sessions.drain(PERSON, "a", "maintenance")
-    effects = sessions.lose("a", "it was silent for 15 s", 1.0, 16.0)
-    text = "node a was lost: it was silent for 15 s"
+    effects = sessions.lose("a", "it sent no heartbeat for 15 s", 1.0, 16.0)
+    text = "node a was lost: it sent no heartbeat for 15 s"
     assert sent(effects, PERSON) == [m.DrainAnswer(text, done=True)]
 
 

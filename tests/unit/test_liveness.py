@@ -29,7 +29,7 @@ def test_F2_silence_is_tolerated_for_the_lease_and_a_half_second() -> None:
     assert lost(liveness, 15.49) == []
     assert lost(liveness, 15.49) == []
     assert liveness.check(15.5)[0] == []
-    assert liveness.check(15.5)[0] == [Lost("a", "it was silent for 15 s", 0.0)]
+    assert liveness.check(15.5)[0] == [Lost("a", "it sent no heartbeat for 15 s", 0.0)]
     assert len(liveness) == 0
     assert liveness.next_check(15.5) is None
 

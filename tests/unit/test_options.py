@@ -301,7 +301,10 @@ def test_node_rank_of_an_elastic_job_says_only_who_hosts() -> None:
     assert (host.rendezvous.is_host, host.rendezvous.node_rank) == (True, None)
     assert (other.rendezvous.is_host, other.rendezvous.node_rank) == (False, None)
     assert other.notices == (
-        "--node-rank 1 only says that another node hosts: the coordinator gives the ranks",
+        (
+            "--node-rank 1 only says that another node hosts the coordinator: the coordinator "
+            "gives the ranks"
+        ),
     )
     asked = parse(f"--rdzv-conf is_host=1 {line.format(1)}")
     assert asked.rendezvous.is_host is True

@@ -31,8 +31,8 @@ def anew_text(config: AgentConfig, *, replaced: bool, runs: bool) -> str:
     budget = config.rendezvous.max_restarts
     used = f"; the restart budget is reset (0 of {budget} used)" if budget else ""
     return (
-        f"another coordinator answers at {config.rendezvous.endpoint}, since the one before was "
-        f"restarted or replaced, and it knows of no round: {then}{used}"
+        f"another coordinator answers at {config.rendezvous.endpoint}, because the previous one "
+        f"was restarted or replaced, and it has no round: {then}{used}"
     )
 
 

@@ -276,7 +276,7 @@ def _node_rank(scanned: Scanned, *, static: bool, notices: list[str]) -> int | N
         raise given.wrong(f"must be 0..{most - 1}, as --nnodes is {most}")
     if not static and rank > 0:
         why = "the coordinator gives the ranks"
-        notices.append(f"{given.origin} only says that another node hosts: {why}")
+        notices.append(f"{given.origin} only says that another node hosts the coordinator: {why}")
     return rank
 
 

@@ -43,8 +43,7 @@ STORE = Command(
     """\
 usage: rallypoint store --host ADDR [options]
 
-Host a key-value store that speaks the protocol of torch's TCPStore, outside any
-job.
+Host a key-value store with the protocol of torch's TCPStore, outside any job.
 
   rallypoint store --host 127.0.0.1                    for your own processes here
   rallypoint store --host 10.0.0.5 --allow 10.0.0.0/8  for the machines of a network
@@ -180,7 +179,7 @@ def _listening(places: list[Endpoint], policy: AccessPolicy) -> str:
     if policy.who is Who.ALLOWED:
         who = f"processes of this user here, and {', '.join(policy.networks)}"
     first = places[0]
-    # Nobody connects to "all addresses".
+    # A client can't connect to "all addresses".
     host = socket.gethostname() if ip_address(first.host).is_unspecified else first.host
     return (
         f"the store listens on {', '.join(map(str, places))} for {who}; "

@@ -155,7 +155,7 @@ class HostedJobs:
         if run_id != UNNAMED_RUN_ID:
             return ""
         return (
-            "this coordinator (rallypoint serve) serves many jobs, which it tells apart by their "
+            "this coordinator (rallypoint serve) serves many jobs, and distinguishes them by their "
             "run ids: give every node of this job the same --rdzv-id, like --rdzv-id my-job-1"
         )
 

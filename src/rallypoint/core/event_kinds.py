@@ -108,7 +108,7 @@ PHASE = EventKind(
     Level.DEBUG,
     quiet=False,
 )
-ROUND_JOINED = _routine("round_joined", "this node has a place in a round", detail=Detail.ALONE)
+ROUND_JOINED = _routine("round_joined", "this node was assigned to a round", detail=Detail.ALONE)
 WORKERS_STARTED = _routine(
     "workers_started",
     "all workers of this node run: `took_s`",
@@ -146,7 +146,7 @@ HOSTS = _routine(
     "this node hosts the coordinator at {endpoint}",
 )
 METRICS = _routine("metrics", "metrics are served", "metrics are served at {url}")
-NOTICE = EventKind("notice", "an option has an effect that may surprise", quiet=False)
+NOTICE = EventKind("notice", "an option has an effect that is easily overlooked", quiet=False)
 WAITING = _routine(
     "waiting",
     "what a node without a round waits for has changed",
@@ -222,7 +222,7 @@ SESSION_RESUMED = EventKind(
     "session_resumed", "the connection is back", "the coordinator is back", Level.INFO
 )
 SESSION_ANEW = EventKind("session_anew", "a new session with the coordinator began")
-FENCED = EventKind("fenced", "the lease ended: this node must not run workers")
+FENCED = EventKind("fenced", "the lease expired: this node must not run workers")
 EXPELLED = EventKind(
     "expelled",
     "the coordinator expelled this node",

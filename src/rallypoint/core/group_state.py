@@ -55,7 +55,7 @@ class GroupSettings(Struct, frozen=True):
     restart_grace_s: float
     signals: tuple[int, ...]
     drain_deadline_s: float = 25.0
-    """From when this node is told to go until its workers are killed."""
+    """From the request to leave until this node's workers are killed."""
     stop_patience_s: float = 0.0
     """For processes that don't die before a round, as long as the coordinator waits for them."""
     is_alone: bool = False

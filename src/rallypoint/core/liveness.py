@@ -152,7 +152,7 @@ class Liveness:
         if is_mass(missing, len(self._heard)) and not self._mass_seen:
             self._mass_seen = True
             self._patient_until = now + self._lease_s
-            why = f"{missing} of {len(self._heard)} nodes went silent at once"
+            why = f"{missing} of {len(self._heard)} nodes stopped responding at once"
             return [], Patience(why)
         polled_since = [member for member in due if member in self._overdue]
         self._overdue.update(due)
@@ -203,4 +203,4 @@ class Liveness:
             return DIED
         if self._has_vanished(member):
             return "its connection broke and did not come back"
-        return f"it was silent for {self._lease_s:g} s"
+        return f"it sent no heartbeat for {self._lease_s:g} s"

@@ -396,5 +396,5 @@ def _grow(state: RoundState) -> list[Effect]:
     waiting = state.eager_waiting
     text = f"{waiting} more node{'s' if waiting > 1 else ''} joined"
     if not waiting:
-        text = "the workers have saved a checkpoint for nodes that have gone since"
+        text = "the workers have saved a checkpoint for nodes that have left since"
     return _end_round(state, EndReason(EndKind.GROWTH, text)) + _settle(state)

@@ -223,8 +223,8 @@ def decode(value: bytes) -> SharedState:
         )
     if value[len(MAGIC)] != SCHEMA:
         raise RendezvousStateError(
-            f"the rendezvous state has version {value[len(MAGIC)]}, this node speaks {SCHEMA}: "
-            "install the same version of rallypoint on every node of the job"
+            f"the rendezvous state has version {value[len(MAGIC)]}, this node uses version "
+            f"{SCHEMA}: install the same version of rallypoint on every node of the job"
         )
     body = memoryview(value)[header + _DIGEST_BYTES :]
     try:

@@ -1,4 +1,4 @@
-"""What a job tells: events and metrics with torch's vocabulary, and records of how it went.
+"""What a job reports: events and metrics with torch's vocabulary, and a summary.
 
 Importing this package imports nothing else; a name is imported when it is first asked for.
 """

@@ -23,7 +23,7 @@ _SHOWN = 80
 
 
 class EventSource(StrEnum):
-    """Who an event is about."""
+    """What an event is about."""
 
     AGENT = "AGENT"
     WORKER = "WORKER"
@@ -118,9 +118,9 @@ class RdzvEvent:
 
     def as_event(self) -> Event:
         """What a handler gets: the same as metadata, now."""
-        told = asdict(self)
-        name, state = told.pop("name"), told.pop("node_state")
-        metadata = {**told, "node_state": str(state.value), "reason": self.message}
+        fields = asdict(self)
+        name, state = fields.pop("name"), fields.pop("node_state")
+        metadata = {**fields, "node_state": str(state.value), "reason": self.message}
         return Event(name, EventSource.AGENT, metadata=metadata)
 
     def serialize(self) -> str:

@@ -156,7 +156,7 @@ def _made_by(entry: EntryPoint, argument: str) -> EventHandler:
 
         package = entry.dist.name if entry.dist else "?"
         raise ParameterError(
-            f"event log handler {entry.name}: that of the package {package} could not be made: "
+            f"event log handler {entry.name}: that of the package {package} could not be created: "
             f"{type(error).__name__}: {shown(str(error))}"
         ) from error
 
@@ -227,8 +227,8 @@ def construct_and_record_rdzv_event(
     rank: int | None = None,
 ) -> None:
     """Make and record a step of a rendezvous; the name is by default `file:function` of the
-    caller. With FAILED, within an `except` block, the traceback goes along. Costs nothing when
-    nobody is told."""
+    caller. With FAILED, within an `except` block, the traceback is included. Costs nothing
+    without a handler."""
     if _queue(RENDEZVOUS) is None:
         return
     error_trace = ""

@@ -1,6 +1,6 @@
-"""Numbers about a run, by group and name, for whoever configured a handler for them.
+"""Numbers about a run, by group and name, for the handlers that a program configured.
 
-By default nobody is told. A handler is called where the number is put, in that very thread.
+By default they are dropped. A handler is called in the thread that puts the number.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class MetricHandler(ABC):
 
     @abstractmethod
     def emit(self, metric_data: MetricData) -> None:
-        """May be called from any thread; who puts a number waits for it."""
+        """May be called from any thread; the caller of `put_metric` waits for it."""
 
 
 class ConsoleMetricHandler(MetricHandler):
@@ -79,16 +79,16 @@ class MetricStream:
 
     @property
     def handler(self) -> MetricHandler:
-        """Who gets them now."""
+        """The handler that gets them now."""
         return handler_of(self.group_name)
 
     def add_value(self, metric_name: str, metric_value: int | float) -> None:
-        """Hand one over, with the time of now."""
+        """Pass one to the handler, dated now."""
         self.handler.emit(metric_now(self.group_name, metric_name, metric_value))
 
 
 def configure(handler: MetricHandler, group: str | None = None) -> None:
-    """Have a handler told of one group, or of all groups that have none of their own."""
+    """Use a handler for one group, or for all groups that have none."""
     global _default
     if group is None:
         _default = handler
@@ -97,7 +97,7 @@ def configure(handler: MetricHandler, group: str | None = None) -> None:
 
 
 def handler_of(group: str) -> MetricHandler:
-    """Who is told of this group."""
+    """The handler of this group."""
     return _handlers.get(group, _default)
 
 
@@ -111,12 +111,12 @@ getStream = get_stream  # noqa: N816
 
 
 def put_metric(metric_name: str, metric_value: int | float, metric_group: str = GROUP) -> None:
-    """Tell one number. Raises what the group's handler raises."""
+    """Pass one number to the group's handler. Raises what that raises."""
     get_stream(metric_group).add_value(metric_name, metric_value)
 
 
 def initialize_metrics(cfg: MetricsConfig | None = None) -> None:
-    """Nothing, as in torch: `configure` says who is told."""
+    """Does nothing, as in torch: `configure` sets the handlers."""
 
 
 @overload
@@ -132,7 +132,7 @@ def prof(fn: None = None, group: str = GROUP) -> Callable[[Callable[_P, _R]], Ca
 def prof(
     fn: Callable[_P, _R] | None = None, group: str = GROUP
 ) -> Callable[_P, _R] | Callable[[Callable[_P, _R]], Callable[_P, _R]]:
-    """Decorate a function to tell `<name>.success` or `<name>.failure` (1), and then
+    """Decorate a function to put `<name>.success` or `<name>.failure` (1), and then
     `<name>.duration.ms`, for each call. The name is `Class.method`, or `module.function`."""
 
     def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:

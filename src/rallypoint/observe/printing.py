@@ -35,7 +35,7 @@ def visible(text: str) -> str:
     """`text` on one line of at most LINE_MAX characters, with all that is not printable escaped."""
     if not text.isprintable():
         text = text.rstrip().replace("\r\n", "\n")
-        # Nobody sees what is cut off below: an escape never makes a text shorter.
+        # The rest would be cut off below: an escape never makes a text shorter.
         text = "".join(map(_seen, text[: LINE_MAX + 1]))
     return text if len(text) <= LINE_MAX else text[: LINE_MAX - 1] + "…"
 
@@ -73,7 +73,7 @@ def json_line(value: object) -> JsonLine:
 
 
 def say(*lines: str) -> None:
-    """Write lines to stderr, or nothing where there is none or nobody reads it. May block."""
+    """Write lines to stderr, or nothing where it is closed. May block."""
     try:
         if sys.stderr is not None:  # It is None where descriptor 2 is closed.
             sys.stderr.write(_encodable(sys.stderr, printed(*lines)))
@@ -92,7 +92,7 @@ def say_directly(*lines: str) -> None:
 
 
 def say_traceback(error: BaseException) -> None:
-    """Write the traceback of a bug of ours, wherever it came up, to descriptor 2."""
+    """Write the traceback of a bug in Rallypoint to descriptor 2."""
     import traceback
 
     say_directly(*"".join(traceback.format_exception(error)).splitlines())
@@ -113,7 +113,7 @@ def answer(*lines: str) -> None:
 
 
 def print_text(*lines: str) -> None:
-    """Write lines at once. Who has stopped reading (`| head`), or has closed stdout, wants none.
+    """Write lines at once; nothing if the reader is gone (`| head`) or stdout is closed.
 
     Raises InfrastructureError when they can't be written: the disk is full, say.
     """

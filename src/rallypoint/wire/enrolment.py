@@ -154,8 +154,8 @@ def _check_hello(piece: bytes) -> None:
         raise ProtocolError(f"{piece[:4]!r} begins neither a c10d client nor an enrolment")
     if piece[len(MAGIC)] != VERSION:
         raise ProtocolError(
-            f"the node speaks version {piece[len(MAGIC)]} of the enrolment, this one {VERSION}: "
-            "install the same version of rallypoint everywhere"
+            f"the node uses version {piece[len(MAGIC)]} of the enrolment, this one version "
+            f"{VERSION}: install the same version of rallypoint everywhere"
         )
 
 

@@ -194,7 +194,7 @@ class HandlerClient:
             raise
         except Exception as error:
             raise RendezvousPlugInError(
-                f"the handler of the rendezvous backend {name!r} could not be made: "
+                f"the handler of the rendezvous backend {name!r} could not be created: "
                 f"{type(error).__name__}: {error}"
             ) from error
 
@@ -347,8 +347,8 @@ class HandlerRendezvous:
             if not limit.expired():
                 raise  # the store's own
             raise RendezvousTimeoutError(
-                f"waited {limit_s:g} s for all {round_.size} nodes of the round to tell of "
-                "themselves in its store"
+                f"waited {limit_s:g} s for all {round_.size} nodes of the round to publish their "
+                "node info in its store"
             ) from None
 
     async def _exchange_infos(self, round_: MetRound, info: NodeInfo) -> list[NodeInfo]:

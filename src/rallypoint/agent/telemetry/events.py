@@ -161,7 +161,11 @@ def _why(life: RoundLife, end: WorkerEnd) -> str:
         return end.failure.message or how_it_ended(end.failure)
     if end.state == "TERMINATED" and life.end is not None:
         return life.end.text
-    return "told to end" if end.state == "TERMINATED" else f"exited with code {end.exit_code}"
+    return (
+        "stopped by the agent"
+        if end.state == "TERMINATED"
+        else (f"exited with code {end.exit_code}")
+    )
 
 
 def _ms(seconds: float) -> float:

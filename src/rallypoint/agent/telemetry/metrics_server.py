@@ -175,7 +175,7 @@ class _Connection(asyncio.Protocol):
         if len(words) != 3 or not words[2].startswith("HTTP/1."):
             self._answer("400 Bad Request", "this is not an HTTP/1 request\n")
         elif stranger is not None:
-            text = f"only this machine is served here, as localhost or 127.0.0.1, not {stranger}: "
+            text = f"this port serves localhost and 127.0.0.1, not {stranger}: "
             text += "--metrics-port HOST:PORT with another address serves other names\n"
             self._answer("421 Misdirected Request", text, to=words[0])
         elif words[1].partition("?")[0] != PATH:
