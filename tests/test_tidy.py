@@ -127,7 +127,6 @@ WIDE_CLASSES: dict[str, str] = {
 STILL_WIDE: dict[str, int] = {
     "AgentEnd": 18,
     "Console": 18,
-    "HandlerSession": 13,
     "Relay": 17,
     "_RelayLoop": 25,
 }
@@ -139,7 +138,6 @@ STILL_BROAD: dict[str, int] = {
     "line_prefix": 6,
     "plan_stream": 6,
     "spawn_worker": 6,
-    "worker_config": 8,
     "worker_cpus": 6,
 }
 STILL_ASSIGNED: set[tuple[str, str]] = set()

@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING
 from rallypoint.lazy import exports
 
 if TYPE_CHECKING:
-    from rallypoint.agent.embedded.elastic_agent import ElasticAgent, SimpleElasticAgent
-    from rallypoint.agent.embedded.local_agent import LocalElasticAgent
+    from rallypoint.agent.embedded.elastic_agent import (
+        ElasticAgent,
+        LocalElasticAgent,
+        SimpleElasticAgent,
+    )
     from rallypoint.agent.embedded.worker_spec import (
         RunResult,
         Worker,
@@ -34,8 +37,7 @@ __all__ = [
 __getattr__, __dir__ = exports(
     globals(),
     {
-        ".embedded.elastic_agent": ("ElasticAgent", "SimpleElasticAgent"),
-        ".embedded.local_agent": ("LocalElasticAgent",),
+        ".embedded.elastic_agent": ("ElasticAgent", "SimpleElasticAgent", "LocalElasticAgent"),
         ".embedded.worker_spec": (
             "RunResult",
             "Worker",

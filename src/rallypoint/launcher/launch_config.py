@@ -10,8 +10,13 @@ from typing import Any, cast
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rallypoint.agent.embedded.entrypoint import Entrypoint, worker_config
-from rallypoint.agent.embedded.spec_config import random_run_id
+from rallypoint.agent.embedded.embedding import random_run_id
+from rallypoint.agent.embedded.entrypoint import (
+    Entrypoint,
+    module_names,
+    numa_options,
+    worker_config,
+)
 from rallypoint.config import (
     DEFAULT_STATIC_PORT,
     AccessConfig,
@@ -21,6 +26,7 @@ from rallypoint.config import (
     OutputMode,
     RendezvousConfig,
     StopConfig,
+    WorkerConfig,
 )
 from rallypoint.core.settings import FLAGS, MAX_WORKERS_PER_NODE, UNNAMED_RUN_ID
 from rallypoint.errors import ParameterError
@@ -97,18 +103,16 @@ def agent_config(config: LaunchConfig, entrypoint: Entrypoint, args: Sequence[An
     if not isinstance(budget, int) or budget < 0:
         raise ParameterError(f"max_restarts={budget!r}: needs 0 or more")
     rendezvous, access = _rendezvous(config)
+    workers = WorkerConfig(
+        count=count,
+        role=config.role,
+        preload=module_names(config.preload),
+        virtual_local_rank=config.virtual_local_rank,
+        numa=numa_options(config.numa_options),
+    )
     return AgentConfig(
         rendezvous=replace(rendezvous, **_given(config, RendezvousConfig)),
-        workers=worker_config(
-            entrypoint,
-            args,
-            count=config.nproc_per_node,
-            role=config.role,
-            start_method=config.start_method,
-            preload=config.preload,
-            virtual_local_rank=config.virtual_local_rank,
-            numa_options=config.numa_options,
-        ),
+        workers=worker_config(entrypoint, args, workers, config.start_method),
         output=_output(config),
         stop=_stop(config),
         access=access,

@@ -14,30 +14,60 @@ machines (`core.group`, `core.restart`); a hook only does what it is told.
 
 from __future__ import annotations
 
+import itertools
+import os
 import signal
+import socket
+import tempfile
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any
 
-from rallypoint.agent.embedded.embedding import Embedding, run_embedded, run_to_its_end
-from rallypoint.agent.embedded.hook_workers import HookWorkers
-from rallypoint.agent.embedded.run import JobLog
-from rallypoint.agent.embedded.spec_config import agent_config, handler_client
+from msgspec.structs import replace
+
+from rallypoint.agent.embedded.embedding import (
+    Embedding,
+    random_run_id,
+    run_embedded,
+    run_to_its_end,
+)
+from rallypoint.agent.embedded.entrypoint import numa_options, worker_config
+from rallypoint.agent.embedded.hook_workers import HookWorkers, assign_ranks
+from rallypoint.agent.embedded.run import JobLog, run_processes
 from rallypoint.agent.embedded.worker_spec import (
     RunResult,
     Worker,
     WorkerGroup,
     WorkerSpec,
+    WorkerState,
     run_result,
 )
-from rallypoint.agent.environ import worker_environ
+from rallypoint.agent.environ import WorkerContext, worker_environ
+from rallypoint.agent.handler.client import HandlerClient
 from rallypoint.agent.membership import AgentSetup
 from rallypoint.agent.run import AgentRun, JobEnd, signals_to_handle
 from rallypoint.agent.telemetry.telemetry import Telemetry
-from rallypoint.agent.workers import WorkerRound
-from rallypoint.config import AgentConfig
+from rallypoint.agent.workers import RoundWorkers, WorkerRound, WorkerSetup
+from rallypoint.config import (
+    AgentConfig,
+    Endpoint,
+    ObserveConfig,
+    OutputConfig,
+    OutputMode,
+    RendezvousConfig,
+    StopConfig,
+    WorkerConfig,
+)
 from rallypoint.coordinator.clocks import new_loop
-from rallypoint.errors import UsageError
+from rallypoint.core.model import UNNAMED_RUN_ID
+from rallypoint.core.worker_exits import WorkerExit
+from rallypoint.errors import ParameterError, UsageError
+
+SEVERAL = 2
+"""Nodes at most, where a handler does not say: only whether there may be others matters."""
+
+_agents = itertools.count()
 
 
 class ElasticAgent(ABC):
@@ -87,9 +117,9 @@ class SpecAgent(ElasticAgent):
         if not self._running.acquire(blocking=False):
             raise UsageError("this agent is already running: create another one")
         try:
-            self._embedding = embedding = Embedding(handler_client(self._handler))
+            self._embedding = embedding = Embedding(_handler_client(self._handler))
             spec, log = self._worker_group.spec, JobLog()
-            config = agent_config(spec, embedding.handler, self._shutdown_timeout)
+            config = _agent_config(spec, embedding.handler, self._shutdown_timeout)
             try:
                 end = run_embedded(embedding, lambda: self._run_job(config, embedding, log))
             finally:
@@ -180,3 +210,139 @@ class SimpleElasticAgent(SpecAgent):
                 return run_to_its_end(loop, take_part())
             finally:
                 loop.close()
+
+
+class LocalElasticAgent(SpecAgent):
+    """Workers are processes, guarded: nothing of them outlives this program.
+
+    `logs_specs` decides on their files; None: their output is inherited. `start_method` is for a
+    function; None: forkserver. `health_check_server` and `uninterruptible_state_timeout` are
+    accepted: the agent never blocks, and a worker that will not die is reported.
+
+    Raises ParameterError and UsageError.
+    """
+
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        logs_specs: Any = None,
+        start_method: str | None = None,
+        exit_barrier_timeout: float = 300,
+        log_line_prefix_template: str | None = None,
+        shutdown_timeout: float = 30,
+        health_check_server: Any = None,
+        uninterruptible_state_timeout: float | None = None,
+        *,
+        rdzv_handler: Any = None,
+    ) -> None:
+        super().__init__(spec, exit_barrier_timeout, shutdown_timeout, rdzv_handler=rdzv_handler)
+        workers = WorkerConfig(
+            count=spec.local_world_size,
+            role=spec.role,
+            virtual_local_rank=spec.virtual_local_rank,
+            numa=numa_options(spec.numa_options),
+        )
+        self._workers = worker_config(spec.entrypoint, spec.args, workers, start_method)
+        self._output = OutputConfig(
+            mode=OutputMode.INHERIT,
+            prefix_template=log_line_prefix_template,
+            temp_dir=tempfile.gettempdir(),
+            duplicate_stdout_filters=tuple(spec.duplicate_stdout_filters or ()),
+            duplicate_stderr_filters=tuple(spec.duplicate_stderr_filters or ()),
+            logs_specs="default" if logs_specs is None else logs_specs,
+        )
+
+    def _run_job(self, config: AgentConfig, embedding: Embedding, log: JobLog) -> JobEnd:
+        def of_group(setup: WorkerSetup, round_: WorkerRound) -> GroupWorkers:
+            group, handler = self._worker_group, embedding.handler
+            group.store = handler.store if handler is not None else None
+            return GroupWorkers(group, setup, round_)
+
+        embedding.round_workers = of_group
+        config = replace(config, workers=self._workers, output=self._output)
+        return run_processes(config, log, embedding)
+
+
+class GroupWorkers(RoundWorkers):
+    """`RoundWorkers` of a `WorkerGroup`. A worker's id is its pid."""
+
+    def __init__(self, group: WorkerGroup, setup: WorkerSetup, round_: WorkerRound) -> None:
+        def started() -> None:
+            for worker, pid in zip(group.workers, self.pids, strict=True):
+                worker.id = pid
+            group.state = WorkerState.HEALTHY
+            round_.on_started()
+
+        super().__init__(setup, replace(round_, on_started=started))
+        self.group = group
+
+    def start(self, context: Callable[[int, str], WorkerContext]) -> None:
+        assign_ranks(self.group, context)
+        super().start(context)
+
+    def clear(self) -> None:
+        if WorkerState.is_running(self.group.state):
+            self.group.state = WorkerState.STOPPED
+        super().clear()
+
+    def _exited(self, local_rank: int, exit_: WorkerExit) -> None:
+        super()._exited(local_rank, exit_)
+        if self.group.state is WorkerState.HEALTHY:
+            if not exit_.succeeded:
+                self.group.state = WorkerState.FAILED
+            elif self._workers.exits.all_succeeded(len(self.pids)):
+                self.group.state = WorkerState.SUCCEEDED
+
+
+def _agent_config(
+    spec: WorkerSpec, handler: HandlerClient | None, shutdown_timeout_s: float
+) -> AgentConfig:
+    """What an agent of this spec does. Raises ParameterError and UsageError."""
+    if not 0 <= shutdown_timeout_s < float("inf"):
+        raise ParameterError(f"shutdown_timeout={shutdown_timeout_s}: needs 0 or more seconds")
+    return AgentConfig(
+        rendezvous=_alone(spec) if handler is None else _by_handler(spec, handler),
+        workers=WorkerConfig(argv=(), count=spec.local_world_size, role=spec.role),
+        stop=StopConfig(shutdown_grace_s=shutdown_timeout_s, restart_grace_s=shutdown_timeout_s),
+        observe=ObserveConfig(event_log_handler=spec.event_log_handler),
+    )
+
+
+def _handler_client(handler: Any) -> HandlerClient | None:
+    """The calls of a live handler, if there is one."""
+    if handler is None:
+        return None
+    if not hasattr(handler, "next_rendezvous"):
+        raise ParameterError(f"rdzv_handler={handler!r:.80}: needs a rendezvous handler")
+    ask = getattr(handler, "get_backend", None)
+    return HandlerClient(handler, str(ask()) if ask is not None else type(handler).__name__)
+
+
+def _alone(spec: WorkerSpec) -> RendezvousConfig:
+    return RendezvousConfig(
+        run_id=random_run_id(),
+        max_restarts=spec.max_restarts,
+        endpoint=Endpoint("localhost", 0),
+        is_host=True,
+        local_addr=spec.master_addr or spec.local_addr,
+        store_port=spec.master_port or 0,
+    )
+
+
+def _by_handler(spec: WorkerSpec, handler: HandlerClient) -> RendezvousConfig:
+    settings = handler.settings
+    least, most = getattr(settings, "min_nodes", 1), getattr(settings, "max_nodes", SEVERAL)
+    timeout = getattr(getattr(settings, "timeout", None), "join", None)
+    host = socket.gethostname().partition(".")[0] or "node"
+    return RendezvousConfig(
+        run_id=handler.run_id or UNNAMED_RUN_ID,
+        max_restarts=spec.max_restarts,
+        min_nodes=least,
+        max_nodes=most,
+        join_timeout_s=timeout.total_seconds() if timeout is not None else 600.0,
+        # A program may run several agents: the process does not tell them apart.
+        node_id=f"{host}.{os.getpid()}.{next(_agents)}",
+        local_addr=spec.master_addr or spec.local_addr,
+        store_port=spec.master_port or 0,
+        handler=handler.name,
+    )

@@ -7,6 +7,7 @@ that runs in the main thread, and every handler is put back afterwards.
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import threading
 from collections.abc import Callable, Coroutine
@@ -137,6 +138,11 @@ def start_in_thread(
 
     threading.Thread(target=run, name="rallypoint-agent", daemon=True).start()
     return done, take
+
+
+def random_run_id() -> str:
+    """For a job that nobody else is to find."""
+    return os.urandom(6).hex()
 
 
 def _loop_runs_here() -> bool:

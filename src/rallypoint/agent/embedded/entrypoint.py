@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from rallypoint.config import AffinityMode, FunctionCall, NumaOptions, StartMethod, WorkerConfig
 from rallypoint.errors import ParameterError
 
@@ -17,39 +19,31 @@ Entrypoint = Callable[..., Any] | str | Sequence[str] | None
 def worker_config(
     entrypoint: Entrypoint,
     args: Sequence[Any],
-    *,
-    count: int,
-    role: str,
+    workers: WorkerConfig,
     start_method: str | None = None,
-    preload: Sequence[str] = (),
-    virtual_local_rank: bool = False,
-    numa_options: Any = None,
 ) -> WorkerConfig:
-    """Raises ParameterError, and UsageError for what can't be together."""
+    """`workers` with what they run. Raises ParameterError, and UsageError for what can't be
+    together."""
     function: FunctionCall | None = None
     argv: tuple[str, ...] = ()
     method = _start_method(start_method)
+    if callable(entrypoint):
+        if method is not StartMethod.FORK:
+            _check_importable(entrypoint)
+        function = FunctionCall(entrypoint, (tuple(args),) * workers.count)
+    else:
+        argv = _argv(entrypoint, args)
+        method = method if workers.preload else None
+    return replace(workers, argv=argv, function=function, start_method=method)
+
+
+def module_names(preload: Sequence[str]) -> tuple[str, ...]:
+    """What to import before workers are forked. Raises ParameterError."""
     if isinstance(preload, str) or not all(isinstance(name, str) for name in preload):
         raise ParameterError(
             f"preload={preload!r}: needs names of modules, as in preload=['torch']"
         )
-    if callable(entrypoint):
-        if method is not StartMethod.FORK:
-            _check_importable(entrypoint)
-        function = FunctionCall(entrypoint, (tuple(args),) * max(count, 0))
-    else:
-        argv = _argv(entrypoint, args)
-        method = method if preload else None
-    return WorkerConfig(
-        argv=argv,
-        function=function,
-        start_method=method,
-        preload=tuple(preload),
-        count=count,
-        role=role,
-        virtual_local_rank=virtual_local_rank,
-        numa=_numa(numa_options),
-    )
+    return tuple(preload)
 
 
 def entrypoint_name(entrypoint: Entrypoint, args: Sequence[Any] = ()) -> str:
@@ -90,7 +84,7 @@ def _check_importable(function: Callable[..., Any]) -> None:
         )
 
 
-def _numa(options: Any) -> NumaOptions | None:
+def numa_options(options: Any) -> NumaOptions | None:
     """From ours or torch's."""
     if options is None:
         return None

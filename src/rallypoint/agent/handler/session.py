@@ -44,14 +44,13 @@ class HandlerSession:
         access: StoreAccess,
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._rendezvous, self._client = rendezvous, rendezvous.client
-        self._agent, self._access = agent, access
-        workers = config.workers
-        self.node_id = self._client.node_id or config.rendezvous.node_id or own_name()
+        self._rendezvous, self._agent, self._access = rendezvous, agent, access
+        workers, client = config.workers, rendezvous.client
+        self.node_id = client.node_id or config.rendezvous.node_id or own_name()
         self.candidate = Candidate(workers.count, workers.role, "", 0)
         """What this node brings; `Meet` says where its store is, when it is of rank 0."""
         node = NodeInfo(self.node_id, workers.count, workers.role, wall_ms(), -1, 0)
-        self._job = HandlerJob(self._client.name, node, settings)
+        self._job = HandlerJob(client.name, node, settings)
         self._round: MetRound | None = None
         self._calls: set[asyncio.Task[None]] = set()
         self._parting: asyncio.Task[None] | None = None
@@ -113,7 +112,7 @@ class HandlerSession:
             case e.GiveUp(text):
                 self._agent.session_given_up(text)
             case e.LeaveJob():
-                self._part(self._client.leave())
+                self._part(self._rendezvous.client.leave())
             case e.CloseJob(let_others_read):
                 self._part(self._close_job(let_others_read))
             case _:
@@ -154,7 +153,9 @@ class HandlerSession:
             self._round, secret = round_, nodes[0].secret or None
             is_first = secret is not None and round_.rank == 0
             self._access.use(secret, self._rendezvous.store if is_first else None)
-            self._step(e.NodesMet(round_.rank, tuple(nodes), self._client.end_reason.text))
+            self._step(
+                e.NodesMet(round_.rank, tuple(nodes), self._rendezvous.client.end_reason.text)
+            )
 
     async def _could_not_meet(self, error: Exception) -> e.MeetingFailed:
         """Errors of torch's handlers are known by their names."""
@@ -170,7 +171,7 @@ class HandlerSession:
         self._error = error
         if not isinstance(error, InfrastructureError):
             what = f"{type(error).__name__}: {error}"
-            text = f"the rendezvous handler {self._client.name!r} failed: {what}"
+            text = f"the rendezvous handler {self._rendezvous.client.name!r} failed: {what}"
         return e.MeetingFailed(e.NoMeeting.FAILED, text)
 
     async def _watch(self, effect: e.WatchRound) -> None:
@@ -178,7 +179,7 @@ class HandlerSession:
         stamp, round_ = effect.stamp, self._round
         assert round_ is not None
         try:
-            change = await self._client.wait_change()
+            change = await self._rendezvous.client.wait_change()
         except Exception as error:
             self._step(e.WatchFailed(stamp, str(error) or type(error).__name__))
             return
@@ -189,7 +190,7 @@ class HandlerSession:
         elif change is e.Change.CLOSED:
             event = e.RoundWatched(stamp, change, verdict=await round_.verdict())
         else:
-            reason = await round_.reason() or self._client.end_reason
+            reason = await round_.reason() or self._rendezvous.client.end_reason
             event = e.RoundWatched(stamp, change, reason=reason)
         self._step(event)
 
@@ -203,7 +204,7 @@ class HandlerSession:
         if self._round is not None:
             verdict = await self._round.publish(verdict)
         try:
-            await self._client.set_closed()
+            await self._rendezvous.client.set_closed()
         except Exception as raised:
             error = str(raised)
         self._step(e.VerdictPublished(verdict, effect.report, error))
@@ -211,4 +212,4 @@ class HandlerSession:
     async def _close_job(self, let_others_read: bool) -> None:
         if let_others_read and self._round is not None:
             await self._round.let_others_read()
-        await self._client.shutdown()
+        await self._rendezvous.client.shutdown()
