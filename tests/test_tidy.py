@@ -77,7 +77,7 @@ ENVIRON_READERS = (
     "cli/options.py",
     "config.py",
     "process/prepared/bootstrap.py",
-    "process/start_processes.py",
+    "process/processes.py",
     "worker/error_file.py",
     "worker/environ.py",  # a worker is told its place by its environment
     "worker/shm.py",
@@ -132,13 +132,8 @@ STILL_WIDE: dict[str, int] = {
 }
 STILL_BROAD: dict[str, int] = {
     "DefaultLogsSpecs.__init__": 7,
-    "Relay.add": 6,
     "Sessions.__init__": 6,
     "_wait": 6,
-    "line_prefix": 6,
-    "plan_stream": 6,
-    "spawn_worker": 6,
-    "worker_cpus": 6,
 }
 STILL_ASSIGNED: set[tuple[str, str]] = set()
 STILL_SMALL: set[str] = {

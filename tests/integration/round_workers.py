@@ -8,7 +8,7 @@ import asyncio
 import errno
 import os
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,8 @@ from tests.limits import patience
 
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.process import syscalls
-from rallypoint.process.spawn import Command
+from rallypoint.process.guard import Guard
+from rallypoint.process.spawn import Command, WorkerProcess, spawn_workers
 
 LIMIT_S = 30.0
 ENVIRONMENT = dict(os.environ)
@@ -27,6 +28,17 @@ def no_pidfds(_pid: int) -> int:
 
 
 either_way = pytest.mark.parametrize("pidfd_open", [syscalls.pidfd_open, no_pidfds])
+
+
+def spawn_worker(
+    argv: Sequence[str],
+    environ: Mapping[str, str],
+    guard: Guard | None = None,
+    stdout_fd: int | None = None,
+    stderr_fd: int | None = None,
+) -> WorkerProcess:
+    """Start one worker."""
+    return spawn_workers([Command(argv, environ, stdout_fd, stderr_fd)], guard)[0]
 
 
 def python(code: str) -> Command:

@@ -232,7 +232,7 @@ import rallypoint.process.logs.worker_output as output
 from rallypoint.config import OutputMode
 from rallypoint.process import DefaultLogsSpecs, Std
 ranks = int(sys.argv[2])
-settings = output.OutputSettings(OutputMode.INHERIT, "default", False)
+settings = output.OutputSettings(OutputMode.INHERIT, output.LinePrefix("default"), False)
 specs = DefaultLogsSpecs(sys.argv[1], redirects=Std.ALL, layout="rounds")
 outputs = output.WorkerOutputs(settings, specs, None)
 envs = {n: {"RANK": str(n), "RALLYPOINT_ROUND": "0"} for n in range(ranks)}

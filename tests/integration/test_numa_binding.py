@@ -27,7 +27,7 @@ thread.join()
 tell("cpus", os.environ["RALLYPOINT_LOCAL_RANK"], *seen)
 """
 HIDDEN = {"CUDA_VISIBLE_DEVICES": ""}
-HERE = read_cpus(allowed_cpus())
+HERE = read_cpus(allowed_cpus(), "/sys")
 CORES = len({cpu.core for cpu in HERE})
 
 

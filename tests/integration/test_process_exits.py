@@ -15,13 +15,14 @@ from tests.integration.round_workers import (
     either_way,
     no_pidfds,
     run,
+    spawn_worker,
     until,
 )
 
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.process import syscalls
 from rallypoint.process.exits import ExitWatch, needs_main_thread
-from rallypoint.process.spawn import Command, spawn_worker
+from rallypoint.process.spawn import Command
 from rallypoint.process.workers import WorkerSet
 
 

@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.integration.round_workers import spawn_worker
 from tests.limits import patience
 
 from rallypoint.coordinator.clocks import boot_time
 from rallypoint.process.guard import Guard, SharedPage
-from rallypoint.process.spawn import spawn_worker
 
 LIMIT_S = patience(30.0)
 
@@ -59,14 +59,14 @@ while True:
 LEAKING_AGENT = """
 import os, signal, sys
 from rallypoint.process.guard import Guard
-from rallypoint.process.spawn import spawn_worker
+from rallypoint.process.spawn import Command, spawn_workers
 guard = Guard.start()
 stranger = os.fork()
 if stranger == 0:
     signal.pause()
 print("stranger", stranger, flush=True)
 argv = [sys.executable, "-S", "-E", "-c", sys.argv[1]]
-spawn_worker(argv, dict(os.environ), guard=guard)
+spawn_workers([Command(argv, dict(os.environ))], guard)
 signal.pause()
 """
 

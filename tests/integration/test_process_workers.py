@@ -20,11 +20,12 @@ from tests.integration.round_workers import (
     python,
     run,
     sleeping,
+    spawn_worker,
     until,
 )
 
 from rallypoint.process.guard import Guard
-from rallypoint.process.spawn import Command, Stage, WorkerStartError, spawn_worker, spawn_workers
+from rallypoint.process.spawn import Command, Stage, WorkerStartError, spawn_workers
 from rallypoint.process.workers import WorkerSet
 
 ORPHANER = """
@@ -111,14 +112,14 @@ def test_worker_runs_exactly_the_command_and_leads_its_own_session(tmp_path: Pat
     with open(tmp_path / "out", "wb") as out:
         worker = spawn_worker(
             ["sleep", "600"], {"PATH": "/usr/bin:/bin", "A": "é"}, stdout_fd=out.fileno(),
-            stderr_fd=out.fileno(), cwd=str(tmp_path),
+            stderr_fd=out.fileno(),
         )  # fmt: skip
     try:
         proc = Path(f"/proc/{worker.pid}")
         assert (proc / "cmdline").read_bytes() == b"sleep\x00600\x00"
         assert (proc / "environ").read_bytes() == b"PATH=/usr/bin:/bin\0A=\xc3\xa9\0"
         assert os.getsid(worker.pid) == os.getpgid(worker.pid) == worker.pid
-        assert os.readlink(proc / "cwd") == str(tmp_path)
+        assert os.readlink(proc / "cwd") == os.getcwd()
         # The dynamic linker still has files of its own open for a moment.
         asyncio.run(until(lambda: len(os.listdir(proc / "fd")) <= 3))
         fds = {fd: os.readlink(proc / "fd" / fd) for fd in os.listdir(proc / "fd")}
@@ -188,7 +189,6 @@ def test_program_that_can_not_run_is_one_clear_line(
 @pytest.mark.parametrize(
     ("command", "stage", "words"),
     [
-        (Command(["true"], ENVIRONMENT, cwd="/absent"), Stage.DIRECTORY, "'/absent'"),
         (Command(["true"], ENVIRONMENT, stdout_fd=999), Stage.STREAMS, "'true'"),
         (Command(["true"], {"A": "\0"}), Stage.EXEC, "NUL"),
         (Command(["true", "x" * 3_000_000], ENVIRONMENT), Stage.EXEC, "too long"),

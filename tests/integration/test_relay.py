@@ -22,7 +22,7 @@ from tests.limits import patience
 from rallypoint.config import OutputMode
 from rallypoint.errors import UsageError
 from rallypoint.process.logs.log_dir import LogDir, error_file
-from rallypoint.process.logs.plan import Console, Std, ToRelay, parse_std_map
+from rallypoint.process.logs.plan import Console, LinePrefix, Std, ToRelay, parse_std_map
 from rallypoint.process.logs.specs import DefaultLogsSpecs
 from rallypoint.process.logs.worker_output import OutputSettings, WorkerOutputs
 from rallypoint.process.relay.client import Relay
@@ -80,7 +80,7 @@ def file_console(path: Path) -> Iterator[int]:
 
 
 def add(relay: Relay, stream: Std, route: ToRelay, *, rank: int = 0, prefix: bytes = b"") -> int:
-    return relay.add(round_number=1, local_rank=rank, stream=stream, route=route, prefix=prefix)
+    return relay.add((1, rank), stream, route, prefix)
 
 
 def spawn(
@@ -405,7 +405,7 @@ from rallypoint.process.relay.client import Relay
 from rallypoint.process.logs.plan import Console, Std, ToRelay
 relay = Relay.start()
 route = ToRelay(Console.RAW, "", keep_tail=True)
-fd = relay.add(round_number=1, local_rank=0, stream=Std.ERR, route=route, prefix=b"")
+fd = relay.add((1, 0), Std.ERR, route)
 program = "import os; os.write(2, b'last words')"
 subprocess.run([sys.executable, "-S", "-c", program], stderr=fd)
 os.write(1, b"%d\\n" % relay.process.pid)
@@ -473,16 +473,7 @@ def test_the_first_output_of_each_round_is_told_once(tmp_path: Path) -> None:
     async def main(console: int) -> None:
         async with running(console, console, on_first_output=heard.append) as relay:
             for round_number in (3, 4):
-                streams = [
-                    relay.add(
-                        round_number=round_number,
-                        local_rank=rank,
-                        stream=Std.OUT,
-                        route=LINES,
-                        prefix=b"",
-                    )
-                    for rank in (0, 1)
-                ]
+                streams = [relay.add((round_number, rank), Std.OUT, LINES) for rank in (0, 1)]
                 await relay.drain(LIMIT_S)
                 assert round_number not in heard  # nothing was said yet
                 for stream in streams:
@@ -556,7 +547,7 @@ def screen(text: str) -> list[str]:
     return rows
 
 
-SETTINGS = OutputSettings(mode=OutputMode.INHERIT, role="default", stderr_is_terminal=False)
+SETTINGS = OutputSettings(OutputMode.INHERIT, LinePrefix("default"), stderr_is_terminal=False)
 
 
 def environs(round_number: int, workers: int) -> dict[int, dict[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from rallypoint.config import OutputMode
 from rallypoint.errors import UsageError
@@ -10,6 +11,7 @@ from rallypoint.process.logs.plan import (
     Console,
     Copies,
     Inherit,
+    LinePrefix,
     Route,
     Std,
     ToFile,
@@ -17,7 +19,6 @@ from rallypoint.process.logs.plan import (
     Wish,
     colour_wanted,
     is_named,
-    line_prefix,
     parse_std_map,
     plan_stream,
     resolve_mode,
@@ -64,9 +65,8 @@ def test_plan(stream: Std, wish: Wish, mode: OutputMode, route: Route) -> None:
 
 def test_what_is_rotated_or_copied_goes_through_the_relay() -> None:
     def plan(wish: Wish) -> Route:
-        return plan_stream(
-            OUT, wish, mode=INHERIT, stderr_is_terminal=False, max_bytes=7, copies=copies
-        )
+        wish = replace(wish, max_bytes=7, copies=copies)
+        return plan_stream(OUT, wish, mode=INHERIT, stderr_is_terminal=False)
 
     copies = Copies("/l/copies.log", ("loss",))
     assert plan(Wish(FILE)) == ToRelay(SILENT, FILE, False, 7)
@@ -143,9 +143,7 @@ def test_bad_std_map_is_one_line_that_names_the_flag(text: str, says: str) -> No
 
 def test_prefixes() -> None:
     def prefix(console: Console, *, colour: bool = False, template: str | None = None) -> bytes:
-        return line_prefix(
-            console, role="default", local_rank=0, rank=8, colour=colour, template=template
-        )
+        return LinePrefix("default", colour, template).text(console, local_rank=0, rank=8)
 
     assert prefix(Console.TEE) == b"[default0]:"
     assert prefix(Console.TEE, colour=True) == b"[default0]:"
@@ -159,7 +157,7 @@ def test_prefixes() -> None:
     assert coloured.startswith(b"\x1b[")
     assert coloured.endswith(b"m[default 8]\x1b[0m ")
     neighbours = {
-        line_prefix(Console.PREFIX, role="r", local_rank=0, rank=rank, colour=True)[:5]
+        LinePrefix("r", colour=True).text(Console.PREFIX, local_rank=0, rank=rank)[:5]
         for rank in range(8)
     }
     assert len(neighbours) == 8

@@ -14,7 +14,13 @@ from rallypoint.core.group_events import Finish, FinishKind
 from rallypoint.core.model import Outcome
 from rallypoint.core.ranks import id_of_rank
 from rallypoint.process.logs.log_dir import path_text
-from rallypoint.process.logs.plan import check_ranks, is_named, parse_std_map, resolve_mode
+from rallypoint.process.logs.plan import (
+    LinePrefix,
+    check_ranks,
+    is_named,
+    parse_std_map,
+    resolve_mode,
+)
 from rallypoint.process.logs.specs import DefaultLogsSpecs, LogsSpecs
 from rallypoint.process.logs.worker_output import OutputSettings
 
@@ -74,11 +80,11 @@ def output_settings(config: AgentConfig) -> OutputSettings:
     check_ranks(output.local_ranks_filter or (), workers.count, "--local-ranks-filter")
     return OutputSettings(
         mode=mode,
-        role=workers.role,
+        prefix=LinePrefix(
+            workers.role, stdout_tty and stderr_tty and output.colour, output.prefix_template
+        ),
         stderr_is_terminal=stderr_tty,
         draws=output.draws,
-        colour=stdout_tty and stderr_tty and output.colour,
-        prefix_template=output.prefix_template,
         local_ranks_filter=output.local_ranks_filter,
         stdout_filters=output.duplicate_stdout_filters,
         stderr_filters=output.duplicate_stderr_filters,

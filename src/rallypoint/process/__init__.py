@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from rallypoint.process.logs.follow import TailLog, redirect_stderr, redirect_stdout
     from rallypoint.process.logs.plan import Std, to_map
     from rallypoint.process.logs.specs import DefaultLogsSpecs, LogsDest, LogsSpecs
-    from rallypoint.process.process_context import PContext, RunProcsResult
-    from rallypoint.process.start_processes import start_processes
+    from rallypoint.process.processes import PContext, RunProcsResult, start_processes
     from rallypoint.worker.error_file import ErrorHandler, get_error_handler, record
 
 __all__ = [
@@ -50,9 +49,8 @@ __getattr__, __dir__ = exports(
         ".logs.follow": ("TailLog", "redirect_stderr", "redirect_stdout"),
         ".logs.plan": ("Std", "to_map"),
         ".logs.specs": ("DefaultLogsSpecs", "LogsDest", "LogsSpecs"),
-        ".process_context": ("PContext", "RunProcsResult"),
         ".failures": ("ProcessFailure",),
-        ".start_processes": ("start_processes",),
+        ".processes": ("PContext", "RunProcsResult", "start_processes"),
         "rallypoint.worker.error_file": ("ErrorHandler", "get_error_handler", "record"),
     },
 )

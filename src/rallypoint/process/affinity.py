@@ -9,13 +9,13 @@ import os
 from collections.abc import Callable, Sequence, Set
 from pathlib import Path
 
+from msgspec import Struct
+
 from rallypoint.config import AffinityMode, NumaOptions
 from rallypoint.core.cpu_binding import BindingImpossible, Cpu, bind, parse_cpu_list, spread
 from rallypoint.core.text import count
 from rallypoint.errors import UsageError
 from rallypoint.process.devices import Gpu, nvml_gpus, visible_gpus
-
-SYS = "/sys"
 
 
 def allowed_cpus() -> frozenset[int]:
@@ -29,14 +29,19 @@ def allowed_cpus() -> frozenset[int]:
         raise BindingImpossible("this system does not bind processes to CPUs") from None
 
 
+class Machine(Struct, frozen=True):
+    """Where the CPUs and GPUs are looked up."""
+
+    gpus: Callable[[], Sequence[Gpu] | None] = nvml_gpus
+    allowed: Callable[[], frozenset[int]] = allowed_cpus
+    sys: str = "/sys"
+
+
+THIS_MACHINE = Machine()
+
+
 def worker_cpus(
-    workers: int,
-    numa: NumaOptions,
-    visible: str | None,
-    *,
-    gpus: Callable[[], Sequence[Gpu] | None] = nvml_gpus,
-    allowed: Callable[[], frozenset[int]] = allowed_cpus,
-    sys: str = SYS,
+    workers: int, numa: NumaOptions, visible: str | None, machine: Machine = THIS_MACHINE
 ) -> tuple[list[frozenset[int]], str]:
     """The CPUs of each worker, by local rank, and a remark for the person, or an empty one.
 
@@ -48,11 +53,11 @@ def worker_cpus(
     mode = AffinityMode(numa.affinity_mode)  # torch's own will do
     asked = f"--numa-binding {mode}"
     try:
-        cpus = read_cpus(allowed(), sys)
-        known = gpus() or ()
+        cpus = read_cpus(machine.allowed(), machine.sys)
+        known = machine.gpus() or ()
         seen = visible_gpus(visible, [gpu.uuid for gpu in known])
         if seen:
-            homes = _homes_of_gpus(known, seen, workers, cpus, sys)
+            homes = _homes_of_gpus(known, seen, workers, cpus, machine.sys)
         else:
             homes = spread(cpus, workers)
         bound = bind(cpus, mode, homes, workers)
@@ -90,7 +95,7 @@ def _homes_of_gpus(
     return homes
 
 
-def read_cpus(allowed: Set[int], sys: str = SYS) -> list[Cpu]:
+def read_cpus(allowed: Set[int], sys: str) -> list[Cpu]:
     """Every CPU that is online and allowed, in order. Reads some five small files for each.
 
     A kernel without NUMA has one node, 0. Raises BindingImpossible when /sys does not tell.
@@ -110,7 +115,7 @@ def read_cpus(allowed: Set[int], sys: str = SYS) -> list[Cpu]:
     return cpus
 
 
-def node_of_pci_device(address: str, sys: str = SYS) -> int | None:
+def node_of_pci_device(address: str, sys: str) -> int | None:
     """The NUMA node that a device such as `0000:1b:00.0` is attached to; None: nobody knows."""
     try:
         node = int(Path(sys, "bus/pci/devices", address, "numa_node").read_text())

@@ -40,9 +40,8 @@ class Stage(IntEnum):
 
     SESSION = 1
     STREAMS = 2
-    DIRECTORY = 3
+    CPUS = 3
     EXEC = 4
-    CPUS = 5
 
 
 class Command(Struct, frozen=True):
@@ -59,7 +58,6 @@ class Command(Struct, frozen=True):
     env: Mapping[str, str]
     stdout_fd: int | None = None
     stderr_fd: int | None = None
-    cwd: str | None = None
     pass_fds: Sequence[int] = ()
     cpus: frozenset[int] = frozenset()
     unbound_if_refused: bool = False
@@ -93,19 +91,6 @@ class WorkerForkError(InfrastructureError):
             f"could not fork worker {index}: {cause.strerror}: "
             "raise the limit on processes (ulimit -u, or pids.max of the container) or free memory"
         )
-
-
-def spawn_worker(
-    argv: Sequence[str],
-    env: Mapping[str, str],
-    *,
-    stdout_fd: int | None = None,
-    stderr_fd: int | None = None,
-    cwd: str | None = None,
-    guard: Guard | None = None,
-) -> WorkerProcess:
-    """Start one worker; see `spawn_workers`."""
-    return spawn_workers([Command(argv, env, stdout_fd, stderr_fd, cwd)], guard)[0]
 
 
 def spawn_workers(commands: Sequence[Command], guard: Guard | None) -> list[WorkerProcess]:
@@ -201,9 +186,6 @@ class _Child:
             self._place_streams(command)
             stage = Stage.CPUS
             _bind(command)
-            stage = Stage.DIRECTORY
-            if command.cwd is not None:
-                os.chdir(command.cwd)
             stage = Stage.EXEC
             if command.body is not None:
                 run_forked(command.body, self._changed_signals, frozenset(command.pass_fds))
@@ -278,26 +260,24 @@ def _explain(command: Command, stage: Stage, number: int) -> str:
     program = command.argv[0] if command.argv else ""
     reason = os.strerror(number)
     match stage:
-        case Stage.DIRECTORY:
-            return f"cannot enter the working directory {command.cwd!r}: {reason}: create it"
         case Stage.CPUS:
             cpus = ",".join(map(str, sorted(command.cpus)))
             return f"cannot bind a worker to the CPUs {cpus}: {reason}: leave out --numa-binding"
         case Stage.SESSION | Stage.STREAMS:
             return f"cannot set up a worker for {program!r} ({stage.name.lower()}): {reason}"
         case Stage.EXEC:
-            return f"cannot run {program!r}: {reason}: {_exec_fix(command, program, number)}"
+            return f"cannot run {program!r}: {reason}: {_exec_fix(program, number)}"
 
 
-def _exec_fix(command: Command, program: str, number: int) -> str:
+def _exec_fix(program: str, number: int) -> str:
     match number:
         case errno.ENOENT if not os.path.dirname(program):
             return "no such program in PATH; give its path"
-        case errno.ENOENT if os.path.exists(os.path.join(command.cwd or "", program)):
+        case errno.ENOENT if os.path.exists(program):
             return "its first line (#!) names an interpreter that does not exist"
         case errno.ENOENT:
             return "check the path"
-        case errno.EACCES if os.path.isdir(os.path.join(command.cwd or "", program)):
+        case errno.EACCES if os.path.isdir(program):
             return "it is a directory"
         case errno.EACCES:
             return "make it executable (chmod +x), or run it with an interpreter"

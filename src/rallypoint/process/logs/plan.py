@@ -62,6 +62,10 @@ class Wish(Struct, frozen=True):
     """Its lines go to the console too."""
     hidden: bool = False
     """Whatever is not written to a file is discarded (`--local-ranks-filter`)."""
+    max_bytes: int = 0
+    """The size at which its file is rotated; 0: it grows."""
+    copies: Copies | None = None
+    """Of a tee."""
 
 
 class Copies(Struct, frozen=True):
@@ -105,25 +109,17 @@ def resolve_mode(
     return OutputMode.PREFIX if watched and workers > 1 else OutputMode.INHERIT
 
 
-def plan_stream(
-    stream: Std,
-    wish: Wish,
-    *,
-    mode: OutputMode,
-    stderr_is_terminal: bool,
-    max_bytes: int = 0,
-    copies: Copies | None = None,
-) -> Route:
+def plan_stream(stream: Std, wish: Wish, *, mode: OutputMode, stderr_is_terminal: bool) -> Route:
     """The route of one stream; `mode` is a settled one (see `resolve_mode`)."""
     if mode is OutputMode.AUTO:
         raise ValueError("the output mode must be settled before streams are planned")
     keep_tail = stream is Std.ERR
     path = "" if wish.path == NULL_DEVICE else wish.path
     if wish.tee:
-        return ToRelay(Console.TEE, path, keep_tail, max_bytes, copies)
+        return ToRelay(Console.TEE, path, keep_tail, wish.max_bytes, wish.copies)
     if wish.path or wish.hidden:
-        if (path and max_bytes) or (keep_tail and not path):
-            return ToRelay(Console.NONE, path, keep_tail, max_bytes)
+        if (path and wish.max_bytes) or (keep_tail and not path):
+            return ToRelay(Console.NONE, path, keep_tail, wish.max_bytes)
         return ToFile(path or NULL_DEVICE)
     if mode is OutputMode.PREFIX:
         return ToRelay(Console.PREFIX, "", keep_tail)
@@ -142,40 +138,38 @@ def drawing_wanted(*, term: str | None) -> bool:
     return term != "dumb"
 
 
-def line_prefix(
-    console: Console,
-    *,
-    role: str,
-    local_rank: int,
-    rank: int,
-    colour: bool = False,
-    template: str | None = None,
-) -> bytes:
-    """What stands before each line of a stream.
+class LinePrefix(Struct, frozen=True):
+    """What stands before each line of a worker's streams.
 
     `template` is TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE, with the macros ${role_name},
-    ${local_rank} and ${rank}; it replaces torchrun's default, so it touches tees only.
+    ${local_rank} and ${rank}; it replaces torchrun's default, so it touches tees only. So does
+    `given`, by local rank. Only the prefixes of `--output prefix` are coloured.
     """
-    match console:
-        case Console.NONE | Console.RAW:
-            return b""
-        case Console.TEE:
-            text = f"[{role}{local_rank}]:"
-            if template is not None:
-                macros = {"role_name": role, "local_rank": str(local_rank), "rank": str(rank)}
-                text = _fill(template, macros)
-        case Console.PREFIX:
-            text = f"[{role} {rank}]"
-            if colour:
-                text = f"\x1b[{_COLOURS[rank % len(_COLOURS)]}m{text}\x1b[0m"
-            text += " "
-    return text.encode(errors="backslashreplace")
 
+    role: str
+    colour: bool = False
+    template: str | None = None
+    given: Mapping[int, str] = {}
 
-def _fill(template: str, macros: dict[str, str]) -> str:
-    for name, value in macros.items():
-        template = template.replace(f"${{{name}}}", value)
-    return template
+    def text(self, console: Console, local_rank: int, rank: int) -> bytes:
+        """The prefix of one stream."""
+        match console:
+            case Console.NONE | Console.RAW:
+                return b""
+            case Console.TEE:
+                text = self.given.get(local_rank)
+                if text is None:
+                    default = "[${role_name}${local_rank}]:"
+                    text = default if self.template is None else self.template
+                    text = text.replace("${role_name}", self.role)
+                    text = text.replace("${local_rank}", str(local_rank))
+                    text = text.replace("${rank}", str(rank))
+            case Console.PREFIX:
+                text = f"[{self.role} {rank}]"
+                if self.colour:
+                    text = f"\x1b[{_COLOURS[rank % len(_COLOURS)]}m{text}\x1b[0m"
+                text += " "
+        return text.encode(errors="backslashreplace")
 
 
 _FORM = "needs 0 to 3, or RANK:0-3 with commas, as in 0:1,10:3 (g12:3: global rank 12)"

@@ -16,7 +16,7 @@ import os
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from msgspec import Struct, field
 
@@ -71,6 +71,13 @@ def _paths(name: str, given: Mapping[K, object]) -> dict[K, str]:
         if "\0" in path:
             raise ValueError(f"{name} has {path!r} for {key!r}")
     return paths
+
+
+class Reifies(Protocol):
+    """What is needed of a `LogsSpecs`; torch's have it, too."""
+
+    def reify(self, envs: Environs) -> LogsDest:
+        """Where the streams go."""
 
 
 class LogsSpecs(ABC):

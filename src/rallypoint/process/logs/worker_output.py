@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 from msgspec import Struct, field
 
@@ -16,29 +17,28 @@ from rallypoint.process.logs.plan import (
     Console,
     Copies,
     Inherit,
+    LinePrefix,
     Route,
     Std,
     ToFile,
     ToRelay,
     Wish,
     is_named,
-    line_prefix,
     plan_stream,
 )
-from rallypoint.process.logs.specs import DefaultLogsSpecs, Environs, LogsDest, LogsSpecs, checked
+from rallypoint.process.logs.specs import DefaultLogsSpecs, Environs, LogsDest, Reifies, checked
 from rallypoint.process.relay.client import Relay
+from rallypoint.process.relay.drawing import Worker
 
 
 class OutputSettings(Struct, frozen=True):
     """What was asked for, besides files. `mode` is a settled one."""
 
     mode: OutputMode
-    role: str
+    prefix: LinePrefix
     stderr_is_terminal: bool
-    colour: bool = False
     draws: bool = True
     """Whether a terminal may redraw what a worker draws."""
-    prefix_template: str | None = None
     local_ranks_filter: tuple[int | str, ...] | None = None
     """The only workers that reach the console, if given; a global rank is written "g12"."""
     stdout_filters: tuple[str, ...] = ()
@@ -69,7 +69,7 @@ class WorkerOutputs(Struct, eq=False):
     """Opens the output of each worker of each round. `relay` may be None if none needs it."""
 
     settings: OutputSettings
-    specs: LogsSpecs
+    specs: Reifies
     relay: Relay | None
     _stderr: dict[tuple[int, int], Route] = field(default_factory=dict)
 
@@ -80,12 +80,18 @@ class WorkerOutputs(Struct, eq=False):
         Raises LogStorageError or UsageError, LogsSpecsError for a plug-in's mistake, or OSError
         when descriptors have run out; nothing stays open then.
         """
-        dest = self._reify(envs)
+        ranks = {local_rank: int(envs[local_rank]["RANK"]) for local_rank in sorted(envs)}
+        return self.open_files(self._reify(envs), round_number, ranks)
+
+    def open_files(
+        self, dest: LogsDest, round_number: int, ranks: Mapping[int, int]
+    ) -> list[WorkerOutput]:
+        """The same where the files are known; `ranks` by local rank. Raises what `open_round` does,
+        but for what its plug-in raises."""
         self._stderr = {k: r for k, r in self._stderr.items() if k[0] >= round_number - 1}
         opened: list[WorkerOutput] = []
         try:
-            for local_rank in sorted(envs):
-                rank = int(envs[local_rank]["RANK"])
+            for local_rank, rank in ranks.items():
                 opened.append(self._open_worker(dest, round_number, local_rank, rank))
         except BaseException:
             for output in opened:
@@ -114,14 +120,15 @@ class WorkerOutputs(Struct, eq=False):
         self, dest: LogsDest, round_number: int, local_rank: int, rank: int
     ) -> WorkerOutput:
         stdout, stderr = (self._route(dest, s, local_rank, rank) for s in (Std.OUT, Std.ERR))
-        stdout_fd = self._open(stdout, Std.OUT, round_number, local_rank, rank)
+        worker = round_number, local_rank
+        stdout_fd = self._open(stdout, Std.OUT, worker, rank)
         try:
-            stderr_fd = self._open(stderr, Std.ERR, round_number, local_rank, rank)
+            stderr_fd = self._open(stderr, Std.ERR, worker, rank)
         except BaseException:
             if stdout_fd is not None:
                 os.close(stdout_fd)
             raise
-        self._stderr[round_number, local_rank] = stderr
+        self._stderr[worker] = stderr
         error_file = dest.error_files.get(local_rank, "")
         return WorkerOutput(stdout_fd, stderr_fd, error_file, _path(stderr) or _path(stdout))
 
@@ -135,19 +142,13 @@ class WorkerOutputs(Struct, eq=False):
             path=tees.get(local_rank) or paths.get(local_rank) or "",
             tee=local_rank in tees,
             hidden=not is_named(settings.local_ranks_filter, local_rank, rank),
-        )
-        return plan_stream(
-            stream,
-            wish,
-            mode=settings.mode,
-            stderr_is_terminal=settings.stderr_is_terminal,
             max_bytes=settings.log_max_bytes,
             copies=Copies(copy_to, texts) if copy_to and texts else None,
         )
+        is_terminal = settings.stderr_is_terminal
+        return plan_stream(stream, wish, mode=settings.mode, stderr_is_terminal=is_terminal)
 
-    def _open(
-        self, route: Route, stream: Std, round_number: int, local_rank: int, rank: int
-    ) -> int | None:
+    def _open(self, route: Route, stream: Std, worker: Worker, rank: int) -> int | None:
         match route:
             case Inherit():
                 return None
@@ -159,22 +160,8 @@ class WorkerOutputs(Struct, eq=False):
                     return open_log(route.path or NULL_DEVICE)
                 if self.relay is None:
                     raise ValueError("this plan needs the relay, which was not started")
-                prefix = line_prefix(
-                    route.console,
-                    role=self.settings.role,
-                    local_rank=local_rank,
-                    rank=rank,
-                    colour=self.settings.colour,
-                    template=self.settings.prefix_template,
-                )
-                return self.relay.add(
-                    round_number=round_number,
-                    local_rank=local_rank,
-                    stream=stream,
-                    route=route,
-                    prefix=prefix,
-                    draws=self.settings.draws,
-                )
+                prefix = self.settings.prefix.text(route.console, worker[1], rank)
+                return self.relay.add(worker, stream, route, prefix, draws=self.settings.draws)
 
     async def tail(self, round_number: int, local_rank: int) -> tuple[str, ...]:
         """The last lines on stderr of a worker that has ended; empty if they went elsewhere."""

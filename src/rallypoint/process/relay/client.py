@@ -19,6 +19,7 @@ from msgspec import Struct, field
 from rallypoint.observe.printing import printed, visible
 from rallypoint.process.forks import ForkedProcess, fork_process
 from rallypoint.process.logs.plan import Console, Std, ToRelay
+from rallypoint.process.relay.drawing import Worker
 from rallypoint.process.relay.messages import (
     MAX_PACKET,
     AddStream,
@@ -109,12 +110,11 @@ class Relay(Struct, eq=False):
 
     def add(
         self,
-        *,
-        round_number: int,
-        local_rank: int,
+        worker: Worker,
         stream: Std,
         route: ToRelay,
-        prefix: bytes,
+        prefix: bytes = b"",
+        *,
         draws: bool = True,
     ) -> int:
         """The write end of a new pipe, to become the worker's stdout or stderr.
@@ -127,11 +127,10 @@ class Relay(Struct, eq=False):
         fd = 1 if stream is Std.OUT else 2
         if self._lost:
             return os.dup(fd)
-        self._newest_round = round_number
+        self._newest_round = worker[0]
         reader, writer = os.pipe()
         request = AddStream(
-            round_number=round_number,
-            local_rank=local_rank,
+            worker=worker,
             fd=0 if route.console is Console.NONE else fd,
             lines=route.console in (Console.PREFIX, Console.TEE),
             prefix=prefix,

@@ -10,6 +10,8 @@ from typing import TypeAlias
 
 import msgspec
 
+from rallypoint.process.relay.drawing import Worker
+
 # Well below the default send buffer of a Unix socket (208 KiB), above which a packet is refused.
 MAX_PACKET = 64 * 1024
 
@@ -21,8 +23,7 @@ class AddStream(msgspec.Struct, frozen=True, tag="add"):
     to the file `copy_to`, which streams share. `draws` lets a terminal redraw what the stream does
     not finish."""
 
-    round_number: int
-    local_rank: int
+    worker: Worker
     fd: int
     lines: bool
     prefix: bytes

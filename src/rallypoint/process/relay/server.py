@@ -224,7 +224,7 @@ class _RelayLoop:
 
     def _add(self, request: AddStream, fd: int) -> None:
         os.set_blocking(fd, False)
-        worker = (request.round_number, request.local_rank)
+        worker = request.worker
         console = self._consoles.get(request.fd)
         tail = None
         if request.keep_tail:
