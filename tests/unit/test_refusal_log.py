@@ -8,15 +8,15 @@ from rallypoint.store.refusal_log import LINES_MAX, REMEMBERED, WINDOW_S, Refusa
 def strangers(log: RefusalLog, first: int, number: int, now_s: float) -> list[int]:
     """So many refusals, each of another address: those that are told."""
     everybody = range(first, first + number)
-    return [n for n in everybody if log.is_told((f"10.0.0.{n}", "unknown"), now_s)]
+    return [n for n in everybody if log.is_logged((f"10.0.0.{n}", "unknown"), now_s)]
 
 
 def test_a_stranger_who_tries_for_ever_is_told_once() -> None:
     log = RefusalLog()
-    told = [log.is_told(("10.0.0.1", "unknown"), second) for second in range(100_000)]
+    told = [log.is_logged(("10.0.0.1", "unknown"), second) for second in range(100_000)]
     assert told.count(True) == 1
     assert log.due_s is None
-    assert log.is_told(("10.0.0.1", "another reason"), 100_000)
+    assert log.is_logged(("10.0.0.1", "another reason"), 100_000)
 
 
 def test_a_flood_is_cut_short_and_counted_and_the_next_minute_is_told_again() -> None:
@@ -47,6 +47,6 @@ def test_who_was_left_out_is_told_when_he_comes_again() -> None:
 def test_what_is_remembered_is_bounded() -> None:
     log = RefusalLog()
     for n in range(10 * REMEMBERED):
-        log.is_told((str(n), "unknown"), n * WINDOW_S)
-    assert log.is_told(("0", "unknown"), 1e9)
-    assert not log.is_told((str(10 * REMEMBERED - 1), "unknown"), 1e9)
+        log.is_logged((str(n), "unknown"), n * WINDOW_S)
+    assert log.is_logged(("0", "unknown"), 1e9)
+    assert not log.is_logged((str(10 * REMEMBERED - 1), "unknown"), 1e9)

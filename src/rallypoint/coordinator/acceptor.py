@@ -278,7 +278,7 @@ class ConnectionLog:
         address = peer.rpartition(":")[0]
         # What strangers send differs each time.
         reason = why if kind is Kind.UNPROVEN else kind.name
-        if self._refusals.is_told((address, reason), self._loop.time()):
+        if self._refusals.is_logged((address, reason), self._loop.time()):
             self.closed(f"closed the connection from {peer}: {why}")
             return
         self._more[kind] += 1

@@ -1,7 +1,7 @@
 """Accepts on a listening socket: a bounded number in each turn of the loop, with pauses.
 
 asyncio's servers accept as many in one turn as the backlog is long, and when descriptors have run
-out they tell the loop's exception handler so as often.
+out they call the loop's exception handler as often.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ import socket
 from collections.abc import Callable
 
 BATCH = 16
-"""Accepting so many, and what follows for each, takes some milliseconds, and then everybody else
-has a turn."""
+"""Connections in one turn of the loop: they take some milliseconds."""
 SHORTAGE_PAUSE_S = 0.25
 _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
@@ -24,9 +23,9 @@ class AcceptLoop:
     """Accepts from construction to `close`; the listening socket, which must not block, stays the
     caller's. For the thread of the loop.
 
-    `on_connection` gets each connection, which does not block, and who it is from. `may_accept` is
-    asked before each, and may `pause`. `on_shortage` is told what the system lacks; then there is a
-    pause.
+    `on_connection` gets each connection, which does not block, and the peer's address. `may_accept`
+    is called before each, and may `pause`. `on_shortage` gets the error when the system lacks
+    descriptors or memory; then there is a pause.
     """
 
     def __init__(
@@ -45,14 +44,14 @@ class AcceptLoop:
         self.resume()
 
     def pause(self) -> None:
-        """Who comes now waits in the kernel's queue. Safe to call again."""
+        """New connections wait in the kernel's queue. Safe to call again."""
         self._loop.remove_reader(self._listener)
         if self._retry is not None:
             self._retry.cancel()
             self._retry = None
 
     def resume(self) -> None:
-        """Accept on. Safe to call again."""
+        """Accept again. Safe to call again."""
         if not self._closed:
             self.pause()
             self._loop.add_reader(self._listener, self._accept)
@@ -77,6 +76,6 @@ class AcceptLoop:
                     self._retry = self._loop.call_later(SHORTAGE_PAUSE_S, self.resume)
                     self._on_shortage(error)
                     return
-                continue  # who wanted to connect has gone again
+                continue  # the client has gone already
             connection.setblocking(False)
             self._on_connection(connection, address[:2])

@@ -1,11 +1,11 @@
-"""Who may speak to a round store (behaviour F9). Pure: time and owners are arguments.
+"""Which peers may use a store (behaviour F9). Pure: time and owners are arguments.
 
-An `AccessPolicy` says which kinds of peers there are. Processes of the same user on this machine
-always are allowed; then, by policy, nobody else, or addresses that have enrolled and networks that
-a person named, or everybody. A process of another user on this machine is not, whatever has
-enrolled, unless a person named a loopback network. Where nodes enrol, an unknown address is held
-for 5 s, since its node may be about to enrol, and then dropped. Nothing that a held client sends is
-parsed, but for an enrolment, which is how it can be let in.
+Processes of the same user on this machine are always allowed. An `AccessPolicy` says which others
+are: none, or addresses that have enrolled and networks that a person named, or everybody. A process
+of another user on this machine is not, whatever has enrolled, unless a person named a loopback
+network. Where nodes enrol, an unknown address is held for 5 s, since its node may be about to
+enrol, and then dropped. Nothing that a held client sends is parsed, but for an enrolment, which is
+how it can be let in.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from msgspec import Struct
 
 HOLD_S = 5.0
 MAX_HELD = 4096
-"""So many connections may be held at once; one more is refused."""
+"""The most connections that are held at a time; one more is refused."""
 
 
 class Reach(Enum):
-    """Where a peer is, and whether the kernel named the owner of its socket."""
+    """Where a peer is, and whether the kernel names the owner of its socket."""
 
     SAME_USER = "a process of this user"
     OTHER_USER = "a process of another user"
@@ -31,7 +31,7 @@ class Reach(Enum):
 
 
 class Who(Enum):
-    """Who may use a store, besides the processes of its own user on its own machine."""
+    """Which peers may use a store."""
 
     SAME_USER = "processes of this user on this machine"
     ALLOWED = "also the machines that are allowed"
@@ -47,7 +47,7 @@ class AccessPolicy(Struct, frozen=True):
     """The key of the nodes that may enrol; while there is one, strangers are held for a while
     instead of refused at once."""
     remedy: str = "--allow"
-    """The option that adds a network, for the line that says why somebody was refused."""
+    """The option that adds a network, for the lines about refused connections."""
 
 
 EVERYBODY = AccessPolicy(Who.EVERYBODY)
@@ -93,7 +93,7 @@ class Admission(Enum):
 
 
 class Refusal(Struct, frozen=True):
-    """Why a connection was dropped, and what would have let it in."""
+    """Why a connection was closed, and what would have allowed it."""
 
     peer: Peer
     reason: str

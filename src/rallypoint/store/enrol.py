@@ -24,8 +24,8 @@ LookUp = Callable[[], Awaitable[Sequence[str]]]
 async def enrol(look_up: LookUp, port: int, key: bytes, node: str, timeout_s: float) -> str:
     """Enrols this node and returns the address that the store saw it come from.
 
-    Tries again, with a growing pause, while nobody answers there or who answers does not hold the
-    key yet: the store's node may learn of the round later than this one. Each time the store's
+    Tries again, with a growing pause, while nothing answers there or the store does not have the
+    key yet: its node may learn of the round later than this one. Each time the store's
     addresses are looked up anew and tried in turn. Safe to call again.
 
     Raises EnrolmentError after `timeout_s` seconds; it names both addresses and the fix.

@@ -1,14 +1,13 @@
 """The commonest requests, served straight from the bytes of a segment. Pure.
 
 Between two requests of a client, nearly every segment that comes is one small request, or a run of
-SETs: they have no answer that anybody would wait for. For such a one, making a request and a list
-of replies of it takes longer than serving it. So what is common is looked for here, in the bytes as
-they came, and carried out on the machine's own values.
+SETs, which are not answered. Making a request and a list of replies of it would take longer than
+serving it. So the common requests are recognised here, in the bytes as they came, and carried out
+on the machine's own values.
 
-There is one more path, which serves everything: `ServerSession` and `KeyValueMachine.apply`.
-Whatever is rare is left to it, untouched: what is not whole, breaks a limit or a rule, waits or
-wakes somebody, or has to do with a queue. So a doubt costs time and nothing else, and a client can
-never tell which of the two has served it.
+The other path, `ServerSession` and `KeyValueMachine.apply`, serves every request. The rare ones are
+left to it, untouched: a request that is not whole, breaks a limit or a rule, waits or wakes another
+client, or is about a queue. Both paths give the same answers.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _pack_u64, _pack_i64 = U64.pack, I64.pack
 
 
 class FastPath:
-    """Serves clients of `machine` who have sent nothing that is still to be served."""
+    """Serves clients of `machine` that have no request or part of one left to be served."""
 
     def __init__(self, machine: KeyValueMachine) -> None:
         self._machine = machine

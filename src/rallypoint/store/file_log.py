@@ -28,7 +28,7 @@ _LAST_LOCK_WAIT_S = 5.0
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.001, 0.05
 _MODE, _PRIVATE_MODE = 0o644, 0o600
 _NOT_OURS = (errno.ELOOP, errno.EACCES, errno.EPERM)
-"""A link, or somebody else's file: what is refused is told better than by the system."""
+"""A link, or another user's file: our own message says more than the system's."""
 _CHUNK_BYTES = 1 << 24
 _FIXES = {
     errno.ENOENT: "its folder does not exist: create it, where all processes see it",
@@ -120,7 +120,7 @@ class FileLog:
             appending.append(records)
 
     def retire_quietly(self) -> None:
-        """The same at the end of the object's life, when nobody could be told of a failure."""
+        """The same at the end of the object's life, when nothing could catch an error."""
         try:
             self.retire()
         except (StoreError, OSError):
@@ -326,10 +326,10 @@ os.register_at_fork(after_in_child=_begin_in_child)
 
 
 def poll(look: Callable[[float], T | None], wait_s: float) -> T | None:
-    """What `look` returns within `wait_s` that is not None; it is asked once at least. Blocks.
+    """The first result of `look` that is not None, within `wait_s`; called once at least. Blocks.
 
-    `look` is told how many seconds it may wait for a lock, and raises StoreTimeoutError if it did
-    not get it, which is passed on if that was so from the first.
+    `look` gets the seconds that it may wait for a lock, and raises StoreTimeoutError if it does not
+    get the lock; only the first such error is passed on.
     """
     pauses = growing_pauses(_FIRST_PAUSE_S, _LAST_PAUSE_S)
     deadline = monotonic() + wait_s

@@ -1,8 +1,8 @@
 """A store in a file: for processes that share a file system and nothing else.
 
 The file is that of `torch.distributed.FileStore`, and both may use one file at once; see
-`file_records` for the format. Whoever waits polls the file, because a file system shared over a
-network reports no changes.
+`file_records` for the format. A waiting call polls the file, because a file system that is shared
+over a network reports no changes.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ class FileStore(Store):
         members, last = name + b"/num_members", name + b"/last_member"
         missing = {last}
 
-        # These keys, and who sets which, are what torch's objects meet by.
+        # Torch's objects use the same keys in the same way.
         def enter(file: Appending) -> int:
             count = _sum(file, members, 1)
             records = [(members, b"%d" % count)]

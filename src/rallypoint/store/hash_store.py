@@ -1,7 +1,7 @@
 """A store within one process: for one worker, for threads, and for tests.
 
-It hosts the machine that a server hosts, so that both answer alike. Each call that waits is a
-client of the machine; whichever call writes what it waits for wakes it.
+It uses the same machine as a server, so that both answer alike. Each call that waits is a client of
+the machine, until another call writes what it waits for.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class HashStore(Store):
                     return _strings(reply[I64.size :])[0]
                 if not block:
                     raise StoreQueueEmptyError(key)
-                # An item can be gone again before this thread runs: somebody else may pop.
+                # Another thread may pop the item before this one runs.
                 if not caller.wait(c10d.Wait((name,)), waited):
                     raise self._missing("queue_pop", [key], waited)
 
@@ -126,7 +126,7 @@ class HashStore(Store):
                 reply = self._room.read_all(names)
                 if reply is not None:
                     return _strings(reply)
-                # A key can be gone again before this thread runs: then it waits on.
+                # A key can be gone again before this thread runs: then it waits again.
                 if not caller.wait(c10d.Wait(names), waited):
                     raise self._missing(doing, keys, waited)
 
@@ -136,7 +136,7 @@ class HashStore(Store):
 
 
 class _Room:
-    """What clones share: the machine, behind a lock, and how to wake those who wait."""
+    """What clones share: the machine, behind a lock, and the events that wake waiting calls."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -157,7 +157,7 @@ class _Room:
             return self.apply(_NOT_WAITING, c10d.MultiGet(keys)) or b""
 
     def apply(self, client: int, request: c10d.Request) -> bytes | None:
-        """With the lock held: wakes whom the request wakes; None if there is no answer yet."""
+        """With the lock held: wakes the calls that the request wakes; None: no answer yet."""
         try:
             replies = self.machine.apply(client, request)
         except ProtocolError as error:

@@ -1,16 +1,16 @@
-"""The key-value machine of a c10d store: values, queues, barriers, and those who wait. Pure.
+"""The key-value machine of a c10d store: values, queues, barriers, and waiting clients. Pure.
 
-One request at a time goes in, the replies that it causes come out, each with the client it is for:
-the caller's own, and one for everybody whose wait has just ended. A client waits for one thing at
-a time; the protocol has no way to tell two answers apart.
+`apply` takes one request and returns the replies that it causes, each with the client it is for:
+the caller, and every client whose wait has just ended. A client waits for one thing at a time: the
+protocol can't distinguish two answers.
 
 A wait ends when each key that was missing has been written once, though it may be gone again. A
-write wakes all who wait for its key. A push to a queue wakes one who waits for that queue alone, in
-order of arrival, and an item of the queue is *reserved* for it until its next request: no other
-pop can take it in between, and others see the queue without it. If that next request is not the
-pop, or the client goes away, the item is free again and the next in the line is woken. A wait that
-is answered at once reserves in the same way, so that a blocking pop, which is a wait and then a
-pop, never finds the queue empty. Who waits for several keys reserves nothing.
+write wakes all clients that wait for its key. A push to a queue wakes one client that waits for
+that queue alone, in order of arrival, and an item of the queue is *reserved* for it until its next
+request: no other pop can take it in between, and others see the queue without it. If that next
+request is not the pop, or the client goes away, the item is free again and the next in the line is
+woken. A wait that is answered at once reserves in the same way, so that a blocking pop, which is a
+wait and then a pop, never finds the queue empty. A wait for several keys reserves nothing.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class _BarrierWait(Struct, frozen=True):
 
 
 class KeyValueMachine:
-    """The state of one store. Changed in place; every request costs O(its size + whom it wakes).
+    """The state of one store. Changed in place; a request costs O(its size + the clients it wakes).
 
     `max_bytes` limits what is stored: keys, values and queued items, each with `ENTRY_BYTES` more.
     """
@@ -291,7 +291,7 @@ class KeyValueMachine:
         return self._offer(self._unreserve(client)) if client in self.reserved else []
 
     def _offer(self, key: bytes) -> Replies:
-        """A queue has a free item: all who wait for more than it have seen it, one is woken."""
+        """Offers a free item: waits for several keys have seen it, one other client is woken."""
         replies: Replies = []
         waiting = self.waiting_for_key.get(key)
         for client in tuple(waiting or ()):
@@ -350,7 +350,7 @@ class KeyValueMachine:
                 released.append(other)
         for other in released:
             self._end_wait(other)
-        answers: Replies = [(who, STOP_WAITING) for who in (client, *released)]
+        answers: Replies = [(each, STOP_WAITING) for each in (client, *released)]
         return answers + self._wake_all(key)
 
     def _wake_all(self, key: bytes) -> Replies:
@@ -361,7 +361,7 @@ class KeyValueMachine:
         ]
 
     def _has_seen(self, client: ClientId, key: bytes) -> bool:
-        """Marks a key as written for one who waits; whether that ended the wait."""
+        """Marks a key as written for a waiting client; whether that ended its wait."""
         wait = self.waits[client]
         assert isinstance(wait, _KeysWait)
         wait.missing.discard(key)

@@ -17,7 +17,7 @@ from rallypoint.errors import StoreTimeoutError
 from rallypoint.store.store import to_seconds
 
 MAX_NAMED = 16
-"""So many missing ranks are looked for when a wait ends in vain."""
+"""The most missing ranks that the error of a wait names."""
 
 Name = Callable[[int], str]
 
@@ -96,7 +96,7 @@ def _wait(
     by_rank: Sequence[str],
     name: Name | None = None,
 ) -> None:
-    """Waits for keys; if in vain, looks which ranks have not set theirs. An empty key is none."""
+    """Waits for keys. A timeout names the ranks that have not set theirs; empty keys are none."""
     start = monotonic()
     try:
         store.wait(keys, timedelta(seconds=to_seconds(timeout_s)))
@@ -110,7 +110,7 @@ def _wait(
 
 
 def _absent(store: Any, ranks: list[int], keys: Sequence[str]) -> list[int]:
-    """Of these ranks the first whose keys are missing, found by halves."""
+    """The first of these ranks whose keys are missing, found by bisection."""
     if not ranks or store.check([keys[rank] for rank in ranks]):
         return []
     if len(ranks) == 1:
@@ -121,7 +121,7 @@ def _absent(store: Any, ranks: list[int], keys: Sequence[str]) -> list[int]:
 
 
 def _is_timeout(error: Exception) -> bool:
-    """Torch's stores say so by a class of theirs, or by words alone."""
+    """Torch's stores raise a class of their own, or an error that only its text distinguishes."""
     theirs = any(cls.__name__ == "DistStoreError" for cls in type(error).__mro__)
     return isinstance(error, TimeoutError) or theirs or "timeout" in str(error).lower()
 

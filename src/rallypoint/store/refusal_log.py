@@ -1,25 +1,26 @@
-"""Which refusals are told: strangers must neither fill a log nor hide one that matters. Pure."""
+"""Which refusals get a line: unknown peers must neither fill a log nor hide a line that matters.
+Pure."""
 
 from __future__ import annotations
 
 LINES_MAX = 64
 WINDOW_S = 60.0
-"""So many lines in so many seconds; how many more there were is told at their end."""
+"""At most so many lines in so many seconds; then a line says how many were left out."""
 REMEMBERED = 1024
-"""A subject that is remembered is told once."""
+"""A subject that is remembered gets no second line."""
 
 
 class RefusalLog:
     """Times are seconds of any one clock that does not go back."""
 
     def __init__(self) -> None:
-        self._told: dict[tuple[str, str], None] = {}
+        self._logged: dict[tuple[str, str], None] = {}
         self._lines = self._left_out = 0
         self._end_s = float("-inf")
 
-    def is_told(self, subject: tuple[str, str], now_s: float) -> bool:
+    def is_logged(self, subject: tuple[str, str], now_s: float) -> bool:
         """Whether this refusal gets a line. `subject` is the address and the reason."""
-        if subject in self._told:
+        if subject in self._logged:
             return False
         if now_s >= self._end_s and not self._left_out:
             self._end_s, self._lines = now_s + WINDOW_S, 0
@@ -27,9 +28,9 @@ class RefusalLog:
             self._left_out += 1
             return False
         self._lines += 1
-        self._told[subject] = None
-        if len(self._told) > REMEMBERED:
-            del self._told[next(iter(self._told))]
+        self._logged[subject] = None
+        if len(self._logged) > REMEMBERED:
+            del self._logged[next(iter(self._logged))]
         return True
 
     @property

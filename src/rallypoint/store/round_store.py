@@ -4,7 +4,7 @@ The socket is bound before the agent joins, so that its port is known to all bef
 it. When a round makes this node rank 0 the store is *opened*: the first connection forks a process
 that accepts from the same socket (or, where the coordinator owns the port, is handed connections
 over). Closing it kills that process. No key, client or half-open connection gets from one round
-into the next: between rounds whoever connects is closed at once, and so is whoever is still queued.
+into the next: between rounds new and queued connections are closed at once.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class RoundStore:
     def close(self) -> None:
         """Ends the round's store and everything in it. Safe to call again, and without a round.
 
-        Whoever connects from now on is closed at once, until the next round is opened.
+        New connections are closed at once until the next round is opened.
         """
         if self._served is not None:
             self._served.close()

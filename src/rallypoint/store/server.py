@@ -2,7 +2,7 @@
 
 One process, one loop, no task and no timer per connection: every handler runs to its end at once.
 A client that does not read its replies is not read from either, so what it can make the server
-hold is bounded. No name is looked up for anybody who connects.
+hold is bounded. No name of a peer is looked up.
 """
 
 from __future__ import annotations
@@ -37,14 +37,13 @@ _KEY_BYTES = 32
 
 
 class StoreLimits(Struct, frozen=True, kw_only=True):
-    """What the clients of a store may make it hold, and how long they may leave it waiting.
-
-    A limit of None is none. A client that breaks one is closed, with a line that names it.
+    """What the clients of a store may use; None: no limit. A client over a limit is closed, with a
+    line that names the limit.
     """
 
     max_connections: int | None = None
     more_connections_by: str = "give a higher --max-connections"
-    """How a person raises a limit of connections that is too low."""
+    """How to raise a limit of connections that is too low."""
     max_bytes: int | None = None
     """Of keys, values and queued items (`KeyValueMachine`)."""
     handshake_s: float = HANDSHAKE_S
@@ -53,7 +52,7 @@ class StoreLimits(Struct, frozen=True, kw_only=True):
 
 
 class IdleTimeouts:
-    """Clients that must send more before long. Pure: the time is an argument.
+    """Clients from which more must come before long. Pure: the time is an argument.
 
     All deadlines are equally far away when they are set, so a dict keeps them in order.
     """
@@ -63,7 +62,7 @@ class IdleTimeouts:
         self._deadlines: dict[int, float] = {}
 
     def expect(self, id_: int, now_s: float) -> None:
-        """This one must send more until `timeout_s` from now; each call sets the deadline anew."""
+        """More must come within `timeout_s` from now; each call sets the deadline anew."""
         self._deadlines.pop(id_, None)
         self._deadlines[id_] = now_s + self._timeout_s
 
@@ -83,7 +82,7 @@ class IdleTimeouts:
         return expired
 
     def next_deadline_s(self) -> float | None:
-        """When to call `expire`; None while nothing is expected from anybody."""
+        """When to call `expire`; None while nothing is expected."""
         return next(iter(self._deadlines.values()), None)
 
 
@@ -334,7 +333,7 @@ class _RefusalLines:
         self._tell_left_out()
 
     def _tell(self, subject: tuple[str, str], line: str) -> None:
-        if self._log.is_told(subject, self._loop.time()):
+        if self._log.is_logged(subject, self._loop.time()):
             self._say(line)
         self._timer.set()
 

@@ -1,8 +1,8 @@
-"""One client of a store's server: what comes from it is served, in order and at once.
+"""One client of a store's server: its requests are served in order and at once.
 
-Nobody may have to wait for a client, or keep much for it: one that does not read its replies is not
-read from either, and one that stops in the middle of something is dropped by the server's watch.
-From one that has not been admitted no more is read than an enrolment takes.
+No client may delay others or use much memory: one that does not read its replies is not read from
+either, and one that stops in the middle of a request is closed after a while. From one that has not
+been admitted no more is read than an enrolment takes.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ class ServerConnection(asyncio.Protocol):
         if answers:
             self._transport.write(answers[0] if len(answers) == 1 else b"".join(answers))
         if not self._is_writable and self._is_expected:
-            # It is us who do not go on: not its silence.
+            # This end has stopped reading, so the client can't be late.
             self._is_expected = False
             self._server.unexpect(own)
 

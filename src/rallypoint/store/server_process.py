@@ -9,7 +9,6 @@ import asyncio
 import gc
 import resource
 import socket
-from collections.abc import Callable
 
 from rallypoint.observe.faults import Faults
 from rallypoint.store.access import AccessGate, AccessPolicy
@@ -90,22 +89,20 @@ def serve_round(
     )
     loop = new_event_loop()
     loop.set_exception_handler(Faults(say).of_loop)
-
-    def make_server() -> StoreServer:
-        return StoreServer(AccessGate(policy), say, limits=limits)
-
-    listening = loop.create_task(_listen(loop, listener, channel, make_server))
+    listening = loop.create_task(_serve(listener, channel, policy, say, limits))
     loop.run_forever()
     del listening
 
 
-async def _listen(
-    loop: asyncio.AbstractEventLoop,
+async def _serve(
     listener: socket.socket | None,
     channel: socket.socket,
-    make_server: Callable[[], StoreServer],
+    policy: AccessPolicy,
+    say: Say,
+    limits: StoreLimits,
 ) -> None:
-    server = make_server()
+    loop = asyncio.get_running_loop()
+    server = StoreServer(AccessGate(policy), say, limits=limits)
 
     def receive_connection() -> None:
         try:

@@ -80,14 +80,14 @@ def to_port(port: int, *, least: int = 1) -> int:
 
 
 class Store(ABC):
-    """A key-value store that processes of a job meet in."""
+    """A key-value store that the processes of a job share."""
 
     def __init__(self, timeout: Timeout = DEFAULT_TIMEOUT) -> None:
         self._timeout_s = to_seconds(timeout)
 
     @property
     def timeout(self) -> timedelta:
-        """How long `get`, `multi_get`, `wait`, `queue_pop` and `barrier` wait if not told."""
+        """How long `get`, `multi_get`, `wait`, `queue_pop` and `barrier` wait by default."""
         return timedelta(seconds=self._timeout_s)
 
     def set_timeout(self, timeout: Timeout) -> None:

@@ -71,7 +71,7 @@ class TCPClient:
         self._pid = os.getpid()
         self._failure: str | None = None
         """Once a connection was lost for good, why: all later calls fail like that one."""
-        self._lock = threading.Lock()  # held by whoever uses the main connection, never to wait
+        self._lock = threading.Lock()  # held while the main connection is used, never during a wait
         self._spare: list[TCPConnection] = []
         self._lent: set[_Lease] = set()
         deadline = time.monotonic() + timeout_s

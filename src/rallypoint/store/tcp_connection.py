@@ -2,7 +2,7 @@
 
 Every read and every write is bounded by the kernel (SO_RCVTIMEO and SO_SNDTIMEO, socket(7)), so a
 plain request costs two system calls and no more. Once anything went wrong within a request, even an
-interrupt by the user, the connection is closed: nobody could tell whose answer comes next.
+interrupt by the user, the connection is closed: the next answer could belong to any request.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class ConnectionLostError(Exception):
 class TCPConnection:
     """A connection after its handshake.
 
-    `owes_answer` tells that something was written that is not answered itself, and no answer to
-    anything later has shown that it arrived.
+    `owes_answer`: a request without an answer was written, and no later answer has shown that it
+    arrived.
     """
 
     def __init__(self, host: str, port: int, attempt_s: float, reply_s: float) -> None:
@@ -123,7 +123,7 @@ class TCPConnection:
         return is_answered
 
     def is_gone(self) -> bool:
-        """Whether the peer has closed the connection, as far as can be told without asking it."""
+        """Whether the peer is known to have closed the connection; nothing is sent to find out."""
         if not self._poller.poll(0):  # in one call, and without an exception
             return False
         try:

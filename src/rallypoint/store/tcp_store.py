@@ -51,7 +51,7 @@ class TCPStore(Store):
     the master waits until so many have come; otherwise nobody waits for anybody.
 
     A master binds the address of `host`, no other. On a loopback address only processes of this
-    user are served; on another one everybody who reaches it is. `allow` names the networks (CIDRs
+    user are served; on another one every host that reaches it is. `allow` names the networks (CIDRs
     like "10.0.0.0/8") that are served besides this user's processes, and nobody else then.
 
     One object serves all threads of a process, not a forked child: there, use `clone`. Lost
@@ -75,7 +75,7 @@ class TCPStore(Store):
     ) -> None:
         super().__init__(timeout)
         if not is_master and (listen_socket is not None or allow is not None):
-            raise ValueError("listen_socket and allow are for the master, who hosts the server")
+            raise ValueError("listen_socket and allow are for the master, which hosts the server")
         if isinstance(allow, str):
             raise TypeError(f"allow must be a list of networks, not one str: [{allow!r}]?")
         self._server: ServerThread | None = None
@@ -267,7 +267,7 @@ class ServerThread:
         # Inherited by what it accepts; replies are small, and must not wait for each other.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._loop = asyncio.new_event_loop()
-        self._joined = _Joined(counter_key)
+        self._machine = _CountingMachine(counter_key)
         self._started = threading.Event()
         self._thread = threading.Thread(
             target=self._run, args=(listener, gate, say), name="rally-store", daemon=True
@@ -277,9 +277,7 @@ class ServerThread:
 
     def wait_joined(self, count: int, timeout_s: float) -> int:
         """Waits until so many have joined, and returns how many have."""
-        with self._joined.changed:
-            self._joined.changed.wait_for(lambda: self._joined.count >= count, timeout_s)
-            return self._joined.count
+        return self._machine.wait_counted(count, timeout_s)
 
     def close(self) -> None:
         """Drops every client; neither thread nor socket remains. Safe to call again.
@@ -307,8 +305,7 @@ class ServerThread:
             self._started.set()
 
     async def _listen(self, listener: socket.socket, gate: AccessGate, say: Say) -> StoreServer:
-        machine = _CountingMachine(self._joined)
-        server = StoreServer(gate, say, machine=machine)
+        server = StoreServer(gate, say, machine=self._machine)
         await server.listen(listener)
         return server
 
@@ -327,24 +324,24 @@ def bind(host: str, port: int) -> socket.socket:
         raise StoreConnectionError(peer_name(host, port), "listening", reason) from error
 
 
-class _Joined:
-    """How many have joined: told by the loop's thread, waited for by others."""
+class _CountingMachine(KeyValueMachine):
+    """Counts what is added to one key, on the loop's thread; other threads wait for the count."""
 
     def __init__(self, key: bytes) -> None:
-        self.key = key
-        self.count = 0
-        self.changed = threading.Condition()
-
-
-class _CountingMachine(KeyValueMachine):
-    def __init__(self, joined: _Joined) -> None:
         super().__init__()
-        self._joined = joined
+        self._counted_key, self._counted = key, 0
+        self._changed = threading.Condition()
 
     def add(self, key: bytes, delta: int) -> int:
         number = super().add(key, delta)
-        if key == self._joined.key:
-            with self._joined.changed:
-                self._joined.count += delta
-                self._joined.changed.notify_all()
+        if key == self._counted_key:
+            with self._changed:
+                self._counted += delta
+                self._changed.notify_all()
         return number
+
+    def wait_counted(self, count: int, timeout_s: float) -> int:
+        """Waits until so many have been counted, and returns how many have."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._counted >= count, timeout_s)
+            return self._counted

@@ -1,11 +1,11 @@
 """The c10d `TCPStore` protocol, client side: requests become bytes, bytes become replies. Pure.
 
-Replies carry neither opcode nor length, so whoever asks must know what answer is due: a request
-goes with the function that reads its reply. Such a function is a generator that stops where the
-bytes stop, and takes exactly its own bytes, in whatever pieces they arrive.
+Replies carry neither opcode nor length, so a request goes with the function that reads its reply.
+Such a function is a generator that stops where the bytes stop, and takes exactly its own bytes, in
+whatever pieces they arrive.
 
-A key or value over the protocol's limits makes a server close the connection without a word;
-the encoders refuse them instead, with ValueError, before anything has been sent.
+A key or value over the protocol's limits makes a server close the connection without an error; the
+encoders refuse them instead, with ValueError, before anything has been sent.
 """
 
 from __future__ import annotations

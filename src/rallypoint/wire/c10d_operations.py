@@ -1,13 +1,12 @@
-"""What a client of a c10d store asks, step by step: operations of more than one request. Pure.
+"""A client's operations on a c10d store that may take more than one request. Pure.
 
 An operation is a generator: it yields a step, is sent the step's answer, and returns the result.
 The client that runs it does the I/O and knows the time.
 
-A GET of a missing key is answered with an empty value. So a value that is not empty is there, and
-one round trip is enough; only for an empty one must be asked whether it is there at all, and only
-for a missing one is there anything to wait for. A wait that ends proves little: the key can be gone
-again, and torch's server wakes for pushes and for a COMPARE_SET that stored nothing. So it is
-followed by a new look.
+A GET of a missing key is answered with an empty value. So only an empty value takes a second
+request, a CHECK, and only a missing key a WAIT. The end of a WAIT proves little: the key can be
+gone again, and torch's server wakes for pushes and for a COMPARE_SET that stored nothing. So the
+value is read again.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class Wait(Struct, frozen=True):
 
 
 class MissingError(Exception):
-    """An operation's time was over; which keys are missing, or nobody came for."""
+    """An operation has timed out; `keys` are missing."""
 
     def __init__(self, keys: Sequence[bytes]) -> None:
         super().__init__(keys)
@@ -77,15 +76,13 @@ def get(key: bytes) -> Operation[bytes]:
 def multi_get(keys: Sequence[bytes]) -> Operation[list[bytes]]:
     """The values, in order, once all are there; of one moment, if one request can have them all."""
     while True:
-        values: list[bytes] = []
-        for chunk in _chunks(keys):
-            values += yield Exchange(wire.multi_get(chunk), wire.read_strings(len(chunk)))
+        values = yield from _values(keys)
         doubtful = [key for key, value in zip(keys, values, strict=True) if not value]
         if not doubtful:
             return values
         if (yield from check(doubtful)):
             # Each key was there, if not at the same time: one that was empty before is read again.
-            later = yield from _read_again(doubtful)
+            later = dict(zip(doubtful, (yield from _values(doubtful)), strict=True))
             return [value or later[key] for key, value in zip(keys, values, strict=True)]
         yield from _wait_missing(doubtful)
 
@@ -143,11 +140,11 @@ def _missing(keys: Sequence[bytes]) -> Operation[Sequence[bytes]]:
     return [key for key, is_there in zip(keys, checks, strict=True) if not is_there]
 
 
-def _read_again(keys: Sequence[bytes]) -> Operation[dict[bytes, bytes]]:
+def _values(keys: Sequence[bytes]) -> Operation[list[bytes]]:
     values: list[bytes] = []
     for chunk in _chunks(keys):
         values += yield Exchange(wire.multi_get(chunk), wire.read_strings(len(chunk)))
-    return dict(zip(keys, values, strict=True))
+    return values
 
 
 def _chunks(keys: Sequence[bytes]) -> Generator[Sequence[bytes], None, None]:

@@ -103,18 +103,8 @@ def parse_slots(shm: bytes, workers: int) -> Sequence[Slot]:
 
 
 def _slot(shm: bytes, local_rank: int) -> Slot:
-    words = _SLOT.unpack_from(shm, at.WORD_BYTES * at.first_word(local_rank))
-    step, progress_at_ns, answered, checkpoint, stacks = words[at.STEP : at.STACKS + 1]
-    return Slot(
-        words[at.OWNER],
-        bool(words[at.LISTENS]),
-        step,
-        progress_at_ns,
-        answered,
-        checkpoint,
-        stacks,
-        words[at.HOLDS] == 1,
-    )
+    slot = Slot._make(_SLOT.unpack_from(shm, at.WORD_BYTES * at.first_word(local_rank)))
+    return slot._replace(listens=bool(slot.listens), holds=slot.holds == 1)
 
 
 MAX_LINE_BYTES = 4096
@@ -122,8 +112,8 @@ MAX_LINE_BYTES = 4096
 
 
 class LineSplitter:
-    """Cuts what comes through a pipe into lines. Of what is too long for a line only the end may
-    come out: whoever writes such a thing costs the writers after him nothing."""
+    """Cuts what comes through a pipe into lines. Of a line that is too long only the end may come
+    out, so that the lines of other writers are kept."""
 
     def __init__(self) -> None:
         self._rest = b""

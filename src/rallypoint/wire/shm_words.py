@@ -29,7 +29,7 @@ LISTENS = 1
 """1 as soon as it has asked for requests."""
 STEP = 2
 PROGRESS_AT = 3
-"""When it made that step, in ns on CLOCK_MONOTONIC; 0: it has told of none."""
+"""When it made that step, in ns on CLOCK_MONOTONIC; 0: it has reported none."""
 ANSWERED = 4
 """The number of the request that its last checkpoint answers; 0: none."""
 CHECKPOINT = 5
