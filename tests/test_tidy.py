@@ -192,9 +192,19 @@ UNSAFE_USES: dict[tuple[str, str], str] = {
 
 
 @cache
+def modules_of_the_package() -> list[Module]:
+    return read_modules(PACKAGE.parent)
+
+
+@cache
 def parsed(source: str) -> ast.Module:
     """Parsed once, however many rules read it."""
-    return ast.parse(source)
+    return trees_of_the_package().get(source) or ast.parse(source)
+
+
+@cache
+def trees_of_the_package() -> dict[str, ast.Module]:
+    return {module.source: module.tree for module in modules_of_the_package()}
 
 
 @cache
@@ -376,7 +386,7 @@ def a_class_has_few_attributes(path: str, source: str) -> list[str]:
     """A class with more does several things; `tools/measure_house.py` says what counts."""
     return [
         f"{name} has {number} attributes, more than {limit}"
-        for name, number in class_attributes(ast.parse(source)).items()
+        for name, number in class_attributes(parsed(source)).items()
         if number > (limit := STILL_WIDE.get(name, ATTRIBUTES)) and name not in WIDE_CLASSES
     ]
 
@@ -384,7 +394,7 @@ def a_class_has_few_attributes(path: str, source: str) -> list[str]:
 def a_function_has_few_parameters(path: str, source: str) -> list[str]:
     return [
         f"{name} has {number} parameters, more than {limit}"
-        for name, number in parameters(ast.parse(source)).items()
+        for name, number in parameters(parsed(source)).items()
         if number > (limit := STILL_BROAD.get(name, PARAMETERS)) and name not in TORCH_SIGNATURES
     ]
 
@@ -392,7 +402,7 @@ def a_function_has_few_parameters(path: str, source: str) -> list[str]:
 def assigned_callbacks(source: str) -> list[str]:
     return [
         ast.unparse(node)
-        for node in ast.walk(ast.parse(source))
+        for node in nodes(source)
         if isinstance(node, ast.Attribute)
         and isinstance(node.ctx, ast.Store)
         and re.match(r"_?on_", node.attr)
@@ -513,11 +523,11 @@ def test_the_package_keeps(rule: Rule) -> None:
 
 @pytest.mark.parametrize("rule", [crowded_folders, small_modules, import_cycles])
 def test_the_package_is_built_so(rule: Callable[[list[Module]], list[object]]) -> None:
-    assert rule(read_modules(PACKAGE.parent)) == []
+    assert rule(modules_of_the_package()) == []
 
 
 def test_an_exception_that_is_not_needed_any_more_is_removed() -> None:
-    modules = read_modules(PACKAGE.parent)
+    modules = modules_of_the_package()
     wide = Counter[str]()
     broad = Counter[str]()
     for module in modules:

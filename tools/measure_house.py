@@ -111,17 +111,25 @@ def read_modules(source_dir: Path) -> list[Module]:
 
 def _imports(node: ast.AST, kind: str) -> Iterator[tuple[str, str]]:
     """Every import below the node as (kind, dotted name)."""
-    for child in ast.iter_child_nodes(node):
+    for child in _statements(node):
         if isinstance(child, ast.Import):
             yield from ((kind, alias.name) for alias in child.names)
         elif isinstance(child, ast.ImportFrom) and child.module and child.level == 0:
             yield from ((kind, f"{child.module}.{alias.name}") for alias in child.names)
-        elif isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+        elif isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
             yield from _imports(child, "lazy" if kind == "eager" else kind)
         elif isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
             continue
         else:
             yield from _imports(child, kind)
+
+
+def _statements(node: ast.AST) -> Iterator[ast.AST]:
+    """Its direct children that are statements or hold some; imports and definitions are in no
+    other, and most of a tree are expressions."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):
+            yield child
 
 
 def _in_package(imported: str, known: Mapping[str, object]) -> str | None:
@@ -218,7 +226,7 @@ def parameters(tree: ast.Module) -> dict[str, int]:
 
 def _named(node: ast.AST, above: str = "") -> Iterator[tuple[str, ast.AST]]:
     """Every class and function with its qualified name."""
-    for child in ast.iter_child_nodes(node):
+    for child in _statements(node):
         if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield f"{above}{child.name}", child
             yield from _named(child, f"{above}{child.name}.")
