@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from enum import Enum
-from functools import partial
+from functools import cache, partial
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -104,6 +104,7 @@ def test_json_is_cut_in_its_texts_and_stays_json() -> None:
 # show it, is covered at once.
 
 
+@cache
 def anything_of(kind: Any) -> st.SearchStrategy[Any]:
     """Any value of this type, with any text in it."""
     origin, of = get_origin(kind), get_args(kind)
