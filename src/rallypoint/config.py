@@ -98,7 +98,7 @@ class RendezvousConfig(SharedSettings, frozen=True, kw_only=True):
     """Port 0 only for a job of one node: the system chooses."""
     node_rank: int | None = None
     is_host: bool | None = None
-    """None: whoever can bind the endpoint hosts the coordinator."""
+    """None: the node that can bind the endpoint hosts the coordinator."""
     host_timeout_s: float = 30.0
     """How long to wait until a node hosts the coordinator."""
     reconnect_timeout_s: float | None = None

@@ -193,7 +193,7 @@ class StoreConnectionError(StoreError, ConnectionError):
 
 
 class StoreQueueEmptyError(StoreError):
-    """A pop that was told not to wait found no item."""
+    """A pop without waiting found no item."""
 
     def __init__(self, key: str) -> None:
         self.key = key

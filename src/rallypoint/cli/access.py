@@ -1,5 +1,5 @@
-"""Which token a command uses, and that nobody else sees it: `--token-fd`, `--token-file`,
-RALLYPOINT_TOKEN, or the user's own file."""
+"""Which token a command uses (`--token-fd`, `--token-file`, RALLYPOINT_TOKEN, or the user's own
+file), and how it is hidden from other processes."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from rallypoint.errors import ExitClass
 
 SIGNALLED = 128
 ALREADY_SUCCEEDED = "already-succeeded"
-"""Nothing was started, for the job has succeeded before. As a success, unless told otherwise."""
+"""Nothing was started, because the job has succeeded before. Like a success by default."""
 CLASSES = (*(kind.name.lower() for kind in ExitClass), ALREADY_SUCCEEDED)
 """What `--exit-code` takes."""
 

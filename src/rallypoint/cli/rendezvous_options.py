@@ -94,7 +94,7 @@ def read_rendezvous(
 ) -> RendezvousConfig:
     """Builds the configuration; remarks for the person are added to `notices`.
 
-    `handlers` names the backends whose handlers the nodes may meet by, those of other packages too.
+    `handlers` names the known backends besides the coordinator's, those of other packages too.
 
     Raises UsageError.
     """
@@ -257,7 +257,7 @@ def _is_static(scanned: Scanned, backend: str | None) -> bool:
         return backend == "static"
     if scanned.get("--node-rank") is not None or scanned.get("--master-addr") is not None:
         return True
-    # A port alone says where node 0 listens only when there is no other node to tell the host to.
+    # A port alone means a static job only if no other node needs the host.
     single = scanned.get("--rdzv-endpoint") is None and _most(scanned) == 1
     return single and scanned.get("--master-port") is not None
 
@@ -302,10 +302,10 @@ def _is_host(scanned: Scanned, rank: int | None, *, alone: bool, static: bool) -
 
 
 def refuse_copies(scanned: Scanned, environ: Mapping[str, str], notices: list[str]) -> None:
-    """Raises UsageError where this is one of several tasks of a Slurm step; under mpirun, whose
-    processes can't tell as surely what is meant, a remark is added to `notices`.
+    """Raises UsageError if this is one of several tasks of a Slurm step. Under mpirun, where this
+    is less certain to be a mistake, a remark is added to `notices`.
 
-    A worker may start a job of its own: what its agent was started by says nothing of that.
+    A worker may start another job: the scheduler's variables then describe its agent, not it.
     """
     inside_a_worker = "RALLYPOINT_INCARNATION" in environ
     if inside_a_worker or scanned.on("--standalone") or any(map(scanned.get, _SAYS_WHERE)):

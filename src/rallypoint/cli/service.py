@@ -35,12 +35,13 @@ class EventLines:
         self._reported_lost = 0
 
     def record(self, run_id: str, record: Record) -> None:
-        """Something happened to a job, or (without a run id) to a stranger's connection."""
+        """Report an event of a job, or (without a run id) of an unauthenticated connection."""
         text = f"{job_name(run_id)}: {record.text}" if run_id else record.text
         self.say(replace(record, text=text), run_id)
 
     def say(self, record: Record, run_id: str = "") -> None:
-        """Never blocks; a line that finds no room is counted, and the next one says so."""
+        """Never blocks. A line that does not fit into the queue is counted, and the next one
+        has the count."""
         if self._quiet:
             return
         fields: tuple[tuple[str, FieldValue], ...] = (("job", run_id),) if run_id else ()

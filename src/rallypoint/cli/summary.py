@@ -123,7 +123,7 @@ class JobReport:
         self.telemetry = Telemetry(config, print_line)
 
     def ended(self, view: VerdictView) -> None:
-        """The job has ended for this agent, while its console still stands."""
+        """The job has ended for this agent; its console is still open."""
         self._ended = view
         self.telemetry.finished(view.outcome is Outcome.SUCCEEDED, view.reason)
 
@@ -138,8 +138,8 @@ class JobReport:
             self.close(SIGNALLED + _SIGINT if interrupted else ExitClass.FAILED.value)
 
     def close(self, exit_code: int) -> None:
-        """Let everybody have the last, and write the summary. May block for seconds; a signal ends
-        that, and nothing else."""
+        """Flush events and metrics, and write the summary. May block for seconds; a signal ends
+        only that wait."""
         try:
             with late_signals_interrupt():
                 lost = self.telemetry.close()

@@ -63,7 +63,7 @@ class StatusView(Struct, frozen=True):
 
 class WorkerEnd(Struct, frozen=True):
     """How one worker ended. `state` is SUCCEEDED, FAILED (and counts as the job's failure) or
-    TERMINATED (because it was told to end). `at` is seconds since the epoch."""
+    TERMINATED (because it was stopped). `at` is seconds since the epoch."""
 
     local_rank: int
     pid: int
