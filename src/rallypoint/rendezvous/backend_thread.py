@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable
+from functools import partial
+from typing import Any, ParamSpec, TypeVar
 
 from rallypoint.coordinator.threads import CallThread
 from rallypoint.errors import (
@@ -24,6 +25,7 @@ from rallypoint.rendezvous.backend import (
 )
 from rallypoint.store.backoff import uniform
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 FIRST_POLL_S = 0.01
@@ -40,20 +42,19 @@ class BackendThread:
 
     def __init__(self, backend: RendezvousBackend) -> None:
         self._backend = backend
+        self.beating = backend if isinstance(backend, BeatingBackend) else None
+        """None, as the others: the backend can't do that."""
+        self.join_requests = backend if isinstance(backend, JoinRequestBackend) else None
+        self.forgetting = backend if isinstance(backend, ForgettingBackend) else None
         self._operations = CallThread("rallypoint-backend")
         self._waiting = CallThread("rallypoint-backend-wait")
         self._poll_s = FIRST_POLL_S
         self._polled: Token | None = None
         self._under_way: set[asyncio.Future[Any]] = set()
 
-    @property
-    def keeps_beats(self) -> bool:
-        """The backend has a place for counters."""
-        return isinstance(self._backend, BeatingBackend)
-
     async def get_state(self) -> tuple[bytes, Token] | None:
         """As the backend's, from its own thread."""
-        found = await self._run(self._operations, self._backend.get_state)
+        found = await self.call(self._backend.get_state)
         if found is None:
             return None
         if not isinstance(found, tuple) or len(found) != 2 or not isinstance(found[0], bytes):
@@ -64,52 +65,16 @@ class BackendThread:
         self, state: bytes, token: Token | None
     ) -> tuple[bytes, Token, bool] | None:
         """As the backend's, from its own thread."""
-        found = await self._run(self._operations, self._backend.set_state, state, token)
+        found = await self.call(self._backend.set_state, state, token)
         if found is None:
             return None
         if not isinstance(found, tuple) or len(found) != 3 or not isinstance(found[0], bytes):
             raise self._broken("set_state", "None or (bytes, token, was_set)", found)
         return found
 
-    async def set_beat(self, node: str, beat: int) -> None:
-        """As the backend's; only if it keeps beats."""
-        assert isinstance(self._backend, BeatingBackend)
-        await self._run(self._operations, self._backend.set_beat, node, beat)
-
-    async def get_beats(self, nodes: Sequence[str]) -> list[int]:
-        """As the backend's; only if it keeps beats."""
-        assert isinstance(self._backend, BeatingBackend)
-        return await self._run(self._operations, self._backend.get_beats, nodes)
-
-    @property
-    def takes_join_requests(self) -> bool:
-        """Nodes can leave join requests for the one that writes next."""
-        return isinstance(self._backend, JoinRequestBackend)
-
-    async def post_join_request(self, request: bytes) -> int:
-        """As the backend's; only if it takes join requests."""
-        assert isinstance(self._backend, JoinRequestBackend)
-        return await self._run(self._operations, self._backend.post_join_request, request)
-
-    async def join_requests_after(self, number: int) -> list[bytes | None]:
-        """As the backend's; only if it takes join requests."""
-        assert isinstance(self._backend, JoinRequestBackend)
-        return await self._run(self._operations, self._backend.join_requests_after, number)
-
-    @property
-    def deletes_join_requests(self) -> bool:
-        """The backend can delete join requests, and counters."""
-        return isinstance(self._backend, ForgettingBackend)
-
-    async def delete_join_requests(self, numbers: Sequence[int]) -> None:
-        """As the backend's; only if it deletes them."""
-        assert isinstance(self._backend, ForgettingBackend)
-        await self._run(self._operations, self._backend.delete_join_requests, numbers)
-
-    async def delete_beat(self, node: str) -> None:
-        """As the backend's, if it can."""
-        if isinstance(self._backend, ForgettingBackend):
-            await self._run(self._operations, self._backend.delete_beat, node)
+    async def call(self, operation: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Another operation of the backend, from the same thread."""
+        return await self._run(self._operations, partial(operation, *args, **kwargs))
 
     @property
     def name(self) -> str:
@@ -125,9 +90,9 @@ class BackendThread:
         least every `poll_max_s`, and never in step with other nodes.
         """
         if isinstance(self._backend, WakingBackend):
-            await self._run(
-                self._waiting, self._backend.wait_for_change, token, min(timeout_s, WAIT_SLICE_S)
-            )
+            slice_s = min(timeout_s, WAIT_SLICE_S)
+            wait = partial(self._backend.wait_for_change, token, slice_s)
+            await self._run(self._waiting, wait)
             return
         if token != self._polled:
             self._polled, self._poll_s = token, FIRST_POLL_S
@@ -148,10 +113,10 @@ class BackendThread:
         if self._under_way:
             await asyncio.wait(set(self._under_way), timeout=CLOSING_S)
 
-    async def _run(self, thread: CallThread, call: Callable[..., T], *args: object) -> T:
+    async def _run(self, thread: CallThread, call: Callable[[], T]) -> T:
         if thread.is_closed:
             raise RendezvousClosedError(_LEFT)
-        future = thread.submit(lambda: call(*args))
+        future = thread.submit(call)
         self._under_way.add(future)
         future.add_done_callback(self._ended)
         try:

@@ -160,8 +160,8 @@ class SharedDriver:
         """Delete what will not be read again, now that this node has left; errors are ignored."""
         with suppress(RendezvousError):
             await self._value.delete_read_requests()
-            if self._backend.keeps_beats:
-                await self._backend.delete_beat(self._ref.node_id)
+            if self._backend.beating and (forgetting := self._backend.forgetting):
+                await self._backend.call(forgetting.delete_beat, self._ref.node_id)
 
     # Joining
 
@@ -192,7 +192,7 @@ class SharedDriver:
         self._raise_if_refused()
         if self._seq > 1:  # what was concluded from the counter of its earlier part is void
             await self._heartbeat.increase()
-        if self._backend.takes_join_requests:
+        if self._backend.join_requests:
             request = shared_round.encode_join_request(event)
             await self._value.join_by_request(
                 request, self._settings.lease_s, self.view.wait_for_change
@@ -202,7 +202,7 @@ class SharedDriver:
         self._raise_if_refused()
 
     def _apply_join(self, shared: SharedState, event: NodeJoined, writer: str) -> list[Effect]:
-        if not self._backend.keeps_beats:
+        if not self._backend.beating:
             shared.beats[self._ref.node_id] = self._heartbeat.count
         return shared_round.apply(shared, event, writer)
 
@@ -328,8 +328,8 @@ class Heartbeat:
 
     async def store(self) -> None:
         """Have it in the backend's own place, if there is one."""
-        if self._backend.keeps_beats:
-            await self._backend.set_beat(self._ref.node_id, self.count)
+        if beating := self._backend.beating:
+            await self._backend.call(beating.set_beat, self._ref.node_id, self.count)
 
     async def increase(self) -> None:
         """Others must not conclude anything from its earlier value."""
@@ -339,7 +339,7 @@ class Heartbeat:
     async def beat(self) -> None:
         """Show the others that this node lives."""
         await self.increase()
-        if not self._backend.keeps_beats:
+        if not self._backend.beating:
             await self._value.update(
                 lambda s, w: [] if shared_round.beat(s, self._ref, self.count, w) else None
             )
@@ -347,8 +347,8 @@ class Heartbeat:
 
     async def of_others(self, refs: Sequence[NodeRef]) -> dict[NodeRef, int]:
         """-1: there is none."""
-        if self._backend.keeps_beats:
-            beats = await self._backend.get_beats([ref.node_id for ref in refs])
+        if beating := self._backend.beating:
+            beats = await self._backend.call(beating.get_beats, [ref.node_id for ref in refs])
         else:
             state = self._value.state
             beats = [state.beats.get(ref.node_id, -1) if state else -1 for ref in refs]
@@ -356,6 +356,6 @@ class Heartbeat:
 
     async def is_still(self, ref: NodeRef, beat: int) -> bool:
         """The counter of this node has not changed."""
-        if not self._backend.keeps_beats:  # `lose` compares those in the state
+        if (beating := self._backend.beating) is None:  # `lose` compares those in the state
             return True
-        return await self._backend.get_beats([ref.node_id]) == [beat]
+        return await self._backend.call(beating.get_beats, [ref.node_id]) == [beat]

@@ -114,7 +114,8 @@ class SharedValue:
         The node that wrote the first one that is not taken in takes in all that are there. The
         others wait for that, and after a while help themselves. Raises as `load` does.
         """
-        number = await self._backend.post_join_request(request)
+        assert self._backend.join_requests is not None
+        number = await self._backend.call(self._backend.join_requests.post_join_request, request)
         await self.load()
         loop = asyncio.get_running_loop()
         lost_at = loop.time() + lease_s  # with the store, say: then another one is to be written
@@ -131,18 +132,17 @@ class SharedValue:
     async def delete_read_requests(self) -> None:
         """Some of those that this node has taken in, if the backend can. Raises as `load` does."""
         numbers = list(islice(self._read_requests, DELETED_AT_ONCE))
-        if numbers:
-            await self._backend.delete_join_requests(numbers)
+        if numbers and (forgetting := self._backend.forgetting):
+            await self._backend.call(forgetting.delete_join_requests, numbers)
             for _ in numbers:
                 self._read_requests.popleft()
 
     async def _new_requests(self, own_request: int) -> tuple[int, list[bytes | None]]:
-        if not self._backend.takes_join_requests:
-            return 0, []
-        if self.state is None and not own_request:
+        backend = self._backend.join_requests
+        if backend is None or (self.state is None and not own_request):
             return 0, []
         taken = self.state.taken if self.state is not None else own_request - 1
-        return taken, await self._backend.join_requests_after(taken)
+        return taken, await self._backend.call(backend.join_requests_after, taken)
 
     def _gap_is_old(self, requests: list[bytes | None], shared: SharedState) -> bool:
         """A join request that is announced but not there: its writer is slow, or was killed."""
@@ -158,7 +158,7 @@ class SharedValue:
         return now - self._gap[1] > GAP_S
 
     def _note_read(self, before: int, last: int) -> None:
-        if self._backend.deletes_join_requests:
+        if self._backend.forgetting:
             self._read_requests.extend(range(max(before, last - VOID_MAX) + 1, last + 1))
 
     def _fresh(self, own_request: int) -> SharedState:
