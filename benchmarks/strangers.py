@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 
 from measure import free_port, is_quick, prepare
-from rallypoint.coordinator.client_connection import ClientConnection, dial
+from rallypoint.coordinator.connection import ClientConnection, dial
 from rallypoint.coordinator.token import parse_token
 from rallypoint.core import messages as m
 from rallypoint.core.model import SharedSettings

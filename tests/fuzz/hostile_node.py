@@ -17,8 +17,7 @@ from rallypoint.agent.run import JobEnd
 from rallypoint.agent.status import place_text
 from rallypoint.cli.render import render_event, render_event_json
 from rallypoint.cli.verdict import verdict_json, verdict_lines, verdict_view
-from rallypoint.coordinator.client_connection import ClientConnection
-from rallypoint.coordinator.connection import Connection
+from rallypoint.coordinator.connection import ClientConnection, ServerConnection
 from rallypoint.coordinator.jobs import Hosting
 from rallypoint.coordinator.server import Coordinator
 from rallypoint.core import messages as m
@@ -236,7 +235,7 @@ class Scene:
         self.records: list[Record] = []
         self.coordinator = Coordinator([], Hosting(self._record, rules), lookup_token=None)
         self.coordinator.jobs.lives_in("life-h")
-        self.servers: list[Connection] = []
+        self.servers: list[ServerConnection] = []
         """The coordinator's ends of all connections."""
         self.nodes: list[Honest] = []
         for name in ("h", "v"):
@@ -248,7 +247,7 @@ class Scene:
         near, far = Pipe(self), Pipe(self)
         client = ClientConnection(RULES.run_id, None)
         peer = f"127.0.0.1:{50000 + self._connections}"
-        server = Connection(self.coordinator, self._connections, peer)
+        server = ServerConnection(self.coordinator, self._connections, peer)
         near.far, far.far = server, client
         self.servers.append(server)
         server.connection_made(far)

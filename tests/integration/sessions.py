@@ -11,7 +11,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 from tests.limits import patience
 
-from rallypoint.coordinator.client_connection import ClientConnection
+from rallypoint.coordinator.connection import ClientConnection
 from rallypoint.coordinator.jobs import Hosting
 from rallypoint.coordinator.listen import OWN_FILES, connection_room
 from rallypoint.coordinator.server import Coordinator

@@ -196,7 +196,7 @@ def test_F2_who_can_not_prove_that_an_agent_died_is_ignored_and_told_of_once() -
             await tell_of_death(place, rules, "nobody", 1, SECRET)
             told = [record.text for _, record in place.records if "died" in record.text]
             assert len(told) == 1
-            assert "it says that the agent of node b died, without a proof" in told[0]
+            assert "it reports without proof that the agent of node b died" in told[0]
             again = await place.dial(rules, "life-b")
             again.attach(generation=2, opened=1)  # and now it commits itself to nothing
             await again.wait(m.Attached)

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 import pytest
 from tests.integration.cluster import Cluster
 
-from rallypoint.coordinator.client_connection import ClientConnection
+from rallypoint.coordinator.connection import ClientConnection
 from rallypoint.errors import PeerHungUpError
 
 

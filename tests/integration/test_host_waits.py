@@ -14,7 +14,7 @@ from tests.integration.sessions import CANDIDATE
 
 from rallypoint.cli.options import parse_run
 from rallypoint.coordinator.client import CoordinatorSession, Pushed
-from rallypoint.coordinator.client_connection import ClientConnection, dial
+from rallypoint.coordinator.connection import ClientConnection, dial
 from rallypoint.coordinator.token import parse_token
 from rallypoint.core import messages as m
 from rallypoint.core.session import AgentEnd, Identity

@@ -11,7 +11,7 @@ import pytest
 from tests.integration.sessions import LIMIT_S, TOKEN, Rally, rally
 
 from rallypoint.config import AccessConfig, Endpoint, RendezvousConfig
-from rallypoint.coordinator.client_connection import dial
+from rallypoint.coordinator.connection import dial
 from rallypoint.coordinator.discovery import Connected, Redial, discover, embed
 from rallypoint.coordinator.endpoint import NotYet, Resolved
 from rallypoint.coordinator.token import Token

@@ -16,8 +16,8 @@ from tests.integration.proxy import Proxy
 from tests.integration.sessions import CANDIDATE, LIMIT_S, TOKEN, Rally, rally
 
 from rallypoint.coordinator.client import CoordinatorSession, Pushed
-from rallypoint.coordinator.client_connection import ClientConnection, dial
 from rallypoint.coordinator.clocks import WakeSelector, new_loop
+from rallypoint.coordinator.connection import ClientConnection, dial
 from rallypoint.core import messages as m
 from rallypoint.core.model import Outcome, SharedSettings, WorkerFailure
 from rallypoint.core.session import AgentEnd, Identity

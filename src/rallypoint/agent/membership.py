@@ -21,8 +21,8 @@ from rallypoint.coordinator.client import (
     Hooks,
     fresh_identity,
 )
-from rallypoint.coordinator.client_connection import ClientConnection
 from rallypoint.coordinator.clocks import WakeSelector
+from rallypoint.coordinator.connection import ClientConnection
 from rallypoint.coordinator.discovery import Connected, discover
 from rallypoint.coordinator.jobs import Hosting
 from rallypoint.coordinator.listen import OWN_FILES, connection_room, raise_open_files_limit

@@ -12,7 +12,7 @@ from msgspec import Struct
 from rallypoint.cli import access, values
 from rallypoint.cli.parser import Command, parse, with_hint
 from rallypoint.config import DEFAULT_COORDINATOR_PORT, Endpoint, check_name
-from rallypoint.coordinator.client_connection import ClientConnection, dial, knock
+from rallypoint.coordinator.connection import ClientConnection, dial, knock
 from rallypoint.coordinator.endpoint import NotYet, resolve
 from rallypoint.coordinator.token import no_token_error
 from rallypoint.core import messages as m

@@ -11,8 +11,8 @@ from typing import Any, Protocol, assert_never
 
 from msgspec import Struct
 
-from rallypoint.coordinator.client_connection import ClientConnection, Dial
 from rallypoint.coordinator.clocks import boot_time
+from rallypoint.coordinator.connection import ClientConnection, Dial
 from rallypoint.core import messages as m
 from rallypoint.core import session as core
 from rallypoint.core.model import Stamp

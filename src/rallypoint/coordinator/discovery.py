@@ -17,7 +17,7 @@ from socket import socket
 from msgspec import Struct
 
 from rallypoint.config import AccessConfig, Endpoint, RendezvousConfig
-from rallypoint.coordinator.client_connection import ClientConnection, Dial, dial, knock
+from rallypoint.coordinator.connection import ClientConnection, Dial, dial, knock
 from rallypoint.coordinator.endpoint import NotYet, Resolved, resolve
 from rallypoint.coordinator.jobs import Hosting
 from rallypoint.coordinator.listen import (

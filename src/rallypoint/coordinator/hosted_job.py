@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Mapping
 
-from rallypoint.coordinator.connection import Connection
+from rallypoint.coordinator.connection import ServerConnection
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core import messages as m
 from rallypoint.core import sessions as core
@@ -35,7 +35,7 @@ class HostedJob:
         self._loop = asyncio.get_running_loop()
         self._sessions = sessions
         self._on_record, self._on_empty = on_record, on_empty
-        self._connections: dict[int, Connection] = {}
+        self._connections: dict[int, ServerConnection] = {}
         self._timers = Timers(self._loop, self._timer_ended)
         self._check: asyncio.TimerHandle | None = None
         self._faults = Faults(lambda text: on_record(kinds.FAULT(text)))
@@ -74,7 +74,7 @@ class HostedJob:
         """This very agent takes part."""
         return self._sessions.of_agent(incarnation) is not None
 
-    def carries(self, connection: Connection) -> bool:
+    def carries(self, connection: ServerConnection) -> bool:
         """A session uses this connection."""
         return self._sessions.on(connection.number) is not None
 
@@ -93,13 +93,13 @@ class HostedJob:
             connection.close()
         self._connections.clear()
 
-    def attach(self, connection: Connection, hello: m.Attach) -> None:
+    def attach(self, connection: ServerConnection, hello: m.Attach) -> None:
         """An agent's first message on a connection."""
         self._connections[connection.number] = connection
         host = connection.peer.rpartition(":")[0]
         self._run(self._sessions.attach(connection.number, host, hello, self._loop.time()))
 
-    def received(self, connection: Connection, message: m.Numbered | m.Heartbeat) -> None:
+    def received(self, connection: ServerConnection, message: m.Numbered | m.Heartbeat) -> None:
         """A message of an agent that has attached on this connection."""
         effects = self._sessions.received(connection.number, message, self._loop.time())
         if isinstance(message, m.Heartbeat):  # It changes no wait, and makes no check due earlier.
@@ -107,21 +107,21 @@ class HostedJob:
         else:
             self._run(effects)
 
-    def connection_closed(self, connection: Connection) -> None:
+    def connection_closed(self, connection: ServerConnection) -> None:
         """A connection ended; the session lives on for its grace."""
         self._connections.pop(connection.number, None)
         now, reset = self._loop.time(), not connection.ended_by_peer
         self._sessions.connection_closed(connection.number, now, reset=reset)
         self._watch()
 
-    def agent_died(self, connection: Connection, notice: m.AgentDied) -> None:
+    def agent_died(self, connection: ServerConnection, notice: m.AgentDied) -> None:
         """The guard of an agent reports its death."""
         from rallypoint.wire.death_notice import is_proven  # Most jobs end without one.
 
         now = self._loop.time()
         self._run(self._sessions.agent_died(connection.peer, notice, is_proven, now))
 
-    def failed(self, connection: Connection, error: Exception) -> None:
+    def failed(self, connection: ServerConnection, error: Exception) -> None:
         """What came on this connection caused an unexpected exception."""
         session = self._sessions.on(connection.number)
         if session is not None:
@@ -129,11 +129,11 @@ class HostedJob:
             text = f"a message of it can't be handled: {describe_fault(error)}"
             self._run(self._sessions.failed(connection.number, text, self._loop.time()))
 
-    def turn_away(self, connection: Connection, text: str) -> None:
+    def turn_away(self, connection: ServerConnection, text: str) -> None:
         """What came on this connection is not valid."""
         self._run(self._sessions.turn_away(connection.number, text, self._loop.time()))
 
-    def drain(self, connection: Connection, node_id: str, why: str) -> None:
+    def drain(self, connection: ServerConnection, node_id: str, why: str) -> None:
         """A person wants a node to leave, and waits on this connection."""
         self._connections[connection.number] = connection
         self._run(self._sessions.drain(connection.number, node_id, why))
@@ -201,7 +201,7 @@ class HostedJob:
         self._check = self._loop.call_at(now + delay_s, self._look, now + delay_s)
 
 
-def refuse(connection: Connection, text: str, on_record: Callable[[Record], None]) -> None:
+def refuse(connection: ServerConnection, text: str, on_record: Callable[[Record], None]) -> None:
     """Send an agent the reason why it can't take part, record it, and hang up."""
     on_record(kinds.NODE_REFUSED(peer=connection.peer, why=text))
     connection.send(m.Refused(text))

@@ -18,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rallypoint.coordinator.clocks import wall_ms, wall_time
-from rallypoint.coordinator.connection import Connection
+from rallypoint.coordinator.connection import ServerConnection
 from rallypoint.coordinator.hosted_job import HostedJob, refuse
 from rallypoint.core import claims
 from rallypoint.core import job as machine
@@ -103,7 +103,7 @@ class HostedJobs:
         self._jobs.clear()
         self._ended.clear()
 
-    def attach(self, connection: Connection, run_id: str, hello: m.Attach) -> None:
+    def attach(self, connection: ServerConnection, run_id: str, hello: m.Attach) -> None:
         """An agent's first message. Raises MessageError for one of another job."""
         if hello.settings.run_id != run_id:
             raise MessageError(f"a node of job {run_id!r} attached to {hello.settings.run_id!r}")
@@ -119,7 +119,7 @@ class HostedJobs:
                 return
         refuse(connection, text, partial(self._hosting.on_record, run_id))
 
-    def drain(self, connection: Connection, run_id: str, node_id: str, why: str) -> None:
+    def drain(self, connection: ServerConnection, run_id: str, node_id: str, why: str) -> None:
         """A person wants a node to leave, and waits on this connection."""
         if (job := self._jobs.get(run_id)) is not None:
             connection.owner = job
@@ -132,7 +132,7 @@ class HostedJobs:
         connection.send(m.DrainAnswer(text, done=True, found=False))
         connection.close()
 
-    def agent_died(self, connection: Connection, run_id: str, notice: m.AgentDied) -> None:
+    def agent_died(self, connection: ServerConnection, run_id: str, notice: m.AgentDied) -> None:
         """The guard of an agent reports that it died."""
         for job in self._all():
             if job.settings.run_id == run_id and job.knows(notice.incarnation):

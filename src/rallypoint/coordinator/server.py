@@ -13,7 +13,7 @@ from functools import partial
 from socket import socket
 
 from rallypoint.coordinator.acceptor import Acceptor, ConnectionLog, Kind
-from rallypoint.coordinator.connection import Connection
+from rallypoint.coordinator.connection import ServerConnection
 from rallypoint.coordinator.hosted_job import HostedJob
 from rallypoint.coordinator.jobs import HostedJobs, Hosting
 from rallypoint.coordinator.listen import OWN_FILES, connection_room
@@ -63,13 +63,13 @@ class Coordinator:
         self._log.close()
 
     def _take(self, accepted: socket, number: int, peer: str) -> None:
-        connection = Connection(self, number, peer)
+        connection = ServerConnection(self, number, peer)
         self._acceptor.may_drop(number, connection.abort)
         task = self._loop.create_task(self._make(accepted, connection))
         self._making.add(task)
         task.add_done_callback(self._making.discard)
 
-    async def _make(self, accepted: socket, connection: Connection) -> None:
+    async def _make(self, accepted: socket, connection: ServerConnection) -> None:
         try:
             await self._loop.connect_accepted_socket(lambda: connection, accepted)
         except OSError:  # gone already
@@ -83,10 +83,10 @@ class Coordinator:
         nonce, insecure = os.urandom(NONCE_BYTES), lookup_token is None
         return ServerHandshake(self.server_id, lookup_token or _no_token, nonce, insecure)
 
-    def established(self, connection: Connection, established: Established) -> None:
+    def established(self, connection: ServerConnection, established: Established) -> None:
         connection.owner = established.run_id
 
-    def received(self, connection: Connection, message: m.ToCoordinator) -> None:
+    def received(self, connection: ServerConnection, message: m.ToCoordinator) -> None:
         owner = connection.owner
         if isinstance(message, m.Numbered | m.Heartbeat):
             if isinstance(owner, HostedJob):
@@ -102,12 +102,12 @@ class Coordinator:
                 case m.AgentDied():
                     self.jobs.agent_died(connection, owner, message)
 
-    def closed(self, connection: Connection) -> None:
+    def closed(self, connection: ServerConnection) -> None:
         self._acceptor.gone(connection.number)
         if isinstance(connection.owner, HostedJob):
             connection.owner.connection_closed(connection)
 
-    def failed(self, connection: Connection, error: Exception) -> None:
+    def failed(self, connection: ServerConnection, error: Exception) -> None:
         if (job := _job_on(connection)) is not None:
             job.failed(connection, error)
             return
@@ -116,7 +116,7 @@ class Coordinator:
         text = f"a message of this node can't be handled: {describe_fault(error)}"
         connection.send(m.Refused(text, is_fault=True))
 
-    def misspoken(self, connection: Connection, error: MessageError) -> None:
+    def misspoken(self, connection: ServerConnection, error: MessageError) -> None:
         text = f"a message of this node is not valid: {error}"
         if (job := _job_on(connection)) is not None:
             job.turn_away(connection, text)
@@ -124,7 +124,7 @@ class Coordinator:
             self.refused(connection, text)
             connection.send(m.Refused(text))
 
-    def refused(self, connection: Connection, why: str) -> None:
+    def refused(self, connection: ServerConnection, why: str) -> None:
         if _job_on(connection) is not None:
             self._log.closed(f"closed the connection from {connection.peer}: {why}")
         else:
@@ -135,7 +135,7 @@ def _no_token(run_id: str) -> bytes | None:
     return None
 
 
-def _job_on(connection: Connection) -> HostedJob | None:
+def _job_on(connection: ServerConnection) -> HostedJob | None:
     """The job of which a session uses this connection."""
     job = connection.owner
     return job if isinstance(job, HostedJob) and job.carries(connection) else None
