@@ -1,4 +1,4 @@
-"""What a worker is told: torchrun's variables under their own names, and ours. Pure."""
+"""A worker's environment: torchrun's variables under their own names, and ours. Pure."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def worker_argv(template: Sequence[str], local_rank: int) -> list[str]:
 def context_maker(
     assignment: Assignment, stamp: Stamp, config: AgentConfig, node_id: str
 ) -> Callable[[int, str], WorkerContext]:
-    """What each local rank of this round is told, given where it may leave its exception."""
+    """The context of each local rank of this round, given the path of its error file."""
     workers, rendezvous = config.workers, config.rendezvous
 
     def context(local_rank: int, error_file: str) -> WorkerContext:

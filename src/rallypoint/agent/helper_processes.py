@@ -179,10 +179,10 @@ class NodeLease:
         self._until = 0.0
         self._is_fenced = False
 
-    def tell_workers(self, told: Callable[[float], None]) -> None:
-        """Have this told from now on."""
-        self._tell_workers = told
-        told(self._until)
+    def tell_workers(self, tell: Callable[[float], None]) -> None:
+        """Call this with the end of the lease, now and at each renewal."""
+        self._tell_workers = tell
+        tell(self._until)
 
     def renewed(self, until: float) -> None:
         """The coordinator grants it until then."""

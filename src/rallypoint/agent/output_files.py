@@ -27,7 +27,7 @@ from rallypoint.process.logs.worker_output import OutputSettings
 
 class OutputFiles:
     """Who decides on files, and the temporary directory, if a person asked for files but named no
-    directory: it stays unless the job has succeeded, which `succeeded` is told at its end."""
+    directory: it is kept unless `succeeded` is set at the end."""
 
     def __init__(self, specs: LogsSpecs) -> None:
         self.specs = specs

@@ -1,4 +1,4 @@
-"""`--preempt-notice`: watches for the word that this node is about to go.
+"""`--preempt-notice`: watches for a notice that this node is about to go.
 
     FILE           the notice is that this file exists; looked for once a second
     cmd:COMMAND    the notice is that the shell command ends with code 0. It may wait for that, or

@@ -77,7 +77,7 @@ async def _look_up(endpoint: Endpoint) -> list[str]:
 
 
 async def listen_for_peers(local_addr: str, session_host: str, port: int) -> socket.socket:
-    """A listening socket on the address that peers are told, `local_addr`, which may be of another
+    """A listening socket on the address that peers are given, `local_addr`, which may be of another
     network than the session's; on `session_host`, where this node's session comes from, when none
     was given or when it is not this node's own (NAT). `port` 0: the system chooses one.
 

@@ -268,7 +268,7 @@ class AgentRun:
 
     def _watch_notice(self) -> None:
         if spec := self._stop.preempt_notice:
-            # Imported by who asks for it: others start without.
+            # Imported only if it is requested: it is not needed for a start.
             from rallypoint.agent.preempt_notice import PreemptNotice
 
             guard = self._helpers.guard if self._helpers is not None else None

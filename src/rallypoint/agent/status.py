@@ -64,7 +64,7 @@ def _idle(state: GroupState, status: JobStatus | None, min_nodes: int) -> str:
     if status is None:
         return "the coordinator"
     if status.phase == "active" and state.stamp and status.round <= state.stamp.round:
-        return "the next round"  # The one that the coordinator told of last has ended.
+        return "the next round"  # The one that the coordinator reported last has ended.
     if status.held_back:
         return f"the next round; this node is {status.held_back}"
     match status.phase:

@@ -29,7 +29,7 @@ from rallypoint.wire.timer_lines import TimerLine, parse_timer_line
 MAX_SCOPE_CHARACTERS = 200
 MAX_SIGNAL = 64
 MAX_LENGTH_S = 1e9
-"""30 years: whoever asks for more asks for no end."""
+"""30 years; more counts as no limit."""
 
 
 class Expiry(Struct, frozen=True):
@@ -106,7 +106,7 @@ class WorkerTimers:
 
 
 class TimerPipe:
-    """The named pipe that torch's variables ask for; `path` is told to the workers.
+    """The named pipe that torch's variables ask for; `path` is given to the workers.
 
     A path that a person has chosen is used unless somebody else reads that pipe: another agent of
     this node, or the one around this one, from which the variable was inherited.

@@ -37,7 +37,7 @@ class Blame(Struct, frozen=True):
 
 
 class Watchdog:
-    """Of one round: `open` before the workers start, `close` when they are told to stop.
+    """Of one round: `open` before the workers start, `close` when they are to stop.
 
     `end_one(local_rank, signal)` signals a worker, and is false when that has exited; `notice` gets
     a line for a person.

@@ -32,7 +32,7 @@ SHM_NAME, WAKE_UP_NAME = "shm", "wake-up"
 
 
 class Progress(Struct, frozen=True):
-    """The last step that a worker has told of, and how many seconds ago."""
+    """The last step that a worker has reported, and how many seconds ago."""
 
     step: int
     age_s: float
@@ -44,7 +44,7 @@ def stacks_name(local_rank: int) -> str:
 
 
 class WorkerShm:
-    """the shared memory of one round: made by `open`, ended by `close`. For the loop's thread.
+    """The shared memory of one round: made by `open`, ended by `close`. For the loop's thread.
 
     `faults` gets what nobody expected of what the workers have written.
     """
@@ -79,7 +79,7 @@ class WorkerShm:
 
     @classmethod
     def silent(cls, workers: int, faults: Faults | None = None) -> WorkerShm:
-        """Shared memory on which nobody ever says anything."""
+        """Shared memory to which no worker writes."""
         return cls("", -1, workers, faults)
 
     @property
@@ -104,7 +104,7 @@ class WorkerShm:
     def request(self, kind: ShmRequest, deadline_s: float) -> None:
         """Ask all local workers for a checkpoint, to be saved within so many seconds.
 
-        A second request of the same kind only moves the deadline: who has answered, has.
+        A second request of the same kind only moves the deadline: earlier answers count.
         """
         if kind is not self._kind:
             self._number += 1
@@ -142,7 +142,7 @@ class WorkerShm:
         return {rank: slot.owner for rank, slot in enumerate(self._slots()) if slot.holds}
 
     def progress(self) -> tuple[Progress | None, ...]:
-        """Per local rank what it has told last; None: nothing yet."""
+        """Per local rank what it has reported last; None: nothing yet."""
         now_ns = time.monotonic_ns()
         return tuple(
             Progress(slot.step, max(now_ns - slot.progress_at_ns, 0) / at.NS_PER_S)
@@ -152,7 +152,7 @@ class WorkerShm:
         )
 
     def checkpoints(self) -> tuple[int | None, ...]:
-        """Per local rank the step of its last checkpoint, where it told one."""
+        """Per local rank the step of its last checkpoint, where it reported one."""
         return tuple(slot.checkpoint - 1 if slot.checkpoint > 0 else None for slot in self._slots())
 
     async def dump_stacks(
@@ -218,7 +218,7 @@ class WorkerShm:
 
 
 def _ns(time_s: float) -> int:
-    """No word can tell of a far future; half of what it can tell leaves room to add to."""
+    """Limited to half of what a word holds, which leaves room to add to."""
     return int(min(time_s, at.MAX_WORD / 2 / at.NS_PER_S) * at.NS_PER_S)
 
 

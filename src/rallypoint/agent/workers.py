@@ -69,7 +69,7 @@ class NodeWorkers(Protocol):
         Closed by then when `on_gone` is called."""
 
     def start(self, context: Callable[[int, str], WorkerContext]) -> None:
-        """Start all; `context(local_rank, error_file)` says what each is told. They may be started
+        """Start all; `context(local_rank, error_file)` says what each gets. They may be started
         later, and not at all if they are ended before.
 
         Raises UsageError or InfrastructureError; then none runs.
@@ -89,8 +89,8 @@ class NodeWorkers(Protocol):
         """The guard was replaced."""
 
     def notice(self) -> None:
-        """Call `on_exits` now for what has ended and was not told, if that can be known: after
-        the next signal nobody can tell whether a worker failed by itself."""
+        """Call `on_exits` now for what has ended and was not reported, if that can be known: after
+        the next signal it is unknown whether a worker failed by itself."""
 
     def signal(self, number: int) -> None:
         """Ask all to end; then wait until nothing is left."""

@@ -61,11 +61,11 @@ def launch_agent(
         name = entrypoint_name(entrypoint, args)
         return run_embedded(embedding, lambda: _run(settings, name, embedding))
 
-    return _told(run)
+    return _with_short_traceback(run)
 
 
 async def launch(config: LaunchConfig, entrypoint: Entrypoint, *args: Any) -> dict[int, Any]:
-    """The same for a running loop, which goes on meanwhile. Signals are left to the program;
+    """The same for a running loop, which is not blocked. Signals are left to the program;
     cancelling this cancels the job, and returns when its workers are gone."""
     settings = agent_config(config, entrypoint, args)
     embedding, name = Embedding(), entrypoint_name(entrypoint, args)
@@ -84,12 +84,12 @@ async def launch(config: LaunchConfig, entrypoint: Entrypoint, *args: Any) -> di
             embedding.signal(signal.SIGINT)
     if cancelled:
         raise asyncio.CancelledError
-    return _told(take)
+    return _with_short_traceback(take)
 
 
-def _told(work: Callable[[], dict[int, Any]]) -> dict[int, Any]:
-    """The way through this package helps nobody who reads a traceback; nor does what has led to
-    the one line about somebody's mistake."""
+def _with_short_traceback(work: Callable[[], dict[int, Any]]) -> dict[int, Any]:
+    """Strip our own frames from the traceback, and the cause from a usage error, which is one line
+    that says it all."""
     try:
         return work()
     except InvariantError:

@@ -9,7 +9,7 @@
     result = MyAgent(spec).run()
 
 Rounds, restarts, the budget and the end of the job are decided as for `rallypoint run`, by the same
-machines (`core.group`, `core.restart`); a hook only does what it is told.
+machines (`core.group`, `core.restart`); a hook only does what it is called for.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ _agents = itertools.count()
 
 
 class ElasticAgent(ABC):
-    """Whatever runs the workers of one node, and heals them."""
+    """Runs the workers of one node, and restarts them."""
 
     @abstractmethod
     def run(self, role: str = "default") -> RunResult:
@@ -85,10 +85,10 @@ class ElasticAgent(ABC):
 class SpecAgent(ElasticAgent):
     """An agent of a `WorkerSpec`; subclasses say what runs the workers.
 
-    `rdzv_handler`, or the spec's, is how the nodes meet; without one this node is alone. The agent
+    `rdzv_handler`, or the spec's, finds the other nodes; without one this node is alone. The agent
     closes the job in the end, or leaves it: a handler is good for one `run`.
-    `exit_barrier_timeout` is accepted: a node that has succeeded waits for the others as long as
-    these take, and is told when they give up or meet again.
+    `exit_barrier_timeout` is ignored (accepted for compatibility with torch): a node that has
+    succeeded waits until the others have succeeded, given up, or begun another round.
     """
 
     def __init__(

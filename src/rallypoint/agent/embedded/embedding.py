@@ -24,9 +24,9 @@ T = TypeVar("T")
 
 
 class Embedding:
-    """One agent's tie to the program around it. `handler`: what its nodes meet by, if given.
+    """Connects one agent with the program around it. `handler`: its rendezvous handler, if given.
 
-    `round_workers`: who runs its processes.
+    `round_workers`: what makes the workers of a round.
     """
 
     def __init__(
@@ -74,8 +74,8 @@ def gets_signals() -> bool:
 def run_embedded(embedding: Embedding, body: Callable[[], T]) -> T:
     """The result of `body`, which runs an agent, to its end. Blocks.
 
-    Where a loop runs already (a notebook) the agent has a thread of its own; a KeyboardInterrupt
-    here cancels the job then, and the wait goes on until the agent has stopped its workers.
+    Where a loop runs already (a notebook) the agent gets its own thread; a KeyboardInterrupt
+    here cancels the job then, and this waits until the agent has stopped its workers.
     """
     if not _loop_runs_here():
         if not gets_signals():

@@ -71,7 +71,7 @@ class HookWorkers:
         self._round.on_started()
 
     def notice(self) -> None:
-        """A hook tells by itself."""
+        """A hook reports by itself."""
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -79,7 +79,7 @@ class HookWorkers:
         return (0,) * self._group.spec.local_world_size
 
     def owns(self, pid: int) -> bool:
-        """Whose the processes of hooks are is not known."""
+        """The pids of what hooks start are not known."""
         return False
 
     def use_guard(self, guard: Guard) -> None:
@@ -106,7 +106,7 @@ class HookWorkers:
         self._wanted_stop.set()
 
     def failures(self, failed: tuple[Exit, ...]) -> tuple[WorkerFailure, ...]:
-        """As the hook told them."""
+        """As the hook reported them."""
         return tuple(self._known[exit_.local_rank] for exit_ in failed)
 
     def results(self) -> dict[int, object]:
@@ -254,7 +254,7 @@ class HookWorkers:
 
 
 def assign_ranks(group: WorkerGroup, context: Callable[[int, str], WorkerContext]) -> None:
-    """Write down who is who in a round that is about to start."""
+    """Write the ranks of a round that is about to start into the group."""
     for worker in group.workers:
         place = group.contexts[worker.local_rank] = context(worker.local_rank, "")
         worker.id = None
@@ -266,7 +266,7 @@ def assign_ranks(group: WorkerGroup, context: Callable[[int, str], WorkerContext
 
 
 def _as_exception(error: BaseException) -> Exception:
-    """What ends a thread must not pass in silence."""
+    """Also for a SystemExit, which would end a thread without a trace."""
     if isinstance(error, Exception):
         return error
     return _contract(f"raised {raised(error)}")

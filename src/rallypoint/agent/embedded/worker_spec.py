@@ -1,4 +1,4 @@
-"""The nouns of the agent API, with torch's names: what runs, who is who, and how it ended.
+"""The data of the agent API, with torch's names: what runs, the ranks, and how it ended.
 
 Ranks are -1, and a group's place None, until a round has assigned them.
 """
@@ -37,7 +37,7 @@ class WorkerSpec:
     """What the workers of one node are. Settings only: it may be used for several agents.
 
     `entrypoint` is a function, a program, or a command line as a tuple; `args` follow it.
-    `rdzv_handler` is how the nodes meet; it may be given to the agent instead, and without one the
+    `rdzv_handler` finds the other nodes; it may be given to the agent instead, and without one the
     node is alone. `monitor_interval` is the pause, in seconds, between two calls of a
     `_monitor_workers` that does not wait by itself. `master_addr` and `master_port` say where the
     workers' store listens when this node is of rank 0.
@@ -137,7 +137,7 @@ class WorkerGroup:
     """The workers of this node, and their place in the newest round.
 
     `store` is that of the nodes of this round, or None for a node that is alone. `contexts` says
-    by local rank what a worker is told.
+    by local rank what a worker's environment is made from.
     """
 
     def __init__(self, spec: WorkerSpec) -> None:

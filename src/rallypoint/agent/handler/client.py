@@ -65,7 +65,7 @@ def own_name() -> str:
     return f"{host}.{os.getpid()}.{number}" if number else f"{host}.{os.getpid()}"
 
 
-class MetRound:
+class HandlerRound:
     """A round that a handler has agreed on, and what its nodes tell each other by its store."""
 
     def __init__(
@@ -124,7 +124,7 @@ class MetRound:
                 await self.put(rounds.END_KEY, rounds.encode(reason))
 
     async def reason(self) -> EndReason | None:
-        """Why the round is over, if a node has told."""
+        """Why the round is over, if a node has published that."""
         with suppress(Exception):
             async with asyncio.timeout(REASON_S):
                 if await self.has(rounds.END_KEY):
@@ -198,11 +198,11 @@ class HandlerClient:
                 f"{type(error).__name__}: {error}"
             ) from error
 
-    async def meet(self) -> MetRound:
+    async def next_round(self) -> HandlerRound:
         """`next_rendezvous`. Raises what that raises, RendezvousPlugInError for no such tuple."""
-        return await in_thread(self._meet)
+        return await in_thread(self._next_round)
 
-    def _meet(self) -> MetRound:
+    def _next_round(self) -> HandlerRound:
         info = self._handler.next_rendezvous()
         try:
             # Torch's own has these names; the oldest handlers return a plain tuple.
@@ -219,8 +219,8 @@ class HandlerClient:
         self.store = store
         own = getattr(info, "bootstrap_store_info", None)
         if own is None or not getattr(self._handler, "use_agent_store", False):
-            return MetRound(store, rank, size)
-        return MetRound(store, rank, size, (own.master_addr, own.master_port))
+            return HandlerRound(store, rank, size)
+        return HandlerRound(store, rank, size, (own.master_addr, own.master_port))
 
     async def look(self) -> Change:
         """What the handler says now."""
@@ -293,7 +293,7 @@ class _Over(Exception):
 
 
 class HandlerRendezvous:
-    """How this node meets the others. For the thread of the loop."""
+    """How this node gets into rounds. For the thread of the loop."""
 
     def __init__(
         self,
@@ -307,21 +307,21 @@ class HandlerRendezvous:
         self.store: RoundStore | None = None
         """That of this node, once it was of rank 0 without a store of the handler's."""
 
-    async def meet(self, info: NodeInfo) -> tuple[MetRound, list[NodeInfo]]:
-        """Meet, and exchange infos with the others. Until a round has begun, or the handler raises.
+    async def next_round(self, info: NodeInfo) -> tuple[HandlerRound, list[NodeInfo]]:
+        """Join the next round, and exchange infos with its other nodes. Returns when it has begun.
 
         Raises RendezvousTimeoutError when a node of the round gives no info, RendezvousClosedError,
         RendezvousStateError, UsageError for an address of no use.
         """
         while True:
-            round_ = await self.client.meet()
+            round_ = await self.client.next_round()
             mine = info if round_.rank else await self._with_store(round_, info)
             try:
                 return round_, await self._exchange(round_, mine)
             except _Over:
                 continue
 
-    async def _with_store(self, round_: MetRound, info: NodeInfo) -> NodeInfo:
+    async def _with_store(self, round_: HandlerRound, info: NodeInfo) -> NodeInfo:
         """Rank 0 says where the workers' store is, its own or the handler's."""
         if round_.bootstrap is not None:
             return replace(info, address=round_.bootstrap[0], port=round_.bootstrap[1])
@@ -335,7 +335,7 @@ class HandlerRendezvous:
             self.store, self._address = self._make_store(host), self._config.local_addr or host
         return replace(info, address=self._address, port=self.store.port, secret=os.urandom(32))
 
-    async def _exchange(self, round_: MetRound, info: NodeInfo) -> list[NodeInfo]:
+    async def _exchange(self, round_: HandlerRound, info: NodeInfo) -> list[NodeInfo]:
         """One set and one read for each node."""
         if round_.size == 1:
             return [info]
@@ -351,7 +351,7 @@ class HandlerRendezvous:
                 "node info in its store"
             ) from None
 
-    async def _exchange_infos(self, round_: MetRound, info: NodeInfo) -> list[NodeInfo]:
+    async def _exchange_infos(self, round_: HandlerRound, info: NodeInfo) -> list[NodeInfo]:
         keys = [rounds.node_key(rank) for rank in range(round_.size)]
         await round_.put(keys[round_.rank], rounds.encode(info))
         loop = asyncio.get_running_loop()

@@ -11,7 +11,7 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any, Protocol, assert_never
 
-from rallypoint.agent.handler.client import HandlerRendezvous, MetRound, own_name
+from rallypoint.agent.handler.client import HandlerRendezvous, HandlerRound, own_name
 from rallypoint.agent.round_store import StoreAccess
 from rallypoint.config import AgentConfig
 from rallypoint.coordinator.client import Pushed, SessionHandler, raise_in_loop
@@ -51,7 +51,7 @@ class HandlerSession:
         """What this node brings; `Meet` says where its store is, when it is of rank 0."""
         node = NodeInfo(self.node_id, workers.count, workers.role, wall_ms(), -1, 0)
         self._job = HandlerJob(client.name, node, settings)
-        self._round: MetRound | None = None
+        self._round: HandlerRound | None = None
         self._calls: set[asyncio.Task[None]] = set()
         self._parting: asyncio.Task[None] | None = None
         self._is_closed = False
@@ -128,14 +128,14 @@ class HandlerSession:
         task.add_done_callback(self._calls.discard)
         task.add_done_callback(raise_in_loop)
 
-    def _part(self, words: Coroutine[Any, Any, None]) -> None:
+    def _part(self, call: Coroutine[Any, Any, None]) -> None:
         """After what is under way. Errors of a handler at the end are ignored."""
 
         async def say(before: asyncio.Task[None] | None) -> None:
             if before is not None:
                 await before
             with suppress(Exception):
-                await words
+                await call
 
         self._parting = self._loop.create_task(say(self._parting))
 
@@ -144,7 +144,7 @@ class HandlerSession:
             await self._round.put_reason(effect.reason)
         await asyncio.sleep(effect.after_s)
         try:
-            round_, nodes = await self._rendezvous.meet(effect.info)
+            round_, nodes = await self._rendezvous.next_round(effect.info)
         except UsageError as error:
             self._agent.session_refused(error)
         except Exception as error:

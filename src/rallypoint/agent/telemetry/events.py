@@ -175,5 +175,4 @@ def _ms(seconds: float) -> float:
 def _raw_error(failure: WorkerFailure) -> str:
     """In the form of torch's error files."""
     extra = {"py_callstack": failure.detail, "timestamp": str(int(failure.wall_time))}
-    told = {"message": {"message": failure.message, "extraInfo": extra}}
-    return json_text(told)
+    return json_text({"message": {"message": failure.message, "extraInfo": extra}})

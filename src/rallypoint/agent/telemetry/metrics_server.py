@@ -4,7 +4,7 @@
 and is closed after a few seconds; only a few are open at a time.
 
 On loopback only requests to a name or address of loopback are served: a page in a browser on this
-machine could else read the metrics, under a name of its own that it has pointed to 127.0.0.1 (DNS
+machine could else read the metrics, under a host name that it has pointed to 127.0.0.1 (DNS
 rebinding). The port does not matter, as it may be a forwarded one.
 """
 

@@ -1,4 +1,4 @@
-"""Who gets what one agent reports: opened before it starts, closed after it has ended.
+"""What an agent's reports are sent to: opened before it starts, closed after it has ended.
 
 Nothing here delays the agent: handlers that are slow or fail are behind a `BoundedQueue`.
 """
