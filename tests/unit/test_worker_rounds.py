@@ -1,0 +1,61 @@
+"""What an agent's workers report becomes events of its group; without any process."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import cast
+
+from tests.unit.groups import Node, assigned, stamp
+
+from rallypoint.agent.telemetry.dispatcher import EventDispatcher
+from rallypoint.agent.worker_rounds import WorkerRounds
+from rallypoint.agent.workers import AgentActions, NodeWorkers, WorkerRound
+from rallypoint.config import AgentConfig, RendezvousConfig, WorkerConfig
+from rallypoint.core.group import Phase
+from rallypoint.core.group_events import GroupEvent, SpawnFailed
+from rallypoint.errors import InfrastructureError
+
+ERROR = InfrastructureError("no process left")
+
+
+class NotReady:
+    """Workers that wait for what they are forked from, or can't be started at all."""
+
+    def __init__(self, round_: WorkerRound, error: InfrastructureError | None) -> None:
+        self.round, self.error = round_, error
+        self.pids = ()
+
+    def start(self, _context: object) -> None:
+        if self.error is not None:
+            raise self.error
+
+
+def start(error: InfrastructureError | None) -> tuple[WorkerRounds, list[GroupEvent], WorkerRound]:
+    events: list[GroupEvent] = []
+    made: list[WorkerRound] = []
+
+    def make(round_: WorkerRound) -> NodeWorkers:
+        made.append(round_)
+        return cast(NodeWorkers, NotReady(round_, error))
+
+    async def body() -> WorkerRounds:
+        config = AgentConfig(
+            rendezvous=RendezvousConfig(run_id="job"), workers=WorkerConfig(argv=("true",))
+        )
+        actions = AgentActions(events.append, lambda report: None, lambda *said: None)
+        state = Node(Phase.RUNNING).state
+        rounds = WorkerRounds(config, state, make, EventDispatcher(), actions)
+        rounds.spawn(stamp(), assigned().assignment, "a")
+        return rounds
+
+    return asyncio.run(body()), events, made[0]
+
+
+def test_a_start_that_fails_later_is_the_same_event_as_one_that_fails_at_once() -> None:
+    _, at_once, _ = start(ERROR)
+    rounds, later, round_ = start(None)
+    assert rounds.current is not None
+    assert later == []
+    round_.on_not_started(ERROR)
+    assert at_once == later == [SpawnFailed(stamp(), ERROR)]
+    assert rounds.current is None, "nothing is left to be signalled"
