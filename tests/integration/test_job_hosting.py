@@ -51,8 +51,8 @@ def test_F6_with_a_host_that_is_back_within_the_lease_the_job_begins_anew(cluste
     again = cluster.agent("a", hosts=True)
     told = b.wait_event("session_anew", f"another coordinator answers at 127.0.0.1:{cluster.port}")
     assert told.message.endswith(
-        "knows of no round: stopping the workers and joining again; the restart budget is reset (0 "
-        "of 1 used)"
+        "and it has no round: stopping the workers and joining again; the restart budget is reset "
+        "(0 of 1 used)"
     )
     wait_until(lambda: len(cluster.workers(0)) == 4, "two more workers in round 0")
     anew = [worker for worker in cluster.workers(0) if worker not in first]
