@@ -21,7 +21,7 @@ import pytest
 
 from rallypoint.errors import EnrolmentError
 from rallypoint.process.forks import fork_process
-from rallypoint.store.access import AccessGate, Peer, Reach, round_policy
+from rallypoint.store.access import EVERYBODY, AccessGate, Peer, Reach, round_policy
 from rallypoint.store.enrol import enrol
 from rallypoint.store.peer_owner import SocketName, owner_of
 from rallypoint.store.refusal_log import LINES_MAX
@@ -660,6 +660,16 @@ def test_F9_an_unknown_address_that_is_held_is_served_once_its_node_has_enrolled
         assert said == []
 
     serve_locally(AccessGate(round_policy(KEY, everybody=False), hold_s=LIMIT_S), main)
+
+
+@pytest.mark.parametrize("key", [b"", bytes(32)], ids=["empty", "zeros"])
+def test_F9_where_the_store_has_no_key_no_node_can_enrol(key: bytes) -> None:
+    async def main(server: StoreServer, port: int, said: list[str]) -> None:
+        with pytest.raises(EnrolmentError):
+            await enrol(loopback, port, key, "node-1", 2.0)
+        assert "does not hold the key of this round" in said[0]
+
+    serve_locally(AccessGate(EVERYBODY), main)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can run a client as another user")
