@@ -69,8 +69,8 @@ from rallypoint.core.model import (
     NodeRef,
     SharedSettings,
     Stamp,
-    WorkerFailure,
 )
+from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.testing.clock import VirtualTimers
 
 Options = dict[str, str]
@@ -196,7 +196,7 @@ class Scenario:
             case "behind":
                 step, silent_s = int(options.get("step", "-1")), float(options.get("silent", "0"))
                 failure = _failure(options, assigned.base_rank if assigned else 0, "worker")
-                failure = msgspec.structs.replace(failure, exit_code=None)
+                failure = msgspec.structs.replace(failure, code=None)
                 behind = Behind(failure, step, silent_s) if "silent" in options else None
                 furthest = int(options.get("furthest", step))
                 return m.StacksCollected(stamp, self._inquiry, behind, furthest)
@@ -399,18 +399,17 @@ def _changed(settings: SharedSettings, options: Options) -> SharedSettings:
     return msgspec.structs.replace(settings, **changes)
 
 
-def _failure(options: Options, base_rank: int, role: str) -> WorkerFailure:
+def _failure(options: Options, base_rank: int, role: str) -> WorkerExit:
     local_rank = int(options.get("rank", "0"))
     killed_by = signal.Signals[options["signal"]].value if "signal" in options else None
-    return WorkerFailure(
+    return WorkerExit(
         local_rank=local_rank,
         rank=base_rank + local_rank,
         role=role,
         pid=1000 + local_rank,
-        exit_code=int(options.get("code", "1")) if killed_by is None else None,
+        code=int(options.get("code", "1")) if killed_by is None else None,
         signal=killed_by,
         age_s=float(options.get("age", "0")),
-        wall_time=0.0,
     )
 
 

@@ -120,7 +120,7 @@ WIDE_CLASSES: dict[str, str] = {
     "SimulatedAgent": "what a test of a whole job reads of one agent",
     "Summary": "the fields of the JSON summary",
     "WorkerContext": "one field for each variable in a worker's environment; torch names them",
-    "WorkerFailure": "what is known of one failure, as a message",
+    "WorkerExit": "all that is known of one worker's end, as a message",
     "WorkerSpec": "torch's fields",
 }
 # What follows was here before its rule. Each list may only get shorter, each number only smaller.

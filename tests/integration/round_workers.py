@@ -87,6 +87,6 @@ def run(body: Callable[[], Awaitable[None]]) -> None:
 class Outcomes(dict[int, WorkerExit]):
     """Collects exits by local rank; each may come once."""
 
-    def note(self, local_rank: int, outcome: WorkerExit) -> None:
-        assert local_rank not in self
-        self[local_rank] = outcome
+    def note(self, exit_: WorkerExit) -> None:
+        assert exit_.local_rank not in self
+        self[exit_.local_rank] = WorkerExit(exit_.code, exit_.signal, exit_.core_dumped)

@@ -12,7 +12,8 @@ from tests.integration.sessions import LIMIT_S, TOKEN, Client, Rally, rally
 
 from rallypoint.coordinator.listen import raise_open_files_limit
 from rallypoint.core import messages as m
-from rallypoint.core.model import EndKind, Outcome, SharedSettings, Stamp, WorkerFailure
+from rallypoint.core.model import EndKind, Outcome, SharedSettings, Stamp
+from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.wire.codec import MAX_MESSAGE_BYTES
 from rallypoint.wire.death_notice import commitment
 from rallypoint.wire.handshake import ClientHandshake
@@ -34,7 +35,7 @@ def go(body: Coroutine[object, object, None]) -> None:
 
 
 def failed(stamp: Stamp) -> m.Failed:
-    return m.Failed(stamp, (WorkerFailure(0, 0, "default", 1, 1, None, 0.0, 0.0),))
+    return m.Failed(stamp, (WorkerExit(1, None, role="default", pid=1),))
 
 
 def test_each_node_is_pushed_its_own_assignment() -> None:

@@ -205,7 +205,7 @@ async def main():
     done = asyncio.Queue()
     argv = [sys.executable, "-S", "-E", "-c", ORPHANER]
     commands = [Command(argv, dict(os.environ))] * 3
-    workers.start(commands, lambda rank, outcome: done.put_nowait(outcome.code))
+    workers.start(commands, lambda exit_: done.put_nowait(exit_.code))
     print([await done.get() for _ in commands])
     assert await workers.reap(20) == []
     async with asyncio.timeout(20):

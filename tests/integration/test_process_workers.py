@@ -253,7 +253,7 @@ async def main(guard):
     workers, outcomes = WorkerSet(guard), []
     code = "import os; os.write(1, b'out'); os.write(2, b'err'); os._exit(5)"
     command = Command([sys.executable, "-S", "-E", "-c", code], dict(os.environ))
-    workers.start([command] * 3, lambda rank, outcome: outcomes.append(outcome.code))
+    workers.start([command] * 3, lambda exit_: outcomes.append(exit_.code))
     await workers.wait_gone()
     left = await workers.reap(20)
     with open(sys.argv[1], "w") as file:

@@ -19,13 +19,14 @@ from rallypoint.coordinator.client import CoordinatorSession, Pushed
 from rallypoint.coordinator.clocks import WakeSelector, new_loop
 from rallypoint.coordinator.connection import ClientConnection, dial
 from rallypoint.core import messages as m
-from rallypoint.core.model import Outcome, SharedSettings, WorkerFailure
+from rallypoint.core.model import Outcome, SharedSettings
 from rallypoint.core.session import AgentEnd, Identity
+from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.errors import RallypointError, UsageError
 from rallypoint.wire.address import Address
 
 RULES = SharedSettings("job", 1, 1, heartbeat_s=0.05, reconnect_grace_s=30.0, max_restarts=9)
-FAILURE = WorkerFailure(0, 0, "default", 1, 1, None, 0.0, 0.0)
+FAILURE = WorkerExit(1, None, role="default", pid=1)
 
 
 class Agent:

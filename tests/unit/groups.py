@@ -10,7 +10,6 @@ from rallypoint.core.event_kinds import Record
 from rallypoint.core.group import GroupSettings, GroupState, Phase
 from rallypoint.core.group_events import (
     EnrolmentDone,
-    Exit,
     GroupEffect,
     GroupEvent,
     ReportNow,
@@ -20,6 +19,7 @@ from rallypoint.core.group_events import (
     WorkersGone,
 )
 from rallypoint.core.model import Assignment, EndKind, EndReason, Outcome, Stamp, Verdict
+from rallypoint.core.worker_exits import WorkerExit
 
 TERM, INT, KILL = signal.SIGTERM, signal.SIGINT, signal.SIGKILL
 RULES = GroupSettings(2, 25.0, 5.0, (TERM, INT, signal.SIGHUP, signal.SIGQUIT))
@@ -31,9 +31,9 @@ def stamp(round_: int = 0, *, life: int = 1) -> Stamp:
     return Stamp(life, round_)
 
 
-def failures(exits: tuple[Exit, ...], round_: int = 0) -> ReportNow:
+def failures(exits: tuple[WorkerExit, ...], round_: int = 0) -> ReportNow:
     """The report of these."""
-    return ReportNow(m.Failed(stamp(round_), tuple(map(group.failure_of, exits))))
+    return ReportNow(m.Failed(stamp(round_), exits))
 
 
 def assigned(round_: int = 0, *, life: int = 1, enrol: bool = True) -> m.Assigned:
@@ -48,7 +48,7 @@ def verdict(outcome: Outcome, number: int = 0) -> m.Ended:
 def exited(*codes: int | None, round_: int = 0) -> WorkersExited:
     """Codes by local rank; None: still there. A negative code is a signal."""
     exits = [
-        Exit(rank, None if code < 0 else code, -code if code < 0 else None)
+        WorkerExit(None if code < 0 else code, -code if code < 0 else None, local_rank=rank)
         for rank, code in enumerate(codes)
         if code is not None
     ]
@@ -84,7 +84,7 @@ class Node:
         effects = group.step(self.state, event)
         self.said += [effect.name for effect in effects if isinstance(effect, Record)]
         ended = [effect for effect in effects if isinstance(effect, WorkerEnded)]
-        self.ended += [(effect.local_rank, effect.state) for effect in ended]
+        self.ended += [(effect.exit.local_rank, effect.state) for effect in ended]
         return [effect for effect in effects if not isinstance(effect, Record | WorkerEnded)]
 
     def steps(self, *events: GroupEvent) -> list[GroupEffect]:

@@ -15,8 +15,8 @@ from rallypoint.core.model import (
     SharedSettings,
     Stamp,
     Verdict,
-    WorkerFailure,
 )
+from rallypoint.core.worker_exits import WorkerExit
 
 _O = TypeVar("_O", bound=m.Order)
 A, B, C = (NodeRef(name, f"life-{name}") for name in "abc")
@@ -49,7 +49,7 @@ class Host:
     def lose(self, ref: NodeRef, *, heard_at: float) -> list[JobEffect]:
         return self.step(SessionLost(ref, "its connection broke", heard_at))
 
-    def fail(self, ref: NodeRef, failure: WorkerFailure, at: float) -> list[JobEffect]:
+    def fail(self, ref: NodeRef, failure: WorkerExit, at: float) -> list[JobEffect]:
         round_ = self.job.round.round
         return self.step(FromNode(ref, m.Failed(stamp(round_), (failure,))), at)
 
@@ -67,8 +67,10 @@ class Host:
         return next(r.node_id for r in reversed(self.records) if r.name == "restart")
 
 
-def failed(age_s: float = 0.0, code: int = 1, local_rank: int = 0) -> WorkerFailure:
-    return WorkerFailure(local_rank, local_rank, "default", 9, code, None, age_s, 0.0)
+def failed(age_s: float = 0.0, code: int = 1, local_rank: int = 0) -> WorkerExit:
+    return WorkerExit(
+        code, None, local_rank=local_rank, rank=local_rank, role="default", pid=9, age_s=age_s
+    )
 
 
 def running(settings: SharedSettings = RULES, *refs: NodeRef) -> Host:

@@ -12,17 +12,24 @@ from rallypoint.core.cause import (
     describe,
     describe_losses,
     first_cause,
-    how_it_ended,
 )
-from rallypoint.core.model import Cause, NodeLoss, WorkerFailure
+from rallypoint.core.model import Cause, NodeLoss
+from rallypoint.core.worker_exits import WorkerExit
 
 
 def failure(
     *, age_s: float = 0.0, signal: int | None = None, tells: bool = False, local_rank: int = 0
-) -> WorkerFailure:
+) -> WorkerExit:
     code = None if signal else 1
-    return WorkerFailure(
-        local_rank, 4, "default", 99, code, signal, age_s, 0.0, tells_of_lost_peer=tells
+    return WorkerExit(
+        code,
+        signal,
+        local_rank=local_rank,
+        rank=4,
+        role="default",
+        pid=99,
+        age_s=age_s,
+        tells_of_lost_peer=tells,
     )
 
 
@@ -138,10 +145,10 @@ def test_a_cause_names_node_rank_and_how_it_ended() -> None:
     assert describe(lost) == "node b was lost (its connection broke)"
 
 
-def test_how_it_ended_knows_every_number() -> None:
-    assert how_it_ended(failure()) == "exited with code 1"
-    assert how_it_ended(failure(signal=11)) == "was killed by SIGSEGV"
-    assert how_it_ended(failure(signal=200)) == "was killed by signal 200"
+def test_the_clause_of_an_exit_knows_every_number() -> None:
+    assert failure().clause() == "exited with code 1"
+    assert failure(signal=11).clause() == "was killed by SIGSEGV"
+    assert failure(signal=200).clause() == "was killed by signal 200"
 
 
 def test_nodes_that_were_lost_together_are_all_named() -> None:

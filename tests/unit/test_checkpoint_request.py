@@ -6,13 +6,13 @@ import pytest
 
 from rallypoint.core import checkpoint_request as requests
 from rallypoint.core.checkpoint_request import Answer, Request, RequestState
-from rallypoint.core.group_events import Exit
 from rallypoint.core.model import EndKind, Stamp
+from rallypoint.core.worker_exits import WorkerExit
 
 STAMP = Stamp(1, 3)
 NOBODY: frozenset[int] = frozenset()
 BOTH = frozenset({0, 1})
-NONE: list[Exit] = []
+NONE: list[WorkerExit] = []
 
 
 def request(kind: EndKind = EndKind.DRAIN, number: int = 1, stamp: Stamp = STAMP) -> Request:
@@ -43,19 +43,21 @@ def test_A5_all_that_listen_must_have_saved_or_ended_well() -> None:
     state = asked()
     assert requests.answer(state, BOTH, NOBODY, NONE) is None
     assert requests.answer(state, BOTH, frozenset({1}), NONE) is None
-    exits = [Exit(0, 0, None)]
+    exits = [WorkerExit(0, None)]
     assert requests.answer(state, BOTH, frozenset({1}), exits) == Answer(listens=True, failed=False)
 
 
 def test_A5_who_was_asked_by_a_signal_is_waited_for() -> None:
     state = asked(by_signal=True)
     assert requests.answer(state, NOBODY, NOBODY, NONE) is None
-    exits = [Exit(0, 0, None), Exit(1, 0, None)]
+    exits = [WorkerExit(0, None), WorkerExit(0, None, local_rank=1)]
     assert requests.answer(state, NOBODY, NOBODY, exits) == Answer(listens=True, failed=False)
 
 
-@pytest.mark.parametrize("exit_", [Exit(1, 1, None), Exit(1, None, 9)])
-def test_A5_a_worker_that_failed_saves_nothing(exit_: Exit) -> None:
+@pytest.mark.parametrize(
+    "exit_", [WorkerExit(1, None, local_rank=1), WorkerExit(None, 9, local_rank=1)]
+)
+def test_A5_a_worker_that_failed_saves_nothing(exit_: WorkerExit) -> None:
     state = asked()
     exits = [exit_]
     assert requests.answer(state, BOTH, NOBODY, exits) == Answer(listens=True, failed=True)
@@ -80,6 +82,6 @@ def test_nothing_is_answered_that_was_withdrawn() -> None:
 
 def test_R2_who_has_ended_well_has_not_saved_a_checkpoint_for_a_growth() -> None:
     state = asked(EndKind.GROWTH)
-    exits = [Exit(0, 0, None), Exit(1, 0, None)]
+    exits = [WorkerExit(0, None), WorkerExit(0, None, local_rank=1)]
     assert requests.answer(state, BOTH, NOBODY, exits) == Answer(listens=False, failed=False)
     assert requests.answer(state, BOTH, frozenset({1}), exits) == Answer(listens=True, failed=False)

@@ -18,9 +18,10 @@ from rallypoint.core.group_events import (
     SignalCaught,
     WorkersGone,
 )
-from rallypoint.core.model import EndKind, EndReason, Outcome, WorkerFailure
+from rallypoint.core.model import EndKind, EndReason, Outcome
 from rallypoint.core.timeline import RoundLife
-from rallypoint.observe.records import Observer, WorkerEnd
+from rallypoint.core.worker_exits import WorkerExit
+from rallypoint.observe.records import Observer
 
 REASON = EndReason(EndKind.FAILURE, "rank 1 exited with code 3", "a", 0.0)
 
@@ -35,10 +36,10 @@ class Kept(Observer):
     def workers_started(self, life: RoundLife, pids: Sequence[int]) -> None:
         self.started.append(pids)
 
-    def worker_ended(self, life: RoundLife, end: WorkerEnd) -> None:
-        self.ends.append((end.local_rank, end.state, end.exit_code))
-        if end.failure is not None:
-            self.words.append(end.failure.message)
+    def worker_ended(self, life: RoundLife, state: str, exit_: WorkerExit) -> None:
+        self.ends.append((exit_.local_rank, state, exit_.returncode))
+        if state == "FAILED":
+            self.words.append(exit_.message)
 
     def workers_failed(self, life: RoundLife) -> None:
         self.failed += 1
@@ -82,7 +83,9 @@ def test_a_failure_is_told_when_its_words_are_known_and_who_was_told_to_end_did_
     # One that catches SIGTERM and exits with 0 has not done its work.
     told.step(m.StopNow(stamp(), REASON), exited(0, 3))
     assert told.kept.ends == []
-    told.dispatcher.failed(0, [WorkerFailure(1, 1, "r", 71, 3, None, 0.0, 0.0, "ValueError: bad")])
+    told.dispatcher.failed(
+        0, [WorkerExit(3, None, local_rank=1, rank=1, role="r", pid=71, message="ValueError: bad")]
+    )
     told.step(WorkersGone(stamp()))
     assert told.kept.ends == [(0, "TERMINATED", 0), (1, "FAILED", 3)]
     assert told.kept.words == ["ValueError: bad"]

@@ -110,8 +110,8 @@ def test_P8_error_file_of_either_form_wins(
     content = json.dumps(record).encode()
     written = parse_error_file(content)
     assert written is not None
-    detail = describe_failure(EXIT_1, error_file=content, stderr_tail=CHAINED)
-    assert (detail.message, written.raised_at) == (message, raised_at)
+    known = describe_failure(EXIT_1, error_file=content, stderr_tail=CHAINED)
+    assert (known.message, written.raised_at) == (message, raised_at)
 
 
 @pytest.mark.parametrize(
@@ -119,9 +119,9 @@ def test_P8_error_file_of_either_form_wins(
     [b"", b"{", b"[]", b"null", b'{"message": 3}', b'{"message": {}}', b"\xff\xfe", b"[" * 100_000],
 )
 def test_P8_malformed_error_file_is_as_good_as_none(content: bytes) -> None:
-    detail = describe_failure(EXIT_1, error_file=content, stderr_tail=CHAINED)
-    assert detail.message == "RuntimeError: no checkpoint"
-    assert "KeyError: 'weights'" in detail.traceback
+    known = describe_failure(EXIT_1, error_file=content, stderr_tail=CHAINED)
+    assert known.message == "RuntimeError: no checkpoint"
+    assert "KeyError: 'weights'" in known.detail
 
 
 @pytest.mark.parametrize(
@@ -173,8 +173,8 @@ def test_A3_lost_peer_is_read_from_the_exception_only() -> None:
 def test_A3_fatal_signal_is_named_and_outranks_last_words(
     outcome: WorkerExit, tail: bytes, message: str, lost_peer: bool
 ) -> None:
-    detail = describe_failure(outcome, stderr_tail=tail)
-    assert (detail.message, detail.tells_of_lost_peer) == (message, lost_peer)
+    known = describe_failure(outcome, stderr_tail=tail)
+    assert (known.message, known.tells_of_lost_peer) == (message, lost_peer)
 
 
 def test_A7_out_of_memory_is_hinted_only_for_sigkill() -> None:
@@ -202,8 +202,8 @@ Extension modules: numpy._core._multiarray_umath, torch._C (total: 2)
 
 
 def test_A7_a_crash_shows_the_stack_of_the_thread_that_crashed() -> None:
-    detail = describe_failure(WorkerExit(None, 11, True), stderr_tail=last_lines(CRASHED))
-    shown = detail.traceback.splitlines()
+    known = describe_failure(WorkerExit(None, 11, True), stderr_tail=last_lines(CRASHED))
+    shown = known.detail.splitlines()
     assert shown[:5] == [
         "step 7",
         "loading",
@@ -216,24 +216,24 @@ def test_A7_a_crash_shows_the_stack_of_the_thread_that_crashed() -> None:
     aborted = describe_failure(WorkerExit(None, 6), stderr_tail=ABORTED + CRASHED)
     assert aborted.message == "killed by SIGABRT: NCCL communicator was aborted on rank 3."
     other = describe_failure(WorkerExit(3, None), stderr_tail=CRASHED)
-    assert other.traceback.endswith("(total: 2)\n")
+    assert other.detail.endswith("(total: 2)\n")
 
 
 def test_A7_the_stack_is_found_where_the_header_is_too_far_up() -> None:
     threads = b"Thread 0x1 (most recent call first):\n" + b'  File "t.py", line 1 in run\n' * 400
     tail = last_lines(b"Fatal Python error: Aborted\n\n" + threads + CRASHED.partition(b"\n\n")[2])
-    shown = describe_failure(WorkerExit(None, 6), stderr_tail=tail).traceback.splitlines()
+    shown = describe_failure(WorkerExit(None, 6), stderr_tail=tail).detail.splitlines()
     assert shown[1] == '  File "native.py", line 519 in string_at'
 
 
 def test_sizes_are_bounded_and_no_character_is_torn() -> None:
     record = json.dumps({"message": "é" * 9000}).encode()
     tail = ("€" * 9000).encode()[1:]
-    detail = describe_failure(EXIT_1, error_file=record, stderr_tail=tail)
-    assert len(detail.message.encode()) <= MESSAGE_LIMIT_BYTES
-    assert set(detail.message) == {"é", "."}
-    assert TRACEBACK_LIMIT_BYTES - 3 < len(detail.traceback.encode()) <= TRACEBACK_LIMIT_BYTES
-    assert set(detail.traceback) == {"€"}
+    known = describe_failure(EXIT_1, error_file=record, stderr_tail=tail)
+    assert len(known.message.encode()) <= MESSAGE_LIMIT_BYTES
+    assert set(known.message) == {"é", "."}
+    assert TRACEBACK_LIMIT_BYTES - 3 < len(known.detail.encode()) <= TRACEBACK_LIMIT_BYTES
+    assert set(known.detail) == {"€"}
 
 
 def test_control_characters_never_reach_a_terminal() -> None:

@@ -30,7 +30,6 @@ from rallypoint.core.group_events import (
     Announced,
     EnrolmentDone,
     EnrolWithStore,
-    Exit,
     Finish,
     FinishKind,
     GroupEvent,
@@ -51,6 +50,7 @@ from rallypoint.core.group_events import (
     WorkersGone,
 )
 from rallypoint.core.model import EndKind, Outcome
+from rallypoint.core.worker_exits import WorkerExit
 
 STALE: list[GroupEvent] = [
     m.StartNow(stamp(5)),
@@ -160,7 +160,7 @@ def test_A4_an_early_finisher_runs_again_when_the_round_ends() -> None:
 def test_a_failure_stops_the_node_without_being_told() -> None:
     node = Node(Phase.RUNNING)
     report, stop, wait = node.step(exited(3))
-    assert report == failures((Exit(0, 3, None),))
+    assert report == failures((WorkerExit(3, None),))
     assert stop == SignalWorkers(TERM)
     assert wait == Wait(WaitKind.GRACE, 1, 5.0)
     assert node.step(exited(None, -TERM)) == [], "exits after one's own stop are no failures"
@@ -228,7 +228,7 @@ def test_A5_a_worker_ended_by_a_scheduler_s_signal_is_a_suspect_first() -> None:
     node = Node(Phase.RUNNING)
     assert node.step(exited(-TERM)) == [Wait(WaitKind.SUSPECT, 1, group.SUSPECT_S)]
     report, *_ = node.step(WaitEnded(WaitKind.SUSPECT, 1))
-    assert report == failures((Exit(0, None, TERM),))
+    assert report == failures((WorkerExit(None, TERM),))
 
 
 def test_A5_a_suspect_is_innocent_when_the_agent_gets_the_signal_too() -> None:
@@ -247,7 +247,7 @@ def test_A5_a_suspect_is_named_after_the_one_to_blame() -> None:
     node = Node(Phase.RUNNING)
     node.step(exited(-TERM))
     report, *_ = node.step(exited(None, -KILL))
-    assert report == failures((Exit(1, None, KILL), Exit(0, None, TERM)))
+    assert report == failures((WorkerExit(None, KILL, local_rank=1), WorkerExit(None, TERM)))
 
 
 def test_A5_a_drain_is_announced_before_workers_are_signalled() -> None:

@@ -20,7 +20,6 @@ from rallypoint.core.group_events import (
     Announced,
     EnrolmentDone,
     EnrolWithStore,
-    Exit,
     Finish,
     GiveUp,
     GroupEffect,
@@ -43,6 +42,7 @@ from rallypoint.core.group_events import (
     WorkersGone,
 )
 from rallypoint.core.model import Outcome, Stamp
+from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.errors import InfrastructureError, UsageError
 
 ROUNDS = st.integers(0, 3)
@@ -52,7 +52,7 @@ STAMPS = st.builds(stamp, ROUNDS, life=st.sampled_from([1, 1, 1, 2]))
 
 EXITS = st.lists(
     st.builds(
-        lambda rank, code: Exit(rank, code, None if code is not None else KILL),
+        lambda rank, code: WorkerExit(code, None if code is not None else KILL, local_rank=rank),
         st.integers(0, 1),
         st.sampled_from([0, 0, 1, None]),
     ),
@@ -120,7 +120,9 @@ class Hammer(RuleBasedStateMachine):
             case "start":
                 self.apply(m.StartNow(current))
             case "well":
-                self.apply(WorkersExited(current, (Exit(0, 0, None), Exit(1, 0, None))))
+                self.apply(
+                    WorkersExited(current, (WorkerExit(0, None), WorkerExit(0, None, local_rank=1)))
+                )
             case "gone" if self.told_to_stop and self.running is not None:
                 gone, self.running, self.told_to_stop = self.running, None, False
                 self.apply(WorkersGone(gone))
@@ -147,9 +149,9 @@ class Hammer(RuleBasedStateMachine):
                     # The agent kills what runs.
                     self.running, self.told_to_stop = None, False
                     self.finishes += 1
-                case WorkerEnded(local_rank):
+                case WorkerEnded(_, exit_):
                     assert self.state.stamp is not None
-                    end = (self.state.stamp, local_rank)
+                    end = (self.state.stamp, exit_.local_rank)
                     assert end not in self.ended, "reported twice"
                     self.ended.add(end)
         final = isinstance(event, m.Ended | SessionGivenUp)

@@ -63,7 +63,7 @@ def test_workers_that_cant_be_started_are_a_failure_of_the_round(
     assert isinstance(report, ReportNow)
     assert isinstance(report.message, Failed)
     [failure] = report.message.failures
-    assert (failure.local_rank, failure.exit_code) == (0, 127), "as a shell would say it"
+    assert (failure.local_rank, failure.code) == (0, 127), "as a shell would say it"
     assert failure.message == "there is no such program"
     assert signal == SignalWorkers(TERM)
     assert node.said[-1] == "spawn_failed"

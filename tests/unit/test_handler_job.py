@@ -20,8 +20,8 @@ from rallypoint.core.model import (
     SharedSettings,
     Stamp,
     Verdict,
-    WorkerFailure,
 )
+from rallypoint.core.worker_exits import WorkerExit
 
 CANDIDATE = Candidate(2, "default", "", 0)
 LEASE_S = 15.0
@@ -29,10 +29,10 @@ OTHERS = Verdict(Outcome.FAILED, "another node's", 3)
 LATE = EndReason(EndKind.GROWTH, "1 more node joined")
 
 
-def failure(rank: int = 0, *, code: int | None = 1, peer: bool = False) -> WorkerFailure:
+def failure(rank: int = 0, *, code: int | None = 1, peer: bool = False) -> WorkerExit:
     signal = 9 if code is None else None
-    return WorkerFailure(
-        rank, rank, "default", 100, code, signal, 0.0, 0.0, tells_of_lost_peer=peer
+    return WorkerExit(
+        code, signal, local_rank=rank, rank=rank, role="default", pid=100, tells_of_lost_peer=peer
     )
 
 
@@ -64,7 +64,7 @@ class Node:
         assert watch == e.WatchRound(order.message.stamp)
         return order.message
 
-    def fail(self, *failures: WorkerFailure) -> list[e.HandlerEffect]:
+    def fail(self, *failures: WorkerExit) -> list[e.HandlerEffect]:
         return self.apply(m.Failed(self.stamp, failures or (failure(),)))
 
     def orders(self) -> Iterator[object]:

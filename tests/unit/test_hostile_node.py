@@ -22,24 +22,25 @@ from rallypoint.coordinator.client import host_name_of
 from rallypoint.core import claims, limits
 from rallypoint.core import messages as m
 from rallypoint.core.hang import Behind
-from rallypoint.core.model import Outcome, SharedSettings, Stamp, WorkerFailure
+from rallypoint.core.model import Outcome, SharedSettings, Stamp
 from rallypoint.core.settings import MAX_NUMBER, MAX_SECONDS, MAX_WORKERS_PER_NODE
+from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.errors import MessageError, UsageError
 from rallypoint.wire.codec import MAX_MESSAGE_BYTES, decode_to_coordinator, encode, fitting
 
 
-def failure(**changes: Any) -> WorkerFailure:
+def failure(**changes: Any) -> WorkerExit:
     given: dict[str, Any] = {
         "local_rank": 0,
         "rank": 4,
         "role": "default",
         "pid": 1,
-        "exit_code": 1,
+        "code": 1,
         "signal": None,
         "age_s": 0.0,
         "wall_time": 1.7e9,
     }
-    return WorkerFailure(**(given | changes))
+    return WorkerExit(**(given | changes))
 
 
 def fails(**changes: Any) -> Callable[[Liar, Stamp], None]:
@@ -73,10 +74,10 @@ ACTS = {
     "an age that is none": fails(age_s=NAN),
     "an age of 1e308": fails(age_s=1e308),
     "the largest age": fails(age_s=MAX_SECONDS),
-    "an exit code of 2^62": fails(exit_code=2**62),
-    "a signal of 2^31": fails(exit_code=None, signal=2**31),
-    "a signal of -5": fails(exit_code=None, signal=-5),
-    "neither exit code nor signal": fails(exit_code=None, signal=None),
+    "an exit code of 2^62": fails(code=2**62),
+    "a signal of 2^31": fails(code=None, signal=2**31),
+    "a signal of -5": fails(code=None, signal=-5),
+    "neither exit code nor signal": fails(code=None, signal=None),
     "negative numbers": fails(rank=-1, pid=-1, local_rank=-7),
     "a rank of another node": fails(rank=0),
     "a local rank that it does not have": fails(local_rank=7),
@@ -365,7 +366,7 @@ def test_what_an_honest_node_tells_fits_whatever_its_workers_said() -> None:
         reason="timer '\x1b\n' expired " + "r" * 5000,
         wall_time=1e300,
         age_s=NAN,
-        exit_code=2**70,
+        code=2**70,
     )
     stamp = Stamp(1, 3)
     for report in (

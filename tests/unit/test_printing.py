@@ -21,7 +21,8 @@ from rallypoint.cli import render
 from rallypoint.cli import verdict as verdicts
 from rallypoint.cli.verdict import verdict_view
 from rallypoint.core.group_events import Finish, FinishKind
-from rallypoint.core.model import Cause, Outcome, Verdict, WorkerFailure
+from rallypoint.core.model import Cause, Outcome, Verdict
+from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.observe.event import Event, EventSource
 from rallypoint.observe.printing import (
     LINE_MAX,
@@ -169,7 +170,9 @@ def test_nothing_that_a_peer_says_of_the_end_reaches_a_terminal_raw(end: JobEnd)
 
 
 def test_a_log_file_is_shown_like_any_other_text() -> None:
-    failure = WorkerFailure(0, 1, "default", 7, 1, None, 0.0, 1.7e9, log_file="/x\x1b]0;owned\x07")
+    failure = WorkerExit(
+        1, None, rank=1, role="default", pid=7, wall_time=1.7e9, log_file="/x\x1b]0;owned\x07"
+    )
     cause = Cause("node", 1, failure)
     verdict = Verdict(Outcome.FAILED, "why", 1, cause=cause)
     end = JobEnd(Finish(FinishKind.VERDICT, verdict=verdict), "job", 1, 1.0)

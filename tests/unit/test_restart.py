@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rallypoint.core.events import Timer, TimerKind
-from rallypoint.core.model import SharedSettings, WorkerFailure
+from rallypoint.core.model import SharedSettings
 from rallypoint.core.restart import (
     BACKOFF_MAX_S,
     GiveUp,
@@ -15,12 +15,13 @@ from rallypoint.core.restart import (
     forget,
     timers_wanted,
 )
+from rallypoint.core.worker_exits import WorkerExit
 
-KILLED = WorkerFailure(0, 0, "default", 1, None, 9, 0.0, 0.0)
+KILLED = WorkerExit(None, 9, role="default", pid=1)
 
 
-def exited(code: int) -> WorkerFailure:
-    return WorkerFailure(0, 0, "default", 1, code, None, 0.0, 0.0)
+def exited(code: int) -> WorkerExit:
+    return WorkerExit(code, None, role="default", pid=1)
 
 
 def rules(

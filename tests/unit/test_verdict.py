@@ -8,20 +8,21 @@ from datetime import UTC
 import pytest
 from msgspec.structs import replace
 
-from rallypoint.cli.verdict import FirstCause, VerdictView, verdict_json, verdict_lines
-from rallypoint.core.model import Outcome
+from rallypoint.cli.verdict import VerdictView, verdict_json, verdict_lines
+from rallypoint.core.model import Cause, Outcome
 from rallypoint.core.text import STACKS
+from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.observe.printing import printed
 
-KILLED = FirstCause(
-    node="gpu4",
+KILLED = WorkerExit(
+    code=None,
+    signal=9,
     rank=3,
     local_rank=1,
     role="default",
     pid=4711,
-    at=1772366645.1239,
-    signal="SIGKILL",
-    detail=("step 118 loss 0.31", "\tstep 119 loss 0.30\x1b[0m"),
+    wall_time=1772366645.1239,
+    detail="step 118 loss 0.31\n\tstep 119 loss 0.30\x1b[0m",
     log_file="/logs/train-7_1f2e3d4c/attempt_2/1/stderr.log",
 )
 FAILED = VerdictView(
@@ -31,23 +32,26 @@ FAILED = VerdictView(
     elapsed_s=754.2,
     restarts=3,
     max_restarts=3,
-    cause=KILLED,
-    collateral=2,
+    cause=Cause("gpu4", 2, KILLED, collateral=2),
 )
 RAISED = replace(
     KILLED,
     signal=None,
-    exit_code=1,
+    code=1,
     role="trainer",
     message="ValueError: loss is nan",
     detail=(
-        "Traceback (most recent call last):",
-        '  File "train.py", line 7, in <module>',
-        "ValueError: loss is nan",
+        "Traceback (most recent call last):\n"
+        '  File "train.py", line 7, in <module>\n'
+        "ValueError: loss is nan"
     ),
-    detail_is_traceback=True,
     log_file="",
 )
+
+
+def failed(failure: WorkerExit, collateral: int = 2) -> VerdictView:
+    """`FAILED` by this worker."""
+    return replace(FAILED, cause=Cause("gpu4", 2, failure, collateral=collateral))
 
 
 def lines(view: VerdictView, *, quiet: bool = False) -> list[str]:
@@ -83,7 +87,7 @@ def test_A7_last_lines_name_the_first_cause_of_a_killed_worker() -> None:
 
 
 def test_A7_last_lines_show_the_traceback() -> None:
-    view = replace(FAILED, cause=RAISED, collateral=0, restarts=0, max_restarts=0)
+    view = replace(failed(RAISED, collateral=0), restarts=0, max_restarts=0)
     assert lines(view) == [
         (
             "rallypoint: job train-7 failed: rank 3 (role trainer, node gpu4, local rank 1, "
@@ -98,35 +102,35 @@ def test_A7_last_lines_show_the_traceback() -> None:
 
 
 def test_A7_without_any_trace_the_advice_is_to_keep_one() -> None:
-    silent = replace(RAISED, message="", detail=())
-    assert lines(replace(FAILED, cause=silent, collateral=1))[1:] == [
+    silent = replace(RAISED, message="", detail="")
+    assert lines(failed(silent, collateral=1))[1:] == [
         "    1 other worker failed because of it",
         "    restarts: 3 of 3 used",
         "    what to do: run again with --log-dir DIR --tee 3 to keep what each worker writes",
     ]
-    crashed = replace(KILLED, signal="SIGSEGV")
-    assert "native code crashed" in lines(replace(FAILED, cause=crashed))[-1]
-    told = replace(crashed, detail=("Current thread 0x1 (most recent call first):",))
-    assert "what to do" not in lines(replace(FAILED, cause=told))[-1]
+    crashed = replace(KILLED, signal=11)
+    assert "native code crashed" in lines(failed(crashed))[-1]
+    told = replace(crashed, detail="Current thread 0x1 (most recent call first):")
+    assert "what to do" not in lines(failed(told))[-1]
 
 
 def test_a_report_of_one_line_names_the_log_file() -> None:
     (line,) = verdict_lines(FAILED, whole=False, zone=UTC)
     assert line == f"{lines(FAILED)[0]}; log: {KILLED.log_file} (on gpu4)"
-    unlogged = replace(FAILED, cause=replace(KILLED, log_file=""))
+    unlogged = failed(replace(KILLED, log_file=""))
     assert verdict_lines(unlogged, whole=False, zone=UTC) == (lines(FAILED)[0],)
 
 
 def test_A7_only_a_program_that_was_not_found_is_looked_for() -> None:
-    absent = replace(RAISED, exit_code=127, message="exit code 127", detail=())
-    assert "check that the program exists" in lines(replace(FAILED, cause=absent))[-1]
+    absent = replace(RAISED, code=127, message="exit code 127", detail="")
+    assert "check that the program exists" in lines(failed(absent))[-1]
     full = replace(absent, message="can't write logs under /logs/0: No space left on device")
-    assert "what to do" not in lines(replace(FAILED, cause=full))[-1]
+    assert "what to do" not in lines(failed(full))[-1]
 
 
 def test_A7_a_kill_for_memory_is_told_as_such() -> None:
     message = "killed by SIGKILL: out of memory (the kernel has just killed for memory here)"
-    told = lines(replace(FAILED, cause=replace(KILLED, message=message)))
+    told = lines(failed(replace(KILLED, message=message)))
     assert told[1] == f"    error: {message}"
     assert told[-1].startswith("    what to do: have the workers use less memory")
 
@@ -166,16 +170,8 @@ def test_A7_an_end_that_no_worker_caused_is_one_line() -> None:
 
 def test_A2_a_hang_is_told_with_what_the_worker_was_doing() -> None:
     text = "no progress for 300 s: at step 17 while others are at 42"
-    assert FAILED.cause is not None
-    cause = replace(
-        FAILED.cause,
-        exit_code=None,
-        signal=None,
-        message=text,
-        detail=(STACKS, '  File "train.py", line 9 in evaluate'),
-        detail_is_traceback=False,
-    )
-    told = lines(replace(FAILED, cause=cause))
+    detail = f'{STACKS}\n  File "train.py", line 9 in evaluate'
+    told = lines(failed(replace(KILLED, signal=None, message=text, detail=detail)))
     assert " hung at " in told[0]
     assert told[1:4] == [
         f"    error: {text}",
@@ -192,13 +188,13 @@ def test_an_end_that_a_person_asked_for_is_not_told_twice() -> None:
 
 
 def test_A7_a_message_that_says_no_more_than_the_rest_is_left_out() -> None:
-    for cause in (
+    for failure in (
         replace(KILLED, message="killed by SIGKILL"),
         replace(RAISED, message="exit code 1; last line: ValueError: loss is nan"),
     ):
-        assert not [x for x in lines(replace(FAILED, cause=cause)) if "error:" in x.lower()[:12]]
+        assert not [x for x in lines(failed(failure)) if "error:" in x.lower()[:12]]
     told = replace(KILLED, message="killed by SIGKILL (out of memory?)")
-    assert "    error: killed by SIGKILL (out of memory?)" in lines(replace(FAILED, cause=told))
+    assert "    error: killed by SIGKILL (out of memory?)" in lines(failed(told))
 
 
 def test_success_is_one_line_unless_quiet() -> None:
@@ -217,13 +213,13 @@ def test_verdict_as_json() -> None:
     assert (record["outcome"], record["collateral"], record["elapsed_s"]) == ("failed", 2, 754.2)
     assert record["cause"]["time"] == "2026-03-01T12:04:05.123Z"
     assert (record["cause"]["signal"], record["cause"]["exit_code"]) == ("SIGKILL", None)
-    assert record["cause"]["detail"] == list(KILLED.detail)
+    assert record["cause"]["detail"] == KILLED.detail.splitlines()
     done = replace(FAILED, outcome=Outcome.SUCCEEDED, cause=None)
     assert json.loads(verdict_json(done))["cause"] is None
 
 
 def test_A7_no_pid_is_told_of_a_worker_that_could_not_be_started() -> None:
-    view = replace(FAILED, cause=replace(KILLED, signal=None, exit_code=127, pid=0))
+    view = failed(replace(KILLED, signal=None, code=127, pid=0))
     assert lines(view)[0].startswith(
         "rallypoint: job train-7 failed: rank 3 (node gpu4, local rank 1) exited with code 127 at"
     )

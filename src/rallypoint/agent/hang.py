@@ -19,8 +19,9 @@ from rallypoint.core import hang
 from rallypoint.core import messages as m
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.hang import Behind, WorkerProgress
-from rallypoint.core.model import Assignment, WorkerFailure
+from rallypoint.core.model import Assignment
 from rallypoint.core.text import STACKS
+from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.files import safe_open
 from rallypoint.process.logs.log_dir import is_null_device, make_stacks_dir, path_text
 
@@ -102,18 +103,15 @@ class HangWatch:
         furthest = max((worker.step for worker in workers), default=-1)
         self._actions.report(m.StacksCollected(message.stamp, message.number, behind, furthest))
 
-    def _failure(
-        self, worker: WorkerProgress, stacks: Mapping[int, str], path: str
-    ) -> WorkerFailure:
+    def _failure(self, worker: WorkerProgress, stacks: Mapping[int, str], path: str) -> WorkerExit:
         rank = worker.local_rank
-        return WorkerFailure(
+        return WorkerExit(
             local_rank=rank,
             rank=self._round.assignment.base_rank + rank,
             role=self._role,
             pid=self._round.workers.shm.pids[rank],
-            exit_code=None,
+            code=None,
             signal=None,
-            age_s=0.0,
             wall_time=time.time(),
             detail=f"{STACKS}\n{stacks.get(rank, '')[-DETAIL_CHARACTERS:]}",
             log_file=path,

@@ -103,7 +103,8 @@ class PreemptNotice:
             if self._guard is not None:
                 self._guard.spare(running.pids[0])
             await ended.wait()
-            return running.exits[0].exit.returncode
+            code = running.exits[0].returncode
+            return 255 if code is None else code
         finally:
             os.close(nowhere)
             await asyncio.shield(running.reap(KILL_TIMEOUT_S))

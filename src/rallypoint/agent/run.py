@@ -33,7 +33,8 @@ from rallypoint.config import AgentConfig, StartMethod, StopConfig, WorkerConfig
 from rallypoint.coordinator.clocks import new_loop
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.group_events import Finish
-from rallypoint.core.model import Assignment, WorkerFailure
+from rallypoint.core.model import Assignment
+from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.errors import InfrastructureError, InvariantError, RallypointError, UsageError
 from rallypoint.observe.faults import Faults, describe_fault
 from rallypoint.observe.printing import say_traceback
@@ -60,7 +61,7 @@ class JobEnd(Struct, frozen=True):
     return_values: dict[int, object] = {}
     """What the workers of this node returned, by global rank, if all have succeeded. `on_end` does
     not see it: it is filled in last, after the shutdown."""
-    failures: dict[int, WorkerFailure] = {}
+    failures: dict[int, WorkerExit] = {}
     """The failures of this node's workers in the last round, by global rank."""
     caught: int = 0
     """The first signal that this agent got, if any."""

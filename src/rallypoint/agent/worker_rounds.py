@@ -27,8 +27,9 @@ from rallypoint.core import event_kinds as kinds
 from rallypoint.core import group
 from rallypoint.core import group_events as g
 from rallypoint.core import messages as m
-from rallypoint.core.model import Assignment, Stamp, WorkerFailure
+from rallypoint.core.model import Assignment, Stamp
 from rallypoint.core.text import count
+from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.errors import RallypointError
 from rallypoint.process.guard import Guard
 
@@ -51,7 +52,7 @@ class WorkerRounds:
         self.current: NodeWorkers | None = None
         """The newest round's, until the last of their processes has gone."""
         self._succeeded: NodeWorkers | None = None
-        self.failures: dict[int, WorkerFailure] = {}
+        self.failures: dict[int, WorkerExit] = {}
         """By global rank: the newest round's on this node."""
 
     def owns(self, pid: int) -> bool:
@@ -118,18 +119,17 @@ class WorkerRounds:
         if self.current is None:
             failures = tuple(map(self._unstarted, report.failures))
         else:
-            failed = (g.Exit(x.local_rank, x.exit_code, x.signal) for x in report.failures)
-            failures = self.current.failures(tuple(failed))
+            failures = self.current.failures(report.failures)
         self._note(report.stamp, failures)
         self._actions.report(m.Failed(report.stamp, failures))
 
-    def _unstarted(self, failure: WorkerFailure) -> WorkerFailure:
+    def _unstarted(self, failure: WorkerExit) -> WorkerExit:
         """Of a worker that could not be started."""
         assert self._state.assignment is not None
         rank = self._state.assignment.base_rank + failure.local_rank
         return replace(failure, rank=rank, role=self._config.workers.role, wall_time=time.time())
 
-    def _note(self, stamp: Stamp, failures: tuple[WorkerFailure, ...]) -> None:
+    def _note(self, stamp: Stamp, failures: tuple[WorkerExit, ...]) -> None:
         self.failures |= {failure.rank: failure for failure in failures}
         self._dispatcher.failed(stamp.round, failures)
 
@@ -148,14 +148,12 @@ class WorkerRounds:
         self.current = None
         self._actions.step(g.SpawnFailed(stamp, error))
 
-    def _exited(self, stamp: Stamp, exits: tuple[g.Exit, ...]) -> None:
+    def _exited(self, stamp: Stamp, exits: tuple[WorkerExit, ...]) -> None:
         self._actions.step(g.WorkersExited(stamp, exits))
         if self._state.phase is not group.Phase.STOPPING:
             self._requests.exited()
 
-    def _gone(
-        self, stamp: Stamp, stuck: tuple[int, ...], failures: tuple[WorkerFailure, ...]
-    ) -> None:
+    def _gone(self, stamp: Stamp, stuck: tuple[int, ...], failures: tuple[WorkerExit, ...]) -> None:
         if not stuck:
             self.current = None
         self._requests.end()

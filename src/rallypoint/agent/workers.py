@@ -18,9 +18,9 @@ from rallypoint.agent.worker_shm import WorkerShm
 from rallypoint.agent.worker_source import SourceLostError, WorkerSource
 from rallypoint.config import WorkerConfig
 from rallypoint.coordinator.client import raise_in_loop
-from rallypoint.core.group_events import Exit, GroupEvent
+from rallypoint.core.group_events import GroupEvent
 from rallypoint.core.messages import Report
-from rallypoint.core.model import Assignment, Stamp, WorkerFailure
+from rallypoint.core.model import Assignment, Stamp
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.errors import RallypointError
 from rallypoint.observe.faults import Faults
@@ -51,8 +51,8 @@ class WorkerRound(Struct, frozen=True):
     on_started: Callable[[], None]
     on_not_started: Callable[[RallypointError], None]
     """They could not be started later: then none runs, and nothing else is called."""
-    on_exits: Callable[[tuple[Exit, ...]], None]
-    on_gone: Callable[[tuple[int, ...], tuple[WorkerFailure, ...]], None]
+    on_exits: Callable[[tuple[WorkerExit, ...]], None]
+    on_gone: Callable[[tuple[int, ...], tuple[WorkerExit, ...]], None]
     """Gets the pids that did not die, and the failures with all that is known of them by now."""
 
 
@@ -101,7 +101,7 @@ class NodeWorkers(Protocol):
     def abandon(self) -> None:
         """End all, as the last act of an agent: `on_gone` is not called. May raise OSError."""
 
-    def failures(self, failed: tuple[Exit, ...]) -> tuple[WorkerFailure, ...]:
+    def failures(self, failed: tuple[WorkerExit, ...]) -> tuple[WorkerExit, ...]:
         """What is known at once of these exits; the rest comes with `on_gone`."""
 
     def results(self) -> dict[int, object]:
@@ -118,7 +118,7 @@ class RunningRound(NamedTuple):
     stamp: Stamp
     assignment: Assignment
     workers: NodeWorkers
-    exits: Mapping[int, Exit]
+    exits: Mapping[int, WorkerExit]
     """Those of them that have ended, by local rank; changes meanwhile."""
 
 
@@ -276,7 +276,7 @@ class RoundWorkers:
         if self._starting is not None:
             self._starting.cancel()
 
-    def failures(self, failed: tuple[Exit, ...]) -> tuple[WorkerFailure, ...]:
+    def failures(self, failed: tuple[WorkerExit, ...]) -> tuple[WorkerExit, ...]:
         """What is known at once of these exits; the rest comes with `on_gone`."""
         return self._failures.note(failed)
 
@@ -298,7 +298,7 @@ class RoundWorkers:
         self._watchdog.close()
         self.shm.close()
 
-    def _exited(self, _local_rank: int, _exit: WorkerExit) -> None:
+    def _exited(self, _exit: WorkerExit) -> None:
         if not self._report_is_due:
             self._report_is_due = True
             asyncio.get_running_loop().call_soon(self._report)
@@ -341,36 +341,32 @@ class WorkerFailures:
         the agent has ended, and why."""
         self._setup, self._round, self._workers = setup, round_, workers
         self._outputs, self._blames = outputs, blames
-        self._noted: tuple[Exit, ...] = ()
+        self._noted: tuple[WorkerExit, ...] = ()
         self._oom = OomWatch()
 
-    def note(self, failed: tuple[Exit, ...]) -> tuple[WorkerFailure, ...]:
+    def note(self, failed: tuple[WorkerExit, ...]) -> tuple[WorkerExit, ...]:
         """What is known at once of these exits."""
         self._noted += failed
         return tuple(self._failure(exit_) for exit_ in failed)
 
-    async def detailed(self) -> tuple[WorkerFailure, ...]:
+    async def detailed(self) -> tuple[WorkerExit, ...]:
         """All that is known of the failures that were noted and not yet returned."""
         noted, self._noted = self._noted, ()
         return tuple(await asyncio.gather(*map(self._detailed, noted)))
 
-    def _failure(self, exit_: Exit) -> WorkerFailure:
-        noted = self._workers.exits[exit_.local_rank]
+    def _failure(self, exit_: WorkerExit) -> WorkerExit:
+        noted_at = self._workers.exits.noted_at(exit_.local_rank)
         blame = self._blames.get(exit_.local_rank)
-        return WorkerFailure(
-            local_rank=exit_.local_rank,
+        return replace(
+            exit_,
             rank=self._round.assignment.base_rank + exit_.local_rank,
             role=self._setup.config.role,
-            pid=self._workers.pids[exit_.local_rank],
-            exit_code=exit_.code,
-            signal=exit_.signal,
-            age_s=asyncio.get_running_loop().time() - noted.at,
-            wall_time=noted.wall_time,
+            age_s=asyncio.get_running_loop().time() - noted_at,
             log_file=path_text(self._outputs[exit_.local_rank].log_file),
             reason=blame.reason if blame else "",
         )
 
-    async def _detailed(self, exit_: Exit) -> WorkerFailure:
+    async def _detailed(self, exit_: WorkerExit) -> WorkerExit:
         """What a worker left may be anything: its end is reported all the same."""
         try:
             return await self._described(exit_)
@@ -378,21 +374,17 @@ class WorkerFailures:
             self._setup.faults.note("the error file or log of a failed worker can't be read", error)
             return self._failure(exit_)
 
-    async def _described(self, exit_: Exit) -> WorkerFailure:
+    async def _described(self, exit_: WorkerExit) -> WorkerExit:
         # Needed only when something fails: patterns take time to compile.
         from rallypoint.process.failures import describe_failure, read_error_file
 
         tail = await self._setup.outputs.tail(self._round.assignment.round, exit_.local_rank)
         known = describe_failure(
-            self._workers.exits[exit_.local_rank].exit,
+            self._failure(exit_),
             error_file=read_error_file(self._outputs[exit_.local_rank].error_file),
             stderr_tail=os.fsencode("\n".join(tail)),
             out_of_memory=self._oom.rose(),
         )
-        blame = self._blames.get(exit_.local_rank)
-        return replace(
-            self._failure(exit_),
-            message=blame.reason if blame else known.message,
-            detail=blame.detail if blame else known.traceback,
-            tells_of_lost_peer=known.tells_of_lost_peer,
-        )
+        if (blame := self._blames.get(exit_.local_rank)) is not None:
+            return replace(known, message=blame.reason, detail=blame.detail)
+        return known

@@ -64,10 +64,11 @@ def _take_part(config: AgentConfig) -> int:
                 console.line(verdict_json(view))
             return
         console.line(*lines)
-        if whole and view.cause and view.cause.message.startswith("ModuleNotFoundError"):
+        failure = view.failure
+        if whole and failure and failure.message.startswith("ModuleNotFoundError"):
             from rallypoint.cli.machine import other_python_hint
 
-            console.line(*other_python_hint(view.cause.message, config.workers.argv))
+            console.line(*other_python_hint(failure.message, config.workers.argv))
 
     gc.freeze()
     gc.enable()

@@ -14,10 +14,10 @@ from rallypoint.agent.telemetry.dispatcher import EventDispatcher
 from rallypoint.agent.telemetry.telemetry import Telemetry
 from rallypoint.cli.exit_codes import SIGNALLED, of_class
 from rallypoint.cli.render import iso_text
-from rallypoint.cli.verdict import FirstCause, VerdictView, cause_summary
+from rallypoint.cli.verdict import VerdictView, cause_summary
 from rallypoint.config import AgentConfig
 from rallypoint.core import timeline
-from rallypoint.core.model import Outcome
+from rallypoint.core.model import Cause, Outcome
 from rallypoint.core.text import shown
 from rallypoint.core.timeline import RoundLife
 from rallypoint.errors import ExitClass, RallypointError
@@ -32,8 +32,7 @@ class _Ending(Struct, frozen=True):
     outcome: str
     reason: str
     restarts: int = 0
-    cause: FirstCause | None = None
-    collateral: int = 0
+    cause: Cause | None = None
 
 
 def job_summary(
@@ -65,8 +64,8 @@ def job_summary(
             RestartSummary(again.round, again.kind, again.reason, again.counted)
             for again in timeline.restarts(line)
         ),
-        cause=None if ending.cause is None else cause_summary(ending.cause),
-        collateral=ending.collateral,
+        cause=cause_summary(ending.cause),
+        collateral=ending.cause.collateral if ending.cause is not None else 0,
         events_lost=events_lost,
         versions={"rallypoint": __version__, "python": sys.version.partition(" ")[0]},
     )
@@ -75,7 +74,7 @@ def job_summary(
 def _ending(ended: VerdictView | BaseException) -> _Ending:
     if isinstance(ended, VerdictView):
         outcome, reason = ended.outcome.value, ended.reason
-        return _Ending(outcome, reason, ended.restarts, ended.cause, ended.collateral)
+        return _Ending(outcome, reason, ended.restarts, ended.cause)
     if isinstance(ended, RallypointError):
         return _Ending(_CLASSES.get(ended.exit_class, "infrastructure"), str(ended))
     return _Ending("infrastructure", f"{type(ended).__name__}: {ended}")

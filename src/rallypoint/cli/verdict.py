@@ -22,36 +22,16 @@ from rallypoint.core.group_events import Finish, FinishKind
 from rallypoint.core.handler_round import NOT_NEEDED
 from rallypoint.core.model import Cause, Outcome
 from rallypoint.core.text import LEFT, STACKS, count, job_name, signal_name
+from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.observe.printing import JsonLine, json_line
 from rallypoint.observe.summary import CauseSummary
 
 _INDENT = "    "
+_CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT}
 _RUN_AGAIN = (
     "what to do: give another --rdzv-id to run it again; "
     "--exit-code already-succeeded=N ends such a run with N instead of 0"
 )
-
-
-class FirstCause(Struct, frozen=True):
-    """The worker whose failure came first. Exactly one of `exit_code` and `signal` says how.
-
-    `pid` is 0 when it could not be started. `at` is seconds since the epoch. `message` is the
-    error's one line, if known, `detail` the traceback or else the last lines on stderr; `log_file`
-    may be empty.
-    """
-
-    node: str
-    rank: int
-    local_rank: int
-    role: str
-    pid: int
-    at: float
-    exit_code: int | None = None
-    signal: str | None = None
-    message: str = ""
-    detail: tuple[str, ...] = ()
-    detail_is_traceback: bool = False
-    log_file: str = ""
 
 
 class VerdictView(Struct, frozen=True):
@@ -65,9 +45,13 @@ class VerdictView(Struct, frozen=True):
     restarts: int
     max_restarts: int
     reason: str = ""
-    cause: FirstCause | None = None
-    collateral: int = 0
+    cause: Cause | None = None
     ended_s_ago: float | None = None
+
+    @property
+    def failure(self) -> WorkerExit | None:
+        """The worker that caused it, if one did."""
+        return self.cause.failure if self.cause is not None else None
 
 
 def verdict_lines(
@@ -100,7 +84,7 @@ def verdict_lines(
     if view.reason.startswith(LEFT):
         why = view.reason.removeprefix(LEFT)
         return (f"{PROGRAM}: this node left {name} in round {view.round}{why}",)
-    if view.cause is None:
+    if view.cause is None or view.failure is None:
         how = {
             Outcome.FAILED: "failed",
             Outcome.PREEMPTED: "was preempted",
@@ -110,87 +94,86 @@ def verdict_lines(
         }[view.outcome]
         return (f"{job} {how} in round {view.round}: {view.reason}",)
     how = "failed" if view.outcome is Outcome.FAILED else view.outcome.value
-    first = f"{job} {how}: {_what_happened(view.cause, zone)} in round {view.round}"
+    node, failure = view.cause.node_id, view.failure
+    first = f"{job} {how}: {_what_happened(node, failure, zone)} in round {view.round}"
     if not whole:
-        log = view.cause.log_file
-        return (f"{first}; log: {log} (on {view.cause.node})" if log else first,)
-    return (first, *(_INDENT + line for line in _details(view, view.cause)))
+        log = failure.log_file
+        return (f"{first}; log: {log} (on {node})" if log else first,)
+    return (first, *(_INDENT + line for line in _details(view, view.cause, failure)))
 
 
 def _took_text(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds < 9.95 else duration_text(seconds)
 
 
-def _what_happened(cause: FirstCause, zone: tzinfo | None) -> str:
-    role = "" if cause.role == "default" else f"role {cause.role}, "
-    who = f"rank {cause.rank} ({role}node {cause.node}, local rank {cause.local_rank}"
-    how = f"was killed by {cause.signal}" if cause.signal else f"exited with code {cause.exit_code}"
-    if not cause.signal and cause.exit_code is None:
-        how = "hung"
-    pid = f", pid {cause.pid}" if cause.pid else ""
-    return f"{who}{pid}) {how} at {clock_text(cause.at, zone, precise=True)}"
+def _what_happened(node: str, failure: WorkerExit, zone: tzinfo | None) -> str:
+    role = "" if failure.role == "default" else f"role {failure.role}, "
+    who = f"rank {failure.rank} ({role}node {node}, local rank {failure.local_rank}"
+    how = "hung" if failure.returncode is None else replace(failure, reason="").clause()
+    pid = f", pid {failure.pid}" if failure.pid else ""
+    return f"{who}{pid}) {how} at {clock_text(failure.wall_time, zone, precise=True)}"
 
 
-def _details(view: VerdictView, cause: FirstCause) -> Iterator[str]:
-    if cause.message and not _says_no_more(cause):
-        yield f"error: {cause.message}"
-    if cause.detail:
-        heading, lines = _headed(cause)
+def _details(view: VerdictView, cause: Cause, failure: WorkerExit) -> Iterator[str]:
+    if failure.message and not _says_no_more(failure):
+        yield f"error: {failure.message}"
+    if failure.detail:
+        heading, lines = _headed(failure)
         yield heading
         for line in lines:
             yield f"  | {line}".rstrip()
-    if cause.log_file:
-        yield f"log: {cause.log_file} (on {cause.node})"
-    if view.collateral:
-        yield f"{count(view.collateral, 'other worker')} failed because of it"
+    if failure.log_file:
+        yield f"log: {failure.log_file} (on {cause.node_id})"
+    if cause.collateral:
+        yield f"{count(cause.collateral, 'other worker')} failed because of it"
     if view.restarts:
         yield f"restarts: {view.restarts} of {view.max_restarts} used"
-    advice = _advice(view, cause)
+    advice = _advice(view, cause.node_id, failure)
     if advice:
         yield f"what to do: {advice}"
 
 
-def _headed(cause: FirstCause) -> tuple[str, tuple[str, ...]]:
-    if cause.detail[0] == STACKS:
-        return STACKS, cause.detail[1:]
-    what = "its traceback:" if cause.detail_is_traceback else "its last lines on stderr:"
-    return what, cause.detail
+def _headed(failure: WorkerExit) -> tuple[str, list[str]]:
+    lines = failure.detail.splitlines()
+    if lines[0] == STACKS:
+        return STACKS, lines[1:]
+    return "its traceback:" if failure.has_traceback else "its last lines on stderr:", lines
 
 
-def _says_no_more(cause: FirstCause) -> bool:
+def _says_no_more(failure: WorkerExit) -> bool:
     """The message is what the first line says, or ends with what the last lines show."""
-    if cause.signal:
-        return cause.message == f"killed by {cause.signal}"
-    return cause.message.startswith(f"exit code {cause.exit_code}")
+    if failure.signal is not None:
+        return failure.message == f"killed by {signal_name(failure.signal)}"
+    return failure.message.startswith(f"exit code {failure.code}")
 
 
-def _advice(view: VerdictView, cause: FirstCause) -> str:
+def _advice(view: VerdictView, node: str, failure: WorkerExit) -> str:
     """The next step that the evidence suggests; empty when it suggests none."""
-    if cause.signal == "SIGKILL" and "out of memory" in cause.message:
+    says_more = bool(failure.message) and not _says_no_more(failure)
+    if failure.signal == signal.SIGKILL and "out of memory" in failure.message:
         return "have the workers use less memory, or give the container more"
-    if cause.signal == "SIGKILL" and (not cause.message or _says_no_more(cause)):
+    if failure.signal == signal.SIGKILL and not says_more:
         return (
             f"something outside the job killed it; most often it ran out of memory: "
-            f"look for its pid in the kernel log of {cause.node} (dmesg -T)"
+            f"look for its pid in the kernel log of {node} (dmesg -T)"
         )
-    if cause.signal in ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT"):
-        if any(line.startswith("Current thread 0x") for line in cause.detail):
+    if failure.signal in _CRASHES:
+        if any(line.startswith("Current thread 0x") for line in failure.detail.splitlines()):
             return ""
         return "native code crashed: a core dump (ulimit -c unlimited) shows where"
-    if cause.message.startswith("--logs-specs"):
+    if failure.message.startswith("--logs-specs"):
         return "repair the package, or leave --logs-specs out"
-    if cause.exit_code in (126, 127) and not cause.detail and _says_no_more(cause):
+    if failure.code in (126, 127) and not failure.detail and _says_no_more(failure):
         return "check that the program exists on that node and may be executed"
-    if not cause.detail and not cause.log_file and (not cause.message or _says_no_more(cause)):
+    if not failure.detail and not failure.log_file and not says_more:
         return "run again with --log-dir DIR --tee 3 to keep what each worker writes"
-    if view.restarts == 0 and view.max_restarts == 0 and cause.signal:
+    if view.restarts == 0 and view.max_restarts == 0 and failure.signal is not None:
         return "allow restarts with --max-restarts N if this can happen by chance"
     return ""
 
 
 def verdict_json(view: VerdictView) -> JsonLine:
     """The same as one JSON object, with `event` = `verdict`."""
-    cause = view.cause
     record: dict[str, object] = {
         "event": kinds.VERDICT.name,
         "outcome": view.outcome.value,
@@ -200,28 +183,31 @@ def verdict_json(view: VerdictView) -> JsonLine:
         "restarts": view.restarts,
         "max_restarts": view.max_restarts,
         "reason": view.reason,
-        "collateral": view.collateral,
+        "collateral": view.cause.collateral if view.cause is not None else 0,
         "ended_s_ago": view.ended_s_ago,
-        "cause": None if cause is None else cause_summary(cause),
+        "cause": cause_summary(view.cause),
     }
     return json_line(record)
 
 
-def cause_summary(cause: FirstCause) -> CauseSummary:
-    """The same for programs."""
+def cause_summary(cause: Cause | None) -> CauseSummary | None:
+    """The first cause for programs; None when it was no worker's failure."""
+    if cause is None or cause.failure is None:
+        return None
+    failure = cause.failure
     return CauseSummary(
-        time=iso_text(cause.at),
-        node=cause.node,
-        rank=cause.rank,
-        local_rank=cause.local_rank,
-        role=cause.role,
-        pid=cause.pid or None,
-        exit_code=cause.exit_code,
-        signal=cause.signal,
-        message=cause.message,
-        detail=cause.detail,
-        detail_is_traceback=cause.detail_is_traceback,
-        log_file=cause.log_file,
+        time=iso_text(failure.wall_time),
+        node=cause.node_id,
+        rank=failure.rank,
+        local_rank=failure.local_rank,
+        role=failure.role,
+        pid=failure.pid or None,
+        exit_code=failure.code,
+        signal=None if failure.signal is None else signal_name(failure.signal),
+        message=failure.message,
+        detail=tuple(failure.detail.splitlines()),
+        detail_is_traceback=failure.has_traceback,
+        log_file=failure.log_file,
     )
 
 
@@ -250,8 +236,7 @@ def verdict_view(end: JobEnd) -> VerdictView:
         restarts=verdict.restarts_used,
         max_restarts=verdict.max_restarts,
         reason=_reason(verdict.text, verdict.cause),
-        cause=_first_cause(verdict.cause),
-        collateral=verdict.cause.collateral if verdict.cause else 0,
+        cause=verdict.cause,
         ended_s_ago=verdict.ended_s_ago,
     )
 
@@ -278,23 +263,3 @@ def _reason(text: str, cause: Cause | None) -> str:
     if cause is None or cause.failure is not None:
         return text
     return f"{text}; first {describe(cause)}"
-
-
-def _first_cause(cause: Cause | None) -> FirstCause | None:
-    if cause is None or cause.failure is None:
-        return None
-    failure = cause.failure
-    return FirstCause(
-        node=cause.node_id,
-        rank=failure.rank,
-        local_rank=failure.local_rank,
-        role=failure.role,
-        pid=failure.pid,
-        at=failure.wall_time,
-        exit_code=failure.exit_code,
-        signal=None if failure.signal is None else signal_name(failure.signal),
-        message=failure.message,
-        detail=tuple(failure.detail.splitlines()),
-        detail_is_traceback=failure.detail.lstrip().startswith("Traceback"),
-        log_file=failure.log_file,
-    )

@@ -21,8 +21,9 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from rallypoint.core.model import Cause, NodeLoss, WorkerFailure
-from rallypoint.core.text import names, signal_name
+from rallypoint.core.model import Cause, NodeLoss
+from rallypoint.core.text import names
+from rallypoint.core.worker_exits import WorkerExit
 
 SIMULTANEOUS_S = 1.0
 """So long before a helper's death is known a worker may have failed of it: its own node may hear of
@@ -41,7 +42,7 @@ class Report(Struct):
     """A failure as the coordinator received it."""
 
     node_id: str
-    failure: WorkerFailure
+    failure: WorkerExit
     received_at: float
 
     @property
@@ -84,22 +85,10 @@ def _is_consequence(report: Report, breakdown: Breakdown) -> bool:
     return near or report.failure.tells_of_lost_peer
 
 
-def how_it_ended(failure: WorkerFailure) -> str:
-    """`was killed by SIGKILL`, `exited with code 3`, `was ended: timer 'step' expired`,
-    `made no progress for 300 s: at step 17`."""
-    if failure.exit_code is None and failure.signal is None and failure.reason:
-        return f"made {failure.reason}"
-    if failure.reason:
-        return f"was ended: {failure.reason}"
-    if failure.signal is not None:
-        return f"was killed by {signal_name(failure.signal)}"
-    return f"exited with code {failure.exit_code}"
-
-
-def describe_failure(node_id: str, failure: WorkerFailure) -> str:
+def describe_failure(node_id: str, failure: WorkerExit) -> str:
     """One clause that names the culprit: `rank 3 (node b, local rank 1) exited with code 1`."""
     who = f"rank {failure.rank} (node {node_id}, local rank {failure.local_rank})"
-    return f"{who} {how_it_ended(failure)}"
+    return f"{who} {failure.clause()}"
 
 
 def describe_losses(losses: Sequence[NodeLoss]) -> str:

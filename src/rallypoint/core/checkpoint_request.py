@@ -11,8 +11,8 @@ from collections.abc import Collection, Set
 
 from msgspec import Struct
 
-from rallypoint.core.group_events import Exit
 from rallypoint.core.model import EndKind, Stamp
+from rallypoint.core.worker_exits import WorkerExit
 
 
 class Request(Struct, frozen=True):
@@ -64,7 +64,7 @@ def withdrawn(state: RequestState, number: int) -> bool:
 
 
 def answer(
-    state: RequestState, listeners: Set[int], saved: Set[int], exits: Collection[Exit]
+    state: RequestState, listeners: Set[int], saved: Set[int], exits: Collection[WorkerExit]
 ) -> Answer | None:
     """What to say now; None: nothing yet, or nothing new. `exits`: of the round's workers.
 

@@ -54,7 +54,6 @@ from rallypoint.core.group_events import (
     WorkersExited,
     WorkersGone,
 )
-from rallypoint.core.group_events import failure_of as failure_of
 from rallypoint.core.group_exits import SUSPECT_S as SUSPECT_S
 from rallypoint.core.group_leave import ANNOUNCE_S as ANNOUNCE_S
 from rallypoint.core.group_state import Desired as Desired

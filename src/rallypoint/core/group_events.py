@@ -8,22 +8,9 @@ from msgspec import Struct
 
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.messages import HelperDied, Order, Report
-from rallypoint.core.model import Assignment, Stamp, Verdict, WorkerFailure
+from rallypoint.core.model import Assignment, Stamp, Verdict
+from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.errors import RallypointError
-
-
-class Exit(Struct, frozen=True):
-    """How one worker ended: a code, or the signal that killed it."""
-
-    local_rank: int
-    code: int | None
-    signal: int | None
-
-
-def failure_of(exit_: Exit) -> WorkerFailure:
-    """As far as an exit alone tells; the driver knows the rest."""
-    rank = exit_.local_rank
-    return WorkerFailure(rank, rank, "", 0, exit_.code, exit_.signal, 0.0, 0.0)
 
 
 class SessionOpened(Struct, frozen=True):
@@ -64,7 +51,7 @@ class WorkersExited(Struct, frozen=True):
     """These workers of the round ended, as noticed together."""
 
     stamp: Stamp
-    exits: tuple[Exit, ...]
+    exits: tuple[WorkerExit, ...]
 
 
 class SpawnFailed(Struct, frozen=True):
@@ -219,10 +206,9 @@ class EndState(StrEnum):
 class WorkerEnded(Struct, frozen=True):
     """Report this worker's end to observers: once for each worker of a round."""
 
-    local_rank: int
     state: EndState
-    exit: Exit | None
-    """None: no exit was noticed."""
+    exit: WorkerExit
+    """With neither a code nor a signal where no exit was noticed."""
 
 
 class FinishKind(Enum):

@@ -9,30 +9,27 @@ from __future__ import annotations
 
 import signal
 
-from msgspec.structs import replace
-
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.group_events import (
     SPAWN_FAILED,
     EndState,
-    Exit,
     GiveUp,
     GroupEffect,
     ReportNow,
     WaitKind,
     WorkerEnded,
-    failure_of,
 )
 from rallypoint.core.group_state import Desired, GroupState, Phase, stop, succeeded, wait
 from rallypoint.core.messages import Failed, Finishing, Succeeded
 from rallypoint.core.model import Stamp
+from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.errors import InfrastructureError, LogsSpecsError, RallypointError
 
 SUSPECT_S = 2.0
 """How long an agent may get such a signal later than its workers."""
 
 
-def exited(state: GroupState, stamp: Stamp, exits: tuple[Exit, ...]) -> list[GroupEffect]:
+def exited(state: GroupState, stamp: Stamp, exits: tuple[WorkerExit, ...]) -> list[GroupEffect]:
     """These workers have ended, as noticed together."""
     if stamp != state.stamp:
         return []
@@ -46,7 +43,7 @@ def exited(state: GroupState, stamp: Stamp, exits: tuple[Exit, ...]) -> list[Gro
 
 
 def _judge(
-    state: GroupState, stamp: Stamp, exits: tuple[Exit, ...], *, had_success: bool
+    state: GroupState, stamp: Stamp, exits: tuple[WorkerExit, ...], *, had_success: bool
 ) -> list[GroupEffect]:
     """What follows from these exits."""
     if state.leaving:
@@ -76,19 +73,19 @@ def suspects_time_is_over(state: GroupState) -> list[GroupEffect]:
     return [] if is_void else _fail(state, [])
 
 
-def _fail(state: GroupState, blamed: list[Exit]) -> list[GroupEffect]:
+def _fail(state: GroupState, blamed: list[WorkerExit]) -> list[GroupEffect]:
     assert state.stamp is not None
     report = _report(state, state.stamp, (*blamed, *_suspects(state)))
     state.seeks_culprit, state.stop_why = True, "a worker of this node failed"
     return [report, *stop(state, Desired.JOIN, signal.SIGTERM, state.settings.restart_grace_s)]
 
 
-def _report(state: GroupState, stamp: Stamp, exits: tuple[Exit, ...]) -> ReportNow:
+def _report(state: GroupState, stamp: Stamp, exits: tuple[WorkerExit, ...]) -> ReportNow:
     state.failed |= {exit_.local_rank: exit_ for exit_ in exits}
-    return ReportNow(Failed(stamp, tuple(map(failure_of, exits))))
+    return ReportNow(Failed(stamp, exits))
 
 
-def _suspects(state: GroupState) -> list[Exit]:
+def _suspects(state: GroupState) -> list[WorkerExit]:
     """Those that were ended by a signal that this agent may be about to get, too."""
     signals = state.settings.signals
     return [exit_ for exit_ in state.exits.values() if exit_.signal in signals]
@@ -106,10 +103,8 @@ def spawn_failed(state: GroupState, stamp: Stamp, error: RallypointError) -> lis
     state.stop_why, text = "the workers of this node could not be started", str(error)
     effects: list[GroupEffect] = [kinds.SPAWN_FAILED(text)]
     if not state.leaving:
-        exit_ = Exit(0, SPAWN_FAILED, None)
-        state.failed[0] = exit_
-        failure = replace(failure_of(exit_), message=text)
-        effects.append(ReportNow(Failed(stamp, (failure,))))
+        failure = WorkerExit(SPAWN_FAILED, None, message=text)
+        effects.append(_report(state, stamp, (failure,)))
     return effects + stop(state, Desired.JOIN, signal.SIGTERM, state.settings.restart_grace_s)
 
 
@@ -124,16 +119,14 @@ def report_ends(state: GroupState) -> list[GroupEffect]:
     failed, or that were stopped."""
     ranks = {*range(state.settings.workers), *state.failed} - state.ends_reported
     state.ends_reported |= ranks
+    unknown = {rank: WorkerExit(None, None, local_rank=rank) for rank in ranks}
+    known = unknown | state.failed | state.exits
     return [
-        WorkerEnded(
-            rank,
-            EndState.FAILED if rank in state.failed else EndState.TERMINATED,
-            state.exits.get(rank) or state.failed.get(rank),
-        )
+        WorkerEnded(EndState.FAILED if rank in state.failed else EndState.TERMINATED, known[rank])
         for rank in sorted(ranks)
     ]
 
 
-def _report_ended(state: GroupState, well: list[Exit]) -> list[GroupEffect]:
+def _report_ended(state: GroupState, well: list[WorkerExit]) -> list[GroupEffect]:
     state.ends_reported |= {exit_.local_rank for exit_ in well}
-    return [WorkerEnded(exit_.local_rank, EndState.SUCCEEDED, exit_) for exit_ in well]
+    return [WorkerEnded(EndState.SUCCEEDED, exit_) for exit_ in well]

@@ -13,7 +13,6 @@ from msgspec import Struct, field
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.group_events import (
     AbandonRound,
-    Exit,
     Finish,
     GroupEffect,
     JoinRound,
@@ -24,6 +23,7 @@ from rallypoint.core.group_events import (
 )
 from rallypoint.core.messages import Claim, Doing
 from rallypoint.core.model import Assignment, Stamp, Verdict
+from rallypoint.core.worker_exits import WorkerExit
 
 
 class Phase(IntEnum):
@@ -82,9 +82,9 @@ class GroupState(Struct):
     stop_why: str = ""
     """Why they are being stopped."""
     assignment: Assignment | None = None
-    exits: dict[int, Exit] = field(default_factory=dict)
+    exits: dict[int, WorkerExit] = field(default_factory=dict)
     """By local rank, of this round's workers; a new object for each round."""
-    failed: dict[int, Exit] = field(default_factory=dict)
+    failed: dict[int, WorkerExit] = field(default_factory=dict)
     """Those of them that were reported as failures."""
     ends_reported: set[int] = field(default_factory=set)
     """Local ranks whose end observers have been given."""

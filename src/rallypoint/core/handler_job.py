@@ -42,8 +42,8 @@ from rallypoint.core.model import (
     SharedSettings,
     Stamp,
     Verdict,
-    WorkerFailure,
 )
+from rallypoint.core.worker_exits import WorkerExit
 
 RETRY_S = 1.0
 """The pause before a handler that failed is asked again."""
@@ -251,7 +251,7 @@ def _end_round(job: HandlerJob, round_: HandlerRound, reason: EndReason) -> list
 
 
 def _failed(
-    job: HandlerJob, round_: HandlerRound, failures: tuple[WorkerFailure, ...], at: float
+    job: HandlerJob, round_: HandlerRound, failures: tuple[WorkerExit, ...], at: float
 ) -> list[e.HandlerEffect]:
     if not failures or (round_.ended is not None and not round_.reports):
         return []  # these failed because the round had ended
@@ -265,7 +265,7 @@ def _failed(
     return [e.DropCalls(), *_end_round(job, round_, reason), slow]
 
 
-def _add_details(round_: HandlerRound, failures: tuple[WorkerFailure, ...]) -> None:
+def _add_details(round_: HandlerRound, failures: tuple[WorkerExit, ...]) -> None:
     """What the workers have said of their failures."""
     detailed = {failure.local_rank: failure for failure in failures}
     for report in round_.reports:

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from rallypoint.core.model import WorkerFailure
 from rallypoint.core.text import brief_seconds
+from rallypoint.core.worker_exits import WorkerExit
 
 COLLECT_S = 5.0
 """How long the nodes may take to tell what their workers do."""
@@ -35,7 +35,7 @@ class WorkerProgress(Struct, frozen=True):
 class Behind(Struct, frozen=True, array_like=True):
     """The one worker of a node that is behind its others, as its agent sees it."""
 
-    failure: WorkerFailure
+    failure: WorkerExit
     """What it does in `detail`; no word of why yet."""
     step: int
     silent_s: float
@@ -78,7 +78,7 @@ def most_behind(workers: Iterable[WorkerProgress], timeout_s: float) -> WorkerPr
     return min(silent, key=lambda worker: (worker.step, -worker.silent_s), default=None)
 
 
-def blamed(found: Sequence[Found]) -> tuple[str, WorkerFailure] | None:
+def blamed(found: Sequence[Found]) -> tuple[str, WorkerExit] | None:
     """The node and the worker that hang; None when all that were silent have been heard since."""
     silent = [(one.node_id, one.behind) for one in found if one.behind is not None]
     if not silent:

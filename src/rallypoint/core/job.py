@@ -81,8 +81,9 @@ from rallypoint.core.messages import (
     Succeeded,
     ToNode,
 )
-from rallypoint.core.model import NodeLoss, NodeRef, Outcome, WorkerFailure
+from rallypoint.core.model import NodeLoss, NodeRef, Outcome
 from rallypoint.core.round_state import MemberState, Phase
+from rallypoint.core.worker_exits import WorkerExit
 
 _OF_PARTICIPANTS = (
     Enrolled
@@ -291,7 +292,7 @@ def _failed(job: JobState, ref: NodeRef, report: Failed, at: float) -> list[JobE
     return run_round(job, RoundFailed(report.stamp.round, text, node_id), at)
 
 
-def _ranked(job: JobState, ref: NodeRef, report: Failed) -> list[WorkerFailure]:
+def _ranked(job: JobState, ref: NodeRef, report: Failed) -> list[WorkerExit]:
     """The failures of workers that this node has. Which ranks they are its world says."""
     node_id = ref.node_id
     first, workers = job.assigned[node_id].base_rank, job.round.members[node_id].candidate.workers

@@ -75,7 +75,7 @@ def _leave(
     host = next((leaver for leaver in leavers if leaver.hosts), None)
     if host is not None:
         alone = len(state.members) < 2
-        text = words.host_leaves(host.ref, host.why, alone=alone)
+        text = _host_leaves(host.ref, host.why, alone=alone)
         return close(job, Outcome.PREEMPTED, text, host.signal)
     gone = job.drained.union(leaver.ref.node_id for leaver in leavers)
     if job.drain_world and job.drain_world <= gone and not others:
@@ -246,3 +246,13 @@ def is_collateral(job: JobState, happened_at: float) -> bool:
     if notice is None or notice.kind is not EndKind.DRAIN:
         return False
     return 0 <= happened_at - notice.began_at <= notices.COLLATERAL_S
+
+
+def _host_leaves(ref: NodeRef, why: str, *, alone: bool) -> str:
+    """The coordinator goes with its node, and what would have helped the others."""
+    if alone:
+        return why
+    return (
+        f"node {ref}, which hosts the coordinator, is leaving: {why} "
+        "(to let the other nodes continue, run the coordinator separately: `rallypoint serve`)"
+    )

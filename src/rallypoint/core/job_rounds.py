@@ -31,7 +31,7 @@ from rallypoint.core.job_events import JobEffect
 from rallypoint.core.job_state import JobState, close, stamp
 from rallypoint.core.late_nodes import held_back
 from rallypoint.core.messages import Assigned, Expelled, StopNow, ToNode
-from rallypoint.core.model import EndKind, EndReason, NodeRef, Outcome
+from rallypoint.core.model import EndKind, EndReason, NodeRef, Outcome, SharedSettings
 from rallypoint.core.round import step as step_round
 from rallypoint.core.round_state import MemberState
 from rallypoint.core.settings import MAX_SECONDS
@@ -71,16 +71,16 @@ def perform(job: JobState, effect: Effect, at: float) -> list[JobEffect]:
             age_s = min(max(at - min(faults), 0.0), MAX_SECONDS) if faults else None
             return _stop(job, round_, replace(reason, age_s=age_s))
         case StopDelayed():
-            text = words.many_are_slow_to_stop(effect, job.round.settings)
+            text = _many_are_slow_to_stop(effect, job.round.settings)
             return [kinds.PATIENCE(text)]
         case RoundSettled(round_):
             return _judge(job, round_, at)
         case WorldSucceeded():
             return close(job, Outcome.SUCCEEDED, "all workers exited with code 0")
         case JoinTimedOut():
-            return close(job, Outcome.TIMED_OUT, words.nobody_came(job.round.settings, effect))
+            return close(job, Outcome.TIMED_OUT, _nobody_came(job.round.settings, effect))
         case TooManyLosses(count):
-            text = words.too_many_lost(count, job.round.settings)
+            text = _too_many_lost(count, job.round.settings)
             if job.breakdown is not None:
                 text += f"; now {job.breakdown.text}"
             return close(job, Outcome.INFRASTRUCTURE, text, cause=True)
@@ -159,3 +159,28 @@ def _judge(job: JobState, round_: int, at: float) -> list[JobEffect]:
         job.backoff_s = decision.delay_s
         return [record]
     return [record, *run_round(job, RoundReleased(round_), at)]
+
+
+def _nobody_came(settings: SharedSettings, timeout: JoinTimedOut) -> str:
+    """Who was missing, and how long was waited."""
+    waited = f"waited {settings.join_timeout_s:g} s for {words.count(settings.min_nodes, 'node')}"
+    here = f"only {len(timeout.joined)} joined: {words.names(timeout.joined) or 'none'}"
+    missing = f"; missing: {words.names(timeout.missing)}" if timeout.missing else ""
+    held_back = ""
+    if timeout.held_back:
+        held_back = f"; did not reach the round store: {words.names(timeout.held_back)}"
+    return f"{waited}, {here}{missing}{held_back}"
+
+
+def _many_are_slow_to_stop(delayed: StopDelayed, settings: SharedSettings) -> str:
+    """Why a round is not formed yet."""
+    late = f"{delayed.late} of {delayed.nodes} nodes have not stopped after {delayed.after_s:g} s"
+    return f"{late}: waiting up to {settings.stop_patience_s:g} s more (--stop-patience)"
+
+
+def _too_many_lost(rounds: int, settings: SharedSettings) -> str:
+    """The job only burns its nodes."""
+    limit = settings.max_node_losses_per_hour
+    ended = f"{words.count(rounds, 'round')} ended within an hour"
+    why = "by the loss of nodes or of Rallypoint's own processes"
+    return f"{ended} {why} (--max-node-losses {limit})"

@@ -65,7 +65,7 @@ RANGES: dict[str, tuple[float, float]] = settings.RANGES | {
     "notice_s": (0, MAX_WAIT_S),
     "seq": (1, MAX_NUMBER),
     "signal": (0, MAX_SIGNAL),
-    "exit_code": (-MAX_GIVEN, MAX_GIVEN),
+    "code": (-MAX_GIVEN, MAX_GIVEN),
     "local_rank": (0, MAX_WORKERS_PER_NODE - 1),
     "rank": (0, MAX_WORLD - 1),
     "pid": (0, MAX_GIVEN),

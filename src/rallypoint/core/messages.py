@@ -31,8 +31,8 @@ from rallypoint.core.model import (
     SharedSettings,
     Stamp,
     Verdict,
-    WorkerFailure,
 )
+from rallypoint.core.worker_exits import WorkerExit
 
 
 class Doing(Enum):
@@ -99,14 +99,14 @@ class Failed(Struct, frozen=True, array_like=True, tag=3):
     """Workers ended badly, the first of them first; the node is stopping the others."""
 
     stamp: Stamp
-    failures: tuple[WorkerFailure, ...]
+    failures: tuple[WorkerExit, ...]
 
 
 class Detailed(Struct, frozen=True, array_like=True, tag=4):
     """The failures again, with messages and last lines. Sent before the next `Join`."""
 
     stamp: Stamp
-    failures: tuple[WorkerFailure, ...]
+    failures: tuple[WorkerExit, ...]
 
 
 class Finishing(Struct, frozen=True, array_like=True, tag=5):

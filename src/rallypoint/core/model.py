@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from rallypoint.core.settings import UNNAMED_RUN_ID as UNNAMED_RUN_ID
 from rallypoint.core.settings import SharedSettings as SharedSettings
+from rallypoint.core.worker_exits import WorkerExit
 
 
 class NodeRef(Struct, frozen=True, array_like=True):
@@ -77,31 +78,6 @@ class EndReason(Struct, frozen=True, array_like=True):
     None when there was no fault."""
 
 
-class WorkerFailure(Struct, frozen=True, array_like=True):
-    """One worker that ended badly, as its agent saw it."""
-
-    local_rank: int
-    rank: int
-    role: str
-    pid: int
-    exit_code: int | None
-    """None: ended by `signal`."""
-    signal: int | None
-    age_s: float
-    """How long ago it happened when the report was sent."""
-    wall_time: float
-    """Unix seconds by the node's own clock: only shown, never compared."""
-    message: str = ""
-    """The exception, or what the signal means."""
-    detail: str = ""
-    """Its traceback, or the last lines of its stderr."""
-    log_file: str = ""
-    tells_of_lost_peer: bool = False
-    """The exception merely says that another worker went away."""
-    reason: str = ""
-    """Why its own agent has ended it; empty: it has ended by itself."""
-
-
 class NodeLoss(Struct, frozen=True, array_like=True):
     """A node that went away, dated by when it was last heard."""
 
@@ -116,7 +92,7 @@ class Cause(Struct, frozen=True, array_like=True):
 
     node_id: str
     round: int
-    failure: WorkerFailure | None = None
+    failure: WorkerExit | None = None
     loss: NodeLoss | None = None
     collateral: int = 0
     """How many other failures followed from it."""

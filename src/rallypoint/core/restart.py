@@ -8,7 +8,8 @@ from __future__ import annotations
 from msgspec import Struct, field
 
 from rallypoint.core.events import Timer, TimerKind
-from rallypoint.core.model import SharedSettings, WorkerFailure
+from rallypoint.core.model import SharedSettings
+from rallypoint.core.worker_exits import WorkerExit
 
 BACKOFF_MAX_S = 60.0
 
@@ -36,9 +37,9 @@ class Ledger(Struct):
     entries: list[int] = field(default_factory=list)
 
 
-def decide(ledger: Ledger, settings: SharedSettings, failure: WorkerFailure) -> Decision:
+def decide(ledger: Ledger, settings: SharedSettings, failure: WorkerExit) -> Decision:
     """What one more failure would lead to."""
-    code, budget, used = failure.exit_code, settings.max_restarts, len(ledger.entries)
+    code, budget, used = failure.code, settings.max_restarts, len(ledger.entries)
     if code is not None and code in settings.no_restart_exit_codes:
         return GiveUp(f"exit code {code} is not to be retried")
     if used >= budget:
@@ -54,7 +55,7 @@ def decide(ledger: Ledger, settings: SharedSettings, failure: WorkerFailure) -> 
     return Restart(delay_s, f"restart {used + 1} of {budget}")
 
 
-def charge(ledger: Ledger, settings: SharedSettings, failure: WorkerFailure) -> Decision:
+def charge(ledger: Ledger, settings: SharedSettings, failure: WorkerExit) -> Decision:
     """Decide about one failure and, if the workers restart, book it."""
     decision = decide(ledger, settings, failure)
     if isinstance(decision, Restart):

@@ -24,7 +24,6 @@ from rallypoint.core import claims
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core import job as jobs
 from rallypoint.core import messages as m
-from rallypoint.core import text as words
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.events import RefuseNode, Timer
 from rallypoint.core.job_events import JobEffect, JobEvent, SessionLost
@@ -34,6 +33,7 @@ from rallypoint.core.liveness import Liveness, Patience
 from rallypoint.core.model import NodeRef, Outcome, SharedSettings, Stamp, Verdict
 from rallypoint.core.node_names import NodeNames
 from rallypoint.core.settings import settings_conflict
+from rallypoint.core.text import names
 
 LATE_S = 0.5
 """A timer of the host that fires so late says that its process did not run."""
@@ -247,7 +247,7 @@ class Sessions:
         attaches again."""
         session = self.of_node(node_id)
         if session is None:
-            known = words.names(tuple(sorted(each.ref.node_id for each in self.all)))
+            known = names(tuple(sorted(each.ref.node_id for each in self.all)))
             there_are = f"there are {known}" if known else "the job has no nodes"
             text = f"there is no node {node_id!r} in the job; {there_are}"
             return _drain_done(connection, text, found=False)
@@ -385,8 +385,9 @@ class Sessions:
                 ref, rank, lambda holder: self._is_here(holder, now), is_first=session.is_first
             )
             if (holder := claimed.refused_by) is not None:
-                where = self._sessions[holder.incarnation].host
-                return self._turn_away(session, words.rank_taken(rank, holder, where), now)
+                where = f"node {holder} ({self._sessions[holder.incarnation].host})"
+                text = f"node rank {rank} is taken by {where}: give each node its own --node-rank"
+                return self._turn_away(session, text, now)
             if claimed.taken_from is not None:
                 why = f"node {ref} has taken its rank {rank}"
                 effects += self._give_away(claimed.taken_from, why, now)

@@ -1,11 +1,10 @@
-"""Numbers, signals and the ends of jobs, in words for a person."""
+"""Numbers, names and signals, as a person reads them."""
 
 from __future__ import annotations
 
 import signal
 
-from rallypoint.core.events import JoinTimedOut, StopDelayed
-from rallypoint.core.model import UNNAMED_RUN_ID, NodeRef, Outcome, SharedSettings, Verdict
+from rallypoint.core.settings import UNNAMED_RUN_ID
 
 STACKS = "what it was doing:"
 """The first line of a detail that is no traceback of an exception, but stacks."""
@@ -71,58 +70,6 @@ def part_of(run_id: str, node_id: str) -> str:
     name."""
     job = "" if run_id == UNNAMED_RUN_ID else f" of job {run_id}"
     return job + (f" (node {node_id})" if node_id else "")
-
-
-def nobody_came(settings: SharedSettings, timeout: JoinTimedOut) -> str:
-    """Who was missing, and how long was waited."""
-    waited = f"waited {settings.join_timeout_s:g} s for {count(settings.min_nodes, 'node')}"
-    here = f"only {len(timeout.joined)} joined: {names(timeout.joined) or 'none'}"
-    missing = f"; missing: {names(timeout.missing)}" if timeout.missing else ""
-    held_back = ""
-    if timeout.held_back:
-        held_back = f"; did not reach the round store: {names(timeout.held_back)}"
-    return f"{waited}, {here}{missing}{held_back}"
-
-
-def nothing_was_started(run_id: str, verdict: Verdict) -> str:
-    """For a node that has come after the end of its job."""
-    has_succeeded = verdict.outcome is Outcome.SUCCEEDED
-    ago = f"{brief_seconds(verdict.ended_s_ago or 0)} s ago on this coordinator"
-    how = "succeeded" if has_succeeded else f"ended ({verdict.outcome.value})"
-    again = ": give another run_id to run it again" if has_succeeded else ""
-    return f"nothing was started: job {shown(run_id)} {how} {ago}{again}"
-
-
-def too_many_lost(rounds: int, settings: SharedSettings) -> str:
-    """The job only burns its nodes."""
-    limit = settings.max_node_losses_per_hour
-    ended = f"{count(rounds, 'round')} ended within an hour"
-    why = "by the loss of nodes or of Rallypoint's own processes"
-    return f"{ended} {why} (--max-node-losses {limit})"
-
-
-def many_are_slow_to_stop(delayed: StopDelayed, settings: SharedSettings) -> str:
-    """Why a round is not formed yet."""
-    late = f"{delayed.late} of {delayed.nodes} nodes have not stopped after {delayed.after_s:g} s"
-    return f"{late}: waiting up to {settings.stop_patience_s:g} s more (--stop-patience)"
-
-
-def rank_taken(node_rank: int, holder: NodeRef, host: str) -> str:
-    """Two nodes were given the same fixed rank."""
-    return (
-        f"node rank {node_rank} is taken by node {holder} ({host}): give each node its own "
-        "--node-rank"
-    )
-
-
-def host_leaves(ref: NodeRef, why: str, *, alone: bool) -> str:
-    """The coordinator goes with its node, and what would have helped the others."""
-    if alone:
-        return why
-    return (
-        f"node {ref}, which hosts the coordinator, is leaving: {why} (to let the other nodes "
-        "continue, run the coordinator separately: `rallypoint serve`)"
-    )
 
 
 def names(node_ids: tuple[str, ...]) -> str:

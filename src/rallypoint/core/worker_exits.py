@@ -1,10 +1,9 @@
-"""How the workers of one round on one node have ended: the one record of it. Pure.
+"""How a worker ended: the one struct of it, and the record of one round's workers on one node.
 
-What watches the processes notes each exit here, when the kernel tells of it or when a look at a
-worker finds it dead; all else asks this record. An exit counts once, as it was first noted.
-
+What watches the processes notes each exit in the record, when the kernel reports it or when a look
+at a worker finds it dead; everything else asks the record. An exit counts once, as first noted.
 Exits that were noted together are reported together, so that the worker that was killed and the
-one that merely saw it go are judged side by side (behaviour A3).
+one that only saw its peer disappear are judged side by side (behaviour A3).
 """
 
 from __future__ import annotations
@@ -14,29 +13,58 @@ from collections.abc import Iterator
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rallypoint.core.group_events import Exit
 from rallypoint.core.text import signal_name
 
 _SIGKILL, _SIGTERM = 9, 15
 
 
-class WorkerExit(Struct, frozen=True):
-    """How a process ended: an exit code or a signal. Both None: the status was lost."""
+class WorkerExit(Struct, frozen=True, array_like=True):
+    """How one worker ended: an exit code or a signal, and what its agent knows of it.
+
+    The kernel gives the first three fields, the agent adds the others as it learns them. `code` and
+    `signal` are both None when the status was lost, or for a worker that hangs and still runs.
+    """
 
     code: int | None
     signal: int | None
     core_dumped: bool = False
+    local_rank: int = 0
+    rank: int = 0
+    role: str = ""
+    pid: int = 0
+    """0: it could not be started, or its pid is not known."""
+    age_s: float = 0.0
+    """How long ago it happened when the report was sent."""
+    wall_time: float = 0.0
+    """Unix seconds by the node's own clock: only shown, never compared."""
+    message: str = ""
+    """The exception, or what the signal means."""
+    detail: str = ""
+    """Its traceback, or the last lines of its stderr."""
+    log_file: str = ""
+    tells_of_lost_peer: bool = False
+    """The exception merely says that another worker went away."""
+    reason: str = ""
+    """Why its own agent has ended it; empty: it has ended by itself."""
 
     @property
     def succeeded(self) -> bool:
         return self.code == 0
 
     @property
-    def returncode(self) -> int:
-        """As torchrun and subprocess put it: the exit code, or minus the signal; 255 when lost."""
-        if self.code is not None:
-            return self.code
-        return -self.signal if self.signal is not None else 255
+    def returncode(self) -> int | None:
+        """As subprocess has it: the exit code, or minus the signal; None: not known."""
+        return self.code if self.signal is None else -self.signal
+
+    @property
+    def has_traceback(self) -> bool:
+        """Whether `detail` is a Python traceback."""
+        return self.detail.lstrip().startswith("Traceback")
+
+    def error_record(self) -> dict[str, object]:
+        """The message as torch's error files have it."""
+        extra = {"py_callstack": self.detail, "timestamp": str(int(self.wall_time))}
+        return {"message": self.message, "extraInfo": extra}
 
     def describe(self) -> str:
         """`exit code 3`, `SIGSEGV (core dumped)`."""
@@ -46,42 +74,51 @@ class WorkerExit(Struct, frozen=True):
             return "unknown exit status"
         return signal_name(self.signal) + (" (core dumped)" if self.core_dumped else "")
 
-
-class NotedExit(Struct, frozen=True):
-    """An exit and when it was noticed: `at` on the clock of the loop, `wall_time` for people."""
-
-    exit: WorkerExit
-    at: float
-    wall_time: float
+    def clause(self) -> str:
+        """`was killed by SIGKILL`, `exited with code 3`, `was ended: timer 'step' expired`,
+        `made no progress for 300 s: at step 17`."""
+        if self.code is None and self.signal is None and self.reason:
+            return f"made {self.reason}"
+        if self.reason:
+            return f"was ended: {self.reason}"
+        if self.signal is not None:
+            return f"was killed by {signal_name(self.signal)}"
+        return f"exited with code {self.code}"
 
 
 class WorkerExits:
     """By local rank, in the order in which they were noted."""
 
     def __init__(self) -> None:
-        self._noted: dict[int, NotedExit] = {}
+        self._exits: dict[int, WorkerExit] = {}
+        self._noted_at: dict[int, float] = {}
         self._reported: set[int] = set()
         self._killed_for_sigterm: set[int] = set()
 
     def __len__(self) -> int:
-        return len(self._noted)
+        return len(self._exits)
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self._noted)
+        return iter(self._exits)
 
     def __contains__(self, local_rank: object) -> bool:
-        return local_rank in self._noted
+        return local_rank in self._exits
 
-    def __getitem__(self, local_rank: int) -> NotedExit:
-        return self._noted[local_rank]
+    def __getitem__(self, local_rank: int) -> WorkerExit:
+        return self._exits[local_rank]
 
-    def note(self, local_rank: int, exit_: WorkerExit, *, at: float, wall_time: float) -> None:
-        """This worker has ended. Safe to repeat: the first time counts."""
-        if local_rank in self._noted:
+    def noted_at(self, local_rank: int) -> float:
+        """When that exit was noted, on the clock of the loop."""
+        return self._noted_at[local_rank]
+
+    def note(self, exit_: WorkerExit, *, at: float) -> None:
+        """The worker of `exit_.local_rank` has ended. Safe to repeat: the first time counts."""
+        local_rank = exit_.local_rank
+        if local_rank in self._exits:
             return
         if local_rank in self._killed_for_sigterm and exit_.signal == _SIGKILL:
             exit_ = replace(exit_, signal=_SIGTERM)
-        self._noted[local_rank] = NotedExit(exit_, at, wall_time)
+        self._exits[local_rank], self._noted_at[local_rank] = exit_, at
 
     def killed_for_sigterm(self, local_rank: int) -> None:
         """SIGKILL was sent to this worker in place of a SIGTERM that it holds back, so its death
@@ -90,19 +127,18 @@ class WorkerExits:
 
     def failed(self) -> list[int]:
         """Local ranks that ended, and not well."""
-        return [rank for rank, noted in self._noted.items() if not noted.exit.succeeded]
+        return [rank for rank, exit_ in self._exits.items() if not exit_.succeeded]
 
     def all_succeeded(self, workers: int) -> bool:
         """Whether so many workers have ended, all of them well."""
-        return len(self._noted) == workers and not self.failed()
+        return len(self._exits) == workers and not self.failed()
 
     def has_unreported_failure(self) -> bool:
         """Whether a worker has failed that `report` has not named yet."""
         return any(rank not in self._reported for rank in self.failed())
 
-    def report(self) -> tuple[Exit, ...]:
+    def report(self) -> tuple[WorkerExit, ...]:
         """The exits that no earlier call has named."""
-        fresh = [rank for rank in self._noted if rank not in self._reported]
+        fresh = [rank for rank in self._exits if rank not in self._reported]
         self._reported.update(fresh)
-        noted = ((rank, self._noted[rank].exit) for rank in fresh)
-        return tuple(Exit(rank, exit_.code, exit_.signal) for rank, exit_ in noted)
+        return tuple(self._exits[rank] for rank in fresh)

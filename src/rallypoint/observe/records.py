@@ -9,8 +9,10 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from rallypoint.core.event_kinds import EventKind, Record
-from rallypoint.core.model import Verdict, WorkerFailure
+from rallypoint.core.group_events import EndState
+from rallypoint.core.model import Verdict
 from rallypoint.core.timeline import Phase, RoundLife
+from rallypoint.core.worker_exits import WorkerExit
 
 FieldValue: TypeAlias = str | int | float
 
@@ -61,19 +63,6 @@ class StatusView(Struct, frozen=True):
     for_s: float = 0.0
 
 
-class WorkerEnd(Struct, frozen=True):
-    """How one worker ended. `state` is SUCCEEDED, FAILED (and counts as the job's failure) or
-    TERMINATED (because it was stopped). `at` is seconds since the epoch."""
-
-    local_rank: int
-    pid: int
-    state: str
-    exit_code: int | None
-    """-n: ended by signal n; None: not known."""
-    at: float
-    failure: WorkerFailure | None = None
-
-
 class Observer:
     """Gets everything that an agent reports; each method does nothing unless it is overridden.
     Called in the agent's loop: none may block."""
@@ -96,7 +85,7 @@ class Observer:
     def worker_exited(self, life: RoundLife, local_rank: int) -> None:
         """A worker runs no more, for whatever reason."""
 
-    def worker_ended(self, life: RoundLife, end: WorkerEnd) -> None:
+    def worker_ended(self, life: RoundLife, state: EndState, exit_: WorkerExit) -> None:
         """A worker ended; of a failure its message is known by now."""
 
     def workers_failed(self, life: RoundLife) -> None:

@@ -21,6 +21,7 @@ from itertools import takewhile
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from rallypoint.core.text import signal_name
 from rallypoint.core.worker_exits import WorkerExit
@@ -34,18 +35,6 @@ _YEAR_9999_S = 253_370_764_800
 
 
 JsonDict = dict[str, Any]
-
-
-class FailureDetail(NamedTuple):
-    """What a person wants to know of one failed worker. Free of control characters, bounded.
-
-    `tells_of_lost_peer`: it died because another worker or its network was gone, so it is hardly
-    the first cause (A3).
-    """
-
-    message: str
-    traceback: str
-    tells_of_lost_peer: bool
 
 
 class ErrorFile(NamedTuple):
@@ -79,13 +68,15 @@ def read_error_file(path: str) -> bytes | None:
 
 
 def describe_failure(
-    outcome: WorkerExit,
+    exit_: WorkerExit,
     *,
     error_file: bytes | None = None,
     stderr_tail: bytes = b"",
     out_of_memory: bool = False,
-) -> FailureDetail:
-    """Put together what is known. Pure.
+) -> WorkerExit:
+    """The exit with a message and the detail behind it, free of control characters and bounded, and
+    whether the worker died because another one or its network was gone, so that it is hardly the
+    first cause (A3). Pure.
 
     A fatal signal is the message, whatever the worker said before, except for SIGABRT, by which C++
     programs end on an exception that they have printed. `out_of_memory`: the kernel has killed for
@@ -98,22 +89,23 @@ def describe_failure(
     else:
         error, traceback = _exception_block(tail), tail
     said = error.partition("\n")[0].strip()
-    match outcome.signal:
+    match exit_.signal:
         case None if said:
             message = said
         case None:
             last = _last_line(tail)
-            message = f"{outcome.describe()}; last line: {last}" if last else outcome.describe()
+            message = f"{exit_.describe()}; last line: {last}" if last else exit_.describe()
         case signum:
-            message = _describe_signal(signum, outcome.core_dumped, out_of_memory)
+            message = _describe_signal(signum, exit_.core_dumped, out_of_memory)
             if signum == _SIGABRT and said:
                 message = f"{message}: {said}"
-    fatal = outcome.signal not in (None, _SIGABRT)
-    crash = _crash_stack(tail) if outcome.signal is not None else ""
-    return FailureDetail(
-        _clip_end(message, MESSAGE_LIMIT_BYTES),
-        _clip_start(crash or traceback or tail, TRACEBACK_LIMIT_BYTES),
-        not fatal and tells_of_lost_peer(error),
+    fatal = exit_.signal not in (None, _SIGABRT)
+    crash = _crash_stack(tail) if exit_.signal is not None else ""
+    return replace(
+        exit_,
+        message=_clip_end(message, MESSAGE_LIMIT_BYTES),
+        detail=_clip_start(crash or traceback or tail, TRACEBACK_LIMIT_BYTES),
+        tells_of_lost_peer=not fatal and tells_of_lost_peer(error),
     )
 
 
@@ -351,6 +343,40 @@ class ProcessFailure:
             f"exit code {self.exitcode}; for its traceback here, decorate the main function with "
             "rallypoint.worker.record"
         )
+
+
+def process_failure(exit_: WorkerExit, error_file: str) -> ProcessFailure:
+    """Of a process that this program has started; it may have left an error file."""
+    return ProcessFailure(
+        exit_.local_rank,
+        exit_.pid,
+        255 if exit_.returncode is None else exit_.returncode,
+        error_file,
+        said=exit_.message,
+        detail=exit_.detail,
+        seen_at=exit_.wall_time,
+        log_file=exit_.log_file,
+    )
+
+
+def reported_failure(exit_: WorkerExit, node: str = "") -> ProcessFailure:
+    """Of a worker of any node of the job. Its error file may be gone by now: what it said is in the
+    message."""
+    message, detail = exit_.message, exit_.detail
+    made = ProcessFailure(
+        exit_.local_rank,
+        exit_.pid,
+        1 if exit_.returncode is None else exit_.returncode,
+        "",
+        log_file=exit_.log_file,
+        said=message if message.endswith(detail) else f"{message}\n{detail}".lstrip("\n"),
+        seen_at=exit_.wall_time,
+    )
+    if node:
+        made.node = node
+    if exit_.has_traceback:
+        made.message = exit_.error_record()
+    return made
 
 
 def _to_the_millisecond(path: str, raised_at: float | None) -> float | None:

@@ -28,7 +28,7 @@ from rallypoint.core.text import count, signal_name
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.errors import ParameterError, SignalException
 from rallypoint.process import signals
-from rallypoint.process.failures import ProcessFailure, describe_failure
+from rallypoint.process.failures import ProcessFailure, describe_failure, process_failure
 from rallypoint.process.limits import OomWatch
 from rallypoint.process.logs.plan import LinePrefix
 from rallypoint.process.logs.specs import LogsDest, Reifies
@@ -367,7 +367,7 @@ class _Supervision:
         self.pids = self._workers.pids
         return opened
 
-    def _exited(self, _local_rank: int, _exit: WorkerExit) -> None:
+    def _exited(self, _exit: WorkerExit) -> None:
         exits = self._workers.exits
         if exits.failed() or len(exits) == len(self.pids):
             self._turned.set()
@@ -383,17 +383,12 @@ class _Supervision:
             log.error("these processes survived SIGKILL: %s", pids)
 
     def _failure(self, local_rank: int, tail: Sequence[str], log_file: str) -> ProcessFailure:
-        noted, lacked_memory = self._workers.exits[local_rank], self._oom.rose()
+        lacked_memory = self._oom.rose()
         known = describe_failure(
-            noted.exit, stderr_tail=os.fsencode("\n".join(tail)), out_of_memory=lacked_memory
+            self._workers.exits[local_rank],
+            stderr_tail=os.fsencode("\n".join(tail)),
+            out_of_memory=lacked_memory,
         )
-        return ProcessFailure(
-            local_rank,
-            self.pids[local_rank],
-            noted.exit.returncode,
-            self._plan.dest.error_files.get(local_rank, ""),
-            said=known.message if tail or lacked_memory else "",
-            detail=known.traceback,
-            seen_at=noted.wall_time,
-            log_file=log_file,
-        )
+        message = known.message if tail or lacked_memory else ""
+        known = replace(known, message=message, log_file=log_file)
+        return process_failure(known, self._plan.dest.error_files.get(local_rank, ""))

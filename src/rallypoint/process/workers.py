@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from msgspec.structs import replace
+
 from rallypoint.core.worker_exits import WorkerExit, WorkerExits
 from rallypoint.errors import InvariantError
 from rallypoint.process import exits, sessions, syscalls
@@ -58,14 +60,13 @@ class WorkerSet:
     def start(
         self,
         commands: Sequence[Command],
-        on_exit: Callable[[int, WorkerExit], None],
+        on_exit: Callable[[WorkerExit], None],
         spawn: Spawn = spawn_workers,
     ) -> None:
         """Start one worker per command, in the order of local ranks.
 
-        `on_exit(local_rank, exit)` is called from the loop, once per worker, however it ends; by
-        then it is in `exits`. If one can't be started, none is left and the error of `spawn` is
-        raised.
+        `on_exit(exit)` is called from the loop, once per worker, however it ends; by then it is in
+        `exits`. If one can't be started, none is left and the error of `spawn` is raised.
         """
         if self._pids:
             raise InvariantError("a set of workers was started twice")
@@ -181,16 +182,17 @@ class WorkerSet:
 
     def _note_exit(
         self,
-        on_exit: Callable[[int, WorkerExit], None],
+        on_exit: Callable[[WorkerExit], None],
         local_rank: int,
         outcome: WorkerExit,
     ) -> None:
         self._note(local_rank, outcome)
-        on_exit(local_rank, self.exits[local_rank].exit)
+        on_exit(self.exits[local_rank])
 
     def _note(self, local_rank: int, outcome: WorkerExit) -> None:
-        now = asyncio.get_running_loop().time()
-        self.exits.note(local_rank, outcome, at=now, wall_time=time.time())
+        pid = self._pids[local_rank]
+        exit_ = replace(outcome, local_rank=local_rank, pid=pid, wall_time=time.time())
+        self.exits.note(exit_, at=asyncio.get_running_loop().time())
         if len(self.exits) == len(self._pids):
             self._all_exited.set()
 

@@ -28,6 +28,7 @@ from rallypoint.core import sessions as c
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.events import TimerEnded
 from rallypoint.core.model import Candidate, NodeRef, SharedSettings, Stamp
+from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.testing.clock import VirtualTimers
 
 INCARNATION, EPOCH = 1, 7
@@ -161,7 +162,8 @@ class SimulatedAgent:
         if isinstance(event, m.CheckpointWanted):
             self._report(m.CheckpointAnswered(event.stamp, event.number, self.listens))
             if self.listens and self.ends_when_asked and self.running is not None:
-                exits = [g.Exit(rank, 0, None) for rank in range(self.candidate.workers)]
+                ranks = range(self.candidate.workers)
+                exits = [WorkerExit(0, None, local_rank=rank) for rank in ranks]
                 self.local += [g.WorkersExited(self.running, (exit_,)) for exit_ in exits]
             return
         if isinstance(event, g.WorkersGone):
@@ -233,18 +235,18 @@ class Cluster:
 
     def fail(self, agent: SimulatedAgent, local_rank: int = 0, signal: int | None = None) -> None:
         """One of its workers ends badly."""
-        self._exit(agent, g.Exit(local_rank, None if signal else 1, signal))
+        self._exit(agent, WorkerExit(None if signal else 1, signal, local_rank=local_rank))
 
     def succeed(self, agent: SimulatedAgent) -> None:
         """All of its workers end well."""
         for rank in range(agent.candidate.workers):
-            self._exit(agent, g.Exit(rank, 0, None))
+            self._exit(agent, WorkerExit(0, None, local_rank=rank))
 
     def succeed_one(self, agent: SimulatedAgent) -> None:
         """The first of its workers ends well."""
-        self._exit(agent, g.Exit(0, 0, None))
+        self._exit(agent, WorkerExit(0, None))
 
-    def _exit(self, agent: SimulatedAgent, exit_: g.Exit) -> None:
+    def _exit(self, agent: SimulatedAgent, exit_: WorkerExit) -> None:
         if agent.running is not None:
             agent.local.append(g.WorkersExited(agent.running, (exit_,)))
 

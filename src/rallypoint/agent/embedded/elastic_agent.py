@@ -285,8 +285,8 @@ class GroupWorkers(RoundWorkers):
             self.group.state = WorkerState.STOPPED
         super().clear()
 
-    def _exited(self, local_rank: int, exit_: WorkerExit) -> None:
-        super()._exited(local_rank, exit_)
+    def _exited(self, exit_: WorkerExit) -> None:
+        super()._exited(exit_)
         if self.group.state is WorkerState.HEALTHY:
             if not exit_.succeeded:
                 self.group.state = WorkerState.FAILED

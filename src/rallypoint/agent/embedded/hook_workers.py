@@ -18,9 +18,8 @@ from rallypoint.agent.embedded.worker_spec import RunResult, WorkerGroup, Worker
 from rallypoint.agent.environ import WorkerContext
 from rallypoint.agent.worker_shm import WorkerShm
 from rallypoint.agent.workers import WorkerRound
-from rallypoint.core.group_events import Exit
-from rallypoint.core.model import WorkerFailure
 from rallypoint.core.text import raised
+from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.errors import InfrastructureError, RallypointError
 from rallypoint.process.guard import Guard
 
@@ -56,7 +55,7 @@ class HookWorkers:
         self._started = threading.Event()
         self._watched = threading.Event()  # no `_monitor_workers` runs any more
         self._gone = self._killing = False
-        self._known: dict[int, WorkerFailure] = {}
+        self._failures: tuple[WorkerExit, ...] = ()
         self._results: dict[int, object] = {}
 
     @property
@@ -105,9 +104,9 @@ class HookWorkers:
         """The agent goes: it calls the hooks itself, after the loop."""
         self._wanted_stop.set()
 
-    def failures(self, failed: tuple[Exit, ...]) -> tuple[WorkerFailure, ...]:
+    def failures(self, failed: tuple[WorkerExit, ...]) -> tuple[WorkerExit, ...]:
         """As the hook reported them."""
-        return tuple(self._known[exit_.local_rank] for exit_ in failed)
+        return failed
 
     def results(self) -> dict[int, object]:
         """What `_monitor_workers` returned."""
@@ -191,7 +190,7 @@ class HookWorkers:
                 values = result.return_values
                 count = self._group.spec.local_world_size
                 self._results = {local: values.get(base + local) for local in range(count)}
-                exits = tuple(Exit(local, 0, None) for local in range(count))
+                exits = tuple(WorkerExit(0, None, local_rank=local) for local in range(count))
             case WorkerState.FAILED | WorkerState.UNHEALTHY:
                 exits = self._failed(result)
             case _:
@@ -200,30 +199,26 @@ class HookWorkers:
                 return
         self._round.on_exits(exits)
 
-    def _failed(self, result: RunResult) -> tuple[Exit, ...]:
+    def _failed(self, result: RunResult) -> tuple[WorkerExit, ...]:
         exits = []
         for rank, failure in result.failures.items():
-            code = int(getattr(failure, "exitcode", UNKNOWN_FAILURE)) or UNKNOWN_FAILURE
-            local = rank - self._round.assignment.base_rank
-            exits.append(
-                Exit(local, None if code < 0 else code, -code if code < 0 else None),
-            )
-            self._known[local] = self._failure(exits[-1], _text(failure), failure)
+            local_rank = rank - self._round.assignment.base_rank
+            exits.append(self._failure(local_rank, _text(failure), failure))
         if not exits:
-            exits.append(Exit(0, UNKNOWN_FAILURE, None))
             text = f"the workers of this node are {result.state.name}"
-            self._known[0] = self._failure(exits[0], text, None)
-        return tuple(exits)
+            exits.append(self._failure(0, text, None))
+        self._failures = tuple(exits)
+        return self._failures
 
-    def _failure(self, exit_: Exit, message: str, failure: Any) -> WorkerFailure:
-        return WorkerFailure(
-            local_rank=exit_.local_rank,
-            rank=self._round.assignment.base_rank + exit_.local_rank,
+    def _failure(self, local_rank: int, message: str, failure: Any) -> WorkerExit:
+        code = int(getattr(failure, "exitcode", UNKNOWN_FAILURE)) or UNKNOWN_FAILURE
+        return WorkerExit(
+            None if code < 0 else code,
+            -code if code < 0 else None,
+            local_rank=local_rank,
+            rank=self._round.assignment.base_rank + local_rank,
             role=self._group.spec.role,
             pid=int(getattr(failure, "pid", 0)),
-            exit_code=exit_.code,
-            signal=exit_.signal,
-            age_s=0.0,
             wall_time=float(getattr(failure, "timestamp", 0.0)) or time.time(),
             message=message,
         )
@@ -236,7 +231,7 @@ class HookWorkers:
     def _leave_round(self) -> None:
         if not self._gone:
             self._gone = True
-            self._round.on_gone((), tuple(self._known.values()))
+            self._round.on_gone((), self._failures)
 
     def _too_late(self) -> None:
         if not self._gone:

@@ -15,7 +15,8 @@ from rallypoint.agent.telemetry.telemetry import Telemetry
 from rallypoint.config import AgentConfig
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.event_kinds import ReportedBy
-from rallypoint.core.text import nothing_was_started
+from rallypoint.core.model import Outcome, Verdict
+from rallypoint.core.text import brief_seconds, shown
 from rallypoint.errors import UsageError
 from rallypoint.observe.printing import visible
 from rallypoint.observe.queue import BoundedQueue
@@ -82,7 +83,16 @@ def run_processes(config: AgentConfig, log: JobLog, embedding: Embedding) -> Job
         telemetry.ended(end.finish)
         verdict = end.finish.verdict
         if verdict is not None and verdict.ended_s_ago is not None:
-            log.warn(nothing_was_started(end.run_id, verdict))
+            log.warn(_nothing_was_started(end.run_id, verdict))
 
     with telemetry.watching():
         return run_agent(config, telemetry, lambda relay: log, ended, embedding)
+
+
+def _nothing_was_started(run_id: str, verdict: Verdict) -> str:
+    """For a node that has come after the end of its job."""
+    has_succeeded = verdict.outcome is Outcome.SUCCEEDED
+    ago = f"{brief_seconds(verdict.ended_s_ago or 0)} s ago on this coordinator"
+    how = "succeeded" if has_succeeded else f"ended ({verdict.outcome.value})"
+    again = ": give another run_id to run it again" if has_succeeded else ""
+    return f"nothing was started: job {shown(run_id)} {how} {ago}{again}"

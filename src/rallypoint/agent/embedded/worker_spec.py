@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from rallypoint.agent.environ import WorkerContext
 from rallypoint.core.group_events import FinishKind
-from rallypoint.core.model import Outcome, Verdict, WorkerFailure
+from rallypoint.core.model import Outcome, Verdict
 from rallypoint.core.settings import MAX_WORKERS_PER_NODE
 from rallypoint.core.text import LEFT
 from rallypoint.errors import (
@@ -26,7 +26,7 @@ from rallypoint.errors import (
     RendezvousTimeoutError,
     SignalException,
 )
-from rallypoint.process.failures import ProcessFailure
+from rallypoint.process.failures import ProcessFailure, reported_failure
 
 if TYPE_CHECKING:
     from rallypoint.agent.run import JobEnd
@@ -198,34 +198,12 @@ def run_result(end: JobEnd) -> RunResult:
 
 def failures(end: JobEnd) -> dict[int, ProcessFailure]:
     """By global rank; the first cause is among them, on whichever node it was."""
-    known = {rank: process_failure(failure) for rank, failure in end.failures.items()}
+    known = {rank: reported_failure(exit_) for rank, exit_ in end.failures.items()}
     verdict = end.finish.verdict
     cause = verdict.cause if verdict is not None else None
     if cause is not None and cause.failure is not None:
-        known[cause.failure.rank] = process_failure(cause.failure, cause.node_id)
+        known[cause.failure.rank] = reported_failure(cause.failure, cause.node_id)
     return known
-
-
-def process_failure(failure: WorkerFailure, node: str = "") -> ProcessFailure:
-    """In torch's vocabulary. The error file may be gone by now: what it said is in the message."""
-    code = failure.exit_code if failure.signal is None else -failure.signal
-    message, detail = failure.message, failure.detail
-    made = ProcessFailure(
-        failure.local_rank,
-        failure.pid,
-        1 if code is None else code,
-        "",
-        log_file=failure.log_file,
-        said=message if message.endswith(detail) else f"{message}\n{detail}".lstrip("\n"),
-        seen_at=failure.wall_time,
-    )
-    if node:
-        made.node = node
-    if failure.detail.lstrip().startswith("Traceback"):
-        stamp = str(int(failure.wall_time))
-        extra = {"py_callstack": failure.detail, "timestamp": stamp}
-        made.message = {"message": failure.message, "extraInfo": extra}
-    return made
 
 
 def _no_result(verdict: Verdict) -> Exception:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from rallypoint.agent.worker_shm import WorkerShm
 from rallypoint.core import timeline
@@ -24,17 +25,16 @@ from rallypoint.core.group_events import (
     WorkersExited,
 )
 from rallypoint.core.messages import Ended, Failed
-from rallypoint.core.model import WorkerFailure
 from rallypoint.core.timeline import Phase, RoundLife, Timeline
-from rallypoint.observe.records import AgentEvent, Observer, StatusView, WorkerEnd, event_now
+from rallypoint.core.worker_exits import WorkerExit
+from rallypoint.observe.records import AgentEvent, Observer, StatusView, event_now
 
 
 class _Workers(Struct):
     """What an observer is given with the ends of the newest round's workers; by local rank."""
 
     pids: tuple[int, ...] = ()
-    exited_at: dict[int, float] = field(default_factory=dict)
-    failures: dict[int, WorkerFailure] = field(default_factory=dict)
+    failures: dict[int, WorkerExit] = field(default_factory=dict)
     any_failed: bool = False
 
 
@@ -66,9 +66,7 @@ class EventDispatcher:
                 observer.round_began(line.newest, newest, 0.0 if since is None else at - since)
         match event:
             case WorkersExited(stamp, exits) if newest and stamp.round == newest.number:
-                now = time.time()
                 for exit_ in exits:
-                    self._workers.exited_at.setdefault(exit_.local_rank, now)
                     for observer in self._observers:
                         observer.worker_exited(newest, exit_.local_rank)
             case Ended(_, verdict) if line.verdict is None:
@@ -95,7 +93,7 @@ class EventDispatcher:
                 observer.workers_started(life, pids)
         self._report_phases(phases)
 
-    def failed(self, round_: int, failures: Sequence[WorkerFailure]) -> None:
+    def failed(self, round_: int, failures: Sequence[WorkerExit]) -> None:
         """What is known of failures on this node: in part at first, whole when the round ends."""
         self._workers.failures |= {failure.local_rank: failure for failure in failures}
         age_s = max((failure.age_s for failure in failures), default=None)
@@ -139,23 +137,15 @@ class EventDispatcher:
             self._report_phases(timeline.first_seen(self.timeline, round_, "first_progress", at))
 
     def _worker_ended(self, life: RoundLife, ended: WorkerEnded) -> None:
-        workers, local_rank, exit_ = self._workers, ended.local_rank, ended.exit
+        workers, local_rank = self._workers, ended.exit.local_rank
         has_started = local_rank < len(workers.pids)
         if not has_started and ended.state is EndState.TERMINATED:
             return
-        code = None if exit_ is None else exit_.code
-        if exit_ is not None and exit_.signal is not None:
-            code = -exit_.signal
-        end = WorkerEnd(
-            local_rank,
-            workers.pids[local_rank] if has_started else 0,
-            ended.state.value,
-            code,
-            workers.exited_at.get(local_rank) or time.time(),
-            workers.failures.get(local_rank),
-        )
+        exit_ = workers.failures.get(local_rank, ended.exit)
+        pid = workers.pids[local_rank] if has_started else 0
+        exit_ = replace(exit_, pid=pid, wall_time=exit_.wall_time or time.time())
         for observer in self._observers:
-            observer.worker_ended(life, end)
+            observer.worker_ended(life, ended.state, exit_)
 
     def _report_phases(self, phases: list[Phase]) -> None:
         for phase in phases:

@@ -11,13 +11,14 @@ from rallypoint.agent.status import place_text
 from rallypoint.agent.telemetry.dispatcher import EventDispatcher
 from rallypoint.config import AgentConfig, WorkerConfig
 from rallypoint.core import event_kinds as kinds
-from rallypoint.core.cause import how_it_ended
 from rallypoint.core.event_kinds import EventKind, ReportedBy
-from rallypoint.core.model import Verdict, WorkerFailure
+from rallypoint.core.group_events import EndState
+from rallypoint.core.model import Verdict
 from rallypoint.core.timeline import Phase, RoundLife
+from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.observe.event import Event, EventMetadataValue, EventSource, milliseconds_now
 from rallypoint.observe.printing import json_text
-from rallypoint.observe.records import AgentEvent, Observer, WorkerEnd
+from rallypoint.observe.records import AgentEvent, Observer
 
 STATUS = "torchelastic.worker.status."
 """Before a state: torch's names of events."""
@@ -50,11 +51,12 @@ class EventEmitter(Observer):
 
     def workers_started(self, life: RoundLife, pids: Sequence[int]) -> None:
         for local_rank, pid in enumerate(pids):
-            end = WorkerEnd(local_rank, pid, "START", None, milliseconds_now() / 1000)
-            self._worker(life, end, life.assignment.why)
+            now = milliseconds_now() / 1000
+            runs = WorkerExit(None, None, local_rank=local_rank, pid=pid, wall_time=now)
+            self._worker(life, "START", runs, life.assignment.why)
 
-    def worker_ended(self, life: RoundLife, end: WorkerEnd) -> None:
-        self._worker(life, end, _why(life, end))
+    def worker_ended(self, life: RoundLife, state: EndState, exit_: WorkerExit) -> None:
+        self._worker(life, state, exit_, _why(life, state, exit_))
 
     def event(self, event: AgentEvent) -> None:
         if event.kind.reported_by is ReportedBy.CONSOLE:
@@ -77,22 +79,22 @@ class EventEmitter(Observer):
         metadata["duration_ms"] = duration_ms
         self._put(Event(STATUS + state, EventSource.AGENT, metadata=metadata))
 
-    def _worker(self, life: RoundLife, end: WorkerEnd, reason: str) -> None:
+    def _worker(self, life: RoundLife, state: str, worker: WorkerExit, reason: str) -> None:
         assignment = life.assignment
         nested = self._nested(life) | {
-            "local_rank": end.local_rank,
-            "role_rank": assignment.base_role_rank + end.local_rank,
+            "local_rank": worker.local_rank,
+            "role_rank": assignment.base_role_rank + worker.local_rank,
             "role_world_size": assignment.role_world_size,
-            "exit_code": end.exit_code,
-            "worker_pid": end.pid or None,
+            "exit_code": worker.returncode,
+            "worker_pid": worker.pid or None,
         }
-        metadata = self._status(end.state, life, reason, nested)
-        metadata["global_rank"] = assignment.base_rank + end.local_rank
-        metadata["worker_id"] = str(end.pid) if end.pid else None
-        if end.state == "FAILED" and end.failure is not None:
-            metadata["raw_error"] = _raw_error(end.failure)
-        timestamp = int(end.at * 1000)
-        self._put(Event(STATUS + end.state, EventSource.WORKER, timestamp, metadata))
+        metadata = self._status(state, life, reason, nested)
+        metadata["global_rank"] = assignment.base_rank + worker.local_rank
+        metadata["worker_id"] = str(worker.pid) if worker.pid else None
+        if state is EndState.FAILED:
+            metadata["raw_error"] = json_text({"message": worker.error_record()})
+        timestamp = int(worker.wall_time * 1000)
+        self._put(Event(STATUS + state, EventSource.WORKER, timestamp, metadata))
 
     def _status(
         self,
@@ -156,23 +158,11 @@ def _entry_point(workers: WorkerConfig) -> str:
     return name.encode("utf-8", "backslashreplace").decode()
 
 
-def _why(life: RoundLife, end: WorkerEnd) -> str:
-    if end.failure is not None:
-        return end.failure.message or how_it_ended(end.failure)
-    if end.state == "TERMINATED" and life.end is not None:
-        return life.end.text
-    return (
-        "stopped by the agent"
-        if end.state == "TERMINATED"
-        else (f"exited with code {end.exit_code}")
-    )
+def _why(life: RoundLife, state: EndState, exit_: WorkerExit) -> str:
+    if state is EndState.TERMINATED:
+        return life.end.text if life.end is not None else "stopped by the agent"
+    return exit_.message or exit_.clause()
 
 
 def _ms(seconds: float) -> float:
     return round(seconds * 1000, 3)
-
-
-def _raw_error(failure: WorkerFailure) -> str:
-    """In the form of torch's error files."""
-    extra = {"py_callstack": failure.detail, "timestamp": str(int(failure.wall_time))}
-    return json_text({"message": {"message": failure.message, "extraInfo": extra}})

@@ -10,11 +10,13 @@ from rallypoint import __version__
 from rallypoint.agent.telemetry.dispatcher import EventDispatcher
 from rallypoint.config import AgentConfig
 from rallypoint.core import event_kinds as kinds
+from rallypoint.core.group_events import EndState
 from rallypoint.core.model import EndKind, Verdict
 from rallypoint.core.timeline import Phase, RoundLife, kind_between
+from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.observe.metrics import GROUP, MetricData, metric_now
 from rallypoint.observe.prometheus import Family, Histogram, Kind, Labels, Sample, prometheus_text
-from rallypoint.observe.records import AgentEvent, Observer, WorkerEnd
+from rallypoint.observe.records import AgentEvent, Observer
 
 PHASE_BOUNDS_S = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0)
 
@@ -53,9 +55,9 @@ class PrometheusMetrics(Observer):
     def worker_exited(self, life: RoundLife, local_rank: int) -> None:
         self._running.discard(local_rank)
 
-    def worker_ended(self, life: RoundLife, end: WorkerEnd) -> None:
-        self._running.discard(end.local_rank)
-        self._failures += end.state == "FAILED"
+    def worker_ended(self, life: RoundLife, state: EndState, exit_: WorkerExit) -> None:
+        self._running.discard(exit_.local_rank)
+        self._failures += state is EndState.FAILED
 
     def event(self, event: AgentEvent) -> None:
         # A loss that ended no round: only the node that hosts the coordinator gets this event.
@@ -197,8 +199,8 @@ class MetricEmitter(Observer):
     def workers_failed(self, life: RoundLife) -> None:
         self._worker_metric("failed", 1)
 
-    def worker_ended(self, life: RoundLife, end: WorkerEnd) -> None:
-        if end.state == "SUCCEEDED":
+    def worker_ended(self, life: RoundLife, state: EndState, exit_: WorkerExit) -> None:
+        if state is EndState.SUCCEEDED:
             self._succeeded += 1
             if self._succeeded == self._count:
                 self._worker_metric("succeeded", 1)
