@@ -222,15 +222,16 @@ RENDEZVOUS = (
     _own("--join-settle", "SECONDS",
          "admit late nodes once no further one has joined for this long",
          "seconds", "join_settle_s", key="any", by_coordinator=True),
-    _own("--min-growth-interval", "SECONDS", "admit no late node to a younger round",
+    _own("--min-growth-interval", "SECONDS",
+         "minimum age of a round before late nodes are admitted",
          "seconds", "min_growth_interval_s", key="any", by_coordinator=True),
     _own("--on-join", "restart|hold|at-checkpoint",
          "late nodes: regrow at once, at the next restart, or when the workers have saved a"
          " checkpoint that they were asked for",
          "choice", "on_join", by_coordinator=True),
     _own("--max-node-losses", "N",
-         "rounds per hour that may end by the loss of nodes, however many each; one more ends the"
-         " job",
+         "rounds per hour that may end because nodes were lost, however many each; one more ends"
+         " the job",
          "integer", "max_node_losses_per_hour", most=MAX_GIVEN, key="tcp", by_coordinator=True),
     _own("--stop-patience", "SECONDS",
          "more time, after --restart-grace, for nodes to stop their workers when more than two (and"
@@ -388,7 +389,7 @@ GROUPS: tuple[tuple[str, tuple[Setting, ...]], ...] = (
 """The options of `rallypoint run`, as its help shows them."""
 
 KEYS = (
-    Setting("join_timeout", "SECONDS", "how long a forming round may lack nodes",
+    Setting("join_timeout", "SECONDS", "how long a forming round waits for missing nodes",
             "seconds", "join_timeout_s", least=MIN_SECONDS, key="any"),
     Setting("timeout", "SECONDS", "the same, as the static backend spells it; join_timeout wins",
             "seconds", least=MIN_SECONDS),
