@@ -10,6 +10,7 @@ every program that a test starts. With a handler they are ignored here only: an 
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import signal
 import sys
@@ -64,6 +65,11 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     folder: Path = session.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
     kill_when_this_process_ends(folder)
     prepare_torch(session)
+    # Pytest adds its handlers to each logger that stands alone, three times for every test, and
+    # torch has 42 of them.
+    for name, logger in logging.root.manager.loggerDict.items():
+        if name.startswith("torch") and isinstance(logger, logging.Logger):
+            logger.propagate = True
     gc.freeze()
     gc.enable()
 

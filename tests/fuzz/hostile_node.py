@@ -210,7 +210,7 @@ class Honest(Node):
         """What holds after each message of another node; `before`: lines until then."""
         fresh = self.printed[before:]
         for text in fresh:
-            odd = [letter for letter in text if letter != "\n" and not _may_be_shown(letter)]
+            odd = {letter for letter in set(text) - {"\n"} if not _may_be_shown(letter)}
             assert not odd, f"printed {odd!r}"
         assert sum(map(len, fresh)) <= PRINTED_MAX, "one message prints too much"
         assert not self.trouble, self.trouble
