@@ -127,7 +127,6 @@ WIDE_CLASSES: dict[str, str] = {
 STILL_WIDE: dict[str, int] = {
     "AgentEnd": 18,
     "Console": 18,
-    "Relay": 17,
     "_RelayLoop": 25,
 }
 STILL_BROAD: dict[str, int] = {

@@ -45,16 +45,22 @@ StorageErrorHandler: TypeAlias = Callable[[str, int], None]
 """Called in the loop with a path (or `stdout`, `stderr`) and the errno; once for each path."""
 
 
+class RelaySetup(Struct, frozen=True):
+    """What a relay is started with: see `Relay.start`."""
+
+    title: str
+    on_storage_error: StorageErrorHandler | None
+    on_first_output: Callable[[int], None] | None
+    on_shared_input: Callable[[], None] | None
+    on_lost: Callable[[int], None] | None
+
+
 class Relay(Struct, eq=False):
     """The running relay process. Make one with `start`; end it with `stop`."""
 
     process: ForkedProcess
     _control: socket.socket
-    _on_storage_error: StorageErrorHandler | None
-    _title: str
-    _on_first_output: Callable[[int], None] | None = None
-    _on_shared_input: Callable[[], None] | None = None
-    _on_lost: Callable[[int], None] | None = None
+    _setup: RelaySetup
     _queue: deque[tuple[bytes, int]] = field(default_factory=deque)  # packet, fd or -1
     _status: bytes | None = None
     _asks: dict[int, asyncio.Future[bytes]] = field(default_factory=dict)
@@ -62,7 +68,6 @@ class Relay(Struct, eq=False):
     _newest_round: int = -1
     _ending: bool = False
     _loop: asyncio.AbstractEventLoop | None = None
-    _writer_armed: bool = False
     _lost: bool = False
     _ended: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -87,10 +92,8 @@ class Relay(Struct, eq=False):
 
         Raises OSError when the system can't fork.
         """
-        process, control = _fork(title)
-        return cls(
-            process, control, on_storage_error, title, on_first_output, on_shared_input, on_lost
-        )
+        setup = RelaySetup(title, on_storage_error, on_first_output, on_shared_input, on_lost)
+        return cls(*_fork(title), setup)
 
     def restart(self) -> None:
         """Fork another process after `on_lost`; what the old one held is lost.
@@ -99,7 +102,7 @@ class Relay(Struct, eq=False):
         """
         self.process.kill()
         self.process.wait()
-        self.process, self._control = _fork(self._title)
+        self.process, self._control = _fork(self._setup.title)
         self._lost, self._loop, self._ended = False, None, asyncio.Event()
         self._listen()
 
@@ -256,22 +259,14 @@ class Relay(Struct, eq=False):
                 self._control.send(encode(ShowStatus(self._status)))
                 self._status = None
         except BlockingIOError:
-            self._arm_writer()
+            if self._loop is not None:
+                self._loop.add_writer(self._control, self._pump)
             return
         except OSError:
             self._lose()
             return
-        self._disarm_writer()
-
-    def _arm_writer(self) -> None:
-        if self._loop is not None and not self._writer_armed:
-            self._loop.add_writer(self._control, self._pump)
-            self._writer_armed = True
-
-    def _disarm_writer(self) -> None:
-        if self._loop is not None and self._writer_armed:
+        if self._loop is not None:
             self._loop.remove_writer(self._control)
-            self._writer_armed = False
 
     # --- receiving
 
@@ -285,7 +280,7 @@ class Relay(Struct, eq=False):
             return
         self._loop.add_reader(self._control, self._receive)
         if self._queue:
-            self._arm_writer()
+            self._loop.add_writer(self._control, self._pump)
 
     def _receive(self) -> None:
         while not self._lost:
@@ -309,14 +304,14 @@ class Relay(Struct, eq=False):
                 case Drained(ask):
                     self._answer(ask, b"")
                 case FirstOutput(round_number):
-                    if self._on_first_output is not None:
-                        self._on_first_output(round_number)
+                    if self._setup.on_first_output is not None:
+                        self._setup.on_first_output(round_number)
                 case SharedInput():
-                    if self._on_shared_input is not None:
-                        self._on_shared_input()
+                    if self._setup.on_shared_input is not None:
+                        self._setup.on_shared_input()
                 case WriteFailed(path, number):
-                    if self._on_storage_error is not None:
-                        self._on_storage_error(os.fsdecode(path), number)
+                    if self._setup.on_storage_error is not None:
+                        self._setup.on_storage_error(os.fsdecode(path), number)
 
     def _answer(self, ask: int, answer: bytes) -> None:
         future = self._asks.get(ask)
@@ -329,7 +324,7 @@ class Relay(Struct, eq=False):
             return
         self._lost = True
         if self._loop is not None:
-            self._disarm_writer()
+            self._loop.remove_writer(self._control)
             self._loop.remove_reader(self._control)
         self._control.close()
         for packet, fd in self._queue:
@@ -339,8 +334,8 @@ class Relay(Struct, eq=False):
             if not future.done():
                 future.set_exception(ConnectionError("the relay has ended"))
         self._ended.set()
-        if self._loop is not None and self._on_lost is not None and not self._ending:
-            self._loop.call_soon(self._on_lost, self._newest_round)
+        if self._loop is not None and self._setup.on_lost is not None and not self._ending:
+            self._loop.call_soon(self._setup.on_lost, self._newest_round)
 
 
 def _fork(title: str) -> tuple[ForkedProcess, socket.socket]:
