@@ -158,11 +158,10 @@ class Agent:
                     kind = kinds.ROUND_CHANGED if planned else kinds.ROUND_ENDED
                     self.say(kind(round=stamp.round, why=reason.text))
                 self._step(message)
-            case m.CheckpointWanted() | m.CheckpointNotWanted() | m.CollectStacks():
-                self._step(message)
-                self.workers.pushed(message)
             case _:
                 self._step(message)
+                if isinstance(message, m.WorkerRequest):
+                    self.workers.pushed(message)
 
     def acknowledged(self, report: m.Report) -> None:
         if isinstance(report, m.Drain | m.Cancel):

@@ -48,7 +48,7 @@ class WorkerRequests:
         if self._checkpoints is not None:
             self._checkpoints.changed()
 
-    def pushed(self, message: m.CheckpointWanted | m.CheckpointNotWanted | m.CollectStacks) -> None:
+    def pushed(self, message: m.WorkerRequest) -> None:
         """The coordinator wants something of the workers, or no longer."""
         checkpoints, hangs = self._checkpoints, self._hangs
         match message:

@@ -104,7 +104,7 @@ class WorkerRounds:
         if self.current is not None:
             self.current.notice()
 
-    def pushed(self, message: m.CheckpointWanted | m.CheckpointNotWanted | m.CollectStacks) -> None:
+    def pushed(self, message: m.WorkerRequest) -> None:
         """The coordinator wants something of the workers."""
         self._requests.pushed(message)
 

@@ -66,7 +66,6 @@ from rallypoint.core.messages import (
     Assigned,
     CheckpointNotWanted,
     CheckpointWanted,
-    CollectStacks,
     DrainWanted,
     Ended,
     Enrolled,
@@ -77,6 +76,7 @@ from rallypoint.core.messages import (
     Order,
     StartNow,
     StopNow,
+    WorkerRequest,
 )
 from rallypoint.core.model import (
     Assignment,
@@ -92,6 +92,8 @@ def step(state: GroupState, event: GroupEvent) -> list[GroupEffect]:
     """Apply one event and return what must be done, in order. Safe to apply twice."""
     if state.phase is Phase.DONE:
         return group_leave.after_the_end(state, event)
+    if isinstance(event, Order):
+        return _ordered(state, event)
     match event:
         case SessionOpened(resumed, replaced):
             state.is_member = state.has_coordinator = not state.settings.by_handler
@@ -102,19 +104,6 @@ def step(state: GroupState, event: GroupEvent) -> list[GroupEffect]:
         case CoordinatorRefuses():
             state.is_member = state.has_coordinator = False
             return group_leave.told_enough(state)
-        case (
-            Assigned()
-            | StartNow()
-            | StopNow()
-            | Ended()
-            | Expelled()
-            | CheckpointWanted()
-            | CheckpointNotWanted()
-            | LeaveNow()
-            | DrainWanted()
-            | CollectStacks()
-        ):
-            return _ordered(state, event)
         case LeaseEnded(waits_for):
             return _lease_ended(state, waits_for)
         case SessionGivenUp(text):
@@ -146,6 +135,9 @@ def step(state: GroupState, event: GroupEvent) -> list[GroupEffect]:
 
 def _ordered(state: GroupState, order: Order) -> list[GroupEffect]:
     """What the coordinator wants of this node."""
+    if isinstance(order, WorkerRequest):
+        _requested(state, order)
+        return []
     match order:
         case Assigned(stamp, assignment):
             return _assigned(state, stamp, assignment)
@@ -164,15 +156,17 @@ def _ordered(state: GroupState, order: Order) -> list[GroupEffect]:
             return group_leave.leave_now(state)
         case DrainWanted(_, why):
             return group_leave.leave_wanted(state, why)
+        case _:
+            assert_never(order)
+
+
+def _requested(state: GroupState, request: WorkerRequest) -> None:
+    """`checkpoint_request.py` and `hang.py` answer; a success meanwhile may be due to it."""
+    match request:
         case CheckpointWanted(stamp, number) if stamp == state.stamp:
             state.checkpoint_asked = number
         case CheckpointNotWanted(_, number) if number == state.checkpoint_asked:
             state.checkpoint_asked, state.succeeded_when_asked = None, False
-        case CheckpointWanted() | CheckpointNotWanted() | CollectStacks():
-            pass  # `checkpoint_request.py` and `hang.py` answer.
-        case _:
-            assert_never(order)
-    return []
 
 
 def is_fenced(state: GroupState) -> bool:

@@ -123,7 +123,7 @@ HandlerEvent = (
 class OrderAgent(Struct, frozen=True):
     """Give the agent this message, after the step that it is in."""
 
-    message: m.Assigned | m.StartNow | m.StopNow | m.Ended | m.LeaveNow | m.HeartbeatAck
+    message: m.Order | m.HeartbeatAck
 
 
 class Acknowledge(Struct, frozen=True):

@@ -49,7 +49,7 @@ from rallypoint.core.job_departures import (
     is_leaving as is_leaving,
 )
 from rallypoint.core.job_events import JobEffect, JobEvent, SessionLost
-from rallypoint.core.job_rounds import is_member, run_round
+from rallypoint.core.job_rounds import is_member, run_round, stop_order
 from rallypoint.core.job_state import JobState as JobState
 from rallypoint.core.job_state import close
 from rallypoint.core.job_state import ended_job as ended_job
@@ -77,7 +77,6 @@ from rallypoint.core.messages import (
     Report,
     StacksCollected,
     StartNow,
-    StopNow,
     Succeeded,
     ToNode,
 )
@@ -246,7 +245,7 @@ def resync(job: JobState, ref: NodeRef, at: float) -> list[JobEffect]:
             effects.append(want_checkpoint(job, job.notice, ref, at))
         return effects
     if member.state is MemberState.STOPPING and job.end_reason is not None:
-        return [ToNode(ref, StopNow(stamp(job, job.round.round - 1), job.end_reason))]
+        return [ToNode(ref, stop_order(job, job.round.round - 1, job.end_reason))]
     return [leave_now(job, ref)] if member.state is MemberState.LEAVING else []
 
 

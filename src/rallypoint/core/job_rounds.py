@@ -115,9 +115,14 @@ def _form(job: JobState, effect: FormWorld) -> list[JobEffect]:
     return effects
 
 
+def stop_order(job: JobState, round_: int, reason: EndReason) -> StopNow:
+    """That ends this round on a node."""
+    return StopNow(stamp(job, round_), reason)
+
+
 def _stop(job: JobState, round_: int, reason: EndReason) -> list[JobEffect]:
     job.end_reason = reason
-    stop = StopNow(stamp(job, round_), reason)
+    stop = stop_order(job, round_, reason)
     effects: list[JobEffect] = [
         ToNode(member.ref, stop)
         for member in job.round.members.values()

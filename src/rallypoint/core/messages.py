@@ -358,18 +358,9 @@ class DrainAnswer(Struct, frozen=True, array_like=True, tag=14):
     """False: there is no such node, and `text` names those that there are."""
 
 
-Order = (
-    Assigned
-    | StartNow
-    | StopNow
-    | Ended
-    | Expelled
-    | CheckpointWanted
-    | CheckpointNotWanted
-    | LeaveNow
-    | DrainWanted
-    | CollectStacks
-)
+WorkerRequest = CheckpointWanted | CheckpointNotWanted | CollectStacks
+"""What a node's workers are asked for, or no longer."""
+Order = Assigned | StartNow | StopNow | Ended | Expelled | LeaveNow | DrainWanted | WorkerRequest
 """What a job's machine has a node do."""
 ToAgent = Attached | Refused | Ack | HeartbeatAck | Order | DrainAnswer
 
