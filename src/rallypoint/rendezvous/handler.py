@@ -11,11 +11,10 @@ Names and signatures are those of torch's `elastic.rendezvous`. Its oldest excep
 
 from __future__ import annotations
 
-import logging
 import socket
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from rallypoint.errors import (
@@ -32,8 +31,6 @@ RendezvousTimeoutException = RendezvousTimeoutError
 RendezvousNonRetryableError = RendezvousError
 
 Unsubscribe = Callable[[], None]
-
-_log = logging.getLogger(__name__)
 
 
 class RendezvousStoreInfo:
@@ -227,15 +224,6 @@ class RendezvousHandler(ABC):
         raise NotImplementedError(f"{type(self).__name__} can only be polled")
 
 
-def call_all(callbacks: Sequence[Callable[[], None]]) -> None:
-    """Call what `on_change` was given: one that raises is logged, and stops nothing else."""
-    for callback in callbacks:
-        try:
-            callback()
-        except Exception:
-            _log.exception("a callback of on_change failed")
-
-
 __all__ = [
     "LazyRendezvousInfo",
     "RendezvousClosedError",
@@ -250,5 +238,4 @@ __all__ = [
     "RendezvousStoreInfo",
     "RendezvousTimeoutError",
     "RendezvousTimeoutException",
-    "call_all",
 ]

@@ -7,6 +7,7 @@ form run the same coroutine.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import threading
 import weakref
@@ -17,10 +18,11 @@ from functools import partial
 from typing import Any, TypeVar
 
 from rallypoint.errors import RendezvousError
-from rallypoint.rendezvous.handler import RendezvousHandler, RendezvousInfo, Unsubscribe, call_all
+from rallypoint.rendezvous.handler import RendezvousHandler, RendezvousInfo, Unsubscribe
 from rallypoint.rendezvous.parameters import RendezvousSettings
 
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
 
 
 class LoopThread:
@@ -205,4 +207,9 @@ class LoopRendezvousHandler(RendezvousHandler):
         """In the caller's thread."""
 
     def _changed(self) -> None:
-        call_all(tuple(self._callbacks.values()))
+        """Call what `on_change` was given: one that raises is logged, and stops nothing else."""
+        for callback in tuple(self._callbacks.values()):
+            try:
+                callback()
+            except Exception:
+                _log.exception("a callback of on_change failed")
