@@ -35,7 +35,7 @@ matrix:
 coverage: $(VENV)/.ready-coverage
 	rm -rf .coverage-data
 	mkdir .coverage-data
-	-$(BIN)/coverage run -m pytest --workers 3 -m "not fault or quick"
+	-$(BIN)/coverage run -m pytest --workers 3 --agents=executed -m "not fault or quick"
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage html --quiet
 	$(BIN)/coverage report

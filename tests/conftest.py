@@ -21,7 +21,8 @@ from typing import NamedTuple
 import pytest
 from hypothesis import settings
 from tests.leftovers import kill_when_this_process_ends
-from tests.prepared_torch.interpreter import prepared_interpreter
+from tests.prepared import processes
+from tests.prepared.interpreter import prepared_interpreter
 
 pytest_plugins = ["tests.workers"]
 
@@ -43,6 +44,9 @@ SECONDS = Path(__file__).with_name("seconds.txt")
 settings.register_profile("steady", derandomize=True, deadline=None)
 settings.register_profile("search", derandomize=False, print_blob=True, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
+
+for name in ("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED"):
+    os.environ.pop(name, None)  # What a test starts is not what the one who runs tests has chosen.
 
 
 def ignore(number: int, _frame: object) -> None:
@@ -93,6 +97,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="recorded",
         help="compare with what torch said once, or with the real one; or record that anew",
     )
+    parser.addoption(
+        "--agents",
+        choices=("forked", "executed"),
+        default="forked",
+        help="start agents as forks of an interpreter that is prepared, or each with its own",
+    )
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    forked = item.config.getoption("--agents") == "forked"
+    processes.forks = forked and item.get_closest_marker("executed") is None
 
 
 @pytest.fixture(scope="session")

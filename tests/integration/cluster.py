@@ -32,6 +32,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from tests.limits import load, patience
+from tests.prepared import processes
 
 LIMIT_S = 60.0
 LAZINESS = 3
@@ -152,7 +153,7 @@ class AgentProcess:
         self.name, self.argv = name, list(argv)
         self._out, self._err = folder / f"{name}.out", folder / f"{name}.err"
         with self._out.open("wb") as out, self._err.open("wb") as err:
-            self.process = subprocess.Popen(
+            self.process = processes.start(
                 self.argv, env=dict(env), stdin=subprocess.DEVNULL, stdout=out, stderr=err
             )
         self.pid = self.process.pid

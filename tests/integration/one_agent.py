@@ -21,6 +21,7 @@ from tests.integration.cluster import free_port as free_port
 from tests.integration.cluster import is_alive as is_alive
 from tests.integration.cluster import wait_until
 from tests.limits import patience
+from tests.prepared import processes
 
 LIMIT_S = 30.0
 TELL = """
@@ -53,7 +54,7 @@ class OneAgent:
         self.home, self._mark = home, mark
         self._out, self._err = home / "stdout", home / "stderr"
         with self._out.open("wb") as out, self._err.open("wb") as err:
-            self.process = subprocess.Popen(
+            self.process = processes.start(
                 command, cwd=home, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=err
             )
 

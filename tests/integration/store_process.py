@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from tests.limits import patience
+from tests.prepared import processes
 
 from rallypoint.wire.c10d_fields import VALIDATE_MAGIC, Opcode
 
@@ -32,7 +33,7 @@ class RunningStore(NamedTuple):
 @contextmanager
 def store_process() -> Iterator[RunningStore]:
     """Up when this returns; ended on leaving, and it must have lived until then."""
-    process = subprocess.Popen(COMMAND, stderr=subprocess.PIPE, text=True)
+    process = processes.start(COMMAND, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stderr is not None
         first_line = process.stderr.readline()

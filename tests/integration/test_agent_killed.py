@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 from shutil import rmtree
 
+import pytest
 from tests.integration.one_agent import OneAgent, agent, eventually, is_alive
 
 # Asks for the store, so that its process starts; has children in and out of its group; all of them
@@ -38,6 +39,7 @@ def started(run: OneAgent, workers: int) -> None:
     assert len(run.processes()) == 1 + len(HELPERS) + 1 + 3 * workers, run.processes()
 
 
+@pytest.mark.executed
 def test_A6_an_agent_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
     with agent(tmp_path, "--nproc-per-node=2", program=WORKER) as run:
         started(run, 2)

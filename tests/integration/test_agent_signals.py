@@ -47,6 +47,7 @@ def exists(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGINT])
+@pytest.mark.executed
 def test_A5_workers_get_the_signal_and_time_to_clean_up(tmp_path: Path, number: int) -> None:
     options = ("--nproc-per-node=2", "--max-restarts=3")
     with agent(tmp_path, *options, program=CLEANS_UP, arguments=["0.2"]) as run:

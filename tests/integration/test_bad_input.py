@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from tests.integration.one_agent import agent, environment, eventually, marked
 from tests.integration.unprivileged import become_somebody
+from tests.prepared import processes
 
 from rallypoint.cli.main import main
 
@@ -241,12 +242,12 @@ def test_an_answer_that_can_not_be_written_is_one_line(tmp_path: Path, words: st
     command = [sys.executable, "-m", "rallypoint", *words.split()]
     env = environment(tmp_path, "no agent")
     with open("/dev/full", "wb") as full:
-        ran = subprocess.run(command, env=env, stdout=full, stderr=subprocess.PIPE, text=True)
+        ran = processes.run(command, env=env, stdout=full, stderr=subprocess.PIPE)
     assert ran.returncode == 75
     assert ran.stderr == "rallypoint: stdout can't be written: No space left on device\n"
     read, write = os.pipe()
     os.close(read)
-    ran = subprocess.run(command, env=env, stdout=write, stderr=subprocess.PIPE, text=True)
+    ran = processes.run(command, env=env, stdout=write, stderr=subprocess.PIPE)
     os.close(write)
     assert (ran.returncode, ran.stderr) == (0, ""), "as in `rallypoint --help | head -1`"
 

@@ -7,18 +7,17 @@ import sys
 
 import pytest
 from tests.integration.cluster import Cluster, free_port
+from tests.prepared import processes
 
 DEAF = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
 
 
 def drain(cluster: Cluster, *words: str, rdzv_id: str = "job") -> subprocess.CompletedProcess[str]:
     place = ("--rdzv-endpoint", str(cluster.options["rdzv_endpoint"]), "--rdzv-id", rdzv_id)
-    return subprocess.run(
+    return processes.run(
         [sys.executable, "-m", "rallypoint", "drain", *place, *words],
         env=cluster.environ(),
         capture_output=True,
-        text=True,
-        check=False,
         timeout=60,
     )
 
@@ -43,6 +42,7 @@ def test_A5_drain_has_a_node_leave_and_waits_for_it(cluster: Cluster, serves: bo
     assert a.verdict["restarts"] == 0
 
 
+@pytest.mark.executed
 def test_A5_drain_may_return_before_the_node_has_left(cluster: Cluster) -> None:
     cluster.options |= {"shutdown_timeout": 600}
     cluster.order(DEAF, node="b", round=0)

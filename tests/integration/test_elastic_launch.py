@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from tests.integration.one_agent import agent, environment, free_port
 from tests.integration.own_program import last_line, program
+from tests.prepared import processes
 
 TRAIN = """
 def train(word):
@@ -29,6 +30,7 @@ def train(word):
 """
 
 
+@pytest.mark.executed
 def test_ten_lines_give_the_values_of_all_workers_and_print_nothing(tmp_path: Path) -> None:
     text = TRAIN + "---\nprint('got', elastic_launch(LaunchConfig(1, 1, 2), train)('fine'))\n"
     with program(tmp_path, text) as run:
@@ -463,9 +465,7 @@ def test_the_examples_of_the_page_run_as_they_are(tmp_path: Path, number: int, s
     script = tmp_path / "example.py"
     script.write_text(examples_of_the_page()[number])
     env = environment(tmp_path, "example")
-    ran = subprocess.run(
-        [sys.executable, str(script)], env=env, capture_output=True, text=True, timeout=60
-    )
+    ran = processes.run([sys.executable, str(script)], env=env, capture_output=True, timeout=60)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert says in ran.stdout
     assert list((tmp_path / "tmp").iterdir()) == []

@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
 from tests.integration.one_agent import agent
+
+pytestmark = pytest.mark.executed
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -14,6 +13,7 @@ from contextlib import contextmanager
 
 import pytest
 from tests.integration.cluster import Cluster
+from tests.prepared import processes
 
 from rallypoint.coordinator.connection import ClientConnection
 from rallypoint.errors import PeerHungUpError
@@ -140,12 +140,10 @@ def test_F6_with_fixed_ranks_the_fix_is_another_master_port(cluster: Cluster) ->
 def test_F6_drain_names_another_program_before_it_asks_for_a_token(cluster: Cluster) -> None:
     where = f"--rdzv-endpoint=127.0.0.1:{cluster.port}"
     with program(cluster.port, speaks_first):
-        done = subprocess.run(
+        done = processes.run(
             [sys.executable, "-m", "rallypoint", "drain", "a", where],
             env=cluster.environ(),
             capture_output=True,
-            text=True,
-            check=False,
         )
     assert done.returncode == 2
     assert "another program answers on this port" in done.stderr

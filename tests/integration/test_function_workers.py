@@ -19,6 +19,7 @@ def end(home: Path, functions: str, launch: str) -> tuple[int, str, str]:
 
 
 @every_method
+@pytest.mark.executed
 def test_what_a_function_returns_comes_back_by_global_rank(method: str, tmp_path: Path) -> None:
     functions = """
 def double(a, b):

@@ -8,6 +8,7 @@ import pytest
 from tests.integration.cluster import Cluster
 
 
+@pytest.mark.executed
 def test_F8_the_first_node_makes_the_token_and_nobody_else_sees_it(cluster: Cluster) -> None:
     path = cluster.home / ".config" / "rallypoint" / "token"
     a = cluster.agent("a", nnodes=2)

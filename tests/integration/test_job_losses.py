@@ -26,6 +26,7 @@ def proxy(cluster: Cluster) -> Iterator[Proxy]:
         yield made
 
 
+@pytest.mark.executed
 def test_R3_D14_survivors_learn_who_was_lost_while_their_workers_sleep(cluster: Cluster) -> None:
     a, b = cluster.agents("a", "b", nproc=2)
     first = cluster.wait_workers(4, round=0)

@@ -38,6 +38,7 @@ def files(folder: Path, random: str = "_RANDOM/") -> dict[str, str]:
     }
 
 
+@pytest.mark.executed
 def test_P5_W19_a_restart_erases_no_logs(tmp_path: Path) -> None:
     options = (TWO, "--max-restarts=1", "--log-dir=logs", "--redirects=0:1", "--tee=1:2")
     with agent(tmp_path, *options, "--rdzv-id=job", program=FAILS_ONCE) as run:

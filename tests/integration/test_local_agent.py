@@ -6,6 +6,7 @@ import json
 import signal
 from pathlib import Path
 
+import pytest
 from tests.integration.one_agent import eventually, free_port
 from tests.integration.own_program import program
 
@@ -32,6 +33,7 @@ def work(word):
 """
 
 
+@pytest.mark.executed
 def test_A10_workers_and_their_children_die_with_the_program_of_their_agent(tmp_path: Path) -> None:
     """torch's live on under init."""
     text = (

@@ -87,6 +87,7 @@ def package(home: Path) -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join((str(folder), os.environ.get("PYTHONPATH", "")))}
 
 
+@pytest.mark.executed
 def test_a_package_places_files_tees_and_error_files(tmp_path: Path) -> None:
     options = (
         "--nproc-per-node=2",

@@ -74,6 +74,7 @@ def is_cut_off(client: socket.socket) -> bool:
         return True
 
 
+@pytest.mark.executed
 def test_it_shows_how_a_job_stands_and_what_has_happened(tmp_path: Path) -> None:
     options = ("--nproc-per-node", "2", "--max-restarts", "3", "--metrics-port", "0")
     with agent(tmp_path, *options, "--rdzv-id", 'a"\\b', program=PROGRAM) as running:

@@ -12,6 +12,8 @@ import pytest
 from tests.integration.function_job import function_job
 from tests.integration.one_agent import OneAgent, agent, eventually, free_port
 
+pytestmark = pytest.mark.executed
+
 STAY = """
 import os, time
 tell("up", os.getpid(), os.environ["RANK"])

@@ -15,6 +15,7 @@ from types import TracebackType
 import pytest
 from tests.integration.cluster import LIMIT_S, AgentProcess, Cluster, Option, wait_until
 from tests.integration.own_program import program
+from tests.prepared import processes
 
 SERVE = (sys.executable, "-m", "rallypoint", "serve")
 
@@ -57,6 +58,7 @@ def wait_started(agent: AgentProcess, round_: int) -> None:
     wait_until(lambda: agent.workers(round_), f"a worker of {agent.name} in round {round_}")
 
 
+@pytest.mark.executed
 def test_two_jobs_side_by_side_and_a_drain_disturbs_only_its_own(tmp_path: Path) -> None:
     together = "last_call_timeout=60"  # the maximum completes the round, however late b comes
     with Cluster(tmp_path, rdzv_conf=together) as cluster, Serve(cluster) as serve:
@@ -327,12 +329,10 @@ def refused(tmp_path: Path, words: Sequence[str]) -> str:
     token = tmp_path / "token"
     token.touch(0o600)
     token.write_text("ab" * 32)
-    done = subprocess.run(
+    done = processes.run(
         [*SERVE, "--token-file", str(token), *words],
         capture_output=True,
-        text=True,
         timeout=60,
-        check=False,
     )
     assert done.returncode == 2, done
     assert done.stdout == ""

@@ -15,6 +15,7 @@ import pytest
 from tests.integration.memory_cgroup import inside, memory_cgroup
 from tests.integration.one_agent import eventually, is_alive
 from tests.limits import patience
+from tests.prepared import processes
 
 from rallypoint.errors import ParameterError, UsageError
 from rallypoint.process import (
@@ -225,9 +226,8 @@ def program(body: str, folder: Path, under: Sequence[str] = ()) -> subprocess.Po
         "from rallypoint.process import DefaultLogsSpecs, SignalException, Std, start_processes\n"
         f"specs = DefaultLogsSpecs({str(folder / 'logs')!r}, tee=Std.OUT)\n" + body
     )
-    return subprocess.Popen(
+    return processes.start(
         [*under, sys.executable, str(script)],
-        env={name: text for name, text in os.environ.items() if name != "PYTHONUNBUFFERED"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

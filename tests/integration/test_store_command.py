@@ -11,9 +11,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
+from functools import partial
+from typing import Any
 
 import pytest
 from tests.limits import patience
+from tests.prepared import processes
 from torch.distributed import TCPStore
 
 STORE = (sys.executable, "-m", "rallypoint", "store")
@@ -24,7 +27,7 @@ class StoreCommand:
     """A running command; its lines are read as they come."""
 
     def __init__(self, *options: str, host: str = "127.0.0.1") -> None:
-        self.process = subprocess.Popen(
+        self.process = processes.start(
             [*STORE, "--host", host, "--port", "0", *options],
             stderr=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
@@ -40,7 +43,7 @@ class StoreCommand:
         assert self.process.stderr is not None
         while True:
             assert select.select([self.process.stderr], [], [], LIMIT_S)[0], f"no {text!r}"
-            line = self.process.stderr.readline().decode()
+            line: str = self.process.stderr.readline().decode()
             assert line, f"ended without {text!r}"
             if text in line:
                 return line
@@ -63,6 +66,7 @@ def start() -> Iterator[Callable[..., StoreCommand]]:
         command.process.communicate()
 
 
+@pytest.mark.executed
 def test_it_says_where_it_listens_and_serves_torch(start: Callable[..., StoreCommand]) -> None:
     command = start()
     assert "processes of this user on this machine" in command.first_line
@@ -125,18 +129,14 @@ def test_everybody_may_use_it_if_somebody_said_so(start: Callable[..., StoreComm
 
 def refused(words: Sequence[str], files: int | None = None) -> str:
     """The one line with which a command line is refused."""
-
-    def limit_files() -> None:
-        if files is not None:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
-
-    done = subprocess.run(
+    how: dict[str, Any] = {}
+    if files is not None:
+        how["preexec_fn"] = partial(resource.setrlimit, resource.RLIMIT_NOFILE, (files, files))
+    done = processes.run(
         [*STORE, *words],
         capture_output=True,
-        text=True,
         timeout=LIMIT_S,
-        check=False,
-        preexec_fn=limit_files,
+        **how,
     )
     assert done.returncode == 2, done
     [line] = done.stderr.splitlines()

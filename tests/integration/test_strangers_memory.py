@@ -29,6 +29,8 @@ from rallypoint.store.server import StoreServer
 from rallypoint.store.server_process import new_event_loop
 from rallypoint.wire.handshake import ClientHandshake
 
+pytestmark = pytest.mark.executed
+
 STRANGERS = 400
 SENT = set_key(b"k", bytes(256 << 10))
 EACH_MAX_BYTES = 8 << 10

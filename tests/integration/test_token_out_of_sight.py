@@ -15,6 +15,8 @@ import pytest
 from tests.integration.cluster import AgentProcess, Cluster, wait_until
 from tests.integration.unprivileged import become_somebody
 
+pytestmark = pytest.mark.executed
+
 SECRET = "0123456789abcdef" * 4
 WAYS: dict[str, dict[str, Any]] = {
     "exec": {},

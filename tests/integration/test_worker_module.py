@@ -9,9 +9,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from tests.integration.one_agent import agent, eventually, free_port
 
 
+@pytest.mark.executed
 def test_a_worker_knows_its_place(tmp_path: Path) -> None:
     program = """
 import dataclasses, json

@@ -7,6 +7,7 @@ import signal
 import stat
 from pathlib import Path
 
+import pytest
 from tests.integration.one_agent import agent
 
 STUCK = """
@@ -47,6 +48,7 @@ time.sleep(600)
 )
 
 
+@pytest.mark.executed
 def test_W6_an_expired_timer_ends_its_worker_alone_and_the_job_restarts(tmp_path: Path) -> None:
     with agent(tmp_path, "--nproc-per-node=2", "--max-restarts=1", program=FAILS_ONCE) as run:
         assert run.wait() == 0, run.err

@@ -19,12 +19,15 @@ for number in PASSED_ON:
     _signal.signal(number, lambda number, frame: server.send(bytes([number])))
 _signal.pthread_sigmask(_signal.SIG_BLOCK, PASSED_ON)
 server.connect(SOCKET)
-request = marshal.dumps((sys.argv[1:], posix.getcwd(), dict(posix.environ), MODULES))
+mask = posix.umask(0o077)
+words = [sys.executable, *sys.argv[1:]]
+request = marshal.dumps((words, posix.getcwd(), dict(posix.environ), MODULES, mask, [], True, True))
 descriptors = b"".join(number.to_bytes(4, sys.byteorder) for number in (0, 1, 2))
 size = len(request).to_bytes(8, "little")
 server.sendmsg([size], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, descriptors)])
 server.sendall(request)
 _signal.pthread_sigmask(_signal.SIG_UNBLOCK, PASSED_ON)
+server.recv(4)  # The process's own number, of which only this one's parent could make use.
 answer = server.recv(2)
 if len(answer) < 2:
     posix.write(2, b"the process that has torch has ended\n")

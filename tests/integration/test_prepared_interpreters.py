@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.integration.one_agent import eventually, is_alive
-from tests.prepared_torch.interpreter import PreparedInterpreter, prepared_interpreter
+from tests.prepared.interpreter import PreparedInterpreter, prepared_interpreter
 
 SHOWS = """
 import atexit, json, os, sys
@@ -103,7 +103,7 @@ def test_a_program_whose_client_is_killed_ends_with_its_children(
 def test_nothing_is_left_of_a_prepared_process_whose_test_process_is_killed(tmp_path: Path) -> None:
     program = (
         "import subprocess, time\n"
-        "from tests.prepared_torch.interpreter import prepared_interpreter\n"
+        "from tests.prepared.interpreter import prepared_interpreter\n"
         "with prepared_interpreter(['json']) as made:\n"
         "    subprocess.Popen([made.path, '-c', 'import os, time; print(os.getpid(), os.getppid(),"
         " flush=True); time.sleep(600)'])\n"
