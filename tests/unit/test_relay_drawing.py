@@ -67,6 +67,15 @@ def test_how_the_bytes_of_a_drawing_arrive_makes_no_difference(
     assert results[0] == results[1] == results[2]
 
 
+def test_the_beginning_of_an_escape_sequence_is_not_shown_before_its_end() -> None:
+    for pieces in ([b"\n", b"a\x1b["], [b"\na\x1b["]):
+        stream = Stream()
+        stream.write(*pieces)
+        stream.wait(QUIET_S)
+        assert stream.shown == ["a"]
+        assert stream.end() == ["", "a\x1b["]
+
+
 def test_a_bar_is_one_row_until_it_is_a_line() -> None:
     bar = Stream()
     for n in range(100):

@@ -89,8 +89,12 @@ class LineAssembler:
         does not finish. Each with the prefix."""
         if self._drawing is not None:
             rows = self._drawing.rows
+        elif self._fed_s + QUIET_S <= now:
+            # A terminal would take what comes behind the beginning of an escape sequence for it.
+            row = self._held[: len(self._held) - unfinished_escape(self._held)]
+            rows = [row] if row else []
         else:
-            rows = [self._held] if self._held and self._fed_s + QUIET_S <= now else []
+            rows = []
         return [self._prefix + row for row in rows]
 
     @property
