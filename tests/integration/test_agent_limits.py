@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 import resource
 import socket
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from tests.integration.one_agent import agent, free_port
+from tests.integration.one_agent import agent, eventually, free_port
 
 WORKER = """
 import os, resource, time
@@ -100,15 +101,23 @@ def test_open_files_that_run_out_later_have_connections_wait_and_end_no_job(
     with agent(tmp_path, *options, conf, program=WORKER) as run:
         run.wait_told("limits")
         before = resource.prlimit(run.pid, resource.RLIMIT_NOFILE)
-        taken = {int(fd.name) for fd in Path(f"/proc/{run.pid}/fd").iterdir()}
-        full = min(set(range(len(taken) + 1)) - taken)
-        resource.prlimit(run.pid, resource.RLIMIT_NOFILE, (full, before[1]))
-        with socket.create_connection(("127.0.0.1", port)) as stranger:
+        strangers: list[socket.socket] = []
+
+        def is_full() -> bool:
+            """Files are counted again at each look: the agent may have closed one since."""
+            taken = {int(fd.name) for fd in Path(f"/proc/{run.pid}/fd").iterdir()}
+            full = min(set(range(len(taken) + 1)) - taken)
+            resource.prlimit(run.pid, resource.RLIMIT_NOFILE, (full, before[1]))
+            strangers.append(opened.enter_context(socket.create_connection(("127.0.0.1", port))))
+            return "can't accept connections" in run.err
+
+        with ExitStack() as opened:
+            eventually(is_full, "the agent to be out of files")
             run.wait_said("can't accept connections: Too many open files: raise ulimit -n")
             resource.prlimit(run.pid, resource.RLIMIT_NOFILE, before)
-            stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
-            stranger.settimeout(30)
-            assert stranger.recv(1) == b""  # accepted, and turned away
+            strangers[-1].sendall(b"GET / HTTP/1.1\r\n\r\n")
+            strangers[-1].settimeout(30)
+            assert strangers[-1].recv(1) == b""  # accepted, and turned away
         (tmp_path / "end").touch()
         assert run.wait() == 0, run.err
     assert "Traceback" not in run.err
