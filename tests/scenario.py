@@ -58,7 +58,7 @@ from typing import assert_never
 import msgspec
 
 from rallypoint.core import job
-from rallypoint.core import job_events as j
+from rallypoint.core import job_state as j
 from rallypoint.core import messages as m
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.events import NodeJoined, RefuseNode, TimerEnded

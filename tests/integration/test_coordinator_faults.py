@@ -12,7 +12,7 @@ from rallypoint.coordinator.hosted_job import RETRY_S
 from rallypoint.core import job as jobs
 from rallypoint.core import messages as m
 from rallypoint.core.events import TimerEnded, TimerKind
-from rallypoint.core.job_events import JobEffect, JobEvent, SessionLost
+from rallypoint.core.job_state import JobEffect, JobEvent, SessionLost
 from rallypoint.core.model import Outcome, SharedSettings
 from rallypoint.core.sessions import Machine
 

@@ -7,7 +7,7 @@ from typing import TypeVar
 from rallypoint.core import job
 from rallypoint.core import messages as m
 from rallypoint.core.event_kinds import Record
-from rallypoint.core.job_events import JobEffect, JobEvent, SessionLost
+from rallypoint.core.job_state import JobEffect, JobEvent, SessionLost
 from rallypoint.core.messages import FromNode, ToNode
 from rallypoint.core.model import (
     Candidate,

@@ -29,8 +29,7 @@ from rallypoint.core.events import (
 )
 from rallypoint.core.model import Candidate, NodeRef, SharedSettings
 from rallypoint.core.round import step
-from rallypoint.core.round_state import MemberState, RoundState
-from rallypoint.core.round_timers import timers_wanted
+from rallypoint.core.round_state import MemberState, RoundState, timers_wanted
 from rallypoint.testing.clock import VirtualTimers
 
 

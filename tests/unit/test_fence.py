@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rallypoint.core.fence import AGENT_FIRST_NS, next_look_ns, overdue
+from rallypoint.core.liveness import AGENT_FIRST_NS, next_look_ns, overdue
 
 SECOND = 1_000_000_000
 HELD = 15 * SECOND

@@ -25,7 +25,7 @@ from rallypoint.core.events import (
     TimerEnded,
     TimerKind,
 )
-from rallypoint.core.job_events import (
+from rallypoint.core.job_state import (
     SessionLost,
 )
 from rallypoint.core.messages import FromNode, ToNode

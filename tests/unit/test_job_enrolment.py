@@ -14,7 +14,7 @@ from rallypoint.core.events import (
     TimerEnded,
     TimerKind,
 )
-from rallypoint.core.job_events import (
+from rallypoint.core.job_state import (
     JobEffect,
 )
 from rallypoint.core.messages import FromNode

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from rallypoint.core.claims import Claimed, NodeNames
 from rallypoint.core.messages import Attach
 from rallypoint.core.model import NodeRef, SharedSettings
-from rallypoint.core.node_names import Claimed, NodeNames
 from rallypoint.core.ranks import id_of_rank
 
 RULES = SharedSettings("job", 1, 4)

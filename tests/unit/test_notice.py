@@ -13,7 +13,7 @@ from rallypoint.core.events import (
     TimerEnded,
     TimerKind,
 )
-from rallypoint.core.job_events import (
+from rallypoint.core.job_state import (
     JobEvent,
     SessionLost,
 )

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rallypoint.core.reconnect import (
+from rallypoint.core.session import (
     SILENCE_S,
     Answer,
     Search,

@@ -22,8 +22,7 @@ from rallypoint.core.events import (
     WorldSucceeded,
 )
 from rallypoint.core.model import Candidate, NodeRef
-from rallypoint.core.round_state import MemberState, Phase
-from rallypoint.core.round_timers import timers_wanted
+from rallypoint.core.round_state import MemberState, Phase, timers_wanted
 
 # ---- R5: leave is not close
 

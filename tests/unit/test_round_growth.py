@@ -6,8 +6,7 @@ import pytest
 from tests.unit.rounds import job, kinds, running
 
 from rallypoint.core.model import EndKind
-from rallypoint.core.round_state import MemberState
-from rallypoint.core.round_timers import timers_wanted
+from rallypoint.core.round_state import MemberState, timers_wanted
 from rallypoint.core.settings import OnJoin
 
 

@@ -14,8 +14,7 @@ from rallypoint.core.events import (
     TooManyLosses,
 )
 from rallypoint.core.model import EndKind
-from rallypoint.core.round_state import MemberState, Phase
-from rallypoint.core.round_timers import timers_wanted
+from rallypoint.core.round_state import MemberState, Phase, timers_wanted
 
 
 def test_R3_survivors_are_told_who_and_why_and_re_form() -> None:

@@ -45,8 +45,7 @@ from rallypoint.core.events import (
 from rallypoint.core.model import Candidate, NodeRef, SharedSettings, WorldEntry
 from rallypoint.core.ranks import worker_ranks
 from rallypoint.core.round import step
-from rallypoint.core.round_state import MemberState, Phase, RoundState
-from rallypoint.core.round_timers import timers_wanted
+from rallypoint.core.round_state import MemberState, Phase, RoundState, timers_wanted
 from rallypoint.core.settings import OnJoin
 
 NODES = [f"n{number}" for number in range(8)] + ["n10", "n11"]

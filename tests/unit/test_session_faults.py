@@ -8,7 +8,7 @@ from rallypoint.core import job as jobs
 from rallypoint.core import messages as m
 from rallypoint.core import session as s
 from rallypoint.core import sessions as c
-from rallypoint.core.job_events import JobEffect, JobEvent
+from rallypoint.core.job_state import JobEffect, JobEvent
 from rallypoint.core.model import Candidate, SharedSettings
 
 RULES = SharedSettings("job", 1, 2, static=True, lease_s=15.0, reconnect_grace_s=5.0)

@@ -18,7 +18,7 @@ from rallypoint.core import messages as m
 from rallypoint.core import session as s
 from rallypoint.core import sessions as c
 from rallypoint.core.event_kinds import Record
-from rallypoint.core.job_events import JobEffect, JobEvent, SessionLost
+from rallypoint.core.job_state import JobEffect, JobEvent, SessionLost
 from rallypoint.core.model import SharedSettings
 
 LEASE_S = 15.0

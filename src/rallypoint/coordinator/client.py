@@ -16,8 +16,7 @@ from rallypoint.coordinator.connection import ClientConnection, Dial
 from rallypoint.core import messages as m
 from rallypoint.core import session as core
 from rallypoint.core.model import Stamp
-from rallypoint.core.reconnect import Answer
-from rallypoint.core.session import AgentEffect, AgentEnd, Identity
+from rallypoint.core.session import AgentEffect, AgentEnd, Answer, Identity
 from rallypoint.errors import (
     AccessError,
     InfrastructureError,

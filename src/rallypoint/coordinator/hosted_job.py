@@ -12,8 +12,8 @@ from rallypoint.core import messages as m
 from rallypoint.core import sessions as core
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.events import Timer, TimerEnded
-from rallypoint.core.job_events import JobEvent
 from rallypoint.core.job_lives import Life
+from rallypoint.core.job_state import JobEvent
 from rallypoint.core.model import SharedSettings, Verdict
 from rallypoint.core.sessions import HostEffect, Session, Sessions
 from rallypoint.observe.faults import Faults, describe_fault

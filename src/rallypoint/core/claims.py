@@ -1,12 +1,23 @@
-"""What an agent may not claim of itself or of its job, though every value alone is in its limits.
+"""Which claims of an agent are granted: node ids, fixed ranks, the settings of its job. Pure.
 
-Pure; for the coordinator, when an agent attaches or joins. Empty: nothing is wrong with it; else
-one sentence, which that node is told. An honest node's command line has refused the same.
+An id that a person gave belongs to the agent that joined with it last (behaviour R4). Other ids are
+made from the host name and the smallest free ordinal. A fixed rank has one holder: a mistyped rank
+must not evict a healthy node, so a rank whose holder is connected is refused to another node.
+
+`settings_refused` and `join_refused` are asked when an agent attaches or joins: every value alone
+is in its limits. Empty: nothing is wrong; else one sentence, which that node is told. An honest
+node's command line has refused the same.
 """
 
 from __future__ import annotations
 
-from rallypoint.core.model import Candidate, SharedSettings
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from rallypoint.core.messages import Attach
+from rallypoint.core.model import Candidate, NodeRef, SharedSettings
+from rallypoint.core.ranks import id_of_rank
 
 
 def settings_refused(settings: SharedSettings) -> str:
@@ -25,3 +36,82 @@ def join_refused(settings: SharedSettings, candidate: Candidate) -> str:
     if not candidate.address:
         return "it has no address by which the others reach it"
     return f"its node_rank={rank} is not below max_nodes={most}" if rank >= most else ""
+
+
+class Claimed(Struct, frozen=True):
+    """What became of a claim of a fixed rank."""
+
+    refused_by: NodeRef | None = None
+    """Its holder, a healthy node: the claim is refused."""
+    taken_from: NodeRef | None = None
+    """Its former holder, another node."""
+
+
+class NodeNames:
+    """Those of one job."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[str, NodeRef] = {}
+        self._by_rank: dict[int, NodeRef] = {}
+        self._ranks: dict[NodeRef, int] = {}
+
+    def give_id(self, hello: Attach) -> NodeRef:
+        """For a new session: the id that it asks for, its former one, or a new one. An id that
+        another agent holds stays with that one until this one joins."""
+        ref = NodeRef(self._id_for(hello), hello.incarnation)
+        self._by_id.setdefault(ref.node_id, ref)
+        return ref
+
+    def holder(self, node_id: str) -> NodeRef | None:
+        """Who has this id."""
+        return self._by_id.get(node_id)
+
+    def take_id(self, ref: NodeRef) -> NodeRef | None:
+        """This agent joins under its id. Returns who had it; None: nobody else."""
+        former = self._by_id.get(ref.node_id)
+        self._by_id[ref.node_id] = ref
+        return None if former == ref else former
+
+    def claim_rank(
+        self, ref: NodeRef, rank: int, is_here: Callable[[NodeRef], bool], *, is_first: bool
+    ) -> Claimed:
+        """This agent joins with a fixed rank (-1: none). `is_here`: connected, and heard lately.
+        `is_first`: it has never taken part before."""
+        holder = self._by_rank.get(rank)
+        if rank < 0 or holder == ref:
+            return Claimed()
+        taken_from = None
+        if holder is not None:
+            same_id = ref.node_id == holder.node_id
+            if is_here(holder):
+                if same_id and not is_first:
+                    return Claimed()  # The round machine knows which of the two was superseded.
+                if not same_id or ref.node_id == id_of_rank(rank):
+                    return Claimed(refused_by=holder)
+            self.yield_rank(holder)
+            taken_from = None if same_id else holder
+        self.yield_rank(ref)
+        self._by_rank[rank], self._ranks[ref] = ref, rank
+        return Claimed(taken_from=taken_from)
+
+    def yield_rank(self, ref: NodeRef) -> None:
+        """This agent needs its rank no more."""
+        rank = self._ranks.pop(ref, None)
+        if rank is not None:
+            del self._by_rank[rank]
+
+    def forget(self, ref: NodeRef) -> None:
+        """This agent has left, or is lost."""
+        self.yield_rank(ref)
+        if self._by_id.get(ref.node_id) == ref:
+            del self._by_id[ref.node_id]
+
+    def _id_for(self, hello: Attach) -> str:
+        if hello.node_id:
+            return hello.node_id
+        if hello.former_id and hello.former_id not in self._by_id:
+            return hello.former_id
+        ordinal = 0
+        while f"{hello.host_name}-{ordinal}" in self._by_id:
+            ordinal += 1
+        return f"{hello.host_name}-{ordinal}"

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from rallypoint.core import cause as causes
 from rallypoint.core import event_kinds as kinds
-from rallypoint.core import job_enrolment, job_hang, restart, round_timers
+from rallypoint.core import job_enrolment, job_hang, restart, round_state
 from rallypoint.core import notice as notices
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.events import (
@@ -48,10 +48,9 @@ from rallypoint.core.job_departures import (
 from rallypoint.core.job_departures import (
     is_leaving as is_leaving,
 )
-from rallypoint.core.job_events import JobEffect, JobEvent, SessionLost
 from rallypoint.core.job_rounds import is_member, run_round, stop_order
+from rallypoint.core.job_state import JobEffect, JobEvent, SessionLost, close
 from rallypoint.core.job_state import JobState as JobState
-from rallypoint.core.job_state import close
 from rallypoint.core.job_state import ended_job as ended_job
 from rallypoint.core.job_state import new_job as new_job
 from rallypoint.core.job_state import stamp as stamp
@@ -217,7 +216,7 @@ def timers_wanted(job: JobState) -> dict[Timer, float]:
     """Every wait that the state asks for, with its length in seconds."""
     if job.verdict is not None:
         return {}
-    wanted = round_timers.timers_wanted(job.round)
+    wanted = round_state.timers_wanted(job.round)
     wanted.update(restart.timers_wanted(job.ledger, job.round.settings))
     wanted.update(job_enrolment.timers_wanted(job))
     wanted.update(job_hang.timers_wanted(job))

@@ -16,9 +16,8 @@ from rallypoint.core.events import (
     StopRound,
     WorkersFinishing,
 )
-from rallypoint.core.job_events import JobEffect
 from rallypoint.core.job_rounds import is_member, perform, run_round
-from rallypoint.core.job_state import JobState, close, stamp
+from rallypoint.core.job_state import JobEffect, JobState, close, stamp
 from rallypoint.core.messages import (
     CheckpointAnswered,
     CheckpointNotWanted,

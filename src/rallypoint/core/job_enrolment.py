@@ -17,9 +17,8 @@ from __future__ import annotations
 from rallypoint.config import Endpoint
 from rallypoint.core import text as words
 from rallypoint.core.events import RoundNotStarted, RoundStarted, Timer, TimerKind
-from rallypoint.core.job_events import JobEffect
 from rallypoint.core.job_rounds import is_member, run_round
-from rallypoint.core.job_state import JobState, close, stamp
+from rallypoint.core.job_state import JobEffect, JobState, close, stamp
 from rallypoint.core.messages import NotEnrolled, StartNow, ToNode
 from rallypoint.core.model import NodeRef, Outcome
 from rallypoint.core.round_state import MemberState, Phase, is_active

@@ -6,8 +6,7 @@ from rallypoint.core import event_kinds as kinds
 from rallypoint.core import hang
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.events import Timer, TimerKind
-from rallypoint.core.job_events import JobEffect
-from rallypoint.core.job_state import JobState, stamp
+from rallypoint.core.job_state import JobEffect, JobState, stamp
 from rallypoint.core.messages import CollectStacks, Failed, StacksCollected, ToNode
 from rallypoint.core.model import EndKind, NodeRef
 from rallypoint.core.round_state import MemberState, is_active

@@ -26,8 +26,7 @@ from rallypoint.core.events import (
     TooManyLosses,
     WorldSucceeded,
 )
-from rallypoint.core.job_events import JobEffect
-from rallypoint.core.job_state import JobState, close, stamp
+from rallypoint.core.job_state import JobEffect, JobState, close, stamp
 from rallypoint.core.late_nodes import held_back
 from rallypoint.core.messages import Assigned, Expelled, StopNow, ToNode
 from rallypoint.core.model import Assignment, EndKind, EndReason, NodeRef, Outcome, SharedSettings

@@ -1,4 +1,7 @@
-"""What is known of one job, and how it is closed; `job.py` has the essay and the decisions."""
+"""What is known of one job, what happens to it, and how it is closed.
+
+`job.py` has the essay and the decisions.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,11 @@ from msgspec import Struct, field
 from rallypoint.core import cause as causes
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core import restart
-from rallypoint.core.events import JobClosed
+from rallypoint.core.event_kinds import Record
+from rallypoint.core.events import JobClosed, NodeJoined, RefuseNode, TimerEnded
 from rallypoint.core.hang import Inquiry
-from rallypoint.core.job_events import JobEffect
 from rallypoint.core.late_nodes import held_back
-from rallypoint.core.messages import Ended, ToNode
+from rallypoint.core.messages import Ended, FromNode, ToNode
 from rallypoint.core.model import (
     Assignment,
     EndReason,
@@ -26,6 +29,19 @@ from rallypoint.core.model import (
 from rallypoint.core.notice import Notice
 from rallypoint.core.round import step as step_round
 from rallypoint.core.round_state import MemberState, Phase, RoundState
+
+
+class SessionLost(Struct, frozen=True):
+    """A node went away without having said so; it was last heard at `last_heard_at`."""
+
+    ref: NodeRef
+    why: str
+    last_heard_at: float
+    wall_time: float = 0.0
+
+
+JobEvent = NodeJoined | TimerEnded | SessionLost | FromNode
+JobEffect = ToNode | RefuseNode | Record
 
 
 class JobState(Struct):

@@ -6,9 +6,8 @@ that is trusted: it triggers nothing for minutes, and would only keep the other 
 
 from __future__ import annotations
 
-from rallypoint.core.losses import FLAPPING, lost_lately
+from rallypoint.core.quarantine import FLAPPING, is_held_back, lost_lately
 from rallypoint.core.round_state import Member, MemberState, Phase, RoundState, set_member_state
-from rallypoint.core.routes import is_held_back
 from rallypoint.core.settings import OnJoin
 
 

@@ -12,12 +12,18 @@ itself not running, silence proves nothing. In both cases everybody gets the lea
 Nobody is declared lost before the sockets have been polled once after the deadline: the
 heartbeat that arrived meanwhile counts.
 
-All times are seconds on one monotonic clock, given by the caller. Touching a member is O(1).
+All times are seconds on one monotonic clock, given by the caller; those of the fence are
+nanoseconds on a clock that also counts suspend. Touching a member is O(1).
+
+An agent that is stopped (SIGSTOP, a frozen container) can't keep its own fence: its ranks are given
+away while its workers run on. Its guard, another process, sees in memory that both share when the
+lease ends, and kills the workers instead (`overdue`, `next_look_ns`; behaviour F2).
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Collection
 from itertools import islice, takewhile
 
 from msgspec import Struct
@@ -204,3 +210,26 @@ class Liveness:
         if self._has_vanished(member):
             return "its connection broke and did not come back"
         return f"it sent no heartbeat for {self._lease_s:g} s"
+
+
+AGENT_FIRST_NS = 100_000_000
+"""An agent that runs ends its workers itself, and tells why. Less than what others grant it."""
+
+
+def overdue(
+    held_until_ns: int, now_ns: int, workers: Collection[int], killed: Collection[int]
+) -> set[int]:
+    """The workers that must be killed now. `held_until_ns`: 0 for a node that has no fence."""
+    if not held_until_ns or now_ns < held_until_ns + AGENT_FIRST_NS:
+        return set()
+    return set(workers).difference(killed)
+
+
+def next_look_ns(
+    held_until_ns: int, now_ns: int, workers: Collection[int], killed: Collection[int]
+) -> int | None:
+    """How long nobody can be overdue, unless the workers change; None: for ever. The lease may be
+    renewed meanwhile, so that the look finds nothing but the time of the next one."""
+    if not held_until_ns or not set(workers).difference(killed):
+        return None
+    return max(0, held_until_ns + AGENT_FIRST_NS - now_ns)

@@ -33,15 +33,14 @@ first round, or everyone was lost), it completes at the maximum, or after the la
 *The gate.* After a round ended, the next one stays `held` until its host has judged the end
 (`RoundSettled` -> `RoundReleased`): a verdict may come instead, and a backoff may be due.
 
-*Time* enters as `TimerEnded`. What to wait for is derived from the state (`round_timers.py`), so a
-host that merely loaded a state knows it too.
+*Time* enters as `TimerEnded`; what to wait for is derived from the state (`timers_wanted`).
 """
 
 from __future__ import annotations
 
 from typing import assert_never
 
-from rallypoint.core import late_nodes, losses, ranks, routes
+from rallypoint.core import late_nodes, quarantine, ranks
 from rallypoint.core.events import (
     Effect,
     Event,
@@ -73,6 +72,7 @@ from rallypoint.core.events import (
 from rallypoint.core.liveness import is_mass
 from rallypoint.core.model import EndKind, EndReason, NodeRef, WorldEntry
 from rallypoint.core.round_state import (
+    STOP_SLACK_S,
     Member,
     MemberState,
     Phase,
@@ -81,9 +81,9 @@ from rallypoint.core.round_state import (
     is_active,
     remove,
     set_member_state,
+    timers_wanted,
     withdraw,
 )
-from rallypoint.core.round_timers import STOP_SLACK_S, timers_wanted
 from rallypoint.core.settings import OnJoin
 
 NEVER_AGAIN = 2**63
@@ -113,8 +113,8 @@ def step(state: RoundState, event: Event) -> list[Effect]:
         case RoundBroken(round_, text, node_id):
             if is_active(state, round_):
                 reason = EndReason(EndKind.INFRASTRUCTURE, text, node_id)
-                return _end_round(state, reason) + losses.count_round(state) + _proceed(state)
-            return losses.count_round(state) if state.held and round_ == state.round - 1 else []
+                return _end_round(state, reason) + quarantine.count_round(state) + _proceed(state)
+            return quarantine.count_round(state) if state.held and round_ == state.round - 1 else []
         case RoundReleased(round_):
             if state.phase is Phase.ACTIVE or round_ != state.round:
                 return []
@@ -122,13 +122,13 @@ def step(state: RoundState, event: Event) -> list[Effect]:
             return _try_complete(state)
         case RoundStarted(round_):
             if is_active(state, round_):
-                routes.started(state)
+                quarantine.forget_bad_routes(state)
             return []
         case RoundNotStarted(round_, text):
             if not is_active(state, round_):
                 return []
             ended = _end_round(state, EndReason(EndKind.LOSS, text))
-            return ended + routes.give_up_on(state, event) + _proceed(state)
+            return ended + quarantine.give_up_on(state, event) + _proceed(state)
         case WorkersFinishing(round_):
             if is_active(state, round_):
                 state.finishing = True
@@ -171,10 +171,10 @@ def _joined(state: RoundState, event: NodeJoined) -> list[Effect]:
 def _arrive(state: RoundState, event: NodeJoined) -> Member:
     """A node that was not a member: a candidate now, or a late one."""
     node_id = event.ref.node_id
-    quarantine_s = max(losses.quarantine_s(state, node_id), routes.held_back_s(state, node_id))
-    if quarantine_s:
-        state.quarantine[node_id] = quarantine_s
-    late, held_back = state.phase is Phase.ACTIVE, routes.is_held_back(state, node_id)
+    length_s = quarantine.length_s(state, node_id)
+    if length_s:
+        state.quarantine[node_id] = length_s
+    late, held_back = state.phase is Phase.ACTIVE, quarantine.is_held_back(state, node_id)
     member_state = MemberState.STANDBY if late or held_back else MemberState.JOINED
     member = Member(event.ref, event.seq, event.candidate, member_state)
     add(state, member)
@@ -225,8 +225,8 @@ def _forget(state: RoundState, member: Member, why: str, *, lost: bool) -> list[
         text = f"node {ref} was lost: {why}" if lost else f"node {ref} left"
         effects = _end_round(state, EndReason(kind, text, ref.node_id))
     if counts_as_loss and member_state in (MemberState.RUNNING, MemberState.STOPPING):
-        effects += losses.count_loss(state, ref.node_id)
-    routes.gone(state, ref)
+        effects += quarantine.count_loss(state, ref.node_id)
+    quarantine.host_is_gone(state, ref)
     return effects
 
 
@@ -248,7 +248,7 @@ def _draining(state: RoundState, event: NodeDraining) -> list[Effect]:
     if was_running:
         text = f"node {ref} is leaving: {event.why}"
         effects = _end_round(state, EndReason(EndKind.DRAIN, text, ref.node_id))
-    routes.gone(state, ref)
+    quarantine.host_is_gone(state, ref)
     return effects + _proceed(state)
 
 
@@ -272,7 +272,7 @@ def _timer_ended(state: RoundState, timer: Timer) -> list[Effect]:
             return _complete(state)
         case TimerKind.JOIN:
             here = {m.ref.node_id for m in state.members.values() if m.state is MemberState.JOINED}
-            held_back = routes.held_back(state)
+            held_back = quarantine.held_back(state)
             gone = (p.node_id for p in state.places if p.node_id not in {*here, *held_back})
             return [JoinTimedOut(state.round, tuple(sorted(here)), tuple(gone), held_back)]
         case TimerKind.STOP:
@@ -288,9 +288,9 @@ def _timer_ended(state: RoundState, timer: Timer) -> list[Effect]:
             late_nodes.quarantine_over(state, timer.id)
             return _proceed(state)
         case TimerKind.LOSS_RECENT:
-            losses.forget_recent(state, timer.id)
+            quarantine.forget_loss(state, timer.id)
         case TimerKind.LOSS_HOUR:
-            losses.forget(state, timer.round)
+            quarantine.forget_lossy_round(state, timer.round)
         case _:
             pass  # the job's own
     return []
@@ -326,7 +326,7 @@ def _end_round(state: RoundState, reason: EndReason) -> list[Effect]:
             case MemberState.WAITING:
                 set_member_state(state, member, MemberState.JOINED)
             case MemberState.STANDBY:
-                if not routes.is_held_back(state, member.ref.node_id):
+                if not quarantine.is_held_back(state, member.ref.node_id):
                     set_member_state(state, member, MemberState.JOINED)
                 continue
             case _:

@@ -24,14 +24,14 @@ from rallypoint.core import claims
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core import job as jobs
 from rallypoint.core import messages as m
+from rallypoint.core.claims import NodeNames
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.events import RefuseNode, Timer
-from rallypoint.core.job_events import JobEffect, JobEvent, SessionLost
 from rallypoint.core.job_lives import Life
+from rallypoint.core.job_state import JobEffect, JobEvent, SessionLost
 from rallypoint.core.job_state import close as close_job
 from rallypoint.core.liveness import Liveness, Patience
 from rallypoint.core.model import NodeRef, Outcome, SharedSettings, Stamp, Verdict
-from rallypoint.core.node_names import NodeNames
 from rallypoint.core.settings import settings_conflict
 from rallypoint.core.text import names
 

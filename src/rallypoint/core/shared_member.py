@@ -25,8 +25,7 @@ from msgspec import Struct
 
 from rallypoint.core.events import Timer, TimerEnded, TimerKind
 from rallypoint.core.model import NodeRef
-from rallypoint.core.round_state import MemberState, Phase, RoundState
-from rallypoint.core.round_timers import timers_wanted
+from rallypoint.core.round_state import MemberState, Phase, RoundState, timers_wanted
 from rallypoint.core.shared_round import SharedState
 from rallypoint.core.text import quoted_job
 from rallypoint.errors import (

@@ -35,7 +35,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
-from rallypoint.core import fence
+from rallypoint.core import liveness
 from rallypoint.process import sessions, syscalls, titles
 from rallypoint.process.forks import ForkedProcess, fork_process
 
@@ -263,7 +263,7 @@ def _sweep(places: set[str]) -> None:
 def _poll_ms(page: SharedPage, registered: _Registered) -> int | None:
     """Until somebody may be overdue. Time that the machine is suspended for does not count here: it
     is noticed at the wake-up."""
-    look_ns = fence.next_look_ns(
+    look_ns = liveness.next_look_ns(
         page.held_until_ns, boot_time_ns(), registered.workers, registered.killed
     )
     return None if look_ns is None else min(look_ns // 1_000_000 + 1, _LONGEST_POLL_MS)
@@ -271,7 +271,7 @@ def _poll_ms(page: SharedPage, registered: _Registered) -> int | None:
 
 def _keep_fence(page: SharedPage, registered: _Registered) -> None:
     """Kill those whose lease is over. They stay registered until the agent forgets them."""
-    overdue = fence.overdue(
+    overdue = liveness.overdue(
         page.held_until_ns, boot_time_ns(), registered.workers, registered.killed
     )
     if overdue:
