@@ -38,7 +38,7 @@ def test_A5_a_node_told_to_go_while_the_connection_is_down_has_left_when_it_is_b
         cluster.wait_workers(2, round=0)
         cluster.network.cut("b")
         b.signal(signal.SIGTERM)
-        b.wait_event("telling", "to hear that this node leaves")
+        b.wait_event("telling", "for the coordinator to acknowledge that this node leaves")
         cluster.network.heal("b")
         assert b.wait_exit() == 143
         cluster.wait_workers(1, round=1)
