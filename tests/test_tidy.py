@@ -138,7 +138,7 @@ STILL_ASSIGNED: set[tuple[str, str]] = set()
 STILL_SMALL: set[str] = set()
 STILL_CYCLES: set[tuple[str, ...]] = set()
 FOLDER_MODULES = 25
-STILL_CROWDED: dict[str, int] = {"core": 44}
+STILL_CROWDED: dict[str, int] = {"core": 40}
 SIDEWAYS: dict[tuple[str, str], str] = {}
 OPTIONAL_CLIENTS: dict[tuple[str, str], str] = {
     (

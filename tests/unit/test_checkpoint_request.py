@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rallypoint.core import checkpoint_request as requests
-from rallypoint.core.checkpoint_request import Answer, Request, RequestState
+from rallypoint.core import checkpoint
+from rallypoint.core.checkpoint import Answer, Request, RequestState
 from rallypoint.core.model import EndKind, Stamp
 from rallypoint.core.worker_exits import WorkerExit
 
@@ -21,37 +21,39 @@ def request(kind: EndKind = EndKind.DRAIN, number: int = 1, stamp: Stamp = STAMP
 
 def asked(kind: EndKind = EndKind.DRAIN, *, by_signal: bool = False) -> RequestState:
     state = RequestState(STAMP, workers=2)
-    assert requests.asked(state, request(kind), by_signal=by_signal)
+    assert checkpoint.asked(state, request(kind), by_signal=by_signal)
     return state
 
 
 def test_nobody_is_asked_for_another_round_or_twice() -> None:
     state = asked()
-    assert not requests.asked(state, request(), by_signal=False)
-    assert not requests.asked(state, request(number=2, stamp=Stamp(1, 4)), by_signal=False)
-    assert requests.asked(state, request(number=2), by_signal=False)
-    assert not requests.asked(state, request(number=1), by_signal=False), "older"
+    assert not checkpoint.asked(state, request(), by_signal=False)
+    assert not checkpoint.asked(state, request(number=2, stamp=Stamp(1, 4)), by_signal=False)
+    assert checkpoint.asked(state, request(number=2), by_signal=False)
+    assert not checkpoint.asked(state, request(number=1), by_signal=False), "older"
 
 
 def test_A5_a_node_whose_workers_do_not_listen_answers_at_once() -> None:
     state = asked()
-    assert requests.answer(state, NOBODY, NOBODY, NONE) == Answer(listens=False, failed=False)
-    assert requests.answer(state, BOTH, BOTH, NONE) is None, "said once"
+    assert checkpoint.answer(state, NOBODY, NOBODY, NONE) == Answer(listens=False, failed=False)
+    assert checkpoint.answer(state, BOTH, BOTH, NONE) is None, "said once"
 
 
 def test_A5_all_that_listen_must_have_saved_or_ended_well() -> None:
     state = asked()
-    assert requests.answer(state, BOTH, NOBODY, NONE) is None
-    assert requests.answer(state, BOTH, frozenset({1}), NONE) is None
+    assert checkpoint.answer(state, BOTH, NOBODY, NONE) is None
+    assert checkpoint.answer(state, BOTH, frozenset({1}), NONE) is None
     exits = [WorkerExit(0, None)]
-    assert requests.answer(state, BOTH, frozenset({1}), exits) == Answer(listens=True, failed=False)
+    assert checkpoint.answer(state, BOTH, frozenset({1}), exits) == Answer(
+        listens=True, failed=False
+    )
 
 
 def test_A5_who_was_asked_by_a_signal_is_waited_for() -> None:
     state = asked(by_signal=True)
-    assert requests.answer(state, NOBODY, NOBODY, NONE) is None
+    assert checkpoint.answer(state, NOBODY, NOBODY, NONE) is None
     exits = [WorkerExit(0, None), WorkerExit(0, None, local_rank=1)]
-    assert requests.answer(state, NOBODY, NOBODY, exits) == Answer(listens=True, failed=False)
+    assert checkpoint.answer(state, NOBODY, NOBODY, exits) == Answer(listens=True, failed=False)
 
 
 @pytest.mark.parametrize(
@@ -60,28 +62,30 @@ def test_A5_who_was_asked_by_a_signal_is_waited_for() -> None:
 def test_A5_a_worker_that_failed_saves_nothing(exit_: WorkerExit) -> None:
     state = asked()
     exits = [exit_]
-    assert requests.answer(state, BOTH, NOBODY, exits) == Answer(listens=True, failed=True)
+    assert checkpoint.answer(state, BOTH, NOBODY, exits) == Answer(listens=True, failed=True)
 
 
 def test_R2_a_growth_waits_for_who_begins_to_listen_late() -> None:
     state = asked(EndKind.GROWTH, by_signal=True)
     assert not state.all_asked, "no signal for this"
-    assert requests.answer(state, NOBODY, NOBODY, NONE) == Answer(listens=False, failed=False)
-    assert requests.answer(state, BOTH, NOBODY, NONE) is None
-    assert requests.answer(state, BOTH, BOTH, NONE) == Answer(listens=True, failed=False)
-    assert requests.answer(state, BOTH, BOTH, NONE) is None
+    assert checkpoint.answer(state, NOBODY, NOBODY, NONE) == Answer(listens=False, failed=False)
+    assert checkpoint.answer(state, BOTH, NOBODY, NONE) is None
+    assert checkpoint.answer(state, BOTH, BOTH, NONE) == Answer(listens=True, failed=False)
+    assert checkpoint.answer(state, BOTH, BOTH, NONE) is None
 
 
 def test_nothing_is_answered_that_was_withdrawn() -> None:
     state = asked()
-    assert not requests.withdrawn(state, 2)
-    assert requests.withdrawn(state, 1)
-    assert requests.answer(state, NOBODY, NOBODY, NONE) is None
-    assert not requests.withdrawn(state, 1)
+    assert not checkpoint.withdrawn(state, 2)
+    assert checkpoint.withdrawn(state, 1)
+    assert checkpoint.answer(state, NOBODY, NOBODY, NONE) is None
+    assert not checkpoint.withdrawn(state, 1)
 
 
 def test_R2_who_has_ended_well_has_not_saved_a_checkpoint_for_a_growth() -> None:
     state = asked(EndKind.GROWTH)
     exits = [WorkerExit(0, None), WorkerExit(0, None, local_rank=1)]
-    assert requests.answer(state, BOTH, NOBODY, exits) == Answer(listens=False, failed=False)
-    assert requests.answer(state, BOTH, frozenset({1}), exits) == Answer(listens=True, failed=False)
+    assert checkpoint.answer(state, BOTH, NOBODY, exits) == Answer(listens=False, failed=False)
+    assert checkpoint.answer(state, BOTH, frozenset({1}), exits) == Answer(
+        listens=True, failed=False
+    )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from msgspec.structs import replace
 
-from rallypoint.core import handler_events as e
+from rallypoint.core import handler_round as e
 from rallypoint.core import messages as m
 from rallypoint.core.event_kinds import RESTART, Record
 from rallypoint.core.handler_job import NO_ROUND, PUBLISH_S, RETRY_S, STOP_S, HandlerJob, step

@@ -1,6 +1,6 @@
 """What the job asks of this node's workers: a checkpoint, and the stacks of those that hang.
 
-When a checkpoint may be answered is decided in `core/checkpoint_request.py`; the workers are asked
+When a checkpoint may be answered is decided in `core/checkpoint.py`; the workers are asked
 through the shared memory of their round, or by a signal of the person's choice.
 """
 
@@ -9,10 +9,10 @@ from __future__ import annotations
 from rallypoint.agent.hang import HangWatch, StacksFiles
 from rallypoint.agent.workers import AgentActions, RunningRound
 from rallypoint.config import AgentConfig
-from rallypoint.core import checkpoint_request as requests
+from rallypoint.core import checkpoint
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core import messages as m
-from rallypoint.core.checkpoint_request import Request, RequestState
+from rallypoint.core.checkpoint import Request, RequestState
 from rallypoint.core.model import EndKind
 from rallypoint.core.text import brief_seconds, signal_name, signal_number
 from rallypoint.wire.shm import ShmRequest
@@ -81,7 +81,7 @@ class Checkpoints:
         request = Request(
             message.stamp, message.number, message.kind, message.reason, message.left_s
         )
-        if not requests.asked(state, request, by_signal=bool(self._drain_signal)):
+        if not checkpoint.asked(state, request, by_signal=bool(self._drain_signal)):
             return
         left_s = NO_HURRY_S if request.left_s is None else request.left_s
         workers.shm.request(_KINDS[request.kind], left_s)
@@ -94,7 +94,7 @@ class Checkpoints:
 
     def withdrawn(self, number: int) -> None:
         """The coordinator does not wait any more."""
-        if requests.withdrawn(self._state, number):
+        if checkpoint.withdrawn(self._state, number):
             self._round.workers.shm.withdraw()
 
     def changed(self) -> None:
@@ -103,7 +103,7 @@ class Checkpoints:
         request = state.request
         if request is None:
             return
-        answer = requests.answer(state, shm.listeners(), shm.answered(), exits.values())
+        answer = checkpoint.answer(state, shm.listeners(), shm.answered(), exits.values())
         if answer is None:
             return
         if answer.listens and not answer.failed:

@@ -19,9 +19,8 @@ from rallypoint.config import FailureReport
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.cause import describe
 from rallypoint.core.group_events import Finish, FinishKind
-from rallypoint.core.handler_round import NOT_NEEDED
 from rallypoint.core.model import Cause, Outcome
-from rallypoint.core.text import LEFT, STACKS, count, job_name, signal_name
+from rallypoint.core.text import LEFT, NOT_NEEDED, STACKS, count, job_name, signal_name
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.observe.printing import JsonLine, json_line
 from rallypoint.observe.summary import CauseSummary

@@ -29,7 +29,7 @@ import signal
 from typing import assert_never
 
 from rallypoint.core import event_kinds as kinds
-from rallypoint.core import group_exits, group_leave
+from rallypoint.core import group_leave
 from rallypoint.core.group_events import (
     Announced,
     CoordinatorRefuses,
@@ -54,13 +54,23 @@ from rallypoint.core.group_events import (
     WorkersExited,
     WorkersGone,
 )
-from rallypoint.core.group_exits import SUSPECT_S as SUSPECT_S
 from rallypoint.core.group_leave import ANNOUNCE_S as ANNOUNCE_S
+from rallypoint.core.group_state import SUSPECT_S as SUSPECT_S
 from rallypoint.core.group_state import Desired as Desired
 from rallypoint.core.group_state import GroupSettings as GroupSettings
 from rallypoint.core.group_state import GroupState as GroupState
 from rallypoint.core.group_state import Phase as Phase
-from rallypoint.core.group_state import abort, proceed, stop, wait
+from rallypoint.core.group_state import (
+    abort,
+    exited,
+    give_up,
+    proceed,
+    report_ends,
+    spawn_failed,
+    stop,
+    suspects_time_is_over,
+    wait,
+)
 from rallypoint.core.group_state import claim as claim
 from rallypoint.core.messages import (
     Assigned,
@@ -112,11 +122,11 @@ def step(state: GroupState, event: GroupEvent) -> list[GroupEffect]:
         case EnrolmentDone(stamp, error):
             return _enrolled(state, stamp, error)
         case WorkersExited(stamp, exits):
-            return group_exits.exited(state, stamp, exits)
+            return exited(state, stamp, exits)
         case SpawnFailed(stamp, error):
-            return group_exits.spawn_failed(state, stamp, error)
+            return spawn_failed(state, stamp, error)
         case SourceFailed(error):
-            return group_exits.give_up(state, error)
+            return give_up(state, error)
         case HelperDied():
             return _helper_died(state, event)
         case WorkersGone(stamp, stuck):
@@ -161,7 +171,7 @@ def _ordered(state: GroupState, order: Order) -> list[GroupEffect]:
 
 
 def _requested(state: GroupState, request: WorkerRequest) -> None:
-    """`checkpoint_request.py` and `hang.py` answer; a success meanwhile may be due to it."""
+    """`checkpoint.py` and `hang.py` answer; a success meanwhile may be due to it."""
     match request:
         case CheckpointWanted(stamp, number) if stamp == state.stamp:
             state.checkpoint_asked = number
@@ -279,7 +289,7 @@ def _helper_died(state: GroupState, event: HelperDied) -> list[GroupEffect]:
 def _gone(state: GroupState, stamp: Stamp, stuck: tuple[int, ...]) -> list[GroupEffect]:
     if stamp != state.stamp:
         return []
-    effects = group_exits.report_ends(state)
+    effects = report_ends(state)
     if state.phase is not Phase.STOPPING:
         return effects
     if stuck:
@@ -325,7 +335,7 @@ def _wait_ended(state: GroupState, kind: WaitKind, number: int) -> list[GroupEff
             state.patience_is_over = True
             return []
         case WaitKind.SUSPECT:
-            return group_exits.suspects_time_is_over(state)
+            return suspects_time_is_over(state)
         case WaitKind.ANNOUNCE:
             return group_leave.unheard(state)
         case WaitKind.CHECKPOINT:

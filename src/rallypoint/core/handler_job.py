@@ -27,12 +27,11 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from rallypoint.core import event_kinds as kinds
-from rallypoint.core import handler_events as e
-from rallypoint.core import handler_round as rounds
+from rallypoint.core import handler_round as e
 from rallypoint.core import messages as m
 from rallypoint.core import restart
 from rallypoint.core.cause import Breakdown, Report, describe, first_cause
-from rallypoint.core.handler_round import NodeInfo
+from rallypoint.core.handler_round import NodeInfo, assign, next_stamp
 from rallypoint.core.model import (
     Cause,
     EndKind,
@@ -43,6 +42,7 @@ from rallypoint.core.model import (
     Stamp,
     Verdict,
 )
+from rallypoint.core.text import NOT_NEEDED
 from rallypoint.core.worker_exits import WorkerExit
 
 RETRY_S = 1.0
@@ -169,12 +169,12 @@ def _join(job: HandlerJob) -> list[e.HandlerEffect]:
 
 
 def _met(job: HandlerJob, event: e.NodesMet, at: float) -> list[e.HandlerEffect]:
-    stamp = rounds.next_stamp(event.nodes)
+    stamp = next_stamp(event.nodes)
     if stamp.round and job.node.last_round < 0:
         job.why = event.why
     job.node = replace(job.node, incarnation=stamp.incarnation, last_round=stamp.round)
     job.round, job.watched_at = HandlerRound(stamp, len(event.nodes)), at
-    assignment = rounds.assign(event.nodes, event.rank, job.why)
+    assignment = assign(event.nodes, event.rank, job.why)
     return [e.OrderAgent(m.Assigned(stamp, assignment)), e.WatchRound(stamp)]
 
 
@@ -182,7 +182,7 @@ def _could_not_meet(job: HandlerJob, event: e.MeetingFailed) -> list[e.HandlerEf
     match event.kind:
         case e.NoMeeting.NOT_NEEDED:
             job.round = None  # what the others do goes on without this node
-            text = f"{rounds.NOT_NEEDED}: {event.text}"
+            text = f"{NOT_NEEDED}: {event.text}"
             return _end(job, _judge(job, Outcome.SUCCEEDED, text))
         case e.NoMeeting.CLOSED:
             hint = "; give another --rdzv-id to run it again" if job.node.last_round < 0 else ""

@@ -17,10 +17,8 @@ from typing import TypeGuard, assert_never
 from msgspec.structs import replace
 
 from rallypoint.core import cause as causes
+from rallypoint.core import checkpoint, hang, job_enrolment, restart, round_state
 from rallypoint.core import event_kinds as kinds
-from rallypoint.core import job_enrolment, job_hang, restart, round_state
-from rallypoint.core import notice as notices
-from rallypoint.core.event_kinds import Record
 from rallypoint.core.events import (
     NodeJoined,
     NodeLeft,
@@ -45,9 +43,6 @@ from rallypoint.core.job_departures import (
     succeeded_meanwhile,
     want_checkpoint,
 )
-from rallypoint.core.job_departures import (
-    is_leaving as is_leaving,
-)
 from rallypoint.core.job_rounds import is_member, run_round, stop_order
 from rallypoint.core.job_state import JobEffect, JobEvent, SessionLost, close
 from rallypoint.core.job_state import JobState as JobState
@@ -61,6 +56,7 @@ from rallypoint.core.messages import (
     Cancel,
     CheckpointAnswered,
     Claim,
+    CollectStacks,
     Detailed,
     Doing,
     Drain,
@@ -79,8 +75,8 @@ from rallypoint.core.messages import (
     Succeeded,
     ToNode,
 )
-from rallypoint.core.model import NodeLoss, NodeRef, Outcome
-from rallypoint.core.round_state import MemberState, Phase
+from rallypoint.core.model import EndKind, NodeLoss, NodeRef, Outcome
+from rallypoint.core.round_state import MemberState, Phase, is_active
 from rallypoint.core.worker_exits import WorkerExit
 
 _OF_PARTICIPANTS = (
@@ -175,9 +171,9 @@ def _reported(job: JobState, ref: NodeRef, report: Report, at: float) -> list[Jo
         case Cancel(why, signal):
             return close(job, Outcome.CANCELLED, f"cancelled on node {ref}: {why}", signal)
         case HangSuspected(named):
-            return job_hang.suspected(job, ref, named.round)
+            return _hang_suspected(job, ref, named.round)
         case StacksCollected():
-            return _blame(job, job_hang.collected(job, ref, report), at)
+            return _stacks_collected(job, ref, report, at)
         case Leave():
             return run_round(job, NodeLeft(ref), at)
         case _:
@@ -195,7 +191,7 @@ def _timer_ended(job: JobState, timer: Timer, at: float) -> list[JobEffect]:
             if timer not in timers_wanted(job):
                 return []
             if timer.kind is TimerKind.STACKS:
-                return _blame(job, job_hang.conclude(job), at)
+                return _end_inquiry(job, at)
             if timer.kind is TimerKind.NOTICE:
                 return end_notice(job, at)
             job.backoff_s = 0.0
@@ -219,9 +215,10 @@ def timers_wanted(job: JobState) -> dict[Timer, float]:
     wanted = round_state.timers_wanted(job.round)
     wanted.update(restart.timers_wanted(job.ledger, job.round.settings))
     wanted.update(job_enrolment.timers_wanted(job))
-    wanted.update(job_hang.timers_wanted(job))
+    if (inquiry := _inquiry(job)) is not None:
+        wanted[Timer(TimerKind.STACKS, inquiry.round, str(inquiry.number))] = hang.COLLECT_S
     if job.notice is not None:
-        wanted.update(notices.timers_wanted(job.notice))
+        wanted.update(checkpoint.timers_wanted(job.notice))
     if job.backoff_s:
         wanted[Timer(TimerKind.BACKOFF, job.round.round)] = job.backoff_s
     return wanted
@@ -306,12 +303,66 @@ def _helper_died(job: JobState, ref: NodeRef, report: HelperDied, at: float) -> 
     return run_round(job, RoundBroken(report.stamp.round, report.text, ref.node_id), at)
 
 
-def _blame(job: JobState, found: job_hang.Blamed | Record | None, at: float) -> list[JobEffect]:
-    """What an inquiry about a hang has come to, if it is over."""
-    if found is None or isinstance(found, Record):
-        return [] if found is None else [found]
-    ref, failed = found
-    return _failed(job, ref, failed, at)
+def _hang_suspected(job: JobState, suspect: NodeRef, round_: int) -> list[JobEffect]:
+    """Ask every node, unless that is under way, or the round is about to end anyway."""
+    state, notice = job.round, job.notice
+    if not state.settings.hang_timeout_s or not is_active(state, round_) or _inquiry(job):
+        return []
+    if notice is not None and notice.kind is EndKind.DRAIN:
+        return []
+    asked = [
+        member.ref
+        for member in state.members.values()
+        if member.state is MemberState.RUNNING and not member.succeeded
+    ]
+    job.inquiries += 1
+    awaited = {ref.node_id for ref in asked}
+    job.inquiry = hang.Inquiry(job.inquiries, state.round, awaited)
+    text = (
+        f"a worker of node {suspect} makes no progress: collecting the steps and stacks of all "
+        "workers"
+    )
+    record = kinds.HANG_SUSPECTED(text, node_id=suspect.node_id)
+    question = CollectStacks(stamp(job), job.inquiries)
+    return [record, *(ToNode(ref, question) for ref in asked)]
+
+
+def _stacks_collected(
+    job: JobState, ref: NodeRef, report: StacksCollected, at: float
+) -> list[JobEffect]:
+    """One node has answered; when all have, one worker is blamed, or none."""
+    inquiry = _inquiry(job)
+    if inquiry is None or report.number != inquiry.number:
+        return []
+    node_id = ref.node_id
+    if node_id not in inquiry.awaited:
+        return []
+    inquiry.awaited.discard(node_id)
+    inquiry.found.append(hang.Found(node_id, report.behind, report.furthest))
+    return [] if inquiry.awaited else _end_inquiry(job, at)
+
+
+def _end_inquiry(job: JobState, at: float) -> list[JobEffect]:
+    """All have answered, or may not be waited for any longer: blame the worker that hangs."""
+    inquiry, job.inquiry = _inquiry(job), None
+    if inquiry is None:
+        return []
+    blamed = hang.blamed(inquiry.found)
+    if blamed is None:
+        return [kinds.HANG_SUSPECTED("every worker has made progress since: no worker hangs")]
+    node_id, failure = blamed
+    member = job.round.members.get(node_id)
+    if member is None or member.state is not MemberState.RUNNING or member.succeeded:
+        # The others may have waited for it; whoever still hangs is suspected again.
+        text = f"the workers of node {node_id}, which were behind, have succeeded since: none hangs"
+        return [kinds.HANG_SUSPECTED(text)]
+    return _failed(job, member.ref, Failed(stamp(job, inquiry.round), (failure,)), at)
+
+
+def _inquiry(job: JobState) -> hang.Inquiry | None:
+    """The one that is under way, in a round that is."""
+    inquiry = job.inquiry
+    return inquiry if inquiry is not None and is_active(job.round, inquiry.round) else None
 
 
 def _joins(event: JobEvent) -> TypeGuard[NodeJoined | FromNode]:

@@ -1,13 +1,13 @@
-"""Planned changes of a job's world: nodes that leave or join after a checkpoint (`notice.py`)."""
+"""Planned changes of a job's world: nodes leave or join after a checkpoint (`checkpoint.py`)."""
 
 from __future__ import annotations
 
 from math import inf
 
+from rallypoint.core import checkpoint, late_nodes
 from rallypoint.core import event_kinds as kinds
-from rallypoint.core import late_nodes
-from rallypoint.core import notice as notices
 from rallypoint.core import text as words
+from rallypoint.core.checkpoint import Leaver, Notice
 from rallypoint.core.events import (
     Effect,
     GrowthReady,
@@ -27,7 +27,6 @@ from rallypoint.core.messages import (
     ToNode,
 )
 from rallypoint.core.model import EndKind, NodeRef, Outcome
-from rallypoint.core.notice import Leaver, Notice
 from rallypoint.core.round import step as step_round
 from rallypoint.core.round_state import MemberState, Phase
 from rallypoint.core.settings import OnJoin
@@ -86,7 +85,7 @@ def _leave(
         if not is_said:
             effects.append(kinds.NODE_DRAINING(node_id=ref.node_id, node=ref, why=why))
         said_at = job.succeeded_at.get(ref.node_id)
-        is_void = said_at is not None and at - said_at <= notices.COLLATERAL_S
+        is_void = said_at is not None and at - said_at <= checkpoint.COLLATERAL_S
         asked += step_round(state, NodeDraining(ref, why, is_void))
     for effect in asked:
         if job.verdict is None:
@@ -101,7 +100,7 @@ def _open_notice(
     job: JobState, kind: EndKind, reason: str, at: float, leaver: Leaver | None = None
 ) -> list[JobEffect]:
     job.notices += 1
-    notice = job.notice = notices.open_notice(job.round, job.notices, kind, reason, at)
+    notice = job.notice = checkpoint.open_notice(job.round, job.notices, kind, reason, at)
     if leaver is not None:
         notice.leavers[leaver.ref.node_id] = leaver
     members = (job.round.members[node_id] for node_id in sorted(notice.awaited))
@@ -157,7 +156,7 @@ def end_notice(job: JobState, at: float, cut_short: str = "") -> list[JobEffect]
     """Everybody is ready, or nobody may wait any longer."""
     notice, job.notice = job.notice, None
     assert notice is not None
-    text = notices.how_it_went(notice, cut_short)
+    text = checkpoint.how_it_went(notice, cut_short)
     kind = kinds.CHECKPOINT_MISSED if cut_short or notice.awaited else kinds.CHECKPOINT
     effects: list[JobEffect] = [kind(text)] if text else []
     if notice.kind is EndKind.GROWTH:
@@ -244,7 +243,7 @@ def is_collateral(job: JobState, happened_at: float) -> bool:
     notice = job.notice
     if notice is None or notice.kind is not EndKind.DRAIN:
         return False
-    return 0 <= happened_at - notice.began_at <= notices.COLLATERAL_S
+    return 0 <= happened_at - notice.began_at <= checkpoint.COLLATERAL_S
 
 
 def _host_leaves(ref: NodeRef, why: str, *, alone: bool) -> str:

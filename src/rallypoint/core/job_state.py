@@ -10,6 +10,7 @@ from msgspec import Struct, field
 from rallypoint.core import cause as causes
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core import restart
+from rallypoint.core.checkpoint import Notice
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.events import JobClosed, NodeJoined, RefuseNode, TimerEnded
 from rallypoint.core.hang import Inquiry
@@ -26,7 +27,6 @@ from rallypoint.core.model import (
     Stamp,
     Verdict,
 )
-from rallypoint.core.notice import Notice
 from rallypoint.core.round import step as step_round
 from rallypoint.core.round_state import MemberState, Phase, RoundState
 

@@ -27,6 +27,7 @@ from rallypoint.core import messages as m
 from rallypoint.core.claims import NodeNames
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.events import RefuseNode, Timer
+from rallypoint.core.job_departures import is_leaving
 from rallypoint.core.job_lives import Life
 from rallypoint.core.job_state import JobEffect, JobEvent, SessionLost
 from rallypoint.core.job_state import close as close_job
@@ -255,7 +256,7 @@ class Sessions:
             session.drain_why = why
         session.drain_waiting.append(connection)
         effects: list[HostEffect] = []
-        if jobs.is_leaving(self.job, session.ref):
+        if is_leaving(self.job, session.ref):
             text = f"node {session.ref} is leaving already"
         elif session.connection is not None:
             text = f"node {session.ref} was asked to leave"

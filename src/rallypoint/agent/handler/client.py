@@ -21,8 +21,7 @@ from rallypoint.config import Endpoint, RendezvousConfig
 from rallypoint.coordinator.endpoint import NotYet, resolve
 from rallypoint.coordinator.threads import run_in_thread
 from rallypoint.core import handler_round as rounds
-from rallypoint.core.handler_events import Change
-from rallypoint.core.handler_round import NodeInfo
+from rallypoint.core.handler_round import Change, NodeInfo
 from rallypoint.core.model import EndKind, EndReason, Verdict
 from rallypoint.errors import (
     RallypointError,

@@ -16,8 +16,8 @@ from rallypoint.agent.round_store import StoreAccess
 from rallypoint.config import AgentConfig
 from rallypoint.coordinator.client import Pushed, SessionHandler, raise_in_loop
 from rallypoint.coordinator.clocks import wall_ms
-from rallypoint.core import handler_events as e
 from rallypoint.core import handler_job
+from rallypoint.core import handler_round as e
 from rallypoint.core import messages as m
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.handler_job import HandlerJob

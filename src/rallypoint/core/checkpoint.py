@@ -1,5 +1,5 @@
-"""A last call for a checkpoint: the job is about to lose nodes, or to gain some, and its workers
-are asked to save one first. Pure.
+"""The last checkpoint before a job loses nodes, or gains some: what the job asks its nodes for (a
+notice), and when a node may answer. Pure.
 
 A notice belongs to one round. It is open from the first `NodeDrains` (or the first wish to grow at
 a checkpoint) until every participant has answered, the first leaver's time for it is over, or the
@@ -8,19 +8,26 @@ round has ended for another reason. Then those that leave are drained, or late n
 Workers that end well while it is open may do so because they were asked, so that is held back. A
 notice ends in one of two ways: the round ends with it, and what was held is void, for everybody
 starts again; or it is withdrawn, and what was held counts. A wish to grow is withdrawn only while
-no node has told of a saved checkpoint: nobody has ended because of it then.
+no node has reported a saved checkpoint: nobody has ended because of it then.
+
+A job whose workers know nothing of this must not wait for them: a node on which no worker listens
+answers at once. Else it answers when each worker that listens has saved its checkpoint, or has
+ended well. For a growth, which nobody needs to wait for, only a checkpoint that was really saved
+counts.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Set
 from math import inf
 
 from msgspec import Struct, field
 
 from rallypoint.core.events import NodeSucceeded, Timer, TimerKind
-from rallypoint.core.model import EndKind, NodeRef
+from rallypoint.core.model import EndKind, NodeRef, Stamp
 from rallypoint.core.round_state import MemberState, RoundState
 from rallypoint.core.text import brief_seconds, count, names
+from rallypoint.core.worker_exits import WorkerExit
 
 COLLATERAL_S = 2.0
 """What workers do so soon after a drain began is no failure: schedulers signal every process."""
@@ -105,3 +112,74 @@ def how_it_went(notice: Notice, cut_short: str) -> str:
         who = names(tuple(sorted(notice.awaited)))
         return f"{late} reported no checkpoint within {time_s} s ({who}): continuing without it"
     return "the workers that were asked have saved a checkpoint" if notice.some_listen else ""
+
+
+class Request(Struct, frozen=True):
+    """What the coordinator asks for."""
+
+    stamp: Stamp
+    number: int
+    kind: EndKind
+    reason: str
+    left_s: float | None
+    """None: there is no hurry."""
+
+
+class Answer(Struct, frozen=True):
+    """What this node says to it."""
+
+    listens: bool
+    failed: bool
+
+
+class RequestState(Struct):
+    """The workers of one round, and what they are asked."""
+
+    stamp: Stamp
+    workers: int
+    request: Request | None = None
+    all_asked: bool = False
+    """Every worker has got a signal that asks for the checkpoint."""
+    told: Answer | None = None
+
+
+def asked(state: RequestState, request: Request, *, by_signal: bool) -> bool:
+    """A new question, or one that was heard before; False when it is not for these workers."""
+    if request.stamp != state.stamp or request == state.request:
+        return False
+    if state.request is not None and request.number <= state.request.number:
+        return False
+    state.request, state.told = request, None
+    state.all_asked = by_signal and request.kind is EndKind.DRAIN
+    return True
+
+
+def withdrawn(state: RequestState, number: int) -> bool:
+    """Nobody waits for it any more; False when something newer is asked."""
+    if state.request is None or state.request.number != number:
+        return False
+    state.request = None
+    return True
+
+
+def answer(
+    state: RequestState, listeners: Set[int], saved: Set[int], exits: Collection[WorkerExit]
+) -> Answer | None:
+    """What to say now; None: nothing yet, or nothing new. `exits`: of the round's workers.
+
+    Who began to listen late may still be asked for a growth, which waits for a real checkpoint.
+    """
+    if state.request is None:
+        return None
+    awaited = frozenset(range(state.workers)) if state.all_asked else frozenset(listeners)
+    ended_well = {exit_.local_rank for exit_ in exits if exit_.code == 0}
+    failed = len(ended_well) < len(exits)
+    if awaited - saved - ended_well and not failed:
+        return None
+    grows = state.request.kind is EndKind.GROWTH
+    found = Answer(bool(awaited & saved if grows else awaited), failed)
+    may_change = grows and not (state.told and state.told.listens)
+    if state.told is not None and not (may_change and found.listens):
+        return None
+    state.told = found
+    return found
