@@ -33,7 +33,7 @@ and joins again in the same instant, unless it is slow. The commands:
     behind NODE [rank=LOCAL step=N silent=S] [furthest=N]
                                                 what its workers do, when all nodes are asked: one
                                                 is behind, unless it was heard lately
-    leave NODE | cancel NODE                    it says farewell; Ctrl-C there
+    leave NODE | cancel NODE                    it reports that it leaves; Ctrl-C there
     tick S                                      so many seconds pass
     status                                      what a person would be shown
 

@@ -104,11 +104,11 @@ class RoundHost:
         return self.apply(NodeJoined(ref, seq, chosen, settings or self.settings))
 
     def lose(self, node_id: str, why: str = "its session ended") -> list[Effect]:
-        """A node goes away without a farewell."""
+        """A node goes away without leaving."""
         return self.apply(NodeLost(self.refs[node_id], why))
 
     def leave(self, node_id: str) -> list[Effect]:
-        """A node says farewell."""
+        """A node leaves."""
         return self.apply(NodeLeft(self.refs[node_id]))
 
     def drain(self, node_id: str) -> list[Effect]:

@@ -1,4 +1,4 @@
-"""Who may be connected without having proven anything: places, who loses one, and when."""
+"""Who may be connected without having proven anything: slots, who loses one, and when."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Door:
 
     def let_in(self, connection: int, source: str, now: float) -> bool:
         """False: it has to wait."""
-        while not self.admission.has_place:
-            victim = self.admission.victim(now) if self.admission.places else None
+        while not self.admission.has_free_slot:
+            victim = self.admission.victim(now) if self.admission.slots else None
             if victim is None:
                 return False
             self.admission.gone(victim)
@@ -40,15 +40,15 @@ def test_everybody_gets_a_place_while_there_is_one() -> None:
 
 
 def test_who_has_proven_itself_leaves_its_place_but_keeps_its_descriptor() -> None:
-    door = Door(4, places_max=2)
+    door = Door(4, slots_max=2)
     for number in range(2):
         door.let_in(number, "a", 0.0)
         door.admission.proved(number)
-    assert (door.admission.places, door.admission.unproven) == (2, 0)
+    assert (door.admission.slots, door.admission.unproven) == (2, 0)
     for number in range(2, 4):
         door.let_in(number, "a", 0.0)
         door.admission.proved(number)
-    assert door.admission.places == 0
+    assert door.admission.slots == 0
     assert not door.let_in(4, "a", 1000.0)
     door.admission.gone(0)
     assert door.let_in(4, "a", 1000.0)
@@ -79,7 +79,7 @@ def test_nobody_stays_unproven_for_longer_than_the_limit() -> None:
 
 
 def test_a_thousand_nodes_of_one_address_get_in_one_after_the_other_and_none_is_refused() -> None:
-    door, takes_s = Door(2000, places_max=32), 0.1
+    door, takes_s = Door(2000, slots_max=32), 0.1
     proofs: list[tuple[float, int]] = []
     waiting, now = list(range(1000)), 0.0
     while waiting or proofs:
@@ -116,10 +116,10 @@ STEPS = st.lists(
 
 
 @given(STEPS, st.integers(1, 12), st.integers(1, 8))
-def test_whatever_comes_places_are_kept_and_only_who_holds_most_loses_one(
-    steps: list[Step], room: int, places: int
+def test_whatever_comes_slots_are_kept_and_only_who_holds_most_loses_one(
+    steps: list[Step], room: int, slots: int
 ) -> None:
-    door = Door(room, places_max=places)
+    door = Door(room, slots_max=slots)
     unproven: dict[int, tuple[str, float]] = {}
     proven: set[int] = set()
     now, numbers = 0.0, 0
@@ -142,7 +142,7 @@ def test_whatever_comes_places_are_kept_and_only_who_holds_most_loses_one(
             if came:
                 unproven[numbers] = (source, now)
             else:
-                assert len(unproven) >= door.admission.places
+                assert len(unproven) >= door.admission.slots
         elif what == "prove" and unproven:
             number = list(unproven)[which % len(unproven)]
             door.admission.proved(number)
@@ -157,5 +157,5 @@ def test_whatever_comes_places_are_kept_and_only_who_holds_most_loses_one(
         elif what == "overdue":
             overdue = door.admission.overdue(now)
             assert overdue == [n for n, (_, at) in unproven.items() if at + LIMIT_S <= now]
-        assert door.admission.unproven == len(unproven) <= places
+        assert door.admission.unproven == len(unproven) <= slots
         assert len(unproven) + len(proven) <= room

@@ -56,9 +56,9 @@ class Node:
 
     def meet(self, *others: NodeInfo) -> m.Assigned:
         """Join, and be in a round with others that have higher ranks."""
-        (wanted,) = (x for x in self.apply(m.Join(1, CANDIDATE)) if isinstance(x, e.Meet))
+        (wanted,) = (x for x in self.apply(m.Join(1, CANDIDATE)) if isinstance(x, e.JoinNextRound))
         nodes = (replace(wanted.info, address="host", port=5), *others)
-        order, watch = self.apply(e.NodesMet(0, nodes, "said by the handler"))
+        order, watch = self.apply(e.RoundFormed(0, nodes, "said by the handler"))
         assert isinstance(order, e.OrderAgent)
         assert isinstance(order.message, m.Assigned)
         assert watch == e.WatchRound(order.message.stamp)
@@ -100,7 +100,7 @@ def test_a_join_drops_what_waits_and_meets() -> None:
     assert drop == e.DropCalls()
     assert isinstance(status, e.OrderAgent)
     assert isinstance(status.message, m.HeartbeatAck)
-    assert meet == e.Meet(node.job.node)
+    assert meet == e.JoinNextRound(node.job.node)
 
 
 def test_a_node_is_assigned_its_part_and_starts_when_it_has_enrolled() -> None:
@@ -126,15 +126,15 @@ def test_a_node_that_could_not_enrol_ends_as_an_infrastructure_failure(node: Nod
 @pytest.mark.parametrize(
     ("kind", "outcome", "text"),
     [
-        (e.NoMeeting.NOT_NEEDED, Outcome.SUCCEEDED, "this node was not needed: so it is"),
-        (e.NoMeeting.TIMED_OUT, Outcome.TIMED_OUT, "so it is"),
-        (e.NoMeeting.FAILED, Outcome.INFRASTRUCTURE, "so it is"),
+        (e.NoRound.NOT_NEEDED, Outcome.SUCCEEDED, "this node was not needed: so it is"),
+        (e.NoRound.TIMED_OUT, Outcome.TIMED_OUT, "so it is"),
+        (e.NoRound.FAILED, Outcome.INFRASTRUCTURE, "so it is"),
     ],
 )
 def test_a_meeting_without_a_round_ends_this_nodes_part_alone(
-    node: Node, kind: e.NoMeeting, outcome: Outcome, text: str
+    node: Node, kind: e.NoRound, outcome: Outcome, text: str
 ) -> None:
-    node.apply(e.MeetingFailed(kind, "so it is"))
+    node.apply(e.NextRoundFailed(kind, "so it is"))
     assert (node.verdict().outcome, node.verdict().text) == (outcome, text)
     assert node.job.closed_why == ""
     assert node.apply(e.SessionEnds()) == [e.DropCalls(), e.LeaveJob()]
@@ -145,7 +145,7 @@ def test_a_job_that_another_node_has_closed_is_told_with_its_verdict(in_a_round:
     node = Node()
     if in_a_round:
         node.meet(other())
-    node.apply(e.MeetingFailed(e.NoMeeting.CLOSED, "it is closed", OTHERS))
+    node.apply(e.NextRoundFailed(e.NoRound.CLOSED, "it is closed", OTHERS))
     assert node.verdict() == OTHERS
     assert node.job.closed_why == ""
 
@@ -154,7 +154,7 @@ def test_a_job_that_was_closed_before_this_nodes_first_round_needs_another_id() 
     first, later = Node(), Node()
     later.meet(other())
     for node, hint in ((first, "; give another --rdzv-id to run it again"), (later, "")):
-        node.apply(e.MeetingFailed(e.NoMeeting.CLOSED, "it is closed"))
+        node.apply(e.NextRoundFailed(e.NoRound.CLOSED, "it is closed"))
         assert node.verdict().outcome is Outcome.INFRASTRUCTURE
         assert node.verdict().text == node.job.closed_why == f"it is closed{hint}"
 
@@ -185,7 +185,7 @@ def test_A3_what_fails_after_the_round_is_over_is_charged_to_nobody(node: Node) 
 
 def test_the_reason_of_another_node_is_not_written_again(node: Node) -> None:
     node.apply(e.RoundWatched(node.stamp, e.Change.OVER, reason=replace(LATE, node_id="b")))
-    assert e.Meet(node.job.node) in node.apply(m.Join(2, CANDIDATE))
+    assert e.JoinNextRound(node.job.node) in node.apply(m.Join(2, CANDIDATE))
 
 
 def test_F2_a_handler_that_fails_for_a_lease_is_given_up(node: Node) -> None:
@@ -205,7 +205,7 @@ def test_a_helper_that_died_ends_the_round_and_costs_nothing(node: Node) -> None
     assert list(node.orders()) == [m.StopNow(node.stamp, reason)]
     assert node.fail() == [], "its workers fail because of that"
     effects = node.apply(m.Join(2, CANDIDATE))
-    assert e.Meet(node.job.node, reason) in effects, "the others are told why"
+    assert e.JoinNextRound(node.job.node, reason) in effects, "the others are told why"
     assert node.job.ledger.total == 0
 
 
@@ -216,7 +216,7 @@ def test_A3_a_failure_because_of_a_helper_that_died_is_charged_to_nobody(node: N
     assert node.apply(m.HelperDied(node.stamp, "the store was killed")) == []
     effects = node.apply(m.Join(2, CANDIDATE))
     reason = EndReason(EndKind.INFRASTRUCTURE, "the store was killed", "a")
-    assert e.Meet(node.job.node, reason) in effects
+    assert e.JoinNextRound(node.job.node, reason) in effects
     assert node.wanted(Record) == []
     assert node.job.ledger.total == 0
 
@@ -262,7 +262,7 @@ def test_A2_a_failure_stops_the_round_at_once_and_is_charged_when_the_workers_ha
     assert node.job.ledger.total == 0
     effects = node.apply(m.Join(2, CANDIDATE))
     assert effects[0] == RESTART("restart 1 of 3", node_id="a")
-    assert e.Meet(node.job.node, reason) in effects
+    assert e.JoinNextRound(node.job.node, reason) in effects
     assert (node.job.ledger.total, node.job.node.restarts) == (1, 1)
 
 
@@ -274,7 +274,7 @@ def test_A3_what_fails_while_the_workers_stop_can_be_the_first_cause(node: Node)
     effects = node.apply(m.Detailed(node.stamp, ()))
     why = "rank 1 (node a, local rank 1) was killed by SIGKILL"
     assert effects == [RESTART(f"restart 1 of 3: {why}", node_id="a")]
-    (meet,) = (x for x in node.apply(m.Join(2, CANDIDATE)) if isinstance(x, e.Meet))
+    (meet,) = (x for x in node.apply(m.Join(2, CANDIDATE)) if isinstance(x, e.JoinNextRound))
     assert meet.reason == EndReason(EndKind.FAILURE, why, "a"), "the others are told of this one"
     assert node.job.why == why
     assert node.job.ledger.total == 1, "both are one failure"
@@ -296,7 +296,7 @@ def test_A2_a_restart_waits_for_its_back_off_and_is_forgotten_after_its_window()
         node.meet()
         node.fail()
         effects = node.apply(m.Join(2, CANDIDATE))
-        assert [x.after_s for x in effects if isinstance(x, e.Meet)] == [delay_s]
+        assert [x.after_s for x in effects if isinstance(x, e.JoinNextRound)] == [delay_s]
     assert e.Wait(60.0, e.ChargeExpired("2")) in effects
     assert node.apply(e.ChargeExpired("1")) == []
     node.meet()
@@ -420,7 +420,7 @@ def test_a_node_that_drains_before_it_met_is_in_no_round() -> None:
     node.apply(m.Join(1, CANDIDATE))
     node.apply(m.Drain("got SIGTERM", 15, False))
     assert list(node.orders()) == [m.LeaveNow(NO_ROUND)]
-    assert node.apply(e.NodesMet(0, (node.job.node,), "")) == []
+    assert node.apply(e.RoundFormed(0, (node.job.node,), "")) == []
 
 
 def test_A5_a_cancel_is_acknowledged_when_the_others_can_know(node: Node) -> None:
@@ -446,14 +446,14 @@ def test_one_verdict_is_given_and_nothing_follows_it(node: Node) -> None:
 def test_A2_only_the_culprits_budget_is_charged_and_both_nodes_know_the_cause() -> None:
     a, b = nodes = [Node(name, max_restarts=1) for name in "ab"]
 
-    def meets(node: Node) -> e.Meet:
-        (meet,) = (x for x in node.apply(m.Join(1, CANDIDATE)) if isinstance(x, e.Meet))
+    def meets(node: Node) -> e.JoinNextRound:
+        (meet,) = (x for x in node.apply(m.Join(1, CANDIDATE)) if isinstance(x, e.JoinNextRound))
         return meet
 
-    def met(wanted: list[e.Meet]) -> list[m.Assigned]:
+    def met(wanted: list[e.JoinNextRound]) -> list[m.Assigned]:
         infos = tuple(meet.info for meet in wanted)
         for rank, node in enumerate(nodes):
-            node.apply(e.NodesMet(rank, infos, ""))
+            node.apply(e.RoundFormed(rank, infos, ""))
         return [x for node in nodes for x in node.orders() if isinstance(x, m.Assigned)]
 
     assert {one.stamp.round for one in met([meets(a), meets(b)])} == {0}

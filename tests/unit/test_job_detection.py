@@ -25,5 +25,5 @@ def test_a_lost_node_is_as_old_as_its_last_word() -> None:
     assert ages(host.lose(B, heard_at=5.0)) == {15.0}
 
 
-def test_a_round_that_a_farewell_ends_has_no_fault() -> None:
+def test_a_round_that_ends_as_a_node_leaves_has_no_fault() -> None:
     assert ages(running().step(FromNode(B, m.Leave()), at=10.0)) == {None}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rallypoint.core.liveness import SILENCE_SLACK_S, Liveness, Lost
+from rallypoint.core.liveness import LEASE_SLACK_S, Liveness, Lost
 
 LEASE_S, GRACE_S, RESET_GRACE_S = 15.0, 1.0, 5.0
 
@@ -223,7 +223,7 @@ def test_R5_who_comes_back_within_its_lease_hears_how_the_job_ended() -> None:
         liveness.heard(member, 0.0)
         liveness.vanished(member, 1.0, reset=reset)
     liveness.job_ended()
-    end = LEASE_S + SILENCE_SLACK_S
+    end = LEASE_S + LEASE_SLACK_S
     assert liveness.check(LEASE_S) == ([], None)
     assert liveness.next_check(1.0) == end - 1.0
     liveness.check(end)

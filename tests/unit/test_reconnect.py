@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rallypoint.core.session import (
-    SILENCE_S,
+    NO_ANSWER_S,
     Answer,
     Search,
     attempted,
@@ -31,23 +31,23 @@ def met(looking: Search, *attempts: tuple[float, Answer]) -> Search:
     return looking
 
 
-SILENT, REFUSED = Answer.SILENCE, Answer.REFUSED
+SILENT, REFUSED = Answer.NONE, Answer.REFUSED
 
 
 def test_F2_silence_is_waited_out_for_two_minutes() -> None:
     looking = met(search(), (105.0, SILENT), (113.0, SILENT))
-    assert ends_at(looking) == BROKEN_AT + SILENCE_S == 220.0
+    assert ends_at(looking) == BROKEN_AT + NO_ANSWER_S == 220.0
     assert waiting_text(looking, LEASE_END) == (
         "waiting for the coordinator to answer, 106 s more at most, to join again as a new node"
     )
     assert given_up_text(looking, 221.0) == (
-        "the coordinator was lost: no answer for 121 s (silence at 113): check the network between "
+        "the coordinator was lost: no answer for 121 s (no answer at 113): check the network between "
         "this node and its host; --reconnect-timeout SECONDS waits longer"
     )
 
 
 def test_F2_before_any_attempt_has_ended_it_is_silence() -> None:
-    assert ends_at(search()) == BROKEN_AT + SILENCE_S
+    assert ends_at(search()) == BROKEN_AT + NO_ANSWER_S
     assert waiting_text(search(), LEASE_END)
 
 
@@ -68,13 +68,13 @@ def test_F2_a_host_that_was_silent_and_refuses_may_be_starting_again() -> None:
     met(looking, (152.0, SILENT), (153.0, REFUSED))
     assert ends_at(looking) == 153.0 + LEASE_S, "each row of refusals counts for itself"
     met(looking, (154.0, SILENT), (219.0, REFUSED))
-    assert ends_at(looking) == BROKEN_AT + SILENCE_S, "never longer than silence alone"
+    assert ends_at(looking) == BROKEN_AT + NO_ANSWER_S, "never longer than silence alone"
 
 
 def test_F2_silence_after_refusals_is_silence() -> None:
     """The host's machine goes down, or its name is gone while its pod is replaced."""
     looking = met(search(), (100.1, REFUSED), (105.0, SILENT))
-    assert ends_at(looking) == BROKEN_AT + SILENCE_S
+    assert ends_at(looking) == BROKEN_AT + NO_ANSWER_S
 
 
 @pytest.mark.parametrize("answer", list(Answer))
@@ -100,6 +100,6 @@ def test_F2_nobody_gives_up_before_the_lease_or_searches_for_ever(
     attempts: list[tuple[float, Answer]], timeout_s: float | None
 ) -> None:
     looking = met(search(timeout_s), *((BROKEN_AT + at, answer) for at, answer in attempts))
-    longest = SILENCE_S if timeout_s is None else timeout_s
+    longest = NO_ANSWER_S if timeout_s is None else timeout_s
     assert LEASE_END <= ends_at(looking) <= max(LEASE_END, BROKEN_AT + longest)
     assert bool(waiting_text(looking, LEASE_END)) == (ends_at(looking) > LEASE_END)

@@ -92,8 +92,8 @@ class Acceptor:
     # Accepting
 
     def _may_accept(self) -> bool:
-        while not self._admission.has_place:
-            victim = self._admission.victim(self._loop.time()) if self._admission.places else None
+        while not self._admission.has_free_slot:
+            victim = self._admission.victim(self._loop.time()) if self._admission.slots else None
             if victim is None:
                 self._pause()
                 return False
@@ -209,7 +209,7 @@ class Acceptor:
             self._is_paused = False
             for accepting in self._loops:
                 accepting.resume()
-        elif not self._admission.places:
+        elif not self._admission.slots:
             self._log.shortage(
                 "all connections that the limit of open files leaves room for are in use: raise "
                 "ulimit -n; new ones wait"
@@ -217,14 +217,14 @@ class Acceptor:
 
     def _may_go_on(self) -> bool:
         admission = self._admission
-        if admission.has_place:
+        if admission.has_free_slot:
             return True
-        return bool(admission.places) and admission.victim(self._loop.time()) is not None
+        return bool(admission.slots) and admission.victim(self._loop.time()) is not None
 
     def _arm(self) -> None:
         """One timer: for the oldest, and while accepting pauses for those that may be dropped."""
         dues = [self._admission.next_overdue_at()]
-        if self._is_paused and self._admission.places:
+        if self._is_paused and self._admission.slots:
             dues.append(self._admission.next_victim_at())
         due_at = min((due for due in dues if due is not None), default=None)
         if due_at is None or (self._timer is not None and self._timer.when() <= due_at):

@@ -195,7 +195,7 @@ class CoordinatorSession:
             try:
                 return await self._dial()
             except RallypointError as error:
-                answer = Answer.REFUSED if isinstance(error, _REFUSALS) else Answer.SILENCE
+                answer = Answer.REFUSED if isinstance(error, _REFUSALS) else Answer.NONE
                 self._run(self._end.attempt_failed(self._clock(), answer, str(error)))
             # Thousands of agents that lost one coordinator must not come back in step.
             await asyncio.sleep(pause_s * uniform(0.5, 1.0))

@@ -1,12 +1,12 @@
 """Who may be connected without having proven anything yet. Pure.
 
 A connection is *unproven* until its peer has shown that it belongs to a job, and takes one of a
-number of places. While places are free everybody gets one. When none is, whoever comes next waits
+number of slots. While slots are free everybody gets one. When none is, whoever comes next waits
 in the kernel's queue, refused by nobody, until one is free: honest nodes prove themselves within
 some round trips, so that a thousand of them behind one address get through one after the other.
-Those who hold places and prove nothing make room: of the source that holds most places the oldest
+Those who hold slots and prove nothing make room: of the source that holds most slots the oldest
 connection is dropped, once it has had its time. So a flood from one source costs that source its
-places, and nobody else theirs. Nobody stays unproven for longer than the limit.
+slots, and nobody else theirs. Nobody stays unproven for longer than the limit.
 
 Connections that have proven themselves count against the descriptors that there are for all.
 
@@ -18,9 +18,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-PLACES_MAX = 2048
+SLOTS_MAX = 2048
 PATIENCE_S = 0.25
-"""So long nobody loses a place to who comes next: some round trips to a far node."""
+"""So long nobody loses a slot to one that comes next: some round trips to a far node."""
 
 
 class Admission:
@@ -31,11 +31,11 @@ class Admission:
         room: int,
         limit_s: float,
         *,
-        places_max: int = PLACES_MAX,
+        slots_max: int = SLOTS_MAX,
         patience_s: float = PATIENCE_S,
     ) -> None:
         self._room, self._limit_s = room, limit_s
-        self._places_max, self._patience_s = places_max, min(patience_s, limit_s)
+        self._slots_max, self._patience_s = slots_max, min(patience_s, limit_s)
         self._proven: set[int] = set()
         self._sources: dict[int, str] = {}
         self._unproven: OrderedDict[int, float] = OrderedDict()
@@ -43,9 +43,9 @@ class Admission:
         self._by_source: dict[str, OrderedDict[int, float]] = {}
 
     @property
-    def places(self) -> int:
+    def slots(self) -> int:
         """How many may be unproven now."""
-        return max(0, min(self._places_max, self._room - len(self._proven)))
+        return max(0, min(self._slots_max, self._room - len(self._proven)))
 
     @property
     def unproven(self) -> int:
@@ -53,9 +53,9 @@ class Admission:
         return len(self._unproven)
 
     @property
-    def has_place(self) -> bool:
+    def has_free_slot(self) -> bool:
         """Whether one more may come in now."""
-        return len(self._unproven) < self.places
+        return len(self._unproven) < self.slots
 
     def arrived(self, connection: int, source: str, now: float) -> None:
         """A connection with a number of its own came in."""
@@ -65,12 +65,12 @@ class Admission:
 
     def proved(self, connection: int) -> None:
         """Its peer belongs to a job."""
-        if self._leave_place(connection):
+        if self._free_slot(connection):
             self._proven.add(connection)
 
     def gone(self, connection: int) -> None:
         """It is closed. May be said again, and of connections that never came in."""
-        self._leave_place(connection)
+        self._free_slot(connection)
         self._proven.discard(connection)
 
     def victim(self, now: float) -> int | None:
@@ -105,7 +105,7 @@ class Admission:
         largest = max(self._by_source.values(), key=_claim)
         return next(iter(largest))
 
-    def _leave_place(self, connection: int) -> bool:
+    def _free_slot(self, connection: int) -> bool:
         if self._unproven.pop(connection, None) is None:
             return False
         source = self._sources.pop(connection)

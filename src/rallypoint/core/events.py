@@ -28,14 +28,14 @@ class NodeJoined(Struct, frozen=True):
 
 
 class NodeLost(Struct, frozen=True):
-    """A node's session ended without a farewell."""
+    """A node's session ended, and it had not left."""
 
     ref: NodeRef
     why: str
 
 
 class NodeLeft(Struct, frozen=True):
-    """A node said farewell: nothing of the job runs there, and it will not come back."""
+    """A node reported that it leaves: nothing of the job runs there, and it will not come back."""
 
     ref: NodeRef
 

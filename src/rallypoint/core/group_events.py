@@ -227,7 +227,7 @@ class SkipWaits(Struct, frozen=True):
 
 
 class Finish(Struct, frozen=True):
-    """Say farewell and end. What else is set depends on the kind."""
+    """Report that this node leaves, and end. What else is set depends on the kind."""
 
     kind: FinishKind
     verdict: Verdict | None = None

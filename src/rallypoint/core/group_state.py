@@ -72,7 +72,7 @@ class GroupSettings(Struct, frozen=True):
     is_alone: bool = False
     """The job can't have another node."""
     by_handler: bool = False
-    """Nodes meet by a handler. It may block, and has its own time to tell the others of the end."""
+    """A handler forms the rounds. It may block, and has its own time to end the job for others."""
 
 
 class GroupState(Struct):

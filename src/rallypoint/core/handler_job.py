@@ -1,4 +1,4 @@
-"""An agent's part of a job whose nodes meet by a rendezvous handler, without a coordinator. Pure.
+"""An agent's part of a job whose nodes use a rendezvous handler, without a coordinator. Pure.
 
     step(job, event, at) -> effects
 
@@ -123,10 +123,10 @@ def step(job: HandlerJob, event: e.HandlerEvent, at: float) -> list[e.HandlerEff
         case m.NotEnrolled(_, text):
             text = f"node {job.node.node_id}: {text}"
             return _end(job, _judge(job, Outcome.INFRASTRUCTURE, text))
-        case e.NodesMet():
-            return _met(job, event, at)
-        case e.MeetingFailed():
-            return _could_not_meet(job, event)
+        case e.RoundFormed():
+            return _formed(job, event, at)
+        case e.NextRoundFailed():
+            return _got_no_round(job, event)
         case e.PublishIsSlow():
             return _give_verdict(job)
         case m.Failed() | m.Detailed() | m.HelperDied() | m.Succeeded():
@@ -147,7 +147,7 @@ def _stamp(job: HandlerJob) -> Stamp:
     return job.round.stamp if job.round is not None else NO_ROUND
 
 
-# Meeting
+# The next round
 
 
 def _join(job: HandlerJob) -> list[e.HandlerEffect]:
@@ -165,10 +165,15 @@ def _join(job: HandlerJob) -> list[e.HandlerEffect]:
                 return [*effects, e.Wait(PUBLISH_S, e.PublishIsSlow())]
             case restart.Restart(delay_s):
                 pass
-    return [*effects, e.DropCalls(), e.OrderAgent(waiting(job)), e.Meet(job.node, reason, delay_s)]
+    return [
+        *effects,
+        e.DropCalls(),
+        e.OrderAgent(waiting(job)),
+        e.JoinNextRound(job.node, reason, delay_s),
+    ]
 
 
-def _met(job: HandlerJob, event: e.NodesMet, at: float) -> list[e.HandlerEffect]:
+def _formed(job: HandlerJob, event: e.RoundFormed, at: float) -> list[e.HandlerEffect]:
     stamp = next_stamp(event.nodes)
     if stamp.round and job.node.last_round < 0:
         job.why = event.why
@@ -178,18 +183,18 @@ def _met(job: HandlerJob, event: e.NodesMet, at: float) -> list[e.HandlerEffect]
     return [e.OrderAgent(m.Assigned(stamp, assignment)), e.WatchRound(stamp)]
 
 
-def _could_not_meet(job: HandlerJob, event: e.MeetingFailed) -> list[e.HandlerEffect]:
+def _got_no_round(job: HandlerJob, event: e.NextRoundFailed) -> list[e.HandlerEffect]:
     match event.kind:
-        case e.NoMeeting.NOT_NEEDED:
+        case e.NoRound.NOT_NEEDED:
             job.round = None  # what the others do goes on without this node
             text = f"{NOT_NEEDED}: {event.text}"
             return _end(job, _judge(job, Outcome.SUCCEEDED, text))
-        case e.NoMeeting.CLOSED:
+        case e.NoRound.CLOSED:
             hint = "; give another --rdzv-id to run it again" if job.node.last_round < 0 else ""
             return _closed_by_another(job, event.text + hint, event.verdict)
-        case e.NoMeeting.TIMED_OUT:
+        case e.NoRound.TIMED_OUT:
             return _end(job, _judge(job, Outcome.TIMED_OUT, event.text))
-        case e.NoMeeting.FAILED:
+        case e.NoRound.FAILED:
             return _end(job, _judge(job, Outcome.INFRASTRUCTURE, event.text))
 
 

@@ -149,7 +149,7 @@ class Change(Enum):
     CLOSED = auto()
 
 
-class NodesMet(Struct, frozen=True):
+class RoundFormed(Struct, frozen=True):
     """The handler has formed a round, whose nodes have exchanged their infos (in rank order)."""
 
     rank: int
@@ -158,7 +158,7 @@ class NodesMet(Struct, frozen=True):
     """Why the last round ended, as far as the handler knows."""
 
 
-class NoMeeting(Enum):
+class NoRound(Enum):
     """Why this node is in no round."""
 
     NOT_NEEDED = auto()
@@ -168,10 +168,10 @@ class NoMeeting(Enum):
     """The handler, or the store of its round."""
 
 
-class MeetingFailed(Struct, frozen=True):
+class NextRoundFailed(Struct, frozen=True):
     """The rendezvous ended without a round."""
 
-    kind: NoMeeting
+    kind: NoRound
     text: str
     verdict: Verdict | None = None
     """Which another node has published."""
@@ -233,8 +233,8 @@ class SessionEnds(Struct, frozen=True):
 
 HandlerEvent = (
     m.Report
-    | NodesMet
-    | MeetingFailed
+    | RoundFormed
+    | NextRoundFailed
     | RoundWatched
     | WatchFailed
     | AllSucceeded
@@ -258,9 +258,9 @@ class Acknowledge(Struct, frozen=True):
     report: m.Report
 
 
-class Meet(Struct, frozen=True):
-    """Tell the other nodes of the last round `reason`, if there is one; wait; then meet. Answer
-    with `NodesMet` or `MeetingFailed`."""
+class JoinNextRound(Struct, frozen=True):
+    """Tell the other nodes of the last round `reason`, if there is one; wait; then ask
+    the handler for the next one. Answer with `RoundFormed` or `NextRoundFailed`."""
 
     info: NodeInfo
     reason: EndReason | None = None
@@ -282,7 +282,8 @@ class AwaitSuccess(Struct, frozen=True):
 
 
 class DropCalls(Struct, frozen=True):
-    """Nothing waits for `Meet`, `WatchRound` and `AwaitSuccess` any more: they have no answer."""
+    """Nothing waits for `JoinNextRound`, `WatchRound` and `AwaitSuccess` any more: they get no
+    answer."""
 
 
 class PublishVerdict(Struct, frozen=True):
@@ -322,7 +323,7 @@ HandlerEffect = (
     OrderAgent
     | Acknowledge
     | Record
-    | Meet
+    | JoinNextRound
     | WatchRound
     | AwaitSuccess
     | DropCalls

@@ -1,10 +1,10 @@
 """Workers that make no progress: who is suspected, and who is to blame (`--hang-timeout`). Pure.
 
-One rank that hangs silences all that wait for it, so silence alone names nobody. When a worker has
-been silent for too long every node is asked how far its workers are and what they do; then the rank
-that is behind is blamed: the one of the smallest step, of those the one that has been silent for
-longest. Ranks that were heard lately are none of those; and who never tells of progress, never
-hangs.
+One rank that hangs stops all that wait for it, so missing progress alone names nobody. When a
+worker has reported none for too long every node is asked how far its workers are and what they do;
+then the rank that is behind is blamed: the one of the smallest step, of those the one that has
+reported none for longest. Ranks that reported lately are none of those; one that never reports
+never hangs.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from rallypoint.core.text import brief_seconds
 from rallypoint.core.worker_exits import WorkerExit
 
 COLLECT_S = 5.0
-"""How long the nodes may take to tell what their workers do."""
+"""How long the nodes may take to report what their workers do."""
 SILENT_SHARE = 0.5
-"""Of the time: who was heard more lately did not hang with the others."""
+"""Of the time: a worker that reported more lately did not hang with the others."""
 LOOK_AGAIN_SHARE = 0.25
 
 
 class WorkerProgress(Struct, frozen=True):
-    """How far a worker is, by its own word, and for how long it has said nothing. Seconds."""
+    """How far a worker is by its own report, and for how long it has made none. Seconds."""
 
     local_rank: int
     step: int
@@ -36,13 +36,13 @@ class Behind(Struct, frozen=True, array_like=True):
     """The one worker of a node that is behind its others, as its agent sees it."""
 
     failure: WorkerExit
-    """What it does in `detail`; no word of why yet."""
+    """What it does in `detail`; not yet why."""
     step: int
     silent_s: float
 
 
 class Found(Struct, frozen=True):
-    """What one node has told."""
+    """What one node has answered."""
 
     node_id: str
     behind: Behind | None
@@ -60,12 +60,12 @@ class Inquiry(Struct):
 
 
 def is_suspect(workers: Iterable[WorkerProgress], timeout_s: float) -> bool:
-    """One of these workers has been silent for too long."""
+    """One of these workers has reported no progress for too long."""
     return any(worker.silent_s >= timeout_s for worker in workers)
 
 
 def next_look_s(workers: Sequence[WorkerProgress], timeout_s: float) -> float | None:
-    """After how long a worker may have become a suspect; None: not before one tells of progress."""
+    """After how long a worker may have become a suspect; None: not before one reports progress."""
     if not workers:
         return None
     longest_s = max(worker.silent_s for worker in workers)
@@ -73,13 +73,13 @@ def next_look_s(workers: Sequence[WorkerProgress], timeout_s: float) -> float | 
 
 
 def most_behind(workers: Iterable[WorkerProgress], timeout_s: float) -> WorkerProgress | None:
-    """The one to tell of: the smallest step among the silent."""
+    """The one to report: the smallest step of those that reported nothing lately."""
     silent = [worker for worker in workers if worker.silent_s >= SILENT_SHARE * timeout_s]
     return min(silent, key=lambda worker: (worker.step, -worker.silent_s), default=None)
 
 
 def blamed(found: Sequence[Found]) -> tuple[str, WorkerExit] | None:
-    """The node and the worker that hang; None when all that were silent have been heard since."""
+    """The node and the worker that hang; None when all have made progress since."""
     silent = [(one.node_id, one.behind) for one in found if one.behind is not None]
     if not silent:
         return None

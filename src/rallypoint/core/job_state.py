@@ -32,7 +32,7 @@ from rallypoint.core.round_state import MemberState, Phase, RoundState
 
 
 class SessionLost(Struct, frozen=True):
-    """A node went away without having said so; it was last heard at `last_heard_at`."""
+    """A node went away, and had not left; it was last heard at `last_heard_at`."""
 
     ref: NodeRef
     why: str

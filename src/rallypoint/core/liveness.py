@@ -1,13 +1,13 @@
-"""Who is still there: leases, the graces of connections, and mass silence (behaviours F2, F3).
+"""Which nodes are lost: leases, the graces of connections, many at once (behaviours F2, F3).
 
-A member that says nothing is lost after its lease and a little more. One whose connection the peer
+A member that sends nothing is lost after its lease and a little more. One whose connection the peer
 ended is lost after the reconnect grace: as a rule its process is gone. One whose connection broke
-in any other way has longer, the reset grace: whatever sends resets and drops connections on the
-way lets the member live. One whose death is told by who knows is
-lost as soon as its connection is gone, for what it has said may still be on its way. Two cases call
-for patience. When many vanish at once, the
-network or this process is the more likely culprit than all of them. And when this process was
-itself not running, silence proves nothing. In both cases everybody gets the lease once more.
+in any other way has longer, the reset grace: whatever sends resets and drops connections on the way
+lets the member live. One whose guard has reported its death is lost as soon as its connection is
+gone, for what it has sent may still be on its way. Two cases call for patience. When many vanish at
+once, the network or this process is the more likely culprit than all of them. And when this process
+was itself not running, a missing heartbeat proves nothing. In both cases everybody gets the lease
+once more.
 
 Nobody is declared lost before the sockets have been polled once after the deadline: the
 heartbeat that arrived meanwhile counts.
@@ -28,16 +28,16 @@ from itertools import islice, takewhile
 
 from msgspec import Struct
 
-SILENCE_SLACK_S = 0.5
+LEASE_SLACK_S = 0.5
 """A member's own fence falls at its lease: it has stopped before it is declared lost."""
 RESET_SHARE = 1 / 3
 """Of the lease: the default of the reset grace. Time for some tries to reconnect."""
 MASS_MIN = 2
 MASS_SHARE = 0.05
 DIED = "its agent died, and its workers with it"
-SILENT_SHARE = 2 / 3
-"""Of the lease: who said nothing for so long counts as missing too, when one is overdue. Members
-that went silent together were last heard up to a heartbeat apart."""
+MISSING_SHARE = 2 / 3
+"""Of the lease: who sent nothing for so long counts as missing too, when one is overdue. Members
+that vanished together were last heard up to a heartbeat apart."""
 
 
 def is_mass(number: int, nodes: int) -> bool:
@@ -93,7 +93,7 @@ class Liveness:
         self._overdue.discard(member)
 
     def vanished(self, member: str, now: float, *, reset: bool) -> None:
-        """Its connection ended without a farewell; `reset`: not because the peer has ended it."""
+        """Its connection ended, and it had not left; `reset`: not because the peer has ended it."""
         if member in self._dead:
             self._gone[member] = None
         elif member in self._heard and not self._has_vanished(member):
@@ -130,10 +130,10 @@ class Liveness:
         heard_at = self._heard.get(member)
         if heard_at is None or self._has_vanished(member):
             return False
-        return now - heard_at <= self._lease_s * SILENT_SHARE
+        return now - heard_at <= self._lease_s * MISSING_SHARE
 
     def lagged(self, now: float, lag_s: float) -> Patience | None:
-        """The caller did not run for `lag_s`: silence in that time proves nothing."""
+        """The caller did not run for `lag_s`: a missing heartbeat proves nothing."""
         if lag_s < min(self._lease_s / 2, self._grace_s):
             return None
         self._patient_until = now + self._lease_s
@@ -154,7 +154,7 @@ class Liveness:
             return [], None
         if now < self._patient_until:
             return [], None
-        missing = len({*due, *self._ended, *self._reset, *self._silent(now)})
+        missing = len({*due, *self._ended, *self._reset, *self._unheard(now)})
         if is_mass(missing, len(self._heard)) and not self._mass_seen:
             self._mass_seen = True
             self._patient_until = now + self._lease_s
@@ -173,7 +173,7 @@ class Liveness:
             return None
         if self._gone:
             return 0.0
-        deadline = next(iter(self._heard.values())) + self._lease_s + SILENCE_SLACK_S
+        deadline = next(iter(self._heard.values())) + self._lease_s + LEASE_SLACK_S
         for vanished, grace_s in self._vanished():
             for at in islice(vanished.values(), 1):
                 deadline = min(deadline, at + grace_s)
@@ -182,7 +182,7 @@ class Liveness:
     def _due(self, now: float) -> list[str]:
         due: list[str] = []
         for member, heard_at in self._heard.items():
-            if now < heard_at + self._lease_s + SILENCE_SLACK_S:
+            if now < heard_at + self._lease_s + LEASE_SLACK_S:
                 break
             due.append(member)
         for vanished, grace_s in self._vanished():
@@ -200,8 +200,8 @@ class Liveness:
     def _has_vanished(self, member: str) -> bool:
         return member in self._ended or member in self._reset
 
-    def _silent(self, now: float) -> list[str]:
-        since = now - self._lease_s * SILENT_SHARE
+    def _unheard(self, now: float) -> list[str]:
+        since = now - self._lease_s * MISSING_SHARE
         return list(takewhile(lambda member: self._heard[member] < since, self._heard))
 
     def _why(self, member: str) -> str:

@@ -153,7 +153,8 @@ class Cancel(Struct, frozen=True, array_like=True, tag=10):
 
 
 class Leave(Struct, frozen=True, array_like=True, tag=11):
-    """Farewell: nothing of the job runs here, and a verdict that was given has been read."""
+    """This node leaves for good: nothing of the job runs here, and a verdict that was given has
+    been read."""
 
 
 class CheckpointAnswered(Struct, frozen=True, array_like=True, tag=12):

@@ -35,14 +35,15 @@ from rallypoint.core.model import SharedSettings, Stamp
 
 DEAF_SHARE = 0.5
 """Of the lease: how long a heartbeat may wait for its answer before its connection is dropped."""
-SILENCE_S = 120.0
-"""How long silence is tolerated, from when the connection broke, unless a person said otherwise."""
+NO_ANSWER_S = 120.0
+"""So long after the connection broke a host that does not answer is tried, unless a person said
+otherwise."""
 
 
 class Answer(Enum):
-    """What an attempt to reach the coordinator has met."""
+    """How the host answered an attempt to reach the coordinator."""
 
-    SILENCE = "silence"
+    NONE = "no answer"
     REFUSED = "refused"
     """Its host answers, but not with this coordinator."""
 
@@ -55,32 +56,32 @@ class Search(Struct):
     """When this node must have stopped its workers."""
     lease_s: float
     timeout_s: float | None
-    """What a person gave (`--reconnect-timeout`), for silence and refusals alike; None: nothing."""
-    was_silent: bool = False
+    """What a person gave (`--reconnect-timeout`), for whatever answer; None: nothing."""
+    was_unanswered: bool = False
     refused_since: float | None = None
-    """When the newest row of refusals began; None: the last attempt met silence."""
+    """When the newest row of refusals began; None: the last attempt had no answer."""
     last_error: str = ""
 
 
 def attempted(search: Search, now: float, answer: Answer, error: str) -> None:
     """An attempt has failed."""
     search.last_error = error
-    if answer is Answer.SILENCE:
-        search.was_silent, search.refused_since = True, None
+    if answer is Answer.NONE:
+        search.was_unanswered, search.refused_since = True, None
     elif search.refused_since is None:
         search.refused_since = now
 
 
 def ends_at(search: Search) -> float:
-    """When to give up, unless another attempt meets something else."""
+    """When to give up, unless another attempt is answered otherwise."""
     if search.timeout_s is not None:
         return max(search.lease_end, search.broken_at + search.timeout_s)
-    silence_end = max(search.lease_end, search.broken_at + SILENCE_S)
+    no_answer_end = max(search.lease_end, search.broken_at + NO_ANSWER_S)
     if search.refused_since is None:
-        return silence_end
-    if not search.was_silent:
+        return no_answer_end
+    if not search.was_unanswered:
         return search.lease_end
-    return max(search.lease_end, min(silence_end, search.refused_since + search.lease_s))
+    return max(search.lease_end, min(no_answer_end, search.refused_since + search.lease_s))
 
 
 def waiting_text(search: Search, now: float) -> str:
@@ -93,7 +94,7 @@ def waiting_text(search: Search, now: float) -> str:
 
 
 def given_up_text(search: Search, now: float) -> str:
-    """Why the search is over, one line: was it silence, or was it refused?"""
+    """Why the search is over, one line: was there no answer, or was it refused?"""
     waited_s = now - search.broken_at
     if search.refused_since is not None:
         return (
@@ -264,7 +265,7 @@ class AgentEnd:
         if self._search is None:
             self._search = self._begun(now)
         else:
-            attempted(self._search, now, Answer.SILENCE, why)
+            attempted(self._search, now, Answer.NONE, why)
         return [] if self.is_closed else [Suspended(why)]
 
     def before_attempt(self, now: float) -> list[AgentEffect]:
@@ -297,8 +298,8 @@ class AgentEnd:
         if self.is_closed:
             return []
         waits_for = waiting_text(self._search or self._begun(now), now)
-        silent_s = now - self._held_until + self.settings.lease_s
-        return [*self._drop(silent_s), LeaseOver(waits_for)]
+        unanswered_s = now - self._held_until + self.settings.lease_s
+        return [*self._drop(unanswered_s), LeaseOver(waits_for)]
 
     def received(self, now: float, message: m.ToAgent) -> list[AgentEffect]:
         """The coordinator says this on the present connection."""
@@ -350,11 +351,11 @@ class AgentEnd:
             return delay_s
         return min(delay_s, max(0.0, self._held_until - now) + 0.001)
 
-    def _drop(self, silent_s: float) -> list[AgentEffect]:
-        """Nothing comes back on it. A new one may get through, or meet a host that refuses."""
+    def _drop(self, unanswered_s: float) -> list[AgentEffect]:
+        """Nothing comes back on it. A new one may get through, or be refused by the host."""
         if not self._is_connected:
             return []
-        return [Drop(f"no answer from the coordinator for {silent_s:.1f} s")]
+        return [Drop(f"no answer from the coordinator for {unanswered_s:.1f} s")]
 
     def _begun(self, now: float) -> Search:
         lease_s = self.settings.lease_s

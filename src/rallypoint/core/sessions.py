@@ -4,7 +4,7 @@ is in `session.py`.
 A session belongs to one incarnation of an agent, and outlives its connections: a connection of a
 higher generation takes it over, and gets what holds then (`job.resync`). Frames of a connection
 that was replaced have no effect. Each report is applied once, in the order of their numbers. A
-session without a connection is lost after a grace, one that is silent after the lease
+session without a connection is lost after a grace, one that sends nothing after the lease
 (`liveness.py`).
 
 Connections are numbers that the host chooses, times are seconds on its monotonic clock. Every

@@ -60,7 +60,7 @@ class SharedSettings(Struct, frozen=True, array_like=True):
     no_restart_exit_codes: tuple[int, ...] = ()
     """Exit codes that end the job whatever the budget."""
     lease_s: float = 15.0
-    """How long silence is tolerated. Short: a dead node is noticed sooner. Long: a paused or
+    """How long a node may send nothing. Short: a dead node is noticed sooner. Long: a paused or
     overloaded one is not expelled. A node that dies with its connection is noticed at once."""
     heartbeat_s: float = 1.0
     reconnect_grace_s: float = 1.0
@@ -78,9 +78,9 @@ class SharedSettings(Struct, frozen=True, array_like=True):
     max_node_losses_per_hour: int = 10
     """So many rounds may lose nodes, however many each; the next one ends the job."""
     hang_timeout_s: float = 0.0
-    """A worker that has reported progress and then is silent for so long ends the round; 0: none
-    does. Longer than the longest step, with its checkpoint and its evaluation. Equal on all nodes,
-    because a rank that hangs silences all: the most impatient node would decide for everybody."""
+    """A worker that has reported progress and then none for so long ends the round; 0: none does.
+    Longer than the longest step, with its checkpoint and its evaluation. Equal on all nodes,
+    because a rank that hangs stops all: the most impatient node would decide for everybody."""
     reset_grace_s: float = 5.0
     """How long a node may take to come back whose connection broke in any other way."""
     stop_patience_s: float = 60.0
@@ -172,7 +172,7 @@ class Setting(Struct, frozen=True):
     of_one_agent: bool = False
     """A worker that starts a job must not inherit it from its agent's environment."""
     by_coordinator: bool = False
-    """It has no effect where nodes meet by the handler of another backend."""
+    """It has no effect where the handler of another backend forms the rounds."""
 
     @property
     def name(self) -> str:

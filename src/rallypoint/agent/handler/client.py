@@ -48,7 +48,7 @@ REASON_S = 1.0
 """A store that does not answer for so long is asked no more why the round ended."""
 LOOK_S = 1.0
 """While infos are missing the handler is asked so often whether the round still is."""
-_MEET_AGAIN = "a new round began: a node was lost, joined, or restarts its workers"
+_NEW_ROUND = "a new round began: a node was lost, joined, or restarts its workers"
 _unnamed = itertools.count()
 
 
@@ -265,7 +265,7 @@ class HandlerClient:
         known = getattr(self._handler, "end_reason", None)
         if isinstance(known, EndReason):
             return known
-        return EndReason(EndKind.GROWTH, str(getattr(self._handler, "why_over", "") or _MEET_AGAIN))
+        return EndReason(EndKind.GROWTH, str(getattr(self._handler, "why_over", "") or _NEW_ROUND))
 
     async def set_closed(self) -> None:
         """End the job for all nodes."""

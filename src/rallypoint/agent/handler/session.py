@@ -48,7 +48,7 @@ class HandlerSession:
         workers, client = config.workers, rendezvous.client
         self.node_id = client.node_id or config.rendezvous.node_id or own_name()
         self.candidate = Candidate(workers.count, workers.role, "", 0)
-        """What this node brings; `Meet` says where its store is, when it is of rank 0."""
+        """What this node brings; `JoinNextRound` says where its store is, when it is of rank 0."""
         node = NodeInfo(self.node_id, workers.count, workers.role, wall_ms(), -1, 0)
         self._job = HandlerJob(client.name, node, settings)
         self._round: HandlerRound | None = None
@@ -96,8 +96,8 @@ class HandlerSession:
                 self._loop.call_soon(self._agent.acknowledged, report)
             case Record():
                 self._agent.say(effect)
-            case e.Meet():
-                self._start(self._meet(effect))
+            case e.JoinNextRound():
+                self._start(self._join_next_round(effect))
             case e.WatchRound():
                 self._start(self._watch(effect))
             case e.AwaitSuccess(stamp):
@@ -139,7 +139,7 @@ class HandlerSession:
 
         self._parting = self._loop.create_task(say(self._parting))
 
-    async def _meet(self, effect: e.Meet) -> None:
+    async def _join_next_round(self, effect: e.JoinNextRound) -> None:
         if effect.reason is not None and self._round is not None:
             await self._round.put_reason(effect.reason)
         await asyncio.sleep(effect.after_s)
@@ -148,31 +148,31 @@ class HandlerSession:
         except UsageError as error:
             self._agent.session_refused(error)
         except Exception as error:
-            self._step(await self._could_not_meet(error))
+            self._step(await self._why_no_round(error))
         else:
             self._round, secret = round_, nodes[0].secret or None
             is_first = secret is not None and round_.rank == 0
             self._access.use(secret, self._rendezvous.store if is_first else None)
             self._step(
-                e.NodesMet(round_.rank, tuple(nodes), self._rendezvous.client.end_reason.text)
+                e.RoundFormed(round_.rank, tuple(nodes), self._rendezvous.client.end_reason.text)
             )
 
-    async def _could_not_meet(self, error: Exception) -> e.MeetingFailed:
+    async def _why_no_round(self, error: Exception) -> e.NextRoundFailed:
         """Errors of torch's handlers are known by their names."""
         names = {cls.__name__ for cls in type(error).__mro__}
         text = str(error) or type(error).__name__
         if "RendezvousGracefulExitError" in names:
-            return e.MeetingFailed(e.NoMeeting.NOT_NEEDED, text)
+            return e.NextRoundFailed(e.NoRound.NOT_NEEDED, text)
         if "RendezvousClosedError" in names:
             verdict = await self._round.verdict() if self._round is not None else None
-            return e.MeetingFailed(e.NoMeeting.CLOSED, text, verdict)
+            return e.NextRoundFailed(e.NoRound.CLOSED, text, verdict)
         if "RendezvousTimeoutError" in names:
-            return e.MeetingFailed(e.NoMeeting.TIMED_OUT, text)
+            return e.NextRoundFailed(e.NoRound.TIMED_OUT, text)
         self._error = error
         if not isinstance(error, InfrastructureError):
             what = f"{type(error).__name__}: {error}"
             text = f"the rendezvous handler {self._rendezvous.client.name!r} failed: {what}"
-        return e.MeetingFailed(e.NoMeeting.FAILED, text)
+        return e.NextRoundFailed(e.NoRound.FAILED, text)
 
     async def _watch(self, effect: e.WatchRound) -> None:
         await asyncio.sleep(effect.after_s)
