@@ -41,8 +41,8 @@ def test_F2_silence_is_waited_out_for_two_minutes() -> None:
         "waiting for the coordinator to answer, 106 s more at most, to join again as a new node"
     )
     assert given_up_text(looking, 221.0) == (
-        "the coordinator was lost: no answer for 121 s (no answer at 113): check the network between "
-        "this node and its host; --reconnect-timeout SECONDS waits longer"
+        "the coordinator was lost: no answer for 121 s (no answer at 113): check the network "
+        "between this node and its host; --reconnect-timeout SECONDS waits longer"
     )
 
 

@@ -27,9 +27,9 @@ from rallypoint.core.events import (
     WorldSucceeded,
 )
 from rallypoint.core.job_state import JobEffect, JobState, close, stamp
-from rallypoint.core.late_nodes import held_back
 from rallypoint.core.messages import Assigned, Expelled, StopNow, ToNode
 from rallypoint.core.model import Assignment, EndKind, EndReason, NodeRef, Outcome, SharedSettings
+from rallypoint.core.quarantine import why_held_back
 from rallypoint.core.ranks import worker_ranks
 from rallypoint.core.round import step as step_round
 from rallypoint.core.round_state import MemberState
@@ -42,7 +42,7 @@ def run_round(job: JobState, event: Event, at: float) -> list[JobEffect]:
     asked = step_round(job.round, event)
     effects: list[JobEffect] = []
     if isinstance(event, NodeJoined) and not was_here and is_member(job, event.ref):
-        held = held_back(job.round, event.ref.node_id)
+        held = why_held_back(job.round, event.ref.node_id)
         how = f"; it is {held}" if held else ""
         joined = kinds.NODE_JOINED(node_id=event.ref.node_id, node=event.ref, how=how)
         effects.append(joined)

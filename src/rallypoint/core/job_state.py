@@ -14,7 +14,6 @@ from rallypoint.core.checkpoint import Notice
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.events import JobClosed, NodeJoined, RefuseNode, TimerEnded
 from rallypoint.core.hang import Inquiry
-from rallypoint.core.late_nodes import held_back
 from rallypoint.core.messages import Ended, FromNode, ToNode
 from rallypoint.core.model import (
     Assignment,
@@ -27,6 +26,7 @@ from rallypoint.core.model import (
     Stamp,
     Verdict,
 )
+from rallypoint.core.quarantine import why_held_back
 from rallypoint.core.round import step as step_round
 from rallypoint.core.round_state import MemberState, Phase, RoundState
 
@@ -114,7 +114,7 @@ def status(job: JobState, node_id: str = "") -> JobStatus:
         world_nodes=len(state.places) if active else 0,
         world_workers=job.world_workers if active else 0,
         restarts_used=job.ledger.total,
-        held_back=held_back(state, node_id),
+        held_back=why_held_back(state, node_id),
     )
 
 

@@ -6,7 +6,7 @@ that is trusted: it triggers nothing for minutes, and would only keep the other 
 
 from __future__ import annotations
 
-from rallypoint.core.quarantine import FLAPPING, is_held_back, lost_lately
+from rallypoint.core.quarantine import is_held_back
 from rallypoint.core.round_state import Member, MemberState, Phase, RoundState, set_member_state
 from rallypoint.core.settings import OnJoin
 
@@ -64,15 +64,6 @@ def quarantine_over(state: RoundState, node_id: str) -> None:
         seek_place(state, member)
     elif member.state is MemberState.STANDBY:
         set_member_state(state, member, MemberState.JOINED)
-
-
-def held_back(state: RoundState, node_id: str) -> str:
-    """For how long a node that came back triggers no round, and why; empty: it is trusted."""
-    if node_id not in state.quarantine:
-        return ""
-    lost = lost_lately(state, node_id)
-    why = f", for it was lost {lost} times in ten minutes" if lost >= FLAPPING else ""
-    return f"held back for {state.quarantine[node_id]:g} s{why}"
 
 
 def free_places(state: RoundState) -> int:

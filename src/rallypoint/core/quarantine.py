@@ -54,7 +54,7 @@ def count_round(state: RoundState) -> list[Effect]:
     return []
 
 
-def lost_lately(state: RoundState, node_id: str) -> int:
+def _lost_lately(state: RoundState, node_id: str) -> int:
     """How often this node was lost in the last ten minutes."""
     return sum(loss.node_id == node_id for loss in state.recent_losses)
 
@@ -66,7 +66,7 @@ def length_s(state: RoundState, node_id: str) -> float:
 
 def _flapping_s(state: RoundState, node_id: str) -> float:
     """Because it keeps getting lost; 0: it does not."""
-    lost = lost_lately(state, node_id)
+    lost = _lost_lately(state, node_id)
     if lost < FLAPPING:
         return 0.0
     return min(state.settings.lease_s * 2.0**lost, QUARANTINE_MAX_S)
@@ -110,9 +110,18 @@ def host_is_gone(state: RoundState, host: NodeRef) -> None:
             set_member_state(state, member, MemberState.JOINED)
 
 
-def held_back(state: RoundState) -> tuple[str, ...]:
+def held_back_nodes(state: RoundState) -> tuple[str, ...]:
     """The ids of all such members, sorted. O(N)."""
     return tuple(sorted(node_id for node_id in state.quarantine if is_held_back(state, node_id)))
+
+
+def why_held_back(state: RoundState, node_id: str) -> str:
+    """For how long a node that came back triggers no round, and why; empty: it is trusted."""
+    if node_id not in state.quarantine:
+        return ""
+    lost = _lost_lately(state, node_id)
+    why = f", for it was lost {lost} times in ten minutes" if lost >= FLAPPING else ""
+    return f"held back for {state.quarantine[node_id]:g} s{why}"
 
 
 def give_up_on(state: RoundState, event: RoundNotStarted) -> list[Effect]:

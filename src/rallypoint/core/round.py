@@ -272,7 +272,7 @@ def _timer_ended(state: RoundState, timer: Timer) -> list[Effect]:
             return _complete(state)
         case TimerKind.JOIN:
             here = {m.ref.node_id for m in state.members.values() if m.state is MemberState.JOINED}
-            held_back = quarantine.held_back(state)
+            held_back = quarantine.held_back_nodes(state)
             gone = (p.node_id for p in state.places if p.node_id not in {*here, *held_back})
             return [JoinTimedOut(state.round, tuple(sorted(here)), tuple(gone), held_back)]
         case TimerKind.STOP:
