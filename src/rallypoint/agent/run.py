@@ -217,7 +217,7 @@ class AgentRun:
             await asyncio.gather(opening, return_exceptions=True)
             if self._notice is not None:
                 await wait_unless(self._hurried, self._notice.close(), LAST_REPORTS_S)
-            agent.workers.abandon()
+            await agent.workers.abandon()
             await self._membership.close(self._hurried, others_stop_s)
             self.faults.tell_counts()
             self._uninstall()

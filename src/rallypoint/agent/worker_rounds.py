@@ -64,11 +64,11 @@ class WorkerRounds:
         if self.current is not None:
             self.current.use_guard(guard)
 
-    def abandon(self) -> None:
+    async def abandon(self) -> None:
         """End what runs, if anything still does: only after an error of the agent itself."""
         if self.current is not None:
             with suppress(OSError):  # The guard does it, as soon as this agent has gone.
-                self.current.abandon()
+                await self.current.abandon()
 
     def return_values(self) -> dict[int, object]:
         """By global rank, if the workers of this node have succeeded. To be called once."""

@@ -30,7 +30,7 @@ from rallypoint.process.logs.log_dir import path_text
 from rallypoint.process.logs.worker_output import WorkerOutput, WorkerOutputs
 from rallypoint.process.prepared.calls import ResultFiles
 from rallypoint.process.spawn import Command
-from rallypoint.process.workers import WorkerSet
+from rallypoint.process.workers import KILL_TIMEOUT_S, WorkerSet
 
 
 class AgentActions(NamedTuple):
@@ -98,8 +98,8 @@ class NodeWorkers(Protocol):
     def kill(self) -> None:
         """End all; then wait until nothing is left, but not for ever."""
 
-    def abandon(self) -> None:
-        """End all, as the last act of an agent: `on_gone` is not called. May raise OSError."""
+    async def abandon(self) -> None:
+        """End all, as the last act of an agent: nothing is called for it. May raise OSError."""
 
     def failures(self, failed: tuple[WorkerExit, ...]) -> tuple[WorkerExit, ...]:
         """What is known at once of these exits; the rest comes with `on_gone`."""
@@ -147,7 +147,7 @@ class RoundWorkers:
         self._report_is_due = False
         self._killed = asyncio.Event()
         self._starting: asyncio.Task[None] | None = None
-        self._clearing: asyncio.Task[None] | None = None
+        self._clearing: asyncio.Task[object] | None = None
         number, count = round_.assignment.round, setup.config.count
         self.shm = WorkerShm.open(setup.scratch, number, count, setup.faults)
         base_rank = round_.assignment.base_rank
@@ -248,18 +248,27 @@ class RoundWorkers:
         self._killed.set()
         self.clear()
 
-    def abandon(self) -> None:
-        """SIGKILL to everything. Raises OSError when no descriptor is left to find processes."""
+    async def abandon(self) -> None:
+        """SIGKILL to everything, and reap it: the program around this agent may live on. Raises
+        OSError when no descriptor is left to find processes."""
         self._cancel_start()
-        self._workers.kill_all()
-        self._close()
+        self._round = replace(self._round, on_exits=lambda _: None, on_gone=lambda *_: None)
+        outlived_kill = self._killed.is_set() and self._clearing is None
+        if self._clearing is not None:
+            self._clearing.cancel()
+        reaping = self._workers.reap(0.0 if outlived_kill else KILL_TIMEOUT_S)
+        self._clearing = asyncio.create_task(reaping)  # So that `clear` starts nothing.
+        try:
+            await self._clearing
+        finally:
+            self._close()
 
     def clear(self) -> None:
         """Call `on_gone` when nothing is left. Safe to call again."""
         self._cancel_start()
         if self._clearing is None:
-            self._clearing = asyncio.create_task(self._clear())
-            self._clearing.add_done_callback(raise_in_loop)
+            clearing = self._clearing = asyncio.create_task(self._clear())
+            clearing.add_done_callback(raise_in_loop)
 
     def _kill_holders(self) -> None:
         """Those that have no handler of their own, and would have died of SIGTERM but for

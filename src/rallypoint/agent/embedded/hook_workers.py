@@ -100,7 +100,7 @@ class HookWorkers:
             self._killing = True
             self._loop.call_later(STOP_TIMEOUT_S, self._too_late)
 
-    def abandon(self) -> None:
+    async def abandon(self) -> None:
         """The agent goes: it calls the hooks itself, after the loop."""
         self._wanted_stop.set()
 
