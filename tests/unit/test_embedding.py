@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import threading
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from rallypoint.agent.embedded.embedding import run_to_its_end
+from rallypoint.agent.embedded.embedding import run_to_its_end, start_in_thread
 
 
 @pytest.fixture
@@ -99,3 +100,17 @@ def test_A6_what_a_programs_handler_raises_is_not_lost_when_the_agent_ends_at_th
     with pytest.raises(TimeoutError, match="too long") as raised:
         run_to_its_end(loop, agent())
     assert raised.value.__cause__ is failure
+
+
+def test_what_waits_for_an_agent_in_a_thread_waits_until_the_thread_has_ended() -> None:
+    before, seen = threading.enumerate(), threading.Event()
+
+    def after_the_result() -> None:
+        seen.wait(0.2)
+
+    wait, take = start_in_thread(lambda: 7, after_the_result)
+    wait()
+    left = threading.enumerate()
+    seen.set()
+    assert left == before
+    assert take() == 7

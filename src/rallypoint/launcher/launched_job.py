@@ -74,7 +74,7 @@ async def launch(config: LaunchConfig, entrypoint: Entrypoint, *args: Any) -> di
     def wake() -> None:
         loop.call_soon_threadsafe(ended.set)
 
-    _, take = start_in_thread(lambda: _run(settings, name, embedding), wake)
+    wait, take = start_in_thread(lambda: _run(settings, name, embedding), wake)
     cancelled = False
     while not ended.is_set():
         try:
@@ -82,6 +82,7 @@ async def launch(config: LaunchConfig, entrypoint: Entrypoint, *args: Any) -> di
         except asyncio.CancelledError:
             cancelled = True
             embedding.signal(signal.SIGINT)
+    wait()
     if cancelled:
         raise asyncio.CancelledError
     return _with_short_traceback(take)

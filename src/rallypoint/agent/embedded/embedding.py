@@ -82,13 +82,14 @@ def run_embedded(embedding: Embedding, body: Callable[[], T]) -> T:
             return body()
         with keep_dispositions():
             return body()
-    done, take = start_in_thread(body)
-    while not done.is_set():
+    wait, take = start_in_thread(body)
+    while True:
         try:
-            done.wait()
+            wait()
         except KeyboardInterrupt:
             embedding.signal(signal.SIGINT)
-    return take()
+        else:
+            return take()
 
 
 def run_to_its_end(loop: asyncio.AbstractEventLoop, agent: Coroutine[Any, Any, T]) -> T:
@@ -115,9 +116,10 @@ def run_to_its_end(loop: asyncio.AbstractEventLoop, agent: Coroutine[Any, Any, T
 
 def start_in_thread(
     body: Callable[[], T], on_done: Callable[[], None] = lambda: None
-) -> tuple[threading.Event, Callable[[], T]]:
-    """Run `body` in a thread. Returns what is set at its end, when `on_done` is called there too,
-    and what then gives its result, or raises as it did."""
+) -> tuple[Callable[[], None], Callable[[], T]]:
+    """Run `body` in a thread, and `on_done` after it. Returns what waits until the thread has
+    ended, which takes a moment after `on_done`, and what then gives the result of `body`, or
+    raises as it did."""
     done = threading.Event()
     results: list[T] = []
     errors: list[BaseException] = []
@@ -131,13 +133,18 @@ def start_in_thread(
             done.set()
             on_done()
 
+    def wait() -> None:
+        done.wait()  # A KeyboardInterrupt in `join` would have the thread count as ended.
+        thread.join()
+
     def take() -> T:
         if errors:
             raise errors[0]
         return results[0]
 
-    threading.Thread(target=run, name="rallypoint-agent", daemon=True).start()
-    return done, take
+    thread = threading.Thread(target=run, name="rallypoint-agent", daemon=True)
+    thread.start()
+    return wait, take
 
 
 def random_run_id() -> str:
