@@ -145,8 +145,8 @@ class RendezvousGracefulExitError(RendezvousClosedError):
 
 
 class RendezvousStateError(RendezvousError):
-    """A shared store holds a state that is damaged, another program's or too new. It was not "
-    "changed."""
+    """A shared store holds a state that is damaged, another program's or too new. It was not
+    changed."""
 
 
 class RendezvousPlugInError(RendezvousError, RuntimeError):

@@ -213,6 +213,15 @@ def test_a_fork_of_the_caller_needs_nothing_pickled(
     assert "MINE" not in os.environ
 
 
+def test_a_fork_of_the_caller_may_have_a_rank_and_no_job(specs: DefaultLogsSpecs) -> None:
+    ranked = start_processes(
+        "job", os.getpid, {0: ()}, {0: {"RANK": "0"}}, specs, start_method="fork"
+    )
+    result = result_of(ranked)
+    assert not result.failures
+    assert result.return_values == ranked.pids()
+
+
 def test_a_function_that_can_not_be_pickled_is_refused(specs: DefaultLogsSpecs) -> None:
     with pytest.raises(UsageError, match="lambda"):
         start_processes("job", lambda: 0, {0: ()}, {0: {}}, specs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +18,11 @@ from tests.unit.handshakes import (
     proof_of_a_server_with,
 )
 
+from rallypoint.core.messages import Detailed, Numbered
+from rallypoint.core.model import Stamp
+from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.errors import AccessError, ExitClass, VersionMismatchError
+from rallypoint.wire.codec import encode
 from rallypoint.wire.handshake import (
     MAX_HANDSHAKE_BYTES,
     PROTOCOL_VERSION,
@@ -138,7 +143,7 @@ def test_F8_a_server_that_does_not_know_the_token_is_refused() -> None:
         client, impostor = new_client(), new_server()
         client.feed(impostor.feed(client.hello()))
         with pytest.raises(AccessError, match="could not prove"):
-            client.feed(b"RLYP\x00\x02\x02" + guess)
+            client.feed(b"RLYP\x00\x03\x02" + guess)
         assert client.result is None
 
 
@@ -174,7 +179,7 @@ def test_F8_nobody_in_the_middle_can_talk_a_client_down_to_no_token() -> None:
     def strip(direction: str, data: bytes) -> bytes:
         if direction == "up" and data.startswith(b"RLYP"):
             return data[:6] + b"\x00" + data[7:]  # hides "I have a token"
-        if direction == "down" and data[:7] == b"RLYP\x00\x02\x01":
+        if direction == "down" and data[:7] == b"RLYP\x00\x03\x01":
             return data[:7] + b"\x00" + data[8:]  # hides "I require a token"
         return data
 
@@ -195,7 +200,7 @@ def test_F8_a_reflected_proof_does_not_open_the_door() -> None:
     challenge = new_server(nonce=CLIENT_NONCE).feed(client_again.hello())
     client_again.feed(challenge)
     with pytest.raises(AccessError, match="could not prove"):
-        client_again.feed(b"RLYP\x00\x02\x02" + proof)
+        client_again.feed(b"RLYP\x00\x03\x02" + proof)
 
 
 def test_F8_a_replayed_session_does_not_open_the_door() -> None:
@@ -248,3 +253,15 @@ def test_R7_versions_that_differ_are_named_on_both_sides() -> None:
     assert "version 7" in str(talk.client_error)
     assert f"version {PROTOCOL_VERSION}" in str(talk.client_error)
     assert talk.client_error.exit_class is ExitClass.USAGE
+
+
+def test_a_failure_has_the_layout_of_this_version_on_the_wire() -> None:
+    # Only an append with a default keeps the version; whoever changes more raises it, and this.
+    failure = WorkerExit(
+        None, 11, True, 1, 3, "trainer", 7, 0.5, 9.0, "m", "d", "log", False, "why"
+    )
+    on_the_wire = encode(Numbered(1, Detailed(Stamp(1, 2), (failure,))))
+    _, _, (_, _, (fields,)) = msgspec.msgpack.decode(on_the_wire)
+    values = [None, 11, True, 1, 3, "trainer", 7, 0.5, 9.0, "m", "d", "log", False, "why"]
+    assert fields[: len(values)] == values
+    assert PROTOCOL_VERSION == 3

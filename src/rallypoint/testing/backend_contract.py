@@ -233,7 +233,7 @@ class RendezvousBackendContract:
 
     # Waiting
 
-    def test_a_wait_for_an_older_version_endsat_once(self) -> None:
+    def test_a_wait_for_an_older_version_ends_at_once(self) -> None:
         """Whatever was stored before it began."""
         backend, writer = self._backend(), self._backend()
         rule = "rule: wait_for_change is True if the state changed before it began"

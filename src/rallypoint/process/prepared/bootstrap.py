@@ -101,7 +101,7 @@ def run_call(
     from rallypoint.process import titles
 
     set_environ(environ)
-    if "RANK" in environ:
+    if {"RANK", "TORCHELASTIC_RUN_ID"} <= environ.keys():
         titles.overwrite([titles.of_worker(environ)])
     _recorded(lambda: _call(function, args, result_fd))
 
