@@ -32,6 +32,7 @@ LIMIT_S = patience(60.0)
 @pytest.fixture(autouse=True)
 def nothing_remains() -> Iterator[None]:
     """No child, no descriptor, no thread, and the signals are as they were."""
+    processes.prepare()
     fds, threads = sorted(os.listdir("/proc/self/fd")), set(threading.enumerate())
     handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
     yield

@@ -40,6 +40,12 @@ forks = True
 """Whether `start` may fork. For `conftest.py` to set."""
 
 
+def prepare() -> None:
+    """Start what `start` forks, if it does: for a test that counts descriptors or children."""
+    if forks:
+        _own_server()
+
+
 def start(command: Sequence[str | Path], **how: Any) -> subprocess.Popen[Any]:
     """As `subprocess.Popen`, which takes `how`. A command of another interpreter, one whose
     environment an interpreter reads at its start, and one at a terminal are executed."""
