@@ -63,7 +63,8 @@ def test_R2_late_nodes_are_admitted_at_a_checkpoint(cluster: Cluster) -> None:
     [first] = cluster.wait_workers(1, round=0)
     b = cluster.agent("b")
     a.wait_event("checkpoint", "1 more node waits for a checkpoint")
-    listening(cluster, a)  # only now: who listens late is asked all the same
+    listening(cluster, a)  # only now: workers that listen late are asked all the same
+    a.wait_event("checkpoint_wanted")
     assert first.is_alive
     cluster.order(
         "assert worker.should_restart_at_checkpoint() and not worker.drain_requested()\n" + SAVE,
