@@ -143,7 +143,7 @@ def test_F8_a_server_that_does_not_know_the_token_is_refused() -> None:
         client, impostor = new_client(), new_server()
         client.feed(impostor.feed(client.hello()))
         with pytest.raises(AccessError, match="could not prove"):
-            client.feed(b"RLYP\x00\x03\x02" + guess)
+            client.feed(b"RLYP\x00\x02\x02" + guess)
         assert client.result is None
 
 
@@ -179,7 +179,7 @@ def test_F8_nobody_in_the_middle_can_talk_a_client_down_to_no_token() -> None:
     def strip(direction: str, data: bytes) -> bytes:
         if direction == "up" and data.startswith(b"RLYP"):
             return data[:6] + b"\x00" + data[7:]  # hides "I have a token"
-        if direction == "down" and data[:7] == b"RLYP\x00\x03\x01":
+        if direction == "down" and data[:7] == b"RLYP\x00\x02\x01":
             return data[:7] + b"\x00" + data[8:]  # hides "I require a token"
         return data
 
@@ -200,7 +200,7 @@ def test_F8_a_reflected_proof_does_not_open_the_door() -> None:
     challenge = new_server(nonce=CLIENT_NONCE).feed(client_again.hello())
     client_again.feed(challenge)
     with pytest.raises(AccessError, match="could not prove"):
-        client_again.feed(b"RLYP\x00\x03\x02" + proof)
+        client_again.feed(b"RLYP\x00\x02\x02" + proof)
 
 
 def test_F8_a_replayed_session_does_not_open_the_door() -> None:
@@ -256,7 +256,7 @@ def test_R7_versions_that_differ_are_named_on_both_sides() -> None:
 
 
 def test_a_failure_has_the_layout_of_this_version_on_the_wire() -> None:
-    # Only an append with a default keeps the version; whoever changes more raises it, and this.
+    # Only an append with a default keeps the version that others have; any other change raises it.
     failure = WorkerExit(
         None, 11, True, 1, 3, "trainer", 7, 0.5, 9.0, "m", "d", "log", False, "why"
     )
@@ -264,4 +264,4 @@ def test_a_failure_has_the_layout_of_this_version_on_the_wire() -> None:
     _, _, (_, _, (fields,)) = msgspec.msgpack.decode(on_the_wire)
     values = [None, 11, True, 1, 3, "trainer", 7, 0.5, 9.0, "m", "d", "log", False, "why"]
     assert fields[: len(values)] == values
-    assert PROTOCOL_VERSION == 3
+    assert PROTOCOL_VERSION == 2

@@ -41,7 +41,7 @@ def test_F8_a_peer_that_hangs_up_or_says_nothing_has_an_error_too() -> None:
 
 def test_F8_a_refusal_is_made_safe_for_a_terminal() -> None:
     text = b"no\x1b[2Jroom\nfor \xff you\xe2\x80\xae"
-    refusal = b"RLYP\x00\x03\x03" + len(text).to_bytes(2, "big") + text
+    refusal = b"RLYP\x00\x02\x03" + len(text).to_bytes(2, "big") + text
     client = new_client()
     assert client.feed(refusal[:-1]) == b"", "the whole line is waited for"
     with pytest.raises(AccessError) as caught:
@@ -62,14 +62,14 @@ def test_F8_a_hostile_run_id_is_made_safe_for_the_coordinators_log() -> None:
 
 def test_F8_a_refusal_too_long_is_not_waited_for() -> None:
     with pytest.raises(ProtocolError, match="refuses in 65535 bytes"):
-        new_client().feed(b"RLYP\x00\x03\x03\xff\xff")
+        new_client().feed(b"RLYP\x00\x02\x03\xff\xff")
 
 
 @pytest.mark.parametrize(
     "hello",
     [
-        b"RLYP\x00\x03\x01\x00" + bytes(32),
-        b"RLYP\x00\x03\x01\x02\xff\xfe" + bytes(32) + b"\r\n\r\n",
+        b"RLYP\x00\x02\x01\x00" + bytes(32),
+        b"RLYP\x00\x02\x01\x02\xff\xfe" + bytes(32) + b"\r\n\r\n",
     ],
 )
 def test_F8_a_hello_without_a_proper_run_id_is_refused(hello: bytes) -> None:
@@ -80,7 +80,7 @@ def test_F8_a_hello_without_a_proper_run_id_is_refused(hello: bytes) -> None:
 @pytest.mark.parametrize("kind", [0, 2, 4, 255])
 def test_F8_a_message_out_of_turn_is_refused(kind: int) -> None:
     with pytest.raises(ProtocolError, match=f"sent message {kind} out of turn"):
-        new_client().feed(b"RLYP\x00\x03" + bytes([kind]) + bytes(64))
+        new_client().feed(b"RLYP\x00\x02" + bytes([kind]) + bytes(64))
 
 
 def test_F8_a_second_challenge_is_refused() -> None:
@@ -95,8 +95,8 @@ def test_F8_a_second_challenge_is_refused() -> None:
 def test_F8_no_stranger_fills_the_buffers(segments: list[bytes]) -> None:
     for side, start in (
         (new_server(), b""),
-        (new_server(), b"RLYP\x00\x03"),
-        (new_client(), b"RLYP\x00\x03"),
+        (new_server(), b"RLYP\x00\x02"),
+        (new_client(), b"RLYP\x00\x02"),
     ):
         try:
             for segment in [start, *segments]:

@@ -41,7 +41,7 @@ from rallypoint.errors import (
 from rallypoint.wire.keys import PROOF_BYTES, Context, SessionKeys
 from rallypoint.wire.preamble import SESSION_MAGIC, describe_foreign
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 2
 NONCE_BYTES = 32
 SERVER_ID_BYTES = 16
 MAX_RUN_ID_BYTES = 255
