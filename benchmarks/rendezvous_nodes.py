@@ -131,9 +131,8 @@ def coordinator_handler(port: int, count: int) -> Call:
 
 
 def count_messages_of_sessions() -> None:
-    try:
-        module = importlib.import_module("rallypoint.coordinator.connection")
-    except ModuleNotFoundError:  # in versions that `make versions` compares with
+    module = importlib.import_module("rallypoint.coordinator.connection")
+    if not hasattr(module, "ClientConnection"):  # in versions that `make versions` compares with
         module = importlib.import_module("rallypoint.rendezvous.connection")
 
     def counting(call: Callable[..., Any]) -> Callable[..., Any]:

@@ -54,4 +54,8 @@ def verdict(values: Sequence[float], floor: Sequence[float], target: float) -> t
 def markdown(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table that a README can quote."""
     lines = [head, ["---"] * len(head), *rows]
-    return "\n".join([f"### {title}", "", *(f"| {' | '.join(line)} |" for line in lines), ""])
+    return "\n".join([f"### {title}", "", *map(markdown_row, lines), ""])
+
+
+def markdown_row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"

@@ -26,7 +26,7 @@ from output import Run
 from recovery import agent_killed, worker_killed
 from restart import worker_killed as forked_again
 from store import Clients, hear, rate, running
-from tables import markdown, spread
+from tables import markdown, markdown_row, spread
 
 Measure = Callable[[], float]
 LARGEST = 1.03
@@ -38,14 +38,17 @@ HEAD = ("", "other", "this", "this / other", "other / other", "", "n")
 
 
 def main() -> int:
-    """Measure everything and print one table."""
+    """Measure everything and print one table, each line when it is measured."""
     sys.argv, other, only = words(sys.argv)
     times = prepare("Two versions", 10)
     found = {name: measure for name, measure in figures().items() if only in name}
-    rows = [row(name, measure, other, times) for name, measure in found.items()]
+    print(markdown("This version beside the other one", HEAD, []).rstrip(), flush=True)
+    for name, measure in found.items():
+        print(markdown_row(row(name, measure, other, times)), flush=True)
     if only in "store":
-        rows += store_rows(other, times)
-    print(markdown("This version beside the other one", HEAD, rows), flush=True)
+        for cells in store_rows(other, times):
+            print(markdown_row(cells), flush=True)
+    print(flush=True)
     return 0
 
 
