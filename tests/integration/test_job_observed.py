@@ -25,6 +25,11 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
         raise ValueError("out of cheese")
     time.sleep(600)
 """
+SHOWN = """
+mine, before = f"rank {os.environ['RANK']}\\n", int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+while open("stdout").read().count(mine) <= before: time.sleep(0.01)
+"""
+"""Behind the first line of FAILS_ONCE: until it has come through the relay."""
 SLEEPS = "import time\ntell('up', 1)\ntime.sleep(600)\n"
 STATUS = "torchelastic.worker.status."
 
@@ -218,7 +223,8 @@ def test_the_summary_of_a_job_that_restarts_has_its_rounds_their_phases_and_why(
 ) -> None:
     file = tmp_path / "summary.json"
     options = ("--nproc-per-node", "2", "--max-restarts", "1", "--output", "prefix")
-    code, _ = run(tmp_path, *options, "--json-summary", str(file), program=FAILS_ONCE)
+    program = FAILS_ONCE.replace("if os", SHOWN + "if os", 1)
+    code, _ = run(tmp_path, *options, "--json-summary", str(file), program=program)
     assert code == 0
     told = summary_in(file)
     assert (told["outcome"], told["exit_code"], told["schema"]) == ("succeeded", 0, 1)
