@@ -25,7 +25,7 @@ types: $(SETUP)
 # Most tests wait for processes rather than compute: more of them than cores. tests/conftest.py puts
 # the files in order.
 unit: $(SETUP)
-	$(BIN)/python -m pytest --workers 8 -rs -m "not fault or quick"
+	$(BIN)/python -m pytest --workers 8 -rsfE -m "not fault or quick"
 
 # The tests on each Python from 3.11 to 3.14 that is found; says which were not.
 matrix:
@@ -46,7 +46,7 @@ dist: $(VENV)/.ready-build
 
 # What the real torch and torchrun say, without the recordings: every program imports torch itself.
 compat: $(SETUP)
-	$(BIN)/python -m pytest --workers 3 -rs --torch=real tests/compat
+	$(BIN)/python -m pytest --workers 3 -rsfE --torch=real tests/compat
 
 # Writes the recordings anew, of the torch that is installed.
 record: $(SETUP)
@@ -55,7 +55,7 @@ record: $(SETUP)
 
 # Jobs on networks that fail: needs root and network namespaces, else each test says why it is skipped.
 fault: $(SETUP)
-	$(BIN)/python -m pytest --workers 3 -rs -m fault
+	$(BIN)/python -m pytest --workers 3 -rsfE -m fault
 
 demo: $(DEMO_SETUP)
 	$(BIN)/python examples/digits/demo.py
