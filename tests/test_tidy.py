@@ -125,7 +125,6 @@ WIDE_CLASSES: dict[str, str] = {
 }
 # What follows was here before its rule. Each list may only get shorter, each number only smaller.
 STILL_WIDE: dict[str, int] = {
-    "AgentEnd": 18,
     "Console": 18,
     "_RelayLoop": 25,
 }

@@ -387,7 +387,7 @@ def test_F2_a_connection_that_went_deaf_is_replaced_while_the_lease_lasts() -> N
                     await agent.wait_said("beat")
                     proxy.deafen()
                     agent.behind_s += RULES.lease_s * 0.4
-                    await agent.wait(lambda: len(agent.end._beats_sent) > 1)
+                    await agent.wait(lambda: len(agent.end._lease._beats_sent) > 1)
                     agent.behind_s += RULES.lease_s * 0.4
                     await agent.wait_said(("opened", True))
                     assert agent.whys[0].startswith("no answer from the coordinator for ")

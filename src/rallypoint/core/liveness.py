@@ -15,9 +15,10 @@ heartbeat that arrived meanwhile counts.
 All times are seconds on one monotonic clock, given by the caller; those of the fence are
 nanoseconds on a clock that also counts suspend. Touching a member is O(1).
 
-An agent that is stopped (SIGSTOP, a frozen container) can't keep its own fence: its ranks are given
-away while its workers run on. Its guard, another process, sees in memory that both share when the
-lease ends, and kills the workers instead (`overdue`, `next_look_ns`; behaviour F2).
+An agent knows its own lease (`Lease`): one whose heartbeats have had no answer for so long ends its
+workers. An agent that is stopped (SIGSTOP, a frozen container) can't keep that fence: its ranks are
+given away while its workers run on. Its guard, another process, sees in memory that both share when
+the lease ends, and kills the workers instead (`overdue`, `next_look_ns`; behaviour F2).
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ DIED = "its agent died, and its workers with it"
 MISSING_SHARE = 2 / 3
 """Of the lease: who sent nothing for so long counts as missing too, when one is overdue. Members
 that vanished together were last heard up to a heartbeat apart."""
+DEAF_SHARE = 0.5
+"""Of the lease: how long a heartbeat may wait for its answer before its connection is dropped."""
 
 
 def is_mass(number: int, nodes: int) -> bool:
@@ -210,6 +213,69 @@ class Liveness:
         if self._has_vanished(member):
             return "its connection broke and did not come back"
         return f"it sent no heartbeat for {self._lease_s:g} s"
+
+
+class Lease:
+    """An agent's own lease, and the heartbeats that extend it.
+
+    It is counted from when the heartbeat that was answered was *sent*. `has_fence`: False where
+    nobody can take this node's place: then it never ends.
+    """
+
+    def __init__(self, lease_s: float, heartbeat_s: float, *, has_fence: bool) -> None:
+        self._lease_s, self._heartbeat_s, self._has_fence = lease_s, heartbeat_s, has_fence
+        self._held_until: float | None = None
+        self._is_over = False
+        self._beats = 0
+        self._beats_sent: dict[int, float] = {}
+        """Those without an answer, on the present connection."""
+
+    def disconnected(self) -> None:
+        """No heartbeat of the last connection will be answered."""
+        self._beats_sent.clear()
+
+    def beat(self, now: float) -> int:
+        """The number of a heartbeat that is sent now."""
+        self._beats += 1
+        self._beats_sent[self._beats] = now
+        if len(self._beats_sent) > 2 * self._lease_s / self._heartbeat_s:
+            del self._beats_sent[next(iter(self._beats_sent))]
+        return self._beats
+
+    def answered(self, number: int) -> float | None:
+        """When this heartbeat was sent, for `renew`; None if it was not sent on this connection."""
+        return self._beats_sent.pop(number, None)
+
+    def renew(self, now: float, sent_at: float) -> float:
+        """What was sent then has an answer. Returns until when the lease is held."""
+        self._held_until = max(self._held_until or 0.0, sent_at + self._lease_s)
+        self._is_over = self._is_over and now > self._held_until
+        return self._held_until
+
+    def has_ended(self, now: float) -> bool:
+        """Whether it is over, and was not at the last call."""
+        if self._held_until is None or self._is_over or not self._has_fence:
+            return False
+        self._is_over = now > self._held_until
+        return self._is_over
+
+    def ends_at(self, now: float) -> float:
+        """Its end, if nothing renews it; a first one would begin now."""
+        return self._held_until if self._held_until is not None else now + self._lease_s
+
+    def silent_s(self, now: float) -> float:
+        """How long ago the last thing was sent that has an answer."""
+        return now - self.ends_at(now) + self._lease_s
+
+    def unanswered_s(self, now: float) -> float:
+        """How long the oldest heartbeat of this connection has waited for its answer."""
+        return now - next(iter(self._beats_sent.values()), now)
+
+    def next_wake_s(self, now: float) -> float:
+        """After how long to send a heartbeat; just after the end, should nothing renew it."""
+        if self._held_until is None or self._is_over or not self._has_fence:
+            return self._heartbeat_s
+        return min(self._heartbeat_s, max(0.0, self._held_until - now) + 0.001)
 
 
 AGENT_FIRST_NS = 100_000_000

@@ -31,10 +31,9 @@ from msgspec import Struct
 
 from rallypoint.core import limits
 from rallypoint.core import messages as m
+from rallypoint.core.liveness import DEAF_SHARE, Lease
 from rallypoint.core.model import SharedSettings, Stamp
 
-DEAF_SHARE = 0.5
-"""Of the lease: how long a heartbeat may wait for its answer before its connection is dropped."""
 NO_ANSWER_S = 120.0
 """So long after the connection broke a host that does not answer is tried, unless a person said
 otherwise."""
@@ -198,6 +197,36 @@ AgentEffect = (
 )
 
 
+class Link(Enum):
+    """What there is to the coordinator."""
+
+    NONE = "no connection"
+    CONNECTED = "a connection"
+    ATTACHED = "a connection that the coordinator has attached"
+
+
+class Outbox:
+    """Numbers reports, and keeps them until they are acknowledged."""
+
+    def __init__(self) -> None:
+        self._numbers = 0
+        self.unacknowledged: deque[m.Numbered] = deque()
+
+    def add(self, report: m.Report) -> m.Numbered:
+        """This is to be sent now, or when there is a connection."""
+        self._numbers += 1
+        numbered = m.Numbered(self._numbers, report)
+        self.unacknowledged.append(numbered)
+        return numbered
+
+    def acknowledged(self, number: int) -> list[m.Report]:
+        """Those up to this number, which were kept until now."""
+        found: list[m.Report] = []
+        while self.unacknowledged and self.unacknowledged[0].number <= number:
+            found.append(self.unacknowledged.popleft().report)
+        return found
+
+
 class AgentEnd:
     """One agent's session in one job."""
 
@@ -214,16 +243,14 @@ class AgentEnd:
         says. `former`: how an earlier session of the same node in this job was attached.
         `has_fence`: False where nobody can take this node's place: then the lease never ends."""
         self.identity, self.settings = identity, settings
-        self._reconnect_timeout_s, self._has_fence = reconnect_timeout_s, has_fence
+        self._reconnect_timeout_s = reconnect_timeout_s
         self.attached = former
         """How the coordinator attached this node last."""
-        self._is_connected = self._is_attached = self._is_fenced = self.is_closed = False
-        self._generation = self._opened = self._numbers = self._beats = 0
-        self._unacknowledged: deque[m.Numbered] = deque()
-        self._beats_sent: dict[int, float] = {}
-        """Those without an answer, on this connection."""
+        self._link, self.is_closed = Link.NONE, False
+        self._generation = self._opened = 0
         self._attach_sent_at = 0.0
-        self._held_until: float | None = None
+        self._lease = Lease(settings.lease_s, settings.heartbeat_s, has_fence=has_fence)
+        self._reports = Outbox()
         self._search: Search | None = None
         """Since the connection broke, until this node is attached again."""
 
@@ -235,13 +262,12 @@ class AgentEnd:
     @property
     def is_all_acknowledged(self) -> bool:
         """No report waits for the coordinator."""
-        return not self._unacknowledged
+        return not self._reports.unacknowledged
 
     def connected(self, now: float, claim: m.Claim, commitment: bytes = b"") -> list[AgentEffect]:
         """There is a new connection. `commitment`: as in `Attach`."""
         self._generation += 1
-        self._is_connected, self._is_attached = True, False
-        self._attach_sent_at = now
+        self._link, self._attach_sent_at = Link.CONNECTED, now
         identity, former = self.identity, self.attached
         attach = m.Attach(
             identity.node_id,
@@ -260,8 +286,8 @@ class AgentEnd:
 
     def disconnected(self, now: float, why: str) -> list[AgentEffect]:
         """The connection broke."""
-        self._is_connected = self._is_attached = False
-        self._beats_sent.clear()
+        self._link = Link.NONE
+        self._lease.disconnected()
         if self._search is None:
             self._search = self._begun(now)
         else:
@@ -283,23 +309,15 @@ class AgentEnd:
 
     def report(self, report: m.Report) -> list[AgentEffect]:
         """Keep this until it is acknowledged."""
-        self._numbers += 1
-        numbered = m.Numbered(self._numbers, report)
-        self._unacknowledged.append(numbered)
-        return [Send(numbered)] if self._is_attached else []
+        numbered = self._reports.add(report)
+        return [Send(numbered)] if self._link is Link.ATTACHED else []
 
     def woke_up(self, now: float) -> list[AgentEffect]:
         """After every wake-up, before anything that arrived is looked at: is the lease over?"""
-        if self._held_until is None or self._is_fenced or not self._has_fence:
-            return []
-        if now <= self._held_until:
-            return []
-        self._is_fenced = True
-        if self.is_closed:
+        if not self._lease.has_ended(now) or self.is_closed:
             return []
         waits_for = waiting_text(self._search or self._begun(now), now)
-        unanswered_s = now - self._held_until + self.settings.lease_s
-        return [*self._drop(unanswered_s), LeaseOver(waits_for)]
+        return [*self._drop(self._lease.silent_s(now)), LeaseOver(waits_for)]
 
     def received(self, now: float, message: m.ToAgent) -> list[AgentEffect]:
         """The coordinator says this on the present connection."""
@@ -307,7 +325,8 @@ class AgentEnd:
             return []
         match message:
             case m.Attached():
-                if self._is_attached:  # The job has another number now, before its first round.
+                if self._link is Link.ATTACHED:
+                    # The job has another number now, before its first round.
                     self.attached = message
                     return []
                 return self._was_attached(now, message)
@@ -315,15 +334,11 @@ class AgentEnd:
                 self.is_closed = True
                 return [Rejected(text, is_fault)]
             case m.Ack(number):
-                heard = self._unacknowledged
-                found: list[AgentEffect] = []
-                while heard and heard[0].number <= number:
-                    found.append(Acknowledged(heard.popleft().report))
-                return found
+                return [Acknowledged(report) for report in self._reports.acknowledged(number)]
             case m.HeartbeatAck(number, stamp):
                 if not self._is_current(stamp):
                     return []
-                renewed = self._renewed(now, self._beats_sent.pop(number, None))
+                renewed = self._renewed(now, self._lease.answered(number))
                 return [*renewed, Pushed(message)]
             case m.DrainAnswer():
                 return []  # for a person who asked instead of taking part
@@ -332,46 +347,38 @@ class AgentEnd:
 
     def beat(self, now: float) -> list[AgentEffect]:
         """It is time for a heartbeat."""
-        if not self._is_connected:
+        if self._link is Link.NONE:
             return []
-        oldest = next(iter(self._beats_sent.values()), now)
-        if now - oldest > self.settings.lease_s * DEAF_SHARE:
-            return self._drop(now - oldest)
-        self._beats += 1
-        self._beats_sent[self._beats] = now
-        if len(self._beats_sent) > 2 * self.settings.lease_s / self.settings.heartbeat_s:
-            del self._beats_sent[next(iter(self._beats_sent))]
-        return [Send(m.Heartbeat(self._beats))]
+        unanswered_s = self._lease.unanswered_s(now)
+        if unanswered_s > self.settings.lease_s * DEAF_SHARE:
+            return self._drop(unanswered_s)
+        return [Send(m.Heartbeat(self._lease.beat(now)))]
 
     def next_wake_s(self, now: float) -> float:
         """After how long to call `beat` again; just after the fence, should nothing renew the lease
         until then."""
-        delay_s = self.settings.heartbeat_s
-        if self._held_until is None or self._is_fenced or not self._has_fence:
-            return delay_s
-        return min(delay_s, max(0.0, self._held_until - now) + 0.001)
+        return self._lease.next_wake_s(now)
 
     def _drop(self, unanswered_s: float) -> list[AgentEffect]:
         """Nothing comes back on it. A new one may get through, or be refused by the host."""
-        if not self._is_connected:
+        if self._link is Link.NONE:
             return []
         return [Drop(f"no answer from the coordinator for {unanswered_s:.1f} s")]
 
     def _begun(self, now: float) -> Search:
-        lease_s = self.settings.lease_s
-        lease_end = self._held_until if self._held_until is not None else now + lease_s
-        return Search(now, lease_end, lease_s, self._reconnect_timeout_s)
+        lease_s, timeout_s = self.settings.lease_s, self._reconnect_timeout_s
+        return Search(now, self._lease.ends_at(now), lease_s, timeout_s)
 
     def _was_attached(self, now: float, message: m.Attached) -> list[AgentEffect]:
         former = self.attached
         replaced = former is not None and former.epoch != message.epoch
-        self.attached, self._is_attached, self._search = message, True, None
+        self.attached, self._link, self._search = message, Link.ATTACHED, None
         if not message.resumed:
             self._opened = self._generation
             # A coordinator that knows nothing of us can't use what was meant for another.
-            self._unacknowledged.clear()
+            self._reports.unacknowledged.clear()
         # First: what the end of the lease has this node report comes after what it reported before.
-        sends = [Send(numbered) for numbered in self._unacknowledged]
+        sends = [Send(numbered) for numbered in self._reports.unacknowledged]
         renewed = self._renewed(now, self._attach_sent_at)
         return [*sends, *renewed, Opened(message.resumed, replaced)]
 
@@ -379,10 +386,7 @@ class AgentEnd:
         if sent_at is None:
             return []
         # If this process was stopped since it woke up, the guard may have kept the fence.
-        effects = self.woke_up(now)
-        self._held_until = max(self._held_until or 0.0, sent_at + self.settings.lease_s)
-        self._is_fenced = self._is_fenced and now > self._held_until
-        return [*effects, Held(self._held_until)]
+        return [*self.woke_up(now), Held(self._lease.renew(now, sent_at))]
 
     def _is_current(self, stamp: Stamp) -> bool:
         attached = self.attached
