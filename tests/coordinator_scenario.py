@@ -29,6 +29,7 @@ from rallypoint.core import messages as m
 from rallypoint.core import sessions as c
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.events import TimerEnded
+from rallypoint.core.job_state import new_job
 from rallypoint.core.model import Candidate, SharedSettings
 from rallypoint.testing.clock import VirtualTimers
 
@@ -52,7 +53,7 @@ class CoordinatorScenario:
 
     def __init__(self) -> None:
         self._settings = SharedSettings("job", 1, 1)
-        self._sessions = c.Sessions(self._settings, 1, 1)
+        self._sessions = c.Sessions(new_job(self._settings), 1)
         self._timers = VirtualTimers()
         self._agents: dict[str, _Agent] = {}
         self._names: dict[int, str] = {}
@@ -69,7 +70,7 @@ class CoordinatorScenario:
         match name, names:
             case "coordinator", []:
                 self._settings = settings_from(options)
-                self._sessions = c.Sessions(self._settings, 1, 1)
+                self._sessions = c.Sessions(new_job(self._settings), 1)
             case "attach", [agent]:
                 self._attach(agent, options)
             case "cut", [agent]:

@@ -42,9 +42,10 @@ JOB_LIMIT_S = 120
 TORCH_SIGNATURES = frozenset(
     {"DynamicRendezvousHandler.from_backend", "LocalElasticAgent.__init__", "TCPStore.__init__"}
     | {"RendezvousParameters.__init__", "TailLog.__init__", "construct_and_record_rdzv_event"}
-    | {"barrier", "start_processes", "synchronize"}
+    | {"DefaultLogsSpecs.__init__", "barrier", "start_processes", "synchronize"}
 )
-"""Functions that have so many parameters because torch's of that name have them."""
+"""Functions that have so many parameters because torch's of that name have them. `DefaultLogsSpecs`
+has torch's four, and three by keyword."""
 
 EXAMPLES: Mapping[str, tuple[str, ...]] = {
     # the order to stop a round's workers; the question for the stacks, with its answer

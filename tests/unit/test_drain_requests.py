@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rallypoint.core import messages as m
 from rallypoint.core import sessions as c
+from rallypoint.core.job_state import new_job
 from rallypoint.core.model import Candidate, SharedSettings
 
 RULES = SharedSettings("job", 1, 2, lease_s=15.0, reconnect_grace_s=5.0)
@@ -13,7 +14,7 @@ AGENT, PERSON, OTHER = 1, 8, 9
 
 def sessions_with(node_id: str = "a") -> c.Sessions:
     """A coordinator to which one agent has attached."""
-    sessions = c.Sessions(RULES, 1, 1)
+    sessions = c.Sessions(new_job(RULES), 1)
     attach(sessions, AGENT, node_id)
     return sessions
 
@@ -85,7 +86,7 @@ def test_A5_a_node_that_is_not_there_is_named_with_those_that_are() -> None:
     text = "there is no node 'z' in the job; there are a, b"
     answer = m.DrainAnswer(text, done=True, found=False)
     assert effects == [c.SendTo(PERSON, answer), c.HangUp(PERSON)]
-    [answer_of_empty, _] = c.Sessions(RULES, 1, 1).drain(PERSON, "z", "maintenance")
+    [answer_of_empty, _] = c.Sessions(new_job(RULES), 1).drain(PERSON, "z", "maintenance")
     assert isinstance(answer_of_empty, c.SendTo)
     assert isinstance(answer_of_empty.message, m.DrainAnswer)
     assert answer_of_empty.message.text.endswith("in the job; the job has no nodes")

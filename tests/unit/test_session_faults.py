@@ -8,7 +8,7 @@ from rallypoint.core import job as jobs
 from rallypoint.core import messages as m
 from rallypoint.core import session as s
 from rallypoint.core import sessions as c
-from rallypoint.core.job_state import JobEffect, JobEvent
+from rallypoint.core.job_state import JobEffect, JobEvent, new_job
 from rallypoint.core.model import Candidate, SharedSettings
 
 RULES = SharedSettings("job", 1, 2, static=True, lease_s=15.0, reconnect_grace_s=5.0)
@@ -48,7 +48,7 @@ def test_R3_the_loss_of_one_node_is_told_though_what_another_says_raises() -> No
         return jobs.step(job, event, at)
 
     rules = SharedSettings("job", 2, 2, static=True, reconnect_grace_s=5.0)
-    sessions = c.Sessions(rules, 1, 1, machine=machine)
+    sessions = c.Sessions(new_job(rules), 1, machine=machine)
 
     def arrive(connection: int, node: str, rank: int, now: float) -> list[c.HostEffect]:
         hello = m.Attach(node, "host", node, 1, rules)

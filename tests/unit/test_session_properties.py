@@ -18,7 +18,7 @@ from rallypoint.core import messages as m
 from rallypoint.core import session as s
 from rallypoint.core import sessions as c
 from rallypoint.core.event_kinds import Record
-from rallypoint.core.job_state import JobEffect, JobEvent, SessionLost
+from rallypoint.core.job_state import JobEffect, JobEvent, SessionLost, new_job
 from rallypoint.core.model import SharedSettings
 
 LEASE_S = 15.0
@@ -86,7 +86,7 @@ class Protocol(RuleBasedStateMachine):
     def begin_coordinator(self) -> None:
         self.epoch += 1
         self.applied = {}
-        self.sessions = c.Sessions(RULES, self.epoch, self.epoch, machine=self.machine)
+        self.sessions = c.Sessions(new_job(RULES, self.epoch), self.epoch, machine=self.machine)
         for wire in self.wires:
             wire.up.clear()
             wire.is_up_ended = wire.is_down_ended = True

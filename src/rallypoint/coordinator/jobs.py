@@ -33,6 +33,7 @@ from rallypoint.core.job_lives import (
     JobLives,
     TakePart,
 )
+from rallypoint.core.job_state import ended_job, new_job
 from rallypoint.core.model import UNNAMED_RUN_ID, SharedSettings, Verdict
 from rallypoint.core.sessions import Machine, Sessions
 from rallypoint.core.text import quoted_job
@@ -224,8 +225,11 @@ class HostedJobs:
         def wall(at: float) -> float:
             return wall_time(self._loop.time() - at)
 
-        decides = self._hosting.machine
-        sessions = Sessions(settings, incarnation, self._epoch, verdict, decides, wall_time=wall)
+        if verdict is None:
+            state = new_job(settings, incarnation)
+        else:
+            state = ended_job(settings, verdict, incarnation)
+        sessions = Sessions(state, self._epoch, self._hosting.machine, wall)
         on_record = partial(self._hosting.on_record, settings.run_id)
         job = HostedJob(sessions, on_record, lambda: self._emptied(job))
         return job

@@ -29,7 +29,7 @@ from rallypoint.core.event_kinds import Record
 from rallypoint.core.events import RefuseNode, Timer
 from rallypoint.core.job_departures import is_leaving
 from rallypoint.core.job_lives import Life
-from rallypoint.core.job_state import JobEffect, JobEvent, SessionLost
+from rallypoint.core.job_state import JobEffect, JobEvent, JobState, SessionLost
 from rallypoint.core.job_state import close as close_job
 from rallypoint.core.liveness import Liveness, Patience
 from rallypoint.core.model import NodeRef, Outcome, SharedSettings, Stamp, Verdict
@@ -39,7 +39,7 @@ from rallypoint.core.text import names
 LATE_S = 0.5
 """A timer of the host that fires so late says that its process did not run."""
 
-Machine = Callable[[jobs.JobState, JobEvent, float], list[JobEffect]]
+Machine = Callable[[JobState, JobEvent, float], list[JobEffect]]
 
 
 class SendTo(Struct, frozen=True):
@@ -107,19 +107,14 @@ class Sessions:
 
     def __init__(
         self,
-        settings: SharedSettings,
-        incarnation: int,
+        job: JobState,
         epoch: int,
-        verdict: Verdict | None = None,
         machine: Machine = jobs.step,
         wall_time: Callable[[float], float] = lambda at: 0.0,
     ) -> None:
-        """With `verdict` the job has ended, and is hosted for agents that have yet to hear it.
-        `wall_time` turns a time of the host into what people are shown."""
-        if verdict is None:
-            self.job = jobs.new_job(settings, incarnation)
-        else:
-            self.job = jobs.ended_job(settings, verdict, incarnation)
+        """`wall_time` turns a time of the host into what people are shown."""
+        self.job = job
+        settings = job.round.settings
         self._machine, self._epoch, self._wall_time = machine, epoch, wall_time
         self._names = NodeNames()
         self._sessions: dict[str, Session] = {}

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 from rallypoint.errors import StoreTimeoutError
 from rallypoint.store.store import to_seconds
@@ -72,31 +72,34 @@ def barrier(
     if is_new and store.add(f"{key_prefix}/num_members", 1) >= world_size:
         store.set(last, "1")
     arrived = [f"{key_prefix}/arrived/{other}" for other in range(world_size)]
-    _wait(store, [last], barrier_timeout, "barrier", arrived, rank_tracing_decoder)
+    waited = _Wait("barrier", arrived, rank_tracing_decoder)
+    _wait(store, [last], barrier_timeout, waited)
 
 
 def _get_all(store: Any, rank: int, prefix: str, world_size: int, timeout_s: float) -> list[bytes]:
     _check_rank(rank, world_size)
     keys = [f"{prefix}{other}" for other in range(world_size)]
-    _wait(store, keys, timeout_s, "get_all", keys)
+    _wait(store, keys, timeout_s, _Wait("get_all", keys))
     values = list(store.multi_get(keys))
     finished = [f"{prefix}/finished/{other}" for other in range(1, world_size)]
     if rank > 0:
         store.set(finished[rank - 1], "1")
     elif finished:
-        _wait(store, finished, timeout_s, "get_all", ["", *finished])
+        _wait(store, finished, timeout_s, _Wait("get_all", ["", *finished]))
     return values
 
 
-def _wait(
-    store: Any,
-    keys: list[str],
-    timeout_s: float,
-    doing: str,
-    by_rank: Sequence[str],
-    name: Name | None = None,
-) -> None:
-    """Waits for keys. A timeout names the ranks that have not set theirs; empty keys are none."""
+class _Wait(NamedTuple):
+    """What the error of a wait says: which ranks have not set their keys."""
+
+    doing: str
+    by_rank: Sequence[str]
+    """The key that each rank sets; empty: none."""
+    name: Name | None = None
+
+
+def _wait(store: Any, keys: list[str], timeout_s: float, told: _Wait) -> None:
+    """Waits for keys. A timeout names the ranks that have not set theirs."""
     start = monotonic()
     try:
         store.wait(keys, timedelta(seconds=to_seconds(timeout_s)))
@@ -104,9 +107,10 @@ def _wait(
         if not _is_timeout(error):
             raise
         waited_s = monotonic() - start
-        ranks = _absent(store, [rank for rank, key in enumerate(by_rank) if key], by_rank)
-        named = [name(rank) if name else f"rank {rank}" for rank in ranks[:MAX_NAMED]]
-        raise StoreTimeoutError(doing, named or keys, waited_s) from error
+        expected = [rank for rank, key in enumerate(told.by_rank) if key]
+        ranks = _absent(store, expected, told.by_rank)
+        named = [told.name(rank) if told.name else f"rank {rank}" for rank in ranks[:MAX_NAMED]]
+        raise StoreTimeoutError(told.doing, named or keys, waited_s) from error
 
 
 def _absent(store: Any, ranks: list[int], keys: Sequence[str]) -> list[int]:

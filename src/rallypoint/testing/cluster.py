@@ -179,7 +179,7 @@ class Cluster:
 
     def __init__(self, settings: SharedSettings) -> None:
         self.settings = settings
-        self.sessions = c.Sessions(settings, INCARNATION, EPOCH)
+        self.sessions = c.Sessions(job.new_job(settings, INCARNATION), EPOCH)
         self.timers = VirtualTimers()
         self.agents: list[SimulatedAgent] = []
         self.records: list[Record] = []

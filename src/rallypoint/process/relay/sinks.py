@@ -1,10 +1,10 @@
 """Where the relay writes: consoles and log files.
 
 A console gets ordered bytes, whole lines kept whole, and the rows below them that a terminal shows
-(`region.py`). Writing never waits for a reader: a terminal or a pipe is opened a second time,
-non-blocking,
-since the descriptor that was inherited is shared with programs that expect it to block. Where that
-is refused, pieces are so small that a pipe which `poll` calls writable takes one at once.
+(`drawing.py`). Writing never waits for a reader: a terminal or a pipe is opened a second time,
+non-blocking, since the descriptor that was inherited is shared with programs that expect it to
+block. Where that is refused, pieces are so small that a pipe which `poll` calls writable takes one
+at once.
 
 A log file grows, or it is rotated when it reaches its limit: `stdout.log` becomes `stdout.log.1`,
 replacing an older one, and a new one is begun: the two together hold about twice the limit. A file
@@ -34,6 +34,69 @@ _GONE = frozenset({errno.EPIPE, errno.EIO, errno.EBADF, errno.ENXIO, errno.ECONN
 _LINES_WAIT = 64 * 1024  # of more lines none waits for the next painting
 
 
+class _Backlog:
+    """Bytes on their way to one descriptor, in order. Writing is a few pieces at a time."""
+
+    __slots__ = ("_control", "_head", "_piece", "_pieces", "_queue", "accepted", "fd", "size")
+
+    def __init__(self, fd: int) -> None:
+        self.fd = _reopen(fd)
+        is_file = stat.S_ISREG(os.fstat(fd).st_mode)
+        self._piece = _FILE_PIECE if is_file else _PIECE
+        # Only the first piece is sure not to wait where the description is shared.
+        self._pieces = _AT_ONCE // self._piece if is_file or self.fd != fd else 1
+        self._queue: deque[bytes] = deque()
+        self._head = 0  # how much of the queue's first entry is written
+        self._control = b""
+        self.size = 0
+        self.accepted = 0  # bytes ever taken; with the size it tells what is through
+
+    @property
+    def has_control(self) -> bool:
+        """Whether a part of what `write_control` was given is not written yet."""
+        return bool(self._control)
+
+    def append(self, data: bytes) -> None:
+        """Write this after all else."""
+        self._queue.append(data)
+        self.size += len(data)
+        self.accepted += len(data)
+
+    def write_control(self, data: bytes = b"") -> None:
+        """Write this, which erases or paints rows, before all else; BlockingIOError if not all goes
+        through: it stays until a later call."""
+        self._control += data
+        while self._control:
+            self._control = self._control[os.write(self.fd, self._control) :]
+
+    def write_some(self) -> None:
+        """Write a few pieces, or all there is; raises OSError."""
+        for _ in range(self._pieces):
+            if not self._queue:
+                return
+            self._write_piece()
+
+    def discard(self) -> None:
+        """Forget what is not written."""
+        self._queue.clear()
+        self._control = b""
+        self._head = self.size = 0
+
+    def _write_piece(self) -> None:
+        first = self._queue[0]
+        piece = first[self._head : self._head + self._piece]
+        # Others write to the same terminal: leave off where a line ends.
+        end = piece.rfind(b"\n") + 1
+        if end and self._head + len(piece) < len(first):
+            piece = piece[:end]
+        written = os.write(self.fd, piece)
+        self._head += written
+        self.size -= written
+        if self._head >= len(first):
+            self._queue.popleft()
+            self._head = 0
+
+
 class Console:
     """Bytes for one descriptor. `failure` holds the errno of a first failed write until taken.
 
@@ -45,51 +108,46 @@ class Console:
     __slots__ = (
         "_asking",
         "_at_line_start",
-        "_control",
+        "_backlog",
         "_erases",
         "_gone",
-        "_head",
         "_paused",
-        "_piece",
-        "_pieces",
-        "_queue",
         "_region",
         "_reported",
-        "accepted",
-        "backlog",
         "failure",
-        "fd",
         "is_terminal",
         "name",
     )
 
     def __init__(self, fd: int) -> None:
         self.name = "stdout" if fd == 1 else "stderr"
-        self.fd = _reopen(fd)
         self.is_terminal = os.isatty(fd)
-        is_file = stat.S_ISREG(os.fstat(fd).st_mode)
-        self._piece = _FILE_PIECE if is_file else _PIECE
-        # Only the first piece is sure not to wait where the description is shared.
-        self._pieces = _AT_ONCE // self._piece if is_file or self.fd != fd else 1
-        self._queue: deque[bytes] = deque()
-        self._head = 0  # how much of the queue's first entry is written
-        self.backlog = 0
-        self.accepted = 0  # bytes ever taken; with the backlog it tells what is through
+        self._backlog = _Backlog(fd)
         self._at_line_start = True
         self._asking: Worker | None = None
         self._erases = False
-        self._control = b""
         self._region, self._paused = Region(), False
         self._gone = self._reported = False
         self.failure: int | None = None
 
     @property
+    def fd(self) -> int:
+        """To poll."""
+        return self._backlog.fd
+
+    @property
     def is_full(self) -> bool:
-        return self.backlog >= BACKLOG_LIMIT
+        return self._backlog.size >= BACKLOG_LIMIT
+
+    @property
+    def accepted(self) -> int:
+        """Bytes ever taken."""
+        return self._backlog.accepted
 
     @property
     def written(self) -> int:
-        return self.accepted - self.backlog
+        """Of those."""
+        return self._backlog.accepted - self._backlog.size
 
     @property
     def has_rows(self) -> bool:
@@ -104,10 +162,11 @@ class Console:
 
     def writes_at(self) -> float:
         """From when on there is something to write; -inf: now, inf: nothing."""
-        if self._control or (self._queue and not self.is_terminal):
+        waiting = self._backlog.size
+        if self._backlog.has_control or (waiting and not self.is_terminal):
             return -inf
-        if self._queue:
-            return self._region.lines_due_at() if self.backlog < _LINES_WAIT else -inf
+        if waiting:
+            return self._region.lines_due_at() if waiting < _LINES_WAIT else -inf
         if self._paused or not self._at_line_start:
             return inf
         return self._region.due_at()
@@ -115,9 +174,7 @@ class Console:
     def write_raw(self, data: bytes) -> None:
         """Append bytes as they are."""
         if data and not self._gone:
-            self._queue.append(data)
-            self.backlog += len(data)
-            self.accepted += len(data)
+            self._backlog.append(data)
             self._at_line_start = data.endswith(b"\n")
 
     def write_lines(self, lines: bytes) -> None:
@@ -162,17 +219,14 @@ class Console:
     def write_some(self, now: float) -> None:
         """Write a few pieces, and what is below the lines when it is due. Call when the descriptor
         is writable; never raises OSError."""
+        backlog = self._backlog
         try:
-            if self._queue and self._region.is_painted:
-                self._control += self._region.erase(self._size()[0])
-            self._write_control()
-            for _ in range(self._pieces):
-                if not self._queue:
-                    break
-                self._write_piece()
-            if not self._queue and self.writes_at() <= now:
-                self._control += self._region.paint(*self._size(), now)
-            self._write_control()
+            if backlog.size and self._region.is_painted:
+                backlog.write_control(self._region.erase(self._size()[0]))
+            backlog.write_control()
+            backlog.write_some()
+            if not backlog.size and self.writes_at() <= now:
+                backlog.write_control(self._region.paint(*self._size(), now))
         except BlockingIOError:
             return
         except OSError as error:
@@ -186,29 +240,8 @@ class Console:
             return 80, 24
         return columns or 80, rows or 24
 
-    def _write_control(self) -> None:
-        """Write what erases or paints rows; BlockingIOError if not all goes through."""
-        while self._control:
-            self._control = self._control[os.write(self.fd, self._control) :]
-
-    def _write_piece(self) -> None:
-        first = self._queue[0]
-        piece = first[self._head : self._head + self._piece]
-        # Others write to the same terminal: leave off where a line ends.
-        end = piece.rfind(b"\n") + 1
-        if end and self._head + len(piece) < len(first):
-            piece = piece[:end]
-        written = os.write(self.fd, piece)
-        self._head += written
-        self.backlog -= written
-        if self._head >= len(first):
-            self._queue.popleft()
-            self._head = 0
-
     def _fail(self, number: int) -> None:
-        self._queue.clear()
-        self._control = b""
-        self._head = self.backlog = 0
+        self._backlog.discard()
         self._region = Region()
         self._gone = number in _GONE
         if not self._reported:

@@ -1,0 +1,96 @@
+"""The relay's end of the channel to its agent, and the list of descriptors that it waits for."""
+
+from __future__ import annotations
+
+import select
+import socket
+from collections import deque
+
+from rallypoint.process.relay.messages import (
+    MAX_PACKET,
+    Report,
+    Request,
+    WriteFailed,
+    decode_request,
+    encode,
+)
+
+
+class Channel:
+    """Packets from and to the agent. Sending never waits: what does not fit is kept."""
+
+    def __init__(self, control: socket.socket) -> None:
+        control.setblocking(False)
+        self._control = control
+        self._reports: deque[bytes] = deque()
+        self._failed_paths: set[bytes] = set()
+
+    def fileno(self) -> int:
+        """To poll."""
+        return self._control.fileno()
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether there are reports that did not fit; `send` when the channel is writable."""
+        return bool(self._reports)
+
+    def receive(self) -> tuple[list[tuple[Request, list[int]]], bool]:
+        """What has come, each with its descriptors, and whether the agent is there still."""
+        found: list[tuple[Request, list[int]]] = []
+        while True:
+            try:
+                packet, fds, _, _ = socket.recv_fds(self._control, 2 * MAX_PACKET, 1)
+            except BlockingIOError:
+                return found, True
+            except OSError:
+                packet, fds = b"", []
+            if not packet:
+                return found, False
+            found.append((decode_request(packet), fds))
+
+    def report(self, report: Report) -> None:
+        """Tell the agent."""
+        self._reports.append(encode(report))
+        self.send()
+
+    def report_failure(self, path: bytes, number: int | None) -> None:
+        """A file or console took no more. Only the first time of each is reported."""
+        if path not in self._failed_paths:
+            self._failed_paths.add(path)
+            self.report(WriteFailed(path, number or 0))
+
+    def send(self) -> None:
+        """As many reports as fit."""
+        while self._reports:
+            try:
+                self._control.send(self._reports[0])
+            except BlockingIOError:
+                return
+            except OSError:
+                self._reports.clear()  # the agent is gone; the next read says so too
+                return
+            self._reports.popleft()
+
+
+class Poller:
+    """Descriptors to wait for. The kernel's list changes only where what is wanted does."""
+
+    def __init__(self) -> None:
+        self._poll = select.poll()
+        self._watched: dict[int, int] = {}
+
+    def watch(self, fd: int, events: int, *, also_out: bool = False) -> None:
+        """Have the next poll look for these events; 0: for none."""
+        wanted = events | (select.POLLOUT if also_out else 0)
+        if self._watched.get(fd, 0) == wanted:
+            return
+        if wanted:
+            self._watched[fd] = wanted
+            self._poll.register(fd, wanted)
+        else:
+            del self._watched[fd]
+            self._poll.unregister(fd)
+
+    def wait(self, limit_ms: int | None) -> dict[int, int]:
+        """Blocks until there is an event; returns the events by descriptor."""
+        return dict(self._poll.poll(limit_ms))

@@ -1,0 +1,223 @@
+"""The streams of the workers: from their pipes to consoles and files.
+
+Whoever writes to a console that is behind is not read from: the pipe fills, and the worker waits.
+What a stream has not finished is shown below the lines of a terminal, and looked at again when time
+may have made it a line, or a prompt that a person answers.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+from collections.abc import Collection
+from math import inf
+
+from msgspec import Struct
+
+from rallypoint.process.relay.channel import Channel, Poller
+from rallypoint.process.relay.drawing import Key, Worker
+from rallypoint.process.relay.interrupts import Interrupts
+from rallypoint.process.relay.lines import LineAssembler, Tail
+from rallypoint.process.relay.messages import AddStream, FirstOutput, SharedInput
+from rallypoint.process.relay.sinks import Console, LogFile, LogFiles
+
+_READ_BYTES = 64 * 1024
+_PIPE_BYTES = 1024 * 1024  # no pipe holds more, unless root made it so
+
+
+class _Stream(Struct, eq=False):
+    fd: int
+    worker: Worker
+    key: Key
+    console: Console | None
+    is_shown: bool  # what it draws or does not finish is shown below the lines
+    lines: LineAssembler | None
+    file: LogFile | None
+    copy: LogFile | None  # for the lines in which one of these is found
+    copy_if: tuple[bytes, ...]
+    tail: Tail | None
+
+
+class Streams:
+    """All streams that the agent has added and that have not ended."""
+
+    def __init__(self, channel: Channel, poller: Poller, stderr: Console) -> None:
+        self._channel, self._poller, self._stderr = channel, poller, stderr
+        self._streams: dict[int, _Stream] = {}
+        self._tails: dict[tuple[int, int], Tail] = {}
+        self._due: dict[int, float] = {}  # when what a stream has not finished is looked at again
+        self._held: set[Console] = set()
+        self._files = LogFiles(channel.report_failure)
+        self._newest_heard = -1  # the round whose workers were last heard first
+        self._prompts = _Prompts(channel)
+        self.interrupts = Interrupts()
+
+    def add(self, request: AddStream, fd: int, console: Console | None) -> None:
+        """Read from this pipe from now on."""
+        os.set_blocking(fd, False)
+        worker = request.worker
+        tail = None
+        if request.keep_tail:
+            # The round before may still be asked about; older ones are history.
+            self._tails = {k: t for k, t in self._tails.items() if k[0] >= worker[0] - 1}
+            tail = self._tails[worker] = Tail()
+        self._streams[fd] = _Stream(
+            fd=fd,
+            worker=worker,
+            key=(worker, request.fd),
+            console=console,
+            is_shown=request.draws and console is not None and console.is_terminal,
+            lines=LineAssembler(request.prefix) if request.lines else None,
+            file=self._files.open(request.path, request.max_bytes),
+            copy=self._files.open_shared(request.copy_to, request.max_bytes),
+            copy_if=request.copy_if,
+            tail=tail,
+        )
+        self._poller.watch(fd, 0 if console in self._held else select.POLLIN)
+
+    def hold_if_full(self, console: Console) -> None:
+        """Whoever writes to a console that is behind is not read from."""
+        hold = console.is_full
+        if hold == (console in self._held):
+            return
+        (self._held.add if hold else self._held.discard)(console)
+        for stream in self._streams.values():
+            if stream.console is console:
+                self._poller.watch(stream.fd, 0 if hold else select.POLLIN)
+
+    def due_at(self) -> float:
+        """When `settle` is to be called, if nothing comes before; infinity: no time matters."""
+        return min(*self._due.values(), self.interrupts.due_at(), inf)
+
+    def read_ready(self, ready: Collection[int], now: float) -> None:
+        """Take one piece from each pipe that has one, and look again at what is due."""
+        for fd in ready:
+            stream = self._streams.get(fd)
+            if stream is not None and not (stream.console is not None and stream.console.is_full):
+                # Whoever was served is last when a console that was behind takes bytes again.
+                self._streams[fd] = self._streams.pop(fd)
+                self._read(stream, 1, now)
+        for fd in [fd for fd, due in self._due.items() if due <= now]:
+            self._settle(self._streams[fd], now)
+
+    def release_interrupts(self, now: float) -> None:
+        """Show what was held back for long enough."""
+        for fd in self.interrupts.overdue(now):
+            self._release(self._streams[fd])
+
+    def read_all(self, now: float) -> None:
+        """Take all that is in the pipes now."""
+        for stream in list(self._streams.values()):
+            self._read(stream, _PIPE_BYTES, now)
+
+    def tail_of(self, worker: Worker, now: float) -> bytes:
+        """The last lines that it has written to a stream with a tail until now."""
+        for stream in list(self._streams.values()):
+            if stream.worker == worker and stream.tail is not None:
+                self._read(stream, _PIPE_BYTES, now)
+        tail = self._tails.get(worker)
+        return tail.last() if tail else b""
+
+    def end_all(self, now: float) -> None:
+        """Read from none any more."""
+        for stream in list(self._streams.values()):
+            self._end(stream, now)
+
+    def _read(self, stream: _Stream, limit: int, now: float) -> None:
+        """Take what is in the pipe now, also its end, piece by piece until there were `limit` bytes
+        of it."""
+        while limit > 0:
+            try:
+                data = os.read(stream.fd, _READ_BYTES)
+            except BlockingIOError:
+                return
+            if not data:
+                self._end(stream, now)
+                return
+            self._pass_on(stream, data, now)
+            limit -= len(data)
+
+    def _pass_on(self, stream: _Stream, data: bytes, now: float) -> None:
+        if stream.worker[0] > self._newest_heard:
+            self._newest_heard = stream.worker[0]
+            self._channel.report(FirstOutput(self._newest_heard))
+        if stream.tail is not None:
+            stream.tail.feed(data)
+        if stream.file is not None:
+            self._files.write(stream.file, data)
+        if stream.console is None:
+            return
+        if stream.lines is None:
+            stream.console.write_raw(data)
+            return
+        stream.console.resume(stream.worker)
+        self._prompts.answered(stream.worker)
+        self._show(stream, stream.console, stream.lines.feed(data, now), now)
+        if stream.is_shown or stream.lines.is_drawn:
+            self._settle(stream, now)
+
+    def _settle(self, stream: _Stream, now: float) -> None:
+        """Show what is no line, and what has become one with time."""
+        console, lines = stream.console, stream.lines
+        if console is None or lines is None:
+            return
+        self._show(stream, console, lines.settle(now), now)
+        due = lines.due_at()
+        self._due.pop(stream.fd, None)
+        if now < due < inf:
+            self._due[stream.fd] = due
+        if not stream.is_shown:
+            return
+        is_asked = self._prompts.has_person and lines.is_prompt and bool(lines.shown(now))
+        prompt = lines.take_prompt() if is_asked else b""
+        console.show(stream.key, left := lines.shown(now))
+        if is_asked:
+            console.ask(stream.worker, prompt, is_kept=bool(left))
+            self._prompts.asked(stream.worker)
+
+    def _show(self, stream: _Stream, console: Console, lines: bytes, now: float) -> None:
+        assert stream.lines is not None
+        console.write_lines(self.interrupts.feed(stream.fd, lines, stream.lines.begin, now))
+        if stream.copy is not None and (found := stream.lines.matching(lines, stream.copy_if)):
+            self._files.write(stream.copy, found)
+
+    def _release(self, stream: _Stream) -> None:
+        if stream.console is not None:
+            stream.console.write_lines(self.interrupts.take(stream.fd))
+
+    def _end(self, stream: _Stream, now: float) -> None:
+        if stream.console is not None and stream.lines is not None:
+            self._show(stream, stream.console, stream.lines.finish(), now)
+            self._release(stream)
+            stream.console.show(stream.key, [])
+            self._prompts.answered(stream.worker)
+        self._due.pop(stream.fd, None)
+        del self._streams[stream.fd]
+        if not self._streams:
+            self._stderr.write_lines(self.interrupts.summary())
+        self._poller.watch(stream.fd, 0)
+        os.close(stream.fd)
+        for file in filter(None, (stream.file, stream.copy)):
+            self._files.close(file)
+
+
+class _Prompts:
+    """Which workers ask a person something, at the terminal that they share."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        # The workers' standard input is ours, too: where it is a terminal, somebody may answer.
+        self.has_person = os.isatty(0)
+        self._asking: set[Worker] = set()
+        self._is_reported = False
+
+    def asked(self, worker: Worker) -> None:
+        """The agent is told once when several ask."""
+        self._asking.add(worker)
+        if len(self._asking) > 1 and not self._is_reported:
+            self._is_reported = True
+            self._channel.report(SharedInput())
+
+    def answered(self, worker: Worker) -> None:
+        """It writes again, or never will."""
+        self._asking.discard(worker)
