@@ -38,6 +38,7 @@ from rallypoint.core.group_events import (
     LeaseEnded,
     LeaveWanted,
     ReportNow,
+    RoundEnding,
     SessionGivenUp,
     SessionOpened,
     SignalCaught,
@@ -64,6 +65,7 @@ STALE: list[GroupEvent] = [
     SessionOpened(resumed=True),
     Announced(),
 ]
+ENDING = RoundEnding(stamp(), REASON)
 
 
 @pytest.mark.parametrize("phase", PHASES, ids=lambda phase: phase.name)
@@ -106,7 +108,7 @@ def test_F1_another_coordinator_may_count_anew() -> None:
 def test_a_round_that_ended_before_it_was_heard_of_needs_a_new_join() -> None:
     node = Node(Phase.IDLE)
     assert node.step(m.StopNow(stamp(3), REASON)) == [JoinRound()]
-    assert node.step(m.StopNow(stamp(3), REASON)) == []
+    assert node.step(m.StopNow(stamp(3), REASON)) == [RoundEnding(stamp(3), REASON)]
     assert node.step(assigned(3)) == [], "it has ended"
     assert isinstance(node.step(assigned(4))[0], EnrolWithStore)
 
@@ -135,7 +137,11 @@ def test_F9_a_failed_enrolment_is_reported_and_starts_nothing() -> None:
 
 @pytest.mark.parametrize("phase", [Phase.ENROLLING, Phase.READY])
 def test_a_round_that_ends_before_workers_run_is_abandoned(phase: Phase) -> None:
-    assert Node(phase).step(m.StopNow(stamp(), REASON)) == [AbandonRound(), JoinRound()]
+    assert Node(phase).step(m.StopNow(stamp(), REASON)) == [
+        ENDING,
+        AbandonRound(),
+        JoinRound(),
+    ]
     assert Node(phase).step(LeaseEnded()) == [AbandonRound(), JoinRound()]
 
 
@@ -153,7 +159,7 @@ def test_A4_success_is_reported_when_all_ended_well() -> None:
 
 def test_A4_an_early_finisher_runs_again_when_the_round_ends() -> None:
     node = Node(Phase.FINISHED)
-    assert node.step(m.StopNow(stamp(), REASON))[0] == SignalWorkers(TERM)
+    assert node.step(m.StopNow(stamp(), REASON))[1] == SignalWorkers(TERM)
     assert node.steps(WorkersGone(stamp())) == [JoinRound()]
 
 
@@ -164,7 +170,7 @@ def test_a_failure_stops_the_node_without_being_told() -> None:
     assert stop == SignalWorkers(TERM)
     assert wait == Wait(WaitKind.GRACE, 1, 5.0)
     assert node.step(exited(None, -TERM)) == [], "exits after one's own stop are no failures"
-    assert node.step(m.StopNow(stamp(), REASON)) == []
+    assert node.step(m.StopNow(stamp(), REASON)) == [ENDING]
     assert node.step(WorkersGone(stamp())) == [JoinRound()]
     assert node.step(WorkersGone(stamp())) == []
 
@@ -172,10 +178,11 @@ def test_a_failure_stops_the_node_without_being_told() -> None:
 def test_an_order_to_stop_counts_once() -> None:
     node = Node(Phase.RUNNING)
     assert node.step(m.StopNow(stamp(), REASON)) == [
+        ENDING,
         SignalWorkers(TERM),
         Wait(WaitKind.GRACE, 1, 5.0),
     ]
-    assert node.step(m.StopNow(stamp(), REASON)) == []
+    assert node.step(m.StopNow(stamp(), REASON)) == [ENDING], "nothing is stopped again"
 
 
 def test_workers_that_ignore_the_signal_are_killed_after_the_grace() -> None:
@@ -288,7 +295,7 @@ def test_A5_the_drain_deadline_bounds_it_all() -> None:
 def test_A5_a_round_that_ends_during_the_checkpoint_ends_the_node_s_part() -> None:
     node = Node(Phase.RUNNING)
     node.steps(SignalCaught(TERM), Announced())
-    assert node.step(m.StopNow(stamp(), REASON))[0] == SignalWorkers(TERM)
+    assert node.step(m.StopNow(stamp(), REASON))[1] == SignalWorkers(TERM)
     assert node.step(WorkersGone(stamp())) == [LEFT], "it does not join again"
 
 

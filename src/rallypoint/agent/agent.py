@@ -151,14 +151,8 @@ class Agent:
                 if number:  # 0: news of a handler, which nobody sends heartbeats for
                     self._links.dispatcher.heartbeat_acknowledged()
                 self._show_status()
-            case m.StopNow(stamp, reason):
-                if stamp == self._state.stamp:
-                    self.workers.look()
-                    planned = reason.kind.is_planned
-                    kind = kinds.ROUND_CHANGED if planned else kinds.ROUND_ENDED
-                    self.say(kind(round=stamp.round, why=reason.text))
-                self._step(message)
             case _:
+                self.workers.look()  # What has ended by itself did not end by this order.
                 self._step(message)
                 if isinstance(message, m.WorkerRequest):
                     self.workers.pushed(message)
@@ -198,6 +192,9 @@ class Agent:
                 if self._enrolling is not None:
                     self._enrolling.cancel()
                 self._links.store.close()
+            case g.RoundEnding(stamp, reason):
+                kind = kinds.ROUND_CHANGED if reason.kind.is_planned else kinds.ROUND_ENDED
+                self.say(kind(round=stamp.round, why=reason.text))
             case g.SignalWorkers() | g.KillWorkers():
                 self._stop_workers(effect)
             case g.Wait(kind, number, length_s):

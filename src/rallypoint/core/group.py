@@ -43,6 +43,7 @@ from rallypoint.core.group_events import (
     LeaseEnded,
     LeaveWanted,
     ReportNow,
+    RoundEnding,
     SessionGivenUp,
     SessionOpened,
     SignalCaught,
@@ -233,7 +234,8 @@ def _stop_ordered(state: GroupState, stamp: Stamp, reason: EndReason) -> list[Gr
         return []
     state.seeks_culprit |= reason.kind is EndKind.FAILURE and state.phase is Phase.RUNNING
     state.stop_why = reason.text
-    return stop(state, Desired.JOIN, signal.SIGTERM, state.settings.restart_grace_s)
+    stops = stop(state, Desired.JOIN, signal.SIGTERM, state.settings.restart_grace_s)
+    return [RoundEnding(stamp, reason), *stops]
 
 
 def _verdict(state: GroupState, verdict: Verdict) -> list[GroupEffect]:

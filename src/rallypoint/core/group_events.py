@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.messages import HelperDied, Order, Report
-from rallypoint.core.model import Assignment, Stamp, Verdict
+from rallypoint.core.model import Assignment, EndReason, Stamp, Verdict
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.errors import RallypointError
 
@@ -165,6 +165,13 @@ class AbandonRound(Struct, frozen=True):
     """The round ended before workers were started: drop what was prepared for it."""
 
 
+class RoundEnding(Struct, frozen=True):
+    """The coordinator ends this node's round, for this reason."""
+
+    stamp: Stamp
+    reason: EndReason
+
+
 class SignalWorkers(Struct, frozen=True):
     """Send a signal to every process group of the round; answer with `WorkersGone`."""
 
@@ -241,6 +248,7 @@ GroupEffect = (
     | EnrolWithStore
     | SpawnWorkers
     | AbandonRound
+    | RoundEnding
     | SignalWorkers
     | KillWorkers
     | Wait

@@ -24,11 +24,12 @@ from rallypoint.core.group_events import (
     GroupEvent,
     JoinRound,
     KillWorkers,
+    RoundEnding,
     SignalWorkers,
     SpawnWorkers,
     WorkersGone,
 )
-from rallypoint.core.messages import Assigned, StopNow
+from rallypoint.core.messages import Assigned
 from rallypoint.core.model import Assignment, EndKind, EndReason, Verdict
 
 UNKNOWN = "unknown"
@@ -90,14 +91,14 @@ def step(
     match event:
         case Assigned(_, assignment) if any(map(_takes_place, effects)):
             timeline.rounds.append(RoundLife(assignment, at))
-        case StopNow(stamp, reason):
-            ended += _ordered_to_stop(timeline, stamp.round, reason)
         case WorkersGone(stamp) if (life := _life(timeline, stamp.round)) is not None:
             life.ended_at = at
             if life.stopping_at is not None:
                 ended += _end(life, "stop", at - life.stopping_at)
     for effect in effects:
         match effect:
+            case RoundEnding(stamp, reason):
+                ended += _ordered_to_stop(timeline, stamp.round, reason)
             case JoinRound() if timeline.joining_since is None:
                 timeline.joining_since = at
             case SpawnWorkers() if timeline.newest and timeline.joining_since is not None:

@@ -134,8 +134,6 @@ class SimulatedAgent:
             case g.SpawnWorkers(stamp):
                 assert self.running is None, "two rounds on one node"
                 self.running = stamp
-            case g.AbandonRound():
-                pass
             case g.SignalWorkers() | g.KillWorkers():
                 if self.running is not None:
                     self.local.append(g.WorkersGone(self.running))
@@ -151,7 +149,7 @@ class SimulatedAgent:
                 assert self.running is None, "ended with workers alive"
                 self.finish, self.finishes = effect, self.finishes + 1
                 self._report(m.Leave())
-            case g.WorkerEnded() | Record():
+            case g.AbandonRound() | g.RoundEnding() | g.WorkerEnded() | Record():
                 pass
             case _:
                 assert_never(effect)
