@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -25,7 +26,7 @@ from measure import first_line, is_quick, prepare, rallypoint
 from output import Run
 from recovery import agent_killed, worker_killed
 from restart import worker_killed as forked_again
-from store import Clients, hear, rate, running
+from store import Clients, rate, running
 from tables import markdown, markdown_row, spread
 
 Measure = Callable[[], float]
@@ -157,6 +158,22 @@ def called() -> float:
     return float(json.loads(done.stdout)["worker.progress(7)"])
 
 
+@contextmanager
+def hosted_store() -> Iterator[int]:
+    """The port of a store that the command of this version hosts."""
+    command = [sys.executable, "-m", "rallypoint", "store", "--host=127.0.0.1", "--port=0"]
+    with subprocess.Popen([*command, "--insecure"], stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            line = process.stderr.readline()
+            port = re.search(r"127\.0\.0\.1:(\d+)", line)
+            if port is None:
+                raise SystemExit(f"{process.args!r} printed {line!r} instead of its port")
+            yield int(port[1])
+        finally:
+            process.kill()
+
+
 def store_rows(other: Path, times: int) -> list[list[str]]:
     """Microseconds of an operation of 64 bytes, by our client of this version."""
     rows = []
@@ -165,8 +182,7 @@ def store_rows(other: Path, times: int) -> list[list[str]]:
         ports = {}
         for variant, source in {"other": other, "this": SRC, "again": other}.items():
             with version(source):
-                server = open_.enter_context(running("store_server.py", "asyncio"))
-            ports[variant] = int(hear(server))
+                ports[variant] = open_.enter_context(hosted_store())
         clients = Clients([open_.enter_context(running("store_worker.py"))])
         for name in ("set", "get"):
             found: dict[str, list[float]] = {variant: [] for variant in ports}
