@@ -141,7 +141,7 @@ WALL_CLOCK_READERS: dict[str, str] = {
     "agent/embedded/hook_workers.py": "dates failures for people",
     "coordinator/clocks.py": "numbers lives of jobs (but for R6), dates lost nodes for people",
     "process/workers.py": "dates failures for people",
-    "process/failures.py": "dates failures for people",
+    "process/process_failure.py": "dates failures for people",
     "worker/error_file.py": "dates failures for people",
     "observe/event.py": "dates events for whoever reads them",
     "observe/metrics.py": "dates numbers for whoever reads them",

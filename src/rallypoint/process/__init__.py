@@ -12,10 +12,10 @@ from rallypoint.lazy import exports
 if TYPE_CHECKING:
     from rallypoint.config import AffinityMode, NumaOptions
     from rallypoint.errors import ChildFailedError, SignalException
-    from rallypoint.process.failures import ProcessFailure
     from rallypoint.process.logs.follow import TailLog, redirect_stderr, redirect_stdout
     from rallypoint.process.logs.plan import Std, to_map
     from rallypoint.process.logs.specs import DefaultLogsSpecs, LogsDest, LogsSpecs
+    from rallypoint.process.process_failure import ProcessFailure
     from rallypoint.process.processes import PContext, RunProcsResult, start_processes
     from rallypoint.worker.error_file import ErrorHandler, get_error_handler, record
 
@@ -49,7 +49,7 @@ __getattr__, __dir__ = exports(
         ".logs.follow": ("TailLog", "redirect_stderr", "redirect_stdout"),
         ".logs.plan": ("Std", "to_map"),
         ".logs.specs": ("DefaultLogsSpecs", "LogsDest", "LogsSpecs"),
-        ".failures": ("ProcessFailure",),
+        ".process_failure": ("ProcessFailure",),
         ".processes": ("PContext", "RunProcsResult", "start_processes"),
         "rallypoint.worker.error_file": ("ErrorHandler", "get_error_handler", "record"),
     },

@@ -28,7 +28,7 @@ from rallypoint.core.text import count, signal_name
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.errors import ParameterError, SignalException
 from rallypoint.process import signals
-from rallypoint.process.failures import ProcessFailure, describe_failure, process_failure
+from rallypoint.process.failures import describe_failure
 from rallypoint.process.limits import OomWatch
 from rallypoint.process.logs.plan import LinePrefix
 from rallypoint.process.logs.specs import LogsDest, Reifies
@@ -39,6 +39,7 @@ from rallypoint.process.prepared.calls import (
     bootstrap_argv,
     pickle_calls,
 )
+from rallypoint.process.process_failure import ProcessFailure, process_failure
 from rallypoint.process.relay.client import Relay
 from rallypoint.process.spawn import Command, WorkerStartError
 from rallypoint.process.syscalls import open_fds

@@ -26,7 +26,7 @@ from rallypoint.errors import (
     RendezvousTimeoutError,
     SignalException,
 )
-from rallypoint.process.failures import ProcessFailure, reported_failure
+from rallypoint.process.process_failure import ProcessFailure, reported_failure
 
 if TYPE_CHECKING:
     from rallypoint.agent.run import JobEnd
