@@ -224,7 +224,7 @@ class SharedCluster:
     def world(self) -> list[str]:
         """The node ids of the active world in rank order; empty: no round is active."""
         round_ = self.current().round
-        return [p.node_id for p in round_.places] if round_.phase is Phase.ACTIVE else []
+        return [p.node_id for p in round_.world] if round_.phase is Phase.ACTIVE else []
 
     @property
     def members(self) -> list[NodeRef]:

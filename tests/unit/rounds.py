@@ -56,7 +56,7 @@ class RoundHost:
     @property
     def world(self) -> list[str]:
         """The node ids of the newest world, in rank order."""
-        return [place.node_id for place in self.state.places]
+        return [entry.node_id for entry in self.state.world]
 
     @property
     def worlds(self) -> list[FormWorld]:

@@ -151,7 +151,7 @@ def test_R3_a_rack_of_eleven_among_many_does_not_end_the_job() -> None:
         host.lose(ref, heard_at=100.0)
     host.join(*nodes[11:])
     assert host.job.verdict is None
-    assert len(host.job.round.places) == 53
+    assert len(host.job.round.world) == 53
 
 
 def test_R3_too_many_losses_end_the_job() -> None:

@@ -90,7 +90,7 @@ def test_R4_a_live_duplicate_supersedes_the_older_one() -> None:
     assert effects[0] == ExpelNode(older, "another agent has joined as node b", final=True)
     assert host.world == ["a", "b"]
     assert host.state.members["b"].ref == host.refs["b"]
-    assert host.state.places[1].incarnation == "b.2"
+    assert host.state.world[1].incarnation == "b.2"
 
 
 def test_R4_a_superseded_agent_can_not_take_the_name_back() -> None:

@@ -45,7 +45,7 @@ def drains(job: JobState, ref: NodeRef, drain: Drain, at: float) -> list[JobEffe
         return []
     if not job.drained or at - job.drain_began_at > DRAIN_WINDOW_S:
         job.drained, job.drain_began_at = set(), at
-        job.drain_world = frozenset(place.node_id for place in job.round.places)
+        job.drain_world = frozenset(entry.node_id for entry in job.round.world)
     job.drained.add(node_id)
     leaver = Leaver(ref, drain.why, drain.signal, at, drain.notice_s, drain.hosts)
     is_held = job.notice is not None and node_id in job.notice.held

@@ -34,7 +34,7 @@ def enrolled(job: JobState, ref: NodeRef, round_: int, at: float) -> list[JobEff
     state = job.round
     job.unreached.pop(ref.node_id, None)
     job.enrolled.add(ref.node_id)
-    if len(job.enrolled) < len(state.places):
+    if len(job.enrolled) < len(state.world):
         return _judge_if_all_told(job, at)
     job.started = True
     effects = run_round(job, RoundStarted(round_), at)
@@ -70,13 +70,13 @@ def time_is_over(job: JobState, timer: Timer, at: float) -> list[JobEffect]:
         return _judge(job, at)
     # Nobody has failed to reach rank 0: it is not to blame for those that are not ready.
     state = job.round
-    unready = [place for place in state.places if place.node_id not in job.enrolled]
+    unready = [entry for entry in state.world if entry.node_id not in job.enrolled]
     why = f"not ready within {state.settings.join_timeout_s:g} s"
-    ids = words.names(tuple(place.node_id for place in unready))
+    ids = words.names(tuple(entry.node_id for entry in unready))
     text = f"node {ids} was {why}" if len(unready) == 1 else f"nodes {ids} were {why}"
     if _ranks_are_fixed(job):
         return close(job, Outcome.INFRASTRUCTURE, text)
-    expelled = tuple((state.members[place.node_id].ref, f"it was {why}") for place in unready)
+    expelled = tuple((state.members[entry.node_id].ref, f"it was {why}") for entry in unready)
     return run_round(job, RoundNotStarted(state.round, text, expelled), at)
 
 
@@ -89,12 +89,12 @@ def _is_awaited(job: JobState, ref: NodeRef, round_: int) -> bool:
 
 def _judge_if_all_told(job: JobState, at: float) -> list[JobEffect]:
     told = len(job.enrolled) + len(job.unreached)
-    return _judge(job, at) if told == len(job.round.places) else []
+    return _judge(job, at) if told == len(job.round.world) else []
 
 
 def _judge(job: JobState, at: float) -> list[JobEffect]:
     state, unreached = job.round, job.unreached
-    host = state.places[0].node_id
+    host = state.world[0].node_id
     address = Endpoint(job.assigned[host].master_addr, job.assigned[host].master_port)
     first = next(iter(unreached))
     if _ranks_are_fixed(job):
@@ -112,19 +112,19 @@ def _judge(job: JobState, at: float) -> list[JobEffect]:
 
 def _ranks_are_fixed(job: JobState) -> bool:
     """Nobody can take another's place."""
-    world = (job.round.members[place.node_id] for place in job.round.places)
+    world = (job.round.members[entry.node_id] for entry in job.round.world)
     return job.round.settings.static or all(x.candidate.node_rank >= 0 for x in world)
 
 
 def _is_host_at_fault(job: JobState, host: str) -> bool:
     state, failed = job.round, len(job.unreached)
-    nodes = [place.node_id for place in state.places]
+    nodes = [entry.node_id for entry in state.world]
     if not set(nodes) - set(state.passed_over) - {host}:
         return False  # nobody is left to try
     others = len(nodes) - 1
     if host in job.unreached or (failed >= MOST_MIN and 2 * failed > others):
         return True
-    ran = [place.incarnation in state.started_world for place in state.places]
+    ran = [entry.incarnation in state.started_world for entry in state.world]
     nobody_is_new = len(nodes) == 2 and ran[0] == ran[1]
     is_short = len(nodes) - failed < state.settings.min_nodes
     return (nobody_is_new or is_short) and not set(nodes) & set(state.passed_over)
@@ -135,5 +135,5 @@ def _who(job: JobState, host: str) -> str:
     failed = tuple(sorted(job.unreached.keys() - {host}))
     if not failed:
         return "that node itself"
-    others = words.count(len(job.round.places) - 1, "other node")
+    others = words.count(len(job.round.world) - 1, "other node")
     return f"{len(failed)} of {others} ({words.names(failed)})"

@@ -25,7 +25,7 @@ def may_be_admitted(state: RoundState) -> bool:
     """A vacant place can be filled, or the job be full, or arrivals have settled."""
     if not are_wanted(state):
         return False
-    size, waiting = len(state.places), state.eager_waiting
+    size, waiting = len(state.world), state.eager_waiting
     vacant = state.largest_world - size
     full = size + waiting >= state.settings.max_nodes
     return vacant > 0 or full or state.settled or state.settings.join_settle_s == 0
@@ -68,7 +68,7 @@ def quarantine_over(state: RoundState, node_id: str) -> None:
 
 def free_places(state: RoundState) -> int:
     """Places of the active world that nobody has and nobody waits for."""
-    return state.settings.max_nodes - len(state.places) - state.counts[MemberState.WAITING]
+    return state.settings.max_nodes - len(state.world) - state.counts[MemberState.WAITING]
 
 
 def _is_spare(state: RoundState, member: Member) -> bool:

@@ -128,7 +128,7 @@ def give_up_on(state: RoundState, event: RoundNotStarted) -> list[Effect]:
     """Expel who failed, and remember who may not be rank 0. The round has been ended before."""
     if event.passed_over:
         state.passed_over.append(event.passed_over)
-    host = NodeRef(state.places[0].node_id, state.places[0].incarnation)
+    host = NodeRef(state.world[0].node_id, state.world[0].incarnation)
     effects: list[Effect] = []
     for ref, why in event.expelled:
         member = state.members.get(ref.node_id)
@@ -146,6 +146,6 @@ def give_up_on(state: RoundState, event: RoundNotStarted) -> list[Effect]:
 def forget_bad_routes(state: RoundState) -> None:
     """Every node of the world has reached rank 0's store: all routes are good."""
     state.passed_over.clear()
-    for place in state.places:
-        state.bad_routes.pop(place.node_id, None)
-    state.started_world = frozenset(place.incarnation for place in state.places)
+    for entry in state.world:
+        state.bad_routes.pop(entry.node_id, None)
+    state.started_world = frozenset(entry.incarnation for entry in state.world)

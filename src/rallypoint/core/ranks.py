@@ -2,7 +2,7 @@
 
 The first world is sorted by (topology, node id), numbers inside names compared as numbers, so
 that `node2` comes before `node10` whatever the order of arrival. A later world keeps its
-survivors in their order. A place that became vacant goes to the node of the same id, then to one
+survivors in their order. A slot that became vacant goes to the node of the same id, then to one
 of the same shape, then to the next in sort order; the rest append; holes close up. Rank 0 is a
 survivor whenever there is one, because local checkpoints of rank 0 are on its disk.
 """
@@ -84,18 +84,18 @@ def order(
     if all(node.candidate.node_rank >= 0 for node in nodes):
         return sorted(nodes, key=sort_key)
     by_ref = {(node.ref.node_id, node.ref.incarnation): node for node in nodes}
-    placed: list[Participant | None] = []
+    taken: list[Participant | None] = []
     survivors: set[NodeRef] = set()
-    for place in previous:
-        node = by_ref.pop((place.node_id, place.incarnation), None)
-        placed.append(node)
+    for entry in previous:
+        node = by_ref.pop((entry.node_id, entry.incarnation), None)
+        taken.append(node)
         if node is not None:
             survivors.add(node.ref)
     newcomers = {node.ref.node_id: node for node in sorted(by_ref.values(), key=sort_key)}
-    _fill_same_id(previous, placed, newcomers)
-    _fill_same_shape(previous, placed, newcomers)
+    _fill_same_id(previous, taken, newcomers)
+    _fill_same_shape(previous, taken, newcomers)
     rest = iter(newcomers.values())
-    result = [node or next(rest, None) for node in placed]
+    result = [node or next(rest, None) for node in taken]
     world = [node for node in result if node is not None]
     world.extend(rest)
     first = min(
@@ -128,23 +128,23 @@ def _is_digit(char: str) -> bool:
 
 def _fill_same_id(
     previous: Sequence[WorldEntry],
-    placed: list[Participant | None],
+    taken: list[Participant | None],
     newcomers: dict[str, Participant],
 ) -> None:
-    for index, place in enumerate(previous):
-        if placed[index] is None:
-            placed[index] = newcomers.pop(place.node_id, None)
+    for index, entry in enumerate(previous):
+        if taken[index] is None:
+            taken[index] = newcomers.pop(entry.node_id, None)
 
 
 def _fill_same_shape(
     previous: Sequence[WorldEntry],
-    placed: list[Participant | None],
+    taken: list[Participant | None],
     newcomers: dict[str, Participant],
 ) -> None:
     by_shape: dict[tuple[int, str], list[Participant]] = {}
     for node in reversed(newcomers.values()):
         by_shape.setdefault(node.shape, []).append(node)
-    for index, place in enumerate(previous):
-        if placed[index] is None and (same := by_shape.get((place.workers, place.role))):
+    for index, entry in enumerate(previous):
+        if taken[index] is None and (same := by_shape.get((entry.workers, entry.role))):
             node = same.pop()
-            placed[index] = newcomers.pop(node.ref.node_id)
+            taken[index] = newcomers.pop(node.ref.node_id)

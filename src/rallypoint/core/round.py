@@ -261,7 +261,7 @@ def _succeeded(state: RoundState, ref: NodeRef, round_: int) -> list[Effect]:
     member.succeeded = True
     state.finishing = True
     state.succeeded += 1
-    return [WorldSucceeded(round_)] if state.succeeded == len(state.places) else []
+    return [WorldSucceeded(round_)] if state.succeeded == len(state.world) else []
 
 
 def _timer_ended(state: RoundState, timer: Timer) -> list[Effect]:
@@ -273,7 +273,7 @@ def _timer_ended(state: RoundState, timer: Timer) -> list[Effect]:
         case TimerKind.JOIN:
             here = {m.ref.node_id for m in state.members.values() if m.state is MemberState.JOINED}
             held_back = quarantine.held_back_nodes(state)
-            gone = (p.node_id for p in state.places if p.node_id not in {*here, *held_back})
+            gone = (p.node_id for p in state.world if p.node_id not in {*here, *held_back})
             return [JoinTimedOut(state.round, tuple(sorted(here)), tuple(gone), held_back)]
         case TimerKind.STOP:
             return _stop_overdue(state)
@@ -300,9 +300,9 @@ def _stop_overdue(state: RoundState) -> list[Effect]:
     """Some have not stopped: give them up, unless so many at once that none is to blame."""
     stuck = [m.ref for m in state.members.values() if m.state is MemberState.STOPPING]
     after_s, more_s = state.stop_grace_s + STOP_SLACK_S, state.settings.stop_patience_s
-    if not state.is_patient and more_s and is_mass(len(stuck), len(state.places)):
+    if not state.is_patient and more_s and is_mass(len(stuck), len(state.world)):
         state.is_patient = True
-        return [StopDelayed(len(stuck), len(state.places), after_s)]
+        return [StopDelayed(len(stuck), len(state.world), after_s)]
     why = f"would not stop within {after_s + (more_s if state.is_patient else 0):g} s"
     effects: list[Effect] = []
     for ref in stuck:
@@ -369,20 +369,20 @@ def _complete(state: RoundState) -> list[Effect]:
     nodes = {m.ref: ranks.Participant(m.ref, m.candidate) for m in joined}
     first_served = sorted(joined, key=lambda m: (not m.in_roster, ranks.sort_key(nodes[m.ref])))
     chosen = [nodes[m.ref] for m in first_served[: state.settings.max_nodes]]
-    world = ranks.order(state.places, chosen, not_first=state.passed_over)
+    ordered = ranks.order(state.world, chosen, not_first=state.passed_over)
     for member in first_served:
         member.in_roster = False
         set_member_state(state, member, MemberState.STANDBY)
-    for node in world:
+    for node in ordered:
         set_member_state(state, state.members[node.ref.node_id], MemberState.RUNNING)
-    state.places = [
+    state.world = [
         WorldEntry(s.ref.node_id, s.ref.incarnation, s.candidate.workers, s.candidate.role)
-        for s in world
+        for s in ordered
     ]
     state.phase, state.roster_size = Phase.ACTIVE, 0
     state.growth_allowed = state.settings.min_growth_interval_s == 0
-    state.largest_world = max(state.largest_world, len(world))
-    return [FormWorld(state.round, tuple(world))]
+    state.largest_world = max(state.largest_world, len(ordered))
+    return [FormWorld(state.round, tuple(ordered))]
 
 
 def _try_grow(state: RoundState) -> list[Effect]:

@@ -76,7 +76,7 @@ class RoundState(Struct, array_like=True):
     round: int = 0
     members: dict[str, Member] = field(default_factory=dict)
     counts: dict[MemberState, int] = field(default_factory=lambda: dict.fromkeys(MemberState, 0))
-    places: list[WorldEntry] = field(default_factory=list)
+    world: list[WorldEntry] = field(default_factory=list)
     """The last world, in rank order."""
     roster_size: int = 0
     held: bool = False

@@ -144,7 +144,7 @@ class Sessions:
     @property
     def life(self) -> Life:
         """Its number, and how far it is."""
-        formed = bool(self.job.round.places)
+        formed = bool(self.job.round.world)
         return Life(self.job.incarnation, self.verdict, has_formed=formed)
 
     @property

@@ -250,10 +250,10 @@ class SharedMember:
         if shared.round.phase is Phase.ACTIVE and member.state is MemberState.RUNNING:
             rank = next(
                 rank
-                for rank, place in enumerate(shared.round.places)
-                if place.incarnation == self.ref.incarnation
+                for rank, entry in enumerate(shared.round.world)
+                if entry.incarnation == self.ref.incarnation
             )
-            size = len(shared.round.places)
+            size = len(shared.round.world)
             return InWorld(shared.round.round, rank, size, shared.bootstrap)
         return _pending(shared.round, member.state)
 
@@ -274,9 +274,9 @@ def member_order(state: RoundState) -> tuple[NodeRef, ...]:
     """All members: those of the last world in rank order, then the others as they came."""
     members = state.members
     in_world = [
-        members[place.node_id].ref
-        for place in state.places
-        if place.node_id in members and members[place.node_id].ref.incarnation == place.incarnation
+        members[entry.node_id].ref
+        for entry in state.world
+        if entry.node_id in members and members[entry.node_id].ref.incarnation == entry.incarnation
     ]
     known = set(in_world)
     return (*in_world, *(m.ref for m in members.values() if m.ref not in known))
@@ -288,6 +288,6 @@ def _pending(state: RoundState, member_state: MemberState) -> Pending:
         state=member_state,
         joined=len(here),
         min_nodes=state.settings.min_nodes,
-        missing=tuple(place.node_id for place in state.places if place.node_id not in here),
+        missing=tuple(entry.node_id for entry in state.world if entry.node_id not in here),
         needed=member_state is not MemberState.STANDBY,
     )
