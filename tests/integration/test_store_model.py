@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import count
 
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import Phase
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, rule
 from tests.fuzz.store_conversation import Store
 from tests.integration.store_model import Closed, Model
 from tests.integration.store_process import VALIDATE, Field, RawClient, encode, store_process
+from tests.properties import explore
 
 from rallypoint.wire.c10d_fields import Opcode
 
@@ -187,17 +188,10 @@ def emptied(port: int) -> Callable[[], RawClient]:
     return partial(RawClient, port)
 
 
-def hold(begin: Callable[[], Callable[[], RawClient]], examples: int, *phases: Phase) -> None:
+def hold(begin: Callable[[], Callable[[], RawClient]], count: int, *phases: Phase) -> None:
     """Let clients do whatever comes to mind."""
-    bounded = settings(
-        max_examples=examples,
-        phases=(Phase.generate, *phases),
-        stateful_step_count=STEPS,
-        deadline=None,
-        database=None,
-        suppress_health_check=list(HealthCheck),
-    )
-    run_state_machine_as_test(type("Begun", (Clients,), {"begin": begin}), settings=bounded)
+    machine = type("Begun", (Clients,), {"begin": begin})
+    explore(machine, count, STEPS, phases=(Phase.generate, *phases))
 
 
 def test_the_machine_does_what_a_plain_model_does() -> None:

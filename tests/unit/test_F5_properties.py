@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -10,8 +9,8 @@ from hypothesis.stateful import (
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
+from tests.properties import explore
 from tests.shared_cluster import SharedCluster, SharedNode, StoredState
 
 from rallypoint.core import shared_round
@@ -203,7 +202,7 @@ class SharedJob(RuleBasedStateMachine):
 
     def check_world(self, stored: StoredState) -> None:
         round_, shared = stored.after.round, self.cluster.settings
-        world = tuple(place.incarnation for place in round_.places)
+        world = tuple(entry.incarnation for entry in round_.world)
         known = self.worlds.setdefault(round_.round, world)
         assert known == world, f"two worlds with the number {round_.round}"
         assert shared.min_nodes <= len(world) <= shared.max_nodes
@@ -265,13 +264,4 @@ class SharedJob(RuleBasedStateMachine):
 
 
 def test_F5_F4_R1_R3_R4_R5_whatever_happens() -> None:
-    run_state_machine_as_test(
-        SharedJob,
-        settings=settings(
-            max_examples=60,
-            stateful_step_count=50,
-            deadline=None,
-            database=None,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
+    explore(SharedJob, 60, steps=50)

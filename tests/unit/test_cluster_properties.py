@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
     invariant,
     rule,
-    run_state_machine_as_test,
 )
 from msgspec.structs import replace
+from tests.properties import explore
 
 from rallypoint.core.messages import HelperDied
 from rallypoint.core.model import Outcome, SharedSettings
@@ -180,7 +179,7 @@ class Hammer(RuleBasedStateMachine):
             return
         state = self.cluster.job.round
         if state.phase is Phase.ACTIVE:
-            world = tuple(place.incarnation for place in state.places)
+            world = tuple(entry.incarnation for entry in state.world)
             assert self.formed.setdefault(state.round, world) == world
         for agent in self.cluster.agents:
             self.hold_agent(agent)
@@ -233,15 +232,7 @@ class Hammer(RuleBasedStateMachine):
 
 
 def test_a_job_ends_the_same_for_everybody_whatever_happens() -> None:
-    run_state_machine_as_test(
-        Hammer,
-        settings=settings(
-            max_examples=100,
-            stateful_step_count=40,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
+    explore(Hammer, 100, steps=40)
 
 
 class Visitors(RuleBasedStateMachine):
@@ -349,12 +340,4 @@ class Visitors(RuleBasedStateMachine):
 
 
 def test_A4_all_workers_end_well_and_the_job_ends_whoever_comes_and_goes() -> None:
-    run_state_machine_as_test(
-        Visitors,
-        settings=settings(
-            max_examples=150,
-            stateful_step_count=15,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
+    explore(Visitors, 150, steps=15)

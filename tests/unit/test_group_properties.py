@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
     invariant,
     rule,
-    run_state_machine_as_test,
 )
+from tests.properties import explore
 from tests.unit.groups import KILL, REASON, RULES, assigned, stamp, verdict
 
 from rallypoint.core import group
@@ -182,12 +181,4 @@ class Hammer(RuleBasedStateMachine):
 
 
 def test_the_group_under_hammer() -> None:
-    run_state_machine_as_test(
-        Hammer,
-        settings=settings(
-            max_examples=200,
-            stateful_step_count=40,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
+    explore(Hammer, 200, steps=40)

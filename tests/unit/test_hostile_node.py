@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.fuzz.hostile_node import NO_BUDGET, RULES, Honest, Liar, Scene
 from tests.fuzz.hostile_values import ESCAPES, INF, NAN, converse, settings_of
+from tests.properties import examples
 
 from rallypoint.cli.exit_codes import SIGNALLED
 from rallypoint.config import RendezvousConfig
@@ -385,13 +386,13 @@ def test_what_fits_already_stays_as_it_is() -> None:
     assert fitting(report) == report
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(st.integers(0, 2**32))
 def test_no_message_of_one_node_stops_another_or_prints_what_it_must_not(seed: int) -> None:
     converse(Random(seed).randbytes(300))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.binary(max_size=300))
 def test_the_same_from_few_choices_which_shrink(data: bytes) -> None:
     converse(data)

@@ -7,6 +7,7 @@ import struct
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.properties import examples
 
 from rallypoint.errors import ProtocolError
 from rallypoint.store.keyvalue import KeyValueMachine
@@ -368,7 +369,7 @@ steps = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(st.tuples(clients, steps), max_size=40))
 def test_every_wait_is_answered_once_and_nobody_sleeps_beside_a_full_queue(
     script: list[tuple[int, c10d.Request | None]],

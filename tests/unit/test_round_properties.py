@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -13,9 +12,9 @@ from hypothesis.stateful import (
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 from msgspec.structs import replace
+from tests.properties import explore
 
 from rallypoint.core.events import (
     Effect,
@@ -198,8 +197,8 @@ class RoundMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), offset=st.sampled_from([0, 0, 0, 0, -1, 1]))
     def a_node_succeeds(self, data: st.DataObject, offset: int) -> None:
-        place = data.draw(st.sampled_from(self.state.places or [WorldEntry("n0", "n0.1", 1, "")]))
-        ref = NodeRef(place.node_id, place.incarnation)
+        entry = data.draw(st.sampled_from(self.state.world or [WorldEntry("n0", "n0.1", 1, "")]))
+        ref = NodeRef(entry.node_id, entry.incarnation)
         self.apply(NodeSucceeded(ref, self.state.round + offset))
 
     @rule(offset=st.sampled_from([0, 0, -1, 1]))
@@ -212,9 +211,9 @@ class RoundMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def all_but_some_succeed(self, data: st.DataObject) -> None:
-        for place in list(self.state.places):
+        for entry in list(self.state.world):
             if data.draw(st.integers(0, 4)):
-                ref = NodeRef(place.node_id, place.incarnation)
+                ref = NodeRef(entry.node_id, entry.incarnation)
                 self.apply(NodeSucceeded(ref, self.state.round))
 
     @rule(offset=st.sampled_from([0, 0, 0, -1, 1]))
@@ -348,7 +347,7 @@ class RoundMachine(RuleBasedStateMachine):
             assert not counts[MemberState.JOINED]
             assert not counts[MemberState.STOPPING]
             assert state.roster_size == 0
-            free = state.settings.max_nodes - len(state.places) - counts[MemberState.WAITING]
+            free = state.settings.max_nodes - len(state.world) - counts[MemberState.WAITING]
             assert free >= 0
             assert not (free and counts[MemberState.STANDBY]), "a standby beside a free place"
             if counts[MemberState.WAITING] > state.eager_waiting:
@@ -407,14 +406,4 @@ def let_time_pass(state: RoundState) -> None:
 
 
 def test_R1_R2_R3_R4_R5_F4_whatever_happens() -> None:
-    run_state_machine_as_test(
-        RoundMachine,
-        settings=settings(
-            max_examples=100,
-            stateful_step_count=80,
-            deadline=None,
-            database=None,
-            print_blob=True,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
+    explore(RoundMachine, 100, steps=80)

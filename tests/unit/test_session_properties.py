@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections import deque
 
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from msgspec import Struct, field
+from tests.properties import explore
 
 from rallypoint.core import job as jobs
 from rallypoint.core import messages as m
@@ -423,12 +423,4 @@ class Protocol(RuleBasedStateMachine):
 
 
 def test_F1_F2_both_ends_of_a_session_hold_whatever_the_network_does() -> None:
-    run_state_machine_as_test(
-        Protocol,
-        settings=settings(
-            max_examples=80,
-            stateful_step_count=30,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
+    explore(Protocol, 80, steps=30)
