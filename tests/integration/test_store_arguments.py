@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import timedelta
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from tests.conformance.stores import LIMIT_S, await_blocked, tell_and
 
+from rallypoint.errors import ParameterError
 from rallypoint.store import ops
 from rallypoint.store.file_store import FileStore
 from rallypoint.store.hash_store import HashStore
@@ -109,3 +111,11 @@ def test_a_client_of_port_0_is_refused_at_once() -> None:
 def test_networks_are_a_list() -> None:
     with pytest.raises(TypeError, match=r"not one str: \['10.0.0.0/8'\]"):
         TCPStore("127.0.0.1", 0, is_master=True, allow="10.0.0.0/8")
+
+
+@pytest.mark.parametrize("store", [None, "store", {}, HashStore], ids=repr)
+def test_a_prefix_of_what_is_no_store_is_refused_where_it_is_made(store: Any) -> None:
+    with pytest.raises(ParameterError) as refused:
+        PrefixStore("p", store)
+    words = re.escape(f"store={store!r}: is not a store, ") + ".*: give a rallypoint.store or torch"
+    assert re.fullmatch(words + ".*", str(refused.value))

@@ -95,3 +95,17 @@ def test_a_static_handler_says_what_it_is() -> None:
     assert isinstance(handler, StaticRendezvousHandler)
     assert (handler.get_backend(), handler.get_run_id()) == ("static", "job")
     assert handler.shutdown()
+
+
+@pytest.mark.parametrize("backend", ["static", "tcp", "c10d", "file"])
+def test_timeout_is_the_join_timeout_in_the_words_of_torch(backend: str, tmp_path: Path) -> None:
+    ranks: dict[str, Any] = {"rank": 0} if backend == "static" else {"rank": None}
+    config = ranks | ({"insecure": True} if backend == "file" else {})
+    where = str(tmp_path / "job") if backend == "file" else f"127.0.0.1:{free_port()}"
+    for given, expected_s in (({"timeout": 60}, 60), ({"timeout": 60, "join_timeout": 7}, 7)):
+        handler: Any = made(backend, where, **config | given)
+        assert handler.settings.timeout.join.total_seconds() == expected_s
+        assert handler.settings.shared().join_timeout_s == expected_s
+        handler.shutdown()
+    with pytest.raises(ParameterError, match="timeout='soon': needs 0"):
+        made(backend, where, timeout="soon", **config)

@@ -392,7 +392,7 @@ KEYS = (
     Setting("join_timeout", "SECONDS", "how long a forming round waits for missing nodes",
             "seconds", "join_timeout_s", least=MIN_SECONDS, key="any"),
     Setting("timeout", "SECONDS", "the same, as the static backend spells it; join_timeout wins",
-            "seconds", least=MIN_SECONDS),
+            "seconds", least=MIN_SECONDS, key="any"),
     Setting("last_call_timeout", "SECONDS",
             "how long the first round waits for more than the minimum",
             "seconds", "last_call_s", least=MIN_SECONDS, key="any"),

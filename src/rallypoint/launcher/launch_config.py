@@ -165,8 +165,6 @@ def _rendezvous(config: LaunchConfig) -> tuple[RendezvousConfig, AccessConfig]:
             f"max_nodes={most} without an rdzv_endpoint: several nodes need an endpoint; give "
             "each the same rdzv_endpoint='HOST:29400', HOST being one of them"
         )
-    if "timeout" in conf:
-        conf.setdefault("join_timeout", conf.pop("timeout"))
     rank = conf.pop("rank", None)
     params = RendezvousParameters(
         backend,

@@ -37,7 +37,7 @@ from rallypoint.rendezvous.dynamic import DynamicRendezvousHandler, create_handl
 from rallypoint.rendezvous.parameters import RendezvousParameters, parse_rendezvous_endpoint
 from rallypoint.store.backoff import uniform
 from rallypoint.store.file_store import FileStore
-from rallypoint.store.store import Store
+from rallypoint.store.store import Store, check_store
 from rallypoint.store.tcp_store import TCPStore
 
 T = TypeVar("T")
@@ -62,6 +62,7 @@ class C10dRendezvousBackend(RendezvousBackend):
     def __init__(self, store: Any, run_id: str) -> None:
         if not run_id:
             raise ParameterError("run_id='': a rendezvous needs the name of its job")
+        check_store(store)
         self._store, self._base = store, f"rallypoint.rendezvous.{run_id}"
         self._waiting: Store | None = None
         self._cached: tuple[bytes, bytes] | None = None

@@ -47,6 +47,7 @@ from rallypoint.rendezvous.parameters import (
 from rallypoint.rendezvous.round_listener import RoundListener, listen_here
 from rallypoint.rendezvous.shared_driver import SharedDriver
 from rallypoint.store.prefix_store import PrefixStore
+from rallypoint.store.store import check_store
 
 _SHUT_DOWN = "this handler was shut down"
 _VOCABULARY = ("set", "get", "add", "wait", "check", "compare_set")
@@ -103,7 +104,7 @@ class DynamicRendezvousHandler(LoopRendezvousHandler):
         Raises ParameterError.
         """
         check_nodes(min_nodes, max_nodes)
-        _check_store(store)
+        check_store(store, *_VOCABULARY)
         if not keep_alive_interval > 0 or keep_alive_max_attempt < 1:
             raise ParameterError(
                 f"keep_alive_interval={keep_alive_interval}, "
@@ -280,7 +281,7 @@ def create_handler(
     store: Any, backend: RendezvousBackend, params: RendezvousParameters
 ) -> DynamicRendezvousHandler:
     """A handler as `params` say, over a store and a backend. Raises ParameterError."""
-    _check_store(store)
+    check_store(store, *_VOCABULARY)
     return DynamicRendezvousHandler(
         settings_from(params, without_coordinator=True),
         backend,
@@ -292,15 +293,6 @@ def create_handler(
             str(params.get("node_id") or ""),
         ),
     )
-
-
-def _check_store(store: Any) -> None:
-    missing = [name for name in _VOCABULARY if not callable(getattr(store, name, None))]
-    if missing:
-        raise ParameterError(
-            f"store={store!r:.80}: is not a store, it has no {', '.join(missing)}: give a "
-            "rallypoint.store or torch.distributed store"
-        )
 
 
 @asynccontextmanager

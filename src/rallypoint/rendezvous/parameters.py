@@ -220,7 +220,7 @@ def settings_from(
         min_nodes=params.min_nodes,
         max_nodes=params.max_nodes,
         timeout=RendezvousTimeout(
-            join=seconds("join_timeout"),
+            join=seconds("join_timeout") or seconds("timeout"),
             last_call=seconds("last_call_timeout"),
             close=seconds("close_timeout"),
             heartbeat=seconds("heartbeat_timeout"),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Self
 
-from rallypoint.store.store import Store, Timeout, Value, to_key, to_keys, to_seconds
+from rallypoint.store.store import Store, Timeout, Value, check_store, to_key, to_keys, to_seconds
 
 
 class PrefixStore(Store):
@@ -14,11 +14,12 @@ class PrefixStore(Store):
 
     The timeout is that of the underlying store: setting it here sets it there. Errors name the
     whole keys. `num_keys` counts those of the whole store, as torch's does. The store may be one of
-    torch's; its errors stay its own.
+    torch's; its errors stay its own. Raises ParameterError for what is no store.
     """
 
     def __init__(self, prefix: str, store: Store) -> None:
         to_key(prefix)
+        check_store(store)
         self._prefix = f"{prefix}/"
         self._store = store
 

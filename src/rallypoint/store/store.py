@@ -14,6 +14,8 @@ from datetime import timedelta
 from operator import index
 from typing import Self
 
+from rallypoint.errors import ParameterError
+
 Value = str | bytes
 Timeout = timedelta | float
 ToKey = Callable[[str], bytes]
@@ -70,6 +72,18 @@ def to_seconds(timeout: Timeout) -> float:
     if not seconds >= 0:
         raise ValueError(f"a timeout must be 0 or more, not {timeout!r}")
     return seconds
+
+
+def check_store(store: object, *needed: str) -> None:
+    """Raises ParameterError for what is no store: it lacks one of the methods that are needed."""
+    methods = needed or ("set", "get")
+    missing = [name for name in methods if not callable(getattr(store, name, None))]
+    if missing or isinstance(store, type):
+        lacks = f"it has no {', '.join(missing)}" if missing else "but a class"
+        raise ParameterError(
+            f"store={store!r:.80}: is not a store, {lacks}: give a rallypoint.store or "
+            "torch.distributed store"
+        )
 
 
 def to_port(port: int, *, least: int = 1) -> int:
