@@ -550,6 +550,11 @@ def test_L0_rounds_of_a_coordinator_that_knows_nothing_of_ours_can_t_be_compared
             [exited(3), WorkersGone(stamp(), stuck=(71,)), WorkersGone(stamp())],
             [(0, "FAILED"), (1, "TERMINATED")],
         ),
+        (
+            # What is noticed only after the end changes nothing of it.
+            [m.StopNow(stamp(), REASON), WorkersGone(stamp()), exited(0, 0)],
+            [(0, "TERMINATED"), (1, "TERMINATED")],
+        ),
     ],
 )
 def test_each_worker_s_end_is_reported_to_observers_once_and_as_what_it_was(

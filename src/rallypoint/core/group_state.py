@@ -266,7 +266,8 @@ def exited(state: GroupState, stamp: Stamp, exits: tuple[WorkerExit, ...]) -> li
     """These workers have ended, as noticed together."""
     if stamp != state.stamp:
         return []
-    exits = tuple(exit_ for exit_ in exits if exit_.local_rank not in state.exits)
+    known = state.exits.keys() | state.ends_reported
+    exits = tuple(exit_ for exit_ in exits if exit_.local_rank not in known)
     had_success = succeeded(state) > 0
     state.exits.update((exit_.local_rank, exit_) for exit_ in exits)
     well = [exit_ for exit_ in exits if exit_.code == 0]
