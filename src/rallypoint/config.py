@@ -273,7 +273,7 @@ class OutputConfig(Struct, frozen=True, kw_only=True):
     temp_dir: str = "/tmp"
     """Where workers' error files live without a log directory (TMPDIR)."""
     prefix_template: str | None = None
-    """Replaces the prefix of teed lines (TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE)."""
+    """Replaces the prefix of teed lines (`--log-line-prefix-template`)."""
     colour: bool = True
     """Whether a terminal may be coloured (NO_COLOR, TERM)."""
     draws: bool = True

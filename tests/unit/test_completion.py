@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import subprocess
 
@@ -54,11 +55,37 @@ def test_every_option_of_every_command_is_known_to_every_shell(
     for command in COMMANDS:
         for flag in command.options:
             known = f"{command.name}' -l {flag[2:]} " if shell == "fish" else f"{flag} "
-            assert known in text
+            assert (f" {flag[2:]} " if shell == "tcsh" else known) in text.replace("(", "( ")
     if shutil.which(shell):
         subprocess.run([shell, "-n"], input=text, text=True, check=True)
 
 
+@pytest.mark.parametrize("shell", SHELLS)
+def test_torchruns_option_prints_the_same_and_needs_no_script(
+    shell: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wanted = script(shell, capsys)
+    assert main(["run", "--nnodes=4", "--print-completion", shell]) == 0
+    assert capsys.readouterr().out == wanted
+    assert main(["run", f"--print_completion={shell}", "train.py"]) == 0
+    assert capsys.readouterr().out == wanted
+
+
+def test_tcsh_gets_one_rule_for_each_choice_and_one_for_the_options(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (line,) = script("tcsh", capsys).splitlines()
+    rules = shlex.split(line)
+    assert rules[:2] == ["complete", "rallypoint"]
+    assert rules[2].startswith("p/1/(run drain serve ")
+    assert "n/--on-join/(restart hold at-checkpoint)/" in rules
+    assert rules[-1].startswith("c/--/(")
+    assert all(rule.count("/") == 3 and rule.endswith(")/") for rule in rules[2:])
+
+
 def test_another_shell_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["completion", "tcsh"]) == 2
-    assert "tcsh: needs one of bash, zsh, fish" in capsys.readouterr().err
+    assert main(["completion", "ksh"]) == 2
+    assert "ksh: needs one of bash, zsh, tcsh, fish" in capsys.readouterr().err
+    assert main(["run", "--print-completion", "ksh"]) == 2
+    told = capsys.readouterr().err
+    assert "--print-completion ksh: needs one of bash, zsh, tcsh, fish" in told

@@ -106,10 +106,29 @@ def test_a_virtual_local_rank_is_0_and_one_device_is_visible(
     assert told["RALLYPOINT_LOCAL_RANK"] == "1"
 
 
-def test_a_virtual_local_rank_without_a_device_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("base", "devices"),
+    [
+        ({"HIP": "4,7,6,5", "CUDA": "0,1,2,3"}, {"HIP": "7", "CUDA": "7"}),
+        ({"HIP": "4,7,6,5"}, {"HIP": "7", "CUDA": "7"}),
+        ({"ROCR": "4,7,6,5"}, {"ROCR": "4,7,6,5", "CUDA": "1"}),
+        ({"ROCR": "4,7,6,5", "CUDA": "3,2,1,0"}, {"ROCR": "4,7,6,5", "CUDA": "2"}),
+    ],
+    ids=["HIP wins", "HIP alone", "ROCR is numbered anew", "ROCR and a list"],
+)
+def test_a_virtual_local_rank_on_amd_gpus(base: dict[str, str], devices: dict[str, str]) -> None:
+    given = {f"{name}_VISIBLE_DEVICES": value for name, value in base.items()}
+    told = worker_environ(replace(CONTEXT, virtual_local_rank=True), given)
+    wanted = {f"{name}_VISIBLE_DEVICES": value for name, value in devices.items()}
+    assert told == TOLD | {"LOCAL_RANK": "0", **wanted}
+
+
+@pytest.mark.parametrize("name", ["CUDA", "HIP", "ROCR"])
+def test_a_virtual_local_rank_without_a_device_is_refused(name: str) -> None:
+    variable = f"{name}_VISIBLE_DEVICES"
     for visible in ("", "4", "4,7,6"):
-        with pytest.raises(UsageError, match="--virtual-local-rank: CUDA_VISIBLE_DEVICES="):
-            own_device(visible, 0, 4)
+        with pytest.raises(UsageError, match=f"--virtual-local-rank: {variable}="):
+            own_device({variable: visible}, 0, 4)
 
 
 def test_only_the_macro_is_replaced() -> None:

@@ -195,8 +195,8 @@ def test_P7_a_handler_is_told_of_the_function_and_of_its_success() -> None:
         def initialize(self) -> None:
             self.noted.append("begin")
 
-        def set_entrypoint_fn_name(self, name: str | None) -> None:
-            self.noted.append(name)
+        def set_entrypoint_fn_name(self, fn_name: str | None) -> None:
+            self.noted.append(fn_name)
 
         def record_success(self) -> None:
             self.noted.append("success")
@@ -210,6 +210,27 @@ def test_P7_a_handler_is_told_of_the_function_and_of_its_success() -> None:
     assert record(train).__name__ == "train"
     name = f"{test_P7_a_handler_is_told_of_the_function_and_of_its_success.__name__}.<locals>.train"
     assert handler.noted == [name, "begin", "success", None, "begin", "success"]
+
+
+def test_P7_a_handler_may_add_to_the_message_of_a_signal(
+    file: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Adding(Quiet):
+        def maybe_enrich_signal_failure_message(self, message: str, error_file: str) -> str:
+            return f"{message}, see {error_file}"
+
+    path = tmp_path / "child.json"
+    path.write_text('{"message": {"message": "out of order", "extraInfo": {"timestamp": "1"}}}')
+    with pytest.raises(ChildFailedError) as caught:
+        record(fail, Adding())(child_error(path, -11))
+    _, failure = caught.value.get_first_failure()
+    logged = [note.getMessage() for note in caplog.records if note.levelname == "ERROR"]
+    assert logged == [f"{failure.message}, see {path}"]
+    caplog.clear()
+    for handler, code in ((Adding(), 3), (Quiet(), -11)):
+        with pytest.raises(ChildFailedError):
+            record(fail, handler)(child_error(path, code))
+    assert [note for note in caplog.records if note.levelname == "ERROR"] == []
 
 
 def test_P7_a_recorded_program_dumps_its_stacks_at_a_fatal_signal() -> None:

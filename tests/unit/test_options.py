@@ -57,7 +57,7 @@ def test_an_empty_log_dir_is_none_as_for_torchrun() -> None:
 
 
 def test_a_prefix_that_names_one_torchrun_option_still_does() -> None:
-    config = parse("--re 2 --max- 4 --log- logs train.py")
+    config = parse("--re 2 --max- 4 --log-d logs train.py")
     assert (config.output.redirects, config.output.log_dir) == ("2", "logs")
     assert config.rendezvous.max_restarts == 4
 
@@ -454,6 +454,18 @@ def test_output_is_filtered_copied_rotated_and_placed() -> None:
     assert by_variables.local_ranks_filter is None
     assert by_variables.duplicate_stdout_filters == ("loss",)
     assert (by_variables.log_layout, by_variables.log_max_bytes) == ("rounds", 512)
+
+
+def test_the_prefix_of_teed_lines_is_a_flag_and_two_variables() -> None:
+    variables = {"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "<old> "}
+    assert parse("train.py").output.prefix_template is None
+    assert parse("train.py", **variables).output.prefix_template == "<old> "
+    variables["PET_LOG_LINE_PREFIX_TEMPLATE"] = "<${hostname}> "
+    assert parse("train.py", **variables).output.prefix_template == "<${hostname}> "
+    for flag in ("--log-line-prefix-template", "--log_line_prefix_template"):
+        for given in ("<${rank}>", ""):
+            found = parse(f"{flag}={given} train.py", **variables)
+            assert found.output.prefix_template == given
 
 
 def test_what_would_have_no_effect_is_remarked() -> None:

@@ -143,13 +143,16 @@ def test_bad_std_map_is_one_line_that_names_the_flag(text: str, says: str) -> No
 
 def test_prefixes() -> None:
     def prefix(console: Console, *, colour: bool = False, template: str | None = None) -> bytes:
-        return LinePrefix("default", colour, template).text(console, local_rank=0, rank=8)
+        made = LinePrefix("default", colour, template, host="node-a")
+        return made.text(console, local_rank=0, rank=8)
 
     assert prefix(Console.TEE) == b"[default0]:"
     assert prefix(Console.TEE, colour=True) == b"[default0]:"
     assert (
         prefix(Console.TEE, template="<${rank}/${local_rank} ${role_name}> ") == b"<8/0 default> "
     )
+    assert prefix(Console.TEE, template="${hostname} $hostname ") == b"node-a $hostname "
+    assert prefix(Console.TEE, template="") == b""
     assert prefix(Console.PREFIX) == b"[default 8] "
     assert prefix(Console.PREFIX, template="no") == b"[default 8] "
     assert prefix(Console.RAW) == prefix(Console.NONE) == b""

@@ -15,7 +15,8 @@ from rallypoint.errors import UsageError
 LOCAL_RANK_MACRO = "${local_rank}"
 TOKEN_VARIABLE = "RALLYPOINT_TOKEN"
 SHM_VARIABLE = "RALLYPOINT_SHM"
-VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
+VISIBLE_DEVICES, HIP_DEVICES = "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"
+ROCR_DEVICES = "ROCR_VISIBLE_DEVICES"
 TIMER_FILE_VARIABLE = "TORCHELASTIC_TIMER_FILE"
 
 
@@ -109,9 +110,8 @@ def worker_environ(context: WorkerContext, base: Mapping[str, str] | None = None
     if not context.shm:
         del environ[SHM_VARIABLE]  # That of an agent around this one is none of these workers'.
     if context.virtual_local_rank:
-        visible = environ.get(VISIBLE_DEVICES)
-        device = own_device(visible, context.local_rank, context.local_world_size)
-        environ |= {"LOCAL_RANK": "0", VISIBLE_DEVICES: device}
+        device = own_device(environ, context.local_rank, context.local_world_size)
+        environ |= {"LOCAL_RANK": "0", **device}
     if context.timer_file:
         environ[TIMER_FILE_VARIABLE] = context.timer_file
     return environ
@@ -129,22 +129,34 @@ def visible_devices(base: Mapping[str, str] | None = None) -> str | None:
     return (os.environ if base is None else base).get(VISIBLE_DEVICES)
 
 
-def own_device(visible: str | None, local_rank: int, workers: int) -> str:
-    """The one entry of CUDA_VISIBLE_DEVICES for this worker; `visible` is the agent's list.
+def own_device(environ: Mapping[str, str], local_rank: int, workers: int) -> dict[str, str]:
+    """The variables that show this worker its one device; `environ` is the agent's.
 
-    Without a list the devices are taken to be numbered as the workers are.
-    Raises UsageError when the list is shorter than the number of workers.
+    The list of devices is HIP_VISIBLE_DEVICES where that is set, and then the worker gets that
+    variable too; else it is CUDA_VISIBLE_DEVICES. Without a list the devices are taken to be
+    numbered as the workers are; so are those that ROCR_VISIBLE_DEVICES leaves, which the driver
+    numbers anew, and which stays as it is. Raises UsageError when a list is shorter than the number
+    of workers.
     """
-    if visible is None:
-        return str(local_rank)
-    devices = [entry.strip() for entry in visible.split(",")]
-    if len(devices) < workers:
-        named = f"{VISIBLE_DEVICES}={shown(visible)} names {count(len(devices), 'device')}"
+    by_hip = HIP_DEVICES in environ
+    source = HIP_DEVICES if by_hip else VISIBLE_DEVICES
+    if source not in environ:
+        _enough(ROCR_DEVICES, environ.get(ROCR_DEVICES), workers)
+        return {VISIBLE_DEVICES: str(local_rank)}
+    device = _enough(source, environ[source], workers)[local_rank]
+    return {VISIBLE_DEVICES: device} | ({HIP_DEVICES: device} if by_hip else {})
+
+
+def _enough(variable: str, visible: str | None, workers: int) -> list[str]:
+    """The entries of a list of devices."""
+    devices = [entry.strip() for entry in (visible or "").split(",")]
+    if visible is not None and len(devices) < workers:
+        named = f"{variable}={shown(visible)} names {count(len(devices), 'device')}"
         raise UsageError(
             f"--virtual-local-rank: {named} for {count(workers, 'worker')}; "
             "name one device for each, or start fewer workers"
         )
-    return devices[local_rank]
+    return devices
 
 
 def timer_file_asked_for(base: Mapping[str, str] | None = None) -> str | None:

@@ -81,7 +81,10 @@ def output_settings(config: AgentConfig) -> OutputSettings:
     return OutputSettings(
         mode=mode,
         prefix=LinePrefix(
-            workers.role, stdout_tty and stderr_tty and output.colour, output.prefix_template
+            workers.role,
+            stdout_tty and stderr_tty and output.colour,
+            output.prefix_template,
+            host=_short_host_name(),
         ),
         stderr_is_terminal=stderr_tty,
         draws=output.draws,
@@ -141,7 +144,11 @@ def _node(config: AgentConfig) -> str:
         return rendezvous.node_id
     if rendezvous.static:
         return id_of_rank(rendezvous.node_rank or 0)
-    return socket.gethostname().partition(".")[0] or "node"
+    return _short_host_name() or "node"
+
+
+def _short_host_name() -> str:
+    return socket.gethostname().partition(".")[0]
 
 
 def _is_terminal(stream: object) -> bool:

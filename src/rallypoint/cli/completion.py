@@ -1,4 +1,5 @@
-"""`rallypoint completion SHELL`: what a shell needs to complete commands, options and choices.
+"""`rallypoint completion SHELL`, and torchrun's `--print-completion SHELL`: what a shell needs to
+complete commands, options and choices.
 
 Made from the tables of options, so that a new option is completed without a line here.
 """
@@ -17,15 +18,16 @@ from rallypoint.cli.values import Value, choice
 from rallypoint.core.settings import Setting
 from rallypoint.observe.printing import print_text
 
-SHELLS = ("bash", "zsh", "fish")
+SHELLS = ("bash", "zsh", "tcsh", "fish")
 COMPLETION = Command(
     "completion",
     """\
-usage: rallypoint completion bash|zsh|fish
+usage: rallypoint completion bash|zsh|tcsh|fish
 
 Print a script that completes commands, options and choices in a shell.
 
   eval "$(rallypoint completion bash)"     in ~/.bashrc; zsh: in ~/.zshrc
+  rallypoint completion tcsh > ~/.rallypoint.tcsh    in ~/.tcshrc: source that file
   rallypoint completion fish | source      in ~/.config/fish/config.fish
 """,
     (),
@@ -37,8 +39,19 @@ COMMANDS = (RUN, DRAIN, SERVE, STORE, TOKEN)
 def run(argv: list[str]) -> int:
     """Print the script of a shell. Raises UsageError and HelpRequested."""
     shell = with_hint(COMPLETION, lambda: _shell(argv))
-    print_text(*(_fish() if shell == "fish" else _bash(zsh=shell == "zsh")))
+    print_text(*script(shell))
     return 0
+
+
+def script(shell: str) -> Iterator[str]:
+    """The lines for one of `SHELLS`."""
+    match shell:
+        case "fish":
+            return _fish()
+        case "tcsh":
+            return _tcsh()
+        case _:
+            return _bash(zsh=shell == "zsh")
 
 
 def _shell(argv: list[str]) -> str:
@@ -90,3 +103,13 @@ def _fish() -> Iterator[str]:
             yield f"{seen} -l {row.flag[2:]}{short}{takes} -d '{about}'"
     shells = " ".join(SHELLS)
     yield (f"complete -c rallypoint -n '__fish_seen_subcommand_from completion' -f -a '{shells}'")
+
+
+def _tcsh() -> Iterator[str]:
+    """This shell does not know which command stands before an option: it offers those of all."""
+    rows = {flag: row for command in COMMANDS for flag, row in command.options.items()}
+    names = " ".join(command.name for command in (*COMMANDS, COMPLETION))
+    rules = [f"p/1/({names} --help --version)/", f"n/completion/({' '.join(SHELLS)})/"]
+    rules += [f"n/{flag}/({words})/" for flag, row in rows.items() if (words := _choices(row))]
+    rules.append(f"c/--/({' '.join(flag[2:] for flag in rows)} help)/")
+    yield "complete rallypoint " + " ".join(f"'{rule}'" for rule in rules)

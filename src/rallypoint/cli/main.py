@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from rallypoint.cli.parser import HelpRequested, help_text
+from rallypoint.cli.parser import CompletionRequested, HelpRequested, help_text
 from rallypoint.errors import ExitClass, RallypointError
 from rallypoint.observe.printing import print_error
 
@@ -24,7 +24,7 @@ usage: rallypoint COMMAND [options]
   serve       host a coordinator for many jobs, apart from their nodes
   store       host a store for torch's TCPStore clients, outside any job
   token       make or show the secret that the nodes of a job share
-  completion  print a script that completes options in bash, zsh or fish
+  completion  print a script that completes options in bash, zsh, tcsh or fish
 
   rallypoint run --nproc-per-node 2 train.py     two workers on this machine
   rallypoint COMMAND --help                      everything else
@@ -90,6 +90,12 @@ def _run(command: str, rest: list[str]) -> int:
             case _:
                 print_error("rallypoint", _unknown(command))
                 return ExitClass.USAGE.value
+    except CompletionRequested as asked:
+        from rallypoint.cli.completion import script
+        from rallypoint.observe.printing import print_text
+
+        print_text(*script(asked.args[0]))
+        return 0
     except HelpRequested as asked:
         from rallypoint.cli.options import default_of
         from rallypoint.observe.printing import print_text

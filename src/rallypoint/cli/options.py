@@ -13,12 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Literal, cast
 
-from rallypoint.agent.environ import VISIBLE_DEVICES, own_device
+from rallypoint.agent.environ import own_device
 from rallypoint.cli import values
 from rallypoint.cli.access import check, environ_token
 from rallypoint.cli.exit_codes import CLASSES
 from rallypoint.cli.machine import Machine
-from rallypoint.cli.parser import Command, Scanned, parse
+from rallypoint.cli.parser import Command, CompletionRequested, Scanned, parse
 from rallypoint.cli.rendezvous_options import read_rendezvous, refuse_copies
 from rallypoint.cli.values import Value
 from rallypoint.config import (
@@ -117,12 +117,14 @@ def parse_run(
 ) -> AgentConfig:
     """Reads `rallypoint run`'s words (without the program's and the command's name).
 
-    Raises UsageError, or HelpRequested for --help. May ask the worker's interpreter how many
-    accelerators it sees (`--nproc-per-node auto`), which can take seconds.
+    Raises UsageError, HelpRequested or CompletionRequested. May ask the worker's interpreter how
+    many accelerators it sees (`--nproc-per-node auto`), which can take seconds.
     """
     environ = os.environ if environ is None else environ
     machine = machine or Machine()
     scanned = parse(RUN, argv, environ)
+    if (shell := scanned.read(RUN, "--print-completion")) is not None:
+        raise CompletionRequested(shell)
     notices: list[str] = []
     refuse_copies(scanned, environ, notices)
     _need_a_script(scanned)
@@ -173,11 +175,11 @@ def _output(
     notices: list[str],
 ) -> OutputConfig:
     ranks, specs = scanned.get("--local-ranks-filter"), scanned.get("--logs-specs")
+    template = environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE") or None
     output = OutputConfig(
-        **scanned.fields(OutputConfig, _PLAIN),
+        **{"prefix_template": template} | scanned.fields(OutputConfig, _PLAIN),
         log_level=_log_level(environ),
         temp_dir=environ.get("TMPDIR") or "/tmp",
-        prefix_template=environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE") or None,
         colour=colour_wanted(
             is_terminal=True, no_color=environ.get("NO_COLOR"), term=environ.get("TERM")
         ),
@@ -253,7 +255,7 @@ def _workers(
         given["omp_threads"] = 1
         notices.append(f"OMP_NUM_THREADS is not set: each of the {count} workers gets 1")
     if given.get("virtual_local_rank"):
-        own_device(environ.get(VISIBLE_DEVICES), 0, count)
+        own_device(environ, 0, count)
     # As with torchrun, the start method has no meaning for a script or a module: they are commands.
     by_path = method and scanned.on("--run-path")
     return WorkerConfig(

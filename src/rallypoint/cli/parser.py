@@ -50,6 +50,10 @@ class HelpRequested(Exception):
     """`--help` stood on the command line, for the command `args[0]`."""
 
 
+class CompletionRequested(Exception):
+    """`--print-completion` stood on the command line, with the shell `args[0]`."""
+
+
 class Scanned(Struct, frozen=True):
     """`values[flag]` holds what was given, in order."""
 

@@ -18,8 +18,8 @@ from rallypoint.process.signals import hold_early_signals
 def run(argv: Sequence[str]) -> int:
     """Run the command and return its exit code. Does not raise for a failure of the job.
 
-    Raises HelpRequested, and UsageError or InfrastructureError for a command line that can't be
-    read.
+    Raises HelpRequested and CompletionRequested, and UsageError or InfrastructureError for a
+    command line that can't be read.
     """
     hold_early_signals()
     config = with_hint(RUN, lambda: parse_run(argv))

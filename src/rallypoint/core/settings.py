@@ -261,7 +261,8 @@ WHAT_RUNS = (
          "import these once and fork the workers from there: a restart costs milliseconds",
          "modules", "preload"),
     _torch("--virtual-local-rank", "",
-           "each worker sees only its own device (CUDA_VISIBLE_DEVICES), and LOCAL_RANK 0",
+           "each worker sees only its own device (CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES if it"
+           " is set), and LOCAL_RANK 0",
            "switch", "virtual_local_rank"),
     Setting("--numa-binding", "node|socket|exclusive|core-complex",
             "run each worker on CPUs near its GPU; without GPUs the workers are spread over the"
@@ -342,6 +343,10 @@ OUTPUT = (
     _torch("--tee", "SPEC", "the same, to files and to the console", "streams", "tee", short="-t"),
     Setting("--logs-specs", "NAME", "plug-in that chooses the log files, by name",
             "logs_specs", "logs_specs"),
+    _torch("--log-line-prefix-template", "TEXT",
+           "stands before each line of a teed stream; macros: ${role_name}, ${local_rank}, ${rank},"
+           " ${hostname}",
+           "text", "prefix_template", "[${role_name}${local_rank}]:"),
     _torch("--local-ranks-filter", "RANK,...",
            "only these reach the console; g12: global rank 12",
            "ranks", "local_ranks_filter", "all"),
@@ -350,6 +355,8 @@ OUTPUT = (
            "texts", "duplicate_stdout_filters"),
     _torch("--duplicate-stderr-filters", "TEXT,...", "the same for stderr",
            "texts", "duplicate_stderr_filters"),
+    Setting("--print-completion", "bash|zsh|tcsh|fish",
+            "print a script that completes options in this shell, and nothing else", "choice"),
 )
 WATCHING = (
     _torch("--event-log-handler", "NAME[:ARG]",
@@ -438,7 +445,7 @@ RANGES: dict[str, tuple[float, float]] = {
 
 
 def is_torchrun(row: Setting) -> bool:
-    """True for the thirty that torchrun has too."""
+    """True for those that torchrun has too."""
     return row.twin != "RALLYPOINT"
 
 

@@ -47,9 +47,9 @@ class ErrorHandler:
         except Exception as error:
             _warn(f"no stacks will be written at a fatal signal: {error}")
 
-    def set_entrypoint_fn_name(self, name: str | None) -> None:
+    def set_entrypoint_fn_name(self, fn_name: str | None) -> None:
         """Called before the function with its qualified name; None where it has none."""
-        self._fn_name = name
+        self._fn_name = fn_name
 
     def record_exception(self, e: BaseException) -> None:
         """Write the exception to the error file, unless an earlier failure is told there.
@@ -73,6 +73,12 @@ class ErrorHandler:
 
     def record_success(self) -> None:
         """Called after a function that returned. Does nothing here."""
+
+    def maybe_enrich_signal_failure_message(self, message: str, error_file: str) -> str:
+        """Called with the message of a process that a signal ended, and its error file, when it is
+        the first cause in a `ChildFailedError` that the function raised. What is returned is
+        logged if it differs; the error keeps its message. Here nothing is added."""
+        return message
 
     def override_error_code_in_rootcause_data(
         self,
@@ -147,6 +153,8 @@ def record(fn: Callable[P, R], error_handler: ErrorHandler | None = None) -> Cal
             raise
         except ChildFailedError as error:
             _, failure = error.get_first_failure()
+            if failure.exitcode < 0:
+                _log_enriched(handler, str(failure.message), failure.error_file)
             if os.path.isfile(failure.error_file):
                 handler.dump_error_file(failure.error_file, failure.exitcode)
             else:
@@ -160,6 +168,16 @@ def record(fn: Callable[P, R], error_handler: ErrorHandler | None = None) -> Cal
         return result
 
     return wrapper
+
+
+def _log_enriched(handler: ErrorHandler, message: str, error_file: str) -> None:
+    try:
+        enriched = handler.maybe_enrich_signal_failure_message(message, error_file)
+    except Exception as error:
+        _warn(f"nothing could be added to {message!r}: {_headline(error)}")
+        return
+    if enriched != message:
+        _log(40, enriched)
 
 
 def _headline(error: BaseException) -> str:

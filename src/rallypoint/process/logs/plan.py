@@ -141,15 +141,17 @@ def drawing_wanted(*, term: str | None) -> bool:
 class LinePrefix(Struct, frozen=True):
     """What stands before each line of a worker's streams.
 
-    `template` is TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE, with the macros ${role_name},
-    ${local_rank} and ${rank}; it replaces torchrun's default, so it touches tees only. So does
-    `given`, by local rank. Only the prefixes of `--output prefix` are coloured.
+    `template` is that of `--log-line-prefix-template`, with the macros ${role_name},
+    ${local_rank}, ${rank} and ${hostname}, which is `host`; it replaces torchrun's default, so it
+    touches tees only. So does `given`, by local rank. Only the prefixes of `--output prefix` are
+    coloured.
     """
 
     role: str
     colour: bool = False
     template: str | None = None
     given: Mapping[int, str] = {}
+    host: str = ""
 
     def text(self, console: Console, local_rank: int, rank: int) -> bytes:
         """The prefix of one stream."""
@@ -162,6 +164,7 @@ class LinePrefix(Struct, frozen=True):
                     default = "[${role_name}${local_rank}]:"
                     text = default if self.template is None else self.template
                     text = text.replace("${role_name}", self.role)
+                    text = text.replace("${hostname}", self.host)
                     text = text.replace("${local_rank}", str(local_rank))
                     text = text.replace("${rank}", str(rank))
             case Console.PREFIX:
