@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from rallypoint.agent.embedded.entrypoint import entrypoint_name
 from rallypoint.cli.options import parse_run
 from rallypoint.config import AgentConfig, Endpoint, StartMethod
-from rallypoint.errors import UsageError
+from rallypoint.errors import ParameterError, UsageError
 from rallypoint.launcher import LaunchConfig
 from rallypoint.launcher.launch_config import agent_config
 
@@ -76,6 +77,24 @@ def test_one_grace_for_every_stop() -> None:
     usual, given = settings().stop, settings(shutdown_timeout=3).stop
     assert (usual.shutdown_grace_s, usual.restart_grace_s) == (25.0, 5.0)
     assert (given.shutdown_grace_s, given.restart_grace_s) == (3.0, 3.0)
+
+
+def test_the_variable_of_torch_gives_the_grace_where_the_program_gives_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert LaunchConfig(1, 1, 1).shutdown_timeout == 25
+    monkeypatch.setenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "600")
+    config = LaunchConfig(1, 1, 1)
+    assert config.shutdown_timeout == 600
+    for each in (config, replace(config, max_restarts=7)):
+        stop = agent_config(each, "true", ()).stop
+        assert (stop.shutdown_grace_s, stop.restart_grace_s) == (600.0, 5.0)
+    assert settings(shutdown_timeout=3).stop.shutdown_grace_s == 3.0
+    monkeypatch.setenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "soon")
+    with pytest.raises(ParameterError) as refused:
+        LaunchConfig(1, 1, 1)
+    assert str(refused.value) == ("TORCH_ELASTIC_SHUTDOWN_TIMEOUT='soon': needs 0 to 86400 seconds")
+    assert LaunchConfig(1, 1, 1, shutdown_timeout=3).shutdown_timeout == 3
 
 
 def test_a_drain_and_a_hang_have_the_times_of_the_command_line() -> None:

@@ -18,6 +18,7 @@ SHM_VARIABLE = "RALLYPOINT_SHM"
 VISIBLE_DEVICES, HIP_DEVICES = "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"
 ROCR_DEVICES = "ROCR_VISIBLE_DEVICES"
 TIMER_FILE_VARIABLE = "TORCHELASTIC_TIMER_FILE"
+SHUTDOWN_TIMEOUT_VARIABLE = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 
 
 class WorkerContext(Struct, frozen=True, kw_only=True):
@@ -165,6 +166,11 @@ def timer_file_asked_for(base: Mapping[str, str] | None = None) -> str | None:
     if path := environ.get(TIMER_FILE_VARIABLE, ""):
         return path
     return "" if environ.get("TORCHELASTIC_ENABLE_FILE_TIMER") == "1" else None
+
+
+def shutdown_timeout_asked_for(base: Mapping[str, str] | None = None) -> str:
+    """What torch's variable has for it, in seconds; empty: nothing."""
+    return (os.environ if base is None else base).get(SHUTDOWN_TIMEOUT_VARIABLE, "")
 
 
 def worker_argv(template: Sequence[str], local_rank: int) -> list[str]:

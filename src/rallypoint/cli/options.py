@@ -13,7 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Literal, cast
 
-from rallypoint.agent.environ import own_device
+from rallypoint.agent.environ import (
+    SHUTDOWN_TIMEOUT_VARIABLE,
+    own_device,
+    shutdown_timeout_asked_for,
+)
 from rallypoint.cli import values
 from rallypoint.cli.access import check, environ_token
 from rallypoint.cli.exit_codes import CLASSES
@@ -145,9 +149,9 @@ def parse_run(
 
 
 def _stop(scanned: Scanned, environ: Mapping[str, str]) -> StopConfig:
-    name = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
-    if environ.get(name) and scanned.get("--shutdown-timeout") is None:
-        given = Value(environ[name], f"{name}={environ[name]}")
+    text = shutdown_timeout_asked_for(environ)
+    if text and scanned.get("--shutdown-timeout") is None:
+        given = Value(text, f"{SHUTDOWN_TIMEOUT_VARIABLE}={text}")
         scanned = Scanned(scanned.words, scanned.values | {"--shutdown-timeout": [given]})
     codes = tuple(values.exit_override(v, CLASSES) for v in scanned.all("--exit-code"))
     return StopConfig(**scanned.fields(StopConfig, _PLAIN), exit_codes=codes)

@@ -17,6 +17,7 @@ from rallypoint.agent.embedded.entrypoint import (
     numa_options,
     worker_config,
 )
+from rallypoint.agent.environ import SHUTDOWN_TIMEOUT_VARIABLE, shutdown_timeout_asked_for
 from rallypoint.config import (
     DEFAULT_STATIC_PORT,
     AccessConfig,
@@ -46,6 +47,10 @@ HEARTBEAT_S, BEATS = 1.0, 5
 """A heartbeat each second; at least so many in a lease."""
 
 
+class Usual(float):
+    """A time that the program has not chosen."""
+
+
 @dataclass
 class LaunchConfig:
     """One node's part of a job. Field names are torch's; what differs is in docs/agent.md.
@@ -55,15 +60,16 @@ class LaunchConfig:
     `--rdzv-conf` takes, and `token`, `token_file`, `insecure`. A `start_method` of None is
     forkserver for a function; `preload` names modules to import before workers are forked.
     `logs_specs` decides on files of the workers; without one their output is inherited.
-    `shutdown_timeout` is the grace in seconds after SIGTERM, wherever workers are stopped; None: 25
-    when a person or a scheduler ends the job, 5 when a round ends. `numa_options` is a NumaOptions,
-    ours or torch's; None: workers are not bound. `event_log_handler` is `null`, `console`,
-    `jsonl:FILE` or a package's. `metrics_cfg` and `monitor_interval` are accepted: see
-    `observe.configure` for metrics, and exits are noticed at once. `drain_deadline` and
-    `hang_timeout` are seconds, as `--drain-deadline` and `--hang-timeout`; None: the shutdown
-    timeout, and never.
+    `shutdown_timeout` is the grace in seconds after SIGTERM, wherever workers are stopped; None:
+    TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 25, when a person or a scheduler ends the job, and 5 when a
+    round ends. `numa_options` is a NumaOptions, ours or torch's; None: workers are not bound.
+    `event_log_handler` is `null`, `console`, `jsonl:FILE` or a package's. `metrics_cfg` and
+    `monitor_interval` are accepted: see `observe.configure` for metrics, and exits are noticed at
+    once. `drain_deadline` and `hang_timeout` are seconds, as `--drain-deadline` and
+    `--hang-timeout`; None: the shutdown timeout, and never.
 
-    A value that can't be used is refused when the job is launched: ParameterError or UsageError.
+    A value that can't be used is refused when the job is launched, and the variable's at once:
+    ParameterError or UsageError.
     """
 
     min_nodes: int
@@ -93,6 +99,13 @@ class LaunchConfig:
     preload: Sequence[str] = ()
     drain_deadline: float | None = None
     hang_timeout: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.shutdown_timeout is None:
+            text, row = shutdown_timeout_asked_for(), FLAGS["--shutdown-timeout"]
+            given = f"{SHUTDOWN_TIMEOUT_VARIABLE}={text!r}"
+            chosen_s = number_of(row, text, given) if text else StopConfig().shutdown_grace_s
+            self.shutdown_timeout = Usual(chosen_s)
 
 
 def agent_config(config: LaunchConfig, entrypoint: Entrypoint, args: Sequence[Any]) -> AgentConfig:
@@ -134,7 +147,7 @@ def _output(config: LaunchConfig) -> OutputConfig:
 def _stop(config: LaunchConfig) -> StopConfig:
     names = tuple(name.strip() for name in config.signals_to_handle.split(",") if name.strip())
     given = _given(config, StopConfig)
-    if "shutdown_grace_s" in given:
+    if not isinstance(config.shutdown_timeout, Usual | None):
         given["restart_grace_s"] = given["shutdown_grace_s"]
     return StopConfig(signals=names, **given)
 
