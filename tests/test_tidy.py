@@ -49,7 +49,7 @@ IMPURE_IMPORTS = frozenset(
 CLOCKS = frozenset({"datetime.now", "datetime.today", "datetime.utcnow", "date.today"})
 THIRD_PARTY = frozenset({"msgspec", "rallypoint"})
 LAYERS = (
-    {"__main__"},
+    {"__main__", "run"},
     {"cli", "dashboard", "integrations"},
     {"launcher"},
     {"agent"},
@@ -78,6 +78,7 @@ ENVIRON_READERS = (
     "config.py",
     "process/prepared/bootstrap.py",
     "process/processes.py",
+    "run.py",
     "worker/error_file.py",
     "worker/environ.py",  # a worker is told its place by its environment
     "worker/shm.py",

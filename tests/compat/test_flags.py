@@ -13,6 +13,7 @@ from tests.compat.recordings import Recordings
 from rallypoint.cli.options import parse_run
 from rallypoint.core.settings import FLAGS, is_torchrun
 from rallypoint.errors import UsageError
+from rallypoint.run import get_args_parser, parse_args
 
 TORCH_VERSION = "2.13.0"
 
@@ -141,3 +142,20 @@ def test_every_default_of_torchrun_may_be_spelled_out(options: list[TorchrunOpti
     assert explicit.stop == plain.stop
     assert explicit.rendezvous.max_nodes == 1
     assert set(OTHER_DEFAULTS) <= set(spelled)
+
+
+def test_a_namespace_has_what_torchs_has(
+    options: list[TorchrunOption], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for flag in FLAGS.values():
+        monkeypatch.delenv(flag.env_name or "PET_", raising=False)
+    parser = get_args_parser()
+    actions = {action.dest: action for action in parser._actions}
+    by_parser, by_words = parser.parse_args(["x"]), parse_args([sys.executable])
+    for option in options:
+        name = long_name(option)[2:].replace("-", "_")
+        assert set(option.spellings) <= set(actions[name].option_strings)
+        default = "tcp" if name == "rdzv_backend" else option.default
+        assert getattr(by_parser, name) == getattr(by_words, name) == default, name
+        assert isinstance(getattr(by_words, name), type(default))
+    assert (by_parser.training_script, by_parser.training_script_args) == ("x", [])

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         WorkerSpec,
         WorkerState,
     )
+    from rallypoint.agent.environ import macros
 
 __all__ = [
     "ElasticAgent",
@@ -32,11 +33,13 @@ __all__ = [
     "WorkerGroup",
     "WorkerSpec",
     "WorkerState",
+    "macros",
 ]
 
 __getattr__, __dir__ = exports(
     globals(),
     {
+        ".environ": ("macros",),
         ".embedded.elastic_agent": ("ElasticAgent", "SimpleElasticAgent", "LocalElasticAgent"),
         ".embedded.worker_spec": (
             "RunResult",

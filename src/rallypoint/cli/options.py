@@ -125,10 +125,14 @@ def parse_run(
     many accelerators it sees (`--nproc-per-node auto`), which can take seconds.
     """
     environ = os.environ if environ is None else environ
-    machine = machine or Machine()
     scanned = parse(RUN, argv, environ)
     if (shell := scanned.read(RUN, "--print-completion")) is not None:
         raise CompletionRequested(shell)
+    return read_run(scanned, environ, machine or Machine())
+
+
+def read_run(scanned: Scanned, environ: Mapping[str, str], machine: Machine) -> AgentConfig:
+    """The same for a command line that is scanned already: `environ` gives no option."""
     notices: list[str] = []
     refuse_copies(scanned, environ, notices)
     _need_a_script(scanned)
@@ -254,7 +258,7 @@ def _workers(
     method = given.pop("start_method", None)
     if preload is not None and scanned.on("--no-python") and not scanned.on("--run-path"):
         raise preload.wrong("has no effect with --no-python: a program imports for itself")
-    given["count"] = count = _count(scanned.get("--nproc-per-node"), environ, machine)
+    given["count"] = count = read_count(scanned.get("--nproc-per-node"), environ, machine)
     if count > 1 and "OMP_NUM_THREADS" not in environ:
         given["omp_threads"] = 1
         notices.append(f"OMP_NUM_THREADS is not set: each of the {count} workers gets 1")
@@ -270,7 +274,8 @@ def _workers(
     )
 
 
-def _count(given: Value | None, environ: Mapping[str, str], machine: Machine) -> int:
+def read_count(given: Value | None, environ: Mapping[str, str], machine: Machine) -> int:
+    """The number of workers on this node. Raises UsageError."""
     if given is None:
         return 1
     word = given.text.strip()

@@ -1,0 +1,240 @@
+"""`rallypoint.run`: what frameworks import from `torch.distributed.run`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from rallypoint.cli.options import parse_run
+from rallypoint.config import AgentConfig, OutputConfig
+from rallypoint.errors import UsageError
+from rallypoint.launcher.launch_config import agent_config
+from rallypoint.run import (
+    LaunchConfig,
+    Std,
+    config_from_args,
+    determine_local_world_size,
+    get_args_parser,
+    main,
+    parse_args,
+    parse_min_max_nnodes,
+    run,
+    run_script_path,
+)
+
+SCRIPT = ("--no-python", "true", "a", "--b")
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith(("PET_", "RALLYPOINT_", "TORCH")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
+def asked(args: argparse.Namespace) -> AgentConfig:
+    """The settings of the agent that `run(args)` starts."""
+    config, command, arguments = config_from_args(args)
+    return agent_config(config, command, arguments)
+
+
+def same(config: AgentConfig, words: tuple[str, ...]) -> None:
+    """But for where output goes: a program's workers have its own."""
+    theirs = parse_run([*words, *SCRIPT])
+    ours = replace(config, output=OutputConfig(), notices=())
+    theirs = replace(theirs, output=OutputConfig(), notices=())
+    if theirs.rendezvous.endpoint.port == 0 and "--rdzv-id=job" not in words:
+        named = replace(theirs.rendezvous, run_id=ours.rendezvous.run_id)
+        theirs = replace(theirs, rendezvous=named)
+    assert ours == theirs
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (),
+        ("--standalone", "--nproc_per_node=3", "--max-restarts=2"),
+        ("--nnodes=2", "--rdzv-endpoint=node-a", "--rdzv-id=job", "--role=trainer"),
+        ("--nnodes=1:4", "--rdzv_backend=c10d", "--rdzv_endpoint=node-a:1234", "--insecure"),
+        ("--nnodes=2", "--node-rank=0", "--master-addr=127.0.0.1", "--master-port=29999"),
+        ("--nnodes=2", "--node_rank=1", "--master_addr=node-a"),
+        ("--nnodes=2", "--node-rank=0"),
+        ("--nnodes=2", "--node-rank=1", "--rdzv-endpoint=node-a"),
+        ("--nnodes=2", "--rdzv-endpoint=node-a", "--rdzv-conf=is_host=true,last_call_timeout=3"),
+        ("--nnodes=2", "--rdzv-endpoint=node-a", "--lease=30", "--join-settle=4", "--topology=r7"),
+        ("--nnodes=2", "--rdzv-endpoint=node-a", "--rdzv-conf=keep_alive_interval=2"),
+        ("--hang-timeout=9", "--drain-deadline=8", "--signals-to-handle=SIGTERM,SIGUSR1"),
+        ("--virtual-local-rank", "--numa-binding=node", "--local-addr=10.0.0.1"),
+        ("--event-log-handler=console", "--duplicate-stdout-filters=a,,b,c", "--tee=3"),
+        ("--nnodes=2", "--rdzv-endpoint=node-a", "--token-file=/secret"),
+    ],
+)
+def test_a_job_is_the_one_of_the_command_line(words: tuple[str, ...]) -> None:
+    same(asked(parse_args([*words, *SCRIPT])), words)
+    same(asked(get_args_parser().parse_args([*words, *SCRIPT])), words)
+
+
+def test_a_package_s_backend_gets_what_it_is_given() -> None:
+    words = ("--nnodes=2", "--rdzv-backend=file", "--rdzv-endpoint=/shared", "--insecure")
+    ours, theirs = asked(parse_args([*words, *SCRIPT])), parse_run([*words, *SCRIPT])
+    assert ours.rendezvous == theirs.rendezvous
+
+
+def test_modules_are_imported_beforehand() -> None:
+    words = ["--preload=json,csv", "-m", "train"]
+    assert asked(parse_args(words)).workers == parse_run(words).workers
+
+
+def test_what_nobody_gave_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PET_NNODES", "2:4")
+    monkeypatch.setenv("PET_MAX_RESTARTS", "5")
+    monkeypatch.setenv("PET_STANDALONE", "0")
+    monkeypatch.setenv("RALLYPOINT_LEASE", "30")
+    monkeypatch.setenv("RALLYPOINT_QUIET", "1")
+    words = ("--rdzv-endpoint=node-a",)
+    for args in (parse_args([*words, *SCRIPT]), get_args_parser().parse_args([*words, *SCRIPT])):
+        assert (args.nnodes, args.max_restarts, args.standalone) == ("2:4", 5, False)
+        args.max_restarts = 0
+        config = asked(args)
+        assert (config.rendezvous.max_nodes, config.rendezvous.max_restarts) == (4, 0)
+        assert config.rendezvous.lease_s == 30
+
+
+def test_output_goes_where_the_options_say() -> None:
+    config, command, arguments = config_from_args(
+        parse_args(["--log-dir=/logs", "-r", "0:1,1:2", "--tee=3", "--nproc-per-node=2", *SCRIPT])
+    )
+    assert isinstance(config, LaunchConfig)
+    assert (command, arguments) == ("true", ["a", "--b"])
+    assert config.logs_specs.root_log_dir == "/logs"
+    from rallypoint.process.logs.specs import DefaultLogsSpecs
+
+    made = DefaultLogsSpecs("/logs", {0: Std.OUT, 1: Std.ERR}, Std.ALL)
+    assert vars(config.logs_specs) == vars(made)
+
+
+def test_a_script_and_a_module_are_run_by_this_interpreter(tmp_path: Any) -> None:
+    script = tmp_path / "train.py"
+    script.touch()
+    _, command, arguments = config_from_args(parse_args([str(script), "--lr", "1"]))
+    assert (command, arguments) == (sys.executable, ["-u", str(script), "--lr", "1"])
+    _, command, arguments = config_from_args(parse_args(["-m", "train", "x"]))
+    assert (command, arguments) == (sys.executable, ["-u", "-m", "train", "x"])
+
+
+def test_accelerate_fills_a_namespace_of_its_own() -> None:
+    """It asks the parser with two words that are no options, then sets what it knows itself."""
+    asked_for: list[Any] = ["--training_script", "true", "--training_script_args", []]
+    args, _ = get_args_parser().parse_known_args(asked_for)
+    own = {"nproc_per_node": "2", "nnodes": "2", "node_rank": 0, "master_addr": "127.0.0.1"}
+    own |= {"master_port": "29999", "rdzv_backend": "static", "max_restarts": 0, "no_python": True}
+    own |= {"monitor_interval": 0.1, "rdzv_conf": "", "training_script": "true", "module": False}
+    for name, value in {**own, "training_script_args": ["a", "--b"]}.items():
+        setattr(args, name, value)
+    words = ("--nnodes=2", "--node-rank=0", "--master-port=29999", "--nproc-per-node=2")
+    same(asked(args), words)
+
+
+def test_torchtune_takes_the_options_into_a_parser_of_its_own() -> None:
+    commands = argparse.ArgumentParser().add_subparsers()
+    parser = commands.add_parser("run")
+    for action in get_args_parser()._actions:
+        if action.dest == "training_script":
+            action.dest = "recipe"
+        elif action.dest == "training_script_args":
+            action.dest = "recipe_args"
+        if action.dest != "help":
+            parser._add_action(action)
+    args = parser.parse_args(["--nproc-per-node", "2", "--no-python", "true", "a", "--b"])
+    args.training_script, args.training_script_args = args.recipe, args.recipe_args
+    same(asked(args), ("--nproc-per-node=2",))
+
+
+def test_a_namespace_needs_no_option() -> None:
+    same(
+        asked(
+            argparse.Namespace(
+                training_script="true", training_script_args=["a", "--b"], no_python=True
+            )
+        ),
+        (),
+    )
+
+
+def test_a_secret_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = "k" * 43
+    monkeypatch.setenv("RALLYPOINT_TOKEN", secret)
+    config, *_ = config_from_args(parse_args(["--nnodes=2", "--rdzv-endpoint=node-a", *SCRIPT]))
+    assert secret not in repr(config)
+    assert config.rdzv_configs["token"] == secret
+
+
+def test_several_workers_share_the_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    config_from_args(parse_args(["--nproc-per-node=2", *SCRIPT]))
+    assert os.environ["OMP_NUM_THREADS"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--nprocs=2", "x"], "--nprocs: unknown option; did you mean --nproc-per-node?"),
+        (["--max-restarts", "x", "y"], "--max-restarts x: needs a whole number"),
+        (["--nnodes", "2", "x.py"], "--nnodes 2: several nodes need an endpoint"),
+        ([], "the script is missing"),
+        (["--quiet", "x"], "--quiet: only the command `rallypoint run` has this option"),
+        (["--tee=7", *SCRIPT], "--tee 7: needs 0 to 3"),
+        (["no-such.py"], "no-such.py: no such file"),
+    ],
+)
+def test_a_wrong_command_line_ends_with_one_line(
+    words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"rallypoint.run: {told}")
+
+
+def test_a_wrong_namespace_is_a_usage_error() -> None:
+    args = parse_args([*SCRIPT])
+    args.nproc_per_node = "many"
+    with pytest.raises(UsageError, match="--nproc-per-node many: needs a number"):
+        run(args)
+    with pytest.raises(UsageError, match="training_script=None"):
+        config_from_args(argparse.Namespace())
+
+
+def test_the_help_names_the_options(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse_args(["--help"])
+    assert ended.value.code == 0
+    assert "--nproc-per-node" in capsys.readouterr().out
+
+
+def test_numbers_of_nodes_and_workers() -> None:
+    assert parse_min_max_nnodes("3") == (3, 3)
+    assert parse_min_max_nnodes("2:4") == (2, 4)
+    with pytest.raises(UsageError, match=r"--nnodes 1:2:3: needs N or MIN:MAX"):
+        parse_min_max_nnodes("1:2:3")
+    assert determine_local_world_size("3") == 3
+    assert determine_local_world_size("cpu") == len(os.sched_getaffinity(0))
+    with pytest.raises(UsageError, match="--nproc-per-node many"):
+        determine_local_world_size("many")
+
+
+def test_a_script_is_run_in_this_interpreter(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "said.py"
+    script.write_text("import sys, pathlib\npathlib.Path(sys.argv[1]).write_text(__name__)\n")
+    monkeypatch.setattr(sys, "argv", ["before"])
+    run_script_path(str(script), str(tmp_path / "said"))
+    assert (tmp_path / "said").read_text() == "__main__"
