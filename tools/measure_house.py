@@ -43,6 +43,7 @@ TORCH_SIGNATURES = frozenset(
     {"DynamicRendezvousHandler.from_backend", "LocalElasticAgent.__init__", "TCPStore.__init__"}
     | {"RendezvousParameters.__init__", "TailLog.__init__", "construct_and_record_rdzv_event"}
     | {"DefaultLogsSpecs.__init__", "barrier", "start_processes", "synchronize"}
+    | {"PContext.__init__", "MultiprocessContext.__init__", "SubprocessContext.__init__"}
 )
 """Functions that have so many parameters because torch's of that name have them. `DefaultLogsSpecs`
 has torch's four, and three by keyword."""

@@ -20,9 +20,11 @@ from tests.prepared import processes
 from rallypoint.errors import ParameterError, UsageError
 from rallypoint.process import (
     DefaultLogsSpecs,
+    MultiprocessContext,
     PContext,
     RunProcsResult,
     Std,
+    SubprocessContext,
     start_processes,
 )
 
@@ -74,6 +76,36 @@ def test_P1_all_succeed(specs: DefaultLogsSpecs) -> None:
     assert Path(result.stderrs[0]).read_text() == "err\n"
     assert Path(result.stdouts[1]).read_text().endswith("/1/error.json\n")
     assert context.wait(0) is result
+
+
+def test_P5_a_context_says_what_it_runs_and_where_its_files_are(specs: DefaultLogsSpecs) -> None:
+    context = start_processes("job", os.getpid, {0: ()}, {0: {"MINE": "1"}}, specs)
+    result = result_of(context)
+    assert isinstance(context, MultiprocessContext)
+    assert (context.name, context.entrypoint, context.nprocs) == ("job", os.getpid, 1)
+    assert context.args == {0: ()}
+    assert context.error_files == {0: str(Path(result.stdouts[0]).with_name("error.json"))}
+    assert context.envs == {0: {"MINE": "1", "TORCHELASTIC_ERROR_FILE": context.error_files[0]}}
+    assert (context.stdouts, context.stderrs) == (result.stdouts, result.stderrs)
+    assert result.return_values == context.pids()
+
+
+def test_a_context_can_be_made_as_torchs_and_started_later(tmp_path: Path) -> None:
+    specs = DefaultLogsSpecs(str(tmp_path / "logs"), redirects={0: Std.OUT})
+    scripts = {0: ("-c", "echo 0"), 1: ("-c", "exit 3")}
+    context = SubprocessContext("job", "sh", scripts, {0: {}, 1: {}}, specs)
+    assert not isinstance(context, MultiprocessContext)
+    assert (context.nprocs, context.pids(), context.args) == (2, {}, scripts)
+    assert context.stdouts[1] == context.stderrs[0] == "" != context.stdouts[0]
+    context.start()
+    result = result_of(context)
+    assert result.failures[1].exitcode == 3
+
+    called = MultiprocessContext("job", int, {0: ("7",)}, {0: {}}, "fork", specs)
+    called.start()
+    assert result_of(called).return_values == {0: 7}
+    with pytest.raises(ParameterError, match="start_method 'thread'"):
+        MultiprocessContext("job", int, {0: ("7",)}, {0: {}}, "thread", specs)
 
 
 @pytest.mark.parametrize(

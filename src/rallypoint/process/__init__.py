@@ -16,7 +16,13 @@ if TYPE_CHECKING:
     from rallypoint.process.logs.plan import Std, to_map
     from rallypoint.process.logs.specs import DefaultLogsSpecs, LogsDest, LogsSpecs
     from rallypoint.process.process_failure import ProcessFailure
-    from rallypoint.process.processes import PContext, RunProcsResult, start_processes
+    from rallypoint.process.processes import (
+        MultiprocessContext,
+        PContext,
+        SubprocessContext,
+        start_processes,
+    )
+    from rallypoint.process.supervision import RunProcsResult
     from rallypoint.worker.error_file import ErrorHandler, get_error_handler, record
 
 __all__ = [
@@ -26,12 +32,14 @@ __all__ = [
     "ErrorHandler",
     "LogsDest",
     "LogsSpecs",
-    "PContext",
+    "MultiprocessContext",
     "NumaOptions",
+    "PContext",
     "ProcessFailure",
     "RunProcsResult",
     "SignalException",
     "Std",
+    "SubprocessContext",
     "TailLog",
     "get_error_handler",
     "record",
@@ -50,7 +58,8 @@ __getattr__, __dir__ = exports(
         ".logs.plan": ("Std", "to_map"),
         ".logs.specs": ("DefaultLogsSpecs", "LogsDest", "LogsSpecs"),
         ".process_failure": ("ProcessFailure",),
-        ".processes": ("PContext", "RunProcsResult", "start_processes"),
+        ".processes": ("MultiprocessContext", "PContext", "SubprocessContext", "start_processes"),
+        ".supervision": ("RunProcsResult",),
         "rallypoint.worker.error_file": ("ErrorHandler", "get_error_handler", "record"),
     },
 )
