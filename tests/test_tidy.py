@@ -62,7 +62,7 @@ LAYERS = (
     {"wire"},
     {"core"},
 )
-ANYWHERE = frozenset({"errors", "config", "files", "lazy", ""})
+ANYWHERE = frozenset({"errors", "config", "files", "lazy", "torch_versions", ""})
 SPAWNING_MODULES = frozenset({"subprocess", "multiprocessing", "pty", "concurrent"})
 SPAWNING_CALLS = re.compile(
     r"os\.(kill|killpg|fork|forkpty|system|popen|startfile|posix_spawnp?|(exec|spawn)[vlpe]+)"

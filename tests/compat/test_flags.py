@@ -11,9 +11,10 @@ import pytest
 from tests.compat.recordings import Recordings
 
 from rallypoint.cli.options import parse_run
-from rallypoint.core.settings import FLAGS, is_torchrun
+from rallypoint.core.settings import FLAGS
 from rallypoint.errors import UsageError
 from rallypoint.run import get_args_parser, parse_args
+from rallypoint.torch_versions import COMPARED, KNOWN, is_later
 
 TORCH_VERSION = "2.13.0"
 
@@ -78,8 +79,6 @@ SAMPLES = {
     "--signals-to-handle": "SIGTERM",
     "--shutdown-timeout": "3",
 }
-LATER = {"--log-line-prefix-template", "--print-completion"}
-"""Those of torch 2.14."""
 OTHER_DEFAULTS = {
     # torchrun's default -> what the same command line means here, and why
     "--rdzv-backend": "tcp: static only where ranks are given",
@@ -105,8 +104,11 @@ def long_name(option: TorchrunOption) -> str:
 
 def test_they_are_the_same_thirty(options: list[TorchrunOption]) -> None:
     assert len(options) == 30
-    ours = {flag.flag for flag in FLAGS.values() if is_torchrun(flag)}
-    assert {long_name(o) for o in options} == ours - LATER
+    assert {long_name(o) for o in options} == {
+        row.name
+        for row in KNOWN
+        if row.kind == "flag" and row.name in FLAGS and not is_later(row.since, COMPARED)
+    }
     for option in options:
         assert bool(FLAGS[long_name(option)].metavar) == option.takes_value
 

@@ -129,7 +129,6 @@ BAD: tuple[tuple[str, str], ...] = (
         "--rdzv-conf store_type=file train.py",
         "--rdzv-conf store_type=file: leave it out to use TCP, or give --rdzv-backend file",
     ),
-    ("--rdzv-conf rank=1 train.py", "--rdzv-conf rank=1: rank is given by --node-rank"),
     (
         "--redirects 4 train.py",
         "--redirects 4: needs 0 to 3, or LOCAL_RANK:0-3 with commas, for example 0:1,1:3",

@@ -23,7 +23,7 @@ from rallypoint.cli.access import check, environ_token
 from rallypoint.cli.exit_codes import CLASSES
 from rallypoint.cli.machine import Machine
 from rallypoint.cli.parser import Command, CompletionRequested, Scanned, parse
-from rallypoint.cli.rendezvous_options import read_rendezvous, refuse_copies
+from rallypoint.cli.rendezvous_options import has_no_effect, read_rendezvous, refuse_copies
 from rallypoint.cli.values import Value
 from rallypoint.config import (
     AccessConfig,
@@ -90,7 +90,16 @@ Exit codes: 0 success, 1 the job failed, 2 wrong usage, 75 infrastructure (worth
 starting again), 128+N ended by signal N.
 """
 
-RUN = Command("run", _TOP, GROUPS, _BOTTOM, ("SCRIPT",), runs_a_script=True)
+
+def _ignored(flag: str) -> Setting | None:
+    """One that a torch's launcher has, and that does nothing here."""
+    from rallypoint.torch_versions import without_effect  # Few command lines have one.
+
+    known = without_effect("flag", flag)
+    return Setting(flag, "VALUE" if known.takes_value else "") if known else None
+
+
+RUN = Command("run", _TOP, GROUPS, _BOTTOM, ("SCRIPT",), runs_a_script=True, ignored=_ignored)
 
 
 def default_of(row: Setting) -> str:
@@ -137,9 +146,11 @@ def read_run(scanned: Scanned, environ: Mapping[str, str], machine: Machine) -> 
     refuse_copies(scanned, environ, notices)
     _need_a_script(scanned)
     rendezvous = read_rendezvous(scanned, machine.random_id, notices, machine.handlers)
-    ignored = scanned.get("--monitor-interval")
-    if ignored is not None:
-        values.seconds(ignored)
+    if (interval := scanned.get("--monitor-interval")) is not None:
+        values.seconds(interval)
+        has_no_effect("flag", "--monitor-interval", interval.origin, notices)
+    for flag in scanned.values.keys() - FLAGS.keys():
+        has_no_effect("flag", flag, flag, notices)
     workers = _workers(scanned, environ, machine, notices)
     return AgentConfig(
         rendezvous=rendezvous,

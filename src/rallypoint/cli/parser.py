@@ -39,6 +39,8 @@ class Command(Struct, frozen=True):
     """The names of the words that it takes besides options. All are required."""
     runs_a_script: bool = False
     """The first word that is no option, and all after it, is a command line that it starts."""
+    ignored: Callable[[str], Setting | None] = lambda flag: None
+    """The option of this name that is accepted and has no effect; None: there is none."""
 
     @property
     def options(self) -> dict[str, Setting]:
@@ -208,6 +210,8 @@ class _Parse:
         if len(fits) > 1:
             choices = ", ".join(row.flag for row in fits)
             raise UsageError(f"{shown(spelled)}: could be any of {choices}")
+        if not fits and (ignored := self._command.ignored(name)):
+            return ignored
         if not fits:
             raise UsageError(f"{shown(spelled)}: unknown option{self._nearest(name)}")
         return fits[0]

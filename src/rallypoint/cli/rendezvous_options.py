@@ -107,7 +107,7 @@ def read_rendezvous(
     static = not alone and _is_static(scanned, backend)
     if not alone and not static and scanned.get("--rdzv-endpoint") is None:
         raise UsageError(_TWO_WAYS.format(nnodes=nnodes.text if nnodes else most, most=most))
-    scanned = with_conf(scanned)
+    scanned = with_conf(scanned, notices)
     rank = _node_rank(scanned, static=static, notices=notices)
     where = Endpoint("localhost", 0) if alone else _endpoint(scanned)
     if where.port == 0 and most > 1:
@@ -134,18 +134,18 @@ def read_rendezvous(
     return RendezvousConfig(**chosen)
 
 
-def with_conf(scanned: Scanned) -> Scanned:
+def with_conf(scanned: Scanned, notices: list[str]) -> Scanned:
     """The same with each key of --rdzv-conf as a value of that name. Raises UsageError.
 
-    A key that is none of the table's is an error: a setting that looks obeyed and is not is worse
-    than none.
+    A key that no torch knows is an error: a setting that looks obeyed and is not is worse than
+    none. One that has no effect here is said in `notices`.
     """
     conf: dict[str, list[Value]] = {}
     given = scanned.get("--rdzv-conf")
     for key, text in _words(given) if given is not None else ():
         assert given is not None
-        if key == "rank":
-            raise given.wrong("rank is given by --node-rank")
+        if has_no_effect("key", key, f"--rdzv-conf {key}={text}", notices) and key not in CONF:
+            continue
         if key not in CONF:
             raise given.wrong(f"unknown key {key}{nearest(key, CONF)}")
         value = conf.setdefault(key, [Value(text, f"--rdzv-conf {key}={text}")])[0]
@@ -157,6 +157,16 @@ def with_conf(scanned: Scanned) -> Scanned:
     if "timeout" in conf:
         conf.setdefault("join_timeout", conf["timeout"])
     return Scanned(scanned.words, scanned.values | conf)
+
+
+def has_no_effect(kind: str, name: str, origin: str, notices: list[str]) -> bool:
+    """Whether some torch knows it and it has no effect here, which is then said."""
+    from rallypoint.torch_versions import without_effect  # Most command lines have no such thing.
+
+    known = without_effect(kind, name)
+    if known is not None:
+        notices.append(f"{origin} has no effect: {known.why}")
+    return known is not None
 
 
 def _words(given: Value) -> Iterator[tuple[str, str]]:

@@ -7,6 +7,7 @@ where nothing else is given. For a `CoordinatorRendezvousHandler`, `host_timeout
 
 from __future__ import annotations
 
+import logging
 from datetime import timedelta
 from difflib import get_close_matches
 from typing import Any
@@ -29,7 +30,10 @@ from rallypoint.core.settings import (
     parameters,
 )
 from rallypoint.errors import ParameterError
+from rallypoint.torch_versions import without_effect
 from rallypoint.wire.address import ANY_PORT, split_endpoint
+
+_log = logging.getLogger(__name__)
 
 _TRUE = ("1", "true", "t", "yes", "y")
 _FALSE = ("0", "false", "f", "no", "n")
@@ -270,6 +274,9 @@ def read_parameters(params: RendezvousParameters) -> CoordinatorSettings:
     """Raises ParameterError, which names the key and its value, and UsageError."""
     for key in params.config:
         if key not in _KEYS:
+            if (known := without_effect("key", key)) is not None:
+                _log.warning("the rendezvous parameter %s has no effect: %s", key, known.why)
+                continue
             near = get_close_matches(key, _KEYS, 1)
             hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(_KEYS)}"
             raise ParameterError(f"unknown rendezvous parameter {key}: {hint}")

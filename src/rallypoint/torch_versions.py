@@ -1,0 +1,137 @@
+"""What of torch's launcher came with which torch version, and what it does here: the one table.
+
+A flag, or a key of `--rdzv-conf`, that some torch knows is accepted, and where it has no effect
+that is said, with the reason that stands here. What no row and no setting names is an error.
+`docs/torch-versions.md` is made from it by `python tools/torch_versions_page.py`. Pure data.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Literal
+
+from msgspec import Struct
+
+VERSIONS = ("2.6", "2.7", "2.8", "2.9", "2.10", "2.11", "2.12", "2.13", "2.14", "2.15")
+"""Those that the table covers. What is older than the first stands with it."""
+COMPARED = "2.13"
+"""The version whose torchrun the tests run beside ours, unless they are given another."""
+
+
+class Known(Struct, frozen=True):
+    """One thing that torch's launcher knows."""
+
+    since: str
+    """One of VERSIONS."""
+    kind: Literal["flag", "key", "variable", "name", "behaviour"]
+    name: str
+    """As a person writes it. Of a behaviour: what torch does."""
+    here: str = "the same"
+    """What it does here, or the reason why it has no effect."""
+    effect: bool = True
+    takes_value: bool = True
+    """Of a flag that is not among our settings."""
+
+    @property
+    def why(self) -> str:
+        """What it does here, for a line on a console."""
+        return self.here.replace("`", "")
+
+
+_flag = partial(Known, kind="flag")
+_key = partial(Known, kind="key")
+_variable = partial(Known, kind="variable")
+_name = partial(Known, kind="name")
+_behaviour = partial(Known, kind="behaviour")
+
+_SEE = "see [every flag](from-torchrun.md#every-flag)"
+_ETCD = "the etcd backends are not supported"
+_OLD_FLAGS = (
+    *("--nnodes", "--nproc-per-node", "--rdzv-backend", "--rdzv-endpoint", "--rdzv-id"),
+    *("--rdzv-conf", "--standalone", "--max-restarts", "--start-method", "--role", "--module"),
+    *("--no-python", "--run-path", "--log-dir", "--redirects", "--tee", "--local-ranks-filter"),
+    *("--node-rank", "--master-addr", "--master-port", "--local-addr", "--logs-specs"),
+)
+_OLD_KEYS = ("join_timeout", "timeout", "last_call_timeout", "is_host")
+_OLD_ETCD_KEYS = (
+    *("protocol", "ssl_cert", "ssl_cert_key", "ca_cert"),
+    *("cert", "key", "cacert", "etcd_prefix"),
+)
+_OLD_VARIABLES = (
+    *("PYTHON_EXEC", "LOGLEVEL", "OMP_NUM_THREADS", "TORCHELASTIC_ERROR_FILE"),
+    *("TORCHELASTIC_ENABLE_FILE_TIMER", "TORCHELASTIC_TIMER_FILE"),
+)
+
+# fmt: off
+KNOWN: tuple[Known, ...] = (
+    *(_flag("2.6", name=name, here=_SEE) for name in _OLD_FLAGS),
+    _flag("2.6", name="--monitor-interval", here="exits are noticed at once", effect=False),
+    _flag("2.6", name="--use-env", effect=False, takes_value=False,
+          here="of torch.distributed.launch; workers are always told by their environment"),
+    *(_key("2.6", name=name) for name in _OLD_KEYS),
+    _key("2.6", name="store_type", here="`tcp`; for a file there is `--rdzv-backend file`"),
+    _key("2.6", name="rank", effect=False,
+         here="only fixed ranks need it: `--node-rank`, or the static backend of the library"),
+    _key("2.6", name="close_timeout", effect=False,
+         here="a node may take `--restart-grace` and `--stop-patience` to stop its workers"),
+    _key("2.6", name="read_timeout", effect=False,
+         here="a lost connection is noticed by the lease"),
+    *(_key("2.6", name=name, here=_ETCD, effect=False) for name in _OLD_ETCD_KEYS),
+    *(_variable("2.6", name=name) for name in _OLD_VARIABLES),
+    _variable("2.6", name="TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE",
+              here="the same; `--log-line-prefix-template` wins"),
+    _variable("2.6", name="TORCHELASTIC_ETCD_BINARY_PATH", here=_ETCD, effect=False),
+    _variable("2.6", name="TORCH_ELASTIC_WORKER_IDENTICAL", effect=False,
+              here="the coordinator gives the ranks; nodes exchange nothing that it could spare"),
+    _variable("2.6", name="TORCH_DISABLE_SHARE_RDZV_TCP_STORE", effect=False,
+              here="each round has a fresh store before any worker starts; under torchrun a node"
+                   " that joins later would wait for an address that nobody repeats"),
+    _variable("2.6", name="TORCH_WORKER_SERVER_SOCKET", effect=False,
+              here="it is read by torch's own `worker_main` in the worker, which gets it as it is"),
+    _variable("2.6", name="USE_LIBUV", here="it is read by torch's store; ours has one loop",
+              effect=False),
+    _key("2.7", name="keep_alive_interval", here="times keep_alive_max_attempt: the lease"),
+    _key("2.7", name="keep_alive_max_attempt", here="times keep_alive_interval: the lease"),
+    _key("2.7", name="heartbeat_timeout", effect=False,
+         here="a heartbeat waits for nothing: the lease alone decides"),
+    _flag("2.8", name="--event-log-handler", here="the same, and `jsonl:FILE`"),
+    _flag("2.9", name="--numa-binding",
+          here="the same modes, without numactl and without a GPU too"),
+    _flag("2.10", name="--duplicate-stdout-filters"),
+    _flag("2.10", name="--duplicate-stderr-filters"),
+    _flag("2.10", name="--signals-to-handle", here="the same; an unknown signal name is refused"),
+    _flag("2.10", name="--virtual-local-rank"),
+    _variable("2.10", name="CUDA_VISIBLE_DEVICES", here="the same, under `--virtual-local-rank`"),
+    _flag("2.12", name="--shutdown-timeout", here="honoured wherever a job stops; 25 s, not 30"),
+    _variable("2.12", name="TORCH_ELASTIC_SHUTDOWN_TIMEOUT"),
+    _name("2.13", name="elastic_launch(health_check_server=), launch_agent(health_check_server=)",
+          here="the agent answers by itself where its port is given", effect=False),
+    _flag("2.14", name="--log-line-prefix-template"),
+    _flag("2.14", name="--print-completion", here="the same, for fish too"),
+    _name("2.14", name="ErrorHandler.maybe_enrich_signal_failure_message",
+          here="the same name and parameters; what it returns is logged"),
+    _variable("2.15", name="HIP_VISIBLE_DEVICES",
+              here="the same: under `--virtual-local-rank` it wins over CUDA_VISIBLE_DEVICES"),
+    _key("2.15", name="cas_backoff_max_seconds", effect=False,
+         here="only the coordinator writes the state, so no write fails because of another node"),
+    _name("2.15", name="ErrorHandler.set_entrypoint_fn_name, ErrorHandler.record_success"),
+    _behaviour("2.15", name="`--numa-binding` asks `torch.accelerator` for the devices",
+               here="NVIDIA's library is asked, without torch"),
+    _behaviour("2.15", name="a free port is probed on the wildcard address",
+               here="no port is probed: the store's socket is bound before its port is told"),
+    _behaviour("2.15", name="`init_method=\"tcp://...\"` under a launcher uses the agent's store at"
+               " every end point; up to 2.14 it waits for a store of its own for 30 minutes",
+               here="a worker's torch decides: see [init-method](init-method.md)"),
+)
+# fmt: on
+
+
+def without_effect(kind: str, name: str) -> Known | None:
+    """The row of what some torch knows and Rallypoint accepts only; None: there is none."""
+    found = (row for row in KNOWN if row.kind == kind and row.name == name and not row.effect)
+    return next(found, None)
+
+
+def is_later(version: str, than: str) -> bool:
+    """Whether the first of two of VERSIONS came after the second."""
+    return VERSIONS.index(version) > VERSIONS.index(than)
