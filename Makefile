@@ -45,8 +45,13 @@ dist: $(VENV)/.ready-build
 	$(BIN)/python -m build
 
 # What the real torch and torchrun say, without the recordings: every program imports torch itself.
+# make compat TORCH=2.14.1 does so with that torch, in an environment of its own.
 compat: $(SETUP)
+ifdef TORCH
+	$(BIN)/python tools/other_torch.py $(TORCH)
+else
 	$(BIN)/python -m pytest --workers 3 -rsfE --torch=real tests/compat
+endif
 
 # Writes the recordings anew, of the torch that is installed.
 record: $(SETUP)
@@ -100,4 +105,4 @@ $(VENV)/.ready-%: $(SETUP)
 	touch $@
 
 clean:
-	rm -rf $(VENV) .matrix .mypy_cache .ruff_cache .hypothesis .demo .fuzz .coverage-data dist
+	rm -rf $(VENV) .matrix .compat .mypy_cache .ruff_cache .hypothesis .demo .fuzz .coverage-data dist

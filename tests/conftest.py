@@ -78,11 +78,15 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.enable()
 
 
+ASKING = ("real", "other")
+"""With these every program imports torch itself."""
+
+
 def prepare_torch(session: pytest.Session) -> None:
     """One interpreter that has torch for all processes that run these tests."""
     wanted = any("torch_pythons" in getattr(item, "fixturenames", ()) for item in session.items)
     config = session.config
-    if wanted and config.getoption("--torch") != "real" and not config.option.collectonly:
+    if wanted and config.getoption("--torch") not in ASKING and not config.option.collectonly:
         prepared = ExitStack()
         config.add_cleanup(prepared.close)
         made = prepared.enter_context(prepared_interpreter())
@@ -93,7 +97,7 @@ def prepare_torch(session: pytest.Session) -> None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--torch",
-        choices=("recorded", "real", "record"),
+        choices=("recorded", "real", "record", "other"),
         default="recorded",
         help="compare with what torch said once, or with the real one; or record that anew",
     )
@@ -112,7 +116,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture(scope="session")
 def torch_pythons(request: pytest.FixtureRequest) -> TorchPythons:
-    """With `--torch=real` every program imports torch itself."""
+    """By `--torch`: one that has imported torch, or none that has."""
     return request.config.stash.get(TORCH_PYTHONS, TorchPythons(sys.executable, sys.executable))
 
 

@@ -432,7 +432,7 @@ def test_a_worker_has_the_threads_that_its_environment_asks_for(
 ) -> None:
     """Torch, whose import takes long, has part in all of them with `--torch=real`."""
     said, drawn = [], set()
-    torch = torch or request.config.getoption("--torch") == "real"
+    torch = torch or request.config.getoption("--torch") in ("real", "other")
     program = ("import torch" if torch else "torch = None") + THREADS
     preload = "--preload=numpy,torch" if torch else "--preload=numpy"
     for options in ((), (preload,)):
