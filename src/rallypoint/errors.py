@@ -163,8 +163,8 @@ class EnrolmentError(InfrastructureError):
     """This node could not reach the round store (behaviour F9)."""
 
 
-class StoreError(InfrastructureError):
-    """A key-value store could not do what it was asked to."""
+class StoreError(InfrastructureError, RuntimeError):
+    """A key-value store could not do what it was asked to. (Torch's stores raise RuntimeErrors.)"""
 
 
 class StoreTimeoutError(StoreError, TimeoutError):

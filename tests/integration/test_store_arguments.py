@@ -12,12 +12,17 @@ from typing import Any
 import pytest
 from tests.conformance.stores import LIMIT_S, await_blocked, tell_and
 
-from rallypoint.errors import ParameterError
+from rallypoint.errors import (
+    InfrastructureError,
+    ParameterError,
+    StoreConnectionError,
+    StoreError,
+)
 from rallypoint.store import ops
 from rallypoint.store.file_store import FileStore
 from rallypoint.store.hash_store import HashStore
 from rallypoint.store.prefix_store import PrefixStore
-from rallypoint.store.store import Store, Timeout
+from rallypoint.store.store import Store, Timeout, Value, to_bytes
 from rallypoint.store.tcp_store import TCPStore
 
 FOR_EVER = (timedelta(days=365), timedelta.max, 10**20, float("inf"))
@@ -99,13 +104,56 @@ def test_an_amount_that_is_no_integer_is_refused(store: Store, amount: Any) -> N
 def test_what_is_no_port_is_refused_and_not_cut_to_16_bits(port: int) -> None:
     with pytest.raises(ValueError, match=f"port {port}: must be 0 to 65535"):
         TCPStore("127.0.0.1", port, is_master=True)
-    with pytest.raises(ValueError, match=f"port {port}: must be 1 to 65535"):
+    with pytest.raises(ValueError, match=f"port {port}: must be 0 to 65535"):
         TCPStore("127.0.0.1", port)
 
 
 def test_a_client_of_port_0_is_refused_at_once() -> None:
-    with pytest.raises(ValueError, match="port 0: must be 1 to 65535"):
+    """As torch's by its kind, a RuntimeError; torch's comes when the timeout is over."""
+    with pytest.raises(StoreConnectionError, match="no server has the port 0: needs that of"):
         TCPStore("127.0.0.1", 0)
+
+
+def test_errors_of_stores_are_runtime_errors_as_torchs_are() -> None:
+    with pytest.raises(RuntimeError) as timed_out:
+        HashStore().wait(["missing"], 0.0)
+    assert isinstance(timed_out.value, TimeoutError)
+    with TCPStore("127.0.0.1", 0, is_master=True) as server, pytest.raises(RuntimeError) as taken:
+        TCPStore("127.0.0.1", server.port, is_master=True)
+    assert isinstance(taken.value, ConnectionError)
+    assert issubclass(StoreError, InfrastructureError)
+
+
+class Few(Store):
+    """Defines only some methods, and does not call the constructor of its base."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Value] = {}
+
+    def set(self, key: str, value: Value) -> None:
+        self.values[key] = value
+
+    def get(self, key: str) -> bytes:
+        return to_bytes(self.values[key])
+
+
+def test_a_store_of_a_program_needs_only_the_methods_that_are_used() -> None:
+    store = Few()
+    PrefixStore("p", store).multi_set(["a", "b"], ["1", "2"])
+    assert store.values == {"p/a": "1", "p/b": "2"}
+    assert store.multi_get(["p/b", "p/a"]) == [b"2", b"1"]
+    assert not store.has_extended_api()
+    assert HashStore().has_extended_api()
+    assert store.timeout == Store().timeout == HashStore().timeout
+    with pytest.raises(RuntimeError, match="^the store Few has no queue_pop: define it there$"):
+        store.queue_pop("a")
+
+
+@pytest.mark.parametrize("kind", [HashStore, FileStore, TCPStore, PrefixStore])
+def test_every_store_of_the_package_defines_all_methods(kind: type[Store]) -> None:
+    of_base = {"__init__", "_lacks", "_wait_s", "timeout", "set_timeout", "has_extended_api"}
+    names = [name for name, value in vars(Store).items() if callable(value)]
+    assert not [n for n in names if n not in of_base and getattr(kind, n) is getattr(Store, n)]
 
 
 def test_networks_are_a_list() -> None:

@@ -16,6 +16,7 @@ import torch.distributed
 from rallypoint.rendezvous.backend import MemoryRendezvousBackend, RendezvousBackend, Token
 from rallypoint.rendezvous.c10d_backend import C10dRendezvousBackend
 from rallypoint.store.file_store import FileStore
+from rallypoint.store.hash_store import HashStore
 from rallypoint.store.tcp_store import TCPStore
 from rallypoint.testing.backend_contract import RendezvousBackendContract
 
@@ -23,6 +24,16 @@ dist: Any = torch.distributed  # torch's types don't know all that it exports
 
 HOST = "127.0.0.1"
 RULES = [name for name in dir(RendezvousBackendContract) if name.startswith("test_")]
+
+
+@pytest.mark.parametrize("token", [7, True, "text", b"no", b"", object(), (), -1], ids=repr)
+def test_a_foreign_token_is_answered_with_the_state_and_false(token: Any) -> None:
+    """As torch's backend does; an empty one stores nothing either."""
+    for backend in (MemoryRendezvousBackend(), C10dRendezvousBackend(HashStore(), "job")):
+        assert backend.set_state(b"intruder", token) is None
+        now = backend.set_state(b"there")
+        assert now is not None
+        assert backend.set_state(b"intruder", token) == (b"there", now[1], False)
 
 
 class TestMemory(RendezvousBackendContract):

@@ -12,8 +12,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from rallypoint.errors import ParameterError
-
 Token = Any
 """Opaque; equal tokens mean the same version of the value."""
 
@@ -43,7 +41,7 @@ class RendezvousBackend(ABC):
         Returns what is there afterwards, its token, and whether this call stored it; None if
         nothing is there, or it is not known: then the state is read to learn it. Raises as
         `get_state` does: then it is not known whether it was stored. A token that no call returned
-        stores nothing.
+        stores nothing, and is answered as one that is not current any more.
         """
 
 
@@ -117,10 +115,9 @@ class MemoryRendezvousBackend(RendezvousBackend):
     def set_state(
         self, state: bytes, token: Token | None = None
     ) -> tuple[bytes, Token, bool] | None:
-        if token is not None and not isinstance(token, int):
-            raise ParameterError(f"token={token!r}: needs what get_state or set_state returned")
         with self._changed:
-            was_set = (None if self._state is None else self._version) == token
+            now = None if self._state is None else self._version
+            was_set = type(token) is type(now) and token == now
             if was_set:
                 self._state = state
                 self._version += 1

@@ -8,13 +8,12 @@ safe to call from several threads.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from operator import index
 from typing import Self
 
-from rallypoint.errors import ParameterError
+from rallypoint.errors import ParameterError, StoreError
 
 Value = str | bytes
 Timeout = timedelta | float
@@ -86,15 +85,21 @@ def check_store(store: object, *needed: str) -> None:
         )
 
 
-def to_port(port: int, *, least: int = 1) -> int:
+def to_port(port: int) -> int:
     """A port. Raises ValueError for what is none: the system would take its lower 16 bits."""
-    if not least <= index(port) <= _MAX_PORT:
-        raise ValueError(f"port {port}: must be {least} to {_MAX_PORT}")
+    if not 0 <= index(port) <= _MAX_PORT:
+        raise ValueError(f"port {port}: must be 0 to {_MAX_PORT}")
     return port
 
 
-class Store(ABC):
-    """A key-value store that the processes of a job share."""
+class Store:
+    """A key-value store that the processes of a job share.
+
+    A subclass need not define every method. `multi_get` and `multi_set` are then several requests;
+    others raise StoreError, which names the method.
+    """
+
+    _timeout_s = DEFAULT_TIMEOUT.total_seconds()
 
     def __init__(self, timeout: Timeout = DEFAULT_TIMEOUT) -> None:
         self._timeout_s = to_seconds(timeout)
@@ -108,87 +113,93 @@ class Store(ABC):
         """Changes `timeout` for this object, not for clones that exist already."""
         self._timeout_s = to_seconds(timeout)
 
-    @abstractmethod
     def set(self, key: str, value: Value) -> None:
         """Stores a value, whatever was there. May be retried."""
+        raise self._lacks("set")
 
-    @abstractmethod
     def get(self, key: str) -> bytes:
         """The value, once there is one. Raises StoreTimeoutError. Blocks; may be retried."""
+        raise self._lacks("get")
 
-    @abstractmethod
     def add(self, key: str, amount: int) -> int:
         """Adds to a counter, 0 if missing, and returns the sum. Not to be retried blindly."""
+        raise self._lacks("add")
 
-    @abstractmethod
     def compare_set(self, key: str, expected_value: Value, desired_value: Value) -> bytes:
         """Stores `desired_value` if the key has `expected_value`; returns what is there then.
 
         A missing key matches an empty `expected_value`; with another one nothing is stored, and
         `expected_value` is returned.
         """
+        raise self._lacks("compare_set")
 
-    @abstractmethod
     def check(self, keys: Sequence[str]) -> bool:
         """Whether all of the keys are there, as values or as queues that are not empty."""
+        raise self._lacks("check")
 
-    @abstractmethod
     def wait(self, keys: Sequence[str], timeout: Timeout | None = None) -> None:
         """Returns when all of the keys have been written. Raises StoreTimeoutError. Blocks."""
+        raise self._lacks("wait")
 
-    @abstractmethod
     def delete_key(self, key: str) -> bool:
         """Deletes a value, not a queue; whether there was one."""
+        raise self._lacks("delete_key")
 
-    @abstractmethod
     def num_keys(self) -> int:
         """How many values the whole store has, those of other prefixes included."""
+        raise self._lacks("num_keys")
 
-    @abstractmethod
     def list_keys(self) -> list[str]:
         """The keys of the values, in no order; through a prefix, its own keys only."""
+        raise self._lacks("list_keys")
 
-    @abstractmethod
     def append(self, key: str, value: Value) -> None:
         """Lengthens a value; a missing one counts as empty. Not to be retried blindly."""
+        raise self._lacks("append")
 
-    @abstractmethod
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
         """The values, in order, once all are there. Raises StoreTimeoutError. Blocks."""
+        return [self.get(key) for key in keys]
 
-    @abstractmethod
     def multi_set(self, keys: Sequence[str], values: Sequence[Value]) -> None:
         """Stores all values at once. Raises ValueError if the lengths differ."""
+        pairs = to_pairs(keys, values)  # Checked before the first is stored.
+        for key, (_, value) in zip(keys, pairs, strict=True):
+            self.set(key, value)
 
-    @abstractmethod
     def queue_push(self, key: str, value: Value) -> None:
         """Puts an item at the end of a queue. Not to be retried blindly."""
+        raise self._lacks("queue_push")
 
-    @abstractmethod
     def queue_pop(self, key: str, block: bool = True) -> bytes:
         """Takes the first item, once there is one.
 
         Raises StoreQueueEmptyError at once if not `block`, else StoreTimeoutError.
         """
+        raise self._lacks("queue_pop")
 
-    @abstractmethod
     def queue_len(self, key: str) -> int:
         """How many items wait in a queue."""
+        raise self._lacks("queue_len")
 
-    @abstractmethod
     def barrier(self, key: str, world_size: int, timeout: Timeout | None = None) -> None:
         """Returns when `world_size` callers have come. Raises StoreTimeoutError. Blocks.
 
         A caller that timed out stays counted, and the key serves for one barrier only.
         """
+        raise self._lacks("barrier")
 
-    @abstractmethod
     def clone(self) -> Self:
         """Another object for the same store, with the same timeout; a connection of its own."""
+        raise self._lacks("clone")
 
     def has_extended_api(self) -> bool:
         """Whether `append`, `multi_get` and `multi_set` are one operation each."""
-        return True
+        names = ("append", "multi_get", "multi_set")
+        return all(getattr(type(self), name) is not getattr(Store, name) for name in names)
+
+    def _lacks(self, method: str) -> StoreError:
+        return StoreError(f"the store {type(self).__name__} has no {method}: define it there")
 
     def _wait_s(self, timeout: Timeout | None) -> float:
         return self._timeout_s if timeout is None else to_seconds(timeout)

@@ -81,7 +81,10 @@ class TCPStore(Store):
         self._server: ServerThread | None = None
         deadline = time.monotonic() + self._timeout_s
         connect_to = host
-        to_port(port, least=0 if is_master else 1)
+        to_port(port)
+        if not (port or is_master):
+            reason = "no server has the port 0: needs that of the master's store"
+            raise StoreConnectionError(peer_name(host, port), "connecting", reason)
         if is_master:
             networks = None if allow is None else tuple(map(parse_network, allow))
             listener = listen_socket or bind(host, port)
