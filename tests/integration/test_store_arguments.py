@@ -140,12 +140,12 @@ class Few(Store):
 def test_a_store_of_a_program_needs_only_the_methods_that_are_used() -> None:
     store = Few()
     PrefixStore("p", store).multi_set(["a", "b"], ["1", "2"])
-    assert store.values == {"p/a": "1", "p/b": "2"}
+    assert store.values == {"p/a": b"1", "p/b": b"2"}
     assert store.multi_get(["p/b", "p/a"]) == [b"2", b"1"]
     assert not store.has_extended_api()
     assert HashStore().has_extended_api()
     assert store.timeout == Store().timeout == HashStore().timeout
-    with pytest.raises(RuntimeError, match="^the store Few has no queue_pop: define it there$"):
+    with pytest.raises(RuntimeError, match="the store Few has no queue_pop: define it"):
         store.queue_pop("a")
 
 
