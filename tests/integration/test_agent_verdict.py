@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import socket
 from pathlib import Path
 
@@ -125,3 +126,50 @@ def test_A7_as_json_the_verdict_is_the_last_line(tmp_path: Path) -> None:
     assert (cause["rank"], cause["local_rank"], cause["exit_code"]) == (1, 1, 1)
     assert cause["pid"] == int(run.told("pid")[0])
     assert cause["message"] == "ValueError: the batch is empty"
+
+
+def test_A7_a_launcher_around_this_one_gets_the_error_file_of_the_first_cause(
+    tmp_path: Path,
+) -> None:
+    outer = tmp_path / "outer.json"
+    with agent(tmp_path, program=ERROR_FILE, env={"TORCHELASTIC_ERROR_FILE": str(outer)}) as run:
+        assert run.wait() == 1
+    message = json.loads(outer.read_text())["message"]
+    assert message["message"] == "OSError: no such shard"
+    assert message["extraInfo"]["timestamp"] == "1", "copied, not made anew"
+    assert message["errorCode"] == 17
+
+
+def test_A7_a_launcher_around_this_one_gets_an_exception_that_no_worker_has_written(
+    tmp_path: Path,
+) -> None:
+    outer = tmp_path / "outer.json"
+    more = {"TORCHELASTIC_ERROR_FILE": str(outer)}
+    with agent(tmp_path, "--nproc-per-node=2", program=FAILS, env=more) as run:
+        assert run.wait() == 1
+    message = json.loads(outer.read_text())["message"]
+    assert (message["message"], message["errorCode"]) == ("ValueError: the batch is empty", 1)
+    assert "the batch is empty" in message["extraInfo"]["py_callstack"]
+
+
+def test_A7_a_launcher_around_this_one_is_told_that_no_node_came(tmp_path: Path) -> None:
+    outer = tmp_path / "outer.json"
+    words = ("--nnodes=2", f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--rdzv-id=lonely")
+    more = {"TORCHELASTIC_ERROR_FILE": str(outer)}
+    with agent(tmp_path, *words, "--rdzv-conf=join_timeout=0.2", program="", env=more) as run:
+        assert run.wait() == 75
+    assert "waited 0.2 s" in json.loads(outer.read_text())["message"]["message"], run.err
+
+
+def test_A7_a_launcher_around_this_one_is_told_nothing_of_a_success_or_a_cancelled_job(
+    tmp_path: Path,
+) -> None:
+    outer = tmp_path / "outer.json"
+    more = {"TORCHELASTIC_ERROR_FILE": str(outer)}
+    with agent(tmp_path, program="print('done')", env=more) as run:
+        assert run.wait() == 0
+    with agent(tmp_path, program="import time; tell('here'); time.sleep(600)", env=more) as run:
+        run.wait_told("here")
+        run.send(signal.SIGINT)
+        assert run.wait() == 130
+    assert not outer.exists()

@@ -113,6 +113,39 @@ except ChildFailedError as error:
     assert "/agent/" not in run.err, "the way through this package helps nobody"
 
 
+@pytest.mark.parametrize("logs", ["None", "DefaultLogsSpecs(log_dir=sys.argv[1])"])
+def test_P7_what_a_worker_has_written_is_passed_on_by_record_around_the_launch(
+    tmp_path: Path, logs: str
+) -> None:
+    text = (
+        TRAIN
+        + f"""---
+from rallypoint.process import ChildFailedError, DefaultLogsSpecs, record
+os.environ["TORCHELASTIC_ERROR_FILE"] = sys.argv[2]
+config = LaunchConfig(1, 1, 2, max_restarts=0, logs_specs={logs})
+try:
+    record(elastic_launch(config, train))("fail")
+except ChildFailedError as error:
+    rank, failure = error.get_first_failure()
+    tell("data", failure.error_file_data == dict(message=failure.message), failure.exitcode)
+    tell("file", failure.error_file)
+"""
+    )
+    own, root = tmp_path / "own.json", tmp_path / "logs"
+    root.mkdir()
+    with program(tmp_path, text, str(root), str(own)) as run:
+        assert run.wait() == 0, run.err
+    assert run.told("data") == ["True 1"], run.err
+    message = json.loads(own.read_text())["message"]
+    assert (message["message"], message["errorCode"]) == ("ValueError: bad luck", 1)
+    (named,) = run.told("file")
+    if logs == "None":
+        assert named == "<N/A>", "it went with the files that nobody asked for"
+    else:
+        theirs = json.loads(Path(named).read_text())
+        assert theirs == {"message": {k: v for k, v in message.items() if k != "errorCode"}}
+
+
 NODE = (
     TRAIN
     + """---

@@ -49,6 +49,7 @@ from rallypoint.process.signals import blocked, hold_late_signals, release_signa
 
 if TYPE_CHECKING:
     from rallypoint.agent.preempt_notice import PreemptNotice
+    from rallypoint.process.process_failure import ProcessFailure
 
 
 class JobEnd(Struct, frozen=True):
@@ -63,6 +64,10 @@ class JobEnd(Struct, frozen=True):
     not see it: it is filled in last, after the shutdown."""
     failures: dict[int, WorkerExit] = {}
     """The failures of this node's workers in the last round, by global rank."""
+    error_files: dict[int, str] = {}
+    """Of these workers; what lies in the agent's own directory is gone once the agent has ended."""
+    told: dict[int, ProcessFailure] = {}
+    """What a program is told of the failures: filled in while the files are there."""
     caught: int = 0
     """The first signal that this agent got, if any."""
     error: Exception | None = None
@@ -232,6 +237,7 @@ class AgentRun:
             agent.round,
             elapsed_s,
             failures=agent.workers.failures,
+            error_files=agent.workers.error_files,
             caught=self._caught,
             error=self._membership.error,
             node=self._setup.telemetry.dispatcher.node,

@@ -12,7 +12,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from rallypoint.agent.environ import context_maker
+from rallypoint.agent.environ import WorkerContext, context_maker
 from rallypoint.agent.telemetry.dispatcher import EventDispatcher
 from rallypoint.agent.worker_requests import WorkerRequests
 from rallypoint.agent.workers import (
@@ -54,6 +54,8 @@ class WorkerRounds:
         self._succeeded: NodeWorkers | None = None
         self.failures: dict[int, WorkerExit] = {}
         """By global rank: the newest round's on this node."""
+        self.error_files: dict[int, str] = {}
+        """Of all workers of the newest round on this node, by global rank."""
 
     def owns(self, pid: int) -> bool:
         """Whether this child is a worker, or was not reaped yet."""
@@ -84,7 +86,13 @@ class WorkerRounds:
 
     def spawn(self, stamp: Stamp, assignment: Assignment, node_id: str) -> None:
         """Start the workers of this round."""
-        self._succeeded, self.failures = None, {}
+        self._succeeded, self.failures, self.error_files = None, {}, {}
+        place = context_maker(assignment, stamp, self._config, node_id)
+
+        def context(local_rank: int, error_file: str) -> WorkerContext:
+            self.error_files[assignment.base_rank + local_rank] = error_file
+            return place(local_rank, error_file)
+
         round_ = WorkerRound(
             stamp,
             assignment,
@@ -95,7 +103,7 @@ class WorkerRounds:
         )
         self.current = self._make_workers(round_)
         try:
-            self.current.start(context_maker(assignment, stamp, self._config, node_id))
+            self.current.start(context)
         except RallypointError as error:
             self._not_started(stamp, error)
 

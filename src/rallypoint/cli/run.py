@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rallypoint.cli.access import keep_secrets, with_own_token_only
 from rallypoint.cli.exit_codes import of_class, of_finish
 from rallypoint.cli.options import RUN, parse_run
 from rallypoint.cli.parser import with_hint
 from rallypoint.config import AgentConfig
-from rallypoint.errors import RallypointError
+from rallypoint.core.model import Outcome
+from rallypoint.errors import InfrastructureError, RallypointError
 from rallypoint.observe.printing import print_error, say
 from rallypoint.process.signals import hold_early_signals
+
+if TYPE_CHECKING:
+    from rallypoint.agent.run import JobEnd
 
 
 def run(argv: Sequence[str]) -> int:
@@ -28,13 +33,14 @@ def run(argv: Sequence[str]) -> int:
         return _take_part(config)
     except RallypointError as error:
         print_error("rallypoint", str(error))
+        _tell_starter(error)
         return of_class(config, error.exit_class)
 
 
 def _take_part(config: AgentConfig) -> int:
     gc.disable()  # Nothing that starting makes is garbage: to look for some costs milliseconds.
     keep_secrets()
-    from rallypoint.agent.run import JobEnd, run_agent
+    from rallypoint.agent.run import run_agent
     from rallypoint.cli.console import Console
     from rallypoint.cli.summary import JobReport
     from rallypoint.cli.verdict import prints_whole, verdict_json, verdict_lines, verdict_view
@@ -56,6 +62,8 @@ def _take_part(config: AgentConfig) -> int:
         console.clear_status()
         view = verdict_view(end)
         report.ended(view)
+        if view.outcome in (Outcome.FAILED, Outcome.TIMED_OUT, Outcome.INFRASTRUCTURE):
+            _tell_starter(InfrastructureError(view.reason), end)
         output, max_nodes = config.output, config.rendezvous.max_nodes
         whole = prints_whole(output.report, end, max_nodes)
         lines = verdict_lines(view, quiet=output.quiet, whole=whole)
@@ -84,3 +92,22 @@ def _take_part(config: AgentConfig) -> int:
     code = of_finish(config, finish)
     report.close(code)
     return code
+
+
+def _tell_starter(error: RallypointError, end: JobEnd | None = None) -> None:
+    """Where another launcher has started this agent, leave in the error file that it gave us why
+    the job failed: what the worker that failed first has told, or else the error."""
+    from rallypoint.worker.error_file import error_file_asked_for, get_error_handler, pass_on
+
+    if not error_file_asked_for():
+        return
+    from rallypoint.agent.embedded.worker_spec import first_failure
+
+    handler = get_error_handler()
+    verdict = end.finish.verdict if end is not None else None
+    exit_ = verdict.cause.failure if verdict is not None and verdict.cause is not None else None
+    first = first_failure(end) if end is not None else None
+    if first is None or exit_ is None:
+        handler.record_exception(error)
+    elif not pass_on(handler, first[1]):
+        handler.dump_error_data("", {"message": exit_.error_record()}, first[1].exitcode)

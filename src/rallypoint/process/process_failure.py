@@ -70,6 +70,11 @@ class ProcessFailure:
         self.timestamp = now if raised_at is None else raised_at
         self._traceback = traceback or self.detail or text
 
+    def forget_lost_file(self) -> None:
+        """`error_file` names no file that has gone meanwhile; its content stays."""
+        if not os.path.isfile(self.error_file):
+            self.error_file = NOT_AVAILABLE
+
     def signal_name(self) -> str:
         """`SIGSEGV`; `<N/A>` when no signal ended it."""
         return signal_name(-self.exitcode) if self.exitcode < 0 else NOT_AVAILABLE
@@ -120,23 +125,24 @@ def process_failure(exit_: WorkerExit, error_file: str) -> ProcessFailure:
     )
 
 
-def reported_failure(exit_: WorkerExit, node: str = "") -> ProcessFailure:
-    """Of a worker of any node of the job. Its error file may be gone by now: what it said is in the
-    message."""
+def reported_failure(exit_: WorkerExit, node: str = "", error_file: str = "") -> ProcessFailure:
+    """Of a worker of any node of the job. Of one without an error file here, what it said is in the
+    message and, as such a file would have it, in `error_file_data`."""
     message, detail = exit_.message, exit_.detail
     made = ProcessFailure(
         exit_.local_rank,
         exit_.pid,
         1 if exit_.returncode is None else exit_.returncode,
-        "",
+        error_file,
         log_file=exit_.log_file,
         said=message if message.endswith(detail) else f"{message}\n{detail}".lstrip("\n"),
         seen_at=exit_.wall_time,
     )
     if node:
         made.node = node
-    if exit_.has_traceback:
+    if exit_.has_traceback and made.error_file == NOT_AVAILABLE:
         made.message = exit_.error_record()
+        made.error_file_data = {"message": exit_.error_record()}
     return made
 
 

@@ -19,9 +19,10 @@ import os
 import stat
 import time
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from typing import Any, ParamSpec, TypeVar
 
-from rallypoint.errors import ChildFailedError
+from rallypoint.errors import ChildFailedError, FailedProcess
 from rallypoint.files import safe_open
 
 ERROR_FILE_VARIABLE = "TORCHELASTIC_ERROR_FILE"
@@ -109,6 +110,12 @@ class ErrorHandler:
         if not isinstance(data, dict):
             _warn(f"the error file {rootcause_error_file!r} holds no object")
             return
+        self.dump_error_data(rootcause_error_file, data, error_code)
+
+    def dump_error_data(
+        self, rootcause_error_file: str, data: dict[str, Any], error_code: int = 0
+    ) -> None:
+        """The same with the content of a file that has gone, or is on another node."""
         if error_code:
             self.override_error_code_in_rootcause_data(rootcause_error_file, data, error_code)
         path = os.environ.get(ERROR_FILE_VARIABLE)
@@ -130,7 +137,7 @@ def record(fn: Callable[P, R], error_handler: ErrorHandler | None = None) -> Cal
     What is written, by what the function raises:
 
     * an `Exception`: message, traceback and time;
-    * a `ChildFailedError`: the file of the process that failed first, and its exit code;
+    * a `ChildFailedError`: what the process that failed first has told, and its exit code;
     * `SystemExit(0)`: nothing; the wrapper returns None, so that the caller may go on;
     * any other `SystemExit`: nothing. It is an end that the program chose, not a defect: the exit
       code tells it, and a text is printed on stderr by Python, where the agent reads it;
@@ -155,9 +162,7 @@ def record(fn: Callable[P, R], error_handler: ErrorHandler | None = None) -> Cal
             _, failure = error.get_first_failure()
             if failure.exitcode < 0:
                 _log_enriched(handler, str(failure.message), failure.error_file)
-            if os.path.isfile(failure.error_file):
-                handler.dump_error_file(failure.error_file, failure.exitcode)
-            else:
+            if not pass_on(handler, failure):
                 _log(20, f"rank {error.get_first_failure()[0]} left no error file to pass on")
             raise
         except Exception as error:
@@ -168,6 +173,23 @@ def record(fn: Callable[P, R], error_handler: ErrorHandler | None = None) -> Cal
         return result
 
     return wrapper
+
+
+def error_file_asked_for() -> bool:
+    """Whether whoever started this program wants to know why it fails."""
+    return bool(os.environ.get(ERROR_FILE_VARIABLE))
+
+
+def pass_on(handler: ErrorHandler, failure: FailedProcess) -> bool:
+    """Put what a failed process has told into our own error file. False: it has told nothing."""
+    data = failure.error_file_data
+    if os.path.isfile(failure.error_file):
+        handler.dump_error_file(failure.error_file, failure.exitcode)
+    elif data.get("message", "<NONE>") != "<NONE>":
+        handler.dump_error_data(failure.error_file, deepcopy(data), failure.exitcode)
+    else:
+        return False
+    return True
 
 
 def _log_enriched(handler: ErrorHandler, message: str, error_file: str) -> None:

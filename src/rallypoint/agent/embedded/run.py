@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import logging
 
+from msgspec.structs import replace
+
 from rallypoint.agent.embedded.embedding import Embedding, gets_signals
+from rallypoint.agent.embedded.worker_spec import failures
 from rallypoint.agent.run import JobEnd, run_agent
 from rallypoint.agent.telemetry.telemetry import Telemetry
 from rallypoint.config import AgentConfig
@@ -22,6 +25,7 @@ from rallypoint.observe.printing import visible
 from rallypoint.observe.queue import BoundedQueue
 from rallypoint.observe.records import AgentEvent, Observer, StatusView
 from rallypoint.process.exits import needs_main_thread
+from rallypoint.process.process_failure import ProcessFailure
 
 LAST_LINES_S = 2.0
 """How long the last lines may take."""
@@ -78,15 +82,20 @@ def run_processes(config: AgentConfig, log: JobLog, embedding: Embedding) -> Job
             "thread, where no event loop runs"
         )
     telemetry = Telemetry(config)
+    told: dict[int, ProcessFailure] = {}
 
     def ended(end: JobEnd) -> None:
         telemetry.ended(end.finish)
+        told.update(failures(end))
         verdict = end.finish.verdict
         if verdict is not None and verdict.ended_s_ago is not None:
             log.warn(_nothing_was_started(end.run_id, verdict))
 
     with telemetry.watching():
-        return run_agent(config, telemetry, lambda relay: log, ended, embedding)
+        end = run_agent(config, telemetry, lambda relay: log, ended, embedding)
+    for failure in told.values():
+        failure.forget_lost_file()
+    return replace(end, told=told)
 
 
 def _nothing_was_started(run_id: str, verdict: Verdict) -> str:

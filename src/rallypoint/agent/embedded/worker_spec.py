@@ -185,7 +185,7 @@ def run_result(end: JobEnd) -> RunResult:
     if verdict is not None and verdict.outcome is Outcome.SUCCEEDED:
         return RunResult(WorkerState.SUCCEEDED, dict(end.return_values), {})
     if verdict is not None and verdict.outcome is Outcome.FAILED:
-        return RunResult(WorkerState.FAILED, {}, failures(end))
+        return RunResult(WorkerState.FAILED, {}, end.told or failures(end))
     if end.error is not None:
         raise end.error
     if end.caught == signal.SIGINT:
@@ -198,12 +198,27 @@ def run_result(end: JobEnd) -> RunResult:
 
 def failures(end: JobEnd) -> dict[int, ProcessFailure]:
     """By global rank; the first cause is among them, on whichever node it was."""
-    known = {rank: reported_failure(exit_) for rank, exit_ in end.failures.items()}
+    files = end.error_files
+    known = {
+        rank: reported_failure(exit_, error_file=files.get(rank, ""))
+        for rank, exit_ in end.failures.items()
+    }
+    if (first := first_failure(end)) is not None:
+        rank, failure = first
+        known[rank] = failure
+    return known
+
+
+def first_failure(end: JobEnd) -> tuple[int, ProcessFailure] | None:
+    """The worker that is to blame for the end of the job, on whichever node, by its global rank."""
     verdict = end.finish.verdict
     cause = verdict.cause if verdict is not None else None
-    if cause is not None and cause.failure is not None:
-        known[cause.failure.rank] = reported_failure(cause.failure, cause.node_id)
-    return known
+    if cause is None or cause.failure is None:
+        return None
+    rank = cause.failure.rank
+    # A rank of this node in an earlier round may be another worker.
+    file = end.error_files.get(rank, "") if cause.round == end.round else ""
+    return rank, reported_failure(cause.failure, cause.node_id, file)
 
 
 def _no_result(verdict: Verdict) -> Exception:
