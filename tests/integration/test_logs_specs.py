@@ -14,6 +14,7 @@ from tests.integration.one_agent import agent
 from rallypoint import process
 from rallypoint.process import DefaultLogsSpecs, LogsDest, LogsSpecs, Std
 from rallypoint.process.logs.log_dir import LogDir, error_file
+from rallypoint.process.logs.specs import Environs
 
 PLUG_IN = """
 import json, os
@@ -188,6 +189,25 @@ def test_a_package_may_name_a_pipe_that_somebody_reads(tmp_path: Path) -> None:
     ):
         assert run.wait() == 0
         assert reader.read() == "out of 0 \n"
+
+
+class Mine(LogsSpecs):
+    """As programs for torch write it: the constructor of the base is called with all."""
+
+    def __init__(self, log_dir: str | None, redirects: Std, tee: Std, ranks: set[int]) -> None:
+        super().__init__(log_dir, redirects, tee, ranks)
+
+    def reify(self, envs: Environs) -> LogsDest:
+        return LogsDest({0: f"{self._redirects!r} {self._tee!r} {self._local_ranks_filter}"})
+
+    @property
+    def root_log_dir(self) -> str | None:
+        return None
+
+
+def test_a_subclass_may_call_the_constructor_of_its_base() -> None:
+    dest = Mine("logs", Std.OUT, Std.ERR, {3}).reify({})
+    assert dest.stdouts[0] == f"{Std.OUT!r} {Std.ERR!r} {frozenset({3})}"
 
 
 def test_the_default_as_a_library(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from rallypoint.process import (
     RunProcsResult,
     Std,
     SubprocessContext,
+    redirect,
     start_processes,
 )
 
@@ -360,13 +361,13 @@ def test_P6_teed_lines_have_a_prefix(tmp_path: Path) -> None:
 
 REDIRECTS = """
 import ctypes
-from rallypoint.process import redirect_stdout, redirect_stderr
+from rallypoint.process import redirect, redirect_stdout, redirect_stderr
 print("before")
 with redirect_stdout("out"), redirect_stderr("err"):
     print("python")
     ctypes.CDLL(None).puts(b"C")
     os.system("echo child; echo complaint >&2")
-    with redirect_stdout("inner"):
+    with redirect(std="stdout", to_file="inner"):
         print("inner")
 print("after")
 """
@@ -379,3 +380,5 @@ def test_a_stream_of_our_own_is_redirected_whoever_writes(tmp_path: Path) -> Non
     assert sorted((tmp_path / "out").read_text().split()) == ["C", "child", "python"]
     assert (tmp_path / "err").read_text() == "complaint\n"
     assert (tmp_path / "inner").read_text() == "inner\n"
+    with pytest.raises(ParameterError, match="std='stdin': needs 'stdout' or 'stderr'"):
+        redirect("stdin", str(tmp_path / "other"))

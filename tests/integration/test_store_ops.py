@@ -94,7 +94,7 @@ def test_a_barrier_holds_until_all_have_come(store: Any) -> None:
 def test_a_barrier_names_who_is_missing_and_counts_nobody_twice(store: Any) -> None:
     for _ in range(3):
         with pytest.raises(StoreTimeoutError) as raised:
-            barrier(store, 3, "b", 0.05, 1, lambda rank: f"host {rank}")
+            barrier(store, 3, "b", 0.05, 1, lambda rank: f"host {rank}", trace_timeout=0.01)
         assert raised.value.missing == ("host 0", "host 2")
 
 

@@ -12,6 +12,7 @@ from rallypoint.observe import (
     ConsoleMetricHandler,
     MetricData,
     MetricHandler,
+    MetricStream,
     NullMetricHandler,
     configure,
     get_stream,
@@ -43,6 +44,15 @@ def kept() -> Iterator[Kept]:
     yield handler
     configure(NullMetricHandler())
     metrics._handlers.clear()
+
+
+def test_a_stream_may_have_a_handler_of_its_own(kept: Kept) -> None:
+    own = Kept()
+    stream = MetricStream("mine", own)
+    stream.add_value("n", 3)
+    assert own.named == [("mine", "n", 3)]
+    assert stream.handler is own
+    assert kept.got == []
 
 
 class Thing:

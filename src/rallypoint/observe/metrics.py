@@ -72,15 +72,16 @@ def metric_now(group: str, name: str, value: int | float) -> MetricData:
 
 
 class MetricStream:
-    """The numbers of one group. A handler that is configured later is used from then on."""
+    """The numbers of one group, for `handler`; without one, for that of the group, also when it is
+    configured later."""
 
-    def __init__(self, group_name: str) -> None:
-        self.group_name = group_name
+    def __init__(self, group_name: str, handler: MetricHandler | None = None) -> None:
+        self.group_name, self._handler = group_name, handler
 
     @property
     def handler(self) -> MetricHandler:
         """The handler that gets them now."""
-        return handler_of(self.group_name)
+        return handler_of(self.group_name) if self._handler is None else self._handler
 
     def add_value(self, metric_name: str, metric_value: int | float) -> None:
         """Pass one to the handler, dated now."""

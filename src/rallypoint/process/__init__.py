@@ -12,7 +12,7 @@ from rallypoint.lazy import exports
 if TYPE_CHECKING:
     from rallypoint.config import AffinityMode, NumaOptions
     from rallypoint.errors import ChildFailedError, SignalException
-    from rallypoint.process.logs.follow import TailLog, redirect_stderr, redirect_stdout
+    from rallypoint.process.logs.follow import TailLog, redirect, redirect_stderr, redirect_stdout
     from rallypoint.process.logs.plan import Std, to_map
     from rallypoint.process.logs.specs import DefaultLogsSpecs, LogsDest, LogsSpecs
     from rallypoint.process.process_failure import ProcessFailure
@@ -43,6 +43,7 @@ __all__ = [
     "TailLog",
     "get_error_handler",
     "record",
+    "redirect",
     "redirect_stderr",
     "redirect_stdout",
     "start_processes",
@@ -54,7 +55,7 @@ __getattr__, __dir__ = exports(
     {
         "rallypoint.config": ("AffinityMode", "NumaOptions"),
         "rallypoint.errors": ("ChildFailedError", "SignalException"),
-        ".logs.follow": ("TailLog", "redirect_stderr", "redirect_stdout"),
+        ".logs.follow": ("TailLog", "redirect", "redirect_stderr", "redirect_stdout"),
         ".logs.plan": ("Std", "to_map"),
         ".logs.specs": ("DefaultLogsSpecs", "LogsDest", "LogsSpecs"),
         ".process_failure": ("ProcessFailure",),

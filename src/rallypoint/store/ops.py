@@ -58,12 +58,14 @@ def barrier(
     barrier_timeout: float = 300,
     rank: int | None = None,
     rank_tracing_decoder: Name | None = None,
+    trace_timeout: float = 10,
 ) -> None:
     """Returns when `world_size` ranks have come. Blocks.
 
     Raises StoreTimeoutError; where all give their rank it names those that are missing, each as
-    `rank_tracing_decoder` calls it. A rank that timed out may come again if it gives its rank: it
-    is counted once.
+    `rank_tracing_decoder` calls it. `trace_timeout` is accepted: to ask who has come needs no wait,
+    and every rank that timed out names the others, not only rank 0 as with torch. A rank that timed
+    out may come again if it gives its rank: it is counted once.
     """
     if rank is not None:
         _check_rank(rank, world_size)

@@ -73,9 +73,9 @@ class TimerServer(ABC):
         """End a worker; True when it has gone, and its timers with it. False: tried again later."""
 
     def start(self) -> None:
-        """Start the thread. Raises RuntimeError when it runs."""
+        """Start the thread; nothing is done when it runs already."""
         if self._thread is not None:
-            raise RuntimeError("this timer server is already running")
+            return
         self._stopped.clear()
         self._thread = threading.Thread(
             target=self._watch, name=f"rallypoint-{type(self).__name__}", daemon=self._daemon

@@ -15,9 +15,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TextIO
 
+from rallypoint.errors import ParameterError
 from rallypoint.files import open_named
 from rallypoint.process.relay.lines import LineAssembler
 
@@ -128,20 +129,29 @@ class _Followed:
             self._file.close()
 
 
+def redirect(std: str, to_file: str) -> AbstractContextManager[None]:
+    """`redirect_stdout` or `redirect_stderr`, by the stream's name. Raises ParameterError for what
+    is neither `stdout` nor `stderr`."""
+    streams = {"stdout": redirect_stdout, "stderr": redirect_stderr}
+    if std not in streams:
+        raise ParameterError(f"std={std!r}: needs 'stdout' or 'stderr'")
+    return streams[std](to_file)
+
+
 @contextmanager
-def redirect_stdout(path: str) -> Iterator[None]:
+def redirect_stdout(to_file: str) -> Iterator[None]:
     """Have all that is written to stdout in this block written to the file, which is emptied first.
 
     For the whole process, all of its threads, and what it starts. May be nested. Raises OSError.
     """
-    with _redirected(1, sys.stdout, path):
+    with _redirected(1, sys.stdout, to_file):
         yield
 
 
 @contextmanager
-def redirect_stderr(path: str) -> Iterator[None]:
+def redirect_stderr(to_file: str) -> Iterator[None]:
     """The same for stderr."""
-    with _redirected(2, sys.stderr, path):
+    with _redirected(2, sys.stderr, to_file):
         yield
 
 

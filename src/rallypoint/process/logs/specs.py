@@ -81,7 +81,23 @@ class Reifies(Protocol):
 
 
 class LogsSpecs(ABC):
-    """Decides where the output of this node's workers goes."""
+    """Decides where the output of this node's workers goes.
+
+    A subclass may call this constructor, which keeps what it is given in `_redirects`, `_tee` and
+    `_local_ranks_filter`.
+    """
+
+    def __init__(
+        self,
+        log_dir: str | None = None,
+        redirects: StdMap = Std.NONE,
+        tee: StdMap = Std.NONE,
+        local_ranks_filter: Collection[int | str] | None = None,
+    ) -> None:
+        self._base, self._redirects, self._tee = log_dir, redirects, tee
+        self._local_ranks_filter = (
+            None if local_ranks_filter is None else frozenset(local_ranks_filter)
+        )
 
     @abstractmethod
     def reify(self, envs: Environs) -> LogsDest:
@@ -115,8 +131,7 @@ class DefaultLogsSpecs(LogsSpecs):
         node: str = "node",
         temp_dir: str = "/tmp",
     ) -> None:
-        self._base, self._redirects, self._tee = log_dir, redirects, tee
-        self._filter = None if local_ranks_filter is None else frozenset(local_ranks_filter)
+        super().__init__(log_dir, redirects, tee, local_ranks_filter)
         self._layout: Layout = layout
         self._node, self._temp_dir = node, temp_dir
         self._log_dir: LogDir | None = None
@@ -165,7 +180,7 @@ class DefaultLogsSpecs(LogsSpecs):
             rank = int(env.get("RANK", -1))
             tee = streams_of(self._tee, local_rank, rank)
             files = tee | streams_of(self._redirects, local_rank, rank)
-            hidden = not is_named(self._filter, local_rank, rank)
+            hidden = not is_named(self._local_ranks_filter, local_rank, rank)
             for stream, name, paths, tees in (
                 (Std.OUT, "stdout.log", dest.stdouts, dest.tee_stdouts),
                 (Std.ERR, "stderr.log", dest.stderrs, dest.tee_stderrs),
