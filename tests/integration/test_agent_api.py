@@ -4,6 +4,7 @@ workers."""
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import signal
@@ -31,6 +32,7 @@ from rallypoint.errors import (
     SignalException,
     UsageError,
 )
+from rallypoint.observe import Event, flush_events
 from rallypoint.store import HashStore
 
 Env = dict[str, str]
@@ -73,6 +75,30 @@ def test_threads_as_workers_return_their_values_by_global_rank() -> None:
         0: ("0", "2", "0", "2", "0", "default"),
         1: ("1", "2", "1", "2", "0", "default"),
     }
+
+
+def test_a_program_asks_an_agent_for_events_as_torchs(tmp_path: Path) -> None:
+    agent = thread_agent(ranks, role="trainer")
+    assert agent.get_event_succeeded().metadata["group_rank"] is None
+    agent.run()
+    told = agent.get_event_succeeded()
+    assert (told.name, told.source) == ("torchelastic.worker.status.SUCCEEDED", "AGENT")
+    assert told.metadata["role"] == "trainer"
+    assert told.metadata["group_rank"] == 0
+    assert json.loads(str(told.metadata["metadata"]))["group_world_size"] == 1
+    try:
+        raise ValueError("no data")
+    except ValueError:
+        failed = agent.get_event_failed()
+    assert "ValueError: no data" in str(failed.metadata["raw_error"])
+
+    agent.get_worker_group().spec.event_log_handler = f"jsonl:{tmp_path / 'events'}"
+    with pytest.raises(KeyError), agent.record_duration("LOADED"):
+        raise KeyError
+    flush_events()
+    recorded = Event.deserialize((tmp_path / "events").read_text())
+    assert recorded.name == "torchelastic.worker.status.LOADED"
+    assert float(str(recorded.metadata["duration_ms"])) >= 0
 
 
 def test_W2_a_group_that_is_unhealthy_without_budget_is_no_success() -> None:

@@ -15,13 +15,17 @@ machines (`core.group`, `core.restart`); a hook only does what it is called for.
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import signal
 import socket
 import tempfile
 import threading
+import time
+import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from msgspec.structs import replace
@@ -47,6 +51,7 @@ from rallypoint.agent.environ import WorkerContext, worker_environ
 from rallypoint.agent.handler.client import HandlerClient
 from rallypoint.agent.membership import AgentSetup
 from rallypoint.agent.run import AgentRun, JobEnd, signals_to_handle
+from rallypoint.agent.telemetry.events import STATUS
 from rallypoint.agent.telemetry.telemetry import Telemetry
 from rallypoint.agent.workers import RoundWorkers, WorkerRound, WorkerSetup
 from rallypoint.config import (
@@ -63,6 +68,8 @@ from rallypoint.coordinator.clocks import new_loop
 from rallypoint.core.model import UNNAMED_RUN_ID
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.errors import ParameterError, UsageError
+from rallypoint.observe.event import Event, EventMetadataValue, EventSource
+from rallypoint.observe.event_handlers import record
 
 SEVERAL = 2
 """Nodes at most, where a handler does not say: only whether there may be others matters."""
@@ -142,6 +149,50 @@ class SpecAgent(ElasticAgent):
         """The environment that this worker of the newest round is to have: this process's, with
         RANK, MASTER_ADDR and all others of torchrun's variables. For `_start_workers`."""
         return worker_environ(self._worker_group.contexts[worker.local_rank])
+
+    def get_event_succeeded(self) -> Event:
+        """What a program may record of this agent, with `observe.record`."""
+        return self._event("SUCCEEDED")
+
+    def get_event_failed(self) -> Event:
+        """The same of a failure, within an `except` block with its traceback."""
+        return self._event("FAILED", raw_error=traceback.format_exc())
+
+    @contextmanager
+    def record_duration(self, state: str) -> Iterator[None]:
+        """Record how long the block took, whatever its end, as an event of this state; with the
+        spec's `event_log_handler`."""
+        began_at = time.perf_counter()
+        try:
+            yield
+        finally:
+            spent_ms = (time.perf_counter() - began_at) * 1000
+            handler = self._worker_group.spec.event_log_handler
+            record(self._event(state, duration_ms=spent_ms), handler)
+
+    def _event(self, state: str, **more: EventMetadataValue) -> Event:
+        group = self._worker_group
+        client = _handler_client(self._handler)
+        nested = json.dumps(
+            {
+                "group_world_size": group.group_world_size,
+                "entry_point": group.spec.get_entrypoint_name(),
+            }
+        )
+        context = group.contexts.get(0)
+        metadata: dict[str, EventMetadataValue] = {
+            "run_id": client.run_id if client is not None else "",
+            "group_rank": group.group_rank,
+            "role": group.spec.role,
+            "hostname": socket.gethostname(),
+            "state": state,
+            "rdzv_backend": client.name if client is not None else "tcp",
+            "raw_error": None,
+            "metadata": nested,
+            "agent_restarts": context.restart_count if context is not None else 0,
+            "duration_ms": None,
+        }
+        return Event(STATUS + state, EventSource.AGENT, metadata=metadata | more)
 
     @abstractmethod
     def _run_job(self, config: AgentConfig, embedding: Embedding, log: JobLog) -> JobEnd:
