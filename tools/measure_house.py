@@ -42,7 +42,14 @@ JOB_LIMIT_S = 120
 TORCH_SIGNATURES = frozenset(
     {"DynamicRendezvousHandler.from_backend", "LocalElasticAgent.__init__", "TCPStore.__init__"}
     | {"RendezvousParameters.__init__", "TailLog.__init__", "construct_and_record_rdzv_event"}
-    | {"DefaultLogsSpecs.__init__", "barrier", "start_processes", "synchronize"}
+    | {
+        "DefaultLogsSpecs.__init__",
+        "barrier",
+        "start_processes",
+        "synchronize",
+        "StaticTCPRendezvous.__init__",
+        "create_c10d_store",
+    }
     | {"PContext.__init__", "MultiprocessContext.__init__", "SubprocessContext.__init__"}
 )
 """Functions that have so many parameters because torch's of that name have them. `DefaultLogsSpecs`

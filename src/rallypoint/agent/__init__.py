@@ -22,7 +22,14 @@ if TYPE_CHECKING:
         WorkerSpec,
         WorkerState,
     )
-    from rallypoint.agent.environ import macros
+    from rallypoint.agent.environ import (
+        DEFAULT_ROLE,
+        TORCHELASTIC_ENABLE_FILE_TIMER,
+        TORCHELASTIC_HEALTH_CHECK_PORT,
+        TORCHELASTIC_TIMER_FILE,
+        TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT,
+        macros,
+    )
 
 __all__ = [
     "ElasticAgent",
@@ -34,12 +41,24 @@ __all__ = [
     "WorkerSpec",
     "WorkerState",
     "macros",
+    "DEFAULT_ROLE",
+    "TORCHELASTIC_ENABLE_FILE_TIMER",
+    "TORCHELASTIC_HEALTH_CHECK_PORT",
+    "TORCHELASTIC_TIMER_FILE",
+    "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT",
 ]
 
 __getattr__, __dir__ = exports(
     globals(),
     {
-        ".environ": ("macros",),
+        ".environ": (
+            "DEFAULT_ROLE",
+            "TORCHELASTIC_ENABLE_FILE_TIMER",
+            "TORCHELASTIC_HEALTH_CHECK_PORT",
+            "TORCHELASTIC_TIMER_FILE",
+            "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT",
+            "macros",
+        ),
         ".embedded.elastic_agent": ("ElasticAgent", "SimpleElasticAgent", "LocalElasticAgent"),
         ".embedded.worker_spec": (
             "RunResult",

@@ -18,6 +18,12 @@ SHM_VARIABLE = "RALLYPOINT_SHM"
 VISIBLE_DEVICES, HIP_DEVICES = "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"
 ROCR_DEVICES = "ROCR_VISIBLE_DEVICES"
 TIMER_FILE_VARIABLE = "TORCHELASTIC_TIMER_FILE"
+DEFAULT_ROLE = "default"
+TORCHELASTIC_TIMER_FILE = TIMER_FILE_VARIABLE
+TORCHELASTIC_ENABLE_FILE_TIMER = "TORCHELASTIC_ENABLE_FILE_TIMER"
+TORCHELASTIC_HEALTH_CHECK_PORT = "TORCHELASTIC_HEALTH_CHECK_PORT"
+TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT = "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT"
+"""The names of variables, as torch's modules have them."""
 SHUTDOWN_TIMEOUT_VARIABLE = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 
 
@@ -165,7 +171,7 @@ def timer_file_asked_for(base: Mapping[str, str] | None = None) -> str | None:
     environ = os.environ if base is None else base
     if path := environ.get(TIMER_FILE_VARIABLE, ""):
         return path
-    return "" if environ.get("TORCHELASTIC_ENABLE_FILE_TIMER") == "1" else None
+    return "" if environ.get(TORCHELASTIC_ENABLE_FILE_TIMER) == "1" else None
 
 
 def shutdown_timeout_asked_for(base: Mapping[str, str] | None = None) -> str:

@@ -22,6 +22,7 @@ from rallypoint.config import (
     DEFAULT_STATIC_PORT,
     AccessConfig,
     AgentConfig,
+    Endpoint,
     ObserveConfig,
     OutputConfig,
     OutputMode,
@@ -209,7 +210,7 @@ def _static(config: RendezvousConfig, endpoint: str, rank: Any) -> RendezvousCon
         static=True,
         node_rank=_rank(rank),
         is_host=_rank(rank) == 0,
-        endpoint=parse_rendezvous_endpoint(endpoint, DEFAULT_STATIC_PORT),
+        endpoint=Endpoint(*parse_rendezvous_endpoint(endpoint, DEFAULT_STATIC_PORT)),
     )
 
 

@@ -96,16 +96,16 @@ class LoggingEvents:
     """Gives each event to a handler of `logging`, as a record whose message is its JSON."""
 
     def __init__(self, handler: logging.Handler) -> None:
-        self._handler = handler
+        self.handler = handler
 
     def handle(self, event: Event) -> None:
         import logging
 
         made = {"msg": event.serialize(), "levelno": logging.INFO, "levelname": "INFO"}
-        self._handler.handle(logging.makeLogRecord({"name": "rallypoint.events", **made}))
+        self.handler.handle(logging.makeLogRecord({"name": "rallypoint.events", **made}))
 
     def close(self) -> None:
-        self._handler.close()
+        self.handler.close()
 
 
 def known_event_handlers() -> list[str]:
@@ -186,6 +186,36 @@ _BUILT_IN: dict[str, Callable[[str], EventHandler | None]] = {
     "jsonl": _jsonl,
     "null": lambda _: None,
 }
+
+
+def get_logging_handler(destination: str = "null") -> logging.Handler:
+    """A handler of `logging` for events: the message of a record is `event.serialize()`.
+
+    Raises ParameterError as `make_event_handler` does.
+    """
+    import logging
+
+    if destination == "console":
+        return logging.StreamHandler()
+    made = make_event_handler(destination)
+    if made is None:
+        return logging.NullHandler()
+    if isinstance(made, LoggingEvents):
+        return made.handler
+    handler = made
+
+    class Recording(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            try:
+                handler.handle(Event.deserialize(record.getMessage()))
+            except Exception:
+                self.handleError(record)
+
+        def close(self) -> None:
+            handler.close()
+            super().close()
+
+    return Recording()
 
 
 def open_queue(destination: str) -> BoundedQueue[Event] | None:

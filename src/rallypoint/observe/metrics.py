@@ -71,6 +71,11 @@ def metric_now(group: str, name: str, value: int | float) -> MetricData:
     return MetricData(time.time(), group, name, value)
 
 
+def get_elapsed_time_ms(start_time_in_seconds: float) -> int:
+    """Whole milliseconds since a time of `time.time()`."""
+    return int((time.time() - start_time_in_seconds) * 1000)
+
+
 class MetricStream:
     """The numbers of one group, for `handler`; without one, for that of the group, also when it is
     configured later."""

@@ -30,7 +30,11 @@ if TYPE_CHECKING:
         RendezvousBackend,
         WakingBackend,
     )
-    from rallypoint.rendezvous.c10d_backend import C10dRendezvousBackend, create_backend
+    from rallypoint.rendezvous.c10d_backend import (
+        DEFAULT_PORT,
+        C10dRendezvousBackend,
+        create_backend,
+    )
     from rallypoint.rendezvous.dynamic import DynamicRendezvousHandler, create_handler
     from rallypoint.rendezvous.handler import (
         RendezvousClosedException,
@@ -44,16 +48,20 @@ if TYPE_CHECKING:
         RendezvousParameters,
         RendezvousSettings,
         RendezvousTimeout,
+        parse_rendezvous_endpoint,
     )
     from rallypoint.rendezvous.registry import (
         RendezvousHandlerCreator,
         RendezvousHandlerRegistry,
         get_rendezvous_handler,
+        handler_registry,
         rendezvous_handler_registry,
     )
     from rallypoint.rendezvous.tcp_handler import (
         CoordinatorRendezvousHandler,
         StaticRendezvousHandler,
+        StaticTCPRendezvous,
+        create_rdzv_handler,
     )
 
 __all__ = [
@@ -82,6 +90,11 @@ __all__ = [
     "get_rendezvous_handler",
     "rendezvous_handler_registry",
     "StaticRendezvousHandler",
+    "StaticTCPRendezvous",
+    "create_rdzv_handler",
+    "DEFAULT_PORT",
+    "handler_registry",
+    "parse_rendezvous_endpoint",
     "ParameterError",
     "RendezvousClosedError",
     "RendezvousConnectionError",
@@ -115,8 +128,13 @@ __getattr__, __dir__ = exports(
             "RendezvousBackend",
             "WakingBackend",
         ),
-        ".c10d_backend": ("C10dRendezvousBackend", "create_backend"),
-        ".tcp_handler": ("CoordinatorRendezvousHandler", "StaticRendezvousHandler"),
+        ".c10d_backend": ("DEFAULT_PORT", "C10dRendezvousBackend", "create_backend"),
+        ".tcp_handler": (
+            "CoordinatorRendezvousHandler",
+            "StaticRendezvousHandler",
+            "StaticTCPRendezvous",
+            "create_rdzv_handler",
+        ),
         ".dynamic": ("DynamicRendezvousHandler", "create_handler"),
         ".handler": (
             "RendezvousClosedException",
@@ -126,11 +144,17 @@ __getattr__, __dir__ = exports(
             "RendezvousStoreInfo",
             "RendezvousTimeoutException",
         ),
-        ".parameters": ("RendezvousParameters", "RendezvousSettings", "RendezvousTimeout"),
+        ".parameters": (
+            "RendezvousParameters",
+            "RendezvousSettings",
+            "RendezvousTimeout",
+            "parse_rendezvous_endpoint",
+        ),
         ".registry": (
             "RendezvousHandlerCreator",
             "RendezvousHandlerRegistry",
             "get_rendezvous_handler",
+            "handler_registry",
             "rendezvous_handler_registry",
         ),
     },

@@ -42,6 +42,7 @@ from rallypoint.store.tcp_store import TCPStore
 
 T = TypeVar("T")
 
+DEFAULT_PORT = DEFAULT_COORDINATOR_PORT
 READ_TIMEOUT_S = 60
 MAX_JOIN_REQUESTS = 1024
 KEPT_STATES = 4
@@ -284,8 +285,7 @@ def create_handler_from(params: RendezvousParameters) -> DynamicRendezvousHandle
 
 
 def _tcp_store(params: RendezvousParameters, timeout: timedelta) -> TCPStore:
-    where = parse_rendezvous_endpoint(params.endpoint, DEFAULT_COORDINATOR_PORT)
-    host, port = where.host, where.port
+    host, port = parse_rendezvous_endpoint(params.endpoint, DEFAULT_PORT)
     is_host = params.get_as_bool("is_host")
     if is_host is not False:
         try:

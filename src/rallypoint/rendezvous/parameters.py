@@ -181,13 +181,14 @@ class RendezvousSettings(Struct, frozen=True):
         )
 
 
-def parse_rendezvous_endpoint(endpoint: str | None, default_port: int) -> Endpoint:
-    """`HOST`, `HOST:PORT` or `[IPV6]:PORT`; an empty text is localhost. Raises ParameterError."""
+def parse_rendezvous_endpoint(endpoint: str | None, default_port: int) -> tuple[str, int]:
+    """The host and the port of `HOST`, `HOST:PORT` or `[IPV6]:PORT`; an empty text is localhost.
+    Raises ParameterError."""
     text = (endpoint or "").strip()
     if not text:
-        return Endpoint("localhost", default_port)
+        return "localhost", default_port
     try:
-        return Endpoint(*split_endpoint(text, default_port))
+        return split_endpoint(text, default_port)
     except ValueError as error:
         raise ParameterError(f"the endpoint {text!r}: {error}") from None
 
@@ -299,7 +300,7 @@ def read_parameters(params: RendezvousParameters) -> CoordinatorSettings:
 
 
 def _endpoint(params: RendezvousParameters) -> Endpoint:
-    where = parse_rendezvous_endpoint(params.endpoint, DEFAULT_COORDINATOR_PORT)
+    where = Endpoint(*parse_rendezvous_endpoint(params.endpoint, DEFAULT_COORDINATOR_PORT))
     if not where.port and params.max_nodes > 1:
         raise ParameterError(f"the endpoint {params.endpoint!r}: {ANY_PORT}")
     return where

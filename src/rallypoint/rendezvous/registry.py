@@ -100,6 +100,8 @@ def _built_in(backend: str) -> RendezvousHandlerCreator | None:
 
 rendezvous_handler_registry = RendezvousHandlerRegistry()
 """The registry of this process."""
+handler_registry = rendezvous_handler_registry
+"""Its other name in torch."""
 
 
 def get_rendezvous_handler(params: RendezvousParameters) -> RendezvousHandler:

@@ -13,10 +13,11 @@ from __future__ import annotations
 import asyncio
 import os
 from functools import partial
+from typing import Any
 
 from msgspec.structs import replace
 
-from rallypoint.config import DEFAULT_STATIC_PORT
+from rallypoint.config import DEFAULT_STATIC_PORT, Endpoint
 from rallypoint.core.model import Assignment, Candidate
 from rallypoint.core.ranks import id_of_rank
 from rallypoint.errors import (
@@ -266,11 +267,46 @@ class StaticRendezvousHandler(CoordinatorRendezvousHandler):
     """
 
 
+class StaticTCPRendezvous(StaticRendezvousHandler):
+    """The same with torch's parameters. `timeout` is the join timeout in seconds; `config` has what
+    `RendezvousParameters` may have besides, such as `token`.
+
+    Raises ParameterError.
+    """
+
+    def __init__(
+        self,
+        master_addr: str,
+        master_port: int,
+        rank: int,
+        world_size: int,
+        run_id: str,
+        timeout: float,
+        **config: Any,
+    ) -> None:
+        where = str(Endpoint(master_addr, master_port))
+        given = {"rank": rank, "join_timeout": timeout} | config
+        super().__init__(
+            _static_settings(
+                RendezvousParameters("static", where, run_id, world_size, world_size, **given)
+            ),
+            "static",
+        )
+
+
 def create_static_handler_from(params: RendezvousParameters) -> StaticRendezvousHandler:
     """The handler of `--rdzv-backend static`, which needs `rank`; else as the coordinator's.
 
     Raises ParameterError.
     """
+    return StaticRendezvousHandler(_static_settings(params), params.backend)
+
+
+create_rdzv_handler = create_static_handler_from
+"""Its name in torch."""
+
+
+def _static_settings(params: RendezvousParameters) -> CoordinatorSettings:
     rank = params.get_as_int("rank")
     if rank is None:
         raise ParameterError("the static rendezvous needs rank=K, from 0: every node its own")
@@ -281,7 +317,7 @@ def create_static_handler_from(params: RendezvousParameters) -> StaticRendezvous
         )
     if not 0 <= rank < params.max_nodes:
         raise ParameterError(f"rank={rank}: needs 0..{params.max_nodes - 1}")
-    where = parse_rendezvous_endpoint(params.endpoint, DEFAULT_STATIC_PORT)
+    where = Endpoint(*parse_rendezvous_endpoint(params.endpoint, DEFAULT_STATIC_PORT))
     config = {"is_host": rank == 0, "node_id": id_of_rank(rank)} | params.config
     del config["rank"]
     settings = read_parameters(
@@ -295,7 +331,4 @@ def create_static_handler_from(params: RendezvousParameters) -> StaticRendezvous
             **config,
         )
     )
-    return StaticRendezvousHandler(
-        replace(settings, config=replace(settings.config, static=True, node_rank=rank)),
-        params.backend,
-    )
+    return replace(settings, config=replace(settings.config, static=True, node_rank=rank))

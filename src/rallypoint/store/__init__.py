@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     )
     from rallypoint.store.file_store import FileStore
     from rallypoint.store.hash_store import HashStore
+    from rallypoint.store.ports import create_c10d_store, get_free_port, get_socket_with_port
     from rallypoint.store.prefix_store import PrefixStore
     from rallypoint.store.store import Store
     from rallypoint.store.tcp_store import TCPStore
@@ -35,6 +36,9 @@ __all__ = [
     "StoreQueueEmptyError",
     "StoreTimeoutError",
     "TCPStore",
+    "create_c10d_store",
+    "get_free_port",
+    "get_socket_with_port",
 ]
 
 __getattr__, __dir__ = exports(
@@ -49,6 +53,7 @@ __getattr__, __dir__ = exports(
         ),
         ".file_store": ("FileStore",),
         ".hash_store": ("HashStore",),
+        ".ports": ("create_c10d_store", "get_free_port", "get_socket_with_port"),
         ".prefix_store": ("PrefixStore",),
         ".store": ("Store",),
         ".tcp_store": ("TCPStore",),

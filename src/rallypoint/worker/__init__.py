@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         should_restart_at_checkpoint,
     )
     from rallypoint.worker.collectives import barrier, store
-    from rallypoint.worker.environ import Context, context
+    from rallypoint.worker.environ import Context, context, get_env_variable_or_raise
     from rallypoint.worker.error_file import ErrorHandler, get_error_handler, record
     from rallypoint.worker.shm import progress
 
@@ -43,6 +43,7 @@ __all__ = [
     "checkpoint_saved",
     "context",
     "drain_requested",
+    "get_env_variable_or_raise",
     "get_error_handler",
     "is_current",
     "progress",
@@ -63,6 +64,6 @@ __getattr__, __dir__ = exports(
         ".error_file": ("ErrorHandler", "get_error_handler", "record"),
         ".collectives": ("barrier", "store"),
         ".shm": ("progress",),
-        ".environ": ("Context", "context"),
+        ".environ": ("Context", "context", "get_env_variable_or_raise"),
     },
 )

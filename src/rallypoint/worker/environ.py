@@ -90,6 +90,14 @@ def read_context(environ: Mapping[str, str]) -> Context:
     )
 
 
+def get_env_variable_or_raise(env_name: str) -> str:
+    """The value of a variable, also an empty one. Raises ValueError."""
+    value = os.environ.get(env_name)
+    if value is None:
+        raise ValueError(f"{env_name} is not set in the environment; launchers set it for workers")
+    return value
+
+
 class _Numbers:
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = environ
