@@ -110,8 +110,9 @@ class RendezvousConfig(SharedSettings, frozen=True, kw_only=True):
     """Nodes are ranked by (topology, node id): for example rack, then host."""
     local_addr: str | None = None
     """The address that peers reach this node by; None: that of its session."""
-    store_port: int = 0
-    """Port of the round store on this node; 0: the system chooses."""
+    store: Endpoint = Endpoint("", 0)
+    """Where the round store of this node listens: without a host at `local_addr`; port 0: the
+    system chooses. With either, the workers do not use a store of a handler's."""
     handler: str = ""
     """The rendezvous backend whose handler the nodes use; empty: they use a coordinator."""
     handler_endpoint: str = ""

@@ -144,3 +144,22 @@ LocalElasticAgent(spec).run()
     with program(tmp_path, text, str(port)) as run:
         assert run.wait() == 0, run.err
     assert run.told("at") == [f"localhost:{port}"]
+
+
+@pytest.mark.parametrize("backend", ["c10d", "static", "tcp"])
+def test_a_spec_says_so_whatever_store_the_handler_has(tmp_path: Path, backend: str) -> None:
+    text = (
+        HEAD
+        + """---
+backend, meet, port = sys.argv[1], sys.argv[2], int(sys.argv[3])
+more = {"c10d": {}, "static": {"rank": 0, "insecure": True}, "tcp": {"insecure": True}}[backend]
+handler = get_rendezvous_handler(RendezvousParameters(backend, meet, "job", 1, 1, **more))
+command = ("sh", "-c", "echo at $MASTER_ADDR:$MASTER_PORT")
+spec = WorkerSpec("x", 1, handler, entrypoint=command, master_addr="127.0.0.7", master_port=port)
+LocalElasticAgent(spec).run()
+"""
+    )
+    port = free_port()
+    with program(tmp_path, text, backend, f"127.0.0.1:{free_port()}", str(port)) as run:
+        assert run.wait() == 0, run.err
+    assert run.told("at") == [f"127.0.0.7:{port}"]

@@ -60,6 +60,8 @@ BAD: list[tuple[Callable[[], object], str]] = [
     (lambda: made(backend="file", insecure=False), "give insecure=True on every node"),
     (lambda: made(endpoint="a:b"), "the endpoint 'a:b': b is not a valid port (1..65535)"),
     (lambda: made(endpoint="a:65536"), "65536 is not a valid port (1..65535)"),
+    (lambda: made(endpoint="a:0"), "the endpoint 'a:0': port 0 is any free port, which other"),
+    (lambda: made(backend="c10d", endpoint="a:0", rank=None), "'a:0': port 0 is any free port"),
     (lambda: made(endpoint="fe80::1:x"), "is not an IPv6 address; one with a port is written"),
     (lambda: made(endpoint="[::1"), "needs [ADDRESS]:PORT"),
     (lambda: made(join_timeout=0), "join_timeout=0: needs 0.001 to 1000000000 seconds"),

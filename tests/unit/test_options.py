@@ -258,9 +258,9 @@ def test_a_backend_of_another_package_is_known_by_its_name() -> None:
 def test_master_port_alone_fixes_the_store_of_an_elastic_job() -> None:
     line = "--nnodes 2 --rdzv-endpoint a --master-port 29501 train.py"
     meeting = parse(line).rendezvous
-    assert (meeting.static, meeting.store_port) == (False, 29501)
+    assert (meeting.static, meeting.store.port) == (False, 29501)
     assert meeting.endpoint == Endpoint("a", 29400)
-    assert parse("--standalone --master-port 29501 train.py").rendezvous.store_port == 29501
+    assert parse("--standalone --master-port 29501 train.py").rendezvous.store.port == 29501
 
 
 def test_fixed_ranks() -> None:
@@ -270,7 +270,7 @@ def test_fixed_ranks() -> None:
     assert last.static
     assert (first.node_rank, first.is_host, last.node_rank, last.is_host) == (0, True, 2, False)
     assert first.endpoint == last.endpoint == Endpoint("a", 5)
-    assert (first.run_id, first.store_port) == ("none", 0)
+    assert (first.run_id, first.store.port) == ("none", 0)
     for short in ("--nnodes 2 --node-rank 0 train.py", "--nnodes 2 --rdzv-backend static train.py"):
         config = parse(short)
         assert config.rendezvous.static
@@ -474,3 +474,18 @@ def test_what_would_have_no_effect_is_remarked() -> None:
         "--duplicate-stderr-filters copies teed lines, and --tee is not given",
         "--log-max-bytes is about files, and neither --redirects nor --tee is given",
     )
+
+
+def test_what_an_unset_shell_variable_leaves_empty_counts_as_not_given() -> None:
+    line = "--rdzv-endpoint= --rdzv-id= --local-addr= --master-addr= --master-port= train.py"
+    made, usual = parse(line).rendezvous, parse("train.py").rendezvous
+    assert made.shared().differences(usual.shared()) == ()
+    assert (made.endpoint, made.is_host) == (usual.endpoint, True)
+    several = parse("--nnodes=2 --rdzv-endpoint=a:29400 --rdzv-id= train.py").rendezvous
+    assert several.run_id == "none"
+    with pytest.raises(UsageError, match="several nodes need an endpoint"):
+        parse("--nnodes=2 --rdzv-endpoint= train.py")
+    with pytest.raises(UsageError, match="--master-addr"):
+        parse("--nnodes=2 --node-rank=1 --master-addr= train.py")
+    for free in ("--rdzv-endpoint=localhost:0", "--master-port=0"):
+        assert parse(f"{free} train.py").rendezvous.endpoint.port == 0

@@ -153,7 +153,7 @@ class Membership:
             await wait_unless(hurried, coordinator.jobs.wait_empty(), left_s)
 
     def _own_store(self, host: str) -> RoundStore:
-        listener = listen_on((Address(host, 0),), self._config.rendezvous.store_port)
+        listener = listen_on((Address(host, 0),), self._config.rendezvous.store.port)
         self._store = self._round_store(listener)
         return self._store
 
@@ -179,7 +179,7 @@ class Membership:
         else:
             session_host = found.connection.local_host
             listener = await listen_for_peers(
-                rendezvous.local_addr or "", session_host, rendezvous.store_port
+                rendezvous.local_addr or "", session_host, rendezvous.store.port
             )
             self._store = self._round_store(listener)
             address = rendezvous.local_addr or session_host

@@ -23,7 +23,12 @@ from rallypoint.cli.access import check, environ_token
 from rallypoint.cli.exit_codes import CLASSES
 from rallypoint.cli.machine import Machine
 from rallypoint.cli.parser import Command, CompletionRequested, Scanned, parse
-from rallypoint.cli.rendezvous_options import has_no_effect, read_rendezvous, refuse_copies
+from rallypoint.cli.rendezvous_options import (
+    has_no_effect,
+    read_rendezvous,
+    refuse_copies,
+    without_empty,
+)
 from rallypoint.cli.values import Value
 from rallypoint.config import (
     AccessConfig,
@@ -134,7 +139,7 @@ def parse_run(
     many accelerators it sees (`--nproc-per-node auto`), which can take seconds.
     """
     environ = os.environ if environ is None else environ
-    scanned = parse(RUN, argv, environ)
+    scanned = without_empty(parse(RUN, argv, environ))
     if (shell := scanned.read(RUN, "--print-completion")) is not None:
         raise CompletionRequested(shell)
     return read_run(scanned, environ, machine or Machine())

@@ -45,7 +45,7 @@ HEARTBEAT_S, BEATS = 1.0, 5
 _GENERAL = tuple(
     row
     for row in (*FLAGS.values(), *KEYS)
-    if row.field not in ("min_nodes", "lease_s", "endpoint", "node_rank", "is_host", "store_port")
+    if row.field not in ("min_nodes", "lease_s", "endpoint", "node_rank", "is_host")
 )
 """What means the same whatever else is given."""
 _FILE_IS_INSECURE = (
@@ -68,6 +68,10 @@ _SAYS_WHERE = (
     "--master-port",
 )
 """With one of these a person has said whether there are other nodes."""
+
+_OF_SEVERAL_NODES = 3
+_MAY_BE_EMPTY = ("--rdzv-endpoint", "--rdzv-id", "--local-addr", "--master-addr", "--master-port")
+"""The first of them in a job of any size, the others in one of one node."""
 
 _EACH_IS_WHOLE = "has started this command {tasks} times, and each would run the whole job"
 
@@ -129,9 +133,19 @@ def read_rendezvous(
         "endpoint": where,
         "node_rank": rank if static else None,
         "is_host": _is_host(scanned, rank, alone=alone or where.port == 0, static=static),
-        "store_port": port(fixed_port) if fixed_port and not static else 0,
+        "store": Endpoint("", port(fixed_port) if fixed_port and not static else 0),
     }
     return RendezvousConfig(**chosen)
+
+
+def without_empty(scanned: Scanned) -> Scanned:
+    """The same without options whose value is empty, as that of a shell variable that is not set,
+    where torchrun takes that for not given. Of several nodes an address or a port may not be left
+    out that way: each would look for node 0 on its own machine."""
+    may_be = _MAY_BE_EMPTY if _most(scanned) == 1 else _MAY_BE_EMPTY[:_OF_SEVERAL_NODES]
+    empty = {flag for flag in may_be if (given := scanned.get(flag)) and not given.text.strip()}
+    values = {flag: found for flag, found in scanned.values.items() if flag not in empty}
+    return Scanned(scanned.words, values)
 
 
 def with_conf(scanned: Scanned, notices: list[str]) -> Scanned:
@@ -223,7 +237,7 @@ def _by_handler(scanned: Scanned, backend: str, notices: list[str]) -> Rendezvou
         "max_nodes": most,
         "lease_s": lease_s,
         "heartbeat_s": min(HEARTBEAT_S, lease_s / BEATS),
-        "store_port": port(fixed_port) if fixed_port else 0,
+        "store": Endpoint("", port(fixed_port) if fixed_port else 0),
         "handler": backend,
         "handler_endpoint": where.text if where else "",
         "handler_conf": tuple(conf.items()),

@@ -34,7 +34,7 @@ from rallypoint.errors import (
 )
 from rallypoint.rendezvous.backend import RendezvousBackend, Token
 from rallypoint.rendezvous.dynamic import DynamicRendezvousHandler, create_handler
-from rallypoint.rendezvous.parameters import RendezvousParameters, parse_rendezvous_endpoint
+from rallypoint.rendezvous.parameters import RendezvousParameters, coordinator_endpoint
 from rallypoint.store.backoff import uniform
 from rallypoint.store.file_store import FileStore
 from rallypoint.store.store import Store, check_store
@@ -285,7 +285,8 @@ def create_handler_from(params: RendezvousParameters) -> DynamicRendezvousHandle
 
 
 def _tcp_store(params: RendezvousParameters, timeout: timedelta) -> TCPStore:
-    host, port = parse_rendezvous_endpoint(params.endpoint, DEFAULT_PORT)
+    where = coordinator_endpoint(params)
+    host, port = where.host, where.port
     is_host = params.get_as_bool("is_host")
     if is_host is not False:
         try:

@@ -292,14 +292,15 @@ def read_parameters(params: RendezvousParameters) -> CoordinatorSettings:
         "heartbeat_s": min(shared.heartbeat_s, lease_s / BEATS),
         "local_addr": params.local_addr,
         **{name: given[name] for name in given if name in RendezvousConfig.__struct_fields__},
-        "endpoint": _endpoint(params),
+        "endpoint": coordinator_endpoint(params),
         "host_timeout_s": min(given.get("host_timeout_s", HOST_TIMEOUT_S), shared.join_timeout_s),
     }
     access = {name: given[name] for name in given if name in AccessConfig.__struct_fields__}
     return CoordinatorSettings(settings, RendezvousConfig(**chosen), AccessConfig(**access))
 
 
-def _endpoint(params: RendezvousParameters) -> Endpoint:
+def coordinator_endpoint(params: RendezvousParameters) -> Endpoint:
+    """Where the nodes meet. Raises ParameterError, also for port 0 where there are several."""
     where = Endpoint(*parse_rendezvous_endpoint(params.endpoint, DEFAULT_COORDINATOR_PORT))
     if not where.port and params.max_nodes > 1:
         raise ParameterError(f"the endpoint {params.endpoint!r}: {ANY_PORT}")

@@ -376,7 +376,7 @@ def _alone(spec: WorkerSpec) -> RendezvousConfig:
         endpoint=Endpoint("localhost", 0),
         is_host=True,
         local_addr=spec.master_addr or spec.local_addr,
-        store_port=spec.master_port or 0,
+        store=Endpoint(spec.master_addr or "", spec.master_port or 0),
     )
 
 
@@ -393,7 +393,7 @@ def _by_handler(spec: WorkerSpec, handler: HandlerClient) -> RendezvousConfig:
         join_timeout_s=timeout.total_seconds() if timeout is not None else 600.0,
         # A program may run several agents: the process does not tell them apart.
         node_id=f"{host}.{os.getpid()}.{next(_agents)}",
-        local_addr=spec.master_addr or spec.local_addr,
-        store_port=spec.master_port or 0,
+        local_addr=spec.local_addr,
+        store=Endpoint(spec.master_addr or "", spec.master_port or 0),
         handler=handler.name,
     )

@@ -322,16 +322,17 @@ class HandlerRendezvous:
 
     async def _with_store(self, round_: HandlerRound, info: NodeInfo) -> NodeInfo:
         """Rank 0 says where the workers' store is, its own or the handler's."""
-        if round_.bootstrap is not None:
+        config = self._config
+        if round_.bootstrap is not None and not (config.store.host or config.store.port):
             return replace(info, address=round_.bootstrap[0], port=round_.bootstrap[1])
         if self.store is None:
-            alone = self._config.max_nodes == 1
-            name = self._config.local_addr or ("127.0.0.1" if alone else socket.gethostname())
+            given = config.store.host or config.local_addr
+            name = given or ("127.0.0.1" if config.max_nodes == 1 else socket.gethostname())
             found = await resolve(Endpoint(name, 0))
             if isinstance(found, NotYet):
                 raise UsageError(f"{found.reason}: give this node's address by --local-addr")
             host = found.addresses[0].host
-            self.store, self._address = self._make_store(host), self._config.local_addr or host
+            self.store, self._address = self._make_store(host), given or host
         return replace(info, address=self._address, port=self.store.port, secret=os.urandom(32))
 
     async def _exchange(self, round_: HandlerRound, info: NodeInfo) -> list[NodeInfo]:
