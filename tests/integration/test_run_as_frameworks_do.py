@@ -68,6 +68,23 @@ def test_a_failure_leaves_main_as_an_exception(tmp_path: Path) -> None:
     assert "exitcode  : 7" in run.err
 
 
+def test_main_passes_on_what_a_worker_has_told(tmp_path: Path) -> None:
+    script, there = tmp_path / "train.py", tmp_path / "error.json"
+    script.write_text(
+        "from rallypoint.worker import record\n"
+        "@record\ndef train(): raise ValueError('bad luck')\ntrain()\n"
+    )
+    text = f"""
+    ---
+    os.environ["TORCHELASTIC_ERROR_FILE"] = {str(there)!r}
+    from rallypoint.run import main
+    main([{str(script)!r}])
+    """
+    with program(tmp_path / "home", text) as run:
+        assert run.wait() == 1
+    assert "bad luck" in json.loads(there.read_text())["message"]["message"]
+
+
 @pytest.mark.executed
 def test_the_module_is_the_command(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "rallypoint.run", "--quiet", "--json-summary"]

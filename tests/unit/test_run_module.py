@@ -238,3 +238,10 @@ def test_a_script_is_run_in_this_interpreter(
     monkeypatch.setattr(sys, "argv", ["before"])
     run_script_path(str(script), str(tmp_path / "said"))
     assert (tmp_path / "said").read_text() == "__main__"
+
+
+def test_a_port_that_a_configuration_can_t_say_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    config_from_args(
+        parse_args(["--nnodes=2", "--rdzv-endpoint=node-a", "--master-port=29999", *SCRIPT])
+    )
+    assert caplog.messages == ["rallypoint: --master-port 29999 has no effect with an endpoint"]
