@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import signal
 import subprocess
@@ -357,6 +359,16 @@ def test_P6_teed_lines_have_a_prefix(tmp_path: Path) -> None:
     assert sorted(said.splitlines()) == expected
     assert copies.startswith("hello\nthere\n")
     assert copies.count("there") == 3
+
+
+def test_P6_teed_lines_reach_the_stream_objects_of_the_program(tmp_path: Path) -> None:
+    out, err = io.StringIO(), io.StringIO()
+    specs = DefaultLogsSpecs(str(tmp_path / "logs"), tee=Std.ALL)
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        context = shell(specs, "echo sn\u00f6; echo complaint >&2")
+    assert result_of(context).failures == {}
+    assert out.getvalue() == "[job0]:sn\u00f6\n"
+    assert err.getvalue() == "[job0]:complaint\n"
 
 
 REDIRECTS = """

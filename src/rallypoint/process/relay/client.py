@@ -11,7 +11,7 @@ import os
 import socket
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from msgspec import Struct, field
@@ -43,6 +43,9 @@ _SAY_BYTES = MAX_PACKET // 2
 
 StorageErrorHandler: TypeAlias = Callable[[str, int], None]
 """Called in the loop with a path (or `stdout`, `stderr`) and the errno; once for each path."""
+
+
+TITLE = "rallypoint: relay"
 
 
 class RelaySetup(Struct, frozen=True):
@@ -79,7 +82,7 @@ class Relay(Struct, eq=False):
         on_first_output: Callable[[int], None] | None = None,
         on_shared_input: Callable[[], None] | None = None,
         on_lost: Callable[[int], None] | None = None,
-        title: str = "rallypoint: relay",
+        title: str = TITLE,
     ) -> Relay:
         """Fork the relay. May be called before the loop runs; do it while the agent is small.
         `title`: what `ps -f` shows. In the loop are called:
@@ -93,7 +96,12 @@ class Relay(Struct, eq=False):
         Raises OSError when the system can't fork.
         """
         setup = RelaySetup(title, on_storage_error, on_first_output, on_shared_input, on_lost)
-        return cls(*_fork(title), setup)
+        return cls(*_fork(title, {}), setup)
+
+    @classmethod
+    def start_with_consoles(cls, consoles: Mapping[int, int]) -> Relay:
+        """Fork a relay that has these descriptors in place of 1 or 2. Raises OSError."""
+        return cls(*_fork(TITLE, consoles), RelaySetup(TITLE, None, None, None, None))
 
     def restart(self) -> None:
         """Fork another process after `on_lost`; what the old one held is lost.
@@ -102,7 +110,7 @@ class Relay(Struct, eq=False):
         """
         self.process.kill()
         self.process.wait()
-        self.process, self._control = _fork(self._setup.title)
+        self.process, self._control = _fork(self._setup.title, {})
         self._lost, self._loop, self._ended = False, None, asyncio.Event()
         self._listen()
 
@@ -338,18 +346,25 @@ class Relay(Struct, eq=False):
             self._loop.call_soon(self._setup.on_lost, self._newest_round)
 
 
-def _fork(title: str) -> tuple[ForkedProcess, socket.socket]:
+def _fork(title: str, consoles: Mapping[int, int]) -> tuple[ForkedProcess, socket.socket]:
     """The process and our end of its control channel."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.setblocking(False)
     agent_pid = os.getpid()
+
+    def body() -> None:
+        for number, fd in consoles.items():
+            os.dup2(fd, number)
+            os.close(fd)
+        run_relay(theirs, agent_pid)
+
     try:
         # It outlives a killed agent by the moment that it takes to write out what it holds.
         process = fork_process(
-            lambda: run_relay(theirs, agent_pid),
+            body,
             name="rallypoint-rly",
             title=title,
-            keep_fds=(theirs.fileno(),),
+            keep_fds=(theirs.fileno(), *consoles.values()),
             dies_with_parent=False,
         )
     except BaseException:
