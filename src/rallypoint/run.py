@@ -152,7 +152,7 @@ def config_from_args(args: argparse.Namespace) -> tuple[LaunchConfig, str, list[
     asked = read_run(Scanned(_words(args), dict(_values(args))), os.environ, Machine())
     for notice in asked.notices:
         _log.warning("rallypoint: %s", notice)
-    if port := asked.rendezvous.store_port:
+    if port := asked.rendezvous.store.port:
         _log.warning("rallypoint: --master-port %d has no effect with an endpoint", port)
     if asked.workers.omp_threads is not None:
         os.environ["OMP_NUM_THREADS"] = str(asked.workers.omp_threads)
