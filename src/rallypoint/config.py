@@ -352,6 +352,9 @@ class ObserveConfig(Struct, frozen=True, kw_only=True):
     """A file that gets the whole outcome at the end."""
     metrics: Endpoint | None = None
     """Where to serve metrics for Prometheus; port 0: the system chooses."""
+    health_port: int | None = None
+    """Where health checks are answered, at the address of this node's session
+    (TORCHELASTIC_HEALTH_CHECK_PORT)."""
 
 
 class AgentConfig(Struct, frozen=True, kw_only=True):

@@ -163,3 +163,22 @@ LocalElasticAgent(spec).run()
     with program(tmp_path, text, backend, f"127.0.0.1:{free_port()}", str(port)) as run:
         assert run.wait() == 0, run.err
     assert run.told("at") == [f"127.0.0.7:{port}"]
+
+
+def test_torchs_variable_has_the_signals_that_end_it(tmp_path: Path) -> None:
+    text = (
+        HEAD
+        + """---
+os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGUSR1"
+agent = LocalElasticAgent(WorkerSpec("default", 1, entrypoint=work, args=("wait",)))
+try:
+    agent.run()
+except BaseException as error:
+    tell("ended", type(error).__name__, error.sigval.name)
+"""
+    )
+    with program(tmp_path, text) as run:
+        run.wait_told("pid")
+        run.send(signal.SIGUSR1)
+        assert run.wait() == 0, run.err
+    assert run.told("ended") == ["SignalException SIGUSR1"]

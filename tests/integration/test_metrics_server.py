@@ -271,3 +271,30 @@ def test_the_survivors_count_the_node_that_was_lost(cluster: Cluster) -> None:
     assert one(found, "node_losses_total") == one(found, "restarts_total", reason="loss") == 1
     assert one(found, "restarts_total", reason="failure") == 0
     cluster.end_well(a)
+
+
+def test_health_checks_are_answered_at_the_sessions_address_until_the_agent_ends(
+    tmp_path: Path,
+) -> None:
+    port = free_port()
+    env = {"TORCHELASTIC_HEALTH_CHECK_PORT": str(port)}
+    with agent(tmp_path, program=WAITS, env=env) as running:
+        running.wait_told("up")
+        assert f"health checks are answered at http://127.0.0.1:{port}/health" in running.err
+        alive = (200, "text/plain; charset=utf-8", "alive\n")
+        assert ask(port, path="/health") == ask(port, path="/health?verbose=1") == alive
+        assert ask(port, path="/metrics")[0] == 404
+        assert ask(port, "POST", path="/health")[0] == 405
+        assert ask(port, path="/health", Host="evil.example")[0] == 421
+        (tmp_path / "end").touch()
+        assert running.wait() == 0
+        assert not is_listening(port)
+
+
+def test_a_port_for_health_checks_that_is_taken_is_said_and_the_job_runs(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        env = {"TORCHELASTIC_HEALTH_CHECK_PORT": str(port)}
+        with agent(tmp_path, program="tell('up', 1)\n", env=env) as running:
+            assert running.wait() == 0
+            assert f"health checks get no answer: 127.0.0.1:{port}: address already" in running.err

@@ -7,7 +7,9 @@ from msgspec.structs import replace
 
 from rallypoint.agent.environ import (
     WorkerContext,
+    health_port_asked_for,
     own_device,
+    signals_asked_for,
     worker_argv,
     worker_environ,
 )
@@ -136,3 +138,24 @@ def test_only_the_macro_is_replaced() -> None:
     assert worker_argv(template, 3) == [
         *("python", "-u", "s.py", "--dev=3", "a$$b", "$local_rank", "${rank}")
     ]
+
+
+def test_the_port_for_health_checks_is_the_agents_and_not_that_of_a_job_in_a_worker() -> None:
+    asked = {"TORCHELASTIC_HEALTH_CHECK_PORT": " 8080 "}
+    assert health_port_asked_for(asked) == 8080
+    assert health_port_asked_for({}) is None
+    assert health_port_asked_for(dict.fromkeys(asked, "")) is None
+    assert health_port_asked_for(asked | {"RALLYPOINT_INCARNATION": "1"}) is None
+    for wrong in ("0", "-1", "65536", "http"):
+        with pytest.raises(UsageError, match=f"^TORCHELASTIC_HEALTH_CHECK_PORT={wrong}: "):
+            health_port_asked_for(dict.fromkeys(asked, wrong))
+
+
+def test_the_signals_of_torchs_variable_are_checked() -> None:
+    assert signals_asked_for({}) == ()
+    assert signals_asked_for({"TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGUSR1, SIGTERM,"}) == (
+        "SIGUSR1",
+        "SIGTERM",
+    )
+    with pytest.raises(UsageError, match=r"there is no signal SIGFOO$"):
+        signals_asked_for({"TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGFOO"})

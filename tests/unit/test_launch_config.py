@@ -163,3 +163,10 @@ def test_an_argument_that_is_no_text_is_refused() -> None:
 def test_a_job_is_named_after_its_script(words: tuple[str, ...], name: str) -> None:
     assert entrypoint_name(words[0], words[1:]) == name
     assert entrypoint_name(words) == name
+
+
+def test_health_checks_are_asked_for_by_torchs_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RALLYPOINT_INCARNATION", raising=False)
+    assert settings().observe.health_port is None
+    monkeypatch.setenv("TORCHELASTIC_HEALTH_CHECK_PORT", "8080")
+    assert settings().observe.health_port == 8080

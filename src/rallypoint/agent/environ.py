@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from signal import Signals
 
 from msgspec import Struct
 
-from rallypoint.config import AgentConfig
+from rallypoint.config import AgentConfig, ObserveConfig, StopConfig
 from rallypoint.core.model import Assignment, Stamp
 from rallypoint.core.text import count, shown
 from rallypoint.errors import UsageError
+from rallypoint.wire.address import read_port
 
 LOCAL_RANK_MACRO = "${local_rank}"
 TOKEN_VARIABLE = "RALLYPOINT_TOKEN"
@@ -24,6 +26,7 @@ TORCHELASTIC_ENABLE_FILE_TIMER = "TORCHELASTIC_ENABLE_FILE_TIMER"
 TORCHELASTIC_HEALTH_CHECK_PORT = "TORCHELASTIC_HEALTH_CHECK_PORT"
 TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT = "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT"
 """The names of variables, as torch's modules have them."""
+SIGNALS_VARIABLE = "TORCHELASTIC_SIGNALS_TO_HANDLE"
 SHUTDOWN_TIMEOUT_VARIABLE = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 
 
@@ -177,6 +180,40 @@ def timer_file_asked_for(base: Mapping[str, str] | None = None) -> str | None:
 def shutdown_timeout_asked_for(base: Mapping[str, str] | None = None) -> str:
     """What torch's variable has for it, in seconds; empty: nothing."""
     return (os.environ if base is None else base).get(SHUTDOWN_TIMEOUT_VARIABLE, "")
+
+
+def health_port_asked_for(base: Mapping[str, str] | None = None) -> int | None:
+    """The port that torch's variable has for health checks; None: it has none, or it is meant for
+    the agent around this program, which is one of its workers. Raises UsageError."""
+    environ = os.environ if base is None else base
+    text = environ.get(TORCHELASTIC_HEALTH_CHECK_PORT, "").strip()
+    if not text or "RALLYPOINT_INCARNATION" in environ:
+        return None
+    try:
+        return read_port(text, 1)
+    except ValueError as error:
+        raise UsageError(f"{TORCHELASTIC_HEALTH_CHECK_PORT}={shown(text)}: {error}") from None
+
+
+def signals_asked_for(base: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """The signals that torch's variable has for an agent that a program makes; empty: none. Raises
+    UsageError."""
+    text = (os.environ if base is None else base).get(SIGNALS_VARIABLE, "")
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    if wrong := [name for name in names if name not in Signals.__members__]:
+        raise UsageError(f"{SIGNALS_VARIABLE}={shown(text)}: there is no signal {shown(wrong[0])}")
+    return names
+
+
+def observe_config(event_log_handler: str) -> ObserveConfig:
+    """That of an agent that a program makes. Raises UsageError."""
+    return ObserveConfig(event_log_handler=event_log_handler, health_port=health_port_asked_for())
+
+
+def stop_config(grace_s: float) -> StopConfig:
+    """That of an agent that a program makes, with one grace for every stop. Raises UsageError."""
+    signals = signals_asked_for() or StopConfig().signals
+    return StopConfig(shutdown_grace_s=grace_s, restart_grace_s=grace_s, signals=signals)
 
 
 def worker_argv(template: Sequence[str], local_rank: int) -> list[str]:

@@ -104,6 +104,7 @@ class Membership:
         except BaseException:
             found.connection.abort()
             raise
+        await self._answer_health_checks(rendezvous.local_addr or found.connection.local_host)
         self._store_access.use(
             found.token, self._store, rendezvous.endpoint if rendezvous.static else None
         )
@@ -118,6 +119,7 @@ class Membership:
 
         config, embedding = self._config, self._setup.embedding
         given = embedding.handler if embedding is not None else None
+        await self._answer_health_checks(config.rendezvous.local_addr or "localhost")
         client = given or await HandlerClient.make(config.rendezvous)
         rendezvous = HandlerRendezvous(client, config.rendezvous, self._own_store)
         session = self._session = HandlerSession(
@@ -125,6 +127,10 @@ class Membership:
         )
         self._agent.join(session, session.candidate, hosts=False)
         session.open()
+
+    async def _answer_health_checks(self, host: str) -> None:
+        if told := await self._setup.telemetry.open_health(host):
+            self._agent.say(kinds.NOTICE(told))
 
     async def close(self, hurried: asyncio.Event, others_stop_s: float) -> None:
         """Leave the job. A host waits for the other nodes, which may take `others_stop_s` to stop

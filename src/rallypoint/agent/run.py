@@ -225,6 +225,7 @@ class AgentRun:
             await agent.workers.abandon()
             await self._membership.close(self._hurried, others_stop_s)
             self.faults.tell_counts()
+            self._setup.telemetry.hang_up()
             self._uninstall()
         # Last, for large ones take their time: by now nobody waits for this node.
         return replace(end, return_values=agent.workers.return_values())

@@ -15,6 +15,7 @@ from typing import Literal, cast
 
 from rallypoint.agent.environ import (
     SHUTDOWN_TIMEOUT_VARIABLE,
+    health_port_asked_for,
     own_device,
     shutdown_timeout_asked_for,
 )
@@ -162,7 +163,7 @@ def read_run(scanned: Scanned, environ: Mapping[str, str], machine: Machine) -> 
         output=_output(scanned, environ, workers.count, machine, notices),
         stop=_stop(scanned, environ),
         access=_access(scanned, environ),
-        observe=_observe(scanned, machine),
+        observe=_observe(scanned, environ, machine),
         workers=workers,
         notices=tuple(notices),
     )
@@ -184,11 +185,11 @@ def _access(scanned: Scanned, environ: Mapping[str, str]) -> AccessConfig:
     return AccessConfig(**given, token_text=environ_token(environ))
 
 
-def _observe(scanned: Scanned, machine: Machine) -> ObserveConfig:
+def _observe(scanned: Scanned, environ: Mapping[str, str], machine: Machine) -> ObserveConfig:
     given, handler = scanned.fields(ObserveConfig, _PLAIN), scanned.get("--event-log-handler")
     if handler is not None:
         given["event_log_handler"] = values.event_handler(handler, machine.event_handlers)
-    return ObserveConfig(**given)
+    return ObserveConfig(**given, health_port=health_port_asked_for(environ))
 
 
 def _output(

@@ -17,13 +17,16 @@ from rallypoint.agent.embedded.entrypoint import (
     numa_options,
     worker_config,
 )
-from rallypoint.agent.environ import SHUTDOWN_TIMEOUT_VARIABLE, shutdown_timeout_asked_for
+from rallypoint.agent.environ import (
+    SHUTDOWN_TIMEOUT_VARIABLE,
+    observe_config,
+    shutdown_timeout_asked_for,
+)
 from rallypoint.config import (
     DEFAULT_STATIC_PORT,
     AccessConfig,
     AgentConfig,
     Endpoint,
-    ObserveConfig,
     OutputConfig,
     OutputMode,
     RendezvousConfig,
@@ -130,7 +133,7 @@ def agent_config(config: LaunchConfig, entrypoint: Entrypoint, args: Sequence[An
         output=_output(config),
         stop=_stop(config),
         access=access,
-        observe=ObserveConfig(event_log_handler=config.event_log_handler),
+        observe=observe_config(config.event_log_handler),
     )
 
 

@@ -47,7 +47,7 @@ from rallypoint.agent.embedded.worker_spec import (
     WorkerState,
     run_result,
 )
-from rallypoint.agent.environ import WorkerContext, worker_environ
+from rallypoint.agent.environ import WorkerContext, observe_config, stop_config, worker_environ
 from rallypoint.agent.handler.client import HandlerClient
 from rallypoint.agent.membership import AgentSetup
 from rallypoint.agent.run import AgentRun, JobEnd, signals_to_handle
@@ -57,11 +57,9 @@ from rallypoint.agent.workers import RoundWorkers, WorkerRound, WorkerSetup
 from rallypoint.config import (
     AgentConfig,
     Endpoint,
-    ObserveConfig,
     OutputConfig,
     OutputMode,
     RendezvousConfig,
-    StopConfig,
     WorkerConfig,
 )
 from rallypoint.coordinator.clocks import new_loop
@@ -354,8 +352,8 @@ def _agent_config(
     return AgentConfig(
         rendezvous=_alone(spec) if handler is None else _by_handler(spec, handler),
         workers=WorkerConfig(argv=(), count=spec.local_world_size, role=spec.role),
-        stop=StopConfig(shutdown_grace_s=shutdown_timeout_s, restart_grace_s=shutdown_timeout_s),
-        observe=ObserveConfig(event_log_handler=spec.event_log_handler),
+        stop=stop_config(shutdown_timeout_s),
+        observe=observe_config(spec.event_log_handler),
     )
 
 

@@ -1,7 +1,8 @@
-"""Serves the metrics of this agent over HTTP, within fixed limits of connections, bytes and time.
+"""Serves the metrics of this agent, or its health, over HTTP, within fixed limits of connections,
+bytes and time.
 
-`GET /metrics` and `HEAD /metrics`; every other request is refused. A connection serves one request
-and is closed after a few seconds; only a few are open at a time.
+`GET` and `HEAD` of one path, `/metrics` or `/health`; every other request is refused. A connection
+serves one request and is closed after a few seconds; only a few are open at a time.
 
 On loopback only requests to a name or address of loopback are served: a page in a browser on this
 machine could else read the metrics, under a host name that it has pointed to 127.0.0.1 (DNS
@@ -14,6 +15,7 @@ import asyncio
 import socket
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 from rallypoint.config import Endpoint
 from rallypoint.core.text import shown
@@ -24,7 +26,8 @@ from rallypoint.observe.prometheus import CONTENT_TYPE
 from rallypoint.store.accept_loop import AcceptLoop
 from rallypoint.wire.address import Address
 
-PATH = "/metrics"
+PATH, HEALTH_PATH = "/metrics", "/health"
+PLAIN_TEXT = "text/plain; charset=utf-8"
 REQUEST_BYTES = 8192
 CONNECTION_S = 5.0
 CONNECTIONS = 16
@@ -39,29 +42,56 @@ def bind_metrics(endpoint: Endpoint) -> socket.socket:
         found = socket.getaddrinfo(
             endpoint.host, endpoint.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
-        family, kind, protocol, _, address = found[0]
-        listener = socket.socket(family, kind, protocol)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            listener.bind(address)
-            listener.listen(CONNECTIONS)
-        except BaseException:
-            listener.close()
-            raise
+        return _listen(*found[0])
     except OSError as error:
         why = (error.strerror or str(error)).lower()
         raise UsageError(f"--metrics-port {endpoint}: {why}: choose another") from error
+
+
+def _listen(family: int, kind: int, protocol: int, _: str, address: Any) -> socket.socket:
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listener.bind(address)
+        listener.listen(CONNECTIONS)
+    except BaseException:
+        listener.close()
+        raise
     return listener
+
+
+async def open_health_server(endpoint: Endpoint) -> MetricsServer:
+    """Answers there while the loop runs: an agent that is stopped or hangs answers nobody. Raises
+    OSError."""
+    found = await asyncio.get_running_loop().getaddrinfo(
+        endpoint.host, endpoint.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    listener = _listen(*found[0])
+    server = MetricsServer(listener, endpoint.host, _alive, HEALTH_PATH, PLAIN_TEXT)
+    await server.open()
+    return server
+
+
+def _alive(_lag_s: float) -> str:
+    return "alive\n"
 
 
 class MetricsServer:
     """For the loop's thread: `open`, then `close`."""
 
-    def __init__(self, listener: socket.socket, name: str, text: Callable[[float], str]) -> None:
+    def __init__(
+        self,
+        listener: socket.socket,
+        name: str,
+        text: Callable[[float], str],
+        path: str = PATH,
+        kind: str = CONTENT_TYPE,
+    ) -> None:
         """`name`: the host that a person gave; requests to it are served too. `text` makes what is
         served, from the most that the loop was late to call, of late, in seconds."""
+        self.path, self.kind = path, kind
         self._listener, self._name, self._text = listener, name, text
         host, port = listener.getsockname()[:2]
         self._is_local = Address(host, port).is_loopback
@@ -75,7 +105,7 @@ class MetricsServer:
     def url(self) -> str:
         """Where it is served."""
         host, port = self._listener.getsockname()[:2]
-        return f"http://{Endpoint(host, port)}{PATH}"
+        return f"http://{Endpoint(host, port)}{self.path}"
 
     def text(self) -> str:
         """What is served now."""
@@ -175,11 +205,12 @@ class _Connection(asyncio.Protocol):
         if len(words) != 3 or not words[2].startswith("HTTP/1."):
             self._answer("400 Bad Request", "this is not an HTTP/1 request\n")
         elif stranger is not None:
+            flag = "--metrics-port HOST:PORT" if self._server.path == PATH else "--local-addr"
             text = f"this port serves localhost and 127.0.0.1, not {stranger}: "
-            text += "--metrics-port HOST:PORT with another address serves other names\n"
+            text += f"{flag} with another address serves other names\n"
             self._answer("421 Misdirected Request", text, to=words[0])
-        elif words[1].partition("?")[0] != PATH:
-            self._answer("404 Not Found", f"there is only {PATH}\n", to=words[0])
+        elif words[1].partition("?")[0] != self._server.path:
+            self._answer("404 Not Found", f"there is only {self._server.path}\n", to=words[0])
         elif words[0] not in ("GET", "HEAD"):
             self._answer("405 Method Not Allowed", "GET or HEAD\n", "Allow: GET, HEAD\r\n")
         else:
@@ -190,7 +221,7 @@ class _Connection(asyncio.Protocol):
             except Exception as error:
                 self._answer("500 Internal Server Error", f"{describe_fault(error)}\n", to=words[0])
             else:
-                self._answer("200 OK", text, to=words[0], kind=CONTENT_TYPE)
+                self._answer("200 OK", text, to=words[0], kind=self._server.kind)
 
     def _foreign_host(self, fields: list[str]) -> str | None:
         """The Host header that is not to be answered; None: there is none."""
@@ -207,7 +238,7 @@ class _Connection(asyncio.Protocol):
         more: str = "",
         *,
         to: str = "GET",
-        kind: str = "text/plain; charset=utf-8",
+        kind: str = PLAIN_TEXT,
     ) -> None:
         assert self._transport is not None
         self._answered = True

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from rallypoint.agent.environ import TORCHELASTIC_HEALTH_CHECK_PORT
 from rallypoint.agent.telemetry.dispatcher import EventDispatcher
-from rallypoint.config import AgentConfig
+from rallypoint.config import AgentConfig, Endpoint
 from rallypoint.core.group_events import Finish
 from rallypoint.core.model import Outcome
 from rallypoint.core.text import signal_name
@@ -42,6 +43,7 @@ class Telemetry:
         self._metrics: BoundedQueue[MetricData] | None = None
         self._finished = False
         self._server: MetricsServer | None = None
+        self._health: MetricsServer | None = None
         self._serve_metrics()
         self._emit_events(config.observe.event_log_handler)
         self._emit_metrics()
@@ -53,10 +55,27 @@ class Telemetry:
         await self._server.open()
         return self._server.url
 
+    async def open_health(self, host: str) -> str:
+        """Answer health checks at this address of the node, if they are wanted. Returns where, or
+        why there are none, for a person; empty: nobody wants any."""
+        number = self._config.observe.health_port
+        if number is None:
+            return ""
+        from rallypoint.agent.telemetry.metrics_server import open_health_server
+
+        where = Endpoint(host, number)
+        try:
+            self._health = await open_health_server(where)
+        except OSError as error:
+            why = (error.strerror or str(error)).lower()
+            return f"{TORCHELASTIC_HEALTH_CHECK_PORT}={number}: health checks get no answer: {where}: {why}"
+        return f"health checks are answered at {self._health.url}"
+
     def hang_up(self) -> None:
         """Serve no more, before the loop ends."""
-        if self._server is not None:
-            self._server.close()
+        for server in (self._server, self._health):
+            if server is not None:
+                server.close()
 
     @contextmanager
     def watching(self) -> Iterator[None]:
