@@ -135,8 +135,8 @@ def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
         _end_with(error)
     found = {row.name: _absent(row) for row in _OPTIONS.values()}
     for flag, values in scanned.values.items():
-        row = FLAGS[flag]
-        if row.name in _OPTIONS:
+        row = FLAGS.get(flag)
+        if row and row.name in _OPTIONS:
             found[row.name] = _typed(row, values[-1])
     found[_SCRIPT], *found[_ARGUMENTS] = scanned.words
     return argparse.Namespace(**found)
@@ -244,7 +244,8 @@ def _scan(words: Sequence[str]) -> Scanned:
     if (shell := scanned.read(RUN, "--print-completion")) is not None:
         raise CompletionRequested(shell)
     for flag, values in scanned.values.items():
-        if FLAGS[flag].name not in _OPTIONS and values[-1].origin.startswith(flag):
+        row = FLAGS.get(flag)  # None: it has no effect, see rallypoint.torch_versions
+        if row and row.name not in _OPTIONS and values[-1].origin.startswith(flag):
             raise values[-1].wrong("only the command `rallypoint run` has this option")
     if not scanned.words:
         raise UsageError("the script is missing; for example: --nproc-per-node 2 train.py")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import runpy
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from tests.unit.command_line import parse, refusal
 
 from rallypoint.core.settings import CONF, FLAGS, is_torchrun
 from rallypoint.rendezvous.parameters import RendezvousParameters, read_parameters
+from rallypoint.run import parse_args
 from rallypoint.torch_versions import COMPARED, KNOWN, VERSIONS, Known, is_later
 
 ROOT = Path(__file__).parents[2]
@@ -79,6 +81,7 @@ def test_a_flag_without_effect_is_accepted_and_said() -> None:
         config = parse(f"{spelled} train.py --use-env")
         assert config.notices == (f"--use-env has no effect: {said}",)
         assert config.workers.argv[2:] == ("train.py", "--use-env")
+    assert parse_args(["--use-env", sys.executable]).training_script == sys.executable
     (notice,) = parse("--monitor-interval 5 train.py").notices
     assert notice == "--monitor-interval 5 has no effect: exits are noticed at once"
 

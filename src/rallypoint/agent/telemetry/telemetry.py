@@ -68,7 +68,8 @@ class Telemetry:
             self._health = await open_health_server(where)
         except OSError as error:
             why = (error.strerror or str(error)).lower()
-            return f"{TORCHELASTIC_HEALTH_CHECK_PORT}={number}: health checks get no answer: {where}: {why}"
+            given = f"{TORCHELASTIC_HEALTH_CHECK_PORT}={number}"
+            return f"{given}: health checks get no answer: {where}: {why}"
         return f"health checks are answered at {self._health.url}"
 
     def hang_up(self) -> None:
