@@ -7,7 +7,12 @@ import signal
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rallypoint.agent.embedded.embedding import Embedding, run_embedded, start_in_thread
+from rallypoint.agent.embedded.embedding import (
+    Embedding,
+    name_parameters,
+    run_embedded,
+    start_in_thread,
+)
 from rallypoint.agent.embedded.entrypoint import Entrypoint, entrypoint_name
 from rallypoint.agent.embedded.run import JobLog, run_processes
 from rallypoint.agent.embedded.worker_spec import run_result
@@ -100,6 +105,7 @@ def _with_short_traceback(work: Callable[[], dict[int, Any]]) -> dict[int, Any]:
         raise
     except RallypointError as error:
         error.__traceback__ = None
+        name_parameters(error)
         if error.exit_class is ExitClass.USAGE:
             raise error from None
         raise
