@@ -26,8 +26,9 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
     time.sleep(600)
 """
 SHOWN = """
-mine, before = f"rank {os.environ['RANK']}\\n", int(os.environ["TORCHELASTIC_RESTART_COUNT"])
-while open("stdout").read().count(mine) <= before: time.sleep(0.01)
+mine = f"{os.environ['RANK']} of life {os.environ['TORCHELASTIC_RESTART_COUNT']}"
+tell("shown", mine)
+while f"shown {mine}\\n" not in open("stdout").read(): time.sleep(0.01)
 """
 """Behind the first line of FAILS_ONCE: until it has come through the relay."""
 SLEEPS = "import time\ntell('up', 1)\ntime.sleep(600)\n"

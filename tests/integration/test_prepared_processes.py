@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from tests.integration.one_agent import eventually, is_alive
+from tests.prepared import processes
 from tests.prepared.processes import ForkedProcess, run, start
 
 SHOWS = """
@@ -70,7 +71,7 @@ def ran(begin: START, folder: Path, *words: str, **how: Any) -> tuple[int, str, 
         command, cwd=folder, env=env, stdin=pipe, stdout=pipe, stderr=pipe, text=True, **how
     ) as process:
         out, err = process.communicate("typed", 60)
-        assert isinstance(process, ForkedProcess) == (begin is start)
+        assert isinstance(process, ForkedProcess) == (begin is start and processes.forks)
         return process.returncode, out.replace(f'"pid": {process.pid},', ""), err
 
 

@@ -37,6 +37,7 @@ from rallypoint.observe.printing import (
 )
 from rallypoint.observe.prometheus import Family, Sample, prometheus_text
 from rallypoint.observe.records import AgentEvent
+from rallypoint.process.process_failure import ProcessFailure
 
 HOSTILE = st.text(
     st.one_of(
@@ -122,7 +123,8 @@ def anything_of(kind: Any) -> st.SearchStrategy[Any]:
     if origin is dict:
         return st.dictionaries(*map(anything_of, of), max_size=2)
     if isinstance(kind, type) and issubclass(kind, Struct):
-        hints = get_type_hints(kind)
+        # A launch imports this class only when a worker has failed.
+        hints = get_type_hints(kind, localns={"ProcessFailure": ProcessFailure})
         return st.builds(
             kind, **{name: anything_of(hints[name]) for name in kind.__struct_fields__}
         )
