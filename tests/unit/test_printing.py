@@ -125,9 +125,8 @@ def anything_of(kind: Any) -> st.SearchStrategy[Any]:
     if isinstance(kind, type) and issubclass(kind, Struct):
         # A launch imports this class only when a worker has failed.
         hints = get_type_hints(kind, localns={"ProcessFailure": ProcessFailure})
-        return st.builds(
-            kind, **{name: anything_of(hints[name]) for name in kind.__struct_fields__}
-        )
+        fields = {name: anything_of(hints[name]) for name in kind.__struct_fields__}
+        return st.fixed_dictionaries(fields).map(lambda found: kind(**found))
     if isinstance(kind, type) and issubclass(kind, (bool, Enum)):
         return st.sampled_from(list(kind) if issubclass(kind, Enum) else [True, False])
     return st.none()
