@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from tests.descriptors import open_descriptors
 from tests.limits import patience
 
 from rallypoint.core.worker_exits import WorkerExit
@@ -73,13 +74,13 @@ async def until(condition: Callable[[], bool]) -> None:
 
 def run(body: Callable[[], Awaitable[None]]) -> None:
     """Run, and assert that no child and no descriptor is left."""
-    before = sorted(os.listdir("/proc/self/fd"))
+    before = open_descriptors()
 
     async def main() -> None:
         await body()
 
     asyncio.run(main())
-    assert sorted(os.listdir("/proc/self/fd")) == before
+    assert open_descriptors() - before == set()
     with pytest.raises(ChildProcessError):
         os.waitpid(-1, os.WNOHANG)
 

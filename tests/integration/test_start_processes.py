@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.descriptors import open_descriptors
 from tests.integration.memory_cgroup import inside, memory_cgroup
 from tests.integration.one_agent import eventually, is_alive
 from tests.limits import patience
@@ -38,10 +39,10 @@ LIMIT_S = patience(60.0)
 def nothing_remains() -> Iterator[None]:
     """No child, no descriptor, no thread, and the signals are as they were."""
     processes.prepare()
-    fds, threads = sorted(os.listdir("/proc/self/fd")), set(threading.enumerate())
+    fds, threads = open_descriptors(), set(threading.enumerate())
     handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
     yield
-    assert sorted(os.listdir("/proc/self/fd")) == fds
+    assert open_descriptors() - fds == set()
     assert set(threading.enumerate()) == threads
     assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == handlers
     with pytest.raises(ChildProcessError):
