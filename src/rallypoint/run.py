@@ -25,9 +25,9 @@ from typing import Any, NoReturn
 from rallypoint.agent.environ import macros
 from rallypoint.cli.completion import script
 from rallypoint.cli.machine import Machine
-from rallypoint.cli.options import RUN, read_count, read_run
+from rallypoint.cli.options import RUN, read_count, read_run, scan_run
 from rallypoint.cli.parser import CompletionRequested, HelpRequested, Scanned, parse
-from rallypoint.cli.rendezvous_options import read_rendezvous, without_empty
+from rallypoint.cli.rendezvous_options import read_rendezvous
 from rallypoint.cli.values import Value, nodes, read, texts, truth
 from rallypoint.config import AgentConfig, OutputConfig, RendezvousConfig, StopConfig
 from rallypoint.core.settings import FLAGS, Setting, is_torchrun, parameters
@@ -240,9 +240,7 @@ def _absent(row: Setting) -> Any:
 
 def _scan(words: Sequence[str]) -> Scanned:
     """Raises UsageError, also for an option that only the command has."""
-    scanned = without_empty(parse(RUN, words, os.environ))
-    if (shell := scanned.read(RUN, "--print-completion")) is not None:
-        raise CompletionRequested(shell)
+    scanned = scan_run(words, os.environ)
     for flag, values in scanned.values.items():
         row = FLAGS.get(flag)  # None: it has no effect, see rallypoint.torch_versions
         if row and row.name not in _OPTIONS and values[-1].origin.startswith(flag):

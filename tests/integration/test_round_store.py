@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
+from tests.descriptors import open_descriptors
 
 from rallypoint.errors import EnrolmentError
 from rallypoint.process.forks import fork_process
@@ -119,18 +120,8 @@ def make_listener() -> socket.socket:
     return listener
 
 
-def open_descriptors() -> set[str]:
-    return {os.readlink(f"/proc/self/fd/{fd}") for fd in map(str, descriptor_numbers())}
-
-
-def descriptor_numbers() -> list[int]:
-    """The listing's own descriptor is closed by the time that it is looked at."""
-    return [int(n) for n in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{n}")]
-
-
-def new_since(before: tuple[set[str], set[int]]) -> set[str | int]:
-    """What there is of both now; what a test before this one left to the garbage collector may go
-    meanwhile."""
+def new_since(before: tuple[set[tuple[str, str]], set[int]]) -> set[tuple[str, str] | int]:
+    """The descriptors and children that there were not before."""
     return {*(open_descriptors() - before[0]), *(children() - before[1])}
 
 

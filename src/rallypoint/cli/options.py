@@ -140,10 +140,15 @@ def parse_run(
     many accelerators it sees (`--nproc-per-node auto`), which can take seconds.
     """
     environ = os.environ if environ is None else environ
+    return read_run(scan_run(argv, environ), environ, machine or Machine())
+
+
+def scan_run(argv: Sequence[str], environ: Mapping[str, str]) -> Scanned:
+    """The options of a command line and of the environment, not read yet. Raises as `parse_run`."""
     scanned = without_empty(parse(RUN, argv, environ))
     if (shell := scanned.read(RUN, "--print-completion")) is not None:
         raise CompletionRequested(shell)
-    return read_run(scanned, environ, machine or Machine())
+    return scanned
 
 
 def read_run(scanned: Scanned, environ: Mapping[str, str], machine: Machine) -> AgentConfig:

@@ -159,11 +159,11 @@ def record(fn: Callable[P, R], error_handler: ErrorHandler | None = None) -> Cal
                 return None
             raise
         except ChildFailedError as error:
-            _, failure = error.get_first_failure()
+            rank, failure = error.get_first_failure()
             if failure.exitcode < 0:
                 _log_enriched(handler, str(failure.message), failure.error_file)
             if not pass_on(handler, failure):
-                _log(20, f"rank {error.get_first_failure()[0]} left no error file to pass on")
+                _log(20, f"rank {rank} left no error file to pass on")
             raise
         except Exception as error:
             handler.record_exception(error)
