@@ -23,19 +23,20 @@ from dataclasses import fields
 from typing import Any, NoReturn
 
 from rallypoint.agent.environ import macros
+from rallypoint.agent.output_files import logs_specs
 from rallypoint.cli.completion import script
 from rallypoint.cli.machine import Machine
 from rallypoint.cli.options import RUN, read_count, read_run, scan_run
 from rallypoint.cli.parser import CompletionRequested, HelpRequested, Scanned, parse
 from rallypoint.cli.rendezvous_options import read_rendezvous
 from rallypoint.cli.values import Value, nodes, read, texts, truth
-from rallypoint.config import AgentConfig, OutputConfig, RendezvousConfig, StopConfig
+from rallypoint.config import AgentConfig, RendezvousConfig, StopConfig
 from rallypoint.core.settings import FLAGS, Setting, is_torchrun, parameters
 from rallypoint.errors import UsageError
 from rallypoint.launcher import LaunchConfig, elastic_launch
 from rallypoint.observe.printing import print_error, print_text
-from rallypoint.process.logs.plan import Std, parse_std_map
-from rallypoint.process.logs.specs import DefaultLogsSpecs, LogsSpecs, make_logs_specs
+from rallypoint.process.logs.plan import Std
+from rallypoint.process.logs.specs import DefaultLogsSpecs, LogsSpecs
 from rallypoint.worker.error_file import record
 
 __all__ = [
@@ -161,7 +162,7 @@ def config_from_args(args: argparse.Namespace) -> tuple[LaunchConfig, str, list[
         rendezvous.min_nodes,
         rendezvous.max_nodes,
         workers.count,
-        logs_specs=_logs_specs(output, workers.count),
+        logs_specs=logs_specs(asked),
         run_id=rendezvous.run_id,
         role=workers.role,
         max_restarts=rendezvous.max_restarts,
@@ -299,18 +300,6 @@ def _values(args: argparse.Namespace) -> Iterator[tuple[str, list[Value]]]:
             given = ",".join(str(text).replace(",", ",,") for text in given)
         text = "1" if given is True else str(given)
         yield row.flag, [Value(text, f"{row.flag} {text}")]
-
-
-def _logs_specs(output: OutputConfig, workers: int) -> Any:
-    wanted: dict[str, Any] = {
-        "log_dir": output.log_dir,
-        "redirects": parse_std_map(output.redirects, workers, flag="--redirects"),
-        "tee": parse_std_map(output.tee, workers, flag="--tee"),
-        "local_ranks_filter": output.local_ranks_filter,
-    }
-    if isinstance(output.logs_specs, str) and output.logs_specs != "default":
-        return make_logs_specs(output.logs_specs, **wanted)
-    return DefaultLogsSpecs(**wanted)
 
 
 def _rendezvous(asked: AgentConfig) -> tuple[str, str, dict[str, Any]]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from rallypoint.agent.output_files import logs_specs
 from rallypoint.cli.options import parse_run
 from rallypoint.config import AgentConfig, OutputConfig
 from rallypoint.errors import UsageError
@@ -107,16 +109,23 @@ def test_what_nobody_gave_comes_from_the_environment(monkeypatch: pytest.MonkeyP
 
 
 def test_output_goes_where_the_options_say() -> None:
-    config, command, arguments = config_from_args(
-        parse_args(["--log-dir=/logs", "-r", "0:1,1:2", "--tee=3", "--nproc-per-node=2", *SCRIPT])
-    )
+    words = ["--log-dir=/logs", "-r", "0:1,1:2", "--tee=3", "--nproc-per-node=2", *SCRIPT]
+    config, command, arguments = config_from_args(parse_args(words))
     assert isinstance(config, LaunchConfig)
     assert (command, arguments) == ("true", ["a", "--b"])
     assert config.logs_specs.root_log_dir == "/logs"
-    from rallypoint.process.logs.specs import DefaultLogsSpecs
+    assert config.logs_specs._redirects == {0: Std.OUT, 1: Std.ERR}
+    assert vars(config.logs_specs) == vars(logs_specs(parse_run(words)))
 
-    made = DefaultLogsSpecs("/logs", {0: Std.OUT, 1: Std.ERR}, Std.ALL)
-    assert vars(config.logs_specs) == vars(made)
+
+def test_output_without_a_directory_goes_below_tmpdir(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    config, _, _ = config_from_args(parse_args(["--tee=3", *SCRIPT]))
+    made = config.logs_specs.open("job")
+    assert Path(made.root).parent == tmp_path
+    made.close(keep=False)
 
 
 def test_a_script_and_a_module_are_run_by_this_interpreter(tmp_path: Any) -> None:

@@ -42,7 +42,7 @@ class OutputFiles:
 
         Raises LogStorageError or UsageError: a directory that can't be used, a plug-in's mistake.
         """
-        files = cls(_specs(config))
+        files = cls(logs_specs(config))
         if isinstance(files.specs, DefaultLogsSpecs):
             may_stay = files.specs.may_stay
             if not (may_stay and scratch):
@@ -65,6 +65,34 @@ class OutputFiles:
         """At the end of the agent. Never raises."""
         if isinstance(self.specs, DefaultLogsSpecs):
             self.specs.close(keep=bool(self.kept_dir))
+
+
+def logs_specs(config: AgentConfig) -> LogsSpecs:
+    """What decides on the workers' files. Raises UsageError, and LogsSpecsError for a plug-in."""
+    output, count = config.output, config.workers.count
+    if not isinstance(output.logs_specs, str):
+        return cast(LogsSpecs, output.logs_specs)
+    redirects = parse_std_map(output.redirects, count, flag="--redirects")
+    tee = parse_std_map(output.tee, count, flag="--tee")
+    if output.logs_specs == "default":
+        return DefaultLogsSpecs(
+            output.log_dir,
+            redirects,
+            tee,
+            output.local_ranks_filter,
+            layout=output.log_layout,
+            node=_node(config),
+            temp_dir=output.temp_dir,
+        )
+    from rallypoint.process.logs.specs import make_logs_specs  # reads every package's metadata
+
+    return make_logs_specs(
+        output.logs_specs,
+        log_dir=output.log_dir,
+        redirects=redirects,
+        tee=tee,
+        local_ranks_filter=output.local_ranks_filter,
+    )
 
 
 def output_settings(config: AgentConfig) -> OutputSettings:
@@ -108,33 +136,6 @@ def succeeded(finish: Finish) -> bool:
     """Whether the whole job has."""
     verdict = finish.verdict if finish.kind is FinishKind.VERDICT else None
     return verdict is not None and verdict.outcome is Outcome.SUCCEEDED
-
-
-def _specs(config: AgentConfig) -> LogsSpecs:
-    output, count = config.output, config.workers.count
-    if not isinstance(output.logs_specs, str):
-        return cast(LogsSpecs, output.logs_specs)
-    redirects = parse_std_map(output.redirects, count, flag="--redirects")
-    tee = parse_std_map(output.tee, count, flag="--tee")
-    if output.logs_specs == "default":
-        return DefaultLogsSpecs(
-            output.log_dir,
-            redirects,
-            tee,
-            output.local_ranks_filter,
-            layout=output.log_layout,
-            node=_node(config),
-            temp_dir=output.temp_dir,
-        )
-    from rallypoint.process.logs.specs import make_logs_specs  # reads every package's metadata
-
-    return make_logs_specs(
-        output.logs_specs,
-        log_dir=output.log_dir,
-        redirects=redirects,
-        tee=tee,
-        local_ranks_filter=output.local_ranks_filter,
-    )
 
 
 def _node(config: AgentConfig) -> str:
