@@ -43,7 +43,7 @@ def nothing_remains() -> Iterator[None]:
     handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
     yield
     assert open_descriptors() - fds == set()
-    assert set(threading.enumerate()) == threads
+    assert set(threading.enumerate()) - threads == set()
     assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == handlers
     with pytest.raises(ChildProcessError):
         os.waitpid(-1, os.WNOHANG)
@@ -262,6 +262,17 @@ def test_a_fork_of_the_caller_may_have_a_rank_and_no_job(specs: DefaultLogsSpecs
 def test_a_function_that_can_not_be_pickled_is_refused(specs: DefaultLogsSpecs) -> None:
     with pytest.raises(UsageError, match="lambda"):
         start_processes("job", lambda: 0, {0: ()}, {0: {}}, specs)
+
+
+def test_a_caller_is_told_about_parameters(tmp_path: Path, specs: DefaultLogsSpecs) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="choose another log_dir"):
+        shell(DefaultLogsSpecs(str(tmp_path / "file")), "true")
+    context = SubprocessContext("job", "true", {0: ()}, {0: {}}, specs)
+    (tmp_path / "logs").rename(tmp_path / "gone")
+    with pytest.raises(UsageError, match="choose another log_dir"):
+        context.start()
+    context.close()
 
 
 def program(body: str, folder: Path, under: Sequence[str] = ()) -> subprocess.Popen[str]:

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from rallypoint.agent.embedded.embedding import name_parameters, run_to_its_end, start_in_thread
+from rallypoint.agent.embedded.embedding import run_to_its_end, start_in_thread
+from rallypoint.core.text import name_parameters
 from rallypoint.errors import UsageError
 from rallypoint.launcher import LaunchConfig, elastic_launch
 

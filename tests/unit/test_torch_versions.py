@@ -13,6 +13,7 @@ import pytest
 from tests.unit.command_line import parse, refusal
 
 from rallypoint.core.settings import CONF, FLAGS, is_torchrun
+from rallypoint.errors import ParameterError
 from rallypoint.rendezvous.parameters import RendezvousParameters, read_parameters
 from rallypoint.run import parse_args
 from rallypoint.torch_versions import COMPARED, KNOWN, VERSIONS, Known, is_later
@@ -73,6 +74,16 @@ def test_a_key_without_effect_is_accepted_and_said(
         read_parameters(params)
     (said,) = (note.getMessage() for note in caplog.records)
     assert said.startswith(f"the rendezvous parameter {row.name} has no effect: ")
+
+
+def test_the_library_knows_the_type_of_store_that_a_coordinator_needs_not() -> None:
+    def settings(store_type: str) -> object:
+        given: dict[str, Any] = {"insecure": True, "store_type": store_type}
+        return read_parameters(RendezvousParameters("c10d", "localhost:0", "job", 1, 1, **given))
+
+    settings(" TCP")
+    with pytest.raises(ParameterError, match="store_type='file': leave it out"):
+        settings("file")
 
 
 def test_a_flag_without_effect_is_accepted_and_said() -> None:

@@ -7,16 +7,12 @@ import signal
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rallypoint.agent.embedded.embedding import (
-    Embedding,
-    name_parameters,
-    run_embedded,
-    start_in_thread,
-)
+from rallypoint.agent.embedded.embedding import Embedding, run_embedded, start_in_thread
 from rallypoint.agent.embedded.entrypoint import Entrypoint, entrypoint_name
 from rallypoint.agent.embedded.run import JobLog, run_processes
 from rallypoint.agent.embedded.worker_spec import run_result
 from rallypoint.config import AgentConfig
+from rallypoint.core.text import name_parameters
 from rallypoint.errors import (
     ChildFailedError,
     ExitClass,

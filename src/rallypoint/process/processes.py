@@ -23,8 +23,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from rallypoint.config import FunctionCall, NumaOptions, OutputMode
-from rallypoint.core.text import count, signal_name
-from rallypoint.errors import ParameterError, SignalException
+from rallypoint.core.text import count, name_parameters, signal_name, with_parameters
+from rallypoint.errors import ParameterError, RallypointError, SignalException
 from rallypoint.process import signals
 from rallypoint.process.logs.plan import LinePrefix
 from rallypoint.process.logs.specs import Reifies
@@ -76,33 +76,20 @@ def start_processes(
     can't be run (FileNotFoundError ..), InfrastructureError where the system can't start a process.
     """
     _check_start_method(start_method)
-    filters = duplicate_stdout_filters, duplicate_stderr_filters
+    rest = (
+        logs_specs,
+        log_line_prefixes,
+        numa_options,
+        duplicate_stdout_filters,
+        duplicate_stderr_filters,
+    )
     context: PContext
     if callable(entrypoint):
         context = MultiprocessContext(
-            name,
-            entrypoint,
-            args,
-            envs,
-            start_method,
-            logs_specs,
-            log_line_prefixes,
-            numa_options,
-            *filters,
-            grace_s=grace_s,
+            name, entrypoint, args, envs, start_method, *rest, grace_s=grace_s
         )
     else:
-        context = SubprocessContext(
-            name,
-            entrypoint,
-            args,
-            envs,
-            logs_specs,
-            log_line_prefixes,
-            numa_options,
-            *filters,
-            grace_s=grace_s,
-        )
+        context = SubprocessContext(name, entrypoint, args, envs, *rest, grace_s=grace_s)
     context.start()
     return context
 
@@ -128,7 +115,11 @@ class PContext(ABC):
         grace_s: float = 30.0,
     ) -> None:
         _check(args, envs)
-        dest = logs_specs.reify(envs)
+        try:
+            dest = logs_specs.reify(envs)
+        except RallypointError as error:
+            name_parameters(error)
+            raise
         self.name, self.entrypoint = name, entrypoint
         self.args = {rank: tuple(args[rank]) for rank in range(len(args))}
         self.envs = {
@@ -180,6 +171,13 @@ class PContext(ABC):
         In the main thread, usual signals that nobody else handles raise SignalException there from
         now on, until `close`.
         """
+        try:
+            self._start()
+        except RallypointError as error:
+            name_parameters(error)
+            raise
+
+    def _start(self) -> None:
         base = {"PYTHONFAULTHANDLER": "1", **os.environ}
         self._supervision.programs = self._programs([base | env for env in self.envs.values()])
         self._handle_signals()
@@ -224,7 +222,7 @@ class PContext(ABC):
         except BaseException as error:
             raised = error
             if isinstance(error, WorkerStartError):
-                raised = OSError(error.errno, str(error))
+                raised = OSError(error.errno, with_parameters(str(error)))
                 raised.__cause__ = error
             if not self._loop.done():
                 self._loop.set_exception(raised)
@@ -355,7 +353,7 @@ def _bound(commands: list[Command], numa: NumaOptions | None) -> list[Command]:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     cpus, notice = worker_cpus(len(commands), numa, visible)
     if notice:
-        warnings.warn(notice, stacklevel=5)
+        warnings.warn(with_parameters(notice), stacklevel=5)
     unbound_if_refused = numa.should_fall_back_if_binding_fails
     return [
         replace(command, cpus=bound, unbound_if_refused=unbound_if_refused)

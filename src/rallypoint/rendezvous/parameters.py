@@ -274,7 +274,9 @@ class CoordinatorSettings(Struct, frozen=True):
 def read_parameters(params: RendezvousParameters) -> CoordinatorSettings:
     """Raises ParameterError, which names the key and its value, and UsageError."""
     for key in params.config:
-        if key not in _KEYS:
+        if key == "store_type":
+            _check_store_type(params.config[key])
+        elif key not in _KEYS:
             if (known := without_effect("key", key)) is not None:
                 _log.warning("the rendezvous parameter %s has no effect: %s", key, known.why)
                 continue
@@ -297,6 +299,15 @@ def read_parameters(params: RendezvousParameters) -> CoordinatorSettings:
     }
     access = {name: given[name] for name in given if name in AccessConfig.__struct_fields__}
     return CoordinatorSettings(settings, RendezvousConfig(**chosen), AccessConfig(**access))
+
+
+def _check_store_type(given: object) -> None:
+    """Nodes that a coordinator brings together need no store for it."""
+    if str(given).strip().lower() != "tcp":
+        raise ParameterError(
+            f"the rendezvous parameter store_type={given!r}: leave it out to use TCP, or give the "
+            "backend 'file'"
+        )
 
 
 def coordinator_endpoint(params: RendezvousParameters) -> Endpoint:

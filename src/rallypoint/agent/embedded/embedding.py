@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import signal
 import threading
 from collections.abc import Callable, Coroutine
@@ -16,8 +15,8 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rallypoint.agent.workers import RoundWorkers
-from rallypoint.core.settings import FLAGS
-from rallypoint.errors import ChildFailedError, RallypointError
+from rallypoint.core.text import name_parameters
+from rallypoint.errors import RallypointError
 from rallypoint.process.signals import hold_what_handlers_raise, keep_dispositions
 
 if TYPE_CHECKING:
@@ -169,19 +168,3 @@ def _loop_runs_here() -> bool:
     except RuntimeError:
         return False
     return True
-
-
-_PARAMETERS = {"--rdzv-id": "run_id", "--nnodes": "min_nodes and max_nodes"}
-"""Those whose name is not that of the flag."""
-
-
-def name_parameters(error: RallypointError) -> None:
-    """Who calls the library is told about parameters: replace the names of flags in the text."""
-
-    def parameter(found: re.Match[str]) -> str:
-        flag = found[0]
-        row = FLAGS.get(flag)
-        return _PARAMETERS.get(flag, row.name) if row is not None else flag
-
-    if error.args and isinstance(error.args[0], str) and not isinstance(error, ChildFailedError):
-        error.args = (re.sub(r"--[a-z][a-z-]*[a-z]", parameter, error.args[0]), *error.args[1:])
