@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import signal
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 from tests.integration.cluster import LIMIT_S
 from tests.integration.own_agents import (
     Meeting,
+    PopenAgent,
     Running,
     ThreadAgent,
     Unwell,
@@ -23,8 +25,9 @@ from tests.integration.own_agents import (
     thread_agent,
 )
 
-from rallypoint.agent import RunResult, WorkerGroup, WorkerState
+from rallypoint.agent import RunResult, Worker, WorkerGroup, WorkerSpec, WorkerState
 from rallypoint.errors import (
+    ChildFailedError,
     InfrastructureError,
     RallypointError,
     RendezvousClosedError,
@@ -33,6 +36,8 @@ from rallypoint.errors import (
     UsageError,
 )
 from rallypoint.observe import Event, flush_events
+from rallypoint.process import ProcessFailure, record
+from rallypoint.process.failures import MESSAGE_LIMIT_BYTES
 from rallypoint.store import HashStore
 
 Env = dict[str, str]
@@ -67,6 +72,83 @@ def test_A3_a_failure_without_budget_is_a_result_with_its_cause() -> None:
     assert result.is_failed()
     assert {rank: failure.exitcode for rank, failure in result.failures.items()} == {1: 7}
     assert result.failures[1].local_rank == 1
+
+
+class Recording(PopenAgent):
+    """Its workers have error files, which the hook that `cleans` names removes."""
+
+    home: Path
+    cleans = ""
+
+    def worker_environ(self, worker: Worker) -> dict[str, str]:
+        return super().worker_environ(worker) | {"TORCHELASTIC_ERROR_FILE": self._file(worker)}
+
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        result = super()._monitor_workers(worker_group)
+        for rank, known in result.failures.items():
+            file = self._file(worker_group.workers[known.local_rank])
+            log = f"{file}.log"
+            result.failures[rank] = ProcessFailure(
+                known.local_rank, known.pid, known.exitcode, file, log_file=log
+            )
+        return result
+
+    def note(self, call: str) -> None:
+        super().note(call)
+        if call.split()[0] == self.cleans:
+            for file in self.home.iterdir():
+                file.unlink()
+
+    def _file(self, worker: Worker) -> str:
+        return str(self.home / str(worker.local_rank))
+
+
+FAILING = """
+from rallypoint.worker import record
+@record
+def train():
+    raise ValueError("bad loss")
+train()
+"""
+
+
+@pytest.mark.parametrize("cleans", ["", "stop", "shutdown"])
+def test_P7_the_error_file_that_a_hook_names_is_passed_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cleans: str
+) -> None:
+    spec = WorkerSpec("default", 1, entrypoint=sys.executable, args=("-c", FAILING), max_restarts=0)
+    agent = Recording(spec)
+    agent.home, agent.cleans = tmp_path / "theirs", cleans
+    agent.home.mkdir()
+    (failure,) = agent.run().failures.values()
+    message = failure.message
+    assert message["message"] == "ValueError: bad loss"
+    assert message["extraInfo"]["py_callstack"].startswith("Traceback (most recent call last):")
+    assert failure.error_file == ("<N/A>" if cleans else str(agent.home / "0"))
+    assert failure.error_file_data == {"message": message}
+    assert failure.log_file == f"{agent.home / '0'}.log"
+
+    def launch() -> None:
+        raise ChildFailedError("train", {0: failure})
+
+    own = tmp_path / "own.json"
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(own))
+    with pytest.raises(ChildFailedError):
+        record(launch)()
+    assert json.loads(own.read_text()) == {"message": message | {"errorCode": 1}}
+
+
+def test_A7_what_a_hook_tells_reaches_the_other_nodes_within_bounds() -> None:
+    def fail(environ: Env, stopped: threading.Event) -> None:
+        raise ValueError("\x1b[31m" + "x" * 1_000_000)
+
+    meeting = Meeting()
+    failing = Running(thread_agent(fail, handler=meeting.handler(2, 2)))
+    other = Running(thread_agent(until_stopped, handler=meeting.handler(2, 2)))
+    for agent in (failing, other):
+        (failure,) = agent.result().failures.values()
+        assert len(failure.message) == MESSAGE_LIMIT_BYTES
+        assert failure.message.startswith("ValueError: xxx")
 
 
 def test_threads_as_workers_return_their_values_by_global_rank() -> None:

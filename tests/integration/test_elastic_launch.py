@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -144,6 +145,41 @@ except ChildFailedError as error:
     else:
         theirs = json.loads(Path(named).read_text())
         assert theirs == {"message": {k: v for k, v in message.items() if k != "errorCode"}}
+
+
+def test_P7_a_traceback_on_stderr_is_passed_on_among_what_else_is_there(tmp_path: Path) -> None:
+    worker = """
+        import atexit, sys
+        def load():
+            raise KeyError("weights")
+        print("a warning", file=sys.stderr)
+        atexit.register(print, "good bye", file=sys.stderr)
+        try:
+            load()
+        except KeyError as error:
+            raise ValueError("no checkpoint") from error
+    """
+    text = f"""
+---
+from rallypoint.process import ChildFailedError, DefaultLogsSpecs, Std, record
+os.environ["TORCHELASTIC_ERROR_FILE"] = sys.argv[2]
+logs = DefaultLogsSpecs(log_dir=sys.argv[1], redirects=Std.ERR)
+launch = elastic_launch(LaunchConfig(1, 1, 1, max_restarts=0, logs_specs=logs), sys.executable)
+try:
+    record(launch)("-c", {textwrap.dedent(worker)!r})
+except ChildFailedError as error:
+    tell("message", error.get_first_failure()[1].message["message"])
+"""
+    own, root = tmp_path / "own.json", tmp_path / "logs"
+    root.mkdir()
+    with program(tmp_path, text, str(root), str(own)) as run:
+        assert run.wait() == 0, run.err
+    assert run.told("message") == ["ValueError: no checkpoint"], run.err
+    message = json.loads(own.read_text())["message"]
+    assert message["message"] == "ValueError: no checkpoint"
+    callstack = message["extraInfo"]["py_callstack"]
+    assert callstack.startswith("Traceback (most recent call last):")
+    assert "KeyError: 'weights'\n\nThe above exception" in callstack
 
 
 NODE = (

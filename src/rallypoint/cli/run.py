@@ -102,6 +102,7 @@ def _tell_starter(error: RallypointError, end: JobEnd | None = None) -> None:
     if not error_file_asked_for():
         return
     from rallypoint.agent.embedded.worker_spec import first_failure
+    from rallypoint.process.tracebacks import error_record
 
     handler = get_error_handler()
     verdict = end.finish.verdict if end is not None else None
@@ -110,4 +111,4 @@ def _tell_starter(error: RallypointError, end: JobEnd | None = None) -> None:
     if first is None or exit_ is None:
         handler.record_exception(error)
     elif not pass_on(handler, first[1]):
-        handler.dump_error_data("", {"message": exit_.error_record()}, first[1].exitcode)
+        handler.dump_error_data("", {"message": error_record(exit_)}, first[1].exitcode)

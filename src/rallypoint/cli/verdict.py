@@ -133,10 +133,12 @@ def _details(view: VerdictView, cause: Cause, failure: WorkerExit) -> Iterator[s
 
 
 def _headed(failure: WorkerExit) -> tuple[str, list[str]]:
+    from rallypoint.process.tracebacks import detail_is_traceback
+
     lines = failure.detail.splitlines()
     if lines[0] == STACKS:
         return STACKS, lines[1:]
-    return "its traceback:" if failure.has_traceback else "its last lines on stderr:", lines
+    return "its traceback:" if detail_is_traceback(failure) else "its last lines on stderr:", lines
 
 
 def _says_no_more(failure: WorkerExit) -> bool:
@@ -193,6 +195,8 @@ def cause_summary(cause: Cause | None) -> CauseSummary | None:
     """The first cause for programs; None when it was no worker's failure."""
     if cause is None or cause.failure is None:
         return None
+    from rallypoint.process.tracebacks import detail_is_traceback
+
     failure = cause.failure
     return CauseSummary(
         time=iso_text(failure.wall_time),
@@ -205,7 +209,7 @@ def cause_summary(cause: Cause | None) -> CauseSummary | None:
         signal=None if failure.signal is None else signal_name(failure.signal),
         message=failure.message,
         detail=tuple(failure.detail.splitlines()),
-        detail_is_traceback=failure.has_traceback,
+        detail_is_traceback=detail_is_traceback(failure),
         log_file=failure.log_file,
     )
 

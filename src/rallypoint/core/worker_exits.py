@@ -56,16 +56,6 @@ class WorkerExit(Struct, frozen=True, array_like=True):
         """As subprocess has it: the exit code, or minus the signal; None: not known."""
         return self.code if self.signal is None else -self.signal
 
-    @property
-    def has_traceback(self) -> bool:
-        """Whether `detail` is a Python traceback."""
-        return self.detail.lstrip().startswith("Traceback")
-
-    def error_record(self) -> dict[str, object]:
-        """The message as torch's error files have it."""
-        extra = {"py_callstack": self.detail, "timestamp": str(int(self.wall_time))}
-        return {"message": self.message, "extraInfo": extra}
-
     def describe(self) -> str:
         """`exit code 3`, `SIGSEGV (core dumped)`."""
         if self.code is not None:

@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 from rallypoint.core.text import signal_name
 from rallypoint.core.worker_exits import WorkerExit
+from rallypoint.process.tracebacks import last_exception, traceback_in
 
 MESSAGE_LIMIT_BYTES = 2048
 TRACEBACK_LIMIT_BYTES = 8192
@@ -96,11 +97,17 @@ def describe_failure(
                 message = f"{message}: {said}"
     fatal = exit_.signal not in (None, _SIGABRT)
     crash = _crash_stack(tail) if exit_.signal is not None else ""
+    lost_peer = not fatal and tells_of_lost_peer(error)
+    detail = crash or traceback or tail
+    return bounded(replace(exit_, message=message, detail=detail, tells_of_lost_peer=lost_peer))
+
+
+def bounded(exit_: WorkerExit) -> WorkerExit:
+    """The same, with so much of its texts as may be sent and shown."""
     return replace(
         exit_,
-        message=_clip_end(message, MESSAGE_LIMIT_BYTES),
-        detail=_clip_start(crash or traceback or tail, TRACEBACK_LIMIT_BYTES),
-        tells_of_lost_peer=not fatal and tells_of_lost_peer(error),
+        message=_clip_end(plain_text(exit_.message), MESSAGE_LIMIT_BYTES),
+        detail=_clip_start(plain_text(exit_.detail), TRACEBACK_LIMIT_BYTES),
     )
 
 
@@ -171,25 +178,15 @@ def _seconds(stamp: object) -> float | None:
     return seconds if 0 < seconds < _YEAR_9999_S else None
 
 
-_TRACEBACK = re.compile(r"^(?P<prefix>.*?)(Exception Group )?Traceback \(most recent call last\):")
 _EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(Error|Exception|Exit|Interrupt|Group)\b(:.*)?$")
 _CPP_WHAT = re.compile(r"\bwhat\(\):\s+(?P<what>.*)$")
 
 
 def _exception_block(tail: str) -> str:
-    """The last exception and what it goes on to say; "" when the tail shows none.
-
-    Each line of a traceback may have a prefix (`[rank0]: `, or `  | ` in a group): as many
-    characters as stand before the header.
-    """
+    """The last exception and what it goes on to say; "" when the tail shows none."""
+    if traceback := traceback_in(tail):
+        return last_exception(traceback)
     lines = tail.splitlines()
-    for index in range(len(lines) - 1, -1, -1):
-        header = _TRACEBACK.match(lines[index])
-        if header is not None:
-            width = len(header["prefix"])
-            body = [line[width:] for line in lines[index + 1 :]]
-            start = next((i for i, line in enumerate(body) if line[:1].strip()), len(body))
-            return "\n".join(body[start : start + 20])
     for index in range(len(lines) - 1, -1, -1):
         what = _CPP_WHAT.search(lines[index])
         if what is not None:

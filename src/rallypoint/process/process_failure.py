@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from rallypoint.core.text import signal_name
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.process.failures import JsonDict, parse_error_file, plain_text, read_error_file
+from rallypoint.process.tracebacks import error_record, traceback_of
 
 NOT_AVAILABLE = "<N/A>"
 
@@ -140,9 +141,9 @@ def reported_failure(exit_: WorkerExit, node: str = "", error_file: str = "") ->
     )
     if node:
         made.node = node
-    if exit_.has_traceback and made.error_file == NOT_AVAILABLE:
-        made.message = exit_.error_record()
-        made.error_file_data = {"message": exit_.error_record()}
+    if made.error_file == NOT_AVAILABLE and traceback_of(exit_):
+        made.message = error_record(exit_)
+        made.error_file_data = {"message": error_record(exit_)}
     return made
 
 

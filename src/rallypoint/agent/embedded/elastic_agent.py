@@ -24,7 +24,7 @@ import threading
 import time
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -37,23 +37,24 @@ from rallypoint.agent.embedded.embedding import (
     run_to_its_end,
 )
 from rallypoint.agent.embedded.entrypoint import numa_options, worker_config
-from rallypoint.agent.embedded.hook_workers import HookWorkers, assign_ranks
+from rallypoint.agent.embedded.group_workers import GroupWorkers
+from rallypoint.agent.embedded.hook_workers import HookWorkers
 from rallypoint.agent.embedded.run import JobLog, run_processes
 from rallypoint.agent.embedded.worker_spec import (
     RunResult,
     Worker,
     WorkerGroup,
     WorkerSpec,
-    WorkerState,
+    failures,
     run_result,
 )
-from rallypoint.agent.environ import WorkerContext, observe_config, stop_config, worker_environ
+from rallypoint.agent.environ import observe_config, stop_config, worker_environ
 from rallypoint.agent.handler.client import HandlerClient
 from rallypoint.agent.membership import AgentSetup
 from rallypoint.agent.run import AgentRun, JobEnd, signals_to_handle
 from rallypoint.agent.telemetry.events import STATUS
 from rallypoint.agent.telemetry.telemetry import Telemetry
-from rallypoint.agent.workers import RoundWorkers, WorkerRound, WorkerSetup
+from rallypoint.agent.workers import WorkerRound, WorkerSetup
 from rallypoint.config import (
     AgentConfig,
     Endpoint,
@@ -64,7 +65,6 @@ from rallypoint.config import (
 )
 from rallypoint.coordinator.clocks import new_loop
 from rallypoint.core.model import UNNAMED_RUN_ID
-from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.errors import ParameterError, UsageError
 from rallypoint.observe.event import Event, EventMetadataValue, EventSource
 from rallypoint.observe.event_handlers import record
@@ -228,14 +228,17 @@ class SimpleElasticAgent(SpecAgent):
         try:
             end = self._run_hooks(config, embedding, log)
             number = signal.Signals(end.caught or number)
-            return end
         finally:
             self._shutdown(number, int(self._shutdown_timeout))
+        for failure in end.told.values():
+            failure.forget_lost_file()
+        return end
 
     def _run_hooks(self, config: AgentConfig, embedding: Embedding, log: JobLog) -> JobEnd:
         signals = signals_to_handle(config, embedding)
         telemetry = Telemetry(config)
         loop, selector = new_loop()
+        newest: HookWorkers | None = None
 
         async def take_part() -> JobEnd:
             run: AgentRun
@@ -245,14 +248,18 @@ class SimpleElasticAgent(SpecAgent):
                     run.agent.finished.set_exception(error)
 
             def make_workers(round_: WorkerRound) -> HookWorkers:
+                nonlocal newest
                 group, handler = self._worker_group, embedding.handler
                 group.store = handler.store if handler is not None else None
-                return HookWorkers(self, group, round_, broken)
+                newest = HookWorkers(self, group, round_, broken)
+                return newest
 
             telemetry.dispatcher.subscribe(log)
             setup = AgentSetup(config, signals, telemetry, selector, embedding=embedding)
             run = AgentRun(setup, make_workers)
-            return await run.main(lambda end: telemetry.ended(end.finish))
+            end = await run.main(lambda end: telemetry.ended(end.finish))
+            end = replace(end, error_files=newest.error_files if newest is not None else {})
+            return replace(end, told=failures(end))
 
         with telemetry.watching():
             try:
@@ -310,37 +317,6 @@ class LocalElasticAgent(SpecAgent):
         embedding.round_workers = of_group
         config = replace(config, workers=self._workers, output=self._output)
         return run_processes(config, log, embedding)
-
-
-class GroupWorkers(RoundWorkers):
-    """`RoundWorkers` of a `WorkerGroup`. A worker's id is its pid."""
-
-    def __init__(self, group: WorkerGroup, setup: WorkerSetup, round_: WorkerRound) -> None:
-        def started() -> None:
-            for worker, pid in zip(group.workers, self.pids, strict=True):
-                worker.id = pid
-            group.state = WorkerState.HEALTHY
-            round_.on_started()
-
-        super().__init__(setup, replace(round_, on_started=started))
-        self.group = group
-
-    def start(self, context: Callable[[int, str], WorkerContext]) -> None:
-        assign_ranks(self.group, context)
-        super().start(context)
-
-    def clear(self) -> None:
-        if WorkerState.is_running(self.group.state):
-            self.group.state = WorkerState.STOPPED
-        super().clear()
-
-    def _exited(self, exit_: WorkerExit) -> None:
-        super()._exited(exit_)
-        if self.group.state is WorkerState.HEALTHY:
-            if not exit_.succeeded:
-                self.group.state = WorkerState.FAILED
-            elif self._workers.exits.all_succeeded(len(self.pids)):
-                self.group.state = WorkerState.SUCCEEDED
 
 
 def _agent_config(

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from rallypoint.agent.embedded.group_workers import assign_ranks
 from rallypoint.agent.embedded.worker_spec import RunResult, WorkerGroup, WorkerState
 from rallypoint.agent.environ import WorkerContext
 from rallypoint.agent.worker_shm import WorkerShm
@@ -56,7 +57,7 @@ class HookWorkers:
         self._watched = threading.Event()  # no `_monitor_workers` runs any more
         self._gone = self._killing = False
         self._failures: tuple[WorkerExit, ...] = ()
-        self._results: dict[int, object] = {}
+        self._result = RunResult(WorkerState.UNKNOWN)
 
     @property
     def shm(self) -> WorkerShm:
@@ -110,7 +111,14 @@ class HookWorkers:
 
     def results(self) -> dict[int, object]:
         """What `_monitor_workers` returned."""
-        return self._results
+        base, values = self._round.assignment.base_rank, self._result.return_values
+        return {worker: values.get(base + worker) for worker in range(len(self.pids))}
+
+    @property
+    def error_files(self) -> dict[int, str]:
+        """Those that the hook has named, by global rank."""
+        failures = self._result.failures
+        return {rank: str(getattr(known, "error_file", "")) for rank, known in failures.items()}
 
     # In threads
 
@@ -184,12 +192,10 @@ class HookWorkers:
     def _ended(self, result: RunResult) -> None:
         if self._wanted_stop.is_set():
             return
+        self._result = result
         match result.state:
             case WorkerState.SUCCEEDED:
-                base = self._round.assignment.base_rank
-                values = result.return_values
                 count = self._group.spec.local_world_size
-                self._results = {local: values.get(base + local) for local in range(count)}
                 exits = tuple(WorkerExit(0, None, local_rank=local) for local in range(count))
             case WorkerState.FAILED | WorkerState.UNHEALTHY:
                 exits = self._failed(result)
@@ -211,8 +217,10 @@ class HookWorkers:
         return self._failures
 
     def _failure(self, local_rank: int, message: str, failure: Any) -> WorkerExit:
+        from rallypoint.process.failures import bounded  # Its patterns take time to compile.
+
         code = int(getattr(failure, "exitcode", UNKNOWN_FAILURE)) or UNKNOWN_FAILURE
-        return WorkerExit(
+        exit_ = WorkerExit(
             None if code < 0 else code,
             -code if code < 0 else None,
             local_rank=local_rank,
@@ -221,7 +229,10 @@ class HookWorkers:
             pid=int(getattr(failure, "pid", 0)),
             wall_time=float(getattr(failure, "timestamp", 0.0)) or time.time(),
             message=message,
+            detail=_callstack(failure),
+            log_file=str(getattr(failure, "log_file", "")),
         )
+        return bounded(exit_)
 
     def _stopped(self) -> None:
         if WorkerState.is_running(self._group.state):
@@ -248,18 +259,6 @@ class HookWorkers:
         self._on_broken(error)
 
 
-def assign_ranks(group: WorkerGroup, context: Callable[[int, str], WorkerContext]) -> None:
-    """Write the ranks of a round that is about to start into the group."""
-    for worker in group.workers:
-        place = group.contexts[worker.local_rank] = context(worker.local_rank, "")
-        worker.id = None
-        worker.global_rank, worker.role_rank = place.rank, place.role_rank
-        worker.world_size, worker.role_world_size = place.world_size, place.role_world_size
-    group.group_rank, group.group_world_size = place.group_rank, place.group_world_size
-    group.master_addr, group.master_port = place.master_addr, place.master_port
-    group.state = WorkerState.INIT
-
-
 def _as_exception(error: BaseException) -> Exception:
     """Also for a SystemExit, which would end a thread without a trace."""
     if isinstance(error, Exception):
@@ -269,6 +268,15 @@ def _as_exception(error: BaseException) -> Exception:
 
 def _contract(text: str) -> RallypointError:
     return RallypointError(f"the agent's hook {text}")
+
+
+def _callstack(failure: Any) -> str:
+    """The traceback that the message has as `record` wrote it, or else what the failure tells
+    besides."""
+    match getattr(failure, "message", None):
+        case {"extraInfo": {"py_callstack": str(callstack)}}:
+            return callstack
+    return str(getattr(failure, "detail", ""))
 
 
 def _text(failure: Any) -> str:
