@@ -9,8 +9,9 @@ from tests.integration.own_program import program
 from tests.integration.round_workers import run
 
 from rallypoint.agent.environ import context_maker
+from rallypoint.agent.node_workers import WorkerRound
 from rallypoint.agent.worker_source import WorkerSource
-from rallypoint.agent.workers import RoundWorkers, WorkerRound, WorkerSetup
+from rallypoint.agent.workers import RoundWorkers, WorkerSetup
 from rallypoint.config import AccessConfig, AgentConfig, OutputMode, RendezvousConfig, WorkerConfig
 from rallypoint.core.model import Assignment, Stamp
 from rallypoint.observe.faults import Faults

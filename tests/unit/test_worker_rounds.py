@@ -7,9 +7,9 @@ from typing import cast
 
 from tests.unit.groups import Node, assigned, stamp
 
+from rallypoint.agent.node_workers import AgentActions, NodeWorkers, WorkerRound
 from rallypoint.agent.telemetry.dispatcher import EventDispatcher
 from rallypoint.agent.worker_rounds import WorkerRounds
-from rallypoint.agent.workers import AgentActions, NodeWorkers, WorkerRound
 from rallypoint.config import AgentConfig, RendezvousConfig, WorkerConfig
 from rallypoint.core.group import Phase
 from rallypoint.core.group_events import GroupEvent, SpawnFailed

@@ -11,11 +11,11 @@ from typing import NamedTuple, assert_never
 
 from msgspec.structs import replace
 
+from rallypoint.agent.node_workers import AgentActions, MakeWorkers
 from rallypoint.agent.round_store import StoreAccess
 from rallypoint.agent.status import StatusReporter, anew_text, place_text
 from rallypoint.agent.telemetry.dispatcher import EventDispatcher
 from rallypoint.agent.worker_rounds import WorkerRounds
-from rallypoint.agent.workers import AgentActions, MakeWorkers
 from rallypoint.config import AgentConfig
 from rallypoint.coordinator.client import AgentSession, Pushed, raise_in_loop
 from rallypoint.core import event_kinds as kinds

@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 
-from rallypoint.agent.workers import AgentActions, RunningRound
+from rallypoint.agent.node_workers import AgentActions, RunningRound
 from rallypoint.config import AgentConfig
 from rallypoint.coordinator.client import raise_in_loop
 from rallypoint.core import event_kinds as kinds

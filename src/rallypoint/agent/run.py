@@ -24,11 +24,12 @@ from rallypoint.agent.helper_processes import (
     wait_unless,
 )
 from rallypoint.agent.membership import LAST_REPORTS_S, AgentSetup, Membership, part_of_job
+from rallypoint.agent.node_workers import MakeWorkers, WorkerRound
 from rallypoint.agent.output_files import OutputFiles, output_settings, succeeded
 from rallypoint.agent.round_store import StoreAccess
 from rallypoint.agent.telemetry.telemetry import Telemetry
 from rallypoint.agent.worker_source import ForkingSource, WorkerSource
-from rallypoint.agent.workers import MakeWorkers, RoundWorkers, WorkerRound, WorkerSetup
+from rallypoint.agent.workers import RoundWorkers, WorkerSetup
 from rallypoint.config import AgentConfig, StartMethod, StopConfig, WorkerConfig
 from rallypoint.coordinator.clocks import new_loop
 from rallypoint.core import event_kinds as kinds

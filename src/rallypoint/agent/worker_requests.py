@@ -7,7 +7,7 @@ through the shared memory of their round, or by a signal of the person's choice.
 from __future__ import annotations
 
 from rallypoint.agent.hang import HangWatch, StacksFiles
-from rallypoint.agent.workers import AgentActions, RunningRound
+from rallypoint.agent.node_workers import AgentActions, RunningRound
 from rallypoint.config import AgentConfig
 from rallypoint.core import checkpoint
 from rallypoint.core import event_kinds as kinds

@@ -13,15 +13,15 @@ from functools import partial
 from msgspec.structs import replace
 
 from rallypoint.agent.environ import WorkerContext, context_maker
-from rallypoint.agent.telemetry.dispatcher import EventDispatcher
-from rallypoint.agent.worker_requests import WorkerRequests
-from rallypoint.agent.workers import (
+from rallypoint.agent.node_workers import (
     AgentActions,
     MakeWorkers,
     NodeWorkers,
     RunningRound,
     WorkerRound,
 )
+from rallypoint.agent.telemetry.dispatcher import EventDispatcher
+from rallypoint.agent.worker_requests import WorkerRequests
 from rallypoint.config import AgentConfig
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core import group

@@ -51,10 +51,11 @@ from rallypoint.agent.embedded.worker_spec import (
 from rallypoint.agent.environ import observe_config, stop_config, worker_environ
 from rallypoint.agent.handler.client import HandlerClient
 from rallypoint.agent.membership import AgentSetup
+from rallypoint.agent.node_workers import WorkerRound
 from rallypoint.agent.run import AgentRun, JobEnd, signals_to_handle
 from rallypoint.agent.telemetry.events import STATUS
 from rallypoint.agent.telemetry.telemetry import Telemetry
-from rallypoint.agent.workers import WorkerRound, WorkerSetup
+from rallypoint.agent.workers import WorkerSetup
 from rallypoint.config import (
     AgentConfig,
     Endpoint,

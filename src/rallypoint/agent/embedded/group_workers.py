@@ -8,7 +8,8 @@ from msgspec.structs import replace
 
 from rallypoint.agent.embedded.worker_spec import WorkerGroup, WorkerState
 from rallypoint.agent.environ import WorkerContext
-from rallypoint.agent.workers import RoundWorkers, WorkerRound, WorkerSetup
+from rallypoint.agent.node_workers import WorkerRound
+from rallypoint.agent.workers import RoundWorkers, WorkerSetup
 from rallypoint.core.worker_exits import WorkerExit
 
 

@@ -17,8 +17,8 @@ from typing import Any, Protocol
 from rallypoint.agent.embedded.group_workers import assign_ranks
 from rallypoint.agent.embedded.worker_spec import RunResult, WorkerGroup, WorkerState
 from rallypoint.agent.environ import WorkerContext
+from rallypoint.agent.node_workers import WorkerRound
 from rallypoint.agent.worker_shm import WorkerShm
-from rallypoint.agent.workers import WorkerRound
 from rallypoint.core.text import raised
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.errors import InfrastructureError, RallypointError
