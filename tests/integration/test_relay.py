@@ -39,7 +39,11 @@ def consoles(out: int, err: int) -> Iterator[None]:
     os.dup2(out, 1)
     os.dup2(err, 2)
     try:
-        yield
+        with (
+            contextlib.redirect_stdout(open(1, "w", closefd=False)),
+            contextlib.redirect_stderr(open(2, "w", closefd=False)),
+        ):
+            yield
     finally:
         for fd, old in zip((1, 2), saved, strict=True):
             os.dup2(old, fd)

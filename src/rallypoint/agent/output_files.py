@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import socket
-import sys
 from collections.abc import Callable
 from typing import cast
 
@@ -98,7 +98,7 @@ def logs_specs(config: AgentConfig) -> LogsSpecs:
 def output_settings(config: AgentConfig) -> OutputSettings:
     """What of the output concerns the console and the relay. Looks at our own stdout and stderr."""
     output, workers = config.output, config.workers
-    stdout_tty, stderr_tty = _is_terminal(sys.stdout), _is_terminal(sys.stderr)
+    stdout_tty, stderr_tty = os.isatty(1), os.isatty(2)
     mode = resolve_mode(
         output.mode,
         stdout_is_terminal=stdout_tty,
@@ -150,11 +150,3 @@ def _node(config: AgentConfig) -> str:
 
 def _short_host_name() -> str:
     return socket.gethostname().partition(".")[0]
-
-
-def _is_terminal(stream: object) -> bool:
-    """A closed or replaced stream is none."""
-    try:
-        return bool(stream.isatty())  # type: ignore[attr-defined]
-    except (AttributeError, ValueError):
-        return False

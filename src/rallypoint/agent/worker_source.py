@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -24,6 +26,9 @@ from rallypoint.process.syscalls import open_fds
 
 if TYPE_CHECKING:
     from rallypoint.process.prepared.calls import PickledCall
+
+FLUSH_S = 0.2
+"""What the caller's streams may take, whatever they are; the agent goes on then."""
 
 
 class SourceLostError(InfrastructureError):
@@ -143,7 +148,6 @@ class ForkingSource(WorkerSource):
     ) -> Command:
         from rallypoint.process.prepared import bootstrap
 
-        _flush()
         call = self._config.function
         command = super().command(local_rank, environ, output, results)
         if call is None:
@@ -155,13 +159,20 @@ class ForkingSource(WorkerSource):
             body=partial(bootstrap.run_call, call.function, args, result_fd, environ),
         )
 
+    def spawn(self, commands: Sequence[Command], guard: Guard | None) -> list[WorkerProcess]:
+        flushing = threading.Thread(target=_flush, daemon=True)
+        with suppress(RuntimeError):  # The system has no thread left.
+            flushing.start()
+            flushing.join(FLUSH_S)
+        return super().spawn(commands, guard)
+
 
 def _flush() -> None:
     """What the caller has printed and not yet written would be written by every worker, too."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except (AttributeError, OSError, ValueError):
+        except Exception:
             continue  # None, closed, or broken: there is nothing to write twice
 
 

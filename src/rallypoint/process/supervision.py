@@ -6,11 +6,9 @@ import asyncio
 import logging
 import os
 import signal
-import sys
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TextIO
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -95,8 +93,7 @@ class Supervision:
         self._turned, self._hurry = asyncio.Event(), asyncio.Event()
         self._workers = WorkerSet(None)
         dest = self._plan.dest
-        objects = _StreamObjects()
-        relay = objects.relay() if dest.tee_stdouts or dest.tee_stderrs else None
+        relay = Relay.start() if dest.tee_stdouts or dest.tee_stderrs else None
         outputs = WorkerOutputs(self._plan.outputs, self._plan.specs, relay)
         try:
             opened = self._start(outputs)
@@ -121,7 +118,6 @@ class Supervision:
             self.programs.results.close()
             if relay is not None:
                 await relay.stop(_CONSOLE_TIMEOUT_S)
-            objects.join()
 
     def _start(self, outputs: WorkerOutputs) -> list[WorkerOutput]:
         commands = self.programs.commands
@@ -167,52 +163,3 @@ class Supervision:
         message = known.message if tail or lacked_memory else ""
         known = replace(known, message=message, log_file=log_file)
         return process_failure(known, self._plan.dest.error_files.get(local_rank, ""))
-
-
-class _StreamObjects:
-    """Teed lines reach what the program has as `sys.stdout` and `sys.stderr`, which need not be the
-    descriptors 1 and 2 (`contextlib.redirect_stdout`, a notebook)."""
-
-    def __init__(self) -> None:
-        self._threads: list[threading.Thread] = []
-
-    def relay(self) -> Relay:
-        """A relay whose console they are. Raises OSError."""
-        found = {1: sys.stdout, 2: sys.stderr}
-        pipes = {fd: os.pipe() for fd, stream in found.items() if not _is_descriptor(stream, fd)}
-        try:
-            relay = Relay.start_with_consoles({fd: to for fd, (_, to) in pipes.items()})
-        except BaseException:
-            for read_fd, _ in pipes.values():
-                os.close(read_fd)
-            raise
-        finally:
-            for _, write_fd in pipes.values():
-                os.close(write_fd)
-        for fd, (read_fd, _) in pipes.items():
-            thread = threading.Thread(target=_pass_on, args=(read_fd, found[fd]), daemon=True)
-            thread.start()
-            self._threads.append(thread)
-        return relay
-
-    def join(self) -> None:
-        """Once the relay has ended: until all is passed on, a while at most."""
-        for thread in self._threads:
-            thread.join(_CONSOLE_TIMEOUT_S)
-
-
-def _is_descriptor(stream: TextIO | None, fd: int) -> bool:
-    try:
-        return stream is None or os.path.sameopenfile(stream.fileno(), fd)
-    except (AttributeError, OSError, ValueError):
-        return False
-
-
-def _pass_on(read_fd: int, stream: TextIO) -> None:
-    with open(read_fd, "rb") as lines:
-        for line in lines:
-            try:
-                stream.write(line.decode(errors="replace"))
-                stream.flush()
-            except Exception as error:  # Of the program's object; the workers go on.
-                log.debug("a teed line could not be written to %r: %s", stream, error)

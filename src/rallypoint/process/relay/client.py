@@ -11,7 +11,7 @@ import os
 import socket
 import sys
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TypeAlias
 
 from msgspec import Struct, field
@@ -37,6 +37,7 @@ from rallypoint.process.relay.messages import (
     decode_report,
     encode,
 )
+from rallypoint.process.relay.objects import StreamObjects
 from rallypoint.process.relay.server import STALL_S, run_relay
 
 _SAY_BYTES = MAX_PACKET // 2
@@ -56,6 +57,7 @@ class RelaySetup(Struct, frozen=True):
     on_first_output: Callable[[int], None] | None
     on_shared_input: Callable[[], None] | None
     on_lost: Callable[[int], None] | None
+    objects: StreamObjects
 
 
 class Relay(Struct, eq=False):
@@ -84,7 +86,8 @@ class Relay(Struct, eq=False):
         on_lost: Callable[[int], None] | None = None,
         title: str = TITLE,
     ) -> Relay:
-        """Fork the relay. May be called before the loop runs; do it while the agent is small.
+        """Fork the relay. May be called before the loop runs; do it while the agent is small. Teed
+        lines are written to what are `sys.stdout` and `sys.stderr` now.
         `title`: what `ps -f` shows. In the loop are called:
 
         `on_first_output`, once for each round, when the first byte of any of its workers came
@@ -95,13 +98,10 @@ class Relay(Struct, eq=False):
 
         Raises OSError when the system can't fork.
         """
-        setup = RelaySetup(title, on_storage_error, on_first_output, on_shared_input, on_lost)
-        return cls(*_fork(title, {}), setup)
-
-    @classmethod
-    def start_with_consoles(cls, consoles: Mapping[int, int]) -> Relay:
-        """Fork a relay that has these descriptors in place of 1 or 2. Raises OSError."""
-        return cls(*_fork(TITLE, consoles), RelaySetup(TITLE, None, None, None, None))
+        setup = RelaySetup(
+            title, on_storage_error, on_first_output, on_shared_input, on_lost, StreamObjects()
+        )
+        return cls(*_fork(setup), setup)
 
     def restart(self) -> None:
         """Fork another process after `on_lost`; what the old one held is lost.
@@ -110,7 +110,7 @@ class Relay(Struct, eq=False):
         """
         self.process.kill()
         self.process.wait()
-        self.process, self._control = _fork(self._setup.title, {})
+        self.process, self._control = _fork(self._setup)
         self._lost, self._loop, self._ended = False, None, asyncio.Event()
         self._listen()
 
@@ -149,6 +149,7 @@ class Relay(Struct, eq=False):
             keep_tail=route.keep_tail,
             max_bytes=route.max_bytes,
             draws=draws,
+            teed=route.console is Console.TEE,
             copy_to=os.fsencode(route.copies.path) if route.copies else b"",
             copy_if=tuple(map(os.fsencode, route.copies.texts)) if route.copies else (),
         )
@@ -199,7 +200,7 @@ class Relay(Struct, eq=False):
     async def stop(self, timeout_s: float | None = None) -> None:
         """Let the relay write out what it has, and end it; its process is gone afterwards, also
         when this is cancelled. `timeout_s` is as for `drain`; a console that is behind by then
-        gets STALL_S more. Safe to repeat."""
+        gets STALL_S more, and so does an object of the program's. Safe to repeat."""
         self._ending = True
         try:
             await self.drain(timeout_s)
@@ -210,6 +211,7 @@ class Relay(Struct, eq=False):
             pass
         finally:
             self._end()
+        await self._setup.objects.passed_on(STALL_S)
 
     def kill(self) -> None:
         """End it at once; what it holds is lost. Safe to repeat."""
@@ -346,27 +348,21 @@ class Relay(Struct, eq=False):
             self._loop.call_soon(self._setup.on_lost, self._newest_round)
 
 
-def _fork(title: str, consoles: Mapping[int, int]) -> tuple[ForkedProcess, socket.socket]:
+def _fork(setup: RelaySetup) -> tuple[ForkedProcess, socket.socket]:
     """The process and our end of its control channel."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.setblocking(False)
     agent_pid = os.getpid()
-
-    def body() -> None:
-        for number, fd in consoles.items():
-            os.dup2(fd, number)
-            os.close(fd)
-        run_relay(theirs, agent_pid)
-
     try:
-        # It outlives a killed agent by the moment that it takes to write out what it holds.
-        process = fork_process(
-            body,
-            name="rallypoint-rly",
-            title=title,
-            keep_fds=(theirs.fileno(), *consoles.values()),
-            dies_with_parent=False,
-        )
+        with setup.objects.pipes() as pipes:
+            # It outlives a killed agent by the moment that it takes to write out what it holds.
+            process = fork_process(
+                lambda: run_relay(theirs, agent_pid, pipes),
+                name="rallypoint-rly",
+                title=setup.title,
+                keep_fds=(theirs.fileno(), *pipes.values()),
+                dies_with_parent=False,
+            )
     except BaseException:
         ours.close()
         raise

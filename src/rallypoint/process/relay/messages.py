@@ -21,7 +21,8 @@ class AddStream(msgspec.Struct, frozen=True, tag="add"):
     console gets whole lines behind `prefix` instead of raw bytes; an empty `path` is no file, and
     `max_bytes` 0 no limit of one. Lines for the console in which one of `copy_if` is found also go
     to the file `copy_to`, which streams share. `draws` lets a terminal redraw what the stream does
-    not finish."""
+    not finish. Lines that are `teed` go to the program's object in place of the console, if there
+    is one."""
 
     worker: Worker
     fd: int
@@ -31,6 +32,7 @@ class AddStream(msgspec.Struct, frozen=True, tag="add"):
     keep_tail: bool
     max_bytes: int = 0
     draws: bool = True
+    teed: bool = False
     copy_to: bytes = b""
     copy_if: tuple[bytes, ...] = ()
 

@@ -18,6 +18,7 @@ import select
 import socket
 import time
 from collections import deque
+from collections.abc import Mapping
 from math import ceil, inf
 
 from msgspec import Struct
@@ -42,9 +43,10 @@ from rallypoint.process.sessions import is_stopped
 STALL_S = 5.0
 
 
-def run_relay(control: socket.socket, agent_pid: int) -> None:
-    """The body of the relay process; returns when the agent is gone and all is written."""
-    _RelayLoop(control, agent_pid).run()
+def run_relay(control: socket.socket, agent_pid: int, objects: Mapping[int, int]) -> None:
+    """The body of the relay process; returns when the agent is gone and all is written. `objects`:
+    pipes that teed lines go to, by the descriptor, 1 or 2, that each is in place of."""
+    _RelayLoop(control, agent_pid, objects).run()
 
 
 class _DrainMark(Struct, frozen=True):
@@ -55,11 +57,11 @@ class _DrainMark(Struct, frozen=True):
 
 
 class _RelayLoop:
-    def __init__(self, control: socket.socket, agent_pid: int) -> None:
+    def __init__(self, control: socket.socket, agent_pid: int, objects: Mapping[int, int]) -> None:
         self._channel, self._poller = Channel(control), Poller()
-        self._consoles = open_consoles()
+        self._consoles = _consoles(objects)
         self._all_consoles = list({id(c): c for c in self._consoles.values()}.values())
-        self._streams = Streams(self._channel, self._poller, self._consoles[2])
+        self._streams = Streams(self._channel, self._poller, self._consoles[2, True])
         self._now = time.monotonic()
         self._requests: deque[tuple[Request, list[int]]] = deque()
         self._said = b""
@@ -124,15 +126,16 @@ class _RelayLoop:
     def _serve(self, wanted: Request, fds: list[int]) -> None:
         match wanted:
             case AddStream() as request if fds:
-                self._streams.add(request, fds[0], self._consoles.get(request.fd))
+                console = self._consoles.get((request.fd, request.teed))
+                self._streams.add(request, fds[0], console)
             case AddStream(path=path):  # there was no descriptor left to take it with
                 self._channel.report_failure(path or b"stdout", errno.EMFILE)
             case ShowStatus(text):
-                self._consoles[2].show_status(text)
+                self._consoles[2, False].show_status(text)
             case Say(lines):
                 self._said += lines
                 if self._said.endswith(b"\n"):  # A long line comes in several packets.
-                    self._consoles[2].write_lines(self._said)
+                    self._consoles[2, False].write_lines(self._said)
                     self._said = b""
             case AskTail(ask, round_number, local_rank):
                 tail = self._streams.tail_of((round_number, local_rank), self._now)
@@ -183,3 +186,12 @@ class _RelayLoop:
                 if console.fd in ready:
                     self._write(console)
             stalled_at = time.monotonic() + STALL_S
+
+
+def _consoles(objects: Mapping[int, int]) -> dict[tuple[int, bool], Console]:
+    """By descriptor, 1 or 2, and whether it is for teed lines."""
+    plain = open_consoles()
+    consoles = {(fd, teed): console for fd, console in plain.items() for teed in (False, True)}
+    for fd, pipe in objects.items():
+        consoles[fd, True] = Console(pipe, "stdout" if fd == 1 else "stderr")
+    return consoles

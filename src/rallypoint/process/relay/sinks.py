@@ -119,8 +119,8 @@ class Console:
         "name",
     )
 
-    def __init__(self, fd: int) -> None:
-        self.name = "stdout" if fd == 1 else "stderr"
+    def __init__(self, fd: int, name: str) -> None:
+        self.name = name
         self.is_terminal = os.isatty(fd)
         self._backlog = _Backlog(fd)
         self._at_line_start = True
@@ -270,8 +270,8 @@ def open_consoles() -> dict[int, Console]:
                 os.close(null)
     out, err = os.fstat(1), os.fstat(2)
     same = (out.st_dev, out.st_ino, out.st_rdev) == (err.st_dev, err.st_ino, err.st_rdev)
-    console = Console(2)
-    return {1: console if same else Console(1), 2: console}
+    console = Console(2, "stderr")
+    return {1: console if same else Console(1, "stdout"), 2: console}
 
 
 OVERHANG_BYTES = 64 * 1024

@@ -1,0 +1,86 @@
+"""What the program has as `sys.stdout` and `sys.stderr`, where that is not descriptor 1 or 2.
+
+Under `contextlib.redirect_stdout`, in a notebook, teed lines are meant for these objects. The relay
+writes them to a pipe, and a thread of the program passes them on: whatever an object does, it
+blocks or raises, concerns that thread only, and slows who writes as any console does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import logging
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import TextIO
+
+log = logging.getLogger(__name__)
+
+
+class StreamObjects:
+    """The objects of this moment, for one relay and those that replace it."""
+
+    def __init__(self) -> None:
+        streams = {1: sys.stdout, 2: sys.stderr}
+        self._found = {
+            fd: stream for fd, stream in streams.items() if not _is_descriptor(stream, fd)
+        }
+        self._passing: list[Future[None]] = []
+
+    @contextmanager
+    def pipes(self) -> Iterator[dict[int, int]]:
+        """For one relay: within the block the write ends, by the descriptor that each is in place
+        of. What comes through is passed on until the relay has ended. Raises OSError."""
+        writers: dict[int, int] = {}
+        try:
+            for fd, stream in self._found.items():
+                reader, writers[fd] = os.pipe()
+                self._start(reader, stream)
+            yield writers
+        finally:
+            for writer in writers.values():
+                os.close(writer)
+
+    async def passed_on(self, timeout_s: float) -> None:
+        """Once the relay has ended: until all is passed on, so long at most."""
+        if passing := [asyncio.wrap_future(one) for one in self._passing if not one.done()]:
+            await asyncio.wait(passing, timeout=timeout_s)
+
+    def _start(self, reader: int, stream: TextIO) -> None:
+        done: Future[None] = Future()
+        thread = threading.Thread(target=_pass_on, args=(reader, stream, done), daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # The system has no thread left.
+            os.close(reader)
+            raise OSError(str(error)) from error
+        self._passing.append(done)
+
+
+def _is_descriptor(stream: TextIO | None, fd: int) -> bool:
+    """Whether `stream` is the plain one of `fd`, or none. What a program has put around that one
+    may have its `fileno`, but a `write` of its own."""
+    if not isinstance(stream, io.TextIOWrapper):
+        return stream is None
+    try:
+        is_plain = stream.write == io.TextIOWrapper.write.__get__(stream)
+        return is_plain and os.path.sameopenfile(stream.fileno(), fd)
+    except (OSError, ValueError):
+        return False
+
+
+def _pass_on(reader: int, stream: TextIO, done: Future[None]) -> None:
+    try:
+        with open(reader, "rb") as lines:
+            for line in lines:
+                try:
+                    stream.write(line.decode(errors="replace"))
+                    stream.flush()
+                except Exception as error:  # Of the program's object; the workers go on.
+                    log.debug("a teed line could not be written to %r: %s", stream, error)
+    finally:
+        done.set_result(None)
