@@ -36,6 +36,7 @@ Rule = Callable[[str, str], list[str]]
 
 PURE = ("core/", "wire/")
 PURE_MODULES = (
+    "cli/empty_values.py",
     "cli/render.py",
     "cli/parser.py",
     "cli/values.py",

@@ -25,6 +25,7 @@ from typing import Any, NoReturn
 from rallypoint.agent.environ import macros
 from rallypoint.agent.output_files import logs_specs
 from rallypoint.cli.completion import script
+from rallypoint.cli.empty_values import is_empty, refuse_empty
 from rallypoint.cli.machine import Machine
 from rallypoint.cli.options import RUN, read_count, read_run, scan_run
 from rallypoint.cli.parser import CompletionRequested, HelpRequested, Scanned, parse
@@ -270,6 +271,9 @@ def _typed(row: Setting, value: Value) -> Any:
 def _reader(row: Setting) -> Callable[[str], Any]:
     def read_text(text: str) -> Any:
         try:
+            if is_empty(row.flag, text):
+                refuse_empty(row.flag)
+                return text
             return _typed(row, Value(text, f"{row.flag} {text}"))
         except UsageError as error:
             raise argparse.ArgumentTypeError(str(error)) from None

@@ -111,8 +111,8 @@ KNOWN: tuple[Known, ...] = (
     _name("2.13", name="elastic_launch(health_check_server=), launch_agent(health_check_server=)",
           here="the agent answers by itself where its port is given", effect=False),
     _variable("2.13", name="TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT", effect=False,
-              here="`--hang-timeout` ends a round whose workers make no progress, whatever state"
-                   " they are in, and says what they wait for in the kernel"),
+              here="`--hang-timeout` ends a round whose workers have told of progress and then make"
+                   " none, whatever state they are in, and says what they wait for in the kernel"),
     _flag("2.14", name="--log-line-prefix-template"),
     _flag("2.14", name="--print-completion", here="the same, for fish too"),
     _name("2.14", name="ErrorHandler.maybe_enrich_signal_failure_message",

@@ -14,7 +14,6 @@ BAD: tuple[tuple[str, str], ...] = (
     ("--nnodes 0 train.py", "--nnodes 0: needs 1 <= MIN <= MAX <= 100000"),
     ("--nnodes x train.py", "--nnodes x: needs N or MIN:MAX, for example 4 or 2:4"),
     ("--nnodes 1:2:3 train.py", "--nnodes 1:2:3: needs N or MIN:MAX, for example 4 or 2:4"),
-    ("--nnodes= train.py", "--nnodes: needs N or MIN:MAX, for example 4 or 2:4"),
     ("--nnodes", "--nnodes: needs a value: --nnodes N|MIN:MAX"),
     ("--role --nnodes 2 train.py", "--role: needs a value: --role NAME"),
     ("--nproc-per-node 0 train.py", "--nproc-per-node 0: needs 1 or more workers"),

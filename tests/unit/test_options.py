@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 from tests.unit.command_line import MACHINE, PYTHON, SameMachine, parse
 
 from rallypoint.cli.options import RUN, default_of, parse_run
@@ -10,6 +11,13 @@ from rallypoint.cli.parser import HelpRequested, help_text
 from rallypoint.config import AffinityMode, Endpoint, NumaOptions, OnJoin, OutputMode, StartMethod
 from rallypoint.core.settings import FLAGS
 from rallypoint.errors import UsageError
+
+EMPTY_FOR_TORCHRUN = frozenset(
+    {"--rdzv-endpoint", "--rdzv-id", "--rdzv-conf", "--local-addr", "--master-addr", "--role"}
+    | {"--log-dir", "--local-ranks-filter", "--signals-to-handle"}
+    | {"--duplicate-stdout-filters", "--duplicate-stderr-filters"}
+)
+"""Those with which torchrun 2.13 runs a job of one node when they are empty."""
 
 
 def test_no_option_at_all_is_this_node_alone() -> None:
@@ -476,6 +484,31 @@ def test_what_would_have_no_effect_is_remarked() -> None:
     )
 
 
+@pytest.mark.parametrize("flag", sorted(flag for flag, row in FLAGS.items() if row.metavar))
+def test_each_option_that_a_shell_variable_leaves_empty_is_not_given_or_refused_by_name(
+    flag: str,
+) -> None:
+    if flag == "--log-line-prefix-template":
+        assert parse(f"{flag}= train.py").output.prefix_template == ""
+    elif flag in EMPTY_FOR_TORCHRUN | {"--master-port", "--topology", "--preload"}:
+        made, usual = parse(f"{flag}= train.py"), parse("train.py")
+        assert replace(made, rendezvous=usual.rendezvous) == usual
+    else:
+        with pytest.raises(UsageError) as raised:
+            parse(f"{flag}= train.py")
+        assert str(raised.value) == (
+            f"{flag} is empty, as by a shell variable that is not set: give it a value, or leave "
+            "it out"
+        )
+
+
+@pytest.mark.parametrize("more", ["", "--node-rank=1", "--rdzv-backend=file"])
+def test_an_endpoint_of_several_nodes_that_is_empty_is_said_to_be_so(more: str) -> None:
+    with pytest.raises(UsageError, match=r"^--rdzv-endpoint is empty, as by a shell variable"):
+        parse(f"--nnodes=2 --rdzv-endpoint= {more} train.py")
+    assert parse("--nnodes=2 --rdzv-endpoint= --master-addr=a train.py").rendezvous.static
+
+
 def test_what_an_unset_shell_variable_leaves_empty_counts_as_not_given() -> None:
     line = "--rdzv-endpoint= --rdzv-id= --local-addr= --master-addr= --master-port= train.py"
     made, usual = parse(line).rendezvous, parse("train.py").rendezvous
@@ -485,7 +518,7 @@ def test_what_an_unset_shell_variable_leaves_empty_counts_as_not_given() -> None
     assert several.run_id == "none"
     with pytest.raises(UsageError, match="several nodes need an endpoint"):
         parse("--nnodes=2 --rdzv-endpoint= train.py")
-    with pytest.raises(UsageError, match="--master-addr"):
+    with pytest.raises(UsageError, match="--master-addr is empty"):
         parse("--nnodes=2 --node-rank=1 --master-addr= train.py")
     for free in ("--rdzv-endpoint=localhost:0", "--master-port=0"):
         assert parse(f"{free} train.py").rendezvous.endpoint.port == 0

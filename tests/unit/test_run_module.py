@@ -108,6 +108,25 @@ def test_what_nobody_gave_comes_from_the_environment(monkeypatch: pytest.MonkeyP
         assert config.rendezvous.lease_s == 30
 
 
+@pytest.mark.parametrize("flag", ["--nnodes", "--node-rank", "--rdzv-backend", "--tee"])
+def test_an_option_that_needs_a_value_and_is_empty_is_refused_by_both_parsers(
+    flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for read in (parse_args, get_args_parser().parse_args):
+        with pytest.raises(SystemExit) as ended:
+            read([f"{flag}=", *SCRIPT])
+        assert ended.value.code == 2
+        assert f"{flag} is empty, as by a shell variable" in capsys.readouterr().err
+
+
+def test_what_torch_takes_empty_is_not_given_by_both_parsers() -> None:
+    words = ("--rdzv-endpoint=", "--master-port=", "--role=", "--signals-to-handle=", "--log-dir=")
+    for read in (parse_args, get_args_parser().parse_args):
+        made, usual = asked(read([*words, *SCRIPT])), asked(read([*SCRIPT]))
+        assert (made.workers, made.stop) == (usual.workers, usual.stop)
+        assert made.rendezvous.endpoint == usual.rendezvous.endpoint
+
+
 def test_output_goes_where_the_options_say() -> None:
     words = ["--log-dir=/logs", "-r", "0:1,1:2", "--tee=3", "--nproc-per-node=2", *SCRIPT]
     config, command, arguments = config_from_args(parse_args(words))

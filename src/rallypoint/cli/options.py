@@ -21,6 +21,7 @@ from rallypoint.agent.environ import (
 )
 from rallypoint.cli import values
 from rallypoint.cli.access import check, environ_token
+from rallypoint.cli.empty_values import without_empty
 from rallypoint.cli.exit_codes import CLASSES
 from rallypoint.cli.machine import Machine
 from rallypoint.cli.parser import Command, CompletionRequested, Scanned, parse
@@ -28,7 +29,6 @@ from rallypoint.cli.rendezvous_options import (
     has_no_effect,
     read_rendezvous,
     refuse_copies,
-    without_empty,
 )
 from rallypoint.cli.values import Value
 from rallypoint.config import (

@@ -57,10 +57,12 @@ class CompletionRequested(Exception):
 
 
 class Scanned(Struct, frozen=True):
-    """`values[flag]` holds what was given, in order."""
+    """`values[flag]` holds what was given, in order. `empty` are those that were left out because
+    their value was empty."""
 
     words: tuple[str, ...]
     values: dict[str, list[Value]] = field(default_factory=dict)
+    empty: frozenset[str] = frozenset()
 
     def get(self, name: str) -> Value | None:
         """The value that counts, or None when none was given."""

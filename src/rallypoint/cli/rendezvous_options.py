@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from rallypoint.cli.empty_values import was_empty
 from rallypoint.cli.parser import Scanned
 from rallypoint.cli.values import (
     Value,
@@ -69,10 +70,6 @@ _SAYS_WHERE = (
 )
 """With one of these a person has said whether there are other nodes."""
 
-_OF_SEVERAL_NODES = 3
-_MAY_BE_EMPTY = ("--rdzv-endpoint", "--rdzv-id", "--local-addr", "--master-addr", "--master-port")
-"""The first of them in a job of any size, the others in one of one node."""
-
 _EACH_IS_WHOLE = "has started this command {tasks} times, and each would run the whole job"
 
 _BY_SRUN = f"""\
@@ -109,8 +106,12 @@ def read_rendezvous(
         return _by_handler(scanned, backend, notices)
     alone = _is_alone(scanned, most, notices)
     static = not alone and _is_static(scanned, backend)
-    if not alone and not static and scanned.get("--rdzv-endpoint") is None:
-        raise UsageError(_TWO_WAYS.format(nnodes=nnodes.text if nnodes else most, most=most))
+    is_empty = was_empty(scanned, "--rdzv-endpoint")
+    # Fixed ranks may do without an endpoint, but not with one that got lost.
+    is_lost = most > 1 and is_empty and scanned.get("--master-addr") is None
+    if not alone and (is_lost or not static) and scanned.get("--rdzv-endpoint") is None:
+        two_ways = _TWO_WAYS.format(nnodes=nnodes.text if nnodes else most, most=most)
+        raise UsageError(f"{is_empty}{two_ways}")
     scanned = with_conf(scanned, notices)
     rank = _node_rank(scanned, static=static, notices=notices)
     where = Endpoint("localhost", 0) if alone else _endpoint(scanned)
@@ -136,16 +137,6 @@ def read_rendezvous(
         "store": Endpoint("", port(fixed_port) if fixed_port and not static else 0),
     }
     return RendezvousConfig(**chosen)
-
-
-def without_empty(scanned: Scanned) -> Scanned:
-    """The same without options whose value is empty, as that of a shell variable that is not set,
-    where torchrun takes that for not given. Of several nodes an address or a port may not be left
-    out that way: each would look for node 0 on its own machine."""
-    may_be = _MAY_BE_EMPTY if _most(scanned) == 1 else _MAY_BE_EMPTY[:_OF_SEVERAL_NODES]
-    empty = {flag for flag in may_be if (given := scanned.get(flag)) and not given.text.strip()}
-    values = {flag: found for flag, found in scanned.values.items() if flag not in empty}
-    return Scanned(scanned.words, values)
 
 
 def with_conf(scanned: Scanned, notices: list[str]) -> Scanned:
@@ -209,7 +200,8 @@ def _by_handler(scanned: Scanned, backend: str, notices: list[str]) -> Rendezvou
     nnodes, where = scanned.get("--nnodes"), scanned.get("--rdzv-endpoint")
     if where is None and backend == "file":
         raise UsageError(
-            "--rdzv-backend file: needs --rdzv-endpoint PATH, a file or a directory that all share"
+            f"{was_empty(scanned, '--rdzv-endpoint')}--rdzv-backend file: needs --rdzv-endpoint "
+            "PATH, a file or a directory that all share"
         )
     least, most = nodes(nnodes) if nnodes else (1, 1)
     given = scanned.get("--rdzv-conf")

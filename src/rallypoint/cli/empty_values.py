@@ -1,0 +1,66 @@
+"""Options whose value is empty, as that of a shell variable that is not set leaves it.
+
+Where torchrun takes that for an option that was not given, so does this; all others are refused
+with one line that says so. Pure.
+"""
+
+from __future__ import annotations
+
+from rallypoint.cli.parser import Scanned
+from rallypoint.cli.values import Value, nodes
+from rallypoint.core.settings import FLAGS
+from rallypoint.errors import UsageError
+
+_NOT_GIVEN = frozenset(
+    {"--rdzv-endpoint", "--rdzv-id", "--rdzv-conf", "--local-addr", "--role", "--log-dir"}
+    | {"--local-ranks-filter", "--duplicate-stdout-filters", "--duplicate-stderr-filters"}
+    | {"--signals-to-handle", "--topology", "--preload"}
+)
+_OF_ONE_NODE = frozenset({"--master-addr", "--master-port"})
+"""Not given where there is one node; of several each would look for node 0 on its own machine."""
+_MEANT = frozenset({"--log-line-prefix-template"})
+"""Empty is a value like others."""
+_WHY = "as by a shell variable that is not set"
+
+
+def without_empty(scanned: Scanned) -> Scanned:
+    """The same without the options that an empty value takes away; `Scanned.empty` names them.
+
+    Raises UsageError for those that need a value.
+    """
+    empty = {flag for flag, given in scanned.values.items() if is_empty(flag, given[-1].text)}
+    refused = empty - _NOT_GIVEN - _OF_ONE_NODE
+    if not refused and empty & _OF_ONE_NODE and _most(scanned) > 1:
+        refused = empty & _OF_ONE_NODE
+    if refused:
+        raise UsageError(needs_a_value(min(refused)))
+    values = {flag: found for flag, found in scanned.values.items() if flag not in empty}
+    return Scanned(scanned.words, values, frozenset(empty))
+
+
+def is_empty(flag: str, text: str) -> bool:
+    """Whether this is no value for the option."""
+    row = FLAGS.get(flag)
+    takes_value = row is None or bool(row.metavar)
+    return takes_value and flag not in _MEANT and not text.strip()
+
+
+def needs_a_value(flag: str) -> str:
+    """What to say of an empty one."""
+    return f"{flag} is empty, {_WHY}: give it a value, or leave it out"
+
+
+def was_empty(scanned: Scanned, flag: str) -> str:
+    """How a message begins about an option that is missing; nothing if it was not there at all."""
+    return f"{flag} is empty, {_WHY}; " if flag in scanned.empty else ""
+
+
+def refuse_empty(flag: str) -> None:
+    """Raises UsageError for an option that needs a value however many nodes there are."""
+    if flag not in _NOT_GIVEN | _OF_ONE_NODE:
+        raise UsageError(needs_a_value(flag))
+
+
+def _most(scanned: Scanned) -> int:
+    given: Value | None = scanned.get("--nnodes")
+    return nodes(given)[1] if given else 1
