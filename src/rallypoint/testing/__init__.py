@@ -13,12 +13,16 @@ if TYPE_CHECKING:
     from rallypoint.testing.backend_contract import RendezvousBackendContract
     from rallypoint.testing.clock import Clock, FakeClock, VirtualTimers
     from rallypoint.testing.cluster import Cluster
+    from rallypoint.testing.unreliable_files import Fault, FileServer, UnreliableFiles
 
 __all__ = [
     "RendezvousBackendContract",
     "Cluster",
     "Clock",
     "FakeClock",
+    "Fault",
+    "FileServer",
+    "UnreliableFiles",
     "VirtualTimers",
 ]
 
@@ -28,5 +32,6 @@ __getattr__, __dir__ = exports(
         ".backend_contract": ("RendezvousBackendContract",),
         ".cluster": ("Cluster",),
         ".clock": ("Clock", "FakeClock", "VirtualTimers"),
+        ".unreliable_files": ("Fault", "FileServer", "UnreliableFiles"),
     },
 )

@@ -75,6 +75,12 @@ def round_store_key(token: bytes, run_id: str, incarnation: int, round_: int) ->
     return hkdf_expand(hkdf_extract(b"", token), info, KEY_BYTES)
 
 
+def register_key(token: bytes, run_id: str) -> bytes:
+    """What the versions of a job's register are authenticated with."""
+    info = b"rallypoint register" + _counted(run_id.encode())
+    return hkdf_expand(hkdf_extract(b"", token), info, KEY_BYTES)
+
+
 class Context(Struct, frozen=True):
     """What both proofs are about. Nonces and server id have fixed lengths."""
 

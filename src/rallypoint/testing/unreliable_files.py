@@ -1,0 +1,390 @@
+"""A file system in memory, as several clients share it, with the faults of real ones.
+
+`FileServer` holds what is stored, and a clock that only moves when it is told to; every
+`UnreliableFiles` is one client of it, with caches of its own. Before each operation a client asks
+its `faults` what is to happen: so a test decides, and may also have the operation wait there.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import posixpath
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import TypeVar
+
+from rallypoint.errors import AccessError
+
+T = TypeVar("T")
+STALE_S = 60.0
+LATEST_S = 120.0
+
+
+class Fault(Enum):
+    """What happens to one operation of one client."""
+
+    LOST_REPLY = auto()
+    """It is executed, and raises EIO."""
+    SENT_TWICE = auto()
+    """It is executed, sent again by the client, and raises what the second execution does."""
+    REFUSED = auto()
+    """It is not executed, and raises EIO."""
+    FULL = auto()
+    """It is not executed, and raises ENOSPC."""
+    STALE_HANDLE = auto()
+    """It is not executed, and raises ESTALE."""
+    LATE = auto()
+    """It raises EIO, and is executed up to two minutes later."""
+    CACHED = auto()
+    """It is answered, or finds its directory, from what the client saw in the last minute."""
+    CRASH_BEFORE = auto()
+    CRASH_AFTER = auto()
+
+
+class Crash(BaseException):
+    """The process of this client is dead: nothing that it still does has an effect."""
+
+
+@dataclass(eq=False)
+class Node:
+    """A file or a directory. `durable`: the names that a loss of power leaves."""
+
+    name: str
+    data: bytes | None = None
+    changed_at: float = 0.0
+    names: dict[str, Node] = field(default_factory=dict)
+    durable: dict[str, Node] = field(default_factory=dict)
+
+    @property
+    def is_directory(self) -> bool:
+        return self.data is None
+
+
+class FileServer:
+    """What is stored. `linked` is told of each link that is executed: directory, name, file."""
+
+    def __init__(self, seed: int, linked: Callable[[Node, str, Node], None] | None = None) -> None:
+        self.now = 1_000_000.0
+        self.random = random.Random(seed)
+        self.root = Node("")
+        self.linked = linked
+        self._late: list[tuple[float, Callable[[], object]]] = []
+        self._clients: list[UnreliableFiles] = []
+
+    def attach(self, client: UnreliableFiles) -> None:
+        """One more client."""
+        self._clients.append(client)
+
+    def execute_later(self, request: Callable[[], object]) -> None:
+        """Within two minutes."""
+        self._late.append((self.now + self.random.uniform(0.0, LATEST_S), request))
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass."""
+        ends_at = self.now + seconds
+        while due := sorted((late for late in self._late if late[0] <= ends_at), key=_when):
+            self._late.remove(due[0])
+            self.now = max(self.now, due[0][0])
+            try:
+                due[0][1]()
+            except OSError:
+                pass
+        self.now = ends_at
+
+    def lose_power(self) -> None:
+        """All clients crash with it; of each name that is not durable, chance decides."""
+        for client in self._clients:
+            client.has_crashed = True
+        self._clients, self._late = [], []
+        directories = [self.root]
+        while directories:
+            node = directories.pop()
+            for name in sorted(node.names.keys() | node.durable.keys()):
+                now, then = node.names.get(name), node.durable.get(name)
+                if now is not then and self.random.random() < 0.5:
+                    _set_name(node.names, name, then)
+            node.durable = dict(node.names)
+            for name, child in node.names.items():
+                child.name = name if child.is_directory else child.name
+            directories += [child for child in node.names.values() if child.is_directory]
+
+    def find(self, path: str) -> Node:
+        """What is at a path now."""
+        node = self.root
+        for name in path.strip("/").split("/") if path.strip("/") else ():
+            node = self.child(node, name)
+        return node
+
+    def child(self, directory: Node, name: str) -> Node:
+        """What has a name in a directory."""
+        if not directory.is_directory:
+            raise _error(errno.ENOTDIR)
+        if name not in directory.names:
+            raise _error(errno.ENOENT)
+        return directory.names[name]
+
+    def put(self, directory: Node, name: str, node: Node) -> None:
+        """Give a node a name that is free."""
+        if not directory.is_directory:
+            raise _error(errno.ENOTDIR)
+        if name in directory.names:
+            raise _error(errno.EEXIST)
+        directory.names[name] = node
+        directory.changed_at = self.now
+
+    def drop(self, directory: Node, name: str, *, is_directory: bool) -> None:
+        """Take a name away."""
+        node = self.child(directory, name)
+        if node.is_directory != is_directory:
+            raise _error(errno.ENOTDIR if is_directory else errno.EISDIR)
+        if node.names:
+            raise _error(errno.ENOTEMPTY)
+        del directory.names[name]
+        directory.changed_at = self.now
+
+
+class UnreliableFiles:
+    """One client: see `rallypoint.rendezvous.directory_files.Files`. Its process dies once."""
+
+    def __init__(
+        self, server: FileServer, faults: Callable[[str, str], Fault | None] | None = None
+    ) -> None:
+        """`faults`: what happens to an operation, by its name and path; None: nothing does."""
+        self.server, self._faults = server, faults
+        self.has_crashed = False
+        self._handles: dict[str, tuple[float, Node]] = {}
+        self._answers: dict[tuple[str, str], tuple[float, list[str] | float | None]] = {}
+        server.attach(self)
+
+    def make_directory(self, path: str) -> None:
+        """See `Files`, also for the others."""
+
+        def bind(cached: bool) -> Callable[[], None]:
+            directory, name = self._parent(path, cached)
+            made = Node(name, changed_at=self.server.now)
+            return lambda: self.server.put(directory, name, made)
+
+        self._ask("make_directory", path, bind)
+
+    def check_private(self, path: str) -> None:
+        """All that is here belongs to one user."""
+
+        def bind(cached: bool) -> Callable[[], None]:
+            directory, name = self._parent(path, cached)
+            return lambda: _check_directory(self.server.child(directory, name))
+
+        self._ask("check_private", path, bind)
+
+    def write(self, path: str, data: bytes) -> float:
+        """If the client crashes in it, a part may be there."""
+
+        def bind(cached: bool) -> Callable[[], float]:
+            directory, name = self._parent(path, cached)
+
+            def execute() -> float:
+                node = Node(name, data, self.server.now)
+                self.server.put(directory, name, node)
+                return node.changed_at
+
+            return execute
+
+        return self._ask("write", path, bind)
+
+    def read(self, path: str) -> bytes:
+        """That there is nothing may be cached, content is not."""
+
+        def bind(cached: bool) -> Callable[[], bytes]:
+            if cached and self._answer("read", path) is not None:
+                raise _error(errno.ENOENT)
+            directory, name = self._parent(path, cached)
+
+            def execute() -> bytes:
+                try:
+                    data = self.server.child(directory, name).data
+                except FileNotFoundError:
+                    self._answers["read", path] = (self.server.now, None)
+                    raise
+                if data is None:
+                    raise _error(errno.EISDIR)
+                return data
+
+            return execute
+
+        return self._ask("read", path, bind)
+
+    def link(self, source: str, target: str) -> None:
+        """A request that is late still knows its file and its directory."""
+
+        def bind(cached: bool) -> Callable[[], None]:
+            node = self.server.child(*self._parent(source, cached))
+            directory, name = self._parent(target, cached)
+
+            def execute() -> None:
+                self.server.put(directory, name, node)
+                if self.server.linked is not None:
+                    self.server.linked(directory, name, node)
+
+            return execute
+
+        self._ask("link", target, bind)
+        self._answers.pop(("read", target), None)
+
+    def rename(self, source: str, target: str) -> None:
+        def bind(cached: bool) -> Callable[[], None]:
+            (old, name), (new, new_name) = (
+                self._parent(source, cached),
+                self._parent(target, cached),
+            )
+
+            def execute() -> None:
+                node = self.server.child(old, name)
+                del old.names[name]
+                new.names[new_name], node.name = node, new_name
+                old.changed_at = new.changed_at = self.server.now
+
+            return execute
+
+        self._ask("rename", target, bind)
+
+    def remove(self, path: str) -> None:
+        self._drop("remove", path, is_directory=False)
+
+    def remove_directory(self, path: str) -> None:
+        self._drop("remove_directory", path, is_directory=True)
+
+    def names(self, path: str) -> list[str]:
+        """A listing may be cached."""
+
+        def bind(cached: bool) -> Callable[[], list[str]]:
+            answer = self._answer("names", path) if cached else None
+            if isinstance(answer, list):
+                return lambda: answer
+            node = self._directory(path, cached)
+
+            def execute() -> list[str]:
+                listed = sorted(node.names)
+                self._answers["names", path] = (self.server.now, listed)
+                return listed
+
+            return execute
+
+        return list(self._ask("names", path, bind))
+
+    def sync(self, path: str) -> None:
+        def bind(cached: bool) -> Callable[[], None]:
+            node = self._directory(path, cached)
+
+            def execute() -> None:
+                node.durable = dict(node.names)
+
+            return execute
+
+        self._ask("sync", path, bind)
+
+    def changed_at(self, path: str) -> float:
+        """It may be cached."""
+
+        def bind(cached: bool) -> Callable[[], float]:
+            answer = self._answer("changed_at", path) if cached else None
+            if isinstance(answer, float):
+                return lambda: answer
+            directory, name = self._parent(path, cached)
+
+            def execute() -> float:
+                changed_at = self.server.child(directory, name).changed_at
+                self._answers["changed_at", path] = (self.server.now, changed_at)
+                return changed_at
+
+            return execute
+
+        return self._ask("changed_at", path, bind)
+
+    def now(self) -> float:
+        return self.server.now
+
+    def random_bytes(self, count: int) -> bytes:
+        return self.server.random.randbytes(count)
+
+    def _drop(self, operation: str, path: str, *, is_directory: bool) -> None:
+        def bind(cached: bool) -> Callable[[], None]:
+            directory, name = self._parent(path, cached)
+            return lambda: self.server.drop(directory, name, is_directory=is_directory)
+
+        self._ask(operation, path, bind)
+
+    def _ask(self, operation: str, path: str, bind: Callable[[bool], Callable[[], T]]) -> T:
+        """Send a request, which `bind` makes: what it names is looked up when it is sent."""
+        self._check_alive()
+        fault = None if self._faults is None else self._faults(operation, path)
+        self._check_alive()
+        if fault is Fault.CRASH_BEFORE:
+            self.has_crashed = True
+            self._check_alive()
+        if fault in _NOT_EXECUTED:
+            raise _error(_NOT_EXECUTED[fault])
+        execute = bind(fault is Fault.CACHED)
+        if fault is Fault.LATE:
+            self.server.execute_later(execute)
+            raise _error(errno.EIO)
+        answer = execute()
+        if fault is Fault.CRASH_AFTER:
+            self.has_crashed = True
+            self._check_alive()
+        if fault is Fault.LOST_REPLY:
+            raise _error(errno.EIO)
+        return execute() if fault is Fault.SENT_TWICE else answer
+
+    def _check_alive(self) -> None:
+        if self.has_crashed:
+            raise Crash
+
+    def _answer(self, operation: str, path: str) -> list[str] | float | bool | None:
+        """What was seen in the last minute; True where nothing was."""
+        at, answer = self._answers.get((operation, path), (-STALE_S, None))
+        if (operation, path) not in self._answers or self.server.now - at >= STALE_S:
+            return None
+        return True if answer is None else answer
+
+    def _parent(self, path: str, cached: bool) -> tuple[Node, str]:
+        directory, name = posixpath.split(path.rstrip("/"))
+        return self._directory(directory, cached), name
+
+    def _directory(self, path: str, cached: bool) -> Node:
+        path = path.rstrip("/")
+        at, node = self._handles.get(path, (-STALE_S, self.server.root))
+        if not cached or self.server.now - at >= STALE_S:
+            node = self.server.find(path)
+            self._handles[path] = (self.server.now, node)
+        if not node.is_directory:
+            raise _error(errno.ENOTDIR)
+        return node
+
+
+_NOT_EXECUTED: dict[Fault | None, int] = {
+    Fault.REFUSED: errno.EIO,
+    Fault.FULL: errno.ENOSPC,
+    Fault.STALE_HANDLE: errno.ESTALE,
+}
+
+
+def _when(late: tuple[float, Callable[[], object]]) -> float:
+    return late[0]
+
+
+def _set_name(names: dict[str, Node], name: str, node: Node | None) -> None:
+    if node is None:
+        del names[name]
+    else:
+        names[name] = node
+
+
+def _check_directory(node: Node) -> None:
+    if not node.is_directory:
+        raise AccessError(f"{node.name} is not a directory")
+
+
+def _error(number: int) -> OSError:
+    return OSError(number, os.strerror(number))

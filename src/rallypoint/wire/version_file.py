@@ -1,0 +1,117 @@
+"""One version of a register as the bytes of a file, which is written once (`directory_backend`).
+
+    magic, u16 schema, u8 how it is sealed, 32 bytes of seal, then what is sealed:
+    16 bytes of nonce, u8 length and name of the next directory, the content
+
+The seal is BLAKE2s of the job's name, the file's place and what is sealed, under the job's key if
+there is one: a file that was cut, moved, or copied from another job does not pass for this one. The
+nonce names the attempt that wrote the file: by it a writer that lost the answer knows its own.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2s
+from hmac import compare_digest
+from struct import Struct as Layout
+from struct import pack
+
+from msgspec import Struct
+
+from rallypoint.wire.keys import register_key
+
+SCHEMA = 1
+NONCE_BYTES = 16
+_MAGIC = b"rallypoint register\n"
+_SEAL_BYTES = 32
+_SCHEMA, _SEAL = Layout(">H"), Layout(f">B{_SEAL_BYTES}s")
+_PLAIN, _KEYED = 0, 1
+
+
+class VersionFile(Struct, frozen=True):
+    """One version. `following` is the directory of the next one, empty if it is the same."""
+
+    nonce: bytes
+    following: str
+    content: bytes
+
+
+class UnreadableVersionError(Exception):
+    """Why bytes are no version of this job, and the fix: what follows the file's name."""
+
+
+class VersionFormat:
+    """How one job writes its versions."""
+
+    def __init__(self, run_id: str, token: bytes | None) -> None:
+        """`token`: what the job's processes know and nobody else; None: files are not
+        authenticated."""
+        job = run_id.encode()
+        self._job = pack(">I", len(job)) + job
+        self._key = b"" if token is None else register_key(token, run_id)
+
+    def encode(self, place: str, version: VersionFile) -> bytes:
+        """The bytes of the file at `place`."""
+        following = version.following.encode()
+        sealed = version.nonce + bytes((len(following),)) + following + version.content
+        head = _MAGIC + _SCHEMA.pack(SCHEMA)
+        return head + _SEAL.pack(self._kind, self._seal(place, sealed)) + sealed
+
+    def decode(self, place: str, data: bytes) -> VersionFile:
+        """What the file at `place` holds. Raises UnreadableVersionError."""
+        if not _MAGIC.startswith(data[: len(_MAGIC)]):
+            raise UnreadableVersionError(
+                f"was not written by Rallypoint (it begins with {data[:16]!r}): move it away, or "
+                "use another directory"
+            )
+        at = len(_MAGIC) + _SCHEMA.size
+        schema = int.from_bytes(data[len(_MAGIC) : at], "big")
+        if schema > SCHEMA and len(data) >= at:
+            raise UnreadableVersionError(
+                f"was written by a newer Rallypoint (format {schema}; this one reads {SCHEMA}): "
+                "use that version on all nodes, or another directory"
+            )
+        if len(data) <= at + _SEAL.size + NONCE_BYTES or schema != SCHEMA:
+            raise _corrupt()
+        kind, seal = _SEAL.unpack_from(data, at)
+        sealed = data[at + _SEAL.size :]
+        if kind != self._kind:
+            wrote = "with" if kind == _KEYED else "without"
+            raise UnreadableVersionError(
+                f"was written by a job {wrote} a token: start all nodes with the same token, or "
+                "use another run id"
+            )
+        if not compare_digest(seal, self._seal(place, sealed)):
+            raise (
+                _corrupt()
+                if kind == _PLAIN
+                else UnreadableVersionError(
+                    "is corrupt, or was written with another token: start all nodes with the same "
+                    "token, or use another run id"
+                )
+            )
+        return _opened(sealed)
+
+    @property
+    def _kind(self) -> int:
+        return _KEYED if self._key else _PLAIN
+
+    def _seal(self, place: str, sealed: bytes) -> bytes:
+        name = place.encode()
+        seal = blake2s(key=self._key, digest_size=_SEAL_BYTES)
+        for part in (self._job, pack(">I", len(name)), name, sealed):
+            seal.update(part)
+        return seal.digest()
+
+
+def _opened(sealed: bytes) -> VersionFile:
+    """What a seal vouches for is as `encode` made it."""
+    name_at = NONCE_BYTES + 1
+    content_at = name_at + sealed[NONCE_BYTES]
+    following = sealed[name_at:content_at].decode()
+    return VersionFile(sealed[:NONCE_BYTES], following, sealed[content_at:])
+
+
+def _corrupt() -> UnreadableVersionError:
+    return UnreadableVersionError(
+        "is corrupt: restore it, or use another directory or run id; it is not overwritten"
+    )
