@@ -30,9 +30,10 @@ def environment(version: str, folder: Path, packages: Sequence[str]) -> str:
     if ready.exists():
         return str(python)
     shutil.rmtree(folder, ignore_errors=True)
-    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    wanted = [f"torch=={version}", *packages]
-    for command in ([sys.executable, "-m", "venv", str(folder)], [*pip, *wanted]):
+    venv = [sys.executable, "-m", "venv", "--without-pip", str(folder)]
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"]
+    wanted = ["--disable-pip-version-check", f"torch=={version}", *packages]
+    for command in (venv, [*pip, *wanted]):
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         if done.returncode:
             shutil.rmtree(folder, ignore_errors=True)

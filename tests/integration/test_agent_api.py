@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,7 @@ def test_A2_workers_that_fail_are_started_again_until_they_succeed() -> None:
         *["start", "stop"] * 3,
         "shutdown SIGTERM",
     ]
+    assert agent.get_event_succeeded().metadata["agent_restarts"] == 2
     group = agent.get_worker_group()
     assert group.state is WorkerState.SUCCEEDED
     assert [worker.id for worker in group.workers] == [p.pid for p in agent.processes.values()]
@@ -175,12 +177,20 @@ def test_a_program_asks_an_agent_for_events_as_torchs(tmp_path: Path) -> None:
     assert "ValueError: no data" in str(failed.metadata["raw_error"])
 
     agent.get_worker_group().spec.event_log_handler = f"jsonl:{tmp_path / 'events'}"
-    with pytest.raises(KeyError), agent.record_duration("LOADED"):
+    times = [time.perf_counter()]
+
+    def load() -> None:
+        times.extend((time.perf_counter(), time.perf_counter()))
         raise KeyError
+
+    with pytest.raises(KeyError), agent.record_duration("LOADED"):
+        load()
+    times.append(time.perf_counter())
     flush_events()
     recorded = Event.deserialize((tmp_path / "events").read_text())
     assert recorded.name == "torchelastic.worker.status.LOADED"
-    assert float(str(recorded.metadata["duration_ms"])) >= 0
+    least, most = (times[2] - times[1]) * 1000, (times[3] - times[0]) * 1000
+    assert least <= float(str(recorded.metadata["duration_ms"])) <= most
 
 
 def test_W2_a_group_that_is_unhealthy_without_budget_is_no_success() -> None:

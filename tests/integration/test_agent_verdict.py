@@ -161,6 +161,16 @@ def test_A7_a_launcher_around_this_one_is_told_that_no_node_came(tmp_path: Path)
     assert "waited 0.2 s" in json.loads(outer.read_text())["message"]["message"], run.err
 
 
+def test_A7_a_launcher_around_this_one_is_told_why_nothing_was_started(tmp_path: Path) -> None:
+    outer = tmp_path / "outer.json"
+    more = {"TORCHELASTIC_ERROR_FILE": str(outer)}
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        words = f"--metrics-port=127.0.0.1:{taken.getsockname()[1]}"
+        with agent(tmp_path, words, program="", env=more) as run:
+            assert run.wait() == 2
+    assert "--metrics-port 127.0.0.1:" in json.loads(outer.read_text())["message"]["message"]
+
+
 def test_A7_a_launcher_around_this_one_is_told_nothing_of_a_success_or_a_cancelled_job(
     tmp_path: Path,
 ) -> None:

@@ -129,6 +129,7 @@ try:
 except ChildFailedError as error:
     rank, failure = error.get_first_failure()
     tell("data", failure.error_file_data == dict(message=failure.message), failure.exitcode)
+    tell("own code", "errorCode" in failure.message)
     tell("file", failure.error_file)
 """
     )
@@ -137,6 +138,7 @@ except ChildFailedError as error:
     with program(tmp_path, text, str(root), str(own)) as run:
         assert run.wait() == 0, run.err
     assert run.told("data") == ["True 1"], run.err
+    assert run.told("own code") == ["False"], "that is for the file which is written"
     message = json.loads(own.read_text())["message"]
     assert (message["message"], message["errorCode"]) == ("ValueError: bad luck", 1)
     (named,) = run.told("file")
@@ -182,6 +184,22 @@ except ChildFailedError as error:
     assert "KeyError: 'weights'\n\nThe above exception" in callstack
 
 
+def test_P7_more_that_a_worker_has_written_itself_is_told(tmp_path: Path) -> None:
+    text = """---
+from rallypoint.launcher import LaunchConfig, elastic_launch
+from rallypoint.process import ChildFailedError
+written = '{"message": {"message": "mine", "extraInfo": {"timestamp": "1", "disk": "sda"}}}'
+words = "-c", f"echo '{written}' > $TORCHELASTIC_ERROR_FILE; exit 3"
+try:
+    elastic_launch(LaunchConfig(1, 1, 1, max_restarts=0), "sh")(*words)
+except ChildFailedError as error:
+    tell("file", error.get_first_failure()[1].error_file_data["message"]["extraInfo"]["disk"])
+"""
+    with program(tmp_path, text) as run:
+        assert run.wait() == 0, run.err
+    assert run.told("file") == ["sda"]
+
+
 NODE = (
     TRAIN
     + """---
@@ -196,6 +214,7 @@ try:
 except ChildFailedError as error:
     rank, failure = error.get_first_failure()
     tell("first", rank, failure.exitcode, failure.message["message"])
+    tell("data", failure.error_file_data == {"message": failure.message})
 """
 )
 
@@ -211,6 +230,7 @@ def test_two_programs_are_two_nodes_of_one_job(tmp_path: Path, word: str) -> Non
     if word == "fail":
         first = ["1 1 ValueError: bad luck"]
         assert [run.told("first") for run in (a, b)] == [first, first], "A3: on whichever node"
+        assert [run.told("data") for run in (a, b)] == [["True"], ["True"]]
         return
     lines = [run.told("got")[0] for run in (a, b)]
     assert sum(line.count("fine") for line in lines) == 3

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 from pathlib import Path
 
 import pytest
 from tests.integration.one_agent import eventually, free_port
 from tests.integration.own_program import program
+
+from rallypoint.agent import LocalElasticAgent, WorkerSpec
+from rallypoint.errors import ParameterError, UsageError
 
 HEAD = """
 import json, signal
@@ -130,6 +134,18 @@ for thread in threads: thread.join()
     assert run.told("result") == ["FAILED True [1] 1 ValueError: once"] * 2
 
 
+def test_who_makes_an_agent_is_told_about_parameters(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        spec = WorkerSpec(
+            "x", 1, entrypoint="true", master_addr="127.0.0.1", master_port=port, max_restarts=0
+        )
+        with pytest.raises(UsageError, match=f"^master_port {port}: .*: choose another$"):
+            LocalElasticAgent(spec).run()
+    with pytest.raises(ParameterError, match=r"^WorkerSpec\(role='x+'\): needs 1 to 255 bytes"):
+        WorkerSpec("x" * 256, 1, entrypoint="true")
+
+
 def test_a_spec_says_where_the_workers_store_listens(tmp_path: Path) -> None:
     text = (
         HEAD
@@ -156,13 +172,44 @@ more = {"c10d": {}, "static": {"rank": 0, "insecure": True}, "tcp": {"insecure":
 handler = get_rendezvous_handler(RendezvousParameters(backend, meet, "job", 1, 1, **more))
 command = ("sh", "-c", "echo at $MASTER_ADDR:$MASTER_PORT")
 spec = WorkerSpec("x", 1, handler, entrypoint=command, master_addr="127.0.0.7", master_port=port)
-LocalElasticAgent(spec).run()
+agent = LocalElasticAgent(spec)
+agent.run()
+event = agent.get_event_succeeded()
+tell("event", event.metadata["run_id"], event.metadata["rdzv_backend"])
 """
     )
     port = free_port()
     with program(tmp_path, text, backend, f"127.0.0.1:{free_port()}", str(port)) as run:
         assert run.wait() == 0, run.err
     assert run.told("at") == [f"127.0.0.7:{port}"]
+    assert run.told("event") == [f"job {backend}"]
+
+
+@pytest.mark.parametrize("where", ["alone", "by a handler"])
+def test_health_checks_are_answered_while_an_agent_of_a_program_runs(
+    tmp_path: Path, where: str
+) -> None:
+    text = (
+        HEAD
+        + """
+import socket
+from urllib.request import urlopen
+def ask():
+    port = os.environ["TORCHELASTIC_HEALTH_CHECK_PORT"]
+    tell("said", urlopen(f"http://127.0.0.1:{port}/health", timeout=60).read().decode().strip())
+---
+os.environ["TORCHELASTIC_HEALTH_CHECK_PORT"] = sys.argv[1]
+given = handler(sys.argv[2], 1, 1) if len(sys.argv) > 2 else None
+result = LocalElasticAgent(WorkerSpec("default", 1, given, entrypoint=ask)).run()
+tell("ended", result.state)
+tell("left", socket.socket().connect_ex(("127.0.0.1", int(sys.argv[1]))) == 0)
+"""
+    )
+    words = [] if where == "alone" else [str(tmp_path / "meet")]
+    with program(tmp_path, text, str(free_port()), *words) as run:
+        assert run.wait() == 0, run.err
+    assert (run.told("said"), run.told("ended")) == (["alive"], ["SUCCEEDED"]), run.err
+    assert run.told("left") == ["False"]
 
 
 def test_torchs_variable_has_the_signals_that_end_it(tmp_path: Path) -> None:

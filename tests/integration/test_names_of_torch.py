@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.descriptors import open_descriptors
 from tests.limits import patience
 
 from rallypoint.agent import (
@@ -22,7 +23,7 @@ from rallypoint.agent import (
     WorkerSpec,
     macros,
 )
-from rallypoint.errors import ParameterError, StoreConnectionError
+from rallypoint.errors import ParameterError, StoreConnectionError, StoreTimeoutError
 from rallypoint.observe import Event, EventSource, get_elapsed_time_ms, get_logging_handler
 from rallypoint.rendezvous import (
     DEFAULT_PORT,
@@ -62,14 +63,22 @@ def test_a_server_alone_needs_no_port() -> None:
         with closing(create_c10d_store(False, "localhost", store.port, timeout=LIMIT_S)) as client:
             client.set("key", "value")
         assert store.get("key") == b"value"
+        assert store.timeout.total_seconds() == LIMIT_S
         with pytest.raises(StoreConnectionError):
             create_c10d_store(True, "localhost", store.port, retries=1, use_libuv=True)
+
+
+def test_a_server_waits_for_all_unless_it_is_told_not_to() -> None:
+    with pytest.raises(StoreTimeoutError):
+        create_c10d_store(True, "localhost", get_free_port(), 2, timeout=0.05)
+    port = get_free_port()
+    create_c10d_store(True, "localhost", port, 2, LIMIT_S, wait_for_workers=False).close()
 
 
 @pytest.mark.parametrize(("is_server", "size"), [(True, 2), (False, 1)])
 def test_several_must_agree_on_a_port(is_server: bool, size: int) -> None:
     with pytest.raises(ValueError, match=r"server_port=-1: .* needs the port"):
-        create_c10d_store(is_server, "localhost", world_size=size)
+        create_c10d_store(is_server, "localhost", world_size=size, timeout=0.05)
 
 
 def test_a_socket_keeps_its_port_until_it_is_closed() -> None:
@@ -88,6 +97,8 @@ def test_arguments_get_the_local_rank() -> None:
 def test_a_variable_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "3")
     assert int(get_env_variable_or_raise("RANK")) == 3
+    monkeypatch.setenv("RANK", "")
+    assert get_env_variable_or_raise("RANK") == ""
     monkeypatch.delenv("RANK")
     with pytest.raises(ValueError, match="RANK is not set"):
         get_env_variable_or_raise("RANK")
@@ -102,6 +113,7 @@ def test_constants_name_what_torchs_name() -> None:
     assert parse_rendezvous_endpoint("node-a", default_port=DEFAULT_PORT) == ("node-a", 29400)
     host, port = parse_rendezvous_endpoint("[::1]:1234", DEFAULT_PORT)
     assert (host, port) == ("::1", 1234)
+    assert parse_rendezvous_endpoint("", 1234) == ("localhost", 1234)
 
 
 def test_milliseconds_since_a_time() -> None:
@@ -110,7 +122,7 @@ def test_milliseconds_since_a_time() -> None:
 
 def test_events_go_to_a_logger(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     event = Event("started", EventSource.AGENT, metadata={"rank": 1})
-    file = tmp_path / "events"
+    file, before = tmp_path / "events", open_descriptors()
     for destination in ("console", "null", f"jsonl:{file}"):
         logger = logging.getLogger(f"tests.events.{destination}")
         logger.setLevel(logging.INFO)
@@ -119,6 +131,7 @@ def test_events_go_to_a_logger(tmp_path: Path, capsys: pytest.CaptureFixture[str
         logger.info(event.serialize())
         logger.removeHandler(handler)
         handler.close()
+    assert open_descriptors() - before == set()
     assert json.loads(capsys.readouterr().err)["name"] == "started"
     assert Event.deserialize(file.read_text().strip()) == event
     with pytest.raises(ParameterError, match="there is no such handler"):
@@ -143,6 +156,7 @@ def test_fixed_ranks_meet_with_torchs_parameters() -> None:
     ]
     assert [handler.get_backend() for handler in handlers] == ["static"] * 2
     assert handlers[0].get_run_id() == "job"
+    assert handlers[0].settings.timeout.join.total_seconds() == LIMIT_S
     threads = [threading.Thread(target=take_part, args=each[::-1]) for each in enumerate(handlers)]
     for thread in threads:
         thread.start()

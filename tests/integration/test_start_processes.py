@@ -383,6 +383,20 @@ def test_P6_teed_lines_reach_the_stream_objects_of_the_program(tmp_path: Path) -
     assert err.getvalue() == "[job0]:complaint\n"
 
 
+def test_P6_a_stream_object_that_fails_does_the_processes_no_harm(tmp_path: Path) -> None:
+    class Failing(io.StringIO):
+        def write(self, text: str) -> int:
+            super().write(text)
+            raise ValueError("the notebook has gone")
+
+    out = Failing()
+    specs = DefaultLogsSpecs(str(tmp_path / "logs"), tee=Std.OUT)
+    with contextlib.redirect_stdout(out):
+        context = shell(specs, "echo first; echo second")
+    assert result_of(context).failures == {}
+    assert out.getvalue() == "[job0]:first\n[job0]:second\n"
+
+
 REDIRECTS = """
 import ctypes
 from rallypoint.process import redirect, redirect_stdout, redirect_stderr
@@ -391,8 +405,9 @@ with redirect_stdout("out"), redirect_stderr("err"):
     print("python")
     ctypes.CDLL(None).puts(b"C")
     os.system("echo child; echo complaint >&2")
-    with redirect(std="stdout", to_file="inner"):
+    with redirect(std="stdout", to_file="inner"), redirect("stderr", "inner err"):
         print("inner")
+        os.system("echo complaint of it >&2")
 print("after")
 """
 
@@ -404,5 +419,6 @@ def test_a_stream_of_our_own_is_redirected_whoever_writes(tmp_path: Path) -> Non
     assert sorted((tmp_path / "out").read_text().split()) == ["C", "child", "python"]
     assert (tmp_path / "err").read_text() == "complaint\n"
     assert (tmp_path / "inner").read_text() == "inner\n"
+    assert (tmp_path / "inner err").read_text() == "complaint of it\n"
     with pytest.raises(ParameterError, match="std='stdin': needs 'stdout' or 'stderr'"):
         redirect("stdin", str(tmp_path / "other"))

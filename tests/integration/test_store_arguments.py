@@ -111,7 +111,7 @@ def test_what_is_no_port_is_refused_and_not_cut_to_16_bits(port: int) -> None:
 def test_a_client_of_port_0_is_refused_at_once() -> None:
     """As torch's by its kind, a RuntimeError; torch's comes when the timeout is over."""
     with pytest.raises(StoreConnectionError, match="no server has the port 0: needs that of"):
-        TCPStore("127.0.0.1", 0)
+        TCPStore("127.0.0.1", 0, timeout=0.05)
 
 
 def test_errors_of_stores_are_runtime_errors_as_torchs_are() -> None:

@@ -219,6 +219,10 @@ def test_P7_a_handler_may_add_to_the_message_of_a_signal(
         def maybe_enrich_signal_failure_message(self, message: str, error_file: str) -> str:
             return f"{message}, see {error_file}"
 
+    class Raising(Quiet):
+        def maybe_enrich_signal_failure_message(self, message: str, error_file: str) -> str:
+            raise RuntimeError("nothing known")
+
     path = tmp_path / "child.json"
     path.write_text('{"message": {"message": "out of order", "extraInfo": {"timestamp": "1"}}}')
     with pytest.raises(ChildFailedError) as caught:
@@ -227,7 +231,7 @@ def test_P7_a_handler_may_add_to_the_message_of_a_signal(
     logged = [note.getMessage() for note in caplog.records if note.levelname == "ERROR"]
     assert logged == [f"{failure.message}, see {path}"]
     caplog.clear()
-    for handler, code in ((Adding(), 3), (Quiet(), -11)):
+    for handler, code in ((Adding(), 3), (Quiet(), -11), (Raising(), -11)):
         with pytest.raises(ChildFailedError):
             record(fail, handler)(child_error(path, code))
     assert [note for note in caplog.records if note.levelname == "ERROR"] == []

@@ -12,10 +12,12 @@ import pytest
 from msgspec.structs import replace
 
 from rallypoint.agent.output_files import logs_specs
+from rallypoint.cli.main import main as command
 from rallypoint.cli.options import parse_run
 from rallypoint.config import AgentConfig, OutputConfig
 from rallypoint.errors import UsageError
 from rallypoint.launcher.launch_config import agent_config
+from rallypoint.process.logs.specs import DefaultLogsSpecs
 from rallypoint.run import (
     LaunchConfig,
     Std,
@@ -88,9 +90,12 @@ def test_a_package_s_backend_gets_what_it_is_given() -> None:
     assert ours.rendezvous == theirs.rendezvous
 
 
-def test_modules_are_imported_beforehand() -> None:
-    words = ["--preload=json,csv", "-m", "train"]
-    assert asked(parse_args(words)).workers == parse_run(words).workers
+@pytest.mark.parametrize(
+    "words", [("-m", "train"), ("--run-path", "--start-method=forkserver", __file__)]
+)
+def test_modules_are_imported_beforehand(words: tuple[str, ...]) -> None:
+    line = ["--preload=json,csv", *words]
+    assert asked(parse_args(line)).workers == parse_run(line).workers
 
 
 def test_what_nobody_gave_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,13 +132,42 @@ def test_what_torch_takes_empty_is_not_given_by_both_parsers() -> None:
         assert made.rendezvous.endpoint == usual.rendezvous.endpoint
 
 
+def test_lines_are_filtered_and_have_the_prefix_that_the_options_say() -> None:
+    words = ["--duplicate-stdout-filters=a,,b,c", "--duplicate-stderr-filters=d"]
+    words += ["--log-line-prefix-template=<${rank}>", *SCRIPT]
+    for args in (parse_args(words), get_args_parser().parse_args(words)):
+        output = asked(args).output
+        assert output.duplicate_stdout_filters == ("a,b", "c")
+        assert output.duplicate_stderr_filters == ("d",)
+        assert output.prefix_template == "<${rank}>"
+
+
+def test_the_grace_of_the_options_is_that_of_every_stop() -> None:
+    stop = asked(parse_args(["--shutdown-timeout=3", *SCRIPT])).stop
+    assert (stop.shutdown_grace_s, stop.restart_grace_s) == (3, 3)
+    stop = asked(parse_args([*SCRIPT])).stop
+    assert (stop.shutdown_grace_s, stop.restart_grace_s) == (25, 5)
+
+
+def test_a_namespace_has_numbers_texts_and_lists_of_its_own() -> None:
+    words = ["--nnodes=2", "--node-rank=1", "--max-restarts=2", "--monitor-interval=3", *SCRIPT]
+    for args in (parse_args(words), get_args_parser().parse_args(words)):
+        found = (args.nnodes, args.node_rank, args.max_restarts, args.monitor_interval)
+        assert found == ("2", 1, 2, 3.0)
+        args.duplicate_stdout_filters.append("mine")
+        assert config_from_args(args)[0].monitor_interval == 3
+    assert parse_args(words).duplicate_stdout_filters == []
+
+
 def test_output_goes_where_the_options_say() -> None:
-    words = ["--log-dir=/logs", "-r", "0:1,1:2", "--tee=3", "--nproc-per-node=2", *SCRIPT]
+    words = ["--log-dir=/logs", "-r", "0:1,1:2", "--tee=3", "--local-ranks-filter=1"]
+    words += ["--nproc-per-node=2", *SCRIPT]
     config, command, arguments = config_from_args(parse_args(words))
     assert isinstance(config, LaunchConfig)
     assert (command, arguments) == ("true", ["a", "--b"])
     assert config.logs_specs.root_log_dir == "/logs"
     assert config.logs_specs._redirects == {0: Std.OUT, 1: Std.ERR}
+    assert config.logs_specs._local_ranks_filter == {1}
     assert vars(config.logs_specs) == vars(logs_specs(parse_run(words)))
 
 
@@ -145,6 +179,21 @@ def test_output_without_a_directory_goes_below_tmpdir(
     made = config.logs_specs.open("job")
     assert Path(made.root).parent == tmp_path
     made.close(keep=False)
+
+
+def test_a_package_places_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    info = tmp_path / "archive-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: archive\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[rallypoint.logs_specs]\nmine = archive:Mine\n")
+    (tmp_path / "archive.py").write_text(
+        "from rallypoint.process import DefaultLogsSpecs\nclass Mine(DefaultLogsSpecs): pass\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    args = parse_args(["--logs-specs=mine", "--log-dir=/logs", "--tee=1", *SCRIPT])
+    specs = config_from_args(args)[0].logs_specs
+    assert type(specs).__name__ == "Mine"
+    assert vars(specs) == vars(DefaultLogsSpecs("/logs", Std.NONE, Std.OUT))
 
 
 def test_a_script_and_a_module_are_run_by_this_interpreter(tmp_path: Any) -> None:
@@ -247,6 +296,15 @@ def test_the_help_names_the_options(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--nproc-per-node" in capsys.readouterr().out
 
 
+def test_a_shell_gets_its_script_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse_args(["--print-completion", "bash"])
+    assert ended.value.code == 0
+    printed = capsys.readouterr().out
+    assert command(["completion", "bash"]) == 0
+    assert capsys.readouterr().out == printed
+
+
 def test_numbers_of_nodes_and_workers() -> None:
     assert parse_min_max_nnodes("3") == (3, 3)
     assert parse_min_max_nnodes("2:4") == (2, 4)
@@ -268,8 +326,10 @@ def test_a_script_is_run_in_this_interpreter(
     assert (tmp_path / "said").read_text() == "__main__"
 
 
-def test_a_port_that_a_configuration_can_t_say_is_named(caplog: pytest.LogCaptureFixture) -> None:
-    config_from_args(
-        parse_args(["--nnodes=2", "--rdzv-endpoint=node-a", "--master-port=29999", *SCRIPT])
-    )
-    assert caplog.messages == ["rallypoint: --master-port 29999 has no effect with an endpoint"]
+def test_what_has_no_effect_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    words = ("--nnodes=2", "--rdzv-endpoint=node-a", "--master-port=29999", "--monitor-interval=3")
+    config_from_args(parse_args([*words, *SCRIPT]))
+    assert caplog.messages == [
+        "rallypoint: --monitor-interval 3.0 has no effect: exits are noticed at once",
+        "rallypoint: --master-port 29999 has no effect with an endpoint",
+    ]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from rallypoint.agent.environ import WorkerContext
 from rallypoint.core.group_events import FinishKind
+from rallypoint.core.limits import MAX_NAME_BYTES, is_name
 from rallypoint.core.model import Outcome, Verdict
 from rallypoint.core.settings import MAX_WORKERS_PER_NODE
 from rallypoint.core.text import LEFT
@@ -68,8 +69,9 @@ class WorkerSpec:
                 "WorkerSpec: give entrypoint= instead of fn=", DeprecationWarning, stacklevel=3
             )
             self.entrypoint = self.entrypoint or self.fn
-        if not isinstance(self.role, str) or not self.role:
-            raise ParameterError(f"WorkerSpec(role={self.role!r}): needs a name")
+        if not isinstance(self.role, str) or not (self.role and is_name(self.role)):
+            needs = f"needs 1 to {MAX_NAME_BYTES} bytes of printable characters"
+            raise ParameterError(f"WorkerSpec(role={self.role!r}): {needs}")
         size = self.local_world_size
         if not isinstance(size, int) or not 0 < size <= MAX_WORKERS_PER_NODE:
             needs = f"needs 1..{MAX_WORKERS_PER_NODE} workers"
