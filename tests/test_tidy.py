@@ -106,12 +106,14 @@ MODULE_LINES, FUNCTION_LINES, FILE_BYTES = 400, 60, 1_000_000
 LONG_MODULES: dict[str, str] = {
     "testing/backend_contract.py": "one contract, which the author of a backend reads as a whole",
     "core/settings.py": "the one table of settings, with the struct that all nodes agree on",
+    "core/session.py": "the agent's end of a session is one machine",
     "core/sessions.py": "the coordinator's end of a session is one machine",
 }
 LONG_FUNCTIONS: dict[tuple[str, str], str] = {}
 WIDE_CLASSES: dict[str, str] = {
     "Context": "one field for each variable in a worker's environment; torch names them",
     "GroupState": "the state of one pure machine",
+    "JobRecord": "the part of that state which outlives a coordinator, as one value",
     "JobState": "the state of one pure machine",
     "LaunchConfig": "torch's fields",
     "OutputConfig": "settings",

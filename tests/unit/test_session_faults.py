@@ -23,14 +23,14 @@ def test_F1_what_is_reported_as_the_lease_ends_comes_after_what_was_reported_bef
     end.connected(0.0, m.Claim())
     end.received(0.0, m.Attached("a", 1, 1, False))
     end.disconnected(1.0, "cut")
-    end.report(m.Drain("told to", 15))
+    end.report(m.Drain("told to", 15), 0.0)
     end.connected(2.0, m.Claim())
     sent: list[int] = []
     # The process was stopped after it woke up: what arrived meanwhile is read past the lease.
     for effect in end.received(100.0, m.Attached("a", 1, 1, True)):
         match effect:
             case s.LeaseOver():
-                for later in end.report(m.Join(1, candidate(0))):
+                for later in end.report(m.Join(1, candidate(0)), 0.0):
                     assert isinstance(later, s.Send)
                     assert isinstance(later.message, m.Numbered)
                     sent.append(later.message.number)

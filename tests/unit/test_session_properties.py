@@ -232,7 +232,7 @@ class Protocol(RuleBasedStateMachine):
         agent = self.agents[node_id]
         for _ in range(count):
             agent.reports.append(f"{agent.life}-{len(agent.reports) + 1}")
-            self.run_agent(agent, agent.end.report(m.Cancel(agent.reports[-1], 0)))
+            self.run_agent(agent, agent.end.report(m.Cancel(agent.reports[-1], 0), self.now))
 
     @rule(node_id=st.sampled_from(NODES), count=st.integers(1, 3), is_reset=st.booleans())
     def report_without_a_connection(self, node_id: str, count: int, is_reset: bool) -> None:

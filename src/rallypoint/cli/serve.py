@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from socket import socket
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -30,6 +31,9 @@ from rallypoint.core import event_kinds as kinds
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.settings import Setting
 from rallypoint.observe.faults import Faults
+
+if TYPE_CHECKING:  # for --data-dir alone
+    from rallypoint.coordinator.led_jobs import LedJobs
 
 SERVE = Command(
     "serve",
@@ -60,6 +64,13 @@ or one that `rallypoint token --run-id ID` made from it.
                     required=True,
                 ),
                 port_option(DEFAULT_COORDINATOR_PORT),
+                Setting(
+                    "--data-dir",
+                    "DIR",
+                    "keep what is known of the jobs in DIR: a coordinator that is started again"
+                    " goes on with them, and their workers run on meanwhile",
+                    "directory",
+                ),
                 *access.token_options("let every host that reaches the port take part"),
                 Setting(
                     "--log-format",
@@ -85,6 +96,7 @@ class _Options(Struct, frozen=True):
     host: str
     port: int
     access: access.Access
+    data_dir: str | None
     json: bool
     quiet: bool
 
@@ -110,18 +122,35 @@ async def _serve(options: _Options, token: Token | None, lines: EventLines) -> i
     raise_open_files_limit()
     faults = Faults(lambda text: lines.say(kinds.FAULT(text)))
     asyncio.get_running_loop().set_exception_handler(faults.of_loop)
-    coordinator = Coordinator(
-        listeners, Hosting(lines.record), None if token is None else token.for_job
-    )
+    led = None if options.data_dir is None else _led(options.data_dir, listeners, token, lines)
+    hosting = Hosting(lines.record, led=led)
+    coordinator = Coordinator(listeners, hosting, None if token is None else token.for_job)
     try:
         ending = EndingSignal()
         lines.say(_serving(listeners, token))
         code = await ending.wait(lines, kinds.SERVE_SIGNAL)
+        await coordinator.vacate()
     finally:
         coordinator.close()
         faults.tell_counts()
     await asyncio.sleep(0)  # transports close their sockets in the next turn of the loop
     return code
+
+
+def _led(
+    directory: str, listeners: list[socket], token: Token | None, lines: EventLines
+) -> LedJobs:
+    """By the registers in this directory."""
+    from rallypoint.coordinator.led_jobs import LedJobs
+    from rallypoint.rendezvous.directory_backend import DirectoryBackend
+
+    def open_register(run_id: str) -> DirectoryBackend:
+        return DirectoryBackend(directory, run_id, None if token is None else token.for_job(run_id))
+
+    def on_wait(run_id: str, text: str) -> None:
+        lines.record(run_id, kinds.WAITS_TO_LEAD(text))
+
+    return LedJobs(open_register, tuple(map(str, listening_at(listeners))), on_wait)
 
 
 def _serving(listeners: list[socket], token: Token | None) -> Record:
@@ -135,6 +164,7 @@ def _parse(argv: list[str]) -> _Options:
         host=scanned.read(SERVE, "--host"),
         port=scanned.read(SERVE, "--port", DEFAULT_COORDINATOR_PORT),
         access=access.read_access(scanned),
+        data_dir=scanned.read(SERVE, "--data-dir", None),
         json=scanned.read(SERVE, "--log-format") == "json",
         quiet=scanned.on("--quiet"),
     )

@@ -135,7 +135,7 @@ class CoordinatorSession:
 
     def report(self, report: m.Report) -> None:
         """Send it until it is acknowledged."""
-        self._run(self._end.report(fitting(report)))
+        self._run(self._end.report(fitting(report), self._clock()))
 
     async def close(self, timeout_s: float) -> None:
         """Wait until every report is acknowledged, at most so long, and hang up, also when this is

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
+from typing import Protocol
 
 from rallypoint.coordinator.connection import ServerConnection
 from rallypoint.core import event_kinds as kinds
@@ -22,6 +23,20 @@ TRIES = 3
 RETRY_S = 1.0
 
 
+class Gate(Protocol):
+    """What a coordinator that another one can take over from asks before it does anything."""
+
+    def after(self, effects: list[HostEffect]) -> list[HostEffect]:
+        """The job has decided this. Returns what may be done now; the rest is done later."""
+
+    def close(self) -> None:
+        """The job is hosted no more."""
+
+
+OpenGate = Callable[[Callable[[list[HostEffect]], None]], Gate]
+"""Given what does the rest."""
+
+
 class HostedJob:
     """For the thread of the loop. Nothing here blocks."""
 
@@ -30,6 +45,7 @@ class HostedJob:
         sessions: Sessions,
         on_record: Callable[[Record], None],
         on_empty: Callable[[], None],
+        open_gate: OpenGate | None = None,
     ) -> None:
         """`on_empty` is called when no session of the job is left."""
         self._loop = asyncio.get_running_loop()
@@ -40,6 +56,8 @@ class HostedJob:
         self._check: asyncio.TimerHandle | None = None
         self._faults = Faults(lambda text: on_record(kinds.FAULT(text)))
         self._is_closed = False
+        self._gate = None if open_gate is None else open_gate(self._do)
+        self._timers.want(sessions.timers_wanted())
 
     @property
     def verdict(self) -> Verdict | None:
@@ -89,6 +107,8 @@ class HostedJob:
             self._check.cancel()
         self._timers.want({})
         self._faults.tell_counts()
+        if self._gate is not None:
+            self._gate.close()
         for connection in list(self._connections.values()):
             connection.close()
         self._connections.clear()
@@ -153,6 +173,11 @@ class HostedJob:
             self._watch()
 
     def _perform_all(self, effects: list[HostEffect], tries: int = TRIES) -> None:
+        if self._gate is not None:
+            effects = self._gate.after(effects)
+        self._do(effects, tries)
+
+    def _do(self, effects: list[HostEffect], tries: int = TRIES) -> None:
         for effect in effects:
             try:
                 self._perform(effect, tries)

@@ -1,10 +1,11 @@
 """The jobs of one coordinator, and which of them an agent belongs to (`core/job_lives.py` decides).
 
 A coordinator inside an agent serves that agent's job only; alone (`rallypoint serve`) it serves
-every job, each under its run id. Of one job it may hold several lives: the one that new agents
-join, and a few that are over, until all their agents have heard how they ended. A job that is begun
-and left again and again must not crowd out the others: its oldest lives are dropped, and an agent
-of one of them hears how it ended when it attaches again.
+every job, each under its run id. With registers these are the jobs that it leads (`led_jobs.py`):
+agents of another job wait until it does. Of one job it may hold several lives: the one that new
+agents join, and a few that are over, until all their agents have heard how they ended. A job that
+is begun and left again and again must not crowd out the others: its oldest lives are dropped, and
+an agent of one of them hears how it ended when it attaches again.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import asyncio
 import os
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -21,6 +23,7 @@ from rallypoint.coordinator.clocks import wall_ms, wall_time
 from rallypoint.coordinator.connection import ServerConnection
 from rallypoint.coordinator.hosted_job import HostedJob, refuse
 from rallypoint.core import claims
+from rallypoint.core import event_kinds as kinds
 from rallypoint.core import job as machine
 from rallypoint.core import messages as m
 from rallypoint.core.event_kinds import Record
@@ -31,13 +34,18 @@ from rallypoint.core.job_lives import (
     Decision,
     HearVerdict,
     JobLives,
+    Life,
     TakePart,
 )
-from rallypoint.core.job_state import ended_job, new_job
+from rallypoint.core.job_state import JobState, ended_job, new_job
 from rallypoint.core.model import UNNAMED_RUN_ID, SharedSettings, Verdict
 from rallypoint.core.sessions import Machine, Sessions
 from rallypoint.core.text import quoted_job
-from rallypoint.errors import MessageError
+from rallypoint.errors import MessageError, RallypointError
+
+if TYPE_CHECKING:  # Most coordinators have no registers.
+    from rallypoint.coordinator.leadership import Leadership, Led
+    from rallypoint.coordinator.led_jobs import LedJobs
 
 JOBS_MAX = 4096
 """So many jobs a stand-alone coordinator holds. Those that all agents have left make room."""
@@ -58,6 +66,8 @@ class Hosting(Struct, frozen=True):
     """The settings of the one job to host; None: any job."""
     machine: Machine = machine.step
     """Decides for every job."""
+    led: LedJobs | None = None
+    """By which another coordinator can take over its jobs; None: no other one can."""
 
 
 class HostedJobs:
@@ -75,6 +85,9 @@ class HostedJobs:
         self._forgetting: dict[str, asyncio.TimerHandle] = {}
         """The jobs that all agents have left, by run id, the longest ago first."""
         self._empty: asyncio.Future[None] | None = None
+        self._waiting: dict[str, list[tuple[ServerConnection, m.Attach]]] = {}
+        """Agents of jobs that this coordinator does not lead yet, by run id."""
+        self._leading: set[asyncio.Task[None]] = set()
         if hosting.only is not None:
             self._begin(hosting.only, self._lives.first(wall_ms()))
 
@@ -103,6 +116,8 @@ class HostedJobs:
             self._keep(run_id)
         self._jobs.clear()
         self._ended.clear()
+        for task in self._leading:
+            task.cancel()
 
     def attach(self, connection: ServerConnection, run_id: str, hello: m.Attach) -> None:
         """An agent's first message. Raises MessageError for one of another job."""
@@ -111,6 +126,9 @@ class HostedJobs:
         text = (
             self._refusal(run_id) or claims.settings_refused(hello.settings) or self._no_room(hello)
         )
+        if not text and self._hosting.led is not None and self._leadership(run_id) is None:
+            self._wait_to_lead(connection, run_id, hello)
+            return
         if not text:
             job = self._job_of(hello)
             text = _crowd(job, hello.incarnation)
@@ -184,7 +202,9 @@ class HostedJobs:
         known = None
         if hello.last_incarnation or hello.last_epoch:
             last = min(hello.last_incarnation, wall_ms() + AHEAD_MAX_MS)
-            known = Attachment(last, hello.last_epoch)
+            leadership = self._leadership(run_id)
+            is_own = leadership and leadership.lead.epoch.as_int() == hello.last_epoch
+            known = Attachment(last, self._epoch if is_own else hello.last_epoch)
         now, life = self._loop.time(), job.life if job is not None else None
         if job is not None and not job.sessions and job.verdict is None:
             life = replace(job.life, is_abandoned=bool(job.settings.differences(settings)))
@@ -198,14 +218,23 @@ class HostedJobs:
                 job.renumber(incarnation)
                 return job
             case BeginLife(incarnation):
+                former = None if job is None else job.life
                 if job is not None:
                     self._end(job)
-                return self._begin(settings, incarnation)
+                return self._begin(settings, incarnation, former)
             case HearVerdict(incarnation, verdict):
                 return self._ended_life(settings, incarnation, verdict)
 
-    def _begin(self, settings: SharedSettings, incarnation: int) -> HostedJob:
-        job = self._jobs[settings.run_id] = self._new_job(settings, incarnation, None)
+    def _begin(
+        self, settings: SharedSettings, incarnation: int, former: Life | None = None
+    ) -> HostedJob:
+        state, leadership = new_job(settings, incarnation), self._leadership(settings.run_id)
+        if leadership is None:
+            job = self._host(state, self._epoch)
+        else:
+            begun = leadership.begin(state, former)
+            job = self._host(state, leadership.lead.epoch.as_int(), begun)
+        self._jobs[settings.run_id] = job
         return job
 
     def _ended_life(
@@ -215,24 +244,65 @@ class HostedJobs:
         for job in self._ended:
             if job.settings == settings and job.life.incarnation == incarnation:
                 return job
-        job = self._new_job(settings, incarnation, verdict)
+        job = self._host(ended_job(settings, verdict, incarnation), self._epoch)
         self._hold(job)
         return job
 
-    def _new_job(
-        self, settings: SharedSettings, incarnation: int, verdict: Verdict | None
-    ) -> HostedJob:
+    def _host(self, state: JobState, epoch: int, led: Led | None = None) -> HostedJob:
         def wall(at: float) -> float:
             return wall_time(self._loop.time() - at)
 
-        if verdict is None:
-            state = new_job(settings, incarnation)
-        else:
-            state = ended_job(settings, verdict, incarnation)
-        sessions = Sessions(state, self._epoch, self._hosting.machine, wall)
-        on_record = partial(self._hosting.on_record, settings.run_id)
-        job = HostedJob(sessions, on_record, lambda: self._emptied(job))
+        handover, open_gate = (None, None) if led is None else (led.handover, led.open_gate)
+        sessions = Sessions(state, epoch, self._hosting.machine, wall, handover)
+        on_record = partial(self._hosting.on_record, state.round.settings.run_id)
+        job = HostedJob(sessions, on_record, lambda: self._emptied(job), open_gate)
         return job
+
+    # Jobs that are led by a register
+
+    def _leadership(self, run_id: str) -> Leadership | None:
+        """By which this coordinator leads the job."""
+        return None if self._hosting.led is None else self._hosting.led.of(run_id)
+
+    def _wait_to_lead(self, connection: ServerConnection, run_id: str, hello: m.Attach) -> None:
+        """The agent attaches when this coordinator leads its job."""
+        is_first = run_id not in self._waiting
+        self._waiting.setdefault(run_id, []).append((connection, hello))
+        if is_first:
+            task = self._loop.create_task(self._lead(run_id))
+            self._leading.add(task)
+            task.add_done_callback(self._leading.discard)
+
+    async def _lead(self, run_id: str) -> None:
+        assert self._hosting.led is not None
+        error = ""
+        try:
+            leadership = await self._hosting.led.lead(run_id)
+            if (taken_over := leadership.take_over()) is not None:
+                if (former := taken_over.former) is not None:
+                    self._lives.over(run_id, former, self._loop.time())
+                epoch = leadership.lead.epoch.as_int()
+                self._jobs[run_id] = self._host(taken_over.state, epoch, taken_over.led)
+            leadership.keep(partial(self._deposed, run_id))
+        except RallypointError as unusable:
+            error = str(unusable)
+        for connection, hello in self._waiting.pop(run_id):
+            if error:
+                refuse(connection, error, partial(self._hosting.on_record, run_id))
+            elif not connection.is_closed:
+                self.attach(connection, run_id, hello)
+
+    def _deposed(self, run_id: str, why: str) -> None:
+        """Another coordinator leads this job: its agents are to look for that one."""
+        assert self._hosting.led is not None
+        self._hosting.on_record(run_id, kinds.DEPOSED(why=why))
+        for job in [each for each in self._all() if each.settings.run_id == run_id]:
+            job.close()
+            if job in self._ended:
+                self._ended.remove(job)
+        self._keep(run_id)
+        self._jobs.pop(run_id, None)
+        self._hosting.led.forget(run_id)
 
     def _end(self, job: HostedJob) -> None:
         """New agents do not join this life any more."""
@@ -271,6 +341,8 @@ class HostedJobs:
     def _forget(self, run_id: str) -> None:
         if not self._jobs[run_id].sessions:
             self._end(self._jobs[run_id])
+            if self._hosting.led is not None:
+                self._hosting.led.forget(run_id)
 
     def _keep(self, run_id: str) -> None:
         """It is not about to be forgotten."""

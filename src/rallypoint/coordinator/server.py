@@ -49,7 +49,7 @@ class Coordinator:
         self._making: set[asyncio.Task[None]] = set()
         self.server_id = os.urandom(SERVER_ID_BYTES)
         """Tells this coordinator from every other: a node that gets it has dialled this one."""
-        self.jobs = HostedJobs(hosting)
+        self.jobs, self._led = HostedJobs(hosting), hosting.led
         self._log = ConnectionLog(partial(hosting.on_record, ""))
         admission = admission or Admission(connection_room(OWN_FILES), HANDSHAKE_TIME_S)
         self._acceptor = Acceptor(self._listeners, admission, self._take, adopt, self._log)
@@ -61,6 +61,11 @@ class Coordinator:
             listener.close()
         self.jobs.close()
         self._log.close()
+
+    async def vacate(self) -> None:
+        """Before `close`: another coordinator may take over at once."""
+        if self._led is not None:
+            await self._led.vacate()
 
     def _take(self, accepted: socket, number: int, peer: str) -> None:
         connection = ServerConnection(self, number, peer)

@@ -65,6 +65,13 @@ class RoundBroken(Struct, frozen=True):
     node_id: str
 
 
+class RoundOver(Struct, frozen=True):
+    """This round has ended, or can't go on, as a coordinator finds that has taken over the job."""
+
+    round: int
+    reason: EndReason
+
+
 class RoundReleased(Struct, frozen=True):
     """The end of the round before this one has been judged: this one may complete."""
 
@@ -132,6 +139,7 @@ class TimerKind(Enum):
     READY = "ready"
     ENROLMENT = "enrolment"
     STACKS = "stacks"
+    RECOVERY = "recovery"
 
 
 class Timer(Struct, frozen=True):
@@ -155,6 +163,7 @@ Event = (
     | NodeDraining
     | RoundFailed
     | RoundBroken
+    | RoundOver
     | RoundReleased
     | GrowthReady
     | RoundStarted

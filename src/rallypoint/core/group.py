@@ -109,6 +109,7 @@ def step(state: GroupState, event: GroupEvent) -> list[GroupEffect]:
         case SessionOpened(resumed, replaced):
             state.is_member = state.has_coordinator = not state.settings.by_handler
             if resumed:
+                state.is_foreign &= not replaced  # one that has taken over knows our round
                 return []
             state.is_foreign |= replaced
             return [*_forgotten(state), *group_leave.opened_anew(state)]

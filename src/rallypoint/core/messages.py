@@ -64,6 +64,20 @@ class Claim(Struct, frozen=True, array_like=True):
     """How long ago it was told to drain, at the time of sending."""
 
 
+class Join(Struct, frozen=True, array_like=True, tag=2):
+    """Ready for a round; no process of an earlier round lives on this node."""
+
+    seq: int
+    candidate: Candidate
+
+
+class Place(Struct, frozen=True, array_like=True):
+    """A node's part of a world, and the join that it answered."""
+
+    joined: Join
+    assignment: Assignment
+
+
 class Attach(Struct, frozen=True, array_like=True, tag=1):
     """The first message of a connection: who speaks, and under which rules."""
 
@@ -86,13 +100,8 @@ class Attach(Struct, frozen=True, array_like=True, tag=1):
     """A hash; who knows its preimage may report this agent's death (`wire/death_notice.py`) from
     now on. Empty: nobody may."""
     claim: Claim = Claim()
-
-
-class Join(Struct, frozen=True, array_like=True, tag=2):
-    """Ready for a round; no process of an earlier round lives on this node."""
-
-    seq: int
-    candidate: Candidate
+    place: Place | None = None
+    """In the newest world: a coordinator that takes over the job learns that world from these."""
 
 
 class Failed(Struct, frozen=True, array_like=True, tag=3):
@@ -253,6 +262,8 @@ class Attached(Struct, frozen=True, array_like=True, tag=1):
     epoch: int
     resumed: bool
     """False: the coordinator knows nothing of an earlier round here, so none may run."""
+    is_replaceable: bool = False
+    """Another coordinator can take over from this one."""
 
 
 class Refused(Struct, frozen=True, array_like=True, tag=2):

@@ -134,6 +134,28 @@ class Stamp(Struct, frozen=True, array_like=True):
     round: int
 
 
+NONCE_BITS = 40
+EPOCHS_MAX = 2**22 - 1
+
+
+class Epoch(Struct, frozen=True, array_like=True):
+    """One coordinator's time at the head of a job: `number` grows by one with each takeover, and is
+    0 for a coordinator that nobody can take over from."""
+
+    number: int
+    nonce: int
+    """Random: tells two coordinators apart that have claimed the same number."""
+
+    def as_int(self) -> int:
+        """As messages carry it: a later epoch is a larger number."""
+        return self.number << NONCE_BITS | self.nonce
+
+
+def epoch_number(epoch: int) -> int:
+    """The number of an epoch that a message carries."""
+    return epoch >> NONCE_BITS
+
+
 class Assignment(Struct, frozen=True, array_like=True):
     """A node's own part of a world: constant size, however large the world."""
 

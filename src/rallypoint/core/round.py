@@ -58,6 +58,7 @@ from rallypoint.core.events import (
     RoundBroken,
     RoundFailed,
     RoundNotStarted,
+    RoundOver,
     RoundReleased,
     RoundSettled,
     RoundStarted,
@@ -106,24 +107,21 @@ def step(state: RoundState, event: Event) -> list[Effect]:
         case GrowthReady(round_):
             return _grow(state) if is_active(state, round_) else []
         case RoundFailed(round_, text, node_id):
-            if not is_active(state, round_):
-                return []
-            reason = EndReason(EndKind.FAILURE, text, node_id)
-            return _end_round(state, reason) + _proceed(state)
+            return _over(state, round_, EndReason(EndKind.FAILURE, text, node_id))
+        case RoundOver(round_, reason):
+            return _over(state, round_, reason)
         case RoundBroken(round_, text, node_id):
             if is_active(state, round_):
                 reason = EndReason(EndKind.INFRASTRUCTURE, text, node_id)
                 return _end_round(state, reason) + quarantine.count_round(state) + _proceed(state)
             return quarantine.count_round(state) if state.held and round_ == state.round - 1 else []
         case RoundReleased(round_):
-            if state.phase is Phase.ACTIVE or round_ != state.round:
-                return []
-            state.held = False
-            return _try_complete(state)
+            if state.phase is not Phase.ACTIVE and round_ == state.round:
+                state.held = False
+                return _try_complete(state)
         case RoundStarted(round_):
             if is_active(state, round_):
                 quarantine.forget_bad_routes(state)
-            return []
         case RoundNotStarted(round_, text):
             if not is_active(state, round_):
                 return []
@@ -132,16 +130,15 @@ def step(state: RoundState, event: Event) -> list[Effect]:
         case WorkersFinishing(round_):
             if is_active(state, round_):
                 state.finishing = True
-            return []
         case NodeSucceeded(ref, round_):
             return _succeeded(state, ref, round_)
         case TimerEnded(timer):
             return _timer_ended(state, timer)
         case JobClosed():
             state.phase = Phase.CLOSED
-            return []
         case _:
             assert_never(event)
+    return []
 
 
 def _joined(state: RoundState, event: NodeJoined) -> list[Effect]:
@@ -239,13 +236,12 @@ def _draining(state: RoundState, event: NodeDraining) -> list[Effect]:
     if event.success_is_void and member.succeeded:
         member.succeeded = False
         state.succeeded -= 1
-    was_running = member_state is MemberState.RUNNING and not member.succeeded
     withdraw(state, member)
     set_member_state(state, member, MemberState.LEAVING)
     if member_state is MemberState.WAITING:
         late_nodes.no_longer_waits(state)
     effects: list[Effect] = []
-    if was_running:
+    if member_state is MemberState.RUNNING and not member.succeeded:
         text = f"node {ref} is leaving: {event.why}"
         effects = _end_round(state, EndReason(EndKind.DRAIN, text, ref.node_id))
     quarantine.host_is_gone(state, ref)
@@ -334,6 +330,10 @@ def _end_round(state: RoundState, reason: EndReason) -> list[Effect]:
         member.in_roster = True
         state.roster_size += 1
     return [StopRound(ended, reason)]
+
+
+def _over(state: RoundState, round_: int, reason: EndReason) -> list[Effect]:
+    return _end_round(state, reason) + _proceed(state) if is_active(state, round_) else []
 
 
 def _proceed(state: RoundState) -> list[Effect]:

@@ -6,7 +6,10 @@ agent may no longer act. Pure; `sessions.py` is the other end.
 * A heartbeat that was acknowledged extends the lease, counted from when it was *sent*.
 * Without a connection the agent is *suspended*: its workers run on, nothing new starts. When the
   lease is over its workers must die (`LeaseOver`), because its place may be given away (F2).
-* A coordinator that knows nothing of this session gets no report that was meant for another.
+* A coordinator that knows nothing of this session gets no report that was meant for another. One
+  that has taken over the job resumes it, and is told again what the last one may have acknowledged
+  and not have passed on (`Outbox.again`).
+* A coordinator of a lower epoch than one that has attached this node leads no more.
 * A connection on which a heartbeat waits too long for its answer is dropped, while there is time
   for another.
 
@@ -28,11 +31,12 @@ from collections import deque
 from enum import Enum
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from rallypoint.core import limits
 from rallypoint.core import messages as m
 from rallypoint.core.liveness import DEAF_SHARE, Lease
-from rallypoint.core.model import SharedSettings, Stamp
+from rallypoint.core.model import SharedSettings, Stamp, epoch_number
 
 NO_ANSWER_S = 120.0
 """So long after the connection broke a host that does not answer is tried, unless a person said
@@ -205,26 +209,74 @@ class Link(Enum):
     ATTACHED = "a connection that the coordinator has attached"
 
 
+_LASTING = m.Enrolled | m.Finishing | m.Succeeded | m.Drain
+"""Reports of what holds until the round ends, or for good."""
+
+
 class Outbox:
     """Numbers reports, and keeps them until they are acknowledged."""
 
     def __init__(self) -> None:
         self._numbers = 0
-        self.unacknowledged: deque[m.Numbered] = deque()
+        self._unacknowledged: deque[tuple[m.Numbered, float]] = deque()
+        """Each with when it was made."""
+        self._lasting: dict[type[m.Report], m.Report] = {}
+        self._joined: m.Join | None = None
+        self.place: m.Place | None = None
+        """What the newest join was answered with, or the one before it."""
 
-    def add(self, report: m.Report) -> m.Numbered:
+    @property
+    def is_empty(self) -> bool:
+        """Every report was acknowledged."""
+        return not self._unacknowledged
+
+    def add(self, report: m.Report, now: float) -> m.Numbered:
         """This is to be sent now, or when there is a connection."""
+        if isinstance(report, m.Join):
+            self._joined = report
+            drain = self._lasting.get(m.Drain)
+            self._lasting = {} if drain is None else {m.Drain: drain}
+        elif isinstance(report, _LASTING):
+            self._lasting[type(report)] = report
         self._numbers += 1
         numbered = m.Numbered(self._numbers, report)
-        self.unacknowledged.append(numbered)
+        self._unacknowledged.append((numbered, now))
         return numbered
+
+    def answered(self, assigned: m.Assigned) -> None:
+        """The newest join has led to this."""
+        if self._joined is not None:
+            self.place = m.Place(self._joined, assigned.assignment)
 
     def acknowledged(self, number: int) -> list[m.Report]:
         """Those up to this number, which were kept until now."""
         found: list[m.Report] = []
-        while self.unacknowledged and self.unacknowledged[0].number <= number:
-            found.append(self.unacknowledged.popleft().report)
+        while self._unacknowledged and self._unacknowledged[0][0].number <= number:
+            found.append(self._unacknowledged.popleft()[0].report)
         return found
+
+    def forget(self) -> None:
+        """They were meant for another coordinator."""
+        self._unacknowledged.clear()
+        self._lasting.clear()
+
+    def unsent(self, now: float) -> list[m.Numbered]:
+        """All that were not acknowledged, as they are to be sent now."""
+        return [_aged(numbered, now - made_at) for numbered, made_at in self._unacknowledged]
+
+    def again(self, now: float) -> list[m.Numbered]:
+        """What still holds, of what was acknowledged: with new numbers, for another coordinator."""
+        kept = [numbered.report for numbered, _ in self._unacknowledged]
+        return [self.add(report, now) for report in self._lasting.values() if report not in kept]
+
+
+def _aged(numbered: m.Numbered, seconds: float) -> m.Numbered:
+    """The same, sent so much later than it was made."""
+    report = numbered.report
+    if not isinstance(report, m.Failed | m.Detailed) or seconds <= 0:
+        return numbered
+    older = tuple(replace(each, age_s=each.age_s + seconds) for each in report.failures)
+    return m.Numbered(numbered.number, limits.fit(replace(report, failures=older)))
 
 
 class AgentEnd:
@@ -262,7 +314,7 @@ class AgentEnd:
     @property
     def is_all_acknowledged(self) -> bool:
         """No report waits for the coordinator."""
-        return not self._reports.unacknowledged
+        return self._reports.is_empty
 
     def connected(self, now: float, claim: m.Claim, commitment: bytes = b"") -> list[AgentEffect]:
         """There is a new connection. `commitment`: as in `Attach`."""
@@ -281,6 +333,7 @@ class AgentEnd:
             former.epoch if former else 0,
             commitment,
             limits.fit(claim),
+            self._reports.place,
         )
         return [Send(attach)]
 
@@ -307,9 +360,9 @@ class AgentEnd:
             attempted(self._search, now, answer, error)
         return [HostRefused()] if answer is Answer.REFUSED else []
 
-    def report(self, report: m.Report) -> list[AgentEffect]:
+    def report(self, report: m.Report, now: float) -> list[AgentEffect]:
         """Keep this until it is acknowledged."""
-        numbered = self._reports.add(report)
+        numbered = self._reports.add(report, now)
         return [Send(numbered)] if self._link is Link.ATTACHED else []
 
     def woke_up(self, now: float) -> list[AgentEffect]:
@@ -343,7 +396,11 @@ class AgentEnd:
             case m.DrainAnswer():
                 return []  # for a person who asked instead of taking part
             case _:
-                return [Pushed(message)] if self._is_current(message.stamp) else []
+                if not self._is_current(message.stamp):
+                    return []
+                if isinstance(message, m.Assigned):
+                    self._reports.answered(message)
+                return [Pushed(message)]
 
     def beat(self, now: float) -> list[AgentEffect]:
         """It is time for a heartbeat."""
@@ -367,18 +424,24 @@ class AgentEnd:
 
     def _begun(self, now: float) -> Search:
         lease_s, timeout_s = self.settings.lease_s, self._reconnect_timeout_s
+        if timeout_s is None and self.attached is not None and self.attached.is_replaceable:
+            timeout_s = self.settings.join_timeout_s
         return Search(now, self._lease.ends_at(now), lease_s, timeout_s)
 
     def _was_attached(self, now: float, message: m.Attached) -> list[AgentEffect]:
         former = self.attached
         replaced = former is not None and former.epoch != message.epoch
+        if former is not None and epoch_number(message.epoch) < epoch_number(former.epoch):
+            return [Drop("it was answered by a coordinator that leads no more")]
         self.attached, self._link, self._search = message, Link.ATTACHED, None
         if not message.resumed:
             self._opened = self._generation
             # A coordinator that knows nothing of us can't use what was meant for another.
-            self._reports.unacknowledged.clear()
+            self._reports.forget()
         # First: what the end of the lease has this node report comes after what it reported before.
-        sends = [Send(numbered) for numbered in self._reports.unacknowledged]
+        sends = [Send(numbered) for numbered in self._reports.unsent(now)]
+        if replaced:
+            sends += [Send(numbered) for numbered in self._reports.again(now)]
         renewed = self._renewed(now, self._attach_sent_at)
         return [*sends, *renewed, Opened(message.resumed, replaced)]
 

@@ -7,6 +7,10 @@ that was replaced have no effect. Each report is applied once, in the order of t
 session without a connection is lost after a grace, one that sends nothing after the lease
 (`liveness.py`).
 
+A coordinator that another one can take over from acknowledges a report when that one would not need
+it any more. One that has taken over decides nothing until it knows what runs
+(`takeover/handover.py`).
+
 Connections are numbers that the host chooses, times are seconds on its monotonic clock. Every
 method returns what the host must do, in order. A method that applies a report may raise what the
 job's machine raises: then the host calls `failed`.
@@ -15,7 +19,7 @@ job's machine raises: then the host calls `failed`.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -26,7 +30,7 @@ from rallypoint.core import job as jobs
 from rallypoint.core import messages as m
 from rallypoint.core.claims import NodeNames
 from rallypoint.core.event_kinds import Record
-from rallypoint.core.events import RefuseNode, Timer
+from rallypoint.core.events import RefuseNode, Timer, TimerEnded, TimerKind
 from rallypoint.core.job_departures import is_leaving
 from rallypoint.core.job_lives import Life
 from rallypoint.core.job_state import JobEffect, JobEvent, JobState, SessionLost
@@ -35,6 +39,9 @@ from rallypoint.core.liveness import Liveness, Patience
 from rallypoint.core.model import NodeRef, Outcome, SharedSettings, Stamp, Verdict
 from rallypoint.core.settings import settings_conflict
 from rallypoint.core.text import names
+
+if TYPE_CHECKING:  # Most jobs have a coordinator that nobody can take over from.
+    from rallypoint.core.takeover.handover import Handover, Recovery
 
 LATE_S = 0.5
 """A timer of the host that fires so late says that its process did not run."""
@@ -76,6 +83,17 @@ class Empty(Struct, frozen=True):
 HostEffect = SendTo | HangUp | Refuse | Faulted | Empty | Record
 
 
+class _Inbox(Struct, eq=False):
+    """Reports of one agent, by their numbers."""
+
+    applied: int = 0
+    """The last one that was applied."""
+    acknowledged: int = 0
+    """The last one that the agent was told of."""
+    unsettled: list[m.Numbered] = field(default_factory=list)
+    """Those that were applied, and that another coordinator would need."""
+
+
 class Session(Struct, eq=False):
     """What is known of one incarnation of an agent."""
 
@@ -88,8 +106,7 @@ class Session(Struct, eq=False):
     """The agent's first session, as far as it knows: it has never taken part in a round."""
     came_late: bool
     """And opened after the job's end."""
-    applied: int = 0
-    """The last report that was applied."""
+    inbox: _Inbox = field(default_factory=lambda: _Inbox())
     host: str = ""
     """Where it was dialled from, for people."""
     death_commitment: bytes = b""
@@ -102,6 +119,15 @@ class Session(Struct, eq=False):
     """The connections that wait until it has left."""
 
 
+class _OwnFaults(Struct):
+    """Unexpected exceptions of the coordinator's own, at what agents said."""
+
+    agents: set[str] = field(default_factory=set)
+    """Incarnations of those whose session has ended by one."""
+    owed: list[HostEffect] = field(default_factory=list)
+    """What the loss of others had done before: it is true whatever the fault was."""
+
+
 class Sessions:
     """All that one job's coordinator decides."""
 
@@ -111,11 +137,14 @@ class Sessions:
         epoch: int,
         machine: Machine = jobs.step,
         wall_time: Callable[[float], float] = lambda at: 0.0,
+        handover: Handover | None = None,
     ) -> None:
-        """`wall_time` turns a time of the host into what people are shown."""
+        """`wall_time` turns a time of the host into what people are shown. `handover`: another
+        coordinator can take over the job from this one, and this one may have taken it over."""
         self.job = job
         settings = job.round.settings
         self._machine, self._epoch, self._wall_time = machine, epoch, wall_time
+        self._handover = handover
         self._names = NodeNames()
         self._sessions: dict[str, Session] = {}
         """By the incarnation of the agent."""
@@ -123,10 +152,7 @@ class Sessions:
         self._liveness = Liveness(
             settings.lease_s, settings.reconnect_grace_s, settings.reset_grace_s
         )
-        self._faulty: set[str] = set()
-        """Incarnations of agents whose session has ended by a fault of the coordinator."""
-        self._owed: list[HostEffect] = []
-        """What the loss of others had done before a fault: it is true whatever the fault was."""
+        self._own_faults = _OwnFaults()
         self._ended_at: float | None = None
         self.own_agent = ""
         """The incarnation of the agent that the coordinator lives in, if any."""
@@ -144,7 +170,7 @@ class Sessions:
     @property
     def life(self) -> Life:
         """Its number, and how far it is."""
-        formed = bool(self.job.round.world)
+        formed = bool(self.job.round.world) or self._recovery is not None
         return Life(self.job.incarnation, self.verdict, has_formed=formed)
 
     @property
@@ -186,11 +212,15 @@ class Sessions:
         resumed = False
         if session is None:
             session = self._open(hello)
+            resumed = self._is_taken_back(session, hello)
         elif hello.generation <= session.generation:
             return [HangUp(connection)]
         else:
             resumed = session.opened == hello.opened
-            resumed = resumed and jobs.agrees(self.job, session.ref, hello.claim)
+            if self._recovery is None:
+                resumed = resumed and jobs.agrees(self.job, session.ref, hello.claim)
+            else:
+                resumed = resumed and self._recovery.takes(session.ref, hello)
             effects += self._hang_up(session)
             session.generation = hello.generation
             if not resumed:
@@ -199,8 +229,10 @@ class Sessions:
         session.death_commitment, session.host = hello.death_commitment, host
         self._liveness.heard(hello.incarnation, now)
         effects.append(SendTo(connection, self._attached(session, resumed)))
-        effects.append(SendTo(connection, m.Ack(session.applied)))
+        effects += self._acknowledge(session, is_new_connection=True)
         effects += self._performed(jobs.resync(self.job, session.ref, now), now)
+        if self._recovery is not None and self._recovery.is_complete:
+            effects += self._recover(now)
         if session.drain_why is not None:
             effects.append(SendTo(connection, m.DrainWanted(self._stamp, session.drain_why)))
         return effects
@@ -218,10 +250,13 @@ class Sessions:
             status = jobs.status(self.job, session.ref.node_id)
             return [SendTo(connection, m.HeartbeatAck(message.number, self._stamp, status))]
         effects: list[HostEffect] = []
-        if message.number > session.applied:
-            session.applied = message.number
-            effects += self._reported(session, message.report, now)
-        effects.append(SendTo(connection, m.Ack(session.applied)))
+        if message.number > session.inbox.applied:
+            session.inbox.applied = message.number
+            if self._recovery is not None:
+                self._recovery.reports.append((session.ref.incarnation, message))
+                return []
+            effects += self._apply_numbered(session, message, now)
+        effects += self._acknowledge(session)
         if isinstance(message.report, m.Leave):
             effects.append(HangUp(connection))
         return effects
@@ -286,11 +321,11 @@ class Sessions:
         if session is None:
             return []
         incarnation = session.ref.incarnation
-        effects, self._owed = self._owed, []
-        if incarnation in self._faulty:
+        effects, self._own_faults.owed = self._own_faults.owed, []
+        if incarnation in self._own_faults.agents:
             effects.append(SendTo(connection, m.Expelled(self._stamp, text, True)))
         effects += self._hang_up(session)
-        self._faulty.add(incarnation)
+        self._own_faults.agents.add(incarnation)
         if self._sessions.get(incarnation) is session:
             effects += self._lose(session, text, now, now)
         return effects
@@ -302,9 +337,19 @@ class Sessions:
 
     def apply(self, event: JobEvent, now: float) -> list[HostEffect]:
         """A timer has ended, or a node was lost."""
+        if self._recovery is not None:
+            is_due = isinstance(event, TimerEnded) and event.timer in self.timers_wanted()
+            return self._recover(now) if is_due else []
         if isinstance(event, SessionLost) and event.ref.incarnation in self._sessions:
             return []  # Tried again, but it is back: its next join says that it has no workers.
-        return self._follow(self._machine(self.job, event, now), now)
+        handover = self._handover
+        before = None if handover is None else handover.mark_of(self.job)
+        effects = self._follow(self._machine(self.job, event, now), now)
+        if handover is not None and handover.mark_of(self.job) != before:
+            for session in self._sessions.values():
+                if session.inbox.unsettled:
+                    effects += self._acknowledge(session)
+        return effects
 
     def apply_own(self, event: JobEvent, now: float) -> list[HostEffect]:
         """The same for what no agent has said: there is no session that an error could end, and the
@@ -343,6 +388,8 @@ class Sessions:
 
     def timers_wanted(self) -> dict[Timer, float]:
         """Every wait that the job asks for, in seconds; answered by `apply(TimerEnded(...))`."""
+        if self._recovery is not None:
+            return {Timer(TimerKind.RECOVERY): self._recovery.lasts_s}
         return jobs.timers_wanted(self.job)
 
     @property
@@ -358,7 +405,62 @@ class Sessions:
         return session
 
     def _attached(self, session: Session, resumed: bool) -> m.Attached:
-        return m.Attached(session.ref.node_id, self.job.incarnation, self._epoch, resumed)
+        node_id, incarnation = session.ref.node_id, self.job.incarnation
+        is_replaceable = self._handover is not None
+        return m.Attached(node_id, incarnation, self._epoch, resumed, is_replaceable)
+
+    @property
+    def _recovery(self) -> Recovery | None:
+        """Under way: it is not known yet what runs."""
+        return None if self._handover is None else self._handover.recovery
+
+    def _is_taken_back(self, session: Session, hello: m.Attach) -> bool:
+        """This agent took part in what the last coordinator had formed: its session goes on."""
+        if self._recovery is None or not self._recovery.takes(session.ref, hello):
+            return False
+        assert hello.place is not None
+        session.opened, rank = hello.opened, hello.place.joined.candidate.node_rank
+        self._names.take_id(session.ref)
+        self._names.claim_rank(session.ref, rank, lambda holder: False, is_first=False)
+        return True
+
+    def _recover(self, now: float) -> list[HostEffect]:
+        """It is known what runs, or nobody is waited for any longer."""
+        handover = self._handover
+        assert handover is not None
+        assert handover.recovery is not None
+        found, handover.recovery = handover.recovery, None
+        effects = self._follow(handover.recover(self.job, found, now), now)
+        for session in list(self._sessions.values()):
+            effects += self._performed(jobs.resync(self.job, session.ref, now), now)
+        for incarnation, numbered in found.reports:
+            reporter = self._sessions.get(incarnation)
+            if reporter is not None:
+                effects += self._apply_numbered(reporter, numbered, now)
+                effects += self._acknowledge(reporter)
+        return effects
+
+    def _apply_numbered(
+        self, session: Session, numbered: m.Numbered, now: float
+    ) -> list[HostEffect]:
+        if self._handover is not None:
+            session.inbox.unsettled.append(numbered)
+        return self._reported(session, numbered.report, now)
+
+    def _acknowledge(
+        self, session: Session, *, is_new_connection: bool = False
+    ) -> list[HostEffect]:
+        """Up to the first report that another coordinator would need."""
+        handover, inbox, node_id = self._handover, session.inbox, session.ref.node_id
+        waiting = inbox.unsettled
+        while handover and waiting and handover.is_settled(self.job, node_id, waiting[0].report):
+            waiting.pop(0)
+        number = waiting[0].number - 1 if waiting else inbox.applied
+        is_known = number == inbox.acknowledged and handover is not None
+        if session.connection is None or (is_known and not is_new_connection):
+            return []
+        inbox.acknowledged = number
+        return [SendTo(session.connection, m.Ack(number))]
 
     def _reported(self, session: Session, report: m.Report, now: float) -> list[HostEffect]:
         ref = session.ref
@@ -391,9 +493,9 @@ class Sessions:
         if former is not None and self.verdict is None:
             why = f"another agent has joined as node {ref.node_id}"
             effects += self._give_away(former, why, now)
-        self._owed = effects
+        self._own_faults.owed = effects
         effects = effects + self.apply(m.FromNode(ref, join), now)
-        self._owed = []
+        self._own_faults.owed = []
         return effects
 
     def _is_here(self, ref: NodeRef, now: float) -> bool:
@@ -471,6 +573,8 @@ class Sessions:
         if session.connection is not None:
             self._by_connection.pop(session.connection, None)
         self._names.forget(ref)
+        if self._recovery is not None:
+            self._recovery.lost(ref)
         self._liveness.forget(ref.incarnation)
         ended = f", and the job has ended: {self.verdict.text}" if self.verdict else ""
         text = how or f"node {ref} has left{ended}"

@@ -53,8 +53,8 @@ class _Beside:
 class VirtualTimers:
     """The timers that a machine wants, on a clock that stands still by itself."""
 
-    def __init__(self) -> None:
-        self.now_s = 0.0
+    def __init__(self, now_s: float = 0.0) -> None:
+        self.now_s = now_s
         self._due: dict[Timer, float] = {}
 
     def __len__(self) -> int:

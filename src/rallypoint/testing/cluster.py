@@ -10,7 +10,8 @@
 
 Nothing here sleeps, blocks or reads a clock. Messages of one link arrive in their order, but a
 caller chooses which link is next (`deliver`), may break it (`cut`), and may have the coordinator
-give a node up (`give_up`), so that every interleaving of several agents can be made.
+give a node up (`give_up`), so that every interleaving of several agents can be made. With a
+register the coordinator may die, and another one takes over (`take_over`).
 """
 
 from __future__ import annotations
@@ -27,11 +28,14 @@ from rallypoint.core import session as s
 from rallypoint.core import sessions as c
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.events import TimerEnded
-from rallypoint.core.model import Candidate, NodeRef, SharedSettings, Stamp
+from rallypoint.core.model import Candidate, Epoch, NodeRef, SharedSettings, Stamp
+from rallypoint.core.takeover.durable import Durable
+from rallypoint.core.takeover.handover import Handover
+from rallypoint.core.takeover.record import JobRecord, job_of
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.testing.clock import VirtualTimers
 
-INCARNATION, EPOCH = 1, 7
+INCARNATION, NONCE = 1, 7
 
 
 class Link(Struct):
@@ -169,15 +173,23 @@ class SimulatedAgent:
         self.step(event)
 
     def _report(self, report: m.Report) -> None:
-        self._run(self.end.report(report))
+        self._run(self.end.report(report, self.now_s))
 
 
 class Cluster:
     """The coordinator and its agents, in virtual time."""
 
-    def __init__(self, settings: SharedSettings) -> None:
+    def __init__(self, settings: SharedSettings, *, has_register: bool = False) -> None:
+        """`has_register`: what the coordinator decides is kept until `write_record`."""
         self.settings = settings
-        self.sessions = c.Sessions(job.new_job(settings, INCARNATION), EPOCH)
+        self.epoch = Epoch(1 if has_register else 0, NONCE)
+        state, handover = job.new_job(settings, INCARNATION), Handover() if has_register else None
+        self.sessions = c.Sessions(state, self.epoch.as_int(), handover=handover)
+        self.record: JobRecord | None = None
+        """What the register holds."""
+        self._durable: Durable | None = None
+        if has_register:
+            self._durable = Durable(self.sessions.job, is_recorded=False)
         self.timers = VirtualTimers()
         self.agents: list[SimulatedAgent] = []
         self.records: list[Record] = []
@@ -256,6 +268,31 @@ class Cluster:
         """Somebody says that this node is about to go."""
         agent.step(g.LeaveWanted("it is about to go"))
 
+    @property
+    def is_recorded(self) -> bool:
+        """Nothing waits for the register."""
+        return self._durable is None or self._durable.is_recorded
+
+    def write_record(self) -> None:
+        """The register holds what the coordinator knows now, and what waited for that is done."""
+        assert self._durable is not None
+        self.record = self._durable.begin()
+        self._perform(self._durable.written())
+
+    def take_over(self) -> None:
+        """The coordinator dies; another one begins with the last record. Every connection breaks,
+        and the caller connects the agents again."""
+        for agent in self.agents:
+            agent.disconnect()
+        self._links.clear()
+        self.timers = VirtualTimers(self.timers.now_s)
+        self.epoch = Epoch(self.epoch.number + 1, NONCE)
+        record = self.record
+        state = job.new_job(self.settings, INCARNATION) if record is None else job_of(record)
+        self.sessions = c.Sessions(state, self.epoch.as_int(), handover=Handover(record))
+        self._durable = Durable(state, is_recorded=record is not None)
+        self.timers.keep(self.sessions.timers_wanted())
+
     def moves(self) -> list[tuple[str, SimulatedAgent]]:
         """Everything that could happen next without time passing."""
         found: list[tuple[str, SimulatedAgent]] = []
@@ -264,7 +301,7 @@ class Cluster:
                 found.append(("local", agent))
             if agent.link is not None and agent.link.up:
                 found.append(("up", agent))
-            if agent.link is not None and agent.link.down:
+            if agent.link is not None and (agent.link.down or agent.link.hung_up):
                 found.append(("down", agent))
         return found
 
@@ -277,7 +314,8 @@ class Cluster:
         assert agent.link is not None
         if kind == "down":
             link = agent.link
-            agent.hear(link.down.popleft())
+            if link.down:
+                agent.hear(link.down.popleft())
             if link.hung_up and not link.down:
                 agent.disconnect()
         else:
@@ -286,6 +324,8 @@ class Cluster:
     def settle(self) -> None:
         """Deliver everything, in a fair order."""
         for _ in range(10_000):
+            if not self.is_recorded:
+                self.write_record()
             moves = self.moves()
             if not moves:
                 return
@@ -320,6 +360,10 @@ class Cluster:
                 assert_never(message)
 
     def _run(self, effects: list[c.HostEffect]) -> None:
+        self._perform(effects if self._durable is None else self._durable.after(effects))
+        self.timers.keep(self.sessions.timers_wanted())
+
+    def _perform(self, effects: list[c.HostEffect]) -> None:
         for effect in effects:
             match effect:
                 case c.SendTo(number, message):
@@ -338,4 +382,3 @@ class Cluster:
                     pass
                 case _:
                     assert_never(effect)
-        self.timers.keep(self.sessions.timers_wanted())

@@ -1,0 +1,68 @@
+"""The jobs that one coordinator leads by registers, each by its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from rallypoint.coordinator.leadership import Leadership, Register, this_process
+from rallypoint.coordinator.threads import CallThread
+from rallypoint.core.takeover.record import Leader
+
+VACATE_S = 1.0
+
+
+class LedJobs:
+    """For the thread of the loop."""
+
+    def __init__(
+        self,
+        open_register: Callable[[str], Register],
+        addresses: tuple[str, ...],
+        on_wait: Callable[[str, str], None],
+    ) -> None:
+        """`open_register` makes the register of a run id, without I/O. `addresses`: where this
+        coordinator listens. `on_wait` is told, with the run id, what a job waits for."""
+        self._open_register, self._on_wait = open_register, on_wait
+        self._leader = Leader(addresses, this_process())
+        # One disk is behind all of them, and an exit waits for no daemon thread.
+        self._thread = CallThread("rallypoint-registers")
+        self._led: dict[str, Leadership] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+
+    def of(self, run_id: str) -> Leadership | None:
+        """By which this coordinator leads the job; None: it does not."""
+        return self._led.get(run_id)
+
+    async def lead(self, run_id: str) -> Leadership:
+        """Become the leader of this job, however long that takes.
+
+        Raises what its register raises for what can't be a record.
+        """
+        leadership = Leadership(self._open_register(run_id), self._leader, self._thread)
+        said = ""
+
+        def on_wait(text: str) -> None:
+            nonlocal said
+            if text != said:
+                said = text
+                self._on_wait(run_id, text)
+
+        await leadership.claim(on_wait)
+        self._led[run_id] = leadership
+        return leadership
+
+    def forget(self, run_id: str) -> None:
+        """This coordinator leads the job no more."""
+        if (leadership := self._led.pop(run_id, None)) is not None:
+            ending = asyncio.get_running_loop().create_task(leadership.vacate(VACATE_S))
+            self._ending.add(ending)
+            ending.add_done_callback(self._ending.discard)
+
+    async def vacate(self) -> None:
+        """Tell who would lead these jobs that they need not wait. Takes a second at most."""
+        for run_id in list(self._led):
+            self.forget(run_id)
+        if self._ending:
+            await asyncio.wait(self._ending, timeout=VACATE_S)
+        self._thread.close()

@@ -1,0 +1,69 @@
+"""Nothing that a job decides is seen by anybody before it is recorded (section L3 of the design).
+
+What a decision has the coordinator do is kept until the register holds a record that includes that
+decision; then it is done, in its order. One record is written at a time, and all that changes
+meanwhile is in the next one, so that a slow register makes records rarer and not the queue longer.
+Only what says nothing new passes: that a heartbeat has arrived. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from rallypoint.core import messages as m
+from rallypoint.core.job_state import JobState
+from rallypoint.core.sessions import Faulted, HostEffect, SendTo
+from rallypoint.core.takeover.record import FormerLife, JobRecord, mark_of, record_of
+
+
+class Durable:
+    """What one job's coordinator may do now, and what it has to write first."""
+
+    def __init__(self, job: JobState, *, is_recorded: bool, former: FormerLife | None = None):
+        """`is_recorded`: the register holds this job as it is. `former`: its life before."""
+        self._job, self._former = job, former
+        self._mark = mark_of(job)
+        self._changed = 0 if is_recorded else 1
+        """Counts the states that had to be recorded."""
+        self._recorded = self._writing = 0
+        self._kept: deque[tuple[int, HostEffect]] = deque()
+        """Each with the state that must be recorded first."""
+
+    @property
+    def is_recorded(self) -> bool:
+        """Nothing has changed since the last record."""
+        return self._recorded == self._changed
+
+    def after(self, effects: list[HostEffect], *, is_sure: bool = True) -> list[HostEffect]:
+        """The job has decided this. Returns what may be done at once. `is_sure`: nobody else can
+        lead this job now; else heartbeats have no answer, and the rest waits for the next record.
+        """
+        if (mark := mark_of(self._job)) != self._mark:
+            self._mark = mark
+            self._changed += 1
+        if self.is_recorded and is_sure and not self._kept:
+            return effects
+        passing = [effect for effect in effects if _says_nothing_new(effect)] if is_sure else []
+        kept = (effect for effect in effects if not _says_nothing_new(effect))
+        self._kept.extend((self._changed, effect) for effect in kept)
+        return passing
+
+    def begin(self) -> JobRecord:
+        """What to write now. Answered by `written`, or by another `begin` if it was not."""
+        self._writing = self._changed
+        return record_of(self._job, self._former)
+
+    def written(self) -> list[HostEffect]:
+        """The register holds what `begin` returned last. Returns what may be done now."""
+        self._recorded = self._writing
+        found: list[HostEffect] = []
+        while self._kept and self._kept[0][0] <= self._recorded:
+            found.append(self._kept.popleft()[1])
+        return found
+
+
+def _says_nothing_new(effect: HostEffect) -> bool:
+    match effect:
+        case SendTo(_, m.HeartbeatAck()) | Faulted():
+            return True
+    return False

@@ -1,0 +1,158 @@
+"""How a coordinator that takes over a job learns what runs: from the record of the one before it,
+and from the agents, each of which says what it does (section L5 of the design). Pure.
+
+Until it knows, nothing is decided: agents attach and are heard, and their reports are kept. It
+knows when every node of the newest world has attached, or when those that have not can't run
+anything any more: a lease has passed, or no worker of that round was started.
+
+Then the job goes on as if the coordinator had never changed. If the round was active and all of
+its nodes are here, it goes on with its number, and no worker notices: what has happened meanwhile
+the kept reports tell, one by one. Otherwise the round is over, in the one way in which any round
+ends.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct, field
+
+from rallypoint.core import messages as m
+from rallypoint.core.events import RoundOver, RoundReleased
+from rallypoint.core.job_rounds import run_round
+from rallypoint.core.job_state import JobEffect, JobState
+from rallypoint.core.model import EndKind, EndReason, NodeRef, Stamp, WorldEntry
+from rallypoint.core.round_state import Member, MemberState, Phase, add
+from rallypoint.core.takeover.record import JobRecord, is_set, is_settled, mark_of
+from rallypoint.core.text import count
+
+MARGIN_S = 0.5
+MARGIN_SHARE = 0.1
+NOT_STARTED_S = 3.0
+"""So long agents are waited for whose workers can't run yet: a few tries to reconnect."""
+STARTED = frozenset(
+    {m.Doing.RUNNING, m.Doing.FINISHING, m.Doing.SUCCEEDED, m.Doing.SUCCEEDED_WHEN_ASKED}
+)
+
+
+def with_margin(seconds: float) -> float:
+    """So long another clock may take for it."""
+    return seconds + MARGIN_S + MARGIN_SHARE * seconds
+
+
+class _Returned(Struct, frozen=True):
+    """A node of the newest world, as it came back."""
+
+    ref: NodeRef
+    doing: m.Doing
+    place: m.Place
+
+
+class Recovery(Struct):
+    """What is known of the newest world so far."""
+
+    record: JobRecord
+    reports: list[tuple[str, m.Numbered]] = field(default_factory=list)
+    """Of the agents of these incarnations, in the order in which they came."""
+    returned: dict[int, _Returned] = field(default_factory=dict)
+    """By group rank."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Nobody is waited for."""
+        return not self._missing()
+
+    @property
+    def lasts_s(self) -> float:
+        """How long it may take at most."""
+        return with_margin(self.record.settings.lease_s) if self._may_run() else NOT_STARTED_S
+
+    def takes(self, ref: NodeRef, hello: m.Attach) -> bool:
+        """An agent attaches. Whether its session goes on: it took part in the newest world. Any
+        other agent, which has nothing to lose, begins anew."""
+        stamp, place, newest = hello.claim.stamp, hello.place, self.record.newest_round
+        if place is None or newest is None or stamp != Stamp(self.record.incarnation, newest):
+            return False
+        rank = place.assignment.group_rank
+        if place.assignment.round != newest or rank >= self.record.nodes:
+            return False
+        self.returned[rank] = _Returned(ref, hello.claim.doing, place)
+        return True
+
+    def lost(self, ref: NodeRef) -> None:
+        """An agent that had attached is gone."""
+        for rank, node in list(self.returned.items()):
+            if node.ref == ref:
+                del self.returned[rank]
+
+    def _may_run(self) -> bool:
+        doing = (node.doing for node in self.returned.values())
+        return self.record.is_started or not STARTED.isdisjoint(doing)
+
+    def _missing(self) -> int:
+        """How many nodes of the newest world are neither here nor have succeeded."""
+        ranks = range(self.record.nodes)
+        done = self.record.succeeded
+        return sum(rank not in self.returned and not is_set(done, rank) for rank in ranks)
+
+
+class Handover:
+    """What lets another coordinator take over from this one, and this one from the last."""
+
+    mark_of = staticmethod(mark_of)
+    is_settled = staticmethod(is_settled)
+
+    def __init__(self, record: JobRecord | None = None) -> None:
+        """`record`: the one that this coordinator has taken over, if any."""
+        self.recovery: Recovery | None = None
+        """What is known of the world so far, while that is not all."""
+        if record is not None and record.verdict is None and record.newest_round is not None:
+            self.recovery = Recovery(record)
+
+    @staticmethod
+    def recover(job: JobState, found: Recovery, at: float) -> list[JobEffect]:
+        """Make the job, of which nobody is a member yet, what it was. Once."""
+        return _recover(job, found, at)
+
+
+def _recover(job: JobState, found: Recovery, at: float) -> list[JobEffect]:
+    record, state = found.record, job.round
+    assert record.newest_round is not None
+    state.round, state.phase = record.newest_round, Phase.ACTIVE
+    for rank in range(record.nodes):
+        state.world.append(_taken_back(job, found, rank))
+    state.succeeded = sum(is_set(record.succeeded, rank) for rank in range(record.nodes))
+    state.finishing = state.succeeded > 0
+    job.started = found._may_run()
+    job.end_reason = None
+    if not record.is_active:
+        reason = record.end_reason or EndReason(EndKind.LOSS, "the last coordinator ended it")
+        return _over(job, reason, at)
+    if missing := found._missing():
+        nodes = f"{missing} of {count(record.nodes, 'node')}"
+        text = f"{nodes} did not come to the coordinator that took over"
+        return _over(job, EndReason(EndKind.LOSS, text), at)
+    return []
+
+
+def _taken_back(job: JobState, found: Recovery, rank: int) -> WorldEntry:
+    """One node of the world, and a member if it is here."""
+    if rank not in found.returned:
+        return WorldEntry(f"(group rank {rank})", "", 0, "")
+    node = found.returned[rank]
+    ref, candidate = node.ref, node.place.joined.candidate
+    member = Member(ref, node.place.joined.seq, candidate, MemberState.RUNNING)
+    member.succeeded = is_set(found.record.succeeded, rank)
+    add(job.round, member)
+    job.assigned[ref.node_id] = node.place.assignment
+    job.world_workers = node.place.assignment.world_size
+    if node.doing in STARTED:
+        job.enrolled.add(ref.node_id)
+    return WorldEntry(ref.node_id, ref.incarnation, candidate.workers, candidate.role)
+
+
+def _over(job: JobState, reason: EndReason, at: float) -> list[JobEffect]:
+    """The round has ended, and was judged or not."""
+    judged, backoff_s = job.judged_round, job.backoff_s
+    effects = run_round(job, RoundOver(job.round.round, reason), at)
+    if judged == job.round.round and not backoff_s:
+        effects += run_round(job, RoundReleased(judged), at)
+    return effects

@@ -1,0 +1,92 @@
+"""Who leads a job: one process at a time, by swaps of the record in its register (sections L1 and
+L2 of the design). Pure.
+
+A record whose epoch and beat stand still for longer than the hold, on the watcher's own clock, has
+no leader any more: then the watcher claims, by a swap that only one of several can win. A watcher
+that did not look for a while has seen nothing stand still. A leader that has said that it goes, or
+whose process is known to be gone, is not waited for.
+
+A leader may act for the hold, counted from when the last swap that was confirmed was *sent*. After
+that it is unsure, and acknowledges nothing, until another swap is confirmed: others may have
+claimed. A swap renews the hold, a beat does if nothing else is to be written.
+
+Times are seconds on one clock that also counts suspend.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from rallypoint.core.model import Epoch
+from rallypoint.core.takeover.handover import with_margin
+from rallypoint.core.takeover.record import SCHEMA, JobRecord, Leader, LeadRecord
+
+HOLD_S = 10.0
+"""For registers in directories."""
+BEAT_SHARE = 1 / 5
+"""Of the hold: how often a leader renews it."""
+LOOK_SHARE = 1 / 8
+"""Of the hold: how often a watcher looks."""
+
+
+class Watch:
+    """One process that would lead, and looks at the record of another that does."""
+
+    def __init__(self, hold_s: float = HOLD_S) -> None:
+        self._hold_s = hold_s
+        self._seen: tuple[Epoch, int] | None = None
+        self._since = self._looked_at = 0.0
+
+    @property
+    def look_s(self) -> float:
+        """How often to look."""
+        return min(1.0, self._hold_s * LOOK_SHARE)
+
+    def claims_in_s(self, record: LeadRecord, now: float, *, is_gone: bool) -> float:
+        """The record as it was read by now. How long to wait at least before a claim; 0: claim.
+        `is_gone`: the process of this leader is known to be gone."""
+        if record.is_vacant or is_gone:
+            return 0.0
+        seen = record.epoch, record.beat
+        has_gap = now - self._looked_at > self._hold_s * BEAT_SHARE + self.look_s
+        if seen != self._seen or has_gap:
+            self._seen, self._since = seen, now
+        self._looked_at = now
+        return max(0.0, self._since + with_margin(self._hold_s) - now)
+
+
+def claimed(found: LeadRecord | None, leader: Leader, nonce: int) -> LeadRecord:
+    """What a claim writes over what it found. `nonce`: random."""
+    number = 1 if found is None else found.epoch.number + 1
+    job = None if found is None else found.job
+    return LeadRecord(SCHEMA, Epoch(number, nonce), leader, 0, job)
+
+
+class Lead:
+    """One leader's record, and how long it may act."""
+
+    def __init__(self, record: LeadRecord, sent_at: float, hold_s: float = HOLD_S) -> None:
+        """`record`: the claim, which was confirmed; it was sent at `sent_at`."""
+        self.record, self._hold_s = record, hold_s
+        self._sent_at = sent_at
+
+    @property
+    def epoch(self) -> Epoch:
+        """The one that it has claimed."""
+        return self.record.epoch
+
+    def next(self, job: JobRecord | None, *, is_vacant: bool = False) -> LeadRecord:
+        """What to swap in next."""
+        return replace(self.record, beat=self.record.beat + 1, job=job, is_vacant=is_vacant)
+
+    def confirmed(self, record: LeadRecord, sent_at: float) -> None:
+        """The register holds this, which was sent at `sent_at`."""
+        self.record, self._sent_at = record, max(self._sent_at, sent_at)
+
+    def is_sure(self, now: float) -> bool:
+        """Nobody else can have claimed."""
+        return now < self._sent_at + self._hold_s
+
+    def beats_in_s(self, now: float) -> float:
+        """When the hold is to be renewed, if nothing else is written until then."""
+        return max(0.0, self._sent_at + self._hold_s * BEAT_SHARE - now)

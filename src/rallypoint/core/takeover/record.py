@@ -1,0 +1,201 @@
+"""What a register holds of one job, so that another coordinator can take it over: who leads, and
+what must not be forgotten or done twice. Pure data.
+
+It names no node but those that are not trusted: the world is not in it, since the agents that live
+bring it (`handover.py`). So its size does not depend on the number of nodes. It has no clock
+reading either: a wait that was under way begins anew with the next coordinator.
+
+Fields are only ever appended, with defaults. What an older version could not ignore raises
+`SCHEMA`, and is refused by it.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct, field
+
+from rallypoint.core import job_state
+from rallypoint.core import messages as m
+from rallypoint.core.job_state import JobState
+from rallypoint.core.model import EndReason, Epoch, SharedSettings, Verdict
+from rallypoint.core.restart import Ledger
+from rallypoint.core.round_state import BadRoute, Loss, MemberState, Phase, RoundState, is_active
+
+SCHEMA = 1
+"""Of this version of Rallypoint."""
+
+
+class Process(Struct, frozen=True, array_like=True):
+    """A process of one boot of one machine: nothing else is ever the same process."""
+
+    boot_id: str
+    pid: int
+    started_at: int
+    """In clock ticks since the boot."""
+
+
+class Leader(Struct, frozen=True, array_like=True):
+    """Who leads, and where it is reached."""
+
+    addresses: tuple[str, ...]
+    process: Process
+
+
+class FormerLife(Struct, frozen=True, array_like=True):
+    """How a job ended before it was begun anew."""
+
+    incarnation: int
+    verdict: Verdict
+
+
+class JobRecord(Struct, frozen=True, array_like=True):
+    """The part of a job's state that outlives its coordinator."""
+
+    settings: SharedSettings
+    incarnation: int
+    round: int = 0
+    """The active round, or the one that is to be formed."""
+    is_active: bool = False
+    is_started: bool = False
+    """Workers of the newest round may run."""
+    nodes: int = 0
+    """How many the newest world has."""
+    succeeded: bytes = b""
+    """One bit for each of them, by group rank: its success was acknowledged."""
+    judged_round: int = 0
+    """The forming round whose predecessor has been judged."""
+    restarts: int = 0
+    restarts_counted: tuple[int, ...] = ()
+    """Those that still count, by their numbers; see `restart.Ledger`."""
+    backoff_s: float = 0.0
+    end_reason: EndReason | None = None
+    """Why the newest round has ended, for those that have yet to hear it."""
+    loss_count: int = 0
+    recent_losses: tuple[Loss, ...] = ()
+    lossy_rounds: tuple[int, ...] = ()
+    bad_routes: dict[str, BadRoute] = field(default_factory=dict)
+    passed_over: tuple[str, ...] = ()
+    largest_world: int = 0
+    verdict: Verdict | None = None
+    former: FormerLife | None = None
+
+    @property
+    def newest_round(self) -> int | None:
+        """The last round that was formed; None: none was."""
+        return self.round if self.is_active else self.round - 1 if self.round else None
+
+
+class LeadRecord(Struct, frozen=True, array_like=True):
+    """What one swap writes."""
+
+    schema: int
+    epoch: Epoch
+    leader: Leader
+    beat: int
+    """Counts the swaps of this epoch: one that stands still may have lost its leader."""
+    job: JobRecord | None
+    """None: the job has no node yet."""
+    is_vacant: bool = False
+    """The leader has gone, and said so."""
+
+
+def has_succeeded(state: RoundState) -> list[bool]:
+    """Of each node of the newest world, by group rank."""
+    members = (state.members.get(entry.node_id) for entry in state.world)
+    return [member is not None and member.succeeded for member in members]
+
+
+def _bits(flags: list[bool]) -> bytes:
+    number = sum(1 << index for index, flag in enumerate(flags) if flag)
+    return number.to_bytes((len(flags) + 7) // 8, "little")
+
+
+def is_set(bits: bytes, index: int) -> bool:
+    """Whether this bit of a record is set."""
+    return bool(int.from_bytes(bits, "little") >> index & 1)
+
+
+def record_of(job: JobState, former: FormerLife | None = None) -> JobRecord:
+    """What another coordinator would have to know of this job."""
+    state = job.round
+    return JobRecord(
+        settings=state.settings,
+        incarnation=job.incarnation,
+        round=state.round,
+        is_active=state.phase is Phase.ACTIVE,
+        is_started=job.started,
+        nodes=len(state.world),
+        succeeded=_bits(has_succeeded(state)) if state.succeeded else b"",
+        judged_round=job.judged_round,
+        restarts=job.ledger.total,
+        restarts_counted=tuple(job.ledger.entries),
+        backoff_s=job.backoff_s,
+        end_reason=job.end_reason,
+        loss_count=state.loss_count,
+        recent_losses=tuple(state.recent_losses),
+        lossy_rounds=tuple(state.lossy_rounds),
+        bad_routes=dict(state.bad_routes),
+        passed_over=tuple(state.passed_over),
+        largest_world=state.largest_world,
+        verdict=job.verdict,
+        former=former,
+    )
+
+
+def job_of(record: JobRecord) -> JobState:
+    """The job as far as its record says: nobody has joined, and nothing is known of its world."""
+    if record.verdict is not None:
+        return job_state.ended_job(record.settings, record.verdict, record.incarnation)
+    state = RoundState(record.settings, round=record.round)
+    state.loss_count, state.largest_world = record.loss_count, record.largest_world
+    state.recent_losses = list(record.recent_losses)
+    state.lossy_rounds = list(record.lossy_rounds)
+    state.bad_routes = dict(record.bad_routes)
+    state.passed_over = list(record.passed_over)
+    job = JobState(state, record.incarnation)
+    job.ledger = Ledger(record.restarts, list(record.restarts_counted))
+    job.judged_round, job.backoff_s = record.judged_round, record.backoff_s
+    job.end_reason = record.end_reason
+    return job
+
+
+_UNPLACED = (MemberState.JOINED, MemberState.WAITING, MemberState.STANDBY)
+
+
+def is_settled(job: JobState, node_id: str, report: m.Report) -> bool:
+    """Whether another coordinator would not need this report of a node any more: what it has led to
+    is in the record, or its agent says it anew when it attaches."""
+    if job.verdict is not None:
+        return True
+    match report:
+        case m.Join():
+            member = job.round.members.get(node_id)
+            return member is None or member.state not in _UNPLACED
+        case m.Failed(stamp) | m.Detailed(stamp) | m.HelperDied(stamp):
+            judged = job.judged_round > stamp.round or stamp.round > job.round.round
+            return judged or stamp.incarnation != job.incarnation
+        case m.NotEnrolled(stamp):
+            is_same = stamp.incarnation == job.incarnation
+            return job.started or not is_same or not is_active(job.round, stamp.round)
+        case _:
+            return True
+
+
+Mark = tuple[object, ...]
+
+
+def mark_of(job: JobState) -> Mark:
+    """Equal while nothing has changed that must be recorded before anybody hears of it. O(1)."""
+    state = job.round
+    return (
+        job.incarnation,
+        state.round,
+        state.phase is Phase.ACTIVE,
+        job.started,
+        job.judged_round,
+        job.ledger.total,
+        state.succeeded,
+        state.loss_count,
+        len(state.lossy_rounds),
+        job.backoff_s,
+        job.verdict is not None,
+    )

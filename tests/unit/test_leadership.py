@@ -1,0 +1,206 @@
+"""Leading a job by a register, on asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from tests.limits import patience
+
+from rallypoint.coordinator.leadership import Leadership, is_gone, this_process
+from rallypoint.coordinator.threads import CallThread
+from rallypoint.core.job_state import new_job
+from rallypoint.core.model import SharedSettings
+from rallypoint.core.sessions import HangUp, HostEffect
+from rallypoint.core.takeover.record import Leader, Process
+from rallypoint.errors import RendezvousConnectionError, RendezvousStateError
+from rallypoint.rendezvous.backend import MemoryRendezvousBackend, Token
+
+
+class Unreliable(MemoryRendezvousBackend):
+    """Fails as it is told to, before or after it has stored something."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fails_before = self.fails_after = 0
+
+    def set_state(
+        self, state: bytes, token: Token | None = None
+    ) -> tuple[bytes, Token, bool] | None:
+        if self.fails_before:
+            self.fails_before -= 1
+            raise RendezvousConnectionError("away")
+        after = super().set_state(state, token)
+        if self.fails_after:
+            self.fails_after -= 1
+            raise RendezvousConnectionError("no answer")
+        return after
+
+
+@contextmanager
+def threads() -> Iterator[Callable[[Any], Leadership]]:
+    """Makes leaderships of one register, each of its own process."""
+    made: list[CallThread] = []
+
+    def leadership(register: Any) -> Leadership:
+        made.append(CallThread(f"register {len(made)}"))
+        leader = Leader((f"host{len(made)}:1",), Process(f"boot{len(made)}", 1, 1))
+        return Leadership(register, leader, made[-1])
+
+    try:
+        yield leadership
+    finally:
+        for thread in made:
+            thread.close()
+
+
+def run(test: Callable[[Callable[[Any], Leadership]], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        with threads() as leadership:
+            async with asyncio.timeout(patience(60)):
+                await test(leadership)
+
+    asyncio.run(whole())
+
+
+def no_wait(text: str) -> None:
+    raise AssertionError(f"waits: {text}")
+
+
+def never(why: str) -> None:
+    raise AssertionError(why)
+
+
+class Host:
+    """What was done."""
+
+    def __init__(self) -> None:
+        self.done: list[HostEffect] = []
+        self.is_changed = asyncio.Event()
+
+    def perform(self, effects: list[HostEffect]) -> None:
+        self.done += effects
+        self.is_changed.set()
+
+    async def wait_done(self, wanted: list[HostEffect]) -> None:
+        while self.done != wanted:
+            await self.is_changed.wait()
+            self.is_changed.clear()
+
+
+@pytest.mark.parametrize("kind", ["fails_before", "fails_after"])
+def test_L2_a_swap_of_unknown_outcome_deposes_nobody(kind: str) -> None:
+    async def test(leadership: Callable[[Any], Leadership]) -> None:
+        register, host = Unreliable(), Host()
+        lead = leadership(register)
+        await lead.claim(no_wait)
+        job = new_job(SharedSettings("job", 1, 1))
+        gate = lead.begin(job, None).open_gate(host.perform)
+        setattr(register, kind, 2)
+        assert gate.after([HangUp(1)]) == []
+        lead.keep(never)
+        await host.wait_done([HangUp(1)])
+        job.round.round = 1
+        setattr(register, kind, 1)
+        assert gate.after([HangUp(2)]) == []
+        await host.wait_done([HangUp(1), HangUp(2)])
+        await lead.vacate(1.0)
+
+    run(test)
+
+
+def test_L1_a_claim_of_unknown_outcome_ends_as_one_leader() -> None:
+    async def test(leadership: Callable[[Any], Leadership]) -> None:
+        register = Unreliable()
+        register.fails_after = 1
+        said: list[str] = []
+        lead = leadership(register)
+        await lead.claim(said.append)
+        assert said == ["no answer"]
+        await lead.vacate(1.0)
+
+    run(test)
+
+
+def test_L1_a_vacant_job_is_led_at_once_and_the_former_leader_is_deposed() -> None:
+    async def test(leadership: Callable[[Any], Leadership]) -> None:
+        register, host = MemoryRendezvousBackend(), Host()
+        old, new = leadership(register), leadership(register)
+        await old.claim(no_wait)
+        job = new_job(SharedSettings("job", 1, 1), 5)
+        gate = old.begin(job, None).open_gate(host.perform)
+        gate.after([HangUp(1)])
+        deposed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        old.keep(deposed.set_result)
+        await host.wait_done([HangUp(1)])
+        before = register.get_state()
+        await old.vacate(1.0)
+        await new.claim(no_wait)
+        found = new.take_over()
+        assert found is not None
+        assert found.state.incarnation == 5
+        assert new.lead.epoch.number == old.lead.epoch.number + 1
+        job.round.round = 1
+        assert gate.after([HangUp(2)]) == []
+        old.keep(deposed.set_result)
+        assert await deposed == "another coordinator has taken over this job"
+        assert host.done == [HangUp(1)]
+        assert before is not None
+        await new.vacate(1.0)
+
+    run(test)
+
+
+def test_L1_a_leader_that_lives_is_waited_for() -> None:
+    async def test(leadership: Callable[[Any], Leadership]) -> None:
+        register, said = MemoryRendezvousBackend(), asyncio.Event()
+        old, new = leadership(register), leadership(register)
+        await old.claim(no_wait)
+
+        def on_wait(text: str) -> None:
+            assert "another coordinator (host1:1) leads this job" in text
+            said.set()
+
+        claim = asyncio.create_task(new.claim(on_wait))
+        await said.wait()
+        assert not claim.done()
+        claim.cancel()
+        await old.vacate(1.0)
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b"no record", "does not parse"),
+        (b"\x92\x02\xc0", "has version 2, and this version of rallypoint reads up to 1"),
+    ],
+)
+def test_L1_what_is_no_record_is_refused_and_left_as_it_is(data: bytes, text: str) -> None:
+    async def test(leadership: Callable[[Any], Leadership]) -> None:
+        register = MemoryRendezvousBackend()
+        register.set_state(data)
+        with pytest.raises(RendezvousStateError, match=text):
+            await leadership(register).claim(no_wait)
+        found = register.get_state()
+        assert found is not None
+        assert found[0] == data
+
+    run(test)
+
+
+def test_L1_a_process_of_this_boot_that_has_ended_is_known_to_be_gone() -> None:
+    own = this_process()
+    assert is_gone(own, own)
+    assert not is_gone(Process(own.boot_id, 1, _started_at_of_init()), own)
+    assert is_gone(Process(own.boot_id, 1, _started_at_of_init() + 1), own)
+    assert not is_gone(Process("another boot", own.pid, own.started_at), own)
+
+
+def _started_at_of_init() -> int:
+    with open("/proc/1/stat") as file:
+        return int(file.read().rpartition(")")[2].split()[19])

@@ -1,0 +1,126 @@
+"""Who leads a job: claims, the hold, and what is kept until it is recorded."""
+
+from __future__ import annotations
+
+import pytest
+
+from rallypoint.core import messages as m
+from rallypoint.core.job_state import new_job
+from rallypoint.core.model import Epoch, JobStatus, SharedSettings, Stamp, Verdict, epoch_number
+from rallypoint.core.model import Outcome as OutcomeOfJob
+from rallypoint.core.sessions import HangUp, SendTo
+from rallypoint.core.takeover.durable import Durable
+from rallypoint.core.takeover.leading import HOLD_S, Lead, Watch, claimed
+from rallypoint.core.takeover.record import Leader, LeadRecord, Process, job_of, record_of
+
+SELF = Leader(("10.0.0.1:29400",), Process("boot", 1, 10))
+OTHER = Leader(("10.0.0.2:29400",), Process("boot2", 1, 10))
+JUST_BEFORE = HOLD_S + 1.4
+"""The hold and its margin, less a tenth of a second."""
+
+
+def led_by(leader: Leader, beat: int = 0) -> LeadRecord:
+    return LeadRecord(1, Epoch(3, 7), leader, beat, None)
+
+
+def look(watch: Watch, record: LeadRecord, begin: float, end: float) -> float:
+    """Look twice a second; returns what the last look said."""
+    found = 1.0
+    for half in range(int(begin * 2), int(end * 2) + 1):
+        found = watch.claims_in_s(record, half / 2, is_gone=False)
+    return found
+
+
+def test_L1_a_record_that_stands_still_for_the_hold_has_no_leader() -> None:
+    watch = Watch()
+    assert look(watch, led_by(OTHER), 100.0, 111.0) > 0
+    assert look(watch, led_by(OTHER), 111.5, 111.5) == 0
+
+
+def test_L1_a_beat_begins_the_wait_anew() -> None:
+    watch = Watch()
+    look(watch, led_by(OTHER), 100.0, 111.0)
+    assert look(watch, led_by(OTHER, beat=1), 111.5, 122.5) > 0
+    assert look(watch, led_by(OTHER, beat=1), 123.0, 123.0) == 0
+
+
+def test_L1_who_did_not_look_for_a_while_has_seen_nothing_stand_still() -> None:
+    watch = Watch()
+    look(watch, led_by(OTHER), 100.0, 105.0)
+    assert watch.claims_in_s(led_by(OTHER), 200.0, is_gone=False) > HOLD_S
+
+
+@pytest.mark.parametrize("is_vacant", [True, False])
+def test_L1_nobody_waits_for_a_leader_that_has_gone(is_vacant: bool) -> None:
+    record = led_by(OTHER)
+    if is_vacant:
+        record = Lead(record, 0.0).next(None, is_vacant=True)
+    assert Watch().claims_in_s(record, 100.0, is_gone=not is_vacant) == 0
+
+
+def test_L1_a_claim_keeps_the_job_and_has_the_next_number() -> None:
+    job = record_of(new_job(SharedSettings("job", 1, 1), 5))
+    first = claimed(None, SELF, nonce=1)
+    assert (first.epoch, first.job) == (Epoch(1, 1), None)
+    held = Lead(first, 0.0).next(job)
+    after = claimed(held, OTHER, nonce=2)
+    assert (after.epoch, after.leader, after.job) == (Epoch(2, 2), OTHER, job)
+    assert after.epoch.as_int() > held.epoch.as_int()
+    assert epoch_number(after.epoch.as_int()) == 2
+
+
+def test_L2_a_leader_may_act_for_the_hold_since_its_last_swap_was_sent() -> None:
+    lead = Lead(claimed(None, SELF, nonce=1), 100.0)
+    assert lead.is_sure(100.0 + HOLD_S - 0.1)
+    assert not lead.is_sure(100.0 + HOLD_S)
+    record = lead.next(None)
+    assert not lead.is_sure(100.0 + HOLD_S)
+    lead.confirmed(record, 104.0)
+    assert lead.is_sure(104.0 + HOLD_S - 0.1)
+    assert lead.next(None).beat == 2
+
+
+def test_L2_a_leader_is_unsure_before_anybody_may_claim() -> None:
+    """Also where its clock runs 8 % slower, and the watcher's 8 % faster."""
+    lead, watch = Lead(claimed(None, SELF, nonce=1), 0.0), Watch()
+    seen_at = 0.0
+    while watch.claims_in_s(lead.record, seen_at, is_gone=False) > 0:
+        seen_at += 0.1
+    true_s = seen_at / 1.04
+    assert not lead.is_sure(true_s * 0.96)
+
+
+def ack() -> SendTo:
+    status = JobStatus("forming", 0, 0, 0, 0, 0, 0, 0, 0)
+    return SendTo(1, m.HeartbeatAck(1, Stamp(1, 0), status))
+
+
+def test_L3_what_a_job_decides_waits_for_its_record_and_keeps_its_order() -> None:
+    job = new_job(SharedSettings("job", 1, 1))
+    durable = Durable(job, is_recorded=True)
+    assert durable.after([HangUp(1), ack()]) == [HangUp(1), ack()]
+    job.round.round = 1
+    assert durable.after([HangUp(2), ack()]) == [ack()]
+    assert durable.after([HangUp(3)]) == []
+    assert durable.begin().round == 1
+    job.round.round = 2
+    assert durable.after([HangUp(4)]) == []
+    assert durable.written() == [HangUp(2), HangUp(3)]
+    assert not durable.is_recorded
+    assert durable.begin().round == 2
+    assert durable.written() == [HangUp(4)]
+    assert durable.after([HangUp(5)]) == [HangUp(5)]
+
+
+def test_L2_a_leader_that_is_unsure_acknowledges_nothing_and_forgets_nothing() -> None:
+    durable = Durable(new_job(SharedSettings("job", 1, 1)), is_recorded=True)
+    assert durable.after([HangUp(1), ack()], is_sure=False) == []
+    assert durable.after([HangUp(2), ack()]) == [ack()]
+    durable.begin()
+    assert durable.written() == [HangUp(1), HangUp(2)]
+
+
+def test_L3_a_job_that_has_ended_stays_so() -> None:
+    job = new_job(SharedSettings("job", 1, 1))
+    job.verdict = Verdict(OutcomeOfJob.SUCCEEDED, "well", 0)
+    assert job_of(record_of(job)).verdict == job.verdict

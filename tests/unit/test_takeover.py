@@ -1,0 +1,312 @@
+"""A coordinator dies, and another one takes over its job from the record and from the agents."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, invariant, rule
+from tests.properties import explore
+from tests.unit.test_cluster_properties import Hammer
+
+from rallypoint.core.model import EndKind, Outcome, SharedSettings
+from rallypoint.core.round_state import Phase
+from rallypoint.testing.cluster import Cluster, SimulatedAgent
+
+
+def cluster_of(nodes: int, max_restarts: int = 3, restart_backoff_s: float = 0.0) -> Cluster:
+    """With a register; nobody has begun."""
+    settings = SharedSettings(
+        "job", nodes, nodes, max_restarts=max_restarts, restart_backoff_s=restart_backoff_s
+    )
+    return Cluster(settings, has_register=True)
+
+
+def running(
+    nodes: int, max_restarts: int = 3, restart_backoff_s: float = 0.0
+) -> tuple[Cluster, list[SimulatedAgent]]:
+    """All workers run."""
+    cluster = cluster_of(nodes, max_restarts, restart_backoff_s)
+    agents = [cluster.start(name) for name in "abcdefgh"[:nodes]]
+    cluster.settle()
+    assert all(agent.running is not None for agent in agents)
+    return cluster, agents
+
+
+def take_over(cluster: Cluster, *without: SimulatedAgent) -> None:
+    """All agents but those find the new coordinator."""
+    cluster.take_over()
+    for agent in cluster.agents:
+        if agent not in without and not agent.is_done:
+            cluster.connect(agent)
+    cluster.settle()
+
+
+def outcome(cluster: Cluster) -> Outcome:
+    assert cluster.job.verdict is not None
+    return cluster.job.verdict.outcome
+
+
+def test_L5_a_round_goes_on_with_its_number_and_no_worker_notices() -> None:
+    cluster, agents = running(3)
+    stamps = [agent.running for agent in agents]
+    take_over(cluster)
+    take_over(cluster)
+    assert [agent.running for agent in agents] == stamps
+    assert cluster.job.round.phase is Phase.ACTIVE
+    for agent in agents:
+        cluster.succeed(agent)
+    cluster.settle()
+    assert outcome(cluster) is Outcome.SUCCEEDED
+    assert all(agent.state.verdict == cluster.job.verdict for agent in agents)
+
+
+def test_L5_nothing_is_decided_before_all_have_come_or_a_lease_has_passed() -> None:
+    cluster, (a, b) = running(2)
+    cluster.take_over()
+    cluster.connect(a)
+    cluster.settle()
+    c = cluster.start("c")
+    cluster.settle()
+    cluster.pass_time(cluster.settings.lease_s)
+    cluster.settle()
+    assert a.running is not None
+    assert c.running is None
+    b.running = None  # its own lease has ended
+    cluster.pass_time(3.0)
+    cluster.settle()
+    assert a.running == c.running
+    assert a.running is not None
+    assert a.running.round == 1
+
+
+def test_L5_a_failure_that_happened_meanwhile_is_the_first_cause_and_costs_one_restart() -> None:
+    cluster, (a, b) = running(2)
+    cluster.take_over()
+    cluster.fail(b)
+    cluster.settle()
+    for agent in (a, b):
+        cluster.connect(agent)
+    cluster.settle()
+    assert cluster.job.ledger.total == 1
+    assert a.running == b.running
+    assert a.running is not None
+    assert a.running.round == 1
+    assert "rank 1 (node b" in cluster.job.assigned["a"].why
+
+
+def test_L3_a_failure_that_was_heard_and_not_judged_is_judged_by_the_next() -> None:
+    cluster, (_a, b) = running(2, max_restarts=0)
+    cluster.fail(b)
+    while move := next((m for m in cluster.moves() if m[1] is b and m[0] != "down"), None):
+        cluster.deliver(move)
+        cluster.write_record()
+    assert cluster.job.verdict is None
+    take_over(cluster)
+    assert outcome(cluster) is Outcome.FAILED
+    cause = cluster.job.verdict.cause if cluster.job.verdict else None
+    assert cause is not None
+    assert cause.node_id == "b"
+
+
+def test_L3_a_failure_that_was_judged_is_not_charged_again() -> None:
+    cluster, (a, b) = running(2, restart_backoff_s=30.0)
+    cluster.fail(b)
+    cluster.settle()
+    assert cluster.job.ledger.total == 1
+    take_over(cluster)
+    assert a.running is None
+    cluster.pass_time(31.0)
+    cluster.settle()
+    assert cluster.job.ledger.total == 1
+    assert a.running == b.running
+    assert a.running is not None
+    assert a.running.round == 1
+
+
+def test_L3_nobody_hears_of_a_world_before_it_is_recorded() -> None:
+    cluster = cluster_of(2)
+    a, b = cluster.start("a"), cluster.start("b")
+    cluster.write_record()
+    while moves := cluster.moves():
+        cluster.deliver(moves[0])
+    assert cluster.job.round.phase is Phase.ACTIVE
+    assert a.state.stamp is None
+    take_over(cluster)
+    assert a.running == b.running
+    assert a.running is not None
+    assert a.running.round == 0
+
+
+def test_L3_a_verdict_is_recorded_before_anybody_hears_it_and_heard_from_the_next() -> None:
+    cluster, agents = running(2)
+    for agent in agents:
+        cluster.succeed(agent)
+    while moves := cluster.moves():
+        cluster.deliver(moves[0])
+    assert outcome(cluster) is Outcome.SUCCEEDED
+    assert [agent.finish for agent in agents] == [None, None]
+    cluster.write_record()
+    take_over(cluster)
+    assert all(agent.finish is not None for agent in agents)
+    assert outcome(cluster) is Outcome.SUCCEEDED
+
+
+def test_L3_a_success_that_was_acknowledged_counts_though_its_node_is_lost() -> None:
+    cluster, (a, b) = running(2)
+    cluster.succeed(a)
+    cluster.settle()
+    a.running = None
+    take_over(cluster, a)
+    cluster.succeed(b)
+    cluster.settle()
+    assert outcome(cluster) is Outcome.SUCCEEDED
+
+
+def test_L5_a_round_that_nobody_has_started_waits_a_moment_for_its_nodes_not_a_lease() -> None:
+    cluster = cluster_of(2)
+    a, b = cluster.start("a"), cluster.start("b")
+    while not cluster.job.round.world:
+        cluster.deliver(cluster.moves()[0])
+        cluster.write_record()
+    cluster.deliver(next(m for m in cluster.moves() if m[0] == "down" and m[1] is a))
+    take_over(cluster)
+    assert a.running is None
+    cluster.pass_time(3.0)
+    cluster.settle()
+    assert a.running == b.running
+    assert a.running is not None
+
+
+def test_L5_a_node_that_was_told_to_go_tells_the_next_coordinator() -> None:
+    cluster, (a, b) = running(2)
+    a.listens = b.listens = True
+    cluster.notice(b)
+    while moves := [m for m in cluster.moves() if m[0] != "local"]:
+        cluster.deliver(moves[0])
+        cluster.write_record()
+    take_over(cluster)
+    assert b.is_done
+    assert cluster.job.end_reason is not None
+    assert cluster.job.end_reason.kind is EndKind.DRAIN
+    assert cluster.job.round.loss_count == 0
+
+
+def test_L5_an_agent_drops_a_coordinator_that_leads_no_more() -> None:
+    cluster, (a, _) = running(2)
+    old = cluster.sessions
+    take_over(cluster)
+    assert a.end.attached is not None
+    epoch = a.end.attached.epoch
+    cluster.cut(a)
+    cluster.sessions = old
+    cluster.connect(a)
+    cluster.settle()
+    assert a.end.attached.epoch == epoch
+    assert a.running is not None
+
+
+class Successors(Hammer):
+    """The hammer, and coordinators that die at any moment, with what was not recorded."""
+
+    @initialize(
+        sizes=st.sampled_from([(1, 1), (1, 3), (2, 2), (2, 3), (3, 3)]),
+        budget=st.integers(0, 3),
+        backoff_s=st.sampled_from([0.0, 5.0]),
+        first=st.integers(1, 4),
+        listens=st.booleans(),
+    )
+    def begin(
+        self, sizes: tuple[int, int], budget: int, backoff_s: float, first: int, listens: bool
+    ) -> None:
+        self.listens = listens
+        settings = SharedSettings(
+            "job", sizes[0], sizes[1], max_restarts=budget, restart_backoff_s=backoff_s
+        )
+        self.cluster = Cluster(settings, has_register=True)
+        self.dead: set[str] = set()
+        self.verdicts: set[object] = set()
+        self.formed: dict[int, tuple[str, ...]] = {}
+        self.given: dict[tuple[int, int], str] = {}
+        self.is_slow = False
+        for node_id in ("a", "b", "c", "d")[:first]:
+            self.begin_agent(node_id, workers=1 + len(self.cluster.agents) % 2)
+
+    def moves(self) -> list[tuple[str, SimulatedAgent]]:
+        if not self.is_slow and not self.cluster.is_recorded:
+            self.cluster.write_record()
+        return super().moves()
+
+    @rule(is_slow=st.booleans())
+    def the_register_is_slow(self, is_slow: bool) -> None:
+        self.is_slow = is_slow
+
+    @rule()
+    def write(self) -> None:
+        if not self.cluster.is_recorded:
+            self.cluster.write_record()
+
+    @rule(at_once=st.booleans())
+    def take_over(self, at_once: bool) -> None:
+        self.cluster.take_over()
+        if at_once:
+            self.reconnect()
+
+    @invariant()
+    def hold(self) -> None:
+        if not hasattr(self, "given"):
+            return
+        for agent in self.cluster.agents:
+            self.hold_agent(agent)
+            if (mine := agent.state.assignment) is not None:
+                key = (mine.round, mine.group_rank)
+                assert self.given.setdefault(key, agent.ref.incarnation) == agent.ref.incarnation
+
+    def hold_agent(self, agent: SimulatedAgent) -> None:
+        assert agent.finishes <= 1
+        verdicts = [agent.finish.verdict if agent.finish else None, agent.state.verdict]
+        self.verdicts.update(found.outcome for found in verdicts if found is not None)
+        assert len(self.verdicts) <= 1
+
+    def teardown(self) -> None:
+        self.is_slow = False
+        super().teardown()
+
+
+def test_L3_L5_a_job_ends_the_same_for_everybody_whichever_coordinators_die() -> None:
+    explore(Successors, 200, steps=40)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_L5_the_loss_of_coordinators_alone_stops_no_worker(seed: int) -> None:
+    """At any moment of a job's life, one after the other."""
+    random = Random(seed)
+    nodes = random.randint(1, 4)
+    cluster = cluster_of(nodes)
+    agents = [cluster.start(name) for name in "abcd"[:nodes]]
+    began: dict[str, object] = {}
+    for _ in range(400):
+        if random.random() < 0.03:
+            cluster.take_over()
+            for agent in agents:
+                cluster.connect(agent)
+        elif not cluster.is_recorded and random.random() < 0.5:
+            cluster.write_record()
+        elif moves := cluster.moves():
+            cluster.deliver(random.choice(moves))
+        elif cluster.is_recorded and random.random() < 0.3:
+            cluster.pass_time(1.0)
+        for agent in agents:
+            if agent.running is not None:
+                assert began.setdefault(agent.ref.node_id, agent.running) == agent.running
+            else:
+                assert agent.ref.node_id not in began
+    cluster.settle()
+    cluster.pass_time(4.0)
+    cluster.settle()
+    assert len(began) == nodes or all(agent.running is not None for agent in agents)
+    for agent in agents:
+        cluster.succeed(agent)
+    cluster.settle()
+    assert outcome(cluster) is Outcome.SUCCEEDED
