@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 
 from rallypoint.agent.environ import macros
 from rallypoint.agent.output_files import logs_specs
-from rallypoint.cli.completion import script
+from rallypoint.cli.completion import SHELLS, script
 from rallypoint.cli.empty_values import is_empty, refuse_empty
 from rallypoint.cli.machine import Machine
 from rallypoint.cli.options import RUN, read_count, read_run, scan_run
@@ -81,6 +81,7 @@ _ABSENT: Mapping[str, Any] = {
     "role": "default",
     "redirects": "0",
     "tee": "0",
+    "log_line_prefix_template": "",
     "local_ranks_filter": "",
     "duplicate_stdout_filters": [],
     "duplicate_stderr_filters": [],
@@ -112,6 +113,12 @@ def get_args_parser() -> argparse.ArgumentParser:
         parser.add_argument(
             *names, default=default, help=about, type=_reader(row), metavar=row.metavar
         )
+    parser.add_argument(
+        *("--print-completion", "--print_completion"),
+        action=_PrintScript,
+        choices=SHELLS,
+        help=FLAGS["--print-completion"].about,
+    )
     parser.add_argument(_SCRIPT, metavar="SCRIPT", help="what each worker runs")
     parser.add_argument(_ARGUMENTS, nargs=argparse.REMAINDER, help="its arguments")
     return parser
@@ -135,7 +142,7 @@ def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
         raise SystemExit(0) from None
     except UsageError as error:
         _end_with(error)
-    found = {row.name: _absent(row) for row in _OPTIONS.values()}
+    found = {row.name: _absent(row) for row in _OPTIONS.values()} | {"print_completion": None}
     for flag, values in scanned.values.items():
         row = FLAGS.get(flag)
         if row and row.name in _OPTIONS:
@@ -221,6 +228,15 @@ def run_script_path(training_script: str, *training_script_args: str) -> None:
     """Runs a script in this interpreter, as its main program."""
     sys.argv = [training_script, *training_script_args]
     runpy.run_path(training_script, run_name="__main__")
+
+
+class _PrintScript(argparse.Action):
+    """Prints a shell's completions, and ends the program."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *given: Any) -> NoReturn:
+        _namespace, shell, *_spelled = given
+        print_text(*script(str(shell)))
+        parser.exit()
 
 
 class _Secret(str):

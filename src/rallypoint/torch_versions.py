@@ -103,6 +103,8 @@ KNOWN: tuple[Known, ...] = (
     _flag("2.10", name="--duplicate-stderr-filters"),
     _flag("2.10", name="--signals-to-handle", here="the same; an unknown signal name is refused"),
     _flag("2.10", name="--virtual-local-rank"),
+    _name("2.10", name="torch.distributed.debug",
+          here="the same: it runs in the workers, under any launcher"),
     _variable("2.10", name="CUDA_VISIBLE_DEVICES", here="the same, under `--virtual-local-rank`"),
     _variable("2.10", name="TORCHELASTIC_SIGNALS_TO_HANDLE",
               here="the same: for an agent that a program makes; the flag and `LaunchConfig` win"),
@@ -113,8 +115,15 @@ KNOWN: tuple[Known, ...] = (
     _variable("2.13", name="TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT", effect=False,
               here="`--hang-timeout` ends a round whose workers have told of progress and then make"
                    " none, whatever state they are in, and says what they wait for in the kernel"),
+    _behaviour("2.13", name="a health check server starts before the rendezvous, and serves through"
+               " the exit barrier", here="the agent answers from when it has found the coordinator"
+               " until it ends"),
     _flag("2.14", name="--log-line-prefix-template"),
-    _flag("2.14", name="--print-completion", here="the same, for fish too"),
+    _flag("2.14", name="--print-completion",
+          here="the same, for fish too, and without the package `shtab`"),
+    _behaviour("2.14", name="`${hostname}` in a template of prefixes, the variable's too"),
+    _behaviour("2.14", name="`--numa-binding` asks `torch.accelerator` for the devices",
+               here="NVIDIA's library is asked, without torch"),
     _name("2.14", name="ErrorHandler.maybe_enrich_signal_failure_message",
           here="the same name and parameters; what it returns is logged"),
     _variable("2.15", name="HIP_VISIBLE_DEVICES",
@@ -122,8 +131,6 @@ KNOWN: tuple[Known, ...] = (
     _key("2.15", name="cas_backoff_max_seconds", effect=False,
          here="only the coordinator writes the state, so no write fails because of another node"),
     _name("2.15", name="ErrorHandler.set_entrypoint_fn_name, ErrorHandler.record_success"),
-    _behaviour("2.15", name="`--numa-binding` asks `torch.accelerator` for the devices",
-               here="NVIDIA's library is asked, without torch"),
     _behaviour("2.15", name="a free port is probed on the wildcard address",
                here="no port is probed: the store's socket is bound before its port is told"),
     _behaviour("2.15", name="`init_method=\"tcp://...\"` under a launcher uses the agent's store at"

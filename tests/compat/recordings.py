@@ -13,6 +13,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from rallypoint.torch_versions import KNOWN, VERSIONS, Known, is_later
+
 FOLDER = Path(__file__).with_name("recorded")
 
 
@@ -28,6 +32,23 @@ class Recordings:
         self._mode, self._folder = mode, folder
         self.torch = torch or installed()
         self._asked: dict[tuple[str, str], str] = {}
+
+    @property
+    def minor(self) -> str:
+        """The version as the table of `rallypoint.torch_versions` has it: "2.13"."""
+        minor = ".".join(self.torch.split(".")[:2])
+        assert minor in VERSIONS, f"torch {minor} is not among the VERSIONS of torch_versions.py"
+        return minor
+
+    def has(self, row: Known) -> bool:
+        """Whether this torch is as new as a row of the table."""
+        return not is_later(row.since, self.minor)
+
+    def need(self, name: str) -> None:
+        """Skips the test where the table says that this torch does not have it yet."""
+        (row,) = (row for row in KNOWN if row.name == name)
+        if not self.has(row):
+            pytest.skip(f"{name} came with torch {row.since}, this is {self.torch}")
 
     def __call__(self, subject: str, question: str, ask: Callable[[], object]) -> Any:
         """The answer, as JSON has it; `ask()` gets it from the real one."""

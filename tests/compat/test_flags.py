@@ -16,7 +16,7 @@ from rallypoint.cli.parser import CompletionRequested
 from rallypoint.core.settings import FLAGS
 from rallypoint.errors import UsageError
 from rallypoint.run import get_args_parser, parse_args
-from rallypoint.torch_versions import KNOWN, is_later
+from rallypoint.torch_versions import KNOWN
 
 _PROGRAM = """
 import json, torch
@@ -109,11 +109,10 @@ def long_name(option: TorchrunOption) -> str:
 def test_they_are_those_that_the_table_has_for_this_torch(
     options: list[TorchrunOption], torch_said: Recordings
 ) -> None:
-    version = ".".join(torch_said.torch.split(".")[:2])
     assert {long_name(o) for o in options} == {
         row.name
         for row in KNOWN
-        if row.kind == "flag" and row.name in FLAGS and not is_later(row.since, version)
+        if row.kind == "flag" and row.name in FLAGS and torch_said.has(row)
     }
     for option in options:
         assert bool(FLAGS[long_name(option)].metavar) == option.takes_value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -119,3 +120,44 @@ def test_output_goes_where_torchrun_puts_it(
     assert shown in ours.stdout
     assert {path.removeprefix("job_RANDOM/attempt_0/") for path in ours.files} == files
     assert ours.files["job_RANDOM/attempt_0/filtered_stdout.log"]
+
+
+HOST = socket.gethostname().partition(".")[0]
+
+
+@pytest.mark.parametrize(
+    ("by", "template", "shown"),
+    [
+        ("flag", "<${hostname} ${rank}> ", f"<{HOST} 1> out 1 alpha"),
+        ("variable", "<${hostname}> ", f"<{HOST}> out 1 alpha"),
+        ("flag", "", "<old 1> out 1 alpha"),
+    ],
+    ids=["flag", "variable", "empty"],
+)
+def test_a_template_of_prefixes_means_what_torchrun_means(
+    by: str,
+    template: str,
+    shown: str,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    torch_said: Recordings,
+    torch_python: str,
+) -> None:
+    torch_said.need("--log-line-prefix-template")
+    options, env = ["--tee=1"], {"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "<old ${rank}> "}
+    if by == "flag":
+        options.append(f"--log-line-prefix-template={template}")
+    else:
+        env["PET_LOG_LINE_PREFIX_TEMPLATE"] = template
+
+    def told(launcher: Sequence[str], name: str) -> list[str]:
+        return launch(launcher, tmp_path / name, options, env).stdout
+
+    ours = told(RALLYPOINT, "ours")
+    theirs = torch_said(
+        "output",
+        f"template: {request.node.callspec.id}",
+        lambda: [line.replace(HOST, "HOST") for line in told([torch_python, *TORCHRUN], "theirs")],
+    )
+    assert [line.replace(HOST, "HOST") for line in ours] == theirs
+    assert shown in ours

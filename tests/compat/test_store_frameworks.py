@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from tests.integration.one_agent import agent, environment, marked
 from tests.integration.store_process import RunningStore, store_process
+from tests.limits import patience
 
 WORKER = Path(__file__).with_name("collectives.py")
 LIMIT_S = 59.0
@@ -47,7 +48,7 @@ class Started:
 
     def wait(self) -> list[int]:
         """The exit codes; nothing that was started may be left then."""
-        give_up_at = time.monotonic() + LIMIT_S
+        give_up_at = time.monotonic() + patience(LIMIT_S)
         codes = [p.wait(max(0.0, give_up_at - time.monotonic())) for p in self._all]
         assert marked(self._mark) == []
         return codes
@@ -109,7 +110,7 @@ def test_collectives_and_checkpoints_work_on_the_round_store(
     words = ("--nproc-per-node", str(SIZE), str(WORKER), str(tmp_path))
     env = {"OMP_NUM_THREADS": "1", "PYTHON_EXEC": torch_python}
     with agent(tmp_path, *words, env=env) as running:
-        code = running.process.wait(LIMIT_S)
+        code = running.process.wait(patience(LIMIT_S))
         assert code == 0, running.err
         assert checked_restarts(tmp_path) == [0] * SIZE
 
@@ -120,7 +121,7 @@ def test_a_job_on_the_round_store_computes_the_same_after_a_worker_was_killed(
     words = ("--nproc-per-node", str(SIZE), "--max-restarts", "1", str(WORKER), str(tmp_path))
     env = {"OMP_NUM_THREADS": "1", "PYTHON_EXEC": torch_python}
     with agent(tmp_path, *words, "--die-once", "1", env=env) as running:
-        code = running.process.wait(LIMIT_S)
+        code = running.process.wait(patience(LIMIT_S))
         assert code == 0, running.err
         assert (tmp_path / "died").exists()
         assert checked_restarts(tmp_path) == [1] * SIZE

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 from tests.compat.launches import TORCHRUN
 from tests.integration.one_agent import MARK, free_port, marked
+from tests.limits import patience
 
 LIMIT_S = 60.0
 REFERENCE_LIMIT_S = 10.0
@@ -30,7 +31,7 @@ BACKENDS = [
     pytest.param(
         "c10d",
         marks=pytest.mark.xfail(
-            strict=True, raises=TimeoutError, reason="torchrun 2.13 fails here: W1, D14"
+            strict=True, raises=TimeoutError, reason="torchrun fails here, 2.14 too: W1, D14"
         ),
     ),
 ]
@@ -46,7 +47,7 @@ class Job:
         self._said.touch()
         self._limit_s = LIMIT_S if backend == "rallypoint" else REFERENCE_LIMIT_S
         self._port = free_port()
-        conf = "last_call_timeout=1,join_timeout=60"
+        conf = f"last_call_timeout=1,join_timeout={patience(LIMIT_S):.0f}"
         self._command = [
             *(python, *TORCHRUN, "--nproc-per-node=1"),
             *(f"--rdzv-backend={backend}", f"--rdzv-endpoint=127.0.0.1:{self._port}"),
@@ -106,7 +107,7 @@ class Job:
     def end(self) -> list[int]:
         """Training is over: how the agents that were not killed have ended."""
         self._stop.touch()
-        codes = [agent.wait(LIMIT_S) for agent in self._agents]
+        codes = [agent.wait(patience(LIMIT_S)) for agent in self._agents]
         return [code for code in codes if code != -signal.SIGKILL]
 
     def kill(self, agent: subprocess.Popen[bytes]) -> None:
@@ -123,6 +124,7 @@ class Job:
             self.kill(agent)
 
     def _wait(self, condition: Callable[[], bool], what: str, limit_s: float) -> None:
+        limit_s = patience(limit_s)
         deadline = time.monotonic() + limit_s
         while not condition():
             if time.monotonic() > deadline:

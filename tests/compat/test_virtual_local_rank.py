@@ -8,6 +8,8 @@ import pytest
 from tests.compat.launches import RALLYPOINT, TORCHRUN, Worker, launch, plain_environ
 from tests.compat.recordings import Recordings
 
+HIP = "HIP_VISIBLE_DEVICES"
+
 
 def shown(worker: Worker) -> dict[str, str | None]:
     """What of a worker's place is virtual, and what is not."""
@@ -44,3 +46,23 @@ def test_both_launchers_say_the_same(
     assert [shown(worker) for worker in ours] == theirs
     assert [worker.env["LOCAL_RANK"] for worker in ours] == ["0", "0"]
     assert [worker.env["RALLYPOINT_LOCAL_RANK"] for worker in ours] == ["0", "1"]
+
+
+def test_the_list_of_hip_wins_with_both(
+    tmp_path: Path, torch_said: Recordings, torch_python: str
+) -> None:
+    torch_said.need(HIP)
+    base = plain_environ() | {HIP: "3,5", "CUDA_VISIBLE_DEVICES": "1,2"}
+    options = ["--nproc-per-node", "2", "--virtual-local-rank"]
+
+    def told(launcher: list[str], name: str) -> list[dict[str, str | None]]:
+        workers = launch([*launcher, *options], tmp_path / name, base)
+        return [shown(w) | {HIP: w.env.get(HIP)} for w in workers]
+
+    theirs = torch_said(
+        "virtual_local_rank", "hip", lambda: told([torch_python, *TORCHRUN], "torchrun")
+    )
+    ours = told([*RALLYPOINT, "--quiet"], "rallypoint")
+    assert ours == theirs
+    assert [worker[HIP] for worker in ours] == ["3", "5"]
+    assert [worker["CUDA_VISIBLE_DEVICES"] for worker in ours] == ["3", "5"]

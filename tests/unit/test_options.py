@@ -15,9 +15,9 @@ from rallypoint.errors import UsageError
 EMPTY_FOR_TORCHRUN = frozenset(
     {"--rdzv-endpoint", "--rdzv-id", "--rdzv-conf", "--local-addr", "--master-addr", "--role"}
     | {"--log-dir", "--local-ranks-filter", "--signals-to-handle"}
-    | {"--duplicate-stdout-filters", "--duplicate-stderr-filters"}
+    | {"--duplicate-stdout-filters", "--duplicate-stderr-filters", "--log-line-prefix-template"}
 )
-"""Those with which torchrun 2.13 runs a job of one node when they are empty."""
+"""Those with which torchrun (2.14 for the template) runs a job of one node when they are empty."""
 
 
 def test_no_option_at_all_is_this_node_alone() -> None:
@@ -471,9 +471,16 @@ def test_the_prefix_of_teed_lines_is_a_flag_and_two_variables() -> None:
     variables["PET_LOG_LINE_PREFIX_TEMPLATE"] = "<${hostname}> "
     assert parse("train.py", **variables).output.prefix_template == "<${hostname}> "
     for flag in ("--log-line-prefix-template", "--log_line_prefix_template"):
-        for given in ("<${rank}>", ""):
-            found = parse(f"{flag}={given} train.py", **variables)
-            assert found.output.prefix_template == given
+        found = parse(f"{flag}=<${{rank}}> train.py", **variables)
+        assert found.output.prefix_template == "<${rank}>"
+
+
+def test_an_empty_template_is_none_as_for_torchrun() -> None:
+    variables = {"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "<old> "}
+    empty = "--log-line-prefix-template= train.py"
+    assert parse(empty, **variables).output.prefix_template == "<old> "
+    assert parse(empty).output.prefix_template is None
+    assert parse("train.py", PET_LOG_LINE_PREFIX_TEMPLATE=" ").output.prefix_template == " "
 
 
 def test_what_would_have_no_effect_is_remarked() -> None:
@@ -488,9 +495,7 @@ def test_what_would_have_no_effect_is_remarked() -> None:
 def test_each_option_that_a_shell_variable_leaves_empty_is_not_given_or_refused_by_name(
     flag: str,
 ) -> None:
-    if flag == "--log-line-prefix-template":
-        assert parse(f"{flag}= train.py").output.prefix_template == ""
-    elif flag in EMPTY_FOR_TORCHRUN | {"--master-port", "--topology", "--preload"}:
+    if flag in EMPTY_FOR_TORCHRUN | {"--master-port", "--topology", "--preload"}:
         made, usual = parse(f"{flag}= train.py"), parse("train.py")
         assert replace(made, rendezvous=usual.rendezvous) == usual
     else:

@@ -333,3 +333,18 @@ def test_what_has_no_effect_is_said(caplog: pytest.LogCaptureFixture) -> None:
         "rallypoint: --monitor-interval 3.0 has no effect: exits are noticed at once",
         "rallypoint: --master-port 29999 has no effect with an endpoint",
     ]
+
+
+@pytest.mark.parametrize("spelled", ["--print-completion", "--print_completion"])
+def test_a_parser_prints_the_completions_that_the_command_prints(
+    spelled: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert get_args_parser().parse_args(["x.py"]).print_completion is None
+    assert parse_args([sys.executable]).print_completion is None
+    printed = []
+    for reads in (get_args_parser().parse_args, parse_args):
+        with pytest.raises(SystemExit) as ended:
+            reads([spelled, "zsh"])
+        assert not ended.value.code
+        printed.append(capsys.readouterr().out)
+    assert printed[0] == printed[1] != ""

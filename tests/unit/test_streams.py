@@ -152,7 +152,7 @@ def test_prefixes() -> None:
         prefix(Console.TEE, template="<${rank}/${local_rank} ${role_name}> ") == b"<8/0 default> "
     )
     assert prefix(Console.TEE, template="${hostname} $hostname ") == b"node-a $hostname "
-    assert prefix(Console.TEE, template="") == b""
+    assert prefix(Console.TEE, template="") == b"[default0]:"
     assert prefix(Console.PREFIX) == b"[default 8] "
     assert prefix(Console.PREFIX, template="no") == b"[default 8] "
     assert prefix(Console.RAW) == prefix(Console.NONE) == b""

@@ -14,12 +14,12 @@ from rallypoint.errors import UsageError
 _NOT_GIVEN = frozenset(
     {"--rdzv-endpoint", "--rdzv-id", "--rdzv-conf", "--local-addr", "--role", "--log-dir"}
     | {"--local-ranks-filter", "--duplicate-stdout-filters", "--duplicate-stderr-filters"}
-    | {"--signals-to-handle", "--topology", "--preload"}
+    | {"--signals-to-handle", "--topology", "--preload", "--log-line-prefix-template"}
 )
 _OF_ONE_NODE = frozenset({"--master-addr", "--master-port"})
 """Not given where there is one node; of several each would look for node 0 on its own machine."""
-_MEANT = frozenset({"--log-line-prefix-template"})
-"""Empty is a value like others."""
+_BLANKS_COUNT = frozenset({"--log-line-prefix-template"})
+"""Blanks alone are a value; of the other options they are none."""
 _WHY = "as by a shell variable that is not set"
 
 
@@ -42,7 +42,7 @@ def is_empty(flag: str, text: str) -> bool:
     """Whether this is no value for the option."""
     row = FLAGS.get(flag)
     takes_value = row is None or bool(row.metavar)
-    return takes_value and flag not in _MEANT and not text.strip()
+    return takes_value and not (text if flag in _BLANKS_COUNT else text.strip())
 
 
 def needs_a_value(flag: str) -> str:

@@ -142,9 +142,9 @@ class LinePrefix(Struct, frozen=True):
     """What stands before each line of a worker's streams.
 
     `template` is that of `--log-line-prefix-template`, with the macros ${role_name},
-    ${local_rank}, ${rank} and ${hostname}, which is `host`; it replaces torchrun's default, so it
-    touches tees only. So does `given`, by local rank. Only the prefixes of `--output prefix` are
-    coloured.
+    ${local_rank}, ${rank} and ${hostname}, which is `host`; unless it is empty it replaces
+    torchrun's default, so it touches tees only. So does `given`, by local rank. Only the prefixes
+    of `--output prefix` are coloured.
     """
 
     role: str
@@ -161,8 +161,7 @@ class LinePrefix(Struct, frozen=True):
             case Console.TEE:
                 text = self.given.get(local_rank)
                 if text is None:
-                    default = "[${role_name}${local_rank}]:"
-                    text = default if self.template is None else self.template
+                    text = self.template or "[${role_name}${local_rank}]:"
                     text = text.replace("${role_name}", self.role)
                     text = text.replace("${hostname}", self.host)
                     text = text.replace("${local_rank}", str(local_rank))
