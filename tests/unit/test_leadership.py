@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -196,9 +197,18 @@ def test_L1_what_is_no_record_is_refused_and_left_as_it_is(data: bytes, text: st
 def test_L1_a_process_of_this_boot_that_has_ended_is_known_to_be_gone() -> None:
     own = this_process()
     assert is_gone(own, own)
-    assert not is_gone(Process(own.boot_id, 1, _started_at_of_init()), own)
-    assert is_gone(Process(own.boot_id, 1, _started_at_of_init() + 1), own)
+    assert not is_gone(Process(own.where, 1, _started_at_of_init()), own)
+    assert is_gone(Process(own.where, 1, _started_at_of_init() + 1), own)
     assert not is_gone(Process("another boot", own.pid, own.started_at), own)
+
+
+def test_L1_of_a_process_in_another_container_nothing_is_known() -> None:
+    """It shares the boot with this one, and its pid is none here."""
+    own = this_process()
+    namespace = os.readlink("/proc/self/ns/pid")
+    assert namespace in own.where
+    where = own.where.replace(namespace, "pid:[1]")
+    assert not is_gone(Process(where, 2**22, 1), own)
 
 
 def _started_at_of_init() -> int:

@@ -52,13 +52,14 @@ def this_process() -> Process:
     """The process that calls this."""
     with open("/proc/sys/kernel/random/boot_id") as file:
         boot_id = file.read().strip()
-    return Process(boot_id, os.getpid(), _started_at(os.getpid()))
+    namespaces = " ".join(os.readlink(f"/proc/self/ns/{kind}") for kind in ("pid", "time"))
+    return Process(f"{boot_id} {namespaces}", os.getpid(), _started_at(os.getpid()))
 
 
 def is_gone(process: Process, own: Process) -> bool:
-    """Whether this process, of the same boot as `own`, has ended. Of another boot nothing is
-    known."""
-    if process.boot_id != own.boot_id:
+    """Whether this process, of the same boot and namespaces as `own`, has ended. Of others nothing
+    is known."""
+    if process.where != own.where:
         return False
     return process == own or _started_at(process.pid) != process.started_at
 

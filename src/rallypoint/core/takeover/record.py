@@ -27,7 +27,9 @@ SCHEMA = 1
 class Process(Struct, frozen=True, array_like=True):
     """A process of one boot of one machine: nothing else is ever the same process."""
 
-    boot_id: str
+    where: str
+    """The boot, and the namespaces in which the numbers mean something: of two containers on one
+    machine neither sees the processes of the other."""
     pid: int
     started_at: int
     """In clock ticks since the boot."""
