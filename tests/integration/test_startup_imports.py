@@ -32,6 +32,7 @@ LATE = {
     "rallypoint.agent.prepared_source",
     "rallypoint.cli.serve",
     "rallypoint.cli.token",
+    "rallypoint.observe.parameter_names",
     "rallypoint.process.devices",
     "rallypoint.process.prepared.bootstrap",
     "rallypoint.process.prepared.handle",

@@ -10,9 +10,6 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from rallypoint.agent.embedded.embedding import run_to_its_end, start_in_thread
-from rallypoint.core.text import name_parameters
-from rallypoint.errors import UsageError
-from rallypoint.launcher import LaunchConfig, elastic_launch
 
 
 @pytest.fixture
@@ -117,14 +114,3 @@ def test_what_waits_for_an_agent_in_a_thread_waits_until_the_thread_has_ended() 
     seen.set()
     assert left == before
     assert take() == 7
-
-
-def test_who_calls_the_library_is_told_about_parameters() -> None:
-    error = UsageError("--log-dir /x: choose another --log-dir, as --nnodes is 2; not --colour")
-    name_parameters(error)
-    assert str(error) == (
-        "log_dir /x: choose another log_dir, as min_nodes and max_nodes is 2; not --colour"
-    )
-    with pytest.raises(UsageError) as raised:
-        elastic_launch(LaunchConfig(1, 1, 1, role=""), "true")()
-    assert str(raised.value).startswith("role '': needs 1 to 255")

@@ -21,7 +21,7 @@ from rallypoint.process.logs.plan import (
     parse_std_map,
     resolve_mode,
 )
-from rallypoint.process.logs.specs import DefaultLogsSpecs, LogsSpecs
+from rallypoint.process.logs.specs import CommandLogsSpecs, DefaultLogsSpecs, LogsSpecs
 from rallypoint.process.logs.worker_output import OutputSettings
 
 
@@ -75,7 +75,7 @@ def logs_specs(config: AgentConfig) -> LogsSpecs:
     redirects = parse_std_map(output.redirects, count, flag="--redirects")
     tee = parse_std_map(output.tee, count, flag="--tee")
     if output.logs_specs == "default":
-        return DefaultLogsSpecs(
+        return CommandLogsSpecs(
             output.log_dir,
             redirects,
             tee,

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import signal
 
-from rallypoint.core.settings import FLAGS, UNNAMED_RUN_ID
-from rallypoint.errors import ChildFailedError, RallypointError
+from rallypoint.core.settings import UNNAMED_RUN_ID
 
 STACKS = "what it was doing:"
 """The first line of a detail that is no traceback of an exception, but stacks."""
@@ -80,28 +78,3 @@ def names(node_ids: tuple[str, ...]) -> str:
     """`a, b`, or `a, b and 5 more` when there are very many; empty for none."""
     more = len(node_ids) - NAMES_MAX
     return ", ".join(node_ids[:NAMES_MAX]) + (f" and {more} more" if more > 0 else "")
-
-
-_PARAMETERS = {
-    "--rdzv-id": "run_id",
-    "--nnodes": "min_nodes and max_nodes",
-    "--numa-binding": "numa_options",
-}
-"""Those whose name is not that of the flag."""
-
-
-def with_parameters(text: str) -> str:
-    """The same for whoever calls the library: with the names of parameters in place of flags."""
-
-    def parameter(found: re.Match[str]) -> str:
-        flag = found[0]
-        row = FLAGS.get(flag)
-        return _PARAMETERS.get(flag, row.name) if row is not None else flag
-
-    return re.sub(r"--[a-z][a-z-]*[a-z]", parameter, text)
-
-
-def name_parameters(error: RallypointError) -> None:
-    """Replace the names of flags in its text."""
-    if error.args and isinstance(error.args[0], str) and not isinstance(error, ChildFailedError):
-        error.args = (with_parameters(error.args[0]), *error.args[1:])

@@ -35,6 +35,7 @@ from rallypoint.config import (
 )
 from rallypoint.core.settings import FLAGS, MAX_WORKERS_PER_NODE, UNNAMED_RUN_ID
 from rallypoint.errors import ParameterError
+from rallypoint.observe.parameter_names import OF_A_LAUNCH, naming_parameters
 from rallypoint.rendezvous.parameters import (
     RendezvousParameters,
     number_of,
@@ -112,6 +113,7 @@ class LaunchConfig:
             self.shutdown_timeout = Usual(chosen_s)
 
 
+@naming_parameters(OF_A_LAUNCH)
 def agent_config(config: LaunchConfig, entrypoint: Entrypoint, args: Sequence[Any]) -> AgentConfig:
     """The settings of this node's agent. Raises ParameterError and UsageError, each one line."""
     count, budget = config.nproc_per_node, config.max_restarts

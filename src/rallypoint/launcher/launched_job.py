@@ -12,7 +12,6 @@ from rallypoint.agent.embedded.entrypoint import Entrypoint, entrypoint_name
 from rallypoint.agent.embedded.run import JobLog, run_processes
 from rallypoint.agent.embedded.worker_spec import run_result
 from rallypoint.config import AgentConfig
-from rallypoint.core.text import name_parameters
 from rallypoint.errors import (
     ChildFailedError,
     ExitClass,
@@ -21,6 +20,7 @@ from rallypoint.errors import (
     RallypointError,
 )
 from rallypoint.launcher.launch_config import LaunchConfig, agent_config
+from rallypoint.observe.parameter_names import OF_A_LAUNCH, naming_parameters
 
 
 class elastic_launch:  # noqa: N801  # Its name in torch.
@@ -93,7 +93,8 @@ def _with_short_traceback(work: Callable[[], dict[int, Any]]) -> dict[int, Any]:
     """Strip our own frames from the traceback, and the cause from a usage error, which is one line
     that says it all."""
     try:
-        return work()
+        with naming_parameters(OF_A_LAUNCH):
+            return work()
     except InvariantError:
         raise
     except KeyboardInterrupt as error:
@@ -101,14 +102,13 @@ def _with_short_traceback(work: Callable[[], dict[int, Any]]) -> dict[int, Any]:
         raise
     except RallypointError as error:
         error.__traceback__ = None
-        name_parameters(error)
         if error.exit_class is ExitClass.USAGE:
             raise error from None
         raise
 
 
 def _run(config: AgentConfig, name: str, embedding: Embedding) -> dict[int, Any]:
-    log = JobLog()
+    log = JobLog(OF_A_LAUNCH)
     try:
         end = run_processes(config, log, embedding)
     finally:

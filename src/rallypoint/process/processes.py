@@ -23,8 +23,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from rallypoint.config import FunctionCall, NumaOptions, OutputMode
-from rallypoint.core.text import count, name_parameters, signal_name, with_parameters
-from rallypoint.errors import ParameterError, RallypointError, SignalException
+from rallypoint.core.text import count, signal_name
+from rallypoint.errors import ParameterError, SignalException
+from rallypoint.observe.parameter_names import in_parameters, naming_parameters
 from rallypoint.process import signals
 from rallypoint.process.logs.plan import LinePrefix
 from rallypoint.process.logs.specs import Reifies
@@ -115,11 +116,7 @@ class PContext(ABC):
         grace_s: float = 30.0,
     ) -> None:
         _check(args, envs)
-        try:
-            dest = logs_specs.reify(envs)
-        except RallypointError as error:
-            name_parameters(error)
-            raise
+        dest = logs_specs.reify(envs)
         self.name, self.entrypoint = name, entrypoint
         self.args = {rank: tuple(args[rank]) for rank in range(len(args))}
         self.envs = {
@@ -165,19 +162,13 @@ class PContext(ABC):
     def _programs(self, environs: Sequence[Mapping[str, str]]) -> Programs:
         """What to execute with these environments."""
 
+    @naming_parameters()
     def start(self) -> None:
         """Start all, or none and raise; see `start_processes`. Call once.
 
         In the main thread, usual signals that nobody else handles raise SignalException there from
         now on, until `close`.
         """
-        try:
-            self._start()
-        except RallypointError as error:
-            name_parameters(error)
-            raise
-
-    def _start(self) -> None:
         base = {"PYTHONFAULTHANDLER": "1", **os.environ}
         self._supervision.programs = self._programs([base | env for env in self.envs.values()])
         self._handle_signals()
@@ -222,7 +213,7 @@ class PContext(ABC):
         except BaseException as error:
             raised = error
             if isinstance(error, WorkerStartError):
-                raised = OSError(error.errno, with_parameters(str(error)))
+                raised = OSError(error.errno, in_parameters(str(error)))
                 raised.__cause__ = error
             if not self._loop.done():
                 self._loop.set_exception(raised)
@@ -353,7 +344,7 @@ def _bound(commands: list[Command], numa: NumaOptions | None) -> list[Command]:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     cpus, notice = worker_cpus(len(commands), numa, visible)
     if notice:
-        warnings.warn(with_parameters(notice), stacklevel=5)
+        warnings.warn(in_parameters(notice), stacklevel=6)
     unbound_if_refused = numa.should_fall_back_if_binding_fails
     return [
         replace(command, cpus=bound, unbound_if_refused=unbound_if_refused)

@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from rallypoint.errors import RendezvousError
+from rallypoint.observe.parameter_names import OF_A_HANDLER, naming_parameters
 from rallypoint.rendezvous.handler import RendezvousHandler, RendezvousInfo, Unsubscribe
 from rallypoint.rendezvous.parameters import RendezvousSettings
 
@@ -197,11 +198,13 @@ class LoopRendezvousHandler(RendezvousHandler):
 
     def _run(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
         self._before_call()
-        return SHARED.run(call())
+        with naming_parameters(OF_A_HANDLER):
+            return SHARED.run(call())
 
     async def _wait_for(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
         self._before_call()
-        return await SHARED.wait(call())
+        with naming_parameters(OF_A_HANDLER):
+            return await SHARED.wait(call())
 
     def _before_call(self) -> None:
         """In the caller's thread."""

@@ -26,6 +26,7 @@ from rallypoint.errors import (
     RendezvousConnectionError,
     RendezvousTimeoutError,
 )
+from rallypoint.observe.parameter_names import OF_A_HANDLER, in_parameters, naming_parameters
 from rallypoint.rendezvous.handler import (
     LazyRendezvousInfo,
     RendezvousInfo,
@@ -83,7 +84,7 @@ class CoordinatorRendezvousHandler(LoopRendezvousHandler):
     def why_over(self) -> str:
         """Why this node's last round ended, one sentence; empty as long as none has."""
         member = self._member
-        return member.state.why_over if member is not None else ""
+        return in_parameters(member.state.why_over, OF_A_HANDLER) if member is not None else ""
 
     @property
     def is_attached(self) -> bool:
@@ -250,6 +251,7 @@ class CoordinatorRendezvousHandler(LoopRendezvousHandler):
 _CLOSED_HERE = "its program closed the rendezvous"
 
 
+@naming_parameters(OF_A_HANDLER)
 def create_handler_from(params: RendezvousParameters) -> CoordinatorRendezvousHandler:
     """The handler of `--rdzv-backend tcp`; the keys of `params` are those of docs/rendezvous.md.
 
@@ -306,6 +308,7 @@ create_rdzv_handler = create_static_handler_from
 """Its name in torch."""
 
 
+@naming_parameters(OF_A_HANDLER)
 def _static_settings(params: RendezvousParameters) -> CoordinatorSettings:
     rank = params.get_as_int("rank")
     if rank is None:

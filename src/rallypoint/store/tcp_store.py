@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import Self
 
 from rallypoint.errors import StoreConnectionError, StoreQueueEmptyError, StoreTimeoutError
+from rallypoint.observe.parameter_names import OF_A_STORE, in_parameters
 from rallypoint.observe.printing import print_error
 from rallypoint.store.access import (
     EVERYBODY,
@@ -245,7 +246,7 @@ def _policy(listener: socket.socket, networks: tuple[str, ...] | None) -> Access
 
 
 def _say_on_stderr(line: str) -> None:
-    print_error("rallypoint: store", line)
+    print_error("rallypoint: store", in_parameters(line, OF_A_STORE))
 
 
 def _close(client: TCPClient | None, server: ServerThread | None) -> None:

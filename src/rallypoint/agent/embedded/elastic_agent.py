@@ -69,6 +69,7 @@ from rallypoint.core.model import UNNAMED_RUN_ID
 from rallypoint.errors import ParameterError, UsageError
 from rallypoint.observe.event import Event, EventMetadataValue, EventSource
 from rallypoint.observe.event_handlers import record
+from rallypoint.observe.parameter_names import OF_A_SPEC, naming_parameters
 
 SEVERAL = 2
 """Nodes at most, where a handler does not say: only whether there may be others matters."""
@@ -111,6 +112,7 @@ class SpecAgent(ElasticAgent):
         self._embedding: Embedding | None = None
         self._running = threading.Lock()
 
+    @naming_parameters(OF_A_SPEC)
     def run(self, role: str = "default") -> RunResult:
         """Run to the end of the job. FAILED is a result, not an exception.
 
@@ -124,7 +126,7 @@ class SpecAgent(ElasticAgent):
             raise UsageError("this agent is already running: create another one")
         try:
             self._embedding = embedding = Embedding(_handler_client(self._handler))
-            spec, log = self._worker_group.spec, JobLog()
+            spec, log = self._worker_group.spec, JobLog(OF_A_SPEC)
             config = _agent_config(spec, embedding.handler, self._shutdown_timeout)
             try:
                 end = run_embedded(embedding, lambda: self._run_job(config, embedding, log))
@@ -279,6 +281,7 @@ class LocalElasticAgent(SpecAgent):
     Raises ParameterError and UsageError.
     """
 
+    @naming_parameters(OF_A_SPEC)
     def __init__(
         self,
         spec: WorkerSpec,

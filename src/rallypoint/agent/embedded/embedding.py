@@ -15,8 +15,6 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rallypoint.agent.workers import RoundWorkers
-from rallypoint.core.text import name_parameters
-from rallypoint.errors import RallypointError
 from rallypoint.process.signals import hold_what_handlers_raise, keep_dispositions
 
 if TYPE_CHECKING:
@@ -79,14 +77,6 @@ def run_embedded(embedding: Embedding, body: Callable[[], T]) -> T:
     Where a loop runs already (a notebook) the agent gets its own thread; a KeyboardInterrupt
     here cancels the job then, and this waits until the agent has stopped its workers.
     """
-    try:
-        return _run_embedded(embedding, body)
-    except RallypointError as error:
-        name_parameters(error)
-        raise
-
-
-def _run_embedded(embedding: Embedding, body: Callable[[], T]) -> T:
     if not _loop_runs_here():
         if not gets_signals():
             return body()

@@ -21,6 +21,7 @@ from rallypoint.core.event_kinds import ReportedBy
 from rallypoint.core.model import Outcome, Verdict
 from rallypoint.core.text import brief_seconds, shown
 from rallypoint.errors import UsageError
+from rallypoint.observe.parameter_names import Names, in_parameters
 from rallypoint.observe.printing import visible
 from rallypoint.observe.queue import BoundedQueue
 from rallypoint.observe.records import AgentEvent, Observer, StatusView
@@ -36,9 +37,11 @@ _log = logging.getLogger("rallypoint")
 
 
 class JobLog(Observer):
-    """Writes events to the logger `rallypoint`. `close` when the agent has ended."""
+    """Writes events to the logger `rallypoint`. `close` when the agent has ended. `names`: the
+    parameters of the program's call, which lines name."""
 
-    def __init__(self) -> None:
+    def __init__(self, names: Names | None = None) -> None:
+        self._names = names
         self._lines: BoundedQueue[tuple[int, str]] = BoundedQueue(lambda line: _log.log(*line))
         self._reported_wait = ""
 
@@ -69,7 +72,7 @@ class JobLog(Observer):
 
     def _log(self, level: int, line: str) -> None:
         if _log.isEnabledFor(level):
-            self._lines.put((level, visible(line)))
+            self._lines.put((level, visible(in_parameters(line, self._names))))
 
 
 def run_processes(config: AgentConfig, log: JobLog, embedding: Embedding) -> JobEnd:

@@ -13,12 +13,15 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from rallypoint.agent.environ import WorkerContext
-from rallypoint.core.group_events import FinishKind
+from rallypoint.core.group_events import SPAWN_FAILED, FinishKind
 from rallypoint.core.limits import MAX_NAME_BYTES, is_name
 from rallypoint.core.model import Outcome, Verdict
 from rallypoint.core.settings import MAX_WORKERS_PER_NODE
 from rallypoint.core.text import LEFT
+from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.errors import (
     InfrastructureError,
     ParameterError,
@@ -27,6 +30,7 @@ from rallypoint.errors import (
     RendezvousTimeoutError,
     SignalException,
 )
+from rallypoint.observe.parameter_names import in_parameters
 from rallypoint.process.process_failure import ProcessFailure, reported_failure
 
 if TYPE_CHECKING:
@@ -202,7 +206,7 @@ def failures(end: JobEnd) -> dict[int, ProcessFailure]:
     """By global rank; the first cause is among them, on whichever node it was."""
     files = end.error_files
     known = {
-        rank: reported_failure(exit_, error_file=files.get(rank, ""))
+        rank: reported_failure(_in_parameters(exit_), error_file=files.get(rank, ""))
         for rank, exit_ in end.failures.items()
     }
     if (first := first_failure(end)) is not None:
@@ -220,7 +224,14 @@ def first_failure(end: JobEnd) -> tuple[int, ProcessFailure] | None:
     rank = cause.failure.rank
     # A rank of this node in an earlier round may be another worker.
     file = end.error_files.get(rank, "") if cause.round == end.round else ""
-    return rank, reported_failure(cause.failure, cause.node_id, file)
+    return rank, reported_failure(_in_parameters(cause.failure), cause.node_id, file)
+
+
+def _in_parameters(exit_: WorkerExit) -> WorkerExit:
+    """Why a worker could not be started, for who calls the library. What it said stays as it is."""
+    if exit_.code != SPAWN_FAILED or exit_.pid:
+        return exit_
+    return replace(exit_, message=in_parameters(exit_.message))
 
 
 def _no_result(verdict: Verdict) -> Exception:

@@ -155,6 +155,30 @@ class DefaultLogsSpecs(LogsSpecs):
 
         Raises LogStorageError or UsageError, each one line with the path and the fix.
         """
+        from rallypoint.observe.parameter_names import naming_parameters  # no command needs it
+
+        with naming_parameters():
+            return self._open(run_id, temp_dir)
+
+    def reify(self, envs: Environs) -> LogsDest:
+        """Make the directories of one round. The round is RALLYPOINT_ROUND of the workers, or
+        without it TORCHELASTIC_RESTART_COUNT. Blocks on the file system.
+
+        Raises LogStorageError or UsageError, each one line with the path and the fix.
+        """
+        from rallypoint.observe.parameter_names import naming_parameters  # no command needs it
+
+        with naming_parameters():
+            return self._reify(envs)
+
+    def close(self, *, keep: bool) -> None:
+        """At the end: remove a temporary directory, unless `keep`; who opens these again gets
+        another. Never raises."""
+        if self._log_dir is not None:
+            self._log_dir.close(keep=keep)
+            self._log_dir = None
+
+    def _open(self, run_id: str, temp_dir: str = "") -> LogDir:
         if self._log_dir is None:
             self._log_dir = LogDir.open(
                 self._base,
@@ -165,15 +189,10 @@ class DefaultLogsSpecs(LogsSpecs):
             )
         return self._log_dir
 
-    def reify(self, envs: Environs) -> LogsDest:
-        """Make the directories of one round. The round is RALLYPOINT_ROUND of the workers, or
-        without it TORCHELASTIC_RESTART_COUNT. Blocks on the file system.
-
-        Raises LogStorageError or UsageError, each one line with the path and the fix.
-        """
+    def _reify(self, envs: Environs) -> LogsDest:
         first = next(iter(envs.values()))
         number = first.get("RALLYPOINT_ROUND") or first.get("TORCHELASTIC_RESTART_COUNT") or "0"
-        place = self.open(first.get("TORCHELASTIC_RUN_ID", "")).begin(int(number), envs)
+        place = self._open(first.get("TORCHELASTIC_RUN_ID", "")).begin(int(number), envs)
         dest = LogsDest()
         for local_rank, env in envs.items():
             dest.error_files[local_rank] = error_file(place, local_rank)
@@ -197,12 +216,11 @@ class DefaultLogsSpecs(LogsSpecs):
             dest.filtered_stderr = os.path.join(place, "filtered_stderr.log")
         return dest
 
-    def close(self, *, keep: bool) -> None:
-        """At the end: remove a temporary directory, unless `keep`; who opens these again gets
-        another. Never raises."""
-        if self._log_dir is not None:
-            self._log_dir.close(keep=keep)
-            self._log_dir = None
+
+class CommandLogsSpecs(DefaultLogsSpecs):
+    """The same of a command line: what is raised names its options."""
+
+    open, reify = DefaultLogsSpecs._open, DefaultLogsSpecs._reify
 
 
 def known_logs_specs() -> list[str]:
