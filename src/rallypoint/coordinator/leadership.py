@@ -52,7 +52,8 @@ def this_process() -> Process:
     """The process that calls this."""
     with open("/proc/sys/kernel/random/boot_id") as file:
         boot_id = file.read().strip()
-    namespaces = " ".join(os.readlink(f"/proc/self/ns/{kind}") for kind in ("pid", "time"))
+    paths = ("/proc/self/ns/pid", "/proc/self/ns/time")  # Linux 5.5 has no second one
+    namespaces = " ".join(os.readlink(path) for path in paths if os.path.lexists(path))
     return Process(f"{boot_id} {namespaces}", os.getpid(), _started_at(os.getpid()))
 
 
