@@ -119,7 +119,7 @@ class Writer:
 
     def __init__(self, history: History, number: int, backend: type[DirectoryBackend]) -> None:
         self.history = history
-        self._number, self._sets, self._lives = number, 0, 0
+        self.number, self._sets, self._lives = number, 0, 0
         self._kind = backend
         self.boot()
 
@@ -129,7 +129,7 @@ class Writer:
         self._files = UnreliableFiles(self.history.server, self._wait_for_turn)
         self._backend = self._kind(SHARED, RUN_ID, files=self._files)
         self.seen = Answer("", None)
-        self.is_busy = self._gets = False
+        self.is_busy = self._gets = self._has_slept = False
         self._turn, self._parked = _taken(), _taken()
         self._fault: Fault | None = None
         self._failure: BaseException | None = None
@@ -151,7 +151,7 @@ class Writer:
     def begin_set(self) -> None:
         """Replace what was seen last."""
         self._sets += 1
-        name = f"{self._number}.{self._lives}.{self._sets}"
+        name = f"{self.number}.{self._lives}.{self._sets}"
         self.history.parents[name] = self.seen.name
         self._begin(lambda: self._set(name, self.seen.token))
 
@@ -162,6 +162,11 @@ class Writer:
         assert self._parked.acquire(timeout=LIMIT_S)
         if self._failure is not None:
             raise self._failure
+
+    def sleep_since(self, began_at: float) -> None:
+        """Its machine was suspended; then what its caches hold may be older than a minute."""
+        self._files.suspended(self.history.server.now - began_at)
+        self._has_slept = True
 
     def finish(self) -> None:
         """The rest of the call, without faults."""
@@ -199,6 +204,8 @@ class Writer:
     def _get(self, floor: list[str]) -> None:
         found = self._backend.get_state()
         self._take("" if found is None else found[0].decode(), None if found is None else found[1])
+        if self._has_slept:
+            return
         missing = set(floor) - set(self.history.ancestors(self.seen.name))
         assert not missing, f"read {self.seen.name!r}, a minute after {missing} were there"
 

@@ -15,6 +15,7 @@ from rallypoint.testing.unreliable_files import Fault, UnreliableFiles
 
 BACKEND: type[DirectoryBackend] = ShortDirectories
 WRITERS = st.integers(0, 2)
+PAUSES_S = (1.0, 59.0, 61.0, 121.0, 299.0, 301.0, 601.0, 1000.0)
 FAULTS = st.sampled_from([None, None, None, *Fault])
 
 
@@ -30,9 +31,13 @@ class Register(RuleBasedStateMachine):
 
     @rule(seed=st.integers(0, 2**32), turns=st.integers(1, 60), fault=FAULTS)
     def work(self, seed: int, turns: int, fault: Fault | None) -> None:
-        """Writers take turns, and one operation in eight goes wrong."""
+        """Writers take turns, one operation in eight goes wrong, and now and then all do."""
         random = Random(seed)
         for _ in range(turns):
+            if random.random() < 0.05:
+                self.wait(random.choice(PAUSES_S))
+            if random.random() < 0.02:
+                self.lose_power()
             writer = self._alive(random.randrange(3))
             if not writer.is_busy:
                 writer.begin()
@@ -54,7 +59,39 @@ class Register(RuleBasedStateMachine):
             writer.finish()
             self.history.look()
 
-    @rule(seconds=st.sampled_from([1.0, 59.0, 61.0, 299.0, 301.0, 601.0, 1000.0]))
+    @rule(
+        number=WRITERS,
+        before=st.integers(0, 12),
+        versions=st.integers(6, 9),
+        after=st.integers(0, 30),
+        caches=st.booleans(),
+    )
+    def sleep(self, number: int, before: int, versions: int, after: int, caches: bool) -> None:
+        """A writer sleeps in a call until its directory is being removed."""
+        sleeper, other = self._alive(number), self._alive((number + 1) % 3)
+        for _ in range(before):
+            sleeper.step() if sleeper.is_busy else sleeper.begin()
+        began_at = self.history.server.now
+        for _ in range(versions):
+            self.history.server.advance(200.0)
+            self.write(other.number, 1)
+        other.begin_set()
+        for _ in range(after):
+            if other.is_busy:
+                other.step()
+        if caches:
+            sleeper.sleep_since(began_at)
+        random = Random(after)
+        while sleeper.is_busy:
+            sleeper.step(Fault.CACHED if caches else None)
+            if other.is_busy and random.random() < 0.5:
+                other.step()
+        self.history.look()
+        if not caches:
+            sleeper.begin_get()
+            sleeper.finish()
+
+    @rule(seconds=st.sampled_from(PAUSES_S))
     def wait(self, seconds: float) -> None:
         self.history.server.advance(seconds)
 

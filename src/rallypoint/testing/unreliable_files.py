@@ -155,9 +155,14 @@ class UnreliableFiles:
         """`faults`: what happens to an operation, by its name and path; None: nothing does."""
         self.server, self._faults = server, faults
         self.has_crashed = False
+        self._suspended_s = 0.0
         self._handles: dict[str, tuple[float, Node]] = {}
         self._answers: dict[tuple[str, str], tuple[float, list[str] | float | None]] = {}
         server.attach(self)
+
+    def suspended(self, seconds: float) -> None:
+        """The machine of this client was, for as long: its caches do not notice."""
+        self._suspended_s += seconds
 
     def make_directory(self, path: str) -> None:
         """See `Files`, also for the others."""
@@ -205,7 +210,7 @@ class UnreliableFiles:
                 try:
                     data = self.server.child(directory, name).data
                 except FileNotFoundError:
-                    self._answers["read", path] = (self.server.now, None)
+                    self._answers["read", path] = (self._awake_s(), None)
                     raise
                 if data is None:
                     raise _error(errno.EISDIR)
@@ -266,7 +271,7 @@ class UnreliableFiles:
 
             def execute() -> list[str]:
                 listed = sorted(node.names)
-                self._answers["names", path] = (self.server.now, listed)
+                self._answers["names", path] = (self._awake_s(), listed)
                 return listed
 
             return execute
@@ -295,7 +300,7 @@ class UnreliableFiles:
 
             def execute() -> float:
                 changed_at = self.server.child(directory, name).changed_at
-                self._answers["changed_at", path] = (self.server.now, changed_at)
+                self._answers["changed_at", path] = (self._awake_s(), changed_at)
                 return changed_at
 
             return execute
@@ -337,6 +342,9 @@ class UnreliableFiles:
             raise _error(errno.EIO)
         return execute() if fault is Fault.SENT_TWICE else answer
 
+    def _awake_s(self) -> float:
+        return self.server.now - self._suspended_s
+
     def _check_alive(self) -> None:
         if self.has_crashed:
             raise Crash
@@ -344,7 +352,7 @@ class UnreliableFiles:
     def _answer(self, operation: str, path: str) -> list[str] | float | bool | None:
         """What was seen in the last minute; True where nothing was."""
         at, answer = self._answers.get((operation, path), (-STALE_S, None))
-        if (operation, path) not in self._answers or self.server.now - at >= STALE_S:
+        if (operation, path) not in self._answers or self._awake_s() - at >= STALE_S:
             return None
         return True if answer is None else answer
 
@@ -355,9 +363,9 @@ class UnreliableFiles:
     def _directory(self, path: str, cached: bool) -> Node:
         path = path.rstrip("/")
         at, node = self._handles.get(path, (-STALE_S, self.server.root))
-        if not cached or self.server.now - at >= STALE_S:
+        if not cached or self._awake_s() - at >= STALE_S:
             node = self.server.find(path)
-            self._handles[path] = (self.server.now, node)
+            self._handles[path] = (self._awake_s(), node)
         if not node.is_directory:
             raise _error(errno.ENOTDIR)
         return node
