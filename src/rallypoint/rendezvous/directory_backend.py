@@ -143,6 +143,8 @@ class DirectoryBackend(RendezvousBackend):
                 self._chain.newest = None if token is None else seen_then(there, token.seen_at)
                 return self._not_stored()
             if token is not None and is_old:
+                if token.slot == FIRST:  # it stays when what follows it is removed
+                    raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
                 self._chain.check_unremoved(token)
         self._files.sync(self._chain.path(slot.directory))
         seen = Seen(slot, version.nonce, following_slot(slot, version), began_at, True)
