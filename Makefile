@@ -9,7 +9,7 @@ SETUP := $(VENV)/.ready
 # The demo needs less than the tests: it installs its own set only where theirs is not there.
 DEMO_SETUP := $(if $(wildcard $(SETUP)),$(SETUP),$(VENV)/.ready-demo)
 
-.PHONY: test lint types unit matrix coverage compat record fault demo bench versions fuzz dist clean
+.PHONY: test lint types unit matrix coverage compat record fault demo bench versions fuzz sim planted dist clean
 
 # All three at once; each says what it found when it ends, and all are heard before this one fails.
 test: $(SETUP)
@@ -83,6 +83,18 @@ versions: $(SETUP)
 fuzz: $(VENV)/.ready-fuzz
 	bash -c 'trap "kill \$$(jobs -p) 2>/dev/null" EXIT; \
 	  $(BIN)/python -m tests.fuzz.fuzz_c10d & $(BIN)/python -m tests.fuzz.fuzz_values & wait -n'
+
+# Whole jobs in virtual time, seed after seed: make sim SECONDS=3600 FIRST=1000. The tests take seeds
+# 1 to 300. Every tenth second goes to jobs of more than 100 nodes.
+SECONDS ?= 600
+FIRST ?= 1000
+sim: $(SETUP)
+	$(BIN)/python -m rallypoint.testing.simulator --seeds $(FIRST)- --seconds $$(($(SECONDS) * 9 / 10))
+	$(BIN)/python -m rallypoint.testing.simulator --seeds $(FIRST)- --seconds $$(($(SECONDS) / 10)) --nodes 120
+
+# Which of the bugs that tools/planted_bugs.py lists the simulator finds.
+planted: $(SETUP)
+	$(BIN)/python tools/planted_bugs.py
 
 $(SETUP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)

@@ -6,6 +6,8 @@ through the shared memory of their round, or by a signal of the person's choice.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rallypoint.agent.hang import HangWatch, StacksFiles
 from rallypoint.agent.node_workers import AgentActions, RunningRound
 from rallypoint.config import AgentConfig
@@ -15,6 +17,7 @@ from rallypoint.core import messages as m
 from rallypoint.core.checkpoint import Request, RequestState
 from rallypoint.core.model import EndKind
 from rallypoint.core.text import brief_seconds, signal_name, signal_number
+from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.wire.shm import ShmRequest
 
 NO_HURRY_S = 10 * 365 * 86400.0
@@ -43,10 +46,10 @@ class WorkerRequests:
             self._hangs.close()
         self._checkpoints = self._hangs = None
 
-    def exited(self) -> None:
-        """Workers have ended, which may be what an answer waited for."""
+    def exited(self, exits: Sequence[WorkerExit]) -> None:
+        """These workers have ended, which may be what an answer waited for."""
         if self._checkpoints is not None:
-            self._checkpoints.changed()
+            self._checkpoints.changed(exits)
 
     def pushed(self, message: m.WorkerRequest) -> None:
         """The coordinator wants something of the workers, or no longer."""
@@ -97,9 +100,10 @@ class Checkpoints:
         if checkpoint.withdrawn(self._state, number):
             self._round.workers.shm.withdraw()
 
-    def changed(self) -> None:
-        """The workers may have said something, or ended: answer if all have."""
-        state, shm, exits = self._state, self._round.workers.shm, self._round.exits
+    def changed(self, fresh: Sequence[WorkerExit] = ()) -> None:
+        """The workers may have said something, or ended (`fresh`: just now): answer if all have."""
+        state, shm = self._state, self._round.workers.shm
+        exits = {exit_.local_rank: exit_ for exit_ in fresh} | dict(self._round.exits)
         request = state.request
         if request is None:
             return

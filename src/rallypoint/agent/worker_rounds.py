@@ -157,9 +157,14 @@ class WorkerRounds:
         self._actions.step(g.SpawnFailed(stamp, error))
 
     def _exited(self, stamp: Stamp, exits: tuple[WorkerExit, ...]) -> None:
+        is_stopping = self._state.phase is group.Phase.STOPPING
+        if not is_stopping and all(exit_.code == 0 for exit_ in exits):
+            # Before the job hears of a success: a worker that has saved a checkpoint because it
+            # was asked to may have ended because of that.
+            self._requests.exited(exits)
         self._actions.step(g.WorkersExited(stamp, exits))
         if self._state.phase is not group.Phase.STOPPING:
-            self._requests.exited()
+            self._requests.exited(exits)
 
     def _gone(self, stamp: Stamp, stuck: tuple[int, ...], failures: tuple[WorkerExit, ...]) -> None:
         if not stuck:

@@ -88,6 +88,8 @@ class Hooks(Struct, frozen=True):
     on_attach: Callable[[ClientConnection, int], bytes] = lambda connection, generation: b""
     """Called before each attaching, with the connection and its generation; returns the agent's
     commitment (`wire/death_notice.py`)."""
+    uniform: Callable[[float, float], float] | None = None
+    """Draws pauses between attempts to connect; None: `store.backoff.uniform`."""
 
 
 class CoordinatorSession:
@@ -185,7 +187,10 @@ class CoordinatorSession:
             self._attach(connection)
 
     async def _redial(self) -> ClientConnection | None:
-        from rallypoint.store.backoff import uniform
+        if (uniform := self._hooks.uniform) is None:
+            from rallypoint.store import backoff
+
+            uniform = backoff.uniform
 
         pause_s = FIRST_RETRY_S
         while not self._end.is_closed:

@@ -57,6 +57,11 @@ VERDICT_RETENTION_S = 600.0
 """How long a stand-alone coordinator remembers how a job ended, or one that all agents left."""
 
 
+def random_epoch() -> int:
+    """That no other coordinator has."""
+    return int.from_bytes(os.urandom(6), "big")
+
+
 class Hosting(Struct, frozen=True):
     """What a coordinator hosts."""
 
@@ -68,6 +73,10 @@ class Hosting(Struct, frozen=True):
     """Decides for every job."""
     led: LedJobs | None = None
     """By which another coordinator can take over its jobs; None: no other one can."""
+    epoch: Callable[[], int] = random_epoch
+    """Names this coordinator: no other has the same."""
+    wall_ms: Callable[[], int] = wall_ms
+    """As `clocks.wall_ms`."""
 
 
 class HostedJobs:
@@ -76,7 +85,7 @@ class HostedJobs:
     def __init__(self, hosting: Hosting) -> None:
         self._loop = asyncio.get_running_loop()
         self._hosting = hosting
-        self._epoch = int.from_bytes(os.urandom(6), "big")
+        self._epoch = hosting.epoch()
         self._lives = JobLives(self._epoch)
         self._jobs: dict[str, HostedJob] = {}
         """The life of each job that new agents join, by run id."""
@@ -89,7 +98,7 @@ class HostedJobs:
         """Agents of jobs that this coordinator does not lead yet, by run id."""
         self._leading: set[asyncio.Task[None]] = set()
         if hosting.only is not None:
-            self._begin(hosting.only, self._lives.first(wall_ms()))
+            self._begin(hosting.only, self._lives.first(hosting.wall_ms()))
 
     @property
     def nodes(self) -> list[str]:
@@ -201,7 +210,7 @@ class HostedJobs:
             return own
         known = None
         if hello.last_incarnation or hello.last_epoch:
-            last = min(hello.last_incarnation, wall_ms() + AHEAD_MAX_MS)
+            last = min(hello.last_incarnation, self._hosting.wall_ms() + AHEAD_MAX_MS)
             leadership = self._leadership(run_id)
             is_own = leadership and leadership.lead.epoch.as_int() == hello.last_epoch
             known = Attachment(last, self._epoch if is_own else hello.last_epoch)
@@ -211,7 +220,7 @@ class HostedJobs:
         if self._hosting.only is not None and life is not None:
             decision: Decision = self._lives.renumber(run_id, known, life, now)
         else:
-            decision = self._lives.place(run_id, known, life, now, wall_ms())
+            decision = self._lives.place(run_id, known, life, now, self._hosting.wall_ms())
         match decision:
             case TakePart(incarnation):
                 assert job is not None

@@ -1,0 +1,30 @@
+"""Whole jobs in virtual time, over the production code: every run is determined by one integer.
+
+    from rallypoint.testing.simulator import Simulation, draw
+
+    outline = Simulation(draw(seed=17)).run()
+    assert outline.failure is None, "\\n".join(outline.transcript)
+
+`python -m rallypoint.testing.simulator --seeds 1-300` runs many; `plan.py` lists what goes wrong,
+`invariants.py` what must hold all the same. Importing this package imports nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rallypoint.lazy import exports
+
+if TYPE_CHECKING:
+    from rallypoint.testing.simulator.plan import Fault, Plan, draw, read_plan
+    from rallypoint.testing.simulator.simulation import Failure, Outline, Simulation, shrunk
+
+__all__ = ["Failure", "Fault", "Outline", "Plan", "Simulation", "draw", "read_plan", "shrunk"]
+
+__getattr__, __dir__ = exports(
+    globals(),
+    {
+        ".plan": ("Fault", "Plan", "draw", "read_plan"),
+        ".simulation": ("Failure", "Outline", "Simulation", "shrunk"),
+    },
+)

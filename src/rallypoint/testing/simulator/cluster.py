@@ -1,0 +1,114 @@
+"""The machines of one simulated job: starts them, and knows which of them live."""
+
+from __future__ import annotations
+
+from random import Random
+
+from rallypoint.core.model import NodeRef
+from rallypoint.testing.simulator.coordinators import CoordinatorProcess, Simulated
+from rallypoint.testing.simulator.invariants import Invariants, Life
+from rallypoint.testing.simulator.loop import MachineClock, Schedule
+from rallypoint.testing.simulator.machines import Machine
+from rallypoint.testing.simulator.network import Network
+from rallypoint.testing.simulator.plan import Plan
+from rallypoint.testing.simulator.transcript import Transcript
+
+MACHINES_MAX = 3000
+
+
+class SimulatedCluster:
+    """Of one plan; without a machine, but for the one of a stand-alone coordinator."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.schedule = Schedule()
+        self.network = Network(self.schedule, plan.seed)
+        config = plan.config()
+        settings = config.rendezvous.shared()
+        rules = Invariants(settings.lease_s, settings.reconnect_grace_s)
+        self.transcript = Transcript(self.schedule, rules)
+        self.machines: list[Machine] = []
+        self.shared = Simulated(
+            plan.seed,
+            self.schedule,
+            self.network,
+            self.transcript,
+            config,
+            plan.program,
+            plan.embedded,
+            plan.coordinator_host,
+            [0],
+            {},
+            settings,
+        )
+        self.serve: CoordinatorProcess | None = None
+        self._disturbances = 0
+        if not plan.embedded:
+            self.start_serve()
+
+    @property
+    def rules(self) -> Invariants:
+        """What must hold."""
+        return self.transcript.rules
+
+    @property
+    def live(self) -> list[Machine]:
+        """Those whose agent runs."""
+        return [machine for machine in self.machines if not machine.is_over]
+
+    def of(self, name: str) -> Machine | None:
+        """The one of this name whose agent runs."""
+        return next((machine for machine in self.live if machine.name == name), None)
+
+    def start(self, name: str, node_id: str = "") -> None:
+        """A new agent on this machine, with a node id of its own or of another's."""
+        if len(self.machines) >= MACHINES_MAX:
+            return
+        life = f"{name}-{len(self.machines) + 1}"
+        hosts = self.plan.embedded and name == self.plan.coordinator_host
+        ref = NodeRef(node_id or name, life)
+        has_fence = self.shared.settings.max_nodes > 1
+        self.rules.lives[life] = Life(ref, self.plan.rates.get(name, 1.0), has_fence)
+        self.transcript.say(name, f"starts as node {ref}")
+        machine = Machine(self.shared, name, ref, self._clock(name), hosts=hosts)
+        machine.process.dispatcher.subscribe(self.transcript.follow(name))
+        self.machines.append(machine)
+        if hosts:
+            self.rules.coordinator = self.shared.lives[0]
+
+    def start_serve(self) -> None:
+        """A coordinator of its own, with nothing but what a restart keeps."""
+        clock = self._clock(self.plan.coordinator_host)
+        self.serve = CoordinatorProcess(self.shared, clock)
+        self.rules.coordinator = self.shared.lives[0]
+
+    def kill_serve(self) -> None:
+        """It is killed."""
+        if self.serve is not None:
+            self.serve.kill()
+            self.serve = None
+            self.rules.coordinator_died()
+
+    def disturb(self, number: int) -> None:
+        """So many faults more last, or fewer."""
+        self._disturbances += number
+        self.rules.disturbed_at = self.schedule.now_s
+
+    def step(self) -> bool:
+        """The next thing happens; False: nothing is left."""
+        went_on = self.schedule.step()
+        self.rules.now_s = self.schedule.now_s
+        if self._disturbances:
+            self.rules.disturbed_at = self.schedule.now_s
+        return went_on
+
+    def discard(self) -> None:
+        """At the very end."""
+        for machine in self.machines:
+            machine.discard()
+        if self.serve is not None:
+            self.serve.loop.discard()
+
+    def _clock(self, name: str) -> MachineClock:
+        rate = self.plan.rates.get(name, 1.0)
+        return MachineClock(self.schedule, rate, Random(name).uniform(100.0, 10_000.0))

@@ -1,0 +1,146 @@
+"""Simulated coordinators: the production `Coordinator` in a process of the simulation."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from msgspec import Struct
+
+from rallypoint.config import AgentConfig
+from rallypoint.coordinator.connection import ServerConnection
+from rallypoint.coordinator.jobs import Hosting
+from rallypoint.coordinator.server import Coordinator
+from rallypoint.core import event_kinds as kinds
+from rallypoint.core import job as jobs
+from rallypoint.core import messages as m
+from rallypoint.core.admission import Admission
+from rallypoint.core.event_kinds import Record
+from rallypoint.core.group_events import Finish
+from rallypoint.core.job_state import JobEffect, JobEvent, JobState
+from rallypoint.core.model import NodeRef, SharedSettings, Stamp
+from rallypoint.errors import MessageError
+from rallypoint.testing.simulator.loop import MachineClock, ProcessLoop, Schedule, new_loop
+from rallypoint.testing.simulator.network import Listener, Network, Transport
+from rallypoint.testing.simulator.workers import Program, Witness
+from rallypoint.wire.handshake import Established, ServerHandshake
+
+
+class Observer(Witness, Protocol):
+    """What follows everything that happens: the invariants and the transcript."""
+
+    def steps(self, job: JobState) -> None: ...
+
+    def stepped(self, job: JobState, event: JobEvent, effects: list[JobEffect]) -> None: ...
+
+    def heard(self, incarnation: str) -> None: ...
+
+    def recorded(self, who: str, record: Record) -> None: ...
+
+    def finished(self, host: str, ref: NodeRef, finish: Finish | None, why: str) -> None: ...
+
+    def crashed(self, who: str, error: BaseException) -> None: ...
+
+
+class Simulated(Struct, frozen=True, eq=False):
+    """What all machines share."""
+
+    seed: int
+    schedule: Schedule
+    network: Network
+    observer: Observer
+    config: AgentConfig
+    program: Program
+    embedded: bool
+    """The coordinator lives in the first agent; else in a process of its own."""
+    coordinator_host: str
+    lives: list[int]
+    """How many coordinators there were: numbers them."""
+    stores: dict[str, Stamp]
+    """Which round store each machine has open."""
+    settings: SharedSettings
+    """Of the job."""
+
+
+class HostedCoordinator:
+    """The production `Coordinator` in a simulated process."""
+
+    def __init__(self, shared: Simulated, loop: ProcessLoop) -> None:
+        """To be made in `loop`."""
+        self._shared = shared
+        self._connections = 0
+        self._incarnations: dict[int, str] = {}
+        shared.lives[0] += 1
+        life = shared.lives[0]
+        hosting = Hosting(
+            self._recorded,
+            shared.settings if shared.embedded else None,
+            self._machine,
+            epoch=lambda: life,
+            wall_ms=lambda: life * 1000 + int(shared.schedule.now_s),
+        )
+        self.coordinator = Coordinator([], hosting, None, None, Admission(10_000, 10.0))
+        shared.network.listen(loop.host, Listener(loop, self._accept))
+
+    # As an observer of connections: the coordinator, with somebody who listens in.
+
+    def _accept(self, transport: Transport) -> asyncio.Protocol:
+        self._connections += 1
+        peer = transport.get_extra_info("peername")
+        return ServerConnection(self, self._connections, f"{peer[0]}:{peer[1]}")
+
+    def new_handshake(self) -> ServerHandshake:
+        return self.coordinator.new_handshake()
+
+    def established(self, connection: ServerConnection, established: Established) -> None:
+        self.coordinator.established(connection, established)
+
+    def received(self, connection: ServerConnection, message: m.ToCoordinator) -> None:
+        if isinstance(message, m.Attach):
+            self._incarnations[connection.number] = message.incarnation
+        if incarnation := self._incarnations.get(connection.number):
+            self._shared.observer.heard(incarnation)
+        self.coordinator.received(connection, message)
+
+    def closed(self, connection: ServerConnection) -> None:
+        self._incarnations.pop(connection.number, None)
+        self.coordinator.closed(connection)
+
+    def failed(self, connection: ServerConnection, error: Exception) -> None:
+        self._shared.observer.crashed("the coordinator", error)
+
+    def misspoken(self, connection: ServerConnection, error: MessageError) -> None:
+        self._shared.observer.crashed("the coordinator", error)
+
+    def refused(self, connection: ServerConnection, why: str) -> None:
+        self.coordinator.refused(connection, why)
+
+    def _recorded(self, _run_id: str, record: Record) -> None:
+        self._shared.observer.recorded("coordinator", record)
+
+    def _machine(self, job: JobState, event: JobEvent, at: float) -> list[JobEffect]:
+        self._shared.observer.steps(job)
+        effects = jobs.step(job, event, at)
+        self._shared.observer.stepped(job, event, effects)
+        return effects
+
+
+class CoordinatorProcess:
+    """A coordinator of its own (`rallypoint serve`)."""
+
+    def __init__(self, shared: Simulated, clock: MachineClock) -> None:
+        self._shared = shared
+        host = shared.coordinator_host
+        crashed = shared.observer.crashed
+        self.loop = new_loop(shared.schedule, clock, shared.network, host, crashed)
+        self.hosted = self.loop.run(lambda: HostedCoordinator(shared, self.loop))
+
+    def kill(self) -> None:
+        """SIGKILL: all that it knew is gone."""
+        self.loop.kill_process()
+        self._shared.network.process_died(self.loop)
+
+
+def is_fault(record: Record) -> bool:
+    """An unexpected exception that the coordinator has survived."""
+    return record.kind is kinds.FAULT

@@ -1,0 +1,187 @@
+"""Breaks a simulated cluster as its plan says, and mends it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from random import Random
+
+from msgspec.structs import replace
+
+from rallypoint.core.model import Outcome
+from rallypoint.testing.simulator.cluster import SimulatedCluster
+from rallypoint.testing.simulator.loop import ProcessLoop
+from rallypoint.testing.simulator.machines import Machine
+from rallypoint.testing.simulator.plan import Fault
+
+
+class Faults:
+    """Those of one plan."""
+
+    def __init__(self, cluster: SimulatedCluster) -> None:
+        self._cluster = cluster
+        self._schedule, self._network = cluster.schedule, cluster.network
+        self._random = Random(f"{cluster.plan.seed} faults")
+        self._armed: list[Fault] = []
+        """Those that wait for a report."""
+        self._is_peace = False
+        self._undo: dict[int, Callable[[], object]] = {}
+        """What mends that which lasts."""
+        self._lasting = 0
+        self._network.follow(self._reported)
+        for fault in cluster.plan.faults:
+            self._schedule.at(fault.at_s, partial(self._arm, fault))
+
+    def end(self) -> None:
+        """From now on nothing goes wrong; what lasts is mended."""
+        self._is_peace = True
+        for number in list(self._undo):
+            self._mend(number)
+
+    def _for(self, length_s: float, undo: Callable[[], object]) -> None:
+        """What was just done is undone after so long, or at the end."""
+        self._cluster.disturb(1)
+        self._lasting += 1
+        self._undo[self._lasting] = undo
+        self._schedule.after(length_s, partial(self._mend, self._lasting))
+
+    def _mend(self, number: int) -> None:
+        if (undo := self._undo.pop(number, None)) is not None:
+            self._cluster.disturb(-1)
+            undo()
+
+    def _arm(self, fault: Fault) -> None:
+        """At once, or at a report to come."""
+        if not fault.reports:
+            self._break(fault)
+            return
+        self._armed.append(fault)
+
+    def _reported(self, host: str) -> None:
+        waiting, self._armed = self._armed, []
+        for fault in waiting:
+            if fault.node not in ("", host) or fault.at_s > self._schedule.now_s:
+                self._armed.append(fault)
+            elif fault.reports > 1:
+                self._armed.append(replace(fault, reports=fault.reports - 1))
+            else:
+                delay_s = self._random.choice((0.0, 0.0005, 0.002))
+                self._schedule.after(delay_s, partial(self._break, fault))
+
+    def _break(self, fault: Fault) -> None:
+        if self._is_peace:
+            return
+        self._cluster.transcript.say("", f"-- {str(fault).partition(' ')[2].partition(' ')[2]}")
+        if fault.kind not in ("fail", "start", "done"):
+            self._cluster.rules.disturbed_at = self._schedule.now_s
+        if fault.kind in ("crash", "hold"):
+            self._break_coordinator(fault)
+        elif fault.kind == "slow":
+            self._network.slow_s += float(fault.other)
+            self._for(fault.value, partial(self._hurry, float(fault.other)))
+        elif fault.kind == "start":
+            if self._cluster.of(fault.node) is None:
+                self._cluster.start(fault.node)
+        elif (machine := self._cluster.of(fault.node)) is not None:
+            self._break_machine(fault, machine)
+
+    def _break_machine(self, fault: Fault, machine: Machine) -> None:
+        match fault.kind:
+            case "isolate" | "deafen" | "mute":
+                self._block(fault, machine.name)
+            case "reset" | "cut":
+                for connection in self._network.open_connections(machine.name):
+                    connection.reset() if fault.kind == "reset" else connection.cut_silently()
+            case "pause":
+                self._pause(machine.loop, fault.value)
+            case "kill" | "vanish":
+                self._lose(machine, fault.kind)
+            case "twin" if self._cluster.of(f"{machine.name}t") is None:
+                self._cluster.start(f"{machine.name}t", machine.ref.node_id)
+            case "fail":
+                self._fail(machine, int(fault.value), int(fault.other))
+            case "done":
+                for worker in machine.process.workers.all if machine.process.workers else ():
+                    worker.end(0)
+            case "term" | "interrupt":
+                is_term = fault.kind == "term"
+                self._cluster.rules.asked.add(Outcome.PREEMPTED if is_term else Outcome.CANCELLED)
+                machine.loop.call_soon(machine.process.agent.caught, 15 if is_term else 2)
+            case "leave":
+                self._cluster.rules.asked.add(Outcome.PREEMPTED)
+                machine.loop.call_soon(machine.process.agent.leave, "its machine is about to go")
+            case "noroute":
+                store = machine.process.store
+                store.unreachable.add(fault.other)
+                self._for(fault.value, partial(store.unreachable.discard, fault.other))
+            case "storeless":
+                if (stamp := self._cluster.shared.stores.pop(machine.name, None)) is not None:
+                    agent, why = machine.process.agent, "the round store was killed"
+                    machine.loop.call_soon(
+                        partial(agent.helper_died, stamp.round, why, others_need_it=True)
+                    )
+            case "twin":
+                pass  # that machine has an agent
+            case _:
+                raise ValueError(f"there is no fault {fault.kind!r}: see {__name__}")
+
+    def _break_coordinator(self, fault: Fault) -> None:
+        cluster = self._cluster
+        host = cluster.of(cluster.plan.coordinator_host)
+        if fault.kind == "hold":
+            holder = cluster.serve if cluster.serve is not None else host
+            if holder is not None:
+                self._pause(holder.loop, fault.value)
+        elif cluster.serve is not None:
+            cluster.kill_serve()
+            self._for(fault.value, cluster.start_serve)
+        elif host is not None:
+            self._lose(host, "kill")
+
+    def _lose(self, machine: Machine, how: str) -> None:
+        if machine.process.hosted is not None:
+            self._cluster.rules.coordinator_died()
+        self._cluster.rules.agent_died(machine.ref.incarnation)
+        self._lose_peers(machine)
+        if how == "kill":
+            machine.kill()
+        else:
+            machine.vanish()
+
+    def _lose_peers(self, machine: Machine) -> None:
+        """The workers of the other nodes may fail because of this one's."""
+        workers = machine.process.workers
+        if workers is None or not any(worker.runs for worker in workers.all):
+            return
+        for other in self._cluster.machines:
+            theirs = other.process.workers
+            if other is not machine and theirs is not None and theirs.stamp == workers.stamp:
+                for peer in theirs.all:
+                    peer.peer_is_lost()
+
+    def _pause(self, loop: ProcessLoop, length_s: float) -> None:
+        loop.stop_process()
+        self._for(length_s, loop.continue_process)
+
+    def _block(self, fault: Fault, name: str) -> None:
+        cluster = self._cluster
+        others = {machine.name for machine in cluster.machines} | {cluster.plan.coordinator_host}
+        for other in sorted(others - {name}):
+            ways = []
+            if fault.kind in ("isolate", "deafen"):
+                ways.append((other, name))
+            if fault.kind in ("isolate", "mute"):
+                ways.append((name, other))
+            for way in ways:
+                self._network.block(*way)
+                self._for(fault.value, partial(self._network.mend, *way))
+
+    def _fail(self, machine: Machine, rank: int, code: int) -> None:
+        workers = machine.process.workers
+        if workers is None or not workers.all[rank % workers.count].runs:
+            return
+        self._lose_peers(machine)
+        workers.all[rank % workers.count].end(*((code, None) if code >= 0 else (None, -code)))
+
+    def _hurry(self, slow_s: float) -> None:
+        self._network.slow_s -= slow_s

@@ -1,0 +1,394 @@
+"""What must hold in every simulated job, whatever goes wrong; checked as things happen.
+
+* Two rounds' worlds run at once only where a member of the older one was lost, or its coordinator,
+  or where it drains (it takes its time, and the others do not wait); never on one machine.
+* A node's workers are dead when its lease is over, counted from when the coordinator heard it last
+  (in a job of one node at most a stopped agent is left alone: see `agent.run`).
+* The ranks of a world are total and unique; a round has one world; round numbers only grow.
+* A life of a job has one verdict; every member that lives and was not lost hears it.
+* A round is charged once at most, by a failure of its workers, when none of them runs any more, and
+  the first of them is blamed.
+* SUCCEEDED: every rank of one round exited with 0, of itself. When that is so and nothing was
+  wrong, the job has succeeded.
+* A node is lost only if it died, was silent, or lost its connection; one that has been expelled
+  for good never takes part again.
+* Nothing in the product raises.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from rallypoint.core import messages as m
+from rallypoint.core.event_kinds import Record
+from rallypoint.core.group_events import Finish, FinishKind
+from rallypoint.core.job_state import JobEffect, JobEvent, JobState, SessionLost
+from rallypoint.core.liveness import AGENT_FIRST_NS, DIED
+from rallypoint.core.model import Assignment, NodeRef, Outcome, Stamp, Verdict
+from rallypoint.core.session import NO_ANSWER_S
+from rallypoint.testing.simulator.workers import KILL_S, Worker
+
+SLACK_S = 0.05
+"""For the network and the scheduler of one machine."""
+LEAVING_S = 6.0 / 0.92
+"""A node that leaves may take its shutdown grace."""
+MARGIN_S = 2.0
+TOLD_S = 3.0
+"""Within this time after the last disturbance every node is told what holds."""
+BLAME_S = 0.3
+"""Failures so near to each other may be taken for each other's consequence."""
+SCHEDULER_SIGNALS = (1, 2, 3, 15)
+"""Of these a worker is a suspect first."""
+
+
+class Violation(Exception):
+    """A rule does not hold. `rule` names it in a word or two."""
+
+    def __init__(self, rule: str, text: str) -> None:
+        super().__init__(f"{rule}: {text}")
+        self.rule = rule
+
+
+class Life(Struct, eq=False):
+    """What is true of one agent."""
+
+    ref: NodeRef
+    rate: float
+    has_fence: bool
+    heard_at: float | None = None
+    """When the coordinator handled a message of it last."""
+    lost_at: float | None = None
+    is_banned: bool = False
+    died: bool = False
+    """Its process was killed, or its machine is gone."""
+    runs: set[int] = field(default_factory=set)
+    """Its workers, by pid."""
+
+
+class World(Struct, eq=False):
+    """One round, as it was formed."""
+
+    coordinator: int
+    formed_at: float
+    lives: tuple[str, ...]
+    size: int
+    starts: int = 0
+    running: dict[tuple[str, int], Worker] = field(default_factory=dict)
+    workers: dict[int, Worker] = field(default_factory=dict)
+    """By rank; those that were started."""
+    is_charged: bool = False
+
+
+class _Job(Struct, eq=False):
+    """What one coordinator's job was after its last step."""
+
+    state: JobState
+    coordinator: int
+    charges: int
+    round: int
+    verdict: Verdict | None
+
+
+class Invariants:
+    """Told of everything that happens; raises Violation."""
+
+    def __init__(self, lease_s: float, grace_s: float) -> None:
+        """`grace_s`: the shorter one of those that a lost connection has."""
+        self._lease_s, self._grace_s = lease_s, grace_s
+        self.now_s = 0.0
+        self.disturbed_at = float("-inf")
+        """When the network, a machine or an agent was last made to fail, or was still failing."""
+        self.coordinator = 0
+        """The number of the one that lives."""
+        self.lives: dict[str, Life] = {}
+        self.worlds: dict[Stamp, World] = {}
+        self.verdicts: dict[int, Verdict] = {}
+        self.asked: set[Outcome] = set()
+        """What persons have asked for: CANCELLED, PREEMPTED."""
+        self._jobs: dict[int, _Job] = {}
+        self._owed: dict[str, Verdict] = {}
+        """Who must hear which verdict."""
+
+    # The coordinator
+
+    def heard(self, incarnation: str) -> None:
+        """The coordinator handles a message of this agent."""
+        life = self.lives[incarnation]
+        self._check_fence(life)
+        life.heard_at = self.now_s
+
+    def steps(self, state: JobState) -> None:
+        """The job's machine is about to be given an event."""
+        if id(state) in self._jobs:
+            return
+        verdict = state.verdict
+        job = _Job(state, self.coordinator, state.ledger.total, state.round.round - 1, verdict)
+        self._jobs[id(state)] = job
+        if verdict is not None and self.verdicts.get(state.incarnation) != verdict:
+            raise Violation("verdict", f"life {state.incarnation} never had this: {verdict}")
+
+    def stepped(self, state: JobState, event: JobEvent, effects: list[JobEffect]) -> None:
+        """The job's machine was given an event."""
+        job = self._jobs[id(state)]
+        if isinstance(event, SessionLost):
+            self._lost(event)
+        self._check_charge(job, effects)
+        assigned = [
+            (effect.ref, effect.message)
+            for effect in effects
+            if isinstance(effect, m.ToNode) and isinstance(effect.message, m.Assigned)
+        ]
+        for effect in effects:
+            if isinstance(effect, m.ToNode):
+                self._told(effect)
+        if state.round.round != job.round and assigned:
+            self._formed(job, assigned)
+        if state.verdict != job.verdict:
+            self._judged(job, state.verdict)
+
+    def _told(self, effect: m.ToNode) -> None:
+        life = self.lives[effect.ref.incarnation]
+        match effect.message:
+            case m.Expelled(_, why, final):
+                if why.startswith("would not stop"):
+                    self._check_told(life)
+                life.lost_at = self.now_s
+                life.is_banned |= final
+            case m.LeaveNow():
+                life.lost_at = self.now_s
+
+    def _check_told(self, life: Life) -> None:
+        """A node that is given up since it would not stop has been told to."""
+        worlds = (world.running.values() for world in self.worlds.values())
+        own = [w for each in worlds for w in each if w.owner.place.life == life.ref.incarnation]
+        undisturbed_s = self.now_s - self.disturbed_at
+        if own and undisturbed_s > TOLD_S and not any(worker.was_asked for worker in own):
+            raise Violation("stop", f"{life.ref} would not stop, and was not told to")
+
+    def _lost(self, event: SessionLost) -> None:
+        life = self.lives[event.ref.incarnation]
+        life.lost_at = self.now_s
+        self._owed.pop(event.ref.incarnation, None)
+        silent_s = self.now_s - (life.heard_at or 0.0)
+        if event.why == DIED and not (life.died and not life.runs):
+            raise Violation("death", f"{event.ref} is called dead, and is not")
+        if event.why.startswith("its connection broke") and silent_s < 0.9 * self._grace_s:
+            raise Violation("silence", f"{event.ref} was lost {silent_s:.1f} s after its word")
+        if event.why.startswith("it sent no heartbeat") and silent_s < 0.9 * self._lease_s:
+            raise Violation("silence", f"{event.ref} was lost after {silent_s:.1f} s of silence")
+
+    def _check_charge(self, job: _Job, effects: list[JobEffect]) -> None:
+        total, before = job.state.ledger.total, job.charges
+        job.charges = total
+        if total == before:
+            return
+        ended = Stamp(job.state.incarnation, job.state.judged_round - 1)
+        world = self.worlds.get(ended)
+        if world is None or total != before + 1 or world.is_charged:
+            raise Violation("budget", f"round {ended.round} was charged {total - before} times")
+        world.is_charged = True
+        settings = job.state.round.settings
+        if total > settings.max_restarts and not settings.restart_window_s:
+            raise Violation("budget", f"{total} of {settings.max_restarts} restarts were used")
+        self._check_stopped(ended, world)
+        failed = self._failures(world)
+        if not failed:
+            raise Violation("budget", f"round {ended.round} was charged, and no worker had failed")
+        named = {e.node_id for e in effects if isinstance(e, Record) and e.kind.name == "restart"}
+        for node_id in named:
+            self._check_blame(world, failed, node_id)
+
+    def _check_stopped(self, stamp: Stamp, world: World) -> None:
+        """Nobody is blamed before all have stopped, or are lost."""
+        for worker in world.running.values():
+            if self.lives[worker.owner.place.life].lost_at is None:
+                raise Violation("blame", f"{stamp} is judged while {_name(worker)} runs")
+
+    def _check_blame(self, world: World, failed: list[Worker], node_id: str) -> None:
+        """Where nothing disturbs the reports, who failed first is blamed."""
+        first = failed[0].ended
+        assert first is not None
+        if self.disturbed_at >= first.at_s - 3.0:
+            return
+        for worker in failed:
+            assert worker.ended is not None
+            if worker.ended.signal in SCHEDULER_SIGNALS:
+                return
+            if worker.ended.at_s > first.at_s + BLAME_S:
+                break
+            if worker.tells_of_lost_peer and not failed[0].tells_of_lost_peer:
+                continue
+            if self.lives[worker.owner.place.life].ref.node_id == node_id:
+                return
+        raise Violation("blame", f"{node_id} is blamed, and {_name(failed[0])} failed first")
+
+    def _formed(self, job: _Job, assigned: list[tuple[NodeRef, m.Assigned]]) -> None:
+        state, stamp = job.state, assigned[0][1].stamp
+        if stamp in self.worlds or stamp.round <= job.round:
+            raise Violation("round", f"{stamp} was formed twice")
+        self._check_success(Stamp(stamp.incarnation, job.round), None)
+        job.round = stamp.round
+        places = sorted((each.assignment for _, each in assigned), key=lambda a: a.group_rank)
+        self._check_ranks(stamp, places, [ref for ref, _ in assigned])
+        if any(place.restart_count != state.ledger.total for place in places):
+            raise Violation("budget", f"{stamp} tells another number of restarts than there were")
+        for ref, _ in assigned:
+            if self.lives[ref.incarnation].is_banned:
+                raise Violation("expelled", f"{ref} was expelled for good, and is in {stamp}")
+            self.lives[ref.incarnation].lost_at = None
+        lives = tuple(ref.incarnation for ref, _ in assigned)
+        size = places[0].world_size
+        self.worlds[stamp] = World(job.coordinator, self.now_s, lives, size)
+
+    def _check_ranks(self, stamp: Stamp, places: list[Assignment], refs: list[NodeRef]) -> None:
+        base = 0
+        for number, place in enumerate(places):
+            workers = len({ref.node_id for ref in refs}) == len(refs) == len(places)
+            if place.group_rank != number or place.base_rank != base or not workers:
+                raise Violation("ranks", f"the ranks of {stamp} are not total and unique")
+            after = places[number + 1].base_rank if number + 1 < len(places) else place.world_size
+            base = after
+            if place.group_world_size != len(places) or after <= place.base_rank:
+                raise Violation("ranks", f"the sizes of {stamp} do not fit its ranks")
+
+    def _judged(self, job: _Job, verdict: Verdict | None) -> None:
+        if verdict is None or job.verdict is not None:
+            raise Violation("verdict", f"it changed from {job.verdict} to {verdict}")
+        job.verdict = verdict
+        number = job.state.incarnation
+        if number in self.verdicts:
+            raise Violation("verdict", f"life {number} has two: {self.verdicts[number]}, {verdict}")
+        self.verdicts[number] = verdict
+        stamp = Stamp(number, verdict.round)
+        self._check_success(stamp, verdict)
+        if verdict.outcome in (Outcome.CANCELLED, Outcome.PREEMPTED):
+            if verdict.outcome not in self.asked:
+                raise Violation("verdict", f"nobody asked for this: {verdict.text}")
+        elif verdict.outcome is Outcome.FAILED:
+            world = self.worlds[stamp]
+            failed = self._failures(world)
+            if not failed:
+                raise Violation("verdict", f"no worker has failed in {stamp}: {verdict.text}")
+            self._check_stopped(stamp, world)
+            if verdict.cause is not None:
+                self._check_blame(world, failed, verdict.cause.node_id)
+        for member in job.state.round.members.values():
+            self._owed[member.ref.incarnation] = verdict
+
+    def _check_success(self, stamp: Stamp, verdict: Verdict | None) -> None:
+        """`verdict`: None where the round is followed by another."""
+        world = self.worlds.get(stamp)
+        succeeded = verdict is not None and verdict.outcome is Outcome.SUCCEEDED
+        if world is None:
+            if succeeded:
+                raise Violation("success", f"there was no {stamp}")
+            return
+        ends = [worker.ended for worker in world.workers.values()]
+        well = [end for end in ends if end and end.code == 0 and not end.was_asked]
+        if succeeded and len(well) != world.size:
+            raise Violation("success", f"{len(well)} of {world.size} ranks of {stamp} ended well")
+        is_quiet = self.disturbed_at < world.formed_at and not self.asked
+        if not succeeded and is_quiet and len(well) == world.size:
+            raise Violation("success", f"all ranks of {stamp} ended well, and it did not count")
+
+    @staticmethod
+    def _failures(world: World) -> list[Worker]:
+        """Workers that failed of themselves, the first of them first."""
+        ended = [(w.ended, w) for w in world.workers.values() if w.ended is not None]
+        failed = [(end.at_s, w.rank, w) for end, w in ended if end.code != 0 and not end.was_asked]
+        return [worker for *_, worker in sorted(failed, key=lambda each: each[:2])]
+
+    # The machines
+
+    def worker_started(self, worker: Worker) -> None:
+        """On a machine."""
+        stamp, life = worker.owner.stamp, self.lives[worker.owner.place.life]
+        world = self.worlds.get(stamp)
+        if world is None or life.ref.incarnation not in world.lives:
+            raise Violation("world", f"{_name(worker)} of {stamp}, which was not formed so")
+        if worker.rank in world.workers or not 0 <= worker.rank < world.size:
+            raise Violation("ranks", f"rank {worker.rank} of {stamp} started twice")
+        self._check_fence(life, starts=True)
+        self._check_alone(worker, stamp, world)
+        world.workers[worker.rank] = worker
+        world.running[worker.owner.place.name, worker.pid] = worker
+        life.runs.add(worker.pid)
+
+    def _check_alone(self, worker: Worker, stamp: Stamp, world: World) -> None:
+        for other, older in self.worlds.items():
+            for each in older.running.values() if other != stamp else ():
+                if each.owner.place.name == worker.owner.place.name:
+                    raise Violation("world", f"{other} runs on a machine where {stamp} starts")
+                life = self.lives[each.owner.place.life]
+                orphaned = older.coordinator != self.coordinator
+                if life.lost_at is None and not orphaned:
+                    raise Violation("world", f"{stamp} starts while {_name(each)} is in {other}")
+
+    def worker_ended(self, worker: Worker) -> None:
+        """In whatever way."""
+        life = self.lives[worker.owner.place.life]
+        self._check_fence(life)
+        life.runs.discard(worker.pid)
+        self.worlds[worker.owner.stamp].running.pop((worker.owner.place.name, worker.pid), None)
+
+    def _check_fence(self, life: Life, *, starts: bool = False) -> None:
+        """No worker runs on after its node's lease, counted from when it was heard; nor for much
+        longer than that, or than a leaving node may take, after its node was given up."""
+        if not life.has_fence or life.heard_at is None or not (life.runs or starts):
+            return
+        lease_s = (self._lease_s + AGENT_FIRST_NS / 1e9) / life.rate
+        if self.now_s > life.heard_at + lease_s + KILL_S + SLACK_S:
+            silent_s = self.now_s - life.heard_at
+            raise Violation("fence", f"workers of {life.ref} run {silent_s:.2f} s after its word")
+        if life.lost_at is None:
+            return
+        if self.now_s > life.lost_at + max(lease_s, LEAVING_S) + MARGIN_S:
+            lost_s = self.now_s - life.lost_at
+            raise Violation("fence", f"workers of {life.ref} run {lost_s:.2f} s after its loss")
+
+    def check_fences(self) -> None:
+        """Of all nodes, now."""
+        for life in self.lives.values():
+            self._check_fence(life)
+
+    def finished(self, incarnation: str, finish: Finish | None) -> None:
+        """An agent has said how it ended."""
+        life = self.lives[incarnation]
+        if life.runs:
+            raise Violation("leftover", f"{life.ref} ended, and workers of it run")
+        owed = self._owed.pop(incarnation, None)
+        if finish is not None and finish.verdict is not None:
+            heard = replace(finish.verdict, ended_s_ago=None)
+            if heard not in self.verdicts.values():
+                raise Violation("verdict", f"{life.ref} heard one that was not given: {heard}")
+            if owed is not None and heard != owed:
+                raise Violation("verdict", f"{life.ref} heard {heard}, not {owed}")
+        elif owed is not None and not self._may_miss_it(finish):
+            raise Violation("verdict", f"{life.ref} did not hear it: {owed.text}")
+
+    def _may_miss_it(self, finish: Finish | None) -> bool:
+        """It left by itself, or could not reach the coordinator for as long as it may try."""
+        if finish is None or finish.kind is FinishKind.SIGNAL:
+            return finish is not None
+        is_lost = finish.kind is FinishKind.COORDINATOR_LOST
+        return is_lost and self.now_s - self.disturbed_at < NO_ANSWER_S
+
+    def coordinator_died(self) -> None:
+        """Whom it owed a verdict may never hear it."""
+        self.coordinator = 0
+        self._owed.clear()
+
+    def agent_died(self, incarnation: str) -> None:
+        """It was killed."""
+        self.lives[incarnation].died = True
+        self._owed.pop(incarnation, None)
+
+    @property
+    def any_runs(self) -> bool:
+        """Some worker."""
+        return any(world.running for world in self.worlds.values())
+
+
+def _name(worker: Worker) -> str:
+    return f"rank {worker.rank} on {worker.owner.place.name}"

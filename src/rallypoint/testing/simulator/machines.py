@@ -1,0 +1,301 @@
+"""Simulated machines: an agent, its guard, its workers, and perhaps the coordinator.
+
+The production code runs in them unchanged: `Agent`, `CoordinatorSession`, `Coordinator` and all
+that they host. What is simulated is the kernel below: processes, clocks, the network.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from random import Random
+
+from rallypoint.agent.agent import Agent, AgentLinks
+from rallypoint.agent.helper_processes import NodeLease, wait_unless
+from rallypoint.agent.node_workers import NodeWorkers, WorkerRound
+from rallypoint.agent.telemetry.dispatcher import EventDispatcher
+from rallypoint.coordinator.client import CoordinatorSession, Hooks
+from rallypoint.coordinator.connection import ClientConnection, dial
+from rallypoint.core import messages as m
+from rallypoint.core.group_events import Finish
+from rallypoint.core.liveness import next_look_ns, overdue
+from rallypoint.core.model import Assignment, Candidate, NodeRef, Stamp
+from rallypoint.core.session import AgentEnd, Identity
+from rallypoint.errors import EnrolmentError, RallypointError
+from rallypoint.testing.simulator.coordinators import HostedCoordinator, Simulated
+from rallypoint.testing.simulator.loop import (
+    MachineClock,
+    ProcessLoop,
+    new_loop,
+    start,
+)
+from rallypoint.testing.simulator.workers import Place, SimulatedWorkers
+from rallypoint.wire.address import Address
+from rallypoint.wire.death_notice import commitment
+
+PORT = 29400
+LAST_REPORTS_S = 2.0
+MEET_AGAIN_S = 0.5
+NS = 1_000_000_000
+
+
+class Guard:
+    """The process that outlives its agent, and ends the workers of one that is stopped."""
+
+    def __init__(self, machine: Machine, loop: ProcessLoop) -> None:
+        self._machine, self._loop = machine, loop
+        self._held_until_ns = 0
+        self._killed: set[int] = set()
+        self._looks_at: float | None = None
+        self.notice: m.AgentDied | None = None
+
+    def hold(self, until_s: float) -> None:
+        """The agent's lease ends then; 0: there is nothing to fence."""
+        self._held_until_ns = int(until_s * NS)
+        self._arm()
+
+    def worker_registered(self) -> None:
+        """One more runs."""
+        self._arm()
+
+    def agent_died(self) -> None:
+        """Kill what it has left, and report it."""
+        self._machine.place.kill(set(self._machine.place.workers))
+        self._loop.call_later(0.05, self._report)
+
+    def _arm(self) -> None:
+        workers = self._machine.place.workers
+        now_ns = int(self._loop.time() * NS)
+        wait_ns = next_look_ns(self._held_until_ns, now_ns, workers, self._killed)
+        if wait_ns is None:
+            return
+        at_s = self._loop.time() + wait_ns / NS
+        if self._looks_at is None or self._looks_at > at_s:
+            self._looks_at = at_s
+            self._loop.run(lambda: self._loop.call_at(at_s, self._look))
+
+    def _look(self) -> None:
+        self._looks_at = None
+        workers = self._machine.place.workers
+        now_ns = int(self._loop.time() * NS)
+        late = overdue(self._held_until_ns, now_ns, workers, self._killed)
+        self._killed |= late
+        self._machine.place.kill(late)
+        self._arm()
+
+    def _report(self) -> None:
+        if self.notice is not None:
+            task = self._loop.create_task(self._tell(self.notice))
+            task.add_done_callback(lambda done: done.exception())
+
+    async def _tell(self, notice: m.AgentDied) -> None:
+        shared = self._machine.shared
+        addresses = (Address(shared.coordinator_host, PORT),)
+        connection = await dial(addresses, shared.settings.run_id, None)
+        connection.send(notice)
+        connection.close()
+
+
+class Store:
+    """This machine's way to the round stores (`agent.round_store.StoreAccess`)."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self.unreachable: set[str] = set()
+
+    def open(self, stamp: Stamp) -> None:
+        self._machine.shared.stores[self._machine.name] = stamp
+
+    def close(self) -> None:
+        self._machine.shared.stores.pop(self._machine.name, None)
+
+    async def enrol(self, stamp: Stamp, assignment: Assignment, node_id: str) -> None:
+        """As the real one: tries until the time is over."""
+        shared, own, other = self._machine.shared, self._machine.name, assignment.master_addr
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + shared.config.rendezvous.enrol_timeout_s
+        while loop.time() < end_s:
+            await asyncio.sleep(0.002)
+            network = shared.network
+            blocked = network.is_blocked(own, other) or network.is_blocked(other, own)
+            if not blocked and other not in self.unreachable and shared.stores.get(other) == stamp:
+                return
+            await asyncio.sleep(0.25)
+        raise EnrolmentError(f"{other} does not answer")
+
+
+class AgentProcess:
+    """One agent, from its start to its end."""
+
+    def __init__(self, machine: Machine, loop: ProcessLoop, guard: Guard, *, hosts: bool) -> None:
+        """To be made in `loop`. `hosts`: the coordinator lives here."""
+        self._machine, self._loop, self._guard = machine, loop, guard
+        shared = machine.shared
+        self._lease = NodeLease(self._hold)
+        self._hurried = asyncio.Event()
+        self.dispatcher = EventDispatcher()
+        self.store = Store(machine)
+        links = AgentLinks(
+            self.dispatcher,
+            self.store,  # type: ignore[arg-type]
+            self._hurried.set,
+            self._lease.fence,
+            None,
+        )
+        self.agent = Agent(shared.config, self._make_workers, (15, 2, 1, 3), links)
+        self.hosted = HostedCoordinator(shared, loop) if hosts else None
+        self.workers: SimulatedWorkers | None = None
+        self._random = Random(f"{shared.seed} {machine.place.life}")
+        self.session: CoordinatorSession | None = None
+
+    async def main(self) -> None:
+        """Take part to the end."""
+        shared, name = self._machine.shared, self._machine.name
+        connection = await self._meet()
+        if connection is None:
+            self._machine.ended(None, "no coordinator was found")
+            return
+        hosts = self.hosted is not None
+        candidate = Candidate(
+            shared.config.workers.count,
+            "default",
+            name,
+            29500,
+            stop_grace_s=shared.config.stop.restart_grace_s,
+        )
+        session = self.session = self._make_session(hosts)
+        self._loop.watch(session.check_fence)
+        self.agent.join(session, candidate, hosts=hosts)
+        session.open(connection)
+        finish: Finish | None = None
+        try:
+            finish = await self.agent.finished
+            why = finish.text
+        except RallypointError as error:
+            why = str(error)
+        await self.agent.workers.abandon()
+        self._machine.observer_finished(finish, why)
+        await self._close(session)
+        self._machine.ended(finish, why)
+
+    async def _close(self, session: CoordinatorSession) -> None:
+        await wait_unless(self._hurried, session.close(LAST_REPORTS_S), LAST_REPORTS_S)
+        self._guard.notice = None
+        if self.hosted is not None:
+            stop = self._machine.shared.config.stop
+            lease_s = self._machine.shared.settings.lease_s
+            limit_s = lease_s + stop.shutdown_grace_s + LAST_REPORTS_S
+            coordinator = self.hosted.coordinator
+            await wait_unless(self._hurried, coordinator.jobs.wait_empty(), limit_s)
+            coordinator.close()
+
+    async def _meet(self) -> ClientConnection | None:
+        """As discovery does, once it knows who hosts."""
+        end_s = self._loop.time() + self._machine.shared.config.rendezvous.host_timeout_s
+        while self._loop.time() < end_s:
+            try:
+                return await self._dial()
+            except RallypointError:
+                await asyncio.sleep(MEET_AGAIN_S)
+        return None
+
+    async def _dial(self) -> ClientConnection:
+        shared = self._machine.shared
+        addresses = (Address(shared.coordinator_host, PORT),)
+        return await dial(addresses, shared.settings.run_id, None)
+
+    def _make_session(self, hosts: bool) -> CoordinatorSession:
+        shared = self._machine.shared
+        ref = self._machine.ref
+        identity = Identity(ref.node_id, self._machine.name, ref.incarnation)
+        has_fence = shared.settings.max_nodes > 1 or not hosts
+        on_held: Callable[[float], None] = self._lease.renewed if has_fence else lambda _: None
+        if self.hosted is not None:
+            self.hosted.coordinator.jobs.lives_in(identity.incarnation)
+            hooks = Hooks(on_held, uniform=self._random.uniform)
+        else:
+            hooks = Hooks(on_held, self._attaching, uniform=self._random.uniform)
+        timeout_s = shared.config.rendezvous.reconnect_timeout_s
+        end = AgentEnd(identity, shared.settings, timeout_s, has_fence=has_fence)
+        return CoordinatorSession(end, self._dial, self.agent, self._loop.time, hooks)
+
+    def _attaching(self, _connection: ClientConnection, generation: int) -> bytes:
+        secret = self._random.randbytes(16)
+        self._guard.notice = m.AgentDied(self._machine.place.life, generation, secret)
+        return commitment(secret)
+
+    def _make_workers(self, round_: WorkerRound) -> NodeWorkers:
+        count = self._machine.shared.config.workers.count
+        self.workers = SimulatedWorkers(self._machine.place, self._loop, count, round_)
+        return self.workers
+
+    def _hold(self, until_s: float) -> None:
+        if self._machine.shared.settings.max_nodes > 1:
+            self._guard.hold(until_s)
+
+
+class Machine:
+    """One node, in one life of its agent."""
+
+    def __init__(
+        self, shared: Simulated, name: str, ref: NodeRef, clock: MachineClock, *, hosts: bool
+    ) -> None:
+        self.shared, self.name, self.ref = shared, name, ref
+        life = ref.incarnation
+        self.place = Place(
+            name, life, shared.seed, shared.schedule, clock, shared.program, shared.observer, {}
+        )
+        make = partial(
+            new_loop, shared.schedule, clock, shared.network, name, shared.observer.crashed
+        )
+        self.loop, guard_loop = make(), make()
+        self.guard = Guard(self, guard_loop)
+        self._guard_loop = guard_loop
+        self.place.follow(self.guard.worker_registered)
+        self.is_over = self.has_vanished = False
+        """The agent has ended, or was killed."""
+        self.process = self.loop.run(lambda: AgentProcess(self, self.loop, self.guard, hosts=hosts))
+        start(self.loop, self.process.main)
+
+    @property
+    def doing(self) -> str:
+        """What its agent does."""
+        claim = self.process.agent.claim()
+        return f"{claim.doing.value} {claim.stamp.round if claim.stamp else ''}".rstrip()
+
+    def observer_finished(self, finish: Finish | None, why: str) -> None:
+        """The agent has said how it ended."""
+        self.shared.observer.finished(self.name, self.ref, finish, why)
+
+    def ended(self, finish: Finish | None, why: str) -> None:
+        """Its process exits."""
+        if finish is None and self.process.session is None:
+            self.observer_finished(finish, why)
+        self._exit()
+        self._guard_loop.kill_process()
+
+    def kill(self) -> None:
+        """SIGKILL to the agent."""
+        if not self.is_over:
+            self._exit()
+            self.guard.agent_died()
+
+    def vanish(self) -> None:
+        """The machine loses its power."""
+        self.has_vanished = True
+        self.shared.network.vanish(self.name)
+        self._exit()
+        self._guard_loop.kill_process()
+        self.place.lose_all()
+
+    def discard(self) -> None:
+        """At the very end of the simulation."""
+        self.loop.discard()
+        self._guard_loop.discard()
+
+    def _exit(self) -> None:
+        self.is_over = True
+        self.shared.stores.pop(self.name, None)
+        self.loop.kill_process()
+        self.shared.network.process_died(self.loop)

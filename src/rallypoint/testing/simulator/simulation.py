@@ -1,0 +1,172 @@
+"""Runs one plan: builds the machines, breaks them, mends them, and waits for the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from random import Random
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from rallypoint.core.session import NO_ANSWER_S
+from rallypoint.errors import InvariantError
+from rallypoint.testing.simulator.cluster import SimulatedCluster
+from rallypoint.testing.simulator.faults import Faults
+from rallypoint.testing.simulator.invariants import Violation
+from rallypoint.testing.simulator.plan import Plan
+
+KEEP_S = 2.0
+"""So often the peace is kept: nodes are added where too few are left."""
+
+
+class Failure(Struct, frozen=True):
+    """A rule that did not hold."""
+
+    rule: str
+    text: str
+    at_s: float
+
+
+class Outline(Struct, frozen=True):
+    """How a simulation went."""
+
+    failure: Failure | None
+    transcript: tuple[str, ...]
+    verdicts: tuple[str, ...]
+    seconds: float
+    """Of virtual time."""
+
+
+class Simulation:
+    """One run of a plan. `run` once."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._cluster = SimulatedCluster(plan)
+        self._faults = Faults(self._cluster)
+
+    def run(self) -> Outline:
+        """To its end, or until a rule does not hold."""
+        cluster, failure = self._cluster, None
+        try:
+            self._run()
+        except Violation as violation:
+            failure = Failure(violation.rule, str(violation), cluster.schedule.now_s)
+        except InvariantError as error:
+            failure = Failure("crash", str(error), cluster.schedule.now_s)
+        cluster.discard()
+        verdicts = tuple(v.outcome.value for v in cluster.rules.verdicts.values())
+        return Outline(failure, tuple(cluster.transcript.lines), verdicts, cluster.schedule.now_s)
+
+    def _run(self) -> None:
+        cluster, plan = self._cluster, self._cluster.plan
+        rng = Random(f"{plan.seed} starts")
+        for name in plan.names:
+            delay_s = 0.0 if name == plan.coordinator_host else rng.random()
+            cluster.schedule.after(delay_s, partial(cluster.start, name))
+        cluster.schedule.at(plan.peace_s, self._begin_peace)
+        world_by_s, end_by_s = plan.peace_s + self._settle_s, plan.peace_s + self._end_s
+        was_quiet = True
+        while cluster.step():
+            now_s = cluster.schedule.now_s
+            if cluster.transcript.problem is not None:
+                raise cluster.transcript.problem
+            if now_s > plan.peace_s and not cluster.live:
+                break
+            if was_quiet and now_s > world_by_s:
+                was_quiet = False
+                self._check_world()
+            if now_s > end_by_s:
+                raise Violation("liveness", f"no end: {self._whose_end()}")
+        self._check_rest()
+
+    @property
+    def _settle_s(self) -> float:
+        """So long after the peace there is a world, or a verdict: the silent are lost (a lease
+        more when they are many), the others stop, wait out a pause, and join."""
+        rendezvous, stop = self._cluster.shared.config.rendezvous, self._cluster.shared.config.stop
+        lost_s = 2 * rendezvous.lease_s + 2.0
+        stops_s = stop.shutdown_grace_s + stop.restart_grace_s + rendezvous.stop_patience_s + 4.0
+        pause_s = 8 * rendezvous.restart_backoff_s + rendezvous.last_call_s
+        return 1.1 * (lost_s + stops_s + pause_s + rendezvous.join_timeout_s + NO_ANSWER_S / 2)
+
+    @property
+    def _end_s(self) -> float:
+        """So long after it everybody has ended: some rounds more, of which newcomers end some."""
+        rendezvous = self._cluster.shared.config.rendezvous
+        grow_s = rendezvous.min_growth_interval_s + rendezvous.join_settle_max_s
+        return 3 * (self._settle_s + grow_s + 1.1 * self._cluster.plan.program.work_s) + NO_ANSWER_S
+
+    def _begin_peace(self) -> None:
+        self._cluster.transcript.say("", "-- nothing goes wrong any more")
+        self._faults.end()
+        self._keep()
+
+    def _keep(self) -> None:
+        """Too few nodes for a job that waits for some: add what it needs."""
+        cluster = self._cluster
+        has_coordinator = cluster.serve is not None or cluster.of(cluster.plan.coordinator_host)
+        if not cluster.live or not has_coordinator:
+            return
+        for _ in range(cluster.shared.settings.min_nodes - len(cluster.live)):
+            cluster.start(f"y{len(cluster.machines) + 1}")
+        cluster.schedule.after(KEEP_S, self._keep)
+
+    def _check_world(self) -> None:
+        if not self._cluster.rules.any_runs and not self._cluster.rules.verdicts:
+            raise Violation("liveness", f"no world and no verdict: {self._whose_end()}")
+
+    def _whose_end(self) -> str:
+        return ", ".join(f"{x.ref.incarnation} is {x.doing}" for x in self._cluster.live)
+
+    def _check_rest(self) -> None:
+        """Nothing is left."""
+        cluster = self._cluster
+        while any(machine.place.workers for machine in cluster.machines) and cluster.step():
+            cluster.rules.check_fences()
+        if any(machine.place.workers for machine in cluster.machines):
+            raise Violation("leftover", "workers run, and no agent lives")
+        if cluster.transcript.problem is not None:
+            raise cluster.transcript.problem
+
+
+def shrunk(plan: Plan, rule: str, runs: int = 200) -> Plan:
+    """The smallest plan found in so many runs at most. `rule`: the one that `plan` breaks."""
+    left = runs
+    was_smaller = True
+    while was_smaller:
+        was_smaller = False
+        for candidate in _smaller(plan):
+            if left <= 0:
+                return plan
+            left -= 1
+            if _breaks(candidate, rule):
+                plan, was_smaller = candidate, True
+                break
+    return plan
+
+
+def _breaks(plan: Plan, rule: str) -> bool:
+    failure = Simulation(plan).run().failure
+    return failure is not None and failure.rule == rule
+
+
+def _smaller(plan: Plan) -> Iterator[Plan]:
+    """Half of the faults, then without one of them, then without a node, then on equal clocks."""
+    faults = plan.faults
+    half = len(faults) // 2
+    if half > 1:
+        yield replace(plan, faults=faults[:half])
+        yield replace(plan, faults=faults[half:])
+    for number in reversed(range(len(faults))):
+        yield replace(plan, faults=faults[:number] + faults[number + 1 :])
+    minimum = plan.settings.get("min_nodes", 1)
+    if plan.nodes > minimum:
+        yield replace(plan, nodes=plan.nodes - 1)
+    elif plan.nodes > 1:
+        settings = {**plan.settings, "min_nodes": minimum - 1}
+        yield replace(plan, nodes=plan.nodes - 1, settings=settings)
+    if plan.workers > 1:
+        yield replace(plan, workers=1)
+    if plan.rates:
+        yield replace(plan, rates={})

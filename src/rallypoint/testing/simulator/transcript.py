@@ -1,0 +1,105 @@
+"""Follows a simulation: keeps its lines, and tells the invariants of everything that happens."""
+
+from __future__ import annotations
+
+from rallypoint.core.event_kinds import Record
+from rallypoint.core.group_events import Finish
+from rallypoint.core.job_state import JobEffect, JobEvent, JobState
+from rallypoint.core.model import NodeRef
+from rallypoint.observe.faults import describe_fault
+from rallypoint.observe.records import AgentEvent, Observer
+from rallypoint.testing.simulator.coordinators import is_fault
+from rallypoint.testing.simulator.invariants import Invariants, Violation
+from rallypoint.testing.simulator.loop import Schedule
+from rallypoint.testing.simulator.workers import Worker
+
+
+class Transcript:
+    """Of one simulation (`coordinators.Observer`)."""
+
+    def __init__(self, schedule: Schedule, rules: Invariants) -> None:
+        self._schedule = schedule
+        self.rules = rules
+        self.lines: list[str] = []
+        self.problem: Violation | None = None
+        """The first rule that was broken."""
+
+    def now(self) -> Invariants:
+        """The invariants, told of the time."""
+        self.rules.now_s = self._schedule.now_s
+        return self.rules
+
+    def follow(self, name: str) -> Observer:
+        """What the agent of this machine says is written down, too."""
+        return _Lines(self, name)
+
+    def say(self, who: str, text: str) -> None:
+        """One line, of a machine or of none."""
+        self.lines.append(f"{self._schedule.now_s:8.3f} {who:<12} {text}")
+
+    def worker_started(self, worker: Worker) -> None:
+        """The invariants are told first."""
+        self.say(worker.owner.place.name, f"rank {worker.rank} starts in {_round(worker)}")
+        self.now().worker_started(worker)
+
+    def worker_ended(self, worker: Worker) -> None:
+        assert worker.ended is not None
+        ended = worker.ended
+        how = f"signal {ended.signal}" if ended.code is None else f"code {ended.code}"
+        text = f"rank {worker.rank} of {_round(worker)} ends: {how}"
+        self.say(worker.owner.place.name, text)
+        self.now().worker_ended(worker)
+
+    def steps(self, job: JobState) -> None:
+        try:
+            self.now().steps(job)
+        except Violation as violation:
+            self.problem = self.problem or violation
+
+    def stepped(self, job: JobState, event: JobEvent, effects: list[JobEffect]) -> None:
+        try:
+            self.now().stepped(job, event, effects)
+        except Violation as violation:
+            self.problem = self.problem or violation
+
+    def heard(self, incarnation: str) -> None:
+        try:
+            self.now().heard(incarnation)
+        except Violation as violation:
+            self.problem = self.problem or violation
+
+    def recorded(self, who: str, record: Record) -> None:
+        self.say(who, record.text)
+        if is_fault(record):
+            self.problem = self.problem or Violation("crash", record.text)
+
+    def finished(self, host: str, ref: NodeRef, finish: Finish | None, why: str) -> None:
+        how = why if finish is None else f"{finish.kind.value}: {why or _verdict_of(finish)}"
+        self.say(host, f"ends: {how}")
+        try:
+            self.now().finished(ref.incarnation, finish)
+        except Violation as violation:
+            self.problem = self.problem or violation
+
+    def crashed(self, who: str, error: BaseException) -> None:
+        found = error if isinstance(error, Violation) else None
+        self.problem = self.problem or found or Violation("crash", describe_fault(error))
+
+
+def _round(worker: Worker) -> str:
+    return f"round {worker.owner.stamp.round}"
+
+
+def _verdict_of(finish: Finish) -> str:
+    verdict = finish.verdict
+    return f"{verdict.outcome.value}, {verdict.text}" if verdict is not None else ""
+
+
+class _Lines(Observer):
+    """An observer of one agent that keeps its lines."""
+
+    def __init__(self, transcript: Transcript, name: str) -> None:
+        self._transcript, self._name = transcript, name
+
+    def event(self, event: AgentEvent) -> None:
+        self._transcript.say(self._name, event.message)

@@ -1,0 +1,149 @@
+"""Whole jobs in virtual time, whatever goes wrong: `rallypoint.testing.simulator`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.limits import patience
+from tools.planted_bugs import BUGS, CORE, SOURCE
+
+from rallypoint.testing.simulator import Plan, Simulation, draw, machines, read_plan, shrunk
+from rallypoint.testing.simulator.__main__ import main
+from rallypoint.testing.simulator.loop import MachineClock, Schedule, new_loop, start
+from rallypoint.testing.simulator.network import Network
+
+PLANS = sorted((Path(__file__).parent.parent / "simulated").glob("*.txt"))
+SEEDS = range(1, 301)
+
+
+def hold(plan: Plan) -> None:
+    """No rule breaks; otherwise the smallest form of the plan is shown with its transcript."""
+    failure = Simulation(plan).run().failure
+    if failure is None:
+        return
+    small = shrunk(plan, failure.rule)
+    transcript = "\n".join(Simulation(small).run().transcript)
+    pytest.fail(f"seed {plan.seed}: {failure.text}\n\n{small}\n\n{transcript}", pytrace=False)
+
+
+def test_every_rule_holds_whatever_goes_wrong() -> None:
+    for seed in SEEDS:
+        hold(draw(seed))
+
+
+@pytest.mark.parametrize("path", PLANS, ids=lambda path: path.stem)
+def test_a_plan_that_once_broke_a_rule_holds(path: Path) -> None:
+    hold(read_plan(path))
+
+
+def test_a_seed_is_the_same_job_in_every_process() -> None:
+    program = (
+        "from rallypoint.testing.simulator import *\n"
+        "for seed in range(1, 13): print(draw(seed), *Simulation(draw(seed)).run().transcript)"
+    )
+    told = [
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env=os.environ | {"PYTHONHASHSEED": number},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=patience(60.0),
+        ).stdout
+        for number in ("1", "2")
+    ]
+    assert told[0] == told[1]
+    assert "starts in round 0" in told[0]
+
+
+def test_a_rule_that_breaks_is_shown_in_its_smallest_form(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(machines, "next_look_ns", lambda *_: None)
+    seed = next(s for s in SEEDS if Simulation(draw(s)).run().failure is not None)
+    assert main(["--seeds", f"{seed}-{seed}"]) == 1
+    shown = capsys.readouterr().out
+    assert f"seed {seed} broke a rule: fence: workers of" in shown
+    assert "its smallest form (1 faults" in shown
+    assert " pause n" in shown or " hold " in shown
+    assert "starts in round 0" in shown
+
+
+def test_seeds_that_hold_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--seeds", "1-3", "--nodes", "2"]) == 0
+    assert "3 seeds" in capsys.readouterr().out
+
+
+def test_a_plan_is_text(tmp_path: Path) -> None:
+    for seed in range(1, 51):
+        (tmp_path / "plan.txt").write_text(f"# a comment\n{draw(seed)}\n")
+        assert read_plan(tmp_path / "plan.txt") == draw(seed)
+
+
+def test_a_line_that_is_no_part_of_a_plan_is_named(tmp_path: Path) -> None:
+    (tmp_path / "plan.txt").write_text("seed=1 nodes=2\nafterwards everything was well\n")
+    with pytest.raises(ValueError, match="not a line of a plan: 'afterwards everything was well'"):
+        read_plan(tmp_path / "plan.txt")
+
+
+def test_the_place_of_every_bug_that_can_be_planted_is_in_the_source() -> None:
+    for bug in BUGS:
+        assert (SOURCE / CORE / bug.module).read_text().count(bug.old) == 1, bug.name
+
+
+class Process:
+    """One that counts its turns."""
+
+    def __init__(self, schedule: Schedule, rate: float = 1.0) -> None:
+        self.loop = new_loop(
+            schedule, MachineClock(schedule, rate, 50.0), Network(schedule, 1), "a", self.crashed
+        )
+        self.times: list[float] = []
+        self.errors: list[BaseException] = []
+        self._schedule = schedule
+        start(self.loop, self._run)
+
+    def crashed(self, host: str, error: BaseException) -> None:
+        self.errors.append(error)
+
+    async def _run(self) -> None:
+        import asyncio
+
+        while True:
+            await asyncio.sleep(1.0)
+            self.times.append(round(self._schedule.now_s, 6))
+
+
+def steps_until(schedule: Schedule, end_s: float) -> None:
+    schedule.at(end_s, lambda: None)
+    while schedule.now_s < end_s:
+        schedule.step()
+
+
+def test_a_process_reads_the_clock_of_its_machine() -> None:
+    schedule = Schedule()
+    fast = Process(schedule, rate=1.25)
+    steps_until(schedule, 2.5)
+    assert fast.times == [0.8, 1.6, 2.4]
+    assert fast.loop.time() == 50.0 + 1.25 * 2.5
+
+
+def test_nothing_of_a_stopped_process_runs_and_nothing_of_a_killed_one_ever_does() -> None:
+    schedule = Schedule()
+    process = Process(schedule)
+    steps_until(schedule, 1.5)
+    process.loop.stop_process()
+    steps_until(schedule, 4.25)
+    assert process.times == [1.0]
+    process.loop.continue_process()
+    steps_until(schedule, 5.5)
+    assert process.times == [1.0, 4.25, 5.25]
+    process.loop.kill_process()
+    steps_until(schedule, 9.0)
+    process.loop.discard()
+    assert process.times == [1.0, 4.25, 5.25]
+    assert process.errors == []

@@ -1,0 +1,204 @@
+"""Plants known bugs, one at a time, in a copy of the source, and lists which of them the simulator
+finds. `python tools/planted_bugs.py [--seeds A-B] [NAME ...]`; exits 1 if one was not found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+SOURCE = Path(__file__).resolve().parent.parent / "src"
+CORE = "rallypoint/core"
+
+
+class Bug(NamedTuple):
+    """A change of one place that breaks a rule."""
+
+    name: str
+    module: str
+    """In `core`."""
+    old: str
+    """Occurs once."""
+    new: str
+
+
+BUGS = (
+    Bug(
+        "budget charged at each settle",
+        "job_rounds.py",
+        "    if job.judged_round == round_:\n        return []\n",
+        "",
+    ),
+    Bug(
+        "lease counted from receipt instead of sending",
+        "session.py",
+        "self._renewed(now, self._lease.answered(number))",
+        "self._renewed(now, now)",
+    ),
+    Bug(
+        "a superseded life may come back",
+        "round.py",
+        "    state.departed[older.ref.incarnation] = NEVER_AGAIN\n",
+        "",
+    ),
+    Bug(
+        "reports are not sent again on a new connection",
+        "session.py",
+        "return [_aged(numbered, now - made_at) for numbered, made_at in self._unacknowledged]",
+        "return []",
+    ),
+    Bug(
+        "an acknowledgement covers one report too many",
+        "session.py",
+        "self._unacknowledged[0][0].number <= number",
+        "self._unacknowledged[0][0].number <= number + 1",
+    ),
+    Bug(
+        "the agent does not look at its lease when it wakes up",
+        "session.py",
+        "        if not self._lease.has_ended(now) or self.is_closed:",
+        "        if now or not self._lease.has_ended(now) or self.is_closed:",
+    ),
+    Bug(
+        "a round is judged while nodes still stop",
+        "round.py",
+        "if forming and state.held and not state.counts[MemberState.STOPPING]:",
+        "if forming and state.held:",
+    ),
+    Bug(
+        "a node that comes back without its workers ends no round",
+        "round.py",
+        '    if member.state is MemberState.RUNNING:\n        text = f"node {member.ref} came back',
+        '    if False:\n        text = f"node {member.ref} came back',
+    ),
+    Bug(
+        "a round number is used again",
+        "round.py",
+        "state.phase, state.round, state.held = Phase.FORMING, ended + 1, True",
+        "state.phase, state.round, state.held = Phase.FORMING, ended, True",
+    ),
+    Bug(
+        "a node is lost at half of its lease",
+        "liveness.py",
+        "            if now < heard_at + self._lease_s + LEASE_SLACK_S:",
+        "            if now < heard_at + self._lease_s / 2:",
+    ),
+    Bug(
+        "the guard does not fence a stopped agent",
+        "liveness.py",
+        "    if not held_until_ns or now_ns < held_until_ns + AGENT_FIRST_NS:",
+        "    if now_ns or not held_until_ns or now_ns < held_until_ns + AGENT_FIRST_NS:",
+    ),
+    Bug(
+        "the end of the lease kills nothing",
+        "group.py",
+        "    return [kinds.FENCED(said), *abort(state, Desired.JOIN, None)]",
+        "    return [kinds.FENCED(said)]",
+    ),
+    Bug(
+        "a lost session is resumed",
+        "sessions.py",
+        "            resumed = session.opened == hello.opened\n",
+        "            resumed = True\n",
+    ),
+    Bug(
+        "a node that was away for the stop is not told again",
+        "job.py",
+        "if member.state is MemberState.STOPPING and job.end_reason is not None:",
+        "if False and job.end_reason is not None:",
+    ),
+    Bug(
+        "a node that was away for the start is not told again",
+        "job.py",
+        "        if job.started:\n            effects.append(ToNode(ref, StartNow(named)))\n",
+        "",
+    ),
+    Bug(
+        "only participants hear the verdict",
+        "job_state.py",
+        "verdict_to(job, member.ref) for member in state.members.values()]",
+        "verdict_to(job, member.ref) for member in state.members.values() if member.succeeded]",
+    ),
+    Bug(
+        "one restart more than was allowed",
+        "restart.py",
+        "if used >= budget:",
+        "if used > budget:",
+    ),
+    Bug(
+        "the last failure is the first cause",
+        "cause.py",
+        "first = min(remaining,",
+        "first = max(remaining,",
+    ),
+    Bug(
+        "what workers do after they were told to stop is a failure",
+        "group_state.py",
+        "    if state.phase is not Phase.RUNNING:\n        killed",
+        "    if state.phase is Phase.FINISHED:\n        killed",
+    ),
+    Bug(
+        "a connection that breaks has no grace",
+        "liveness.py",
+        "                if now < at + grace_s:",
+        "                if now < at:",
+    ),
+)
+
+
+def plant(bug: Bug, folder: Path) -> None:
+    """Make a copy of the source with this bug. Raises ValueError where its place is not found."""
+    shutil.copytree(SOURCE, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    path = folder / CORE / bug.module
+    text = path.read_text()
+    if text.count(bug.old) != 1:
+        raise ValueError(f"{bug.name}: its place occurs {text.count(bug.old)} times in {path.name}")
+    path.write_text(text.replace(bug.old, bug.new))
+
+
+def found(bug: Bug, seeds: str) -> str:
+    """The line that tells how it was found; empty: it was not."""
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "src"
+        plant(bug, source)
+        command = [sys.executable, "-m", "rallypoint.testing.simulator", "--first", "--brief"]
+        environ = os.environ | {"PYTHONPATH": str(source)}
+        done = subprocess.run(
+            [*command, "--seeds", seeds], env=environ, capture_output=True, text=True, check=False
+        )
+        told = [line for line in done.stdout.splitlines() if " broke a rule: " in line]
+        if done.returncode not in (0, 1):
+            return f"the simulator fails: {done.stderr.splitlines()[-1][:100]}"
+        return told[0] if told else ""
+
+
+def main() -> int:
+    """Returns 1 if a bug was not found."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--seeds", default="1-1000")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("names", nargs="*", help="a part of a bug's name; all, if none is given")
+    options = parser.parse_args()
+    names = options.names
+    chosen = [bug for bug in BUGS if not names or any(name in bug.name for name in names)]
+    began, missed = time.monotonic(), 0
+    with ThreadPoolExecutor(options.jobs) as pool:
+        for bug, how in zip(
+            chosen, pool.map(lambda b: found(b, options.seeds), chosen), strict=True
+        ):
+            missed += not how
+            print(f"{'found    ' if how else 'NOT FOUND'} {bug.name:<60} {how[:110]}", flush=True)
+    print(f"{len(chosen) - missed} of {len(chosen)} found in {time.monotonic() - began:.0f} s")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
