@@ -119,7 +119,7 @@ class CountedFiles(LocalFiles):
 
 
 def test_a_known_position_costs_one_operation(tmp_path: Path) -> None:
-    """And a set five, of which two wait for the disk."""
+    """And a set few, of which two wait for the disk."""
     files = CountedFiles()
     backend = DirectoryBackend(str(tmp_path), "job", None, files)
     token = stored(backend, b"0")
@@ -129,7 +129,7 @@ def test_a_known_position_costs_one_operation(tmp_path: Path) -> None:
     assert files.asked == {"read": 1}
     files.asked.clear()
     stored(backend, b"2", token)
-    assert files.asked == {"write": 1, "link": 1, "remove": 1, "sync": 1}
+    assert files.asked == {"write": 1, "link": 1, "remove": 1, "read": 1, "sync": 1}
 
 
 def test_a_reader_that_is_new_reads_few_versions(tmp_path: Path) -> None:

@@ -133,8 +133,8 @@ class DirectoryBackend(RendezvousBackend):
         version = VersionFile(self._files.random_bytes(NONCE_BYTES), following, state)
         began_at = self._files.now()
         written_at, failure = self._link(slot, version)
-        is_old = self._is_old(token)
-        if failure is not None or (token is not None and is_old):
+        is_old = token is not None and self._is_old(token)
+        if failure is not None or is_old:
             there = self._chain.read(slot)
             if there is None:
                 raise failure or OSError(errno.ESTALE, os.strerror(errno.ESTALE))
@@ -142,10 +142,11 @@ class DirectoryBackend(RendezvousBackend):
                 self._forget_directory(following)
                 self._chain.newest = None if token is None else seen_then(there, token.seen_at)
                 return self._not_stored()
-            if token is not None and is_old:
-                if token.slot == FIRST:  # it stays when what follows it is removed
-                    raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
-                self._chain.check_unremoved(token)
+        if token is not None:
+            # A slot of a directory that is being removed is free: its link proves nothing.
+            if is_old and token.slot == FIRST:  # which stays when what follows it is removed
+                raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+            self._chain.check_unremoved(token)
         self._files.sync(self._chain.path(slot.directory))
         seen = Seen(slot, version.nonce, following_slot(slot, version), began_at, True)
         self._chain.newest = Version(seen, state)
