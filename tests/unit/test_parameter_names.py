@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import json
 import re
 import socket
 from collections.abc import Callable, Iterator
@@ -13,12 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.groups import assigned
 
 import rallypoint
 from rallypoint.agent import LocalElasticAgent, WorkerSpec
 from rallypoint.agent.embedded.run import JobLog
+from rallypoint.agent.telemetry.telemetry import Telemetry
 from rallypoint.core import event_kinds as kinds
+from rallypoint.core import messages as m
+from rallypoint.core.group_events import EndState, SpawnWorkers, WorkerEnded
 from rallypoint.core.settings import FLAGS, parameters
+from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.errors import (
     ChildFailedError,
     RallypointError,
@@ -44,8 +50,8 @@ from rallypoint.rendezvous.tcp_handler import StaticTCPRendezvous
 from rallypoint.store import HashStore, TCPStore
 
 PACKAGE = Path(rallypoint.__file__).parent
-OF_COMMANDS = ("cli", "integrations", "run.py")
-"""Whose messages are for who runs a command."""
+OF_COMMANDS = ("cli", "integrations", "run.py", "testing")
+"""Whose messages are for who runs a command, or a tool of this project."""
 ROWS = ("core/settings.py", "torch_versions.py", "observe/parameter_names.py")
 """Tables of flags, which are no messages."""
 LIMIT_OF_BYTES = (
@@ -231,10 +237,14 @@ def test_settings_that_only_the_machine_refuses_are_named_by_their_parameters(
             (LaunchConfig(1, 1, 1, role=""), "role '': needs 1 to 255"),
             (LaunchConfig(1, 1, 1, preload=["json"]), "preload json: true is not a Python"),
         ):
+            config.event_log_handler = "jsonl:events"
             with pytest.raises(RallypointError) as raised:
                 elastic_launch(config, "true")()
             assert says in str(raised.value)
             assert not names_a_flag(str(raised.value))
+        events = Path("events").read_text()
+        assert "virtual_local_rank=True: " in events
+        assert not names_a_flag(events)
         spec = WorkerSpec("r", 1, entrypoint=("true",), master_addr="127.0.0.1", master_port=port)
         with pytest.raises(UsageError, match=f"^master_port {port}: .*choose another"):
             LocalElasticAgent(spec).run()
@@ -255,6 +265,29 @@ def test_a_line_of_the_log_names_parameters(caplog: pytest.LogCaptureFixture) ->
         f"rallypoint: refused node-1: {own}",
         "rallypoint: the relay has no room: choose another log_dir",
     ]
+
+
+@pytest.mark.parametrize(
+    ("names", "says"), [(None, "its own --node-rank"), (OF_A_LAUNCH, "its own rank")]
+)
+def test_an_event_of_a_program_names_parameters_and_what_a_worker_said_stays(
+    names: dict[str, str] | None, says: str
+) -> None:
+    lines: list[str] = []
+    config = agent_config(LaunchConfig(1, 1, 1, event_log_handler="console"), "true", ())
+    dispatcher = Telemetry(config, lines.append, names).dispatcher
+    dispatcher.event(
+        event_now(kinds.NODE_REFUSED(peer="node-1", why="give each its own --node-rank"))
+    )
+    said = "train.py: error: required: --node-rank"
+    ended = WorkerEnded(EndState.FAILED, WorkerExit(2, None, pid=1, message=said))
+    place = assigned()
+    dispatcher.stepped(place, [SpawnWorkers(place.stamp, place.assignment)])
+    dispatcher.spawned([1], 0.1)
+    dispatcher.stepped(m.StartNow(place.stamp), [ended])
+    reasons = [json.loads(line)["metadata"].get("reason") for line in lines]
+    assert f"refused node-1: give each {says}" in reasons
+    assert said in reasons
 
 
 def test_a_store_of_a_program_says_which_parameter_lets_others_in(

@@ -239,7 +239,7 @@ class SimpleElasticAgent(SpecAgent):
 
     def _run_hooks(self, config: AgentConfig, embedding: Embedding, log: JobLog) -> JobEnd:
         signals = signals_to_handle(config, embedding)
-        telemetry = Telemetry(config)
+        telemetry = Telemetry(config, names=log.names)
         loop, selector = new_loop()
         newest: HookWorkers | None = None
 

@@ -40,8 +40,8 @@ class JobLog(Observer):
     """Writes events to the logger `rallypoint`. `close` when the agent has ended. `names`: the
     parameters of the program's call, which lines name."""
 
-    def __init__(self, names: Names | None = None) -> None:
-        self._names = names
+    def __init__(self, names: Names) -> None:
+        self.names = names
         self._lines: BoundedQueue[tuple[int, str]] = BoundedQueue(lambda line: _log.log(*line))
         self._reported_wait = ""
 
@@ -72,7 +72,7 @@ class JobLog(Observer):
 
     def _log(self, level: int, line: str) -> None:
         if _log.isEnabledFor(level):
-            self._lines.put((level, visible(in_parameters(line, self._names))))
+            self._lines.put((level, visible(in_parameters(line, self.names))))
 
 
 def run_processes(config: AgentConfig, log: JobLog, embedding: Embedding) -> JobEnd:
@@ -84,7 +84,7 @@ def run_processes(config: AgentConfig, log: JobLog, embedding: Embedding) -> Job
             "this kernel reports the exits of processes only by signals: run the job in the main "
             "thread, where no event loop runs"
         )
-    telemetry = Telemetry(config)
+    telemetry = Telemetry(config, names=log.names)
     told: dict[int, ProcessFailure] = {}
 
     def ended(end: JobEnd) -> None:
