@@ -11,7 +11,7 @@
 * SUCCEEDED: every rank of one round exited with 0, of itself. When that is so and nothing was
   wrong, the job has succeeded.
 * A node is lost only if it died, was silent, or lost its connection; one that has been expelled
-  for good never takes part again.
+  for good never takes part in that life of the job again.
 * Nothing in the product raises.
 """
 
@@ -59,7 +59,8 @@ class Life(Struct, eq=False):
     heard_at: float | None = None
     """When the coordinator handled a message of it last."""
     lost_at: float | None = None
-    is_banned: bool = False
+    banned_in: int = 0
+    """The life of the job from which it was expelled for good."""
     died: bool = False
     """Its process was killed, or its machine is gone."""
     runs: set[int] = field(default_factory=set)
@@ -133,15 +134,15 @@ class Invariants:
         job = self._jobs[id(state)]
         if isinstance(event, SessionLost):
             self._lost(event)
+        for effect in effects:
+            if isinstance(effect, m.ToNode):
+                self._told(effect)
         self._check_charge(job, effects)
         assigned = [
             (effect.ref, effect.message)
             for effect in effects
             if isinstance(effect, m.ToNode) and isinstance(effect.message, m.Assigned)
         ]
-        for effect in effects:
-            if isinstance(effect, m.ToNode):
-                self._told(effect)
         if state.round.round != job.round and assigned:
             self._formed(job, assigned)
         if state.verdict != job.verdict:
@@ -150,11 +151,11 @@ class Invariants:
     def _told(self, effect: m.ToNode) -> None:
         life = self.lives[effect.ref.incarnation]
         match effect.message:
-            case m.Expelled(_, why, final):
+            case m.Expelled(stamp, why, final):
                 if why.startswith("would not stop"):
                     self._check_told(life)
                 life.lost_at = self.now_s
-                life.is_banned |= final
+                life.banned_in = stamp.incarnation if final else life.banned_in
             case m.LeaveNow():
                 life.lost_at = self.now_s
 
@@ -234,7 +235,7 @@ class Invariants:
         if any(place.restart_count != state.ledger.total for place in places):
             raise Violation("budget", f"{stamp} tells another number of restarts than there were")
         for ref, _ in assigned:
-            if self.lives[ref.incarnation].is_banned:
+            if self.lives[ref.incarnation].banned_in == stamp.incarnation:
                 raise Violation("expelled", f"{ref} was expelled for good, and is in {stamp}")
             self.lives[ref.incarnation].lost_at = None
         lives = tuple(ref.incarnation for ref, _ in assigned)
