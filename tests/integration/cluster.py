@@ -316,13 +316,15 @@ class Cluster:
         self.options["rdzv_conf"] = f"{self.options['rdzv_conf']},last_call_timeout=600"
         return [self.agent(name, hosts=hosts and name == names[0], **options) for name in names]
 
-    def serve(self) -> AgentProcess:
-        """A coordinator of its own at the endpoint, which is up when this returns."""
+    def serve(self, *options: str, port: int = 0) -> AgentProcess:
+        """A coordinator of its own at the endpoint (or this port), up when this returns."""
         words = [sys.executable, "-m", "rallypoint", "serve", "--host", "127.0.0.1"]
-        words += ["--port", str(self.port), "--log-format", "json"]
-        server = AgentProcess("serve", words, self.environ(), self.folder)
+        words += ["--port", str(port or self.port), "--log-format", "json", *options]
+        told = sum(agent.name.startswith("serve") for agent in self.all_agents)
+        name = f"serve.{told + 1}" if told else "serve"
+        server = AgentProcess(name, words, self.environ(), self.folder)
         self.all_agents.append(server)
-        wait_until(lambda: is_listening(self.port), "the coordinator to listen")
+        wait_until(lambda: is_listening(port or self.port), "the coordinator to listen")
         return server
 
     def environ(self) -> dict[str, str]:

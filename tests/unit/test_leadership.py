@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -27,6 +29,7 @@ class Unreliable(MemoryRendezvousBackend):
     def __init__(self) -> None:
         super().__init__()
         self.fails_before = self.fails_after = 0
+        self.has_failed = threading.Event()
 
     def set_state(
         self, state: bytes, token: Token | None = None
@@ -37,8 +40,26 @@ class Unreliable(MemoryRendezvousBackend):
         after = super().set_state(state, token)
         if self.fails_after:
             self.fails_after -= 1
+            self.has_failed.set()
             raise RendezvousConnectionError("no answer")
         return after
+
+
+class Slow(MemoryRendezvousBackend):
+    """Stores something when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_slow = False
+        self.is_writing, self.may_write = threading.Event(), threading.Event()
+
+    def set_state(
+        self, state: bytes, token: Token | None = None
+    ) -> tuple[bytes, Token, bool] | None:
+        if self.is_slow:
+            self.is_writing.set()
+            assert self.may_write.wait(patience(60))
+        return super().set_state(state, token)
 
 
 @contextmanager
@@ -92,6 +113,15 @@ class Host:
             self.is_changed.clear()
 
 
+async def recorded_round(register: Any, leadership: Callable[[Any], Leadership]) -> int:
+    """What another leader would go on with."""
+    watching = leadership(register)
+    found = await watching._read()
+    assert found is not None
+    assert found.job is not None
+    return found.job.round
+
+
 @pytest.mark.parametrize("kind", ["fails_before", "fails_after"])
 def test_L2_a_swap_of_unknown_outcome_deposes_nobody(kind: str) -> None:
     async def test(leadership: Callable[[Any], Leadership]) -> None:
@@ -109,6 +139,44 @@ def test_L2_a_swap_of_unknown_outcome_deposes_nobody(kind: str) -> None:
         assert gate.after([HangUp(2)]) == []
         await host.wait_done([HangUp(1), HangUp(2)])
         await lead.vacate(1.0)
+
+    run(test)
+
+
+def test_L3_a_swap_of_unknown_outcome_does_not_vouch_for_what_changed_since() -> None:
+    async def test(leadership: Callable[[Any], Leadership]) -> None:
+        register, host = Unreliable(), Host()
+        lead = leadership(register)
+        await lead.claim(no_wait)
+        job = new_job(SharedSettings("job", 1, 1))
+        gate = lead.begin(job, None).open_gate(host.perform)
+        register.fails_after = 1
+        gate.after([HangUp(1)])
+        lead.keep(never)
+        await asyncio.to_thread(register.has_failed.wait)
+        job.round.round = 7
+        assert gate.after([HangUp(2)]) == []
+        await host.wait_done([HangUp(1), HangUp(2)])
+        assert await recorded_round(register, leadership) == 7
+        await lead.vacate(1.0)
+
+    run(test)
+
+
+def test_L6_a_leader_that_goes_while_it_writes_says_that_it_goes() -> None:
+    async def test(leadership: Callable[[Any], Leadership]) -> None:
+        register = Slow()
+        lead = leadership(register)
+        await lead.claim(no_wait)
+        register.is_slow = True
+        lead.changed()
+        lead.keep(never)
+        await asyncio.to_thread(register.is_writing.wait)
+        leaving = asyncio.create_task(lead.vacate(60.0))
+        await asyncio.sleep(0)
+        register.may_write.set()
+        await leaving
+        await leadership(register).claim(no_wait)
 
     run(test)
 
@@ -199,6 +267,7 @@ def test_L1_a_process_of_this_boot_that_has_ended_is_known_to_be_gone() -> None:
     assert is_gone(own, own)
     assert not is_gone(Process(own.where, 1, _started_at_of_init()), own)
     assert is_gone(Process(own.where, 1, _started_at_of_init() + 1), own)
+    assert is_gone(Process(own.where, 2**22, 1), own)
     assert not is_gone(Process("another boot", own.pid, own.started_at), own)
 
 
@@ -209,6 +278,17 @@ def test_L1_of_a_process_in_another_container_nothing_is_known() -> None:
     assert namespace in own.where
     where = own.where.replace(namespace, "pid:[1]")
     assert not is_gone(Process(where, 2**22, 1), own)
+
+
+def test_L1_a_process_that_can_not_be_looked_at_is_not_known_to_be_gone() -> None:
+    own = this_process()
+    init = Process(own.where, 1, _started_at_of_init())
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        assert not is_gone(init, own)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def _started_at_of_init() -> int:

@@ -59,19 +59,21 @@ def this_process() -> Process:
 
 def is_gone(process: Process, own: Process) -> bool:
     """Whether this process, of the same boot and namespaces as `own`, has ended. Of others nothing
-    is known."""
+    is known, nor of one that can't be looked at."""
     if process.where != own.where:
         return False
-    return process == own or _started_at(process.pid) != process.started_at
+    try:
+        return process == own or _started_at(process.pid) != process.started_at
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    except OSError:
+        return False
 
 
 def _started_at(pid: int) -> int:
-    """In clock ticks since the boot; -1: there is no such process."""
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return int(file.read().rpartition(")")[2].split()[19])
-    except OSError:
-        return -1
+    """In clock ticks since the boot."""
+    with open(f"/proc/{pid}/stat") as file:
+        return int(file.read().rpartition(")")[2].split()[19])
 
 
 class Led(Struct, frozen=True):
@@ -243,12 +245,13 @@ class Leadership:
         return watch.claims_in_s(found, boot_time(), is_gone=gone)
 
     async def _read(self) -> LeadRecord | None:
+        data = await self._get()
+        return None if data is None else _decoded(data)
+
+    async def _get(self) -> bytes | None:
         found = await self._thread.submit(self._register.get_state)
-        if found is None:
-            self._token = None
-            return None
-        self._token = found[1]
-        return _decoded(found[0])
+        self._token = None if found is None else found[1]
+        return None if found is None else found[0]
 
     async def _swap(self, record: LeadRecord) -> bool:
         """Whether the register holds it now. An earlier swap of the same epoch, of which it was not
@@ -260,11 +263,11 @@ class Leadership:
             if after is not None and after[2]:
                 self._token = after[1]
                 return True
-            there = await self._read()
-            if there is None or there.epoch != record.epoch or self._token == token:
-                return False
-            if there.beat == record.beat:
+            there = await self._get()
+            if there == data:
                 return True
+            if there is None or self._token == token or _decoded(there).epoch != record.epoch:
+                return False
 
 
 def _decoded(data: bytes) -> LeadRecord:
