@@ -50,18 +50,18 @@ class HostCluster(Cluster):
             name, nproc, script=script, env=env, prefix=inside, hosts=hosts, **options
         )
 
-    def serve(self, host: str = "", *words: str) -> AgentProcess:
+    def serve(self, host: str = "", *words: str, port: int = PORT) -> AgentProcess:
         """A coordinator of its own on this host (the first), which is up when this returns."""
         host = host or self.network.hosts[0]
         command = [*self.network.inside(host), sys.executable, "-m", "rallypoint", "serve"]
-        command += ["--host", self.network.address(host), "--port", str(PORT)]
+        command += ["--host", self.network.address(host), "--port", str(port)]
         served = sum(agent.name == "serve" for agent in self.all_agents)
         file_name = f"serve.{served + 1}" if served else "serve"
         command += ["--log-format", "json", *words]
         server = AgentProcess(file_name, command, self.environ(), self.folder)
         server.name = "serve"
         self.all_agents.append(server)
-        wait_until(lambda: listens(server.pid, PORT), "the coordinator to listen")
+        wait_until(lambda: listens(server.pid, port), "the coordinator to listen")
         return server
 
     def __enter__(self) -> HostCluster:

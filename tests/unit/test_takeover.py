@@ -164,6 +164,43 @@ def test_L3_a_success_that_was_acknowledged_counts_though_its_node_is_lost() -> 
     assert outcome(cluster) is Outcome.SUCCEEDED
 
 
+def test_L3_a_success_is_recorded_until_its_round_ends() -> None:
+    """Also that of a node that is lost, or did not come to the coordinator before."""
+    cluster, (a, b, c) = running(3)
+    cluster.succeed(a)
+    cluster.settle()
+    take_over(cluster, a)
+    cluster.succeed(b)
+    cluster.settle()
+    cluster.cut(b)
+    cluster.give_up(b)
+    cluster.settle()
+    round_ = c.running
+    take_over(cluster, a, b)
+    assert c.running == round_
+    cluster.succeed(c)
+    cluster.settle()
+    assert outcome(cluster) is Outcome.SUCCEEDED
+
+
+def test_L5_a_node_that_has_succeeded_may_come_when_all_others_go_on() -> None:
+    cluster, (a, b) = running(2)
+    cluster.succeed(a)
+    cluster.settle()
+    take_over(cluster, a)
+    cluster.connect(a)
+    cluster.settle()
+    assert a.end.attached is not None
+    assert a.end.attached.resumed
+    assert [entry.node_id for entry in cluster.job.round.world] == ["a", "b"]
+    take_over(cluster, b)
+    cluster.connect(b)
+    cluster.succeed(b)
+    cluster.settle()
+    assert outcome(cluster) is Outcome.SUCCEEDED
+    assert all(agent.state.verdict == cluster.job.verdict for agent in (a, b))
+
+
 def test_L5_a_round_that_nobody_has_started_waits_a_moment_for_its_nodes_not_a_lease() -> None:
     cluster = cluster_of(2)
     a, b = cluster.start("a"), cluster.start("b")

@@ -204,7 +204,7 @@ def _succeeded(job: JobState, event: NodeSucceeded, at: float) -> list[JobEffect
     if job.notice is not None and job.notice.round == event.round:
         return succeeded_meanwhile(job, event, at)
     if is_member(job, event.ref):
-        job.succeeded_at[event.ref.node_id] = at
+        job.succeeded_at.setdefault(event.ref.node_id, at)
     return run_round(job, event, at)
 
 

@@ -416,7 +416,8 @@ class Sessions:
 
     def _is_taken_back(self, session: Session, hello: m.Attach) -> bool:
         """This agent took part in what the last coordinator had formed: its session goes on."""
-        if self._recovery is None or not self._recovery.takes(session.ref, hello):
+        handover = self._handover
+        if handover is None or not handover.takes(self.job, session.ref, hello):
             return False
         assert hello.place is not None
         session.opened, rank = hello.opened, hello.place.joined.candidate.node_rank
@@ -428,9 +429,8 @@ class Sessions:
         """It is known what runs, or nobody is waited for any longer."""
         handover = self._handover
         assert handover is not None
-        assert handover.recovery is not None
-        found, handover.recovery = handover.recovery, None
-        effects = self._follow(handover.recover(self.job, found, now), now)
+        found, recovered = handover.follow(self.job, now)
+        effects = self._follow(recovered, now)
         for session in list(self._sessions.values()):
             effects += self._performed(jobs.resync(self.job, session.ref, now), now)
         for incarnation, numbered in found.reports:

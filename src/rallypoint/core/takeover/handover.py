@@ -13,6 +13,8 @@ ends.
 
 from __future__ import annotations
 
+from math import inf
+
 from msgspec import Struct, field
 
 from rallypoint.core import messages as m
@@ -20,7 +22,7 @@ from rallypoint.core.events import RoundOver, RoundReleased
 from rallypoint.core.job_rounds import run_round
 from rallypoint.core.job_state import JobEffect, JobState
 from rallypoint.core.model import EndKind, EndReason, NodeRef, Stamp, WorldEntry
-from rallypoint.core.round_state import Member, MemberState, Phase, add
+from rallypoint.core.round_state import Member, MemberState, Phase, add, is_active
 from rallypoint.core.takeover.record import JobRecord, is_set, is_settled, mark_of
 from rallypoint.core.text import count
 
@@ -106,11 +108,31 @@ class Handover:
         """What is known of the world so far, while that is not all."""
         if record is not None and record.verdict is None and record.newest_round is not None:
             self.recovery = Recovery(record)
+        self._recovered: Recovery | None = None
 
-    @staticmethod
-    def recover(job: JobState, found: Recovery, at: float) -> list[JobEffect]:
-        """Make the job, of which nobody is a member yet, what it was. Once."""
-        return _recover(job, found, at)
+    def follow(self, job: JobState, at: float) -> tuple[Recovery, list[JobEffect]]:
+        """Nobody is waited for any longer: make the job, of which nobody is a member yet, what it
+        was. Once."""
+        assert self.recovery is not None
+        found, self.recovery = self.recovery, None
+        self._recovered = found
+        return found, _recover(job, found, at)
+
+    def takes(self, job: JobState, ref: NodeRef, hello: m.Attach) -> bool:
+        """An agent attaches, whose session this coordinator does not know. Whether it goes on: the
+        node takes part in what was taken over. One that had succeeded may come at any time."""
+        if self.recovery is not None:
+            return self.recovery.takes(ref, hello)
+        found, place = self._recovered, hello.place
+        if found is None or place is None or hello.claim.doing is not m.Doing.SUCCEEDED:
+            return False
+        rank, state = place.assignment.group_rank, job.round
+        if not is_active(state, place.assignment.round) or not found.takes(ref, hello):
+            return False
+        if state.world[rank].incarnation:
+            return False
+        state.world[rank] = _taken_back(job, found, rank)
+        return True
 
 
 def _recover(job: JobState, found: Recovery, at: float) -> list[JobEffect]:
@@ -135,12 +157,16 @@ def _recover(job: JobState, found: Recovery, at: float) -> list[JobEffect]:
 
 def _taken_back(job: JobState, found: Recovery, rank: int) -> WorldEntry:
     """One node of the world, and a member if it is here."""
-    if rank not in found.returned:
-        return WorldEntry(f"(group rank {rank})", "", 0, "")
-    node = found.returned[rank]
+    has_succeeded = is_set(found.record.succeeded, rank)
+    node = found.returned.get(rank)
+    node_id = f"(group rank {rank})" if node is None else node.ref.node_id
+    if has_succeeded:
+        job.succeeded_at[node_id] = -inf
+    if node is None:
+        return WorldEntry(node_id, "", 0, "")
     ref, candidate = node.ref, node.place.joined.candidate
     member = Member(ref, node.place.joined.seq, candidate, MemberState.RUNNING)
-    member.succeeded = is_set(found.record.succeeded, rank)
+    member.succeeded = has_succeeded
     add(job.round, member)
     job.assigned[ref.node_id] = node.place.assignment
     job.world_workers = node.place.assignment.world_size

@@ -16,7 +16,7 @@ from msgspec import Struct, field
 from rallypoint.core import job_state
 from rallypoint.core import messages as m
 from rallypoint.core.job_state import JobState
-from rallypoint.core.model import EndReason, Epoch, SharedSettings, Verdict
+from rallypoint.core.model import EndReason, Epoch, SharedSettings, Verdict, WorldEntry
 from rallypoint.core.restart import Ledger
 from rallypoint.core.round_state import BadRoute, Loss, MemberState, Phase, RoundState, is_active
 
@@ -100,10 +100,16 @@ class LeadRecord(Struct, frozen=True, array_like=True):
     """The leader has gone, and said so."""
 
 
-def has_succeeded(state: RoundState) -> list[bool]:
-    """Of each node of the newest world, by group rank."""
-    members = (state.members.get(entry.node_id) for entry in state.world)
-    return [member is not None and member.succeeded for member in members]
+def has_succeeded(job: JobState) -> list[bool]:
+    """Of each node of the newest world, by group rank; also of those that are gone since."""
+    return [_has_succeeded(job, entry) for entry in job.round.world]
+
+
+def _has_succeeded(job: JobState, entry: WorldEntry) -> bool:
+    member = job.round.members.get(entry.node_id)
+    if member is None or member.ref.incarnation != entry.incarnation:
+        return entry.node_id in job.succeeded_at
+    return member.succeeded
 
 
 def _bits(flags: list[bool]) -> bytes:
@@ -126,7 +132,7 @@ def record_of(job: JobState, former: FormerLife | None = None) -> JobRecord:
         is_active=state.phase is Phase.ACTIVE,
         is_started=job.started,
         nodes=len(state.world),
-        succeeded=_bits(has_succeeded(state)) if state.succeeded else b"",
+        succeeded=_bits(has_succeeded(job)) if state.succeeded else b"",
         judged_round=job.judged_round,
         restarts=job.ledger.total,
         restarts_counted=tuple(job.ledger.entries),

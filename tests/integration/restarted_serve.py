@@ -1,0 +1,67 @@
+"""`rallypoint serve --data-dir` that is killed and started again, and what runs meanwhile."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from tests.integration.cluster import AgentProcess, Cluster, wait_until
+
+STEPS = """\
+tell()
+from rallypoint.store import TCPStore
+store = TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+ranks = [str(rank) for rank in range(int(os.environ["WORLD_SIZE"]))]
+step, steps = 0, True
+while True:
+    if steps: store.set(f"{step}/{os.environ['RANK']}", "1")
+    while steps and not store.check([f"{step}/{rank}" for rank in ranks]):
+        obey()
+        time.sleep(0.01)
+    step += steps
+    obey()
+    time.sleep(0.02)
+"""
+"""An order that workers of a `Cluster` never end: they make steps, each of them all together, over
+the round's store, and obey meanwhile."""
+STOP = "steps = False; os.write(1, f'made {step} steps\\n'.encode())"
+"""An order: make no more of them."""
+
+
+class RestartedServe:
+    """The coordinator of a cluster, killed as often as asked."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self.data = cluster.folder / "data"
+        self.data.mkdir()
+        self.kills = 0
+        self.server: AgentProcess = self._start()
+
+    def restart(self, *resuming: AgentProcess) -> None:
+        """SIGKILL, and another process in its place, which listens when this returns. These agents
+        are attached to it then, and have been to the one before."""
+        before = {agent.pid: _sessions(agent).count("session_suspended") for agent in resuming}
+        self.server.kill()
+        self.kills += 1
+        self.server = self._start()
+        for agent in resuming:
+            condition = partial(_is_back, agent, before[agent.pid])
+            wait_until(condition, f"the coordinator to be back at {agent.name}")
+
+    def _start(self) -> AgentProcess:
+        return self._cluster.serve("--data-dir", str(self.data))
+
+
+def steps_of(agent: AgentProcess) -> list[int]:
+    """How many each of its workers had made when they stopped."""
+    lines = [line.split() for line in agent.stdout_lines if line.startswith("made ")]
+    return [int(words[1]) for words in lines]
+
+
+def _sessions(agent: AgentProcess) -> list[str]:
+    return [event.name for event in agent.events if event.name.startswith("session_")]
+
+
+def _is_back(agent: AgentProcess, suspended: int) -> bool:
+    told = _sessions(agent)
+    return told.count("session_suspended") > suspended and told[-1] == "session_resumed"

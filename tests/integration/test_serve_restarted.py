@@ -1,0 +1,39 @@
+"""`rallypoint serve --data-dir`, killed and started again: no worker notices."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+from tests.integration.cluster import Cluster, wait_until
+from tests.integration.restarted_serve import STEPS, STOP, RestartedServe, steps_of
+
+
+@pytest.mark.executed
+def test_R5_a_coordinator_that_is_killed_and_started_again_goes_on_with_its_job(
+    tmp_path: Path,
+) -> None:
+    """While it is formed, while it runs and when half of it has succeeded."""
+    with Cluster(tmp_path, nnodes="2", lease=60) as cluster:
+        cluster.make_token()
+        serve = RestartedServe(cluster)
+        cluster.order(STEPS)
+        a = cluster.agent("a", hosts=False)
+        a.wait_event("waiting", "1 more node")
+        serve.restart()
+        b = cluster.agent("b", hosts=False)
+        workers = cluster.wait_workers(2, round=0)
+        serve.restart(a, b)
+        cluster.order(STOP)
+        wait_until(lambda: steps_of(a) and steps_of(b), "the workers to stop")
+        cluster.order("sys.exit(0)", node="a")
+        a.wait_event("succeeded")
+        serve.restart(a, b)
+        cluster.order("sys.exit(0)", node="b")
+        assert [a.wait_exit(), b.wait_exit()] == [0, 0]
+        assert cluster.workers() == workers
+        assert a.verdict["restarts"] == 0
+        assert list(cluster.temp.iterdir()) == []
+        serve.server.signal(signal.SIGTERM)
+        assert serve.server.wait_exit() == 128 + signal.SIGTERM
