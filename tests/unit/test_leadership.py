@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import msgspec
 import pytest
 from tests.limits import patience
 
@@ -18,7 +19,7 @@ from rallypoint.coordinator.threads import CallThread
 from rallypoint.core.job_state import new_job
 from rallypoint.core.model import SharedSettings
 from rallypoint.core.sessions import HangUp, HostEffect
-from rallypoint.core.takeover.record import Leader, Process
+from rallypoint.core.takeover.record import JobRecord, Leader, LeadRecord, Process
 from rallypoint.errors import RendezvousConnectionError, RendezvousStateError
 from rallypoint.rendezvous.backend import MemoryRendezvousBackend, Token
 
@@ -30,6 +31,7 @@ class Unreliable(MemoryRendezvousBackend):
         super().__init__()
         self.fails_before = self.fails_after = 0
         self.has_failed = threading.Event()
+        self.on_stored: Callable[[], object] = int
 
     def set_state(
         self, state: bytes, token: Token | None = None
@@ -38,6 +40,7 @@ class Unreliable(MemoryRendezvousBackend):
             self.fails_before -= 1
             raise RendezvousConnectionError("away")
         after = super().set_state(state, token)
+        self.on_stored()
         if self.fails_after:
             self.fails_after -= 1
             self.has_failed.set()
@@ -86,6 +89,15 @@ def run(test: Callable[[Callable[[Any], Leadership]], Awaitable[None]]) -> None:
                 await test(leadership)
 
     asyncio.run(whole())
+
+
+def job_in(register: MemoryRendezvousBackend) -> JobRecord:
+    """What a coordinator that takes over would find."""
+    found = register.get_state()
+    assert found is not None
+    job = msgspec.msgpack.decode(found[0], type=LeadRecord).job
+    assert job is not None
+    return job
 
 
 def no_wait(text: str) -> None:
@@ -238,6 +250,43 @@ def test_L1_a_leader_that_lives_is_waited_for() -> None:
         assert not claim.done()
         claim.cancel()
         await old.vacate(1.0)
+
+    run(test)
+
+
+def test_L2_a_job_that_is_hosted_no_more_stays_in_its_register() -> None:
+    async def test(leadership: Callable[[Any], Leadership]) -> None:
+        register, host, stored = Unreliable(), Host(), asyncio.Event()
+        lead, loop = leadership(register), asyncio.get_running_loop()
+        await lead.claim(no_wait)
+        gate = lead.begin(new_job(SharedSettings("job", 1, 1), 5), None).open_gate(host.perform)
+        gate.after([HangUp(1)])
+        lead.keep(never)
+        await host.wait_done([HangUp(1)])
+        register.on_stored = lambda: loop.call_soon_threadsafe(stored.set)
+        gate.close()
+        lead.changed()
+        await stored.wait()
+        assert job_in(register).incarnation == 5
+        await lead.vacate(1.0)
+
+    run(test)
+
+
+def test_L2_a_leader_that_fails_by_a_fault_of_its_own_says_that_it_leads_no_more() -> None:
+    async def test(leadership: Callable[[Any], Leadership]) -> None:
+        register = Unreliable()
+        lead = leadership(register)
+        await lead.claim(no_wait)
+
+        def fail() -> None:
+            raise ValueError("of its own")
+
+        register.on_stored = fail
+        deposed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        lead.keep(deposed.set_result)
+        lead.changed()
+        assert "unexpected ValueError (of its own)" in await deposed
 
     run(test)
 

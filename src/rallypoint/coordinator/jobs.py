@@ -38,10 +38,11 @@ from rallypoint.core.job_lives import (
     TakePart,
 )
 from rallypoint.core.job_state import JobState, ended_job, new_job
-from rallypoint.core.model import UNNAMED_RUN_ID, SharedSettings, Verdict
+from rallypoint.core.model import NONCE_BITS, UNNAMED_RUN_ID, Epoch, SharedSettings, Verdict
 from rallypoint.core.sessions import Machine, Sessions
 from rallypoint.core.text import quoted_job
 from rallypoint.errors import MessageError, RallypointError
+from rallypoint.observe.faults import describe_fault
 
 if TYPE_CHECKING:  # Most coordinators have no registers.
     from rallypoint.coordinator.leadership import Leadership, Led
@@ -58,8 +59,8 @@ VERDICT_RETENTION_S = 600.0
 
 
 def random_epoch() -> int:
-    """That no other coordinator has."""
-    return int.from_bytes(os.urandom(6), "big")
+    """That no other coordinator has. Nobody can take over from it."""
+    return Epoch(0, int.from_bytes(os.urandom(NONCE_BITS // 8), "big")).as_int()
 
 
 class Hosting(Struct, frozen=True):
@@ -94,8 +95,8 @@ class HostedJobs:
         self._forgetting: dict[str, asyncio.TimerHandle] = {}
         """The jobs that all agents have left, by run id, the longest ago first."""
         self._empty: asyncio.Future[None] | None = None
-        self._waiting: dict[str, list[tuple[ServerConnection, m.Attach]]] = {}
-        """Agents of jobs that this coordinator does not lead yet, by run id."""
+        self._waiting: dict[str, dict[str, tuple[ServerConnection, m.Attach]]] = {}
+        """Agents of jobs that this coordinator does not lead yet, by run id and incarnation."""
         self._leading: set[asyncio.Task[None]] = set()
         if hosting.only is not None:
             self._begin(hosting.only, self._lives.first(hosting.wall_ms()))
@@ -253,7 +254,9 @@ class HostedJobs:
         for job in self._ended:
             if job.settings == settings and job.life.incarnation == incarnation:
                 return job
-        job = self._host(ended_job(settings, verdict, incarnation), self._epoch)
+        leadership = self._leadership(settings.run_id)
+        epoch = self._epoch if leadership is None else leadership.lead.epoch.as_int()
+        job = self._host(ended_job(settings, verdict, incarnation), epoch)
         self._hold(job)
         return job
 
@@ -276,7 +279,7 @@ class HostedJobs:
     def _wait_to_lead(self, connection: ServerConnection, run_id: str, hello: m.Attach) -> None:
         """The agent attaches when this coordinator leads its job."""
         is_first = run_id not in self._waiting
-        self._waiting.setdefault(run_id, []).append((connection, hello))
+        self._waiting.setdefault(run_id, {})[hello.incarnation] = (connection, hello)
         if is_first:
             task = self._loop.create_task(self._lead(run_id))
             self._leading.add(task)
@@ -295,7 +298,9 @@ class HostedJobs:
             leadership.keep(partial(self._deposed, run_id))
         except RallypointError as unusable:
             error = str(unusable)
-        for connection, hello in self._waiting.pop(run_id):
+        except Exception as fault:
+            error = f"this coordinator can't lead the job: {describe_fault(fault)}"
+        for connection, hello in self._waiting.pop(run_id).values():
             if error:
                 refuse(connection, error, partial(self._hosting.on_record, run_id))
             elif not connection.is_closed:

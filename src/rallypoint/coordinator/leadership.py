@@ -28,6 +28,7 @@ from rallypoint.errors import (
     RendezvousError,
     RendezvousStateError,
 )
+from rallypoint.observe.faults import describe_fault
 
 NUMBERS_BITS = 20
 RETRY_S = 0.5
@@ -213,7 +214,8 @@ class Leadership:
             await self._wait()
             jobs = list(self.jobs)
             records = [job.durable.begin() for job in jobs]
-            record, sent_at = self.lead.next(records[-1] if records else None), boot_time()
+            newest = records[-1] if records else self.lead.record.job
+            record, sent_at = self.lead.next(newest), boot_time()
             try:
                 is_ours = await self._swap(record)
             except RendezvousError:
@@ -222,6 +224,8 @@ class Leadership:
                 continue
             except RallypointError as error:
                 return on_deposed(str(error))
+            except Exception as error:
+                return on_deposed(f"its record can't be written: {describe_fault(error)}")
             if not is_ours:
                 return on_deposed("another coordinator has taken over this job")
             self.lead.confirmed(record, sent_at)

@@ -1,0 +1,131 @@
+"""The jobs that a coordinator leads by registers, and the agents that wait for them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+from msgspec.structs import replace
+from tests.limits import patience
+
+from rallypoint.coordinator.connection import ServerConnection
+from rallypoint.coordinator.jobs import HostedJobs, Hosting, random_epoch
+from rallypoint.coordinator.leadership import Register
+from rallypoint.coordinator.led_jobs import LedJobs
+from rallypoint.core import messages as m
+from rallypoint.core.model import Candidate, Outcome, SharedSettings, epoch_number
+from rallypoint.rendezvous.backend import MemoryRendezvousBackend
+
+SETTINGS = SharedSettings("job", 2, 2)
+
+
+class Connection:
+    """To one agent, that keeps what it is told."""
+
+    def __init__(self, number: int) -> None:
+        self.number, self.peer, self.owner = number, "host:1", None
+        self.is_closed = False
+        self.sent: list[m.ToAgent] = []
+        self.is_told = asyncio.Event()
+
+    def send(self, message: m.ToAgent) -> None:
+        self.sent.append(message)
+        self.is_told.set()
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    async def told(self, kind: type[Any]) -> Any:
+        """The first message of this kind."""
+        while True:
+            if found := [message for message in self.sent if isinstance(message, kind)]:
+                return found[0]
+            self.is_told.clear()
+            await self.is_told.wait()
+
+
+class Host:
+    """One coordinator."""
+
+    def __init__(self, register: Register) -> None:
+        self.waits: list[str] = []
+        self.led = LedJobs(lambda _: register, ("h:1",), lambda _, text: self.waits.append(text))
+        self.jobs = HostedJobs(Hosting(lambda *_: None, led=self.led))
+        self._connections = 0
+
+    def attach(self, hello: m.Attach) -> Connection:
+        self._connections += 1
+        connection = Connection(self._connections)
+        self.jobs.attach(cast("ServerConnection", connection), "job", hello)
+        return connection
+
+    def say(self, connection: Connection, number: int, report: m.Report) -> None:
+        job = connection.owner
+        assert job is not None
+        job.received(connection, m.Numbered(number, report))
+
+    async def close(self) -> None:
+        self.jobs.close()
+        await self.led.vacate()
+
+
+def run(register: Register, test: Callable[[Host], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        host = Host(register)
+        async with asyncio.timeout(patience(60)):
+            await test(host)
+            await host.close()
+
+    asyncio.run(whole())
+
+
+def fresh(incarnation: str, generation: int = 1) -> m.Attach:
+    return m.Attach("a", "a", incarnation, generation, SETTINGS)
+
+
+def test_who_nobody_can_take_over_from_has_the_lowest_epoch() -> None:
+    assert {epoch_number(random_epoch()) for _ in range(100)} == {0}
+
+
+def test_L1_agents_of_a_job_that_can_not_be_led_are_refused_whatever_its_register_raises() -> None:
+    class Broken(MemoryRendezvousBackend):
+        def get_state(self) -> None:
+            raise ValueError("of its own")
+
+    async def test(host: Host) -> None:
+        refused = await host.attach(fresh("x")).told(m.Refused)
+        assert "can't lead the job: unexpected ValueError (of its own)" in refused.text
+
+    run(Broken(), test)
+
+
+def test_L1_of_an_agent_that_dials_again_only_the_newest_connection_waits() -> None:
+    async def test(host: Host) -> None:
+        connections = [host.attach(fresh("x", generation)) for generation in range(1, 4)]
+        await connections[-1].told(m.Attached)
+        assert [connection.sent for connection in connections[:-1]] == [[], []]
+
+    run(MemoryRendezvousBackend(), test)
+
+
+def test_L7_the_verdict_of_a_former_life_is_told_in_the_epoch_that_leads() -> None:
+    async def test(host: Host) -> None:
+        first = host.attach(fresh("x"))
+        attached = await first.told(m.Attached)
+        host.say(first, 1, m.Join(1, Candidate(1, "default", "a", 29500)))
+        host.say(first, 2, m.Cancel("a person", 2))
+        assert (await first.told(m.Ended)).verdict.outcome is Outcome.CANCELLED
+        host.say(first, 3, m.Leave())
+        await host.attach(fresh("y")).told(m.Attached)
+        late = replace(
+            fresh("z", 2),
+            opened=1,
+            last_incarnation=attached.incarnation,
+            last_epoch=attached.epoch,
+        )
+        found = await host.attach(late).told(m.Attached)
+        assert found.incarnation == attached.incarnation
+        assert found.epoch == attached.epoch
+
+    run(MemoryRendezvousBackend(), test)
