@@ -13,6 +13,8 @@ from rallypoint.config import AgentConfig, Endpoint, StartMethod
 from rallypoint.errors import ParameterError, UsageError
 from rallypoint.launcher import LaunchConfig
 from rallypoint.launcher.launch_config import agent_config
+from rallypoint.rendezvous.registry import RendezvousHandlerRegistry
+from rallypoint.run import config_from_args, parse_args
 
 AT = "127.0.0.1:29999"
 
@@ -71,6 +73,19 @@ def test_a_backend_without_a_coordinator_gets_its_configuration_as_it_is() -> No
     assert made.rendezvous.handler == "file"
     assert made.rendezvous.handler_endpoint == "/shared"
     assert str(made.rendezvous.handler_conf) == "(('a', 1),)", "numbers stay numbers"
+
+
+def test_a_backend_that_the_program_has_registered_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    registry = RendezvousHandlerRegistry()
+    registry.register("mine", lambda params: pytest.fail("made before the launch"))
+    monkeypatch.setattr("rallypoint.rendezvous.registry.rendezvous_handler_registry", registry)
+    made = settings(rdzv_backend="mine", rdzv_endpoint="here")
+    assert (made.rendezvous.handler, made.rendezvous.handler_endpoint) == ("mine", "here")
+    args = parse_args(["--rdzv-backend=mine", "--rdzv-endpoint=here", "--no-python", "true"])
+    config, *_ = config_from_args(args)
+    assert (config.rdzv_backend, config.rdzv_endpoint) == ("mine", "here")
 
 
 def test_one_grace_for_every_stop() -> None:

@@ -79,15 +79,21 @@ class RendezvousHandlerRegistry:
                 ) from error
             self._creators[backend] = creator
             return creator
-        known = sorted({*_BUILT_IN, *self._creators, *(entry.name for entry in offered)})
+        known = sorted({*known_backends(), *self._creators})
         raise ParameterError(
             f"unknown rendezvous backend {backend!r}: known are {', '.join(known)}"
         )
 
+    def registered(self) -> list[str]:
+        """The names that this process has registered, and those of packages that it has used."""
+        return sorted(self._creators)
+
 
 def known_backends() -> list[str]:
-    """The names of those that are built in, and of those that installed packages offer."""
-    return sorted({*_BUILT_IN, *(entry.name for entry in entry_points(group=GROUP))})
+    """The names of those that are built in, that installed packages offer, and that this process
+    has registered."""
+    offered = (entry.name for entry in entry_points(group=GROUP))
+    return sorted({*_BUILT_IN, *offered, *rendezvous_handler_registry.registered()})
 
 
 def _built_in(backend: str) -> RendezvousHandlerCreator | None:
