@@ -149,7 +149,7 @@ def test_functions_are_forked_from_a_prepared_process_unless_told_otherwise() ->
         ({"rdzv_configs": {"join_timeout": "soon"}}, "join_timeout='soon'"),
         ({"rdzv_endpoint": "127.0.0.1:port"}, "port"),
         ({"numa_options": "moon"}, "numa_options='moon': needs a NumaOptions"),
-        ({"role": ""}, "--role"),
+        ({"role": ""}, "role '': needs 1 to 255 bytes"),
         ({"preload": "torch"}, "preload='torch': needs names of modules, as in preload=['torch']"),
         ({"preload": [5]}, "preload=[5]: needs"),
     ],
