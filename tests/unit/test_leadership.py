@@ -235,6 +235,31 @@ def test_L1_a_vacant_job_is_led_at_once_and_the_former_leader_is_deposed() -> No
     run(test)
 
 
+@pytest.mark.parametrize("stored", [b"", b"no record"], ids=["led by another", "corrupt"])
+def test_L1_a_deposed_leader_changes_nothing_when_it_goes(stored: bytes) -> None:
+    async def test(leadership: Callable[[Any], Leadership]) -> None:
+        register = MemoryRendezvousBackend()
+        old, new = leadership(register), leadership(register)
+        await old.claim(no_wait)
+        await old.vacate(1.0)
+        await new.claim(no_wait)
+        found = register.get_state()
+        assert found is not None
+        if stored:
+            register.set_state(stored, found[1])
+            found = register.get_state()
+            assert found is not None
+        deposed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        old.changed()
+        old.keep(deposed.set_result)
+        await deposed
+        assert not old.is_sure
+        await old.vacate(1.0)
+        assert register.get_state() == found
+
+    run(test)
+
+
 def test_L1_a_leader_that_lives_is_waited_for() -> None:
     async def test(leadership: Callable[[Any], Leadership]) -> None:
         register, said = MemoryRendezvousBackend(), asyncio.Event()

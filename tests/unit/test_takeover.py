@@ -125,6 +125,25 @@ def test_L3_a_failure_that_was_judged_is_not_charged_again() -> None:
     assert a.running.round == 1
 
 
+def test_L5_what_a_coordinator_has_not_applied_yet_it_does_not_acknowledge() -> None:
+    """A node that has failed and has come back waits for the end of a back-off meanwhile."""
+    cluster, (a, b) = running(2, restart_backoff_s=30.0)
+    cluster.fail(b)
+    while not cluster.job.ledger.total:
+        cluster.deliver(cluster.moves()[0])
+        cluster.write_record()
+    cluster.take_over()
+    for agent in (b, a):
+        cluster.connect(agent)
+        cluster.settle()
+    take_over(cluster)
+    cluster.pass_time(31.0)
+    cluster.settle()
+    assert a.running == b.running
+    assert a.running is not None
+    assert a.running.round == 1
+
+
 def test_L3_nobody_hears_of_a_world_before_it_is_recorded() -> None:
     cluster = cluster_of(2)
     a, b = cluster.start("a"), cluster.start("b")

@@ -25,7 +25,6 @@ from rallypoint.core.takeover.record import SCHEMA, FormerLife, Leader, LeadReco
 from rallypoint.errors import (
     RallypointError,
     RendezvousConnectionError,
-    RendezvousError,
     RendezvousStateError,
 )
 from rallypoint.observe.faults import describe_fault
@@ -131,6 +130,7 @@ class Leadership:
         """The lives of the job that are hosted; the last one is the present one."""
         self._wake = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
+        self._is_deposed = False
 
     async def claim(self, on_wait: Callable[[str], None]) -> LeadRecord:
         """Become the leader; returns what was found, with the epoch that was claimed. Waits until
@@ -187,7 +187,7 @@ class Leadership:
     @property
     def is_sure(self) -> bool:
         """Nobody else can lead this job now."""
-        return self.lead.is_sure(boot_time())
+        return not self._is_deposed and self.lead.is_sure(boot_time())
 
     def changed(self) -> None:
         """Something is to be recorded."""
@@ -201,12 +201,16 @@ class Leadership:
         """Lead no more, and tell who would lead that they need not wait."""
         if self._keeper is not None:
             self._keeper.cancel()
-        if self._lead is None or not all(job.durable.is_recorded for job in self.jobs):
+        if (
+            self._lead is None
+            or self._is_deposed
+            or not all(job.durable.is_recorded for job in self.jobs)
+        ):
             return
         try:
             async with asyncio.timeout(timeout_s):
                 await self._swap(self._lead.next(self._lead.record.job, is_vacant=True))
-        except (RendezvousError, TimeoutError):
+        except (RallypointError, TimeoutError):
             return  # They wait for the hold.
 
     async def _keep(self, on_deposed: Callable[[str], None]) -> None:
@@ -218,15 +222,17 @@ class Leadership:
             record, sent_at = self.lead.next(newest), boot_time()
             try:
                 is_ours = await self._swap(record)
-            except RendezvousError:
+            except RendezvousConnectionError:
                 await asyncio.sleep(RETRY_S)
                 self._wake.set()
                 continue
             except RallypointError as error:
+                self._is_deposed = True
                 return on_deposed(str(error))
             except Exception as error:
                 return on_deposed(f"its record can't be written: {describe_fault(error)}")
             if not is_ours:
+                self._is_deposed = True
                 return on_deposed("another coordinator has taken over this job")
             self.lead.confirmed(record, sent_at)
             for job in jobs:

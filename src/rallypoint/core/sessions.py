@@ -86,8 +86,9 @@ HostEffect = SendTo | HangUp | Refuse | Faulted | Empty | Record
 class _Inbox(Struct, eq=False):
     """Reports of one agent, by their numbers."""
 
+    received: int = 0
+    """The last one that came. Before it is known what runs, none is applied."""
     applied: int = 0
-    """The last one that was applied."""
     acknowledged: int = 0
     """The last one that the agent was told of."""
     unsettled: list[m.Numbered] = field(default_factory=list)
@@ -250,8 +251,8 @@ class Sessions:
             status = jobs.status(self.job, session.ref.node_id)
             return [SendTo(connection, m.HeartbeatAck(message.number, self._stamp, status))]
         effects: list[HostEffect] = []
-        if message.number > session.inbox.applied:
-            session.inbox.applied = message.number
+        if message.number > session.inbox.received:
+            session.inbox.received = message.number
             if self._recovery is not None:
                 self._recovery.reports.append((session.ref.incarnation, message))
                 return []
@@ -443,6 +444,7 @@ class Sessions:
     def _apply_numbered(
         self, session: Session, numbered: m.Numbered, now: float
     ) -> list[HostEffect]:
+        session.inbox.applied = numbered.number
         if self._handover is not None:
             session.inbox.unsettled.append(numbered)
         return self._reported(session, numbered.report, now)
