@@ -116,7 +116,7 @@ def test_A3_the_first_cause(
                 assert (cause.failure is None) != (cause.loss is None)
 
 
-BROKEN = Breakdown("c", "the store was killed", received_at=10.0)
+BROKEN = Breakdown("c", "the store was killed", known_at=10.0)
 
 
 @pytest.mark.parametrize(

@@ -123,4 +123,4 @@ def test_L2_a_leader_that_is_unsure_acknowledges_nothing_and_forgets_nothing() -
 def test_L3_a_job_that_has_ended_stays_so() -> None:
     job = new_job(SharedSettings("job", 1, 1))
     job.verdict = Verdict(OutcomeOfJob.SUCCEEDED, "well", 0)
-    assert job_of(record_of(job)).verdict == job.verdict
+    assert job_of(record_of(job), Epoch(2, 1)).verdict == job.verdict

@@ -113,7 +113,13 @@ class Checkpoints:
         if answer.listens and not answer.failed:
             self._actions.say(kinds.CHECKPOINT_SAVED())
         self._actions.report(
-            m.CheckpointAnswered(request.stamp, request.number, answer.listens, answer.failed)
+            m.CheckpointAnswered(
+                request.stamp,
+                request.number,
+                answer.listens,
+                answer.failed,
+                request.kind is EndKind.DRAIN,
+            )
         )
 
     def _how_asked(self, request: Request, by_signal: bool) -> str:

@@ -29,7 +29,6 @@ from rallypoint.errors import (
 )
 from rallypoint.observe.faults import describe_fault
 
-NUMBERS_BITS = 20
 RETRY_S = 0.5
 """A register that can't be reached is tried again after so long."""
 
@@ -176,9 +175,7 @@ class Leadership:
         record = self.lead.record.job
         if record is None:
             return None
-        state, former = job_of(record), record.former
-        # Two coordinators never number what they ask of workers alike.
-        state.notices = state.inquiries = self.lead.epoch.number << NUMBERS_BITS
+        state, former = job_of(record, self.lead.epoch), record.former
         durable = Durable(state, is_recorded=True, former=former)
         led = Led(Handover(record), partial(LedJob, self, durable))
         life = None if former is None else Life(former.incarnation, former.verdict)

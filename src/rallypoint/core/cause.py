@@ -31,11 +31,11 @@ its end, and the coordinator of that, first."""
 
 
 class Breakdown(Struct, frozen=True):
-    """A process of Rallypoint that the workers need has died, as the coordinator learnt it."""
+    """A process of Rallypoint that the workers need has died, as its agent learnt it."""
 
     node_id: str
     text: str
-    received_at: float
+    known_at: float
 
 
 class Report(Struct):
@@ -81,7 +81,7 @@ def first_cause(
 
 
 def _is_consequence(report: Report, breakdown: Breakdown) -> bool:
-    near = report.happened_at > breakdown.received_at - SIMULTANEOUS_S
+    near = report.happened_at > breakdown.known_at - SIMULTANEOUS_S
     return near or report.failure.tells_of_lost_peer
 
 

@@ -299,7 +299,7 @@ def _helper_died(job: JobState, ref: NodeRef, report: HelperDied, at: float) -> 
     if not _is_report_due(job, ref, report.stamp.round):
         return []
     if job.breakdown is None:
-        job.breakdown = causes.Breakdown(ref.node_id, report.text, at)
+        job.breakdown = causes.Breakdown(ref.node_id, report.text, at - report.age_s)
     return run_round(job, RoundBroken(report.stamp.round, report.text, ref.node_id), at)
 
 

@@ -47,7 +47,9 @@ def drains(job: JobState, ref: NodeRef, drain: Drain, at: float) -> list[JobEffe
         job.drained, job.drain_began_at = set(), at
         job.drain_world = frozenset(entry.node_id for entry in job.round.world)
     job.drained.add(node_id)
-    leaver = Leaver(ref, drain.why, drain.signal, at, drain.notice_s, drain.hosts)
+    began_at = at - drain.age_s
+    job.reports = [r for r in job.reports if not _follows(r.happened_at, began_at)]
+    leaver = Leaver(ref, drain.why, drain.signal, began_at, drain.notice_s, drain.hosts)
     is_held = job.notice is not None and node_id in job.notice.held
     # A success before the drain counts, as it does where nobody is asked for a checkpoint.
     effects = _withdraw(job, at) if is_held else []
@@ -58,6 +60,8 @@ def drains(job: JobState, ref: NodeRef, drain: Drain, at: float) -> list[JobEffe
     effects.append(said)
     if job.notice is None or job.notice.kind is not EndKind.DRAIN:
         effects += _open_notice(job, EndKind.DRAIN, said.text, at, leaver)
+        assert job.notice is not None
+        job.notice.began_at = began_at
     else:
         job.notice.leavers[node_id] = leaver
     return effects
@@ -125,7 +129,7 @@ def answered(job: JobState, ref: NodeRef, answer: CheckpointAnswered, at: float)
     notice, node_id, round_ = job.notice, ref.node_id, answer.stamp.round
     if round_ != job.round.round:
         return []
-    if answer.listens and answer.number <= job.withdrawn:
+    if answer.listens and not answer.drains and answer.number <= job.withdrawn:
         return _saved_late(job, round_, at)
     if notice is None or (round_, answer.number) != (notice.round, notice.number):
         return []
@@ -243,7 +247,11 @@ def is_collateral(job: JobState, happened_at: float) -> bool:
     notice = job.notice
     if notice is None or notice.kind is not EndKind.DRAIN:
         return False
-    return 0 <= happened_at - notice.began_at <= checkpoint.COLLATERAL_S
+    return _follows(happened_at, notice.began_at)
+
+
+def _follows(happened_at: float, began_at: float) -> bool:
+    return 0 <= happened_at - began_at <= checkpoint.COLLATERAL_S
 
 
 def _host_leaves(ref: NodeRef, why: str, *, alone: bool) -> str:

@@ -152,6 +152,8 @@ class Drain(Struct, frozen=True, array_like=True, tag=9):
     """The coordinator lives in this very agent, and goes with it."""
     notice_s: float = 0.0
     """How long the job's workers may take for a checkpoint before this node stops its own."""
+    age_s: float = 0.0
+    """How long ago it was told, at the time of sending."""
 
 
 class Cancel(Struct, frozen=True, array_like=True, tag=10):
@@ -175,6 +177,8 @@ class CheckpointAnswered(Struct, frozen=True, array_like=True, tag=12):
     """Some of them knew of the question."""
     failed: bool = False
     """One of them has failed: no other answer will come."""
+    drains: bool = False
+    """They were asked because nodes leave, not because nodes want to join."""
 
 
 class HangSuspected(Struct, frozen=True, array_like=True, tag=13):
@@ -202,6 +206,8 @@ class HelperDied(Struct, frozen=True, array_like=True, tag=15):
     text: str
     others_need_it: bool = True
     """Workers of other nodes too."""
+    age_s: float = 0.0
+    """How long ago it has died, at the time of sending."""
 
 
 Report = (

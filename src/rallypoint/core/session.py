@@ -210,7 +210,13 @@ class Link(Enum):
 
 
 _LASTING = m.Enrolled | m.Finishing | m.Succeeded | m.Drain
-"""Reports of what holds until the round ends, or for good."""
+
+
+def _lasts(report: m.Report) -> bool:
+    """It tells what holds until the round ends, or for good."""
+    if isinstance(report, m.CheckpointAnswered):
+        return report.listens and not report.drains  # Workers may have ended because of that.
+    return isinstance(report, _LASTING)
 
 
 class Outbox:
@@ -220,7 +226,8 @@ class Outbox:
         self._numbers = 0
         self._unacknowledged: deque[tuple[m.Numbered, float]] = deque()
         """Each with when it was made."""
-        self._lasting: dict[type[m.Report], m.Report] = {}
+        self._lasting: dict[type[m.Report], tuple[m.Report, float]] = {}
+        """By their kinds, each with when it was made."""
         self._joined: m.Join | None = None
         self.place: m.Place | None = None
         """What the newest join was answered with, or the one before it."""
@@ -236,12 +243,9 @@ class Outbox:
             self._joined = report
             drain = self._lasting.get(m.Drain)
             self._lasting = {} if drain is None else {m.Drain: drain}
-        elif isinstance(report, _LASTING):
-            self._lasting[type(report)] = report
-        self._numbers += 1
-        numbered = m.Numbered(self._numbers, report)
-        self._unacknowledged.append((numbered, now))
-        return numbered
+        elif _lasts(report):
+            self._lasting[type(report)] = report, now
+        return self._keep(report, now)
 
     def answered(self, assigned: m.Assigned) -> None:
         """The newest join has led to this."""
@@ -262,21 +266,39 @@ class Outbox:
 
     def unsent(self, now: float) -> list[m.Numbered]:
         """All that were not acknowledged, as they are to be sent now."""
-        return [_aged(numbered, now - made_at) for numbered, made_at in self._unacknowledged]
+        return [
+            m.Numbered(numbered.number, aged(numbered.report, now - made_at))
+            for numbered, made_at in self._unacknowledged
+        ]
 
     def again(self, now: float) -> list[m.Numbered]:
-        """What still holds, of what was acknowledged: with new numbers, for another coordinator."""
-        kept = [numbered.report for numbered, _ in self._unacknowledged]
-        return [self.add(report, now) for report in self._lasting.values() if report not in kept]
+        """All that another coordinator needs, in its order, with new numbers: what still holds of
+        what was acknowledged, and what was not acknowledged."""
+        waiting = [(numbered.report, made_at) for numbered, made_at in self._unacknowledged]
+        lasting = [kept for kept in self._lasting.values() if kept not in waiting]
+        self._unacknowledged.clear()
+        for report, made_at in (*lasting, *waiting):
+            self._keep(report, made_at)
+        return self.unsent(now)
 
-
-def _aged(numbered: m.Numbered, seconds: float) -> m.Numbered:
-    """The same, sent so much later than it was made."""
-    report = numbered.report
-    if not isinstance(report, m.Failed | m.Detailed) or seconds <= 0:
+    def _keep(self, report: m.Report, made_at: float) -> m.Numbered:
+        self._numbers += 1
+        numbered = m.Numbered(self._numbers, report)
+        self._unacknowledged.append((numbered, made_at))
         return numbered
-    older = tuple(replace(each, age_s=each.age_s + seconds) for each in report.failures)
-    return m.Numbered(numbered.number, limits.fit(replace(report, failures=older)))
+
+
+def aged(report: m.Report, seconds: float) -> m.Report:
+    """The same, told so much later than it was made."""
+    if seconds <= 0:
+        return report
+    match report:
+        case m.Failed(failures=failures) | m.Detailed(failures=failures):
+            older = tuple(replace(each, age_s=each.age_s + seconds) for each in failures)
+            return limits.fit(replace(report, failures=older))
+        case m.Drain(age_s=age_s) | m.HelperDied(age_s=age_s):
+            return limits.fit(replace(report, age_s=age_s + seconds))
+    return report
 
 
 class AgentEnd:
@@ -320,7 +342,7 @@ class AgentEnd:
         """There is a new connection. `commitment`: as in `Attach`."""
         self._generation += 1
         self._link, self._attach_sent_at = Link.CONNECTED, now
-        identity, former = self.identity, self.attached
+        identity, former, place = self.identity, self.attached, self._reports.place
         attach = m.Attach(
             identity.node_id,
             identity.host_name,
@@ -333,7 +355,7 @@ class AgentEnd:
             former.epoch if former else 0,
             commitment,
             limits.fit(claim),
-            self._reports.place,
+            place and limits.fit(place),
         )
         return [Send(attach)]
 
@@ -439,9 +461,8 @@ class AgentEnd:
             # A coordinator that knows nothing of us can't use what was meant for another.
             self._reports.forget()
         # First: what the end of the lease has this node report comes after what it reported before.
-        sends = [Send(numbered) for numbered in self._reports.unsent(now)]
-        if replaced:
-            sends += [Send(numbered) for numbered in self._reports.again(now)]
+        reports = self._reports.again(now) if replaced else self._reports.unsent(now)
+        sends = [Send(numbered) for numbered in reports]
         renewed = self._renewed(now, self._attach_sent_at)
         return [*sends, *renewed, Opened(message.resumed, replaced)]
 

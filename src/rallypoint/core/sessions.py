@@ -37,6 +37,7 @@ from rallypoint.core.job_state import JobEffect, JobEvent, JobState, SessionLost
 from rallypoint.core.job_state import close as close_job
 from rallypoint.core.liveness import Liveness, Patience
 from rallypoint.core.model import NodeRef, Outcome, SharedSettings, Stamp, Verdict
+from rallypoint.core.session import aged
 from rallypoint.core.settings import settings_conflict
 from rallypoint.core.text import names
 
@@ -210,7 +211,6 @@ class Sessions:
             return [Refuse(connection, str(settings_conflict(differences)))]
         session = self._sessions.get(hello.incarnation)
         effects: list[HostEffect] = []
-        resumed = False
         if session is None:
             session = self._open(hello)
             resumed = self._is_taken_back(session, hello)
@@ -221,6 +221,7 @@ class Sessions:
             if self._recovery is None:
                 resumed = resumed and jobs.agrees(self.job, session.ref, hello.claim)
             else:
+                self._recovery.lost(session.ref)
                 resumed = resumed and self._recovery.takes(session.ref, hello)
             effects += self._hang_up(session)
             session.generation = hello.generation
@@ -254,7 +255,7 @@ class Sessions:
         if message.number > session.inbox.received:
             session.inbox.received = message.number
             if self._recovery is not None:
-                self._recovery.reports.append((session.ref.incarnation, message))
+                self._recovery.reports.append((session.ref.incarnation, message, now))
                 return []
             effects += self._apply_numbered(session, message, now)
         effects += self._acknowledge(session)
@@ -343,13 +344,9 @@ class Sessions:
             return self._recover(now) if is_due else []
         if isinstance(event, SessionLost) and event.ref.incarnation in self._sessions:
             return []  # Tried again, but it is back: its next join says that it has no workers.
-        handover = self._handover
-        before = None if handover is None else handover.mark_of(self.job)
         effects = self._follow(self._machine(self.job, event, now), now)
-        if handover is not None and handover.mark_of(self.job) != before:
-            for session in self._sessions.values():
-                if session.inbox.unsettled:
-                    effects += self._acknowledge(session)
+        for incarnation in () if self._handover is None else self._handover.to_settle(self.job):
+            effects += self._acknowledge(self._sessions[incarnation])
         return effects
 
     def apply_own(self, event: JobEvent, now: float) -> list[HostEffect]:
@@ -428,17 +425,20 @@ class Sessions:
 
     def _recover(self, now: float) -> list[HostEffect]:
         """It is known what runs, or nobody is waited for any longer."""
-        handover = self._handover
-        assert handover is not None
-        found, recovered = handover.follow(self.job, now)
+        assert self._handover is not None
+        found, recovered = self._handover.follow(self.job, now)
         effects = self._follow(recovered, now)
         for session in list(self._sessions.values()):
             effects += self._performed(jobs.resync(self.job, session.ref, now), now)
-        for incarnation, numbered in found.reports:
-            reporter = self._sessions.get(incarnation)
-            if reporter is not None:
-                effects += self._apply_numbered(reporter, numbered, now)
-                effects += self._acknowledge(reporter)
+        for incarnation, numbered, came_at in found.reports:
+            if (reporter := self._sessions.get(incarnation)) is None:
+                continue
+            report = aged(numbered.report, now - came_at)
+            try:
+                effects += self._apply_numbered(reporter, replace(numbered, report=report), now)
+            except Exception as error:  # The others have said other things.
+                effects.append(Faulted(m.FromNode(reporter.ref, report), error))
+            effects += self._acknowledge(reporter)
         return effects
 
     def _apply_numbered(
@@ -446,17 +446,17 @@ class Sessions:
     ) -> list[HostEffect]:
         session.inbox.applied = numbered.number
         if self._handover is not None:
-            session.inbox.unsettled.append(numbered)
+            self._handover.keep(session.ref, session.inbox.unsettled, numbered)
         return self._reported(session, numbered.report, now)
 
     def _acknowledge(
         self, session: Session, *, is_new_connection: bool = False
     ) -> list[HostEffect]:
         """Up to the first report that another coordinator would need."""
-        handover, inbox, node_id = self._handover, session.inbox, session.ref.node_id
+        handover, inbox = self._handover, session.inbox
         waiting = inbox.unsettled
-        while handover and waiting and handover.is_settled(self.job, node_id, waiting[0].report):
-            waiting.pop(0)
+        if handover is not None:
+            handover.settle(self.job, session.ref, waiting)
         number = waiting[0].number - 1 if waiting else inbox.applied
         is_known = number == inbox.acknowledged and handover is not None
         if session.connection is None or (is_known and not is_new_connection):
@@ -575,8 +575,8 @@ class Sessions:
         if session.connection is not None:
             self._by_connection.pop(session.connection, None)
         self._names.forget(ref)
-        if self._recovery is not None:
-            self._recovery.lost(ref)
+        if self._handover is not None:
+            self._handover.forget(ref, session.inbox.unsettled)
         self._liveness.forget(ref.incarnation)
         ended = f", and the job has ended: {self.verdict.text}" if self.verdict else ""
         text = how or f"node {ref} has left{ended}"

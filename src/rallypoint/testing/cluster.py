@@ -28,7 +28,7 @@ from rallypoint.core import session as s
 from rallypoint.core import sessions as c
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.events import TimerEnded
-from rallypoint.core.model import Candidate, Epoch, NodeRef, SharedSettings, Stamp
+from rallypoint.core.model import Candidate, EndKind, Epoch, NodeRef, SharedSettings, Stamp
 from rallypoint.core.takeover.durable import Durable
 from rallypoint.core.takeover.handover import Handover
 from rallypoint.core.takeover.record import JobRecord, job_of
@@ -162,7 +162,9 @@ class SimulatedAgent:
         """The next word of a process or of the round store."""
         event = self.local.popleft()
         if isinstance(event, m.CheckpointWanted):
-            self._report(m.CheckpointAnswered(event.stamp, event.number, self.listens))
+            drains = event.kind is EndKind.DRAIN
+            answer = m.CheckpointAnswered(event.stamp, event.number, self.listens, drains=drains)
+            self._report(answer)
             if self.listens and self.ends_when_asked and self.running is not None:
                 ranks = range(self.candidate.workers)
                 exits = [WorkerExit(0, None, local_rank=rank) for rank in ranks]
@@ -288,7 +290,11 @@ class Cluster:
         self.timers = VirtualTimers(self.timers.now_s)
         self.epoch = Epoch(self.epoch.number + 1, NONCE)
         record = self.record
-        state = job.new_job(self.settings, INCARNATION) if record is None else job_of(record)
+        state = (
+            job.new_job(self.settings, INCARNATION)
+            if record is None
+            else job_of(record, self.epoch)
+        )
         self.sessions = c.Sessions(state, self.epoch.as_int(), handover=Handover(record))
         self._durable = Durable(state, is_recorded=record is not None)
         self.timers.keep(self.sessions.timers_wanted())

@@ -43,7 +43,7 @@ class Durable:
             self._changed += 1
         if self.is_recorded and is_sure and not self._kept:
             return effects
-        passing = [effect for effect in effects if _says_nothing_new(effect)] if is_sure else []
+        passing = [effect for effect in effects if _passes(effect, is_sure=is_sure)]
         kept = (effect for effect in effects if not _says_nothing_new(effect))
         self._kept.extend((self._changed, effect) for effect in kept)
         return passing
@@ -60,6 +60,10 @@ class Durable:
         while self._kept and self._kept[0][0] <= self._recorded:
             found.append(self._kept.popleft()[1])
         return found
+
+
+def _passes(effect: HostEffect, *, is_sure: bool) -> bool:
+    return isinstance(effect, Faulted) or (is_sure and _says_nothing_new(effect))
 
 
 def _says_nothing_new(effect: HostEffect) -> bool:

@@ -18,12 +18,13 @@ from math import inf
 from msgspec import Struct, field
 
 from rallypoint.core import messages as m
+from rallypoint.core.claims import join_refused
 from rallypoint.core.events import RoundOver, RoundReleased
 from rallypoint.core.job_rounds import run_round
 from rallypoint.core.job_state import JobEffect, JobState
-from rallypoint.core.model import EndKind, EndReason, NodeRef, Stamp, WorldEntry
+from rallypoint.core.model import EndKind, EndReason, NodeLoss, NodeRef, Stamp, WorldEntry
 from rallypoint.core.round_state import Member, MemberState, Phase, add, is_active
-from rallypoint.core.takeover.record import JobRecord, is_set, is_settled, mark_of
+from rallypoint.core.takeover.record import JobRecord, Mark, is_set, is_settled, mark_of
 from rallypoint.core.text import count
 
 MARGIN_S = 0.5
@@ -47,68 +48,122 @@ class _Returned(Struct, frozen=True):
     doing: m.Doing
     place: m.Place
 
+    @property
+    def claims(self) -> list[object]:
+        """What no other node has: its group rank, its id, its fixed rank if there are such."""
+        fixed = self.place.joined.candidate.node_rank
+        found: list[object] = [self.place.assignment.group_rank, self.ref.node_id]
+        return found if fixed < 0 else [*found, (fixed,)]
+
 
 class Recovery(Struct):
     """What is known of the newest world so far."""
 
     record: JobRecord
-    reports: list[tuple[str, m.Numbered]] = field(default_factory=list)
-    """Of the agents of these incarnations, in the order in which they came."""
+    awaited: int
+    """How many nodes of the newest world are neither here nor have succeeded."""
+    reports: list[tuple[str, m.Numbered, float]] = field(default_factory=list)
+    """Of the agents of these incarnations, in the order in which they came, each with when."""
     returned: dict[int, _Returned] = field(default_factory=dict)
     """By group rank."""
+    is_contested: bool = False
+    """Two agents have claimed the same: who took part is not known."""
+    _held: dict[object, NodeRef] = field(default_factory=dict)
+    """Who has what only one node has."""
+    _ranks: dict[NodeRef, int] = field(default_factory=dict)
 
     @property
     def is_complete(self) -> bool:
         """Nobody is waited for."""
-        return not self._missing()
+        return not self.awaited
 
     @property
     def lasts_s(self) -> float:
         """How long it may take at most."""
-        return with_margin(self.record.settings.lease_s) if self._may_run() else NOT_STARTED_S
+        record = self.record
+        return with_margin(record.settings.lease_s) if record.is_started else NOT_STARTED_S
 
     def takes(self, ref: NodeRef, hello: m.Attach) -> bool:
         """An agent attaches. Whether its session goes on: it took part in the newest world. Any
         other agent, which has nothing to lose, begins anew."""
-        stamp, place, newest = hello.claim.stamp, hello.place, self.record.newest_round
-        if place is None or newest is None or stamp != Stamp(self.record.incarnation, newest):
+        record, place = self.record, hello.place
+        stamp, newest = hello.claim.stamp, record.newest_round
+        if place is None or newest is None or stamp != Stamp(record.incarnation, newest):
             return False
         rank = place.assignment.group_rank
-        if place.assignment.round != newest or rank >= self.record.nodes:
+        if place.assignment.round != newest or rank >= record.nodes:
             return False
-        self.returned[rank] = _Returned(ref, hello.claim.doing, place)
+        if join_refused(record.settings, place.joined.candidate):
+            return False
+        node = _Returned(ref, hello.claim.doing, place)
+        if any(claim in self._held for claim in node.claims):
+            self.is_contested = True
+            return False
+        self.returned[rank], self._ranks[ref] = node, rank
+        self._held.update(dict.fromkeys(node.claims, ref))
+        self.awaited -= not is_set(record.succeeded, rank)
         return True
 
     def lost(self, ref: NodeRef) -> None:
-        """An agent that had attached is gone."""
-        for rank, node in list(self.returned.items()):
-            if node.ref == ref:
-                del self.returned[rank]
+        """An agent is gone, or comes again."""
+        rank = self._ranks.pop(ref, None)
+        if rank is not None:
+            for claim in self.returned.pop(rank).claims:
+                del self._held[claim]
+            self.awaited += not is_set(self.record.succeeded, rank)
 
-    def _may_run(self) -> bool:
-        doing = (node.doing for node in self.returned.values())
-        return self.record.is_started or not STARTED.isdisjoint(doing)
 
-    def _missing(self) -> int:
-        """How many nodes of the newest world are neither here nor have succeeded."""
-        ranks = range(self.record.nodes)
-        done = self.record.succeeded
-        return sum(rank not in self.returned and not is_set(done, rank) for rank in ranks)
+def _recovery_from(record: JobRecord) -> Recovery:
+    done = int.from_bytes(record.succeeded, "little").bit_count()
+    return Recovery(record, record.nodes - done)
 
 
 class Handover:
     """What lets another coordinator take over from this one, and this one from the last."""
-
-    mark_of = staticmethod(mark_of)
-    is_settled = staticmethod(is_settled)
 
     def __init__(self, record: JobRecord | None = None) -> None:
         """`record`: the one that this coordinator has taken over, if any."""
         self.recovery: Recovery | None = None
         """What is known of the world so far, while that is not all."""
         if record is not None and record.verdict is None and record.newest_round is not None:
-            self.recovery = Recovery(record)
+            self.recovery = _recovery_from(record)
+        self._unsettled: dict[str, None] = {}
+        """The incarnations of agents that have said what another coordinator would need."""
+        self._mark: Mark = ()
+        """Of the job, when it was last known who these are."""
         self._recovered: Recovery | None = None
+
+    def keep(self, ref: NodeRef, waiting: list[m.Numbered], numbered: m.Numbered) -> None:
+        """The agent has said this. `waiting`: what it has said that another coordinator would
+        need. Who leaves says nothing any more."""
+        if isinstance(numbered.report, m.Leave):
+            waiting.clear()
+            return
+        waiting.append(numbered)
+        self._unsettled[ref.incarnation] = None
+
+    def settle(self, job: JobState, ref: NodeRef, waiting: list[m.Numbered]) -> None:
+        """Drop of these what no other coordinator would need any more."""
+        settled = 0
+        while settled < len(waiting) and is_settled(job, ref.node_id, waiting[settled].report):
+            settled += 1
+        del waiting[:settled]
+        if not waiting:
+            self._unsettled.pop(ref.incarnation, None)
+
+    def to_settle(self, job: JobState) -> list[str]:
+        """The agents of which that may have changed."""
+        if (mark := mark_of(job)) == self._mark:
+            return []
+        self._mark = mark
+        return list(self._unsettled)
+
+    def forget(self, ref: NodeRef, waiting: list[m.Numbered]) -> None:
+        """This agent is gone."""
+        waiting.clear()
+        self._unsettled.pop(ref.incarnation, None)
+        if self.recovery is not None:
+            self.recovery.lost(ref)
 
     def follow(self, job: JobState, at: float) -> tuple[Recovery, list[JobEffect]]:
         """Nobody is waited for any longer: make the job, of which nobody is a member yet, what it
@@ -143,16 +198,29 @@ def _recover(job: JobState, found: Recovery, at: float) -> list[JobEffect]:
         state.world.append(_taken_back(job, found, rank))
     state.succeeded = sum(is_set(record.succeeded, rank) for rank in range(record.nodes))
     state.finishing = state.succeeded > 0
-    job.started = found._may_run()
-    job.end_reason = None
+    job.started = record.is_started
+    job.end_reason, job.withdrawn = None, job.notices
     if not record.is_active:
         reason = record.end_reason or EndReason(EndKind.LOSS, "the last coordinator ended it")
-        return _over(job, reason, at)
-    if missing := found._missing():
-        nodes = f"{missing} of {count(record.nodes, 'node')}"
+        effects = _over(job, reason, at)
+        if reason.kind is not EndKind.FAILURE:
+            job.ended_at = -inf  # What has failed since may have failed because of that.
+        return effects
+    if found.is_contested:
+        text = "two agents told the coordinator that took over that they were the same node"
+        return _over(job, EndReason(EndKind.LOSS, text), at)
+    if found.awaited:
+        nodes = f"{found.awaited} of {count(record.nodes, 'node')}"
         text = f"{nodes} did not come to the coordinator that took over"
+        # Nobody knows when they were lost: what others report may follow from it.
+        first = next(rank for rank in range(record.nodes) if _is_missing(found, rank))
+        job.losses.append(NodeLoss(job.round.world[first].node_id, 0.0, text))
         return _over(job, EndReason(EndKind.LOSS, text), at)
     return []
+
+
+def _is_missing(found: Recovery, rank: int) -> bool:
+    return rank not in found.returned and not is_set(found.record.succeeded, rank)
 
 
 def _taken_back(job: JobState, found: Recovery, rank: int) -> WorldEntry:

@@ -20,6 +20,7 @@ from rallypoint.core.model import EndReason, Epoch, SharedSettings, Verdict, Wor
 from rallypoint.core.restart import Ledger
 from rallypoint.core.round_state import BadRoute, Loss, MemberState, Phase, RoundState, is_active
 
+NUMBERS_BITS = 20
 SCHEMA = 1
 """Of this version of Rallypoint."""
 
@@ -149,8 +150,9 @@ def record_of(job: JobState, former: FormerLife | None = None) -> JobRecord:
     )
 
 
-def job_of(record: JobRecord) -> JobState:
-    """The job as far as its record says: nobody has joined, and nothing is known of its world."""
+def job_of(record: JobRecord, epoch: Epoch) -> JobState:
+    """The job as far as its record says, for the coordinator of this epoch: nobody has joined, and
+    nothing is known of its world."""
     if record.verdict is not None:
         return job_state.ended_job(record.settings, record.verdict, record.incarnation)
     state = RoundState(record.settings, round=record.round)
@@ -163,6 +165,8 @@ def job_of(record: JobRecord) -> JobState:
     job.ledger = Ledger(record.restarts, list(record.restarts_counted))
     job.judged_round, job.backoff_s = record.judged_round, record.backoff_s
     job.end_reason = record.end_reason
+    # Two coordinators never number what they ask of workers alike.
+    job.notices = job.inquiries = epoch.number << NUMBERS_BITS
     return job
 
 

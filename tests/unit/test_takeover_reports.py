@@ -1,0 +1,229 @@
+"""What agents have told a coordinator that dies, and tell the next one."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+from tests.unit.test_takeover import outcome, running, take_over
+
+from rallypoint.core import limits
+from rallypoint.core import messages as m
+from rallypoint.core import session as s
+from rallypoint.core.events import Timer, TimerEnded, TimerKind
+from rallypoint.core.job_state import new_job
+from rallypoint.core.model import Assignment, Candidate, Outcome, SharedSettings, Stamp
+from rallypoint.core.sessions import Faulted, SendTo
+from rallypoint.core.settings import OnJoin
+from rallypoint.core.takeover.durable import Durable
+from rallypoint.core.worker_exits import WorkerExit
+from rallypoint.testing.cluster import Cluster, SimulatedAgent
+
+ROUND_0 = Stamp(1, 0)
+
+
+def hear(cluster: Cluster, agent: SimulatedAgent) -> None:
+    """All that this agent and the coordinator tell each other, and what its processes tell it."""
+    while moves := [move for move in cluster.moves() if move[1] is agent]:
+        cluster.deliver(moves[0])
+
+
+def test_L3_a_report_that_is_kept_is_not_acknowledged_to_an_agent_that_comes_again() -> None:
+    cluster, (a, b) = running(2)
+    cluster.take_over()
+    cluster.connect(b)
+    cluster.fail(b)
+    hear(cluster, b)
+    cluster.cut(b)
+    cluster.connect(b)
+    hear(cluster, b)
+    assert not b.end.is_all_acknowledged
+    take_over(cluster)
+    assert cluster.job.ledger.total == 1
+    assert a.running == b.running == Stamp(1, 1)
+
+
+def test_A4_a_success_that_a_checkpoint_had_caused_does_not_count_at_the_next_coordinator() -> None:
+    settings = SharedSettings(
+        "job", 2, 3, on_join=OnJoin.AT_CHECKPOINT, min_growth_interval_s=0.0, join_settle_s=0.0
+    )
+    cluster = Cluster(settings, has_register=True)
+    a, b = cluster.start("a"), cluster.start("b")
+    a.ends_when_asked = b.ends_when_asked = True
+    cluster.settle()
+    cluster.pass_time(settings.last_call_s)
+    cluster.settle()
+    assert a.running == b.running == ROUND_0
+    c = cluster.start("c")
+    for agent in (c, a, b):
+        hear(cluster, agent)
+    hear(cluster, c)
+    assert a.state.stamp == b.state.stamp == ROUND_0
+    take_over(cluster)
+    cluster.pass_time(settings.last_call_s)
+    cluster.settle()
+    assert cluster.job.verdict is None
+    assert a.running == b.running == c.running == Stamp(1, 1)
+
+
+def test_A3_a_failure_that_is_kept_is_dated_by_when_it_happened() -> None:
+    cluster, (a, b, c) = running(3, max_restarts=0)
+    cluster.take_over()
+    cluster.connect(a)
+    cluster.fail(a)
+    hear(cluster, a)
+    cluster.pass_time(2.0)
+    cluster.fail(b)
+    b.local_event()
+    cluster.pass_time(3.0)
+    for agent in (b, c):
+        cluster.connect(agent)
+    cluster.settle()
+    assert outcome(cluster) is Outcome.FAILED
+    assert cluster.job.verdict is not None
+    assert cluster.job.verdict.cause is not None
+    assert cluster.job.verdict.cause.node_id == "a"
+
+
+def test_A3_what_fails_of_a_helper_that_died_is_no_failure_however_late_all_is_told() -> None:
+    cluster, (a, b) = running(2)
+    for agent in (a, b):
+        cluster.cut(agent)
+    b.local.append(m.HelperDied(ROUND_0, "the round store was killed"))
+    b.local_event()
+    cluster.fail(a)
+    a.local_event()
+    cluster.pass_time(5.0)
+    for agent in (a, b):
+        cluster.connect(agent)
+    cluster.settle()
+    assert a.running == b.running == Stamp(1, 1)
+    assert cluster.job.ledger.total == 0
+
+
+def test_A5_what_fails_of_a_drain_is_no_failure_however_late_both_are_told() -> None:
+    cluster, (a, b) = running(2)
+    cluster.take_over()
+    cluster.notice(b)
+    cluster.pass_time(1.0)
+    cluster.fail(a)
+    a.local_event()
+    cluster.pass_time(5.0)
+    cluster.connect(a)
+    hear(cluster, a)
+    cluster.connect(b)
+    cluster.settle()
+    assert b.is_done
+    assert cluster.job.ledger.total == 0
+
+
+def test_A3_what_fails_after_a_recorded_loss_costs_nothing_at_the_next_coordinator() -> None:
+    cluster, (a, b, c) = running(3)
+    cluster.cut(c)
+    cluster.give_up(c)
+    cluster.agents.remove(c)
+    cluster.write_record()
+    cluster.fail(a)
+    a.local_event()
+    take_over(cluster)
+    cluster.start("c")
+    cluster.settle()
+    cluster.pass_time(17.5)
+    cluster.settle()
+    assert a.running == b.running == Stamp(1, 1)
+    assert cluster.job.ledger.total == 0
+
+
+def test_A3_what_fails_of_a_node_that_is_lost_with_its_coordinator_costs_nothing() -> None:
+    cluster, (a, b, c) = running(3)
+    cluster.agents.remove(c)
+    cluster.take_over()
+    cluster.fail(a)
+    for agent in (a, b):
+        cluster.connect(agent)
+    cluster.start("c")
+    cluster.settle()
+    cluster.pass_time(17.5)
+    cluster.settle()
+    assert a.running == b.running == Stamp(1, 1)
+    assert cluster.job.ledger.total == 0
+
+
+@pytest.mark.parametrize(("node_id", "of"), [("other", "a"), ("a", "b"), ("b", "b")])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_L5_who_claims_the_place_of_another_gets_it_not(
+    node_id: str, of: str, is_first: bool
+) -> None:
+    """Nor does the job hang of it, nor does anybody work in a world to which he does not belong."""
+    cluster, agents = running(2)
+    a, b = agents
+    cluster.take_over()
+    cluster.connect(a if of == "a" else b)
+    link = (a if of == "a" else b).link
+    assert link is not None
+    hello = link.up[0]
+    assert isinstance(hello, m.Attach)
+    false = replace(hello, node_id=node_id, incarnation="false")
+    for agent in agents if not is_first else []:
+        cluster.connect(agent)
+        cluster.deliver(("up", agent))
+    cluster._run(cluster.sessions.attach(99, "", false, cluster.timers.now_s))
+    for agent in agents if is_first else []:
+        cluster.connect(agent)
+    for _ in range(4):
+        cluster.settle()
+        cluster.pass_time(12.0)
+    cluster.settle()
+    assert a.running == b.running
+    assert a.running is not None
+    state = cluster.job.round
+    assert sum(state.counts.values()) == len(state.members)
+    assert {entry.node_id for entry in state.world} == {"a", "b"}
+
+
+def test_L3_who_leaves_is_not_kept_waiting_by_what_the_next_coordinator_would_need() -> None:
+    cluster, (_, b) = running(2)
+    cluster.fail(b)
+    b.local_event()
+    b._report(m.Leave())
+    while ("up", b) in cluster.moves():
+        cluster.deliver(("up", b))
+    cluster.write_record()
+    while ("down", b) in cluster.moves():
+        cluster.deliver(("down", b))
+    assert b.end.is_all_acknowledged
+
+
+def test_L5_what_an_agent_brings_fits_whatever_the_coordinator_had_said() -> None:
+    """The reason of a round is a sentence of the coordinator's, longer than those of agents."""
+    end = s.AgentEnd(s.Identity("a", "a", "x"), SharedSettings("job", 1, 1))
+    end.connected(0.0, m.Claim())
+    end.received(0.0, m.Attached("a", 1, 0, False))
+    end.report(m.Join(1, Candidate(1, "default", "a", 29500)), 0.0)
+    assignment = Assignment(0, 0, 1, 0, 1, 0, 1, "a", 29500, 0, "why\n" * 3000, False)
+    end.received(0.0, m.Assigned(ROUND_0, assignment))
+    end.disconnected(1.0, "it broke")
+    (sent,) = end.connected(2.0, m.Claim())
+    assert isinstance(sent, s.Send)
+    assert isinstance(sent.message, m.Attach)
+    assert sent.message.place is not None
+    limits.check(sent.message)
+
+
+def test_L5_what_held_before_is_told_before_what_was_not_heard() -> None:
+    outbox = s.Outbox()
+    drain, failed = m.Drain("told to", 15), m.Failed(ROUND_0, (WorkerExit(1, None),))
+    outbox.acknowledged(outbox.add(drain, 0.0).number)
+    outbox.add(failed, 1.0)
+    first, second = outbox.again(4.0)
+    assert first == m.Numbered(3, replace(drain, age_s=4.0))
+    assert second == m.Numbered(4, replace(failed, failures=(WorkerExit(1, None, age_s=3.0),)))
+    assert outbox.unsent(5.0)[0].report == replace(drain, age_s=5.0)
+
+
+def test_L2_a_fault_is_tried_again_also_while_the_leader_is_unsure() -> None:
+    durable = Durable(new_job(SharedSettings("job", 1, 1)), is_recorded=True)
+    faulted = Faulted(TimerEnded(Timer(TimerKind.JOIN)), ValueError())
+    answer = SendTo(1, m.Ack(1))
+    assert durable.after([faulted, answer], is_sure=False) == [faulted]
+    durable.begin()
+    assert durable.written() == [answer]
