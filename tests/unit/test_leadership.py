@@ -8,6 +8,7 @@ import resource
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -22,6 +23,7 @@ from rallypoint.core.sessions import HangUp, HostEffect
 from rallypoint.core.takeover.record import JobRecord, Leader, LeadRecord, Process
 from rallypoint.errors import RendezvousConnectionError, RendezvousStateError
 from rallypoint.rendezvous.backend import MemoryRendezvousBackend, Token
+from rallypoint.rendezvous.directory_backend import DirectoryBackend
 
 
 class Unreliable(MemoryRendezvousBackend):
@@ -256,6 +258,22 @@ def test_L1_a_deposed_leader_changes_nothing_when_it_goes(stored: bytes) -> None
         assert not old.is_sure
         await old.vacate(1.0)
         assert register.get_state() == found
+
+    run(test)
+
+
+def test_a_register_is_removed_by_its_leader_only(tmp_path: Path) -> None:
+    async def test(leadership: Callable[[Any], Leadership]) -> None:
+        old, new = (leadership(DirectoryBackend(str(tmp_path), "job")) for _ in range(2))
+        await old.claim(no_wait)
+        await old.vacate(1.0)
+        await new.claim(no_wait)
+        await old.remove(patience(60))
+        [kept] = tmp_path.iterdir()
+        assert kept.name.startswith("rallypoint-job-")
+        new.keep(never)
+        await new.remove(patience(60))
+        assert list(tmp_path.iterdir()) == []
 
     run(test)
 

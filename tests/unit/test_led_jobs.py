@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any, cast
 
+import pytest
 from msgspec.structs import replace
 from tests.limits import patience
 
+from rallypoint.coordinator import jobs
 from rallypoint.coordinator.connection import ServerConnection
 from rallypoint.coordinator.jobs import HostedJobs, Hosting, random_epoch
 from rallypoint.coordinator.leadership import Register
 from rallypoint.coordinator.led_jobs import LedJobs
 from rallypoint.core import messages as m
 from rallypoint.core.model import Candidate, Outcome, SharedSettings, epoch_number
-from rallypoint.rendezvous.backend import MemoryRendezvousBackend
+from rallypoint.rendezvous.backend import MemoryRendezvousBackend, Token
+from rallypoint.rendezvous.directory_backend import DirectoryBackend
 
 SETTINGS = SharedSettings("job", 2, 2)
 
@@ -129,3 +133,46 @@ def test_L7_the_verdict_of_a_former_life_is_told_in_the_epoch_that_leads() -> No
         assert found.epoch == attached.epoch
 
     run(MemoryRendezvousBackend(), test)
+
+
+def test_what_a_deserted_job_has_left_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    removed = asyncio.Event()
+    loop: asyncio.AbstractEventLoop
+
+    async def test(host: Host) -> None:
+        nonlocal loop
+        loop = asyncio.get_running_loop()
+        agent = host.attach(fresh("x"))
+        await agent.told(m.Attached)
+        assert len(list(tmp_path.iterdir())) == 1
+        monkeypatch.setattr(jobs, "VERDICT_RETENTION_S", 0.0)
+        host.say(agent, 1, m.Leave())
+        await removed.wait()
+        assert list(tmp_path.iterdir()) == []
+
+    class Told(DirectoryBackend):
+        def remove(self, token: Token) -> bool:
+            found = super().remove(token)
+            loop.call_soon_threadsafe(removed.set)
+            return found
+
+    run(Told(str(tmp_path), "job"), test)
+
+
+def test_a_job_that_is_asked_for_while_it_is_removed_begins_anew_or_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(host: Host) -> None:
+        agent = host.attach(fresh("x"))
+        await agent.told(m.Attached)
+        for name in "abcdefgh":
+            host.led.remove("job")
+            host.jobs._jobs.pop("job").close()
+            agent = host.attach(fresh(name))
+            await agent.told(m.Attached)
+            host.say(agent, 1, m.Join(1, Candidate(1, "default", "a", 29500)))
+            await agent.told(m.Ack)
+
+    run(DirectoryBackend(str(tmp_path), "job"), test)

@@ -118,7 +118,8 @@ class Agent:
         self._links.dispatcher.node = self._node_id()
         runs = self._state.phase in (group.Phase.RUNNING, group.Phase.FINISHED)
         if resumed:
-            self.say(kinds.SESSION_RESUMED())
+            how = ": it was started again, or another one has taken over" if replaced else ""
+            self.say(kinds.SESSION_RESUMED(how=how))
         elif runs or (replaced and not self.finished.done()):
             text = anew_text(self._config, replaced=replaced, runs=runs)
             self.say(kinds.SESSION_ANEW(text))

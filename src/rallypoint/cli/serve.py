@@ -7,6 +7,7 @@ node of every job that uses it.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from socket import socket
 from typing import TYPE_CHECKING
 
@@ -127,7 +128,7 @@ async def _serve(options: _Options, token: Token | None, lines: EventLines) -> i
     coordinator = Coordinator(listeners, hosting, None if token is None else token.for_job)
     try:
         ending = EndingSignal()
-        lines.say(_serving(listeners, token))
+        lines.say(_serving(listeners, token, options.data_dir))
         code = await ending.wait(lines, kinds.SERVE_SIGNAL)
         await coordinator.vacate()
     finally:
@@ -140,9 +141,14 @@ async def _serve(options: _Options, token: Token | None, lines: EventLines) -> i
 def _led(
     directory: str, listeners: list[socket], token: Token | None, lines: EventLines
 ) -> LedJobs:
-    """By the registers in this directory."""
+    """By the registers in this directory, which is made if there is none. Raises UsageError or
+    InfrastructureError if they can't be kept there."""
     from rallypoint.coordinator.led_jobs import LedJobs
+    from rallypoint.rendezvous.data_directory import prepare, sweep
     from rallypoint.rendezvous.directory_backend import DirectoryBackend
+    from rallypoint.rendezvous.directory_files import LocalFiles
+
+    prepare(directory, LocalFiles(), "--data-dir")
 
     def open_register(run_id: str) -> DirectoryBackend:
         return DirectoryBackend(directory, run_id, None if token is None else token.for_job(run_id))
@@ -150,11 +156,15 @@ def _led(
     def on_wait(run_id: str, text: str) -> None:
         lines.record(run_id, kinds.WAITS_TO_LEAD(text))
 
-    return LedJobs(open_register, tuple(map(str, listening_at(listeners))), on_wait)
+    led = LedJobs(open_register, tuple(map(str, listening_at(listeners))), on_wait)
+    led.first(partial(sweep, LocalFiles(), directory))
+    return led
 
 
-def _serving(listeners: list[socket], token: Token | None) -> Record:
+def _serving(listeners: list[socket], token: Token | None, directory: str | None) -> Record:
     secret = "--insecure: anyone may take part" if token is None else f"token {token.source}"
+    if directory is not None:
+        secret += f"; jobs are kept in {directory}"
     return kinds.SERVING(places=", ".join(map(str, listening_at(listeners))), secret=secret)
 
 

@@ -295,6 +295,8 @@ class HostedJobs:
                     self._lives.over(run_id, former, self._loop.time())
                 epoch = leadership.lead.epoch.as_int()
                 self._jobs[run_id] = self._host(taken_over.state, epoch, taken_over.led)
+                if text := taken_over.text:
+                    self._hosting.on_record(run_id, kinds.TAKEN_OVER(text))
             leadership.keep(partial(self._deposed, run_id))
         except RallypointError as unusable:
             error = str(unusable)
@@ -305,6 +307,8 @@ class HostedJobs:
                 refuse(connection, error, partial(self._hosting.on_record, run_id))
             elif not connection.is_closed:
                 self.attach(connection, run_id, hello)
+        if (job := self._jobs.get(run_id)) is not None:
+            self._emptied(job)
 
     def _deposed(self, run_id: str, why: str) -> None:
         """Another coordinator leads this job: its agents are to look for that one."""
@@ -356,7 +360,7 @@ class HostedJobs:
         if not self._jobs[run_id].sessions:
             self._end(self._jobs[run_id])
             if self._hosting.led is not None:
-                self._hosting.led.forget(run_id)
+                self._hosting.led.remove(run_id)
 
     def _keep(self, run_id: str) -> None:
         """It is not about to be forgotten."""

@@ -7,7 +7,7 @@ import asyncio
 import os
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 from msgspec import Struct
@@ -45,6 +45,15 @@ class Register(Protocol):
     def get_state(self) -> tuple[bytes, Any] | None: ...
 
     def set_state(self, state: bytes, token: Any = None) -> tuple[bytes, Any, bool] | None: ...
+
+
+@runtime_checkable
+class RemovableRegister(Protocol):
+    """A register that need not stay for ever."""
+
+    def remove(self, token: Any) -> bool:
+        """Remove it, unless something follows the version of this token; returns whether it was
+        removed."""
 
 
 def this_process() -> Process:
@@ -89,6 +98,16 @@ class TakenOver(Struct, frozen=True):
     led: Led
     former: Life | None
     """How its life before has ended."""
+
+    @property
+    def text(self) -> str:
+        """What a person reads. Empty: that waits for the nodes of its newest round."""
+        if self.led.handover.recovery is not None:
+            return ""
+        verdict = self.state.verdict
+        if verdict is None:
+            return "took over before its first round"
+        return f"took over a job that has ended: {verdict.text}"
 
 
 class LedJob:
@@ -209,6 +228,29 @@ class Leadership:
                 await self._swap(self._lead.next(self._lead.record.job, is_vacant=True))
         except (RallypointError, TimeoutError):
             return  # They wait for the hold.
+
+    async def remove(self, timeout_s: float) -> None:
+        """Lead no more, and remove the register, unless another process has claimed it."""
+        if self._keeper is not None:
+            self._keeper.cancel()
+        try:
+            async with asyncio.timeout(timeout_s):
+                is_removed = not self._is_deposed and await self._removed()
+        except (RallypointError, TimeoutError):
+            is_removed = False  # What is left is removed when it is old.
+        if not is_removed:
+            await self.vacate(timeout_s)
+
+    async def _removed(self) -> bool:
+        if not isinstance(self._register, RemovableRegister):
+            return False
+        # Also learns the token of a swap that was under way.
+        last, sent_at = self.lead.next(self.lead.record.job), boot_time()
+        if not await self._swap(last):
+            self._is_deposed = True
+            return False
+        self.lead.confirmed(last, sent_at)
+        return await self._thread.submit(partial(self._register.remove, self._token))
 
     async def _keep(self, on_deposed: Callable[[str], None]) -> None:
         while True:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from rallypoint.coordinator.leadership import Leadership, Register, this_process
 from rallypoint.coordinator.threads import CallThread
 from rallypoint.core.takeover.record import Leader
 
 VACATE_S = 1.0
+REMOVE_S = 60.0
 
 
 class LedJobs:
@@ -52,12 +54,24 @@ class LedJobs:
         self._led[run_id] = leadership
         return leadership
 
+    def first(self, call: Callable[[], object]) -> None:
+        """Do this, which blocks, before anything else with the registers."""
+        self._thread.submit(call)
+
     def forget(self, run_id: str) -> None:
-        """This coordinator leads the job no more."""
+        """This coordinator leads the job no more; another one may."""
         if (leadership := self._led.pop(run_id, None)) is not None:
-            ending = asyncio.get_running_loop().create_task(leadership.vacate(VACATE_S))
-            self._ending.add(ending)
-            ending.add_done_callback(self._ending.discard)
+            self._end(leadership.vacate(VACATE_S))
+
+    def remove(self, run_id: str) -> None:
+        """Nobody needs what is known of this job."""
+        if (leadership := self._led.pop(run_id, None)) is not None:
+            self._end(leadership.remove(REMOVE_S))
+
+    def _end(self, call: Coroutine[Any, Any, None]) -> None:
+        ending = asyncio.get_running_loop().create_task(call)
+        self._ending.add(ending)
+        ending.add_done_callback(self._ending.discard)
 
     async def vacate(self) -> None:
         """Tell who would lead these jobs that they need not wait. Takes a second at most."""

@@ -191,6 +191,7 @@ NODE_EXPELLED = _hosted("node_expelled", "a node was expelled", "node {node} was
 NODE_REFUSED = _hosted("node_refused", "a node may not take part", "refused {peer}: {why}")
 RESTART = _hosted("restart", "the workers are started again after a failure")
 PATIENCE = _hosted("patience", "many nodes are late at once: no node is given up yet")
+TAKEN_OVER = _hosted("taken_over", "a coordinator goes on with a job of another one")
 DEPOSED = _hosted("deposed", "another coordinator leads the job now", "leads no more: {why}")
 WAITS_TO_LEAD = _hosted("waits_to_lead", "the register of a job can't be claimed yet")
 VERDICT = _for_handlers("verdict", "the job ended", "job {outcome}: {why}")
@@ -221,7 +222,7 @@ SESSION_SUSPENDED = EventKind(
     "the connection to the coordinator broke ({why}){meanwhile}",
 )
 SESSION_RESUMED = EventKind(
-    "session_resumed", "the connection is back", "the coordinator is back", Level.INFO
+    "session_resumed", "the connection is back", "the coordinator is back{how}", Level.INFO
 )
 SESSION_ANEW = EventKind("session_anew", "a new session with the coordinator began")
 FENCED = EventKind("fenced", "the lease expired: this node must not run workers")

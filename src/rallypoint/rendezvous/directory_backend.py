@@ -19,11 +19,13 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from hashlib import blake2s
 
 from rallypoint.errors import ParameterError, RendezvousConnectionError
 from rallypoint.rendezvous.backend import RendezvousBackend, Token
 from rallypoint.rendezvous.chain_upkeep import temporary, tidy
+from rallypoint.rendezvous.data_directory import remove_register
 from rallypoint.rendezvous.directory_files import Files, LocalFiles
 from rallypoint.rendezvous.version_chain import (
     BELIEVED_S,
@@ -95,9 +97,30 @@ class DirectoryBackend(RendezvousBackend):
                 token = newest.seen if token == newest.seen else token
             if token is None:
                 self._make_job_directory()
-            elif not token.is_durable:
-                self._files.sync(self._chain.path(token.slot.directory))
-            return self._append(state, token)
+            try:
+                if token is not None and not token.is_durable:
+                    self._files.sync(self._chain.path(token.slot.directory))
+                return self._append(state, token)
+            except FileNotFoundError:
+                self._forget()  # It may have been removed, and begun anew.
+                raise
+
+    def remove(self, token: Token) -> bool:
+        """Remove this job's register, unless something follows the version of this token; returns
+        whether it was removed. Raises as `get_state`."""
+        with self._explained():
+            removed = remove_register(self._files, self._job, partial(self._is_newest, token))
+            self._forget()
+            return removed
+
+    def _is_newest(self, token: Seen, path: str) -> bool:
+        chain = VersionChain(self._files, path, self._layout)
+        there = chain.read(token.slot)
+        return there is not None and there.seen == token and chain.read(token.following) is None
+
+    def _forget(self) -> None:
+        """What was read before says nothing any more."""
+        self._chain.newest, self._is_checked = None, False
 
     def _tip(self) -> Version | None:
         if not self._is_checked:

@@ -17,6 +17,7 @@ from math import inf
 
 from msgspec import Struct, field
 
+from rallypoint.core import event_kinds as kinds
 from rallypoint.core import messages as m
 from rallypoint.core.claims import join_refused
 from rallypoint.core.events import RoundOver, RoundReleased
@@ -25,7 +26,7 @@ from rallypoint.core.job_state import JobEffect, JobState
 from rallypoint.core.model import EndKind, EndReason, NodeLoss, NodeRef, Stamp, WorldEntry
 from rallypoint.core.round_state import Member, MemberState, Phase, add, is_active
 from rallypoint.core.takeover.record import JobRecord, Mark, is_set, is_settled, mark_of
-from rallypoint.core.text import count
+from rallypoint.core.text import count, names
 
 MARGIN_S = 0.5
 MARGIN_SHARE = 0.1
@@ -171,7 +172,7 @@ class Handover:
         assert self.recovery is not None
         found, self.recovery = self.recovery, None
         self._recovered = found
-        return found, _recover(job, found, at)
+        return found, [kinds.TAKEN_OVER(_taken_over(found)), *_recover(job, found, at)]
 
     def takes(self, job: JobState, ref: NodeRef, hello: m.Attach) -> bool:
         """An agent attaches, whose session this coordinator does not know. Whether it goes on: the
@@ -221,6 +222,18 @@ def _recover(job: JobState, found: Recovery, at: float) -> list[JobEffect]:
 
 def _is_missing(found: Recovery, rank: int) -> bool:
     return rank not in found.returned and not is_set(found.record.succeeded, rank)
+
+
+def _taken_over(found: Recovery) -> str:
+    """What a person reads."""
+    record = found.record
+    missing = [rank for rank in range(record.nodes) if _is_missing(found, rank)]
+    here = record.nodes - len(missing)
+    text = f"took over round {record.newest_round} with {here} of {count(record.nodes, 'node')}"
+    if not missing:
+        return text
+    ranks = names(tuple(map(str, missing)))
+    return f"{text}: {count(len(missing), 'node')} did not come back (group rank {ranks})"
 
 
 def _taken_back(job: JobState, found: Recovery, rank: int) -> WorldEntry:

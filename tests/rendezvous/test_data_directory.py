@@ -1,0 +1,198 @@
+"""The directory of a coordinator's registers: made, checked, and swept."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rallypoint.errors import (
+    InfrastructureError,
+    RallypointError,
+    RendezvousConnectionError,
+    UsageError,
+)
+from rallypoint.rendezvous.data_directory import RETENTION_S, prepare, remove_register, sweep
+from rallypoint.rendezvous.directory_backend import DirectoryBackend, job_directory
+from rallypoint.rendezvous.directory_files import LocalFiles
+from rallypoint.testing.unreliable_files import FileServer, UnreliableFiles
+
+
+def test_a_directory_is_made_private_with_those_above_it(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b"
+    prepare(str(path), LocalFiles(), "--data-dir")
+    for each in (path, path.parent):
+        assert stat.S_IMODE(each.stat().st_mode) == 0o700
+    assert list(path.iterdir()) == []
+    prepare(str(path), LocalFiles(), "--data-dir")
+
+
+def test_what_is_no_directory_is_named_with_the_fix(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("kept")
+    for path in (file, file / "below"):
+        with pytest.raises(UsageError, match=rf"^--data-dir {path}: .*not a directory: name") as at:
+            prepare(str(path), LocalFiles(), "--data-dir")
+        assert "\n" not in str(at.value)
+    assert file.read_text() == "kept"
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o707, 0o1777])
+def test_a_directory_that_others_may_write_to_is_refused(tmp_path: Path, mode: int) -> None:
+    tmp_path.chmod(mode)
+    with pytest.raises(UsageError, match=rf"mode {mode:04o}\): run `chmod go-w` on it"):
+        prepare(str(tmp_path), LocalFiles(), "--data-dir")
+    tmp_path.chmod(0o755)
+    prepare(str(tmp_path), LocalFiles(), "--data-dir")
+
+
+def test_a_directory_of_another_user_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = os.geteuid() + 1
+    monkeypatch.setattr(os, "geteuid", lambda: other)
+    with pytest.raises(UsageError, match=rf"belongs to user {other - 1}, not to you"):
+        prepare(str(tmp_path), LocalFiles(), "--data-dir")
+
+
+class Failing(LocalFiles):
+    """Has an error at one operation."""
+
+    def __init__(self, operation: str, number: int) -> None:
+        self._operation, self._number = operation, number
+
+    def write(self, path: str, data: bytes) -> float:
+        written_at = super().write(path, data)
+        self._fail("write")
+        return written_at
+
+    def link(self, source: str, target: str) -> None:
+        self._fail("link")
+        super().link(source, target)
+
+    def _fail(self, operation: str) -> None:
+        if operation == self._operation:
+            raise OSError(self._number, os.strerror(self._number))
+
+
+@pytest.mark.parametrize(
+    ("operation", "number", "kind", "fix"),
+    [
+        ("write", errno.ENOSPC, InfrastructureError, "is full: free some space"),
+        ("write", errno.EROFS, InfrastructureError, "is read-only: mount it writable"),
+        ("write", errno.EIO, InfrastructureError, "see that it is mounted"),
+        ("write", errno.EACCES, UsageError, "make it writable for you"),
+        ("link", errno.EPERM, UsageError, "has no hard links: name another directory"),
+    ],
+)
+def test_a_directory_that_keeps_nothing_is_refused_and_left_as_it_was(
+    tmp_path: Path, operation: str, number: int, kind: type[RallypointError], fix: str
+) -> None:
+    with pytest.raises(kind, match=rf"^--data-dir {tmp_path}: can't keep jobs there: .*{fix}"):
+        prepare(str(tmp_path), Failing(operation, number), "--data-dir")
+    assert list(tmp_path.iterdir()) == []
+
+
+DIRECTORY = "/jobs"
+
+
+def server_with(*run_ids: str) -> tuple[FileServer, UnreliableFiles]:
+    """A register for each of them."""
+    server = FileServer(1)
+    files = UnreliableFiles(server)
+    files.make_directory(DIRECTORY)
+    for run_id in run_ids:
+        write(files, run_id)
+    return server, files
+
+
+def write(files: UnreliableFiles, run_id: str) -> None:
+    backend = DirectoryBackend(DIRECTORY, run_id, files=files)
+    found = backend.get_state()
+    after = backend.set_state(b"state", None if found is None else found[1])
+    assert after is not None
+    assert after[2]
+
+
+def test_a_register_that_has_not_changed_for_a_week_is_removed_and_no_other() -> None:
+    server, files = server_with("old", "new")
+    files.write(f"{DIRECTORY}/somebody's", b"")
+    server.advance(RETENTION_S - 1)
+    write(files, "new")
+    assert sweep(files, DIRECTORY) == 0
+    server.advance(2)
+    assert sweep(files, DIRECTORY) == 1
+    assert files.names(DIRECTORY) == [job_directory("new"), "somebody's"]
+    assert DirectoryBackend(DIRECTORY, "old", files=files).get_state() is None
+
+
+def test_what_an_interrupted_removal_has_left_is_removed() -> None:
+    server, files = server_with("job")
+    write(files, "job")
+    failing = UnreliableFiles(server)
+
+    def remove_directory(path: str) -> None:
+        raise OSError(errno.EIO, "no")
+
+    failing.remove_directory = remove_directory  # type: ignore[method-assign]
+    with pytest.raises(OSError, match="no"):
+        remove_register(failing, f"{DIRECTORY}/{job_directory('job')}", always)
+    [left] = files.names(DIRECTORY)
+    assert left.startswith("gone-")
+    assert sweep(files, DIRECTORY) == 0
+    assert files.names(DIRECTORY) == []
+
+
+def always(path: str) -> bool:
+    return True
+
+
+def test_a_register_that_is_written_to_while_it_is_removed_keeps_its_job() -> None:
+    server, files = server_with("job")
+    server.advance(RETENTION_S + 1)
+    late = UnreliableFiles(server)
+    rename: Callable[[str, str], None] = late.rename
+
+    def write_then_rename(source: str, target: str) -> None:
+        if "gone-" in target:
+            write(files, "job")
+        rename(source, target)
+
+    late.rename = write_then_rename  # type: ignore[method-assign]
+    assert sweep(late, DIRECTORY) == 0
+    assert files.names(DIRECTORY) == [job_directory("job")]
+    write(files, "job")
+
+
+def test_a_register_is_removed_by_its_newest_version_only() -> None:
+    _, files = server_with("job", "other")
+    ours, theirs = (DirectoryBackend(DIRECTORY, "job", files=files) for _ in range(2))
+    for _ in range(3):
+        found = ours.get_state()
+        assert found is not None
+        assert theirs.set_state(b"theirs", found[1])
+        assert not ours.remove(found[1])
+    found = ours.get_state()
+    assert found is not None
+    assert ours.remove(found[1])
+    assert files.names(DIRECTORY) == [job_directory("other")]
+
+
+def test_who_watches_a_register_that_is_removed_begins_the_job_anew() -> None:
+    _, files = server_with("job")
+    ours, theirs = (DirectoryBackend(DIRECTORY, "job", files=files) for _ in range(2))
+    found, seen = ours.get_state(), theirs.get_state()
+    assert found is not None
+    assert seen is not None
+    assert ours.remove(found[1])
+    with pytest.raises(RendezvousConnectionError, match="it was removed"):
+        theirs.set_state(b"claim", seen[1])
+    assert theirs.get_state() is None
+    after = theirs.set_state(b"anew", None)
+    assert after is not None
+    assert after[2]
+    assert ours.get_state() == after[:2]
