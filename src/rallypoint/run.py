@@ -19,6 +19,7 @@ import os
 import runpy
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any, NoReturn
 
@@ -33,7 +34,7 @@ from rallypoint.cli.rendezvous_options import read_rendezvous
 from rallypoint.cli.values import Value, nodes, read, texts, truth
 from rallypoint.config import AgentConfig, RendezvousConfig, StopConfig
 from rallypoint.core.settings import FLAGS, Setting, is_torchrun, parameters
-from rallypoint.errors import UsageError
+from rallypoint.errors import ParameterError, UsageError
 from rallypoint.launcher import LaunchConfig, elastic_launch
 from rallypoint.observe.printing import print_error, print_text
 from rallypoint.process.logs.plan import Std
@@ -156,9 +157,10 @@ def config_from_args(args: argparse.Namespace) -> tuple[LaunchConfig, str, list[
 
     As with torch, OMP_NUM_THREADS is set to 1 in this process for several workers that would
     inherit none. May ask the workers' interpreter for its devices (`nproc_per_node="auto"`), which
-    can take seconds. Raises UsageError, one line with the value.
+    can take seconds. Raises ParameterError, one line with the value.
     """
-    asked = read_run(Scanned(_words(args), dict(_values(args))), os.environ, Machine())
+    with _value_errors():
+        asked = read_run(Scanned(_words(args), dict(_values(args))), os.environ, Machine())
     for notice in asked.notices:
         _log.warning("rallypoint: %s", notice)
     if port := asked.rendezvous.store.port:
@@ -213,15 +215,17 @@ def main(args: Sequence[str] | None = None) -> None:
 
 
 def parse_min_max_nnodes(nnodes: str) -> tuple[int, int]:
-    """`N` or `MIN:MAX` as two numbers. Raises UsageError."""
-    return nodes(Value(nnodes, f"--nnodes {nnodes}"))
+    """`N` or `MIN:MAX` as two numbers. Raises ParameterError."""
+    with _value_errors():
+        return nodes(Value(nnodes, f"--nnodes {nnodes}"))
 
 
 def determine_local_world_size(nproc_per_node: str) -> int:
     """How many workers a number, or `cpu`, `gpu`, `xpu` or `auto`, means on this node. May take
-    seconds. Raises UsageError."""
+    seconds. Raises ParameterError."""
     given = Value(str(nproc_per_node), f"--nproc-per-node {nproc_per_node}")
-    return read_count(given, os.environ, Machine())
+    with _value_errors():
+        return read_count(given, os.environ, Machine())
 
 
 def run_script_path(training_script: str, *training_script_args: str) -> None:
@@ -244,6 +248,17 @@ class _Secret(str):
 
     def __repr__(self) -> str:
         return "'(not shown)'"
+
+
+@contextmanager
+def _value_errors() -> Iterator[None]:
+    """What programs catch around torch's functions is a ValueError."""
+    try:
+        yield
+    except ValueError:
+        raise
+    except UsageError as error:
+        raise ParameterError(str(error)) from None
 
 
 def _end_with(error: UsageError) -> NoReturn:

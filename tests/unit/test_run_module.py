@@ -280,13 +280,31 @@ def test_a_wrong_command_line_ends_with_one_line(
     assert said.startswith(f"rallypoint.run: {told}")
 
 
-def test_a_wrong_namespace_is_a_usage_error() -> None:
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("nnodes", "many", "--nnodes many: needs N or MIN:MAX"),
+        ("nproc_per_node", "many", "--nproc-per-node many: needs a number"),
+        ("rdzv_conf", "key", "--rdzv-conf key: 'key' is not KEY=VALUE"),
+        ("local_ranks_filter", "x", "--local-ranks-filter"),
+        ("redirects", "7", "--redirects 7: needs 0 to 3"),
+        ("tee", "0:9", "--tee 0:9: needs 0 to 3"),
+        ("logs_specs", "nope", "--logs-specs nope: "),
+        ("numa_binding", "nope", "--numa-binding nope: needs one of"),
+        ("module", True, "--module with --no-python"),
+        ("training_script", None, "training_script=None"),
+    ],
+)
+def test_a_wrong_namespace_is_a_value_error_as_with_torch(
+    name: str, value: object, told: str
+) -> None:
     args = parse_args([*SCRIPT])
-    args.nproc_per_node = "many"
-    with pytest.raises(UsageError, match="--nproc-per-node many: needs a number"):
-        run(args)
-    with pytest.raises(UsageError, match="training_script=None"):
-        config_from_args(argparse.Namespace())
+    setattr(args, name, value)
+    for refusing in (config_from_args, run):
+        with pytest.raises(ValueError) as refused:
+            refusing(args)
+        assert isinstance(refused.value, UsageError)
+        assert str(refused.value).startswith(told)
 
 
 def test_the_help_names_the_options(capsys: pytest.CaptureFixture[str]) -> None:
@@ -308,11 +326,11 @@ def test_a_shell_gets_its_script_and_nothing_else(capsys: pytest.CaptureFixture[
 def test_numbers_of_nodes_and_workers() -> None:
     assert parse_min_max_nnodes("3") == (3, 3)
     assert parse_min_max_nnodes("2:4") == (2, 4)
-    with pytest.raises(UsageError, match=r"--nnodes 1:2:3: needs N or MIN:MAX"):
+    with pytest.raises(ValueError, match=r"--nnodes 1:2:3: needs N or MIN:MAX"):
         parse_min_max_nnodes("1:2:3")
     assert determine_local_world_size("3") == 3
     assert determine_local_world_size("cpu") == len(os.sched_getaffinity(0))
-    with pytest.raises(UsageError, match="--nproc-per-node many"):
+    with pytest.raises(ValueError, match="--nproc-per-node many"):
         determine_local_world_size("many")
 
 
