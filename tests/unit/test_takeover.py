@@ -10,8 +10,9 @@ from hypothesis.stateful import initialize, invariant, rule
 from tests.properties import explore
 from tests.unit.test_cluster_properties import Hammer
 
-from rallypoint.core.model import EndKind, Outcome, SharedSettings
+from rallypoint.core.model import EndKind, Outcome, SharedSettings, Stamp
 from rallypoint.core.round_state import Phase
+from rallypoint.core.settings import OnJoin
 from rallypoint.testing.cluster import Cluster, SimulatedAgent
 
 
@@ -272,13 +273,31 @@ class Successors(Hammer):
         backoff_s=st.sampled_from([0.0, 5.0]),
         first=st.integers(1, 4),
         listens=st.booleans(),
+        ends_when_asked=st.booleans(),
+        on_join=st.sampled_from([OnJoin.RESTART, OnJoin.AT_CHECKPOINT]),
     )
     def begin(
-        self, sizes: tuple[int, int], budget: int, backoff_s: float, first: int, listens: bool
+        self,
+        sizes: tuple[int, int],
+        budget: int,
+        backoff_s: float,
+        first: int,
+        listens: bool,
+        ends_when_asked: bool,
+        on_join: OnJoin,
     ) -> None:
-        self.listens = listens
+        self.listens, self.ends_when_asked = listens, ends_when_asked
+        self.done: set[object] = set()
+        """Rounds in which some worker had nothing left to do."""
         settings = SharedSettings(
-            "job", sizes[0], sizes[1], max_restarts=budget, restart_backoff_s=backoff_s
+            "job",
+            sizes[0],
+            sizes[1],
+            max_restarts=budget,
+            restart_backoff_s=backoff_s,
+            on_join=on_join,
+            min_growth_interval_s=0.0,
+            join_settle_s=0.0,
         )
         self.cluster = Cluster(settings, has_register=True)
         self.dead: set[str] = set()
@@ -288,6 +307,16 @@ class Successors(Hammer):
         self.is_slow = False
         for node_id in ("a", "b", "c", "d")[:first]:
             self.begin_agent(node_id, workers=1 + len(self.cluster.agents) % 2)
+
+    def begin_agent(self, node_id: str, workers: int = 1) -> None:
+        super().begin_agent(node_id, workers)
+        self.cluster.agents[-1].ends_when_asked = self.ends_when_asked
+
+    @rule(data=st.data())
+    def succeed(self, data: st.DataObject) -> None:
+        if agent := self.pick(data):
+            self.done.add(agent.running)
+            self.cluster.succeed(agent)
 
     def moves(self) -> list[tuple[str, SimulatedAgent]]:
         if not self.is_slow and not self.cluster.is_recorded:
@@ -313,6 +342,11 @@ class Successors(Hammer):
     def hold(self) -> None:
         if not hasattr(self, "given"):
             return
+        job = self.cluster.job
+        state = job.round
+        assert sum(state.counts.values()) == len(state.members)
+        if job.verdict is not None and job.verdict.outcome is Outcome.SUCCEEDED:
+            assert Stamp(job.incarnation, job.verdict.round) in self.done
         for agent in self.cluster.agents:
             self.hold_agent(agent)
             if (mine := agent.state.assignment) is not None:
@@ -326,6 +360,8 @@ class Successors(Hammer):
         assert len(self.verdicts) <= 1
 
     def teardown(self) -> None:
+        if hasattr(self, "done"):
+            self.done |= {Stamp(1, number) for number in range(1000)}
         self.is_slow = False
         super().teardown()
 

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 from tests.unit.test_takeover import outcome, running, take_over
 
-from rallypoint.core import limits
+from rallypoint.core import limits, quarantine
 from rallypoint.core import messages as m
 from rallypoint.core import session as s
-from rallypoint.core.events import Timer, TimerEnded, TimerKind
+from rallypoint.core.events import RoundNotStarted, Timer, TimerEnded, TimerKind
 from rallypoint.core.job_state import new_job
-from rallypoint.core.model import Assignment, Candidate, Outcome, SharedSettings, Stamp
+from rallypoint.core.model import (
+    Assignment,
+    Candidate,
+    NodeRef,
+    Outcome,
+    SharedSettings,
+    Stamp,
+    WorldEntry,
+)
+from rallypoint.core.round_state import Member, MemberState, add
 from rallypoint.core.sessions import Faulted, SendTo
 from rallypoint.core.settings import OnJoin
 from rallypoint.core.takeover.durable import Durable
+from rallypoint.core.takeover.record import record_of
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.testing.cluster import Cluster, SimulatedAgent
 
@@ -227,3 +238,16 @@ def test_L2_a_fault_is_tried_again_also_while_the_leader_is_unsure() -> None:
     assert durable.after([faulted, answer], is_sure=False) == [faulted]
     durable.begin()
     assert durable.written() == [answer]
+
+
+def test_a_record_stays_small_however_many_nodes_are_lost_or_reach_nobody() -> None:
+    job = new_job(SharedSettings("job", 1, 10_000, max_node_losses_per_hour=1000))
+    job.round.world = [WorldEntry("host", "life", 1, "default")]
+    for number in range(5000):
+        ref = NodeRef(f"node-{number}-{'x' * 30}", "life")
+        quarantine.count_loss(job.round, ref.node_id)
+        add(job.round, Member(ref, 1, Candidate(1, "default", "a", 1), MemberState.RUNNING))
+        quarantine.give_up_on(job.round, RoundNotStarted(0, "unreached", ((ref, "it was"),)))
+    assert len(msgspec.msgpack.encode(record_of(job))) < 250_000
+    assert {loss.node_id for loss in job.round.recent_losses} == set(job.round.bad_routes)
+    assert ref.node_id in job.round.bad_routes

@@ -34,12 +34,16 @@ FLAPPING = 3
 """So many recent losses of one node put it in quarantine."""
 QUARANTINE_MAX_S = 600.0
 HELD_BACK_MAX_S = 3600.0
+REMEMBERED_MAX = 1000
+"""So many losses, and so many nodes with a bad route, are remembered, the newest: they are part of
+what each record of the job holds."""
 
 
 def count_loss(state: RoundState, node_id: str) -> list[Effect]:
     """A participant of the round that has just ended was lost, as its end or after it."""
     state.loss_count += 1
     state.recent_losses.append(Loss(state.loss_count, node_id))
+    del state.recent_losses[:-REMEMBERED_MAX]
     return count_round(state)
 
 
@@ -137,6 +141,8 @@ def give_up_on(state: RoundState, event: RoundNotStarted) -> list[Effect]:
         before = state.bad_routes.get(ref.node_id)
         failures = 1 if before is None else before.failures + 1
         state.bad_routes[ref.node_id] = BadRoute(host, failures)
+        if len(state.bad_routes) > REMEMBERED_MAX:
+            del state.bad_routes[next(iter(state.bad_routes))]
         remove(state, member)
         until = f"held back for {_held_back_s(state, ref.node_id):g} s"
         effects.append(ExpelNode(ref, f"{why}; {until}", final=False))
