@@ -9,6 +9,8 @@ import pytest
 from tests.integration.cluster import Cluster, wait_until
 from tests.integration.restarted_serve import STEPS, STOP, RestartedServe, steps_of
 
+from rallypoint.core.liveness import DEAF_SHARE
+
 
 @pytest.mark.executed
 def test_R5_a_coordinator_that_is_killed_and_started_again_goes_on_with_its_job(
@@ -37,3 +39,18 @@ def test_R5_a_coordinator_that_is_killed_and_started_again_goes_on_with_its_job(
         assert list(cluster.temp.iterdir()) == []
         serve.server.signal(signal.SIGTERM)
         assert serve.server.wait_exit() == 128 + signal.SIGTERM
+
+
+@pytest.mark.executed
+def test_F2_a_heartbeat_that_comes_before_the_coordinator_leads_its_job_is_answered(
+    tmp_path: Path,
+) -> None:
+    """The workers outlive the time after which an agent hangs up for want of an answer."""
+    lease_s = 4.0
+    with Cluster(tmp_path, nnodes="1", lease=lease_s) as cluster:
+        cluster.make_token()
+        RestartedServe(cluster)
+        cluster.order(f"time.sleep({lease_s * DEAF_SHARE + 0.3}); sys.exit(0)")
+        a = cluster.agent("a", hosts=False)
+        assert a.wait_exit() == 0
+        assert "session_suspended" not in [event.name for event in a.events]

@@ -112,6 +112,19 @@ def test_L3_what_a_job_decides_waits_for_its_record_and_keeps_its_order() -> Non
     assert durable.after([HangUp(5)]) == [HangUp(5)]
 
 
+def test_L3_no_heartbeat_is_answered_before_its_agent_is_told_that_it_is_attached() -> None:
+    job = new_job(SharedSettings("job", 1, 1))
+    durable = Durable(job, is_recorded=False)
+    attached, answer = SendTo(7, m.Attached("a", 1, 1, False, True)), ack()
+    assert isinstance(answer, SendTo)
+    early = SendTo(7, answer.message)
+    assert durable.after([attached]) == []
+    assert durable.after([early, answer]) == [answer]
+    durable.begin()
+    assert durable.written() == [attached, early]
+    assert durable.after([early]) == [early]
+
+
 def test_L2_a_leader_that_is_unsure_acknowledges_nothing_and_forgets_nothing() -> None:
     durable = Durable(new_job(SharedSettings("job", 1, 1)), is_recorded=True)
     assert durable.after([HangUp(1), ack()], is_sure=False) == []

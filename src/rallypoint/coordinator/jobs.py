@@ -54,6 +54,7 @@ ENDED_MAX = 4
 """So many lives of one job that are over."""
 SPARE_SESSIONS = 1000
 """So many more than twice its nodes a job may have: spares, and those not yet found lost."""
+EARLY_MAX = 16  # heartbeats: after so many an agent has hung up
 VERDICT_RETENTION_S = 600.0
 """How long a stand-alone coordinator remembers how a job ended, or one that all agents left."""
 
@@ -95,6 +96,8 @@ class HostedJobs:
         self._forgetting: dict[str, asyncio.TimerHandle] = {}
         """The jobs that all agents have left, by run id, the longest ago first."""
         self._empty: asyncio.Future[None] | None = None
+        self._early: dict[int, list[m.Heartbeat]] = {}
+        """Those of agents that wait to attach, by their connections."""
         self._waiting: dict[str, dict[str, tuple[ServerConnection, m.Attach]]] = {}
         """Agents of jobs that this coordinator does not lead yet, by run id and incarnation."""
         self._leading: set[asyncio.Task[None]] = set()
@@ -147,6 +150,12 @@ class HostedJobs:
                 job.attach(connection, hello)
                 return
         refuse(connection, text, partial(self._hosting.on_record, run_id))
+
+    def heartbeat(self, connection: ServerConnection, heartbeat: m.Heartbeat) -> None:
+        """Of an agent that has no session yet. It is answered when there is one."""
+        early = self._early.get(connection.number)
+        if early is not None and len(early) < EARLY_MAX:
+            early.append(heartbeat)
 
     def drain(self, connection: ServerConnection, run_id: str, node_id: str, why: str) -> None:
         """A person wants a node to leave, and waits on this connection."""
@@ -279,7 +288,11 @@ class HostedJobs:
     def _wait_to_lead(self, connection: ServerConnection, run_id: str, hello: m.Attach) -> None:
         """The agent attaches when this coordinator leads its job."""
         is_first = run_id not in self._waiting
-        self._waiting.setdefault(run_id, {})[hello.incarnation] = (connection, hello)
+        waiting = self._waiting.setdefault(run_id, {})
+        if (former := waiting.get(hello.incarnation)) is not None:
+            self._early.pop(former[0].number, None)
+        waiting[hello.incarnation] = (connection, hello)
+        self._early[connection.number] = []
         if is_first:
             task = self._loop.create_task(self._lead(run_id))
             self._leading.add(task)
@@ -303,10 +316,14 @@ class HostedJobs:
         except Exception as fault:
             error = f"this coordinator can't lead the job: {describe_fault(fault)}"
         for connection, hello in self._waiting.pop(run_id).values():
+            heartbeats = self._early.pop(connection.number, [])
             if error:
                 refuse(connection, error, partial(self._hosting.on_record, run_id))
             elif not connection.is_closed:
                 self.attach(connection, run_id, hello)
+                if isinstance(owner := connection.owner, HostedJob):
+                    for heartbeat in heartbeats:
+                        owner.received(connection, heartbeat)
         if (job := self._jobs.get(run_id)) is not None:
             self._emptied(job)
 

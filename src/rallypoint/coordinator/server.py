@@ -96,6 +96,8 @@ class Coordinator:
         if isinstance(message, m.Numbered | m.Heartbeat):
             if isinstance(owner, HostedJob):
                 owner.received(connection, message)
+            elif isinstance(message, m.Heartbeat):
+                self.jobs.heartbeat(connection, message)
         elif isinstance(owner, str):
             connection.admit()
             self._acceptor.proved(connection.number)

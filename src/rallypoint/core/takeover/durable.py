@@ -28,6 +28,8 @@ class Durable:
         self._recorded = self._writing = 0
         self._kept: deque[tuple[int, HostEffect]] = deque()
         """Each with the state that must be recorded first."""
+        self._attaching: set[int] = set()
+        """Connections whose agents have yet to be told that they are attached."""
 
     @property
     def is_recorded(self) -> bool:
@@ -43,9 +45,12 @@ class Durable:
             self._changed += 1
         if self.is_recorded and is_sure and not self._kept:
             return effects
-        passing = [effect for effect in effects if _passes(effect, is_sure=is_sure)]
-        kept = (effect for effect in effects if not _says_nothing_new(effect))
-        self._kept.extend((self._changed, effect) for effect in kept)
+        passing = [effect for effect in effects if self._passes(effect, is_sure)]
+        for effect in effects:
+            if isinstance(effect, SendTo) and isinstance(effect.message, m.Attached):
+                self._attaching.add(effect.connection)
+            if not _says_nothing_new(effect) or self._is_early(effect):
+                self._kept.append((self._changed, effect))
         return passing
 
     def begin(self) -> JobRecord:
@@ -59,11 +64,20 @@ class Durable:
         found: list[HostEffect] = []
         while self._kept and self._kept[0][0] <= self._recorded:
             found.append(self._kept.popleft()[1])
+        kept = (effect for _, effect in self._kept if isinstance(effect, SendTo))
+        self._attaching = {
+            effect.connection for effect in kept if isinstance(effect.message, m.Attached)
+        }
         return found
 
+    def _passes(self, effect: HostEffect, is_sure: bool) -> bool:
+        if isinstance(effect, Faulted):
+            return True
+        return is_sure and _says_nothing_new(effect) and not self._is_early(effect)
 
-def _passes(effect: HostEffect, *, is_sure: bool) -> bool:
-    return isinstance(effect, Faulted) or (is_sure and _says_nothing_new(effect))
+    def _is_early(self, effect: HostEffect) -> bool:
+        """An agent that is not attached yet does not listen to it."""
+        return isinstance(effect, SendTo) and effect.connection in self._attaching
 
 
 def _says_nothing_new(effect: HostEffect) -> bool:
