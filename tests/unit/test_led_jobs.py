@@ -176,3 +176,48 @@ def test_a_job_that_is_asked_for_while_it_is_removed_begins_anew_or_goes_on(
             await agent.told(m.Ack)
 
     run(DirectoryBackend(str(tmp_path), "job"), test)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"hello", "was not written by Rallypoint"),
+        (b"rallypoint register\n\0\2", "was written by a newer Rallypoint"),
+        (b"rallypoint register\n\0\1", "is corrupt"),
+    ],
+)
+def test_L1_agents_of_a_register_that_can_not_be_read_are_refused_and_it_stays_as_it_is(
+    tmp_path: Path, content: bytes, said: str
+) -> None:
+    [first] = _first(tmp_path)
+    first.write_bytes(content)
+
+    async def test(host: Host) -> None:
+        refused = await host.attach(fresh("x")).told(m.Refused)
+        assert refused.text.startswith(f"{first} {said}")
+        assert "\n" not in refused.text
+        assert "use another" in refused.text or "use that version" in refused.text
+
+    run(DirectoryBackend(str(tmp_path), "job"), test)
+    assert _first(tmp_path) == [first]
+    assert first.read_bytes() == content
+
+
+def test_L1_agents_with_another_token_than_the_register_are_refused(tmp_path: Path) -> None:
+    [first] = _first(tmp_path)
+    before = first.read_bytes()
+
+    async def test(host: Host) -> None:
+        refused = await host.attach(fresh("x")).told(m.Refused)
+        assert "without a token: start all nodes with the same token" in refused.text
+
+    run(DirectoryBackend(str(tmp_path), "job", b"token"), test)
+    assert first.read_bytes() == before
+
+
+def _first(directory: Path) -> list[Path]:
+    """The first version of the register, which is made if there is none."""
+    register = DirectoryBackend(str(directory), "job")
+    if not list(directory.iterdir()):
+        register.set_state(b"record")
+    return list(directory.glob("*/first"))

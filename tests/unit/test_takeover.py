@@ -10,6 +10,7 @@ from hypothesis.stateful import initialize, invariant, rule
 from tests.properties import explore
 from tests.unit.test_cluster_properties import Hammer
 
+from rallypoint.core import event_kinds as kinds
 from rallypoint.core.model import EndKind, Outcome, SharedSettings, Stamp
 from rallypoint.core.round_state import Phase
 from rallypoint.core.settings import OnJoin
@@ -402,3 +403,18 @@ def test_L5_the_loss_of_coordinators_alone_stops_no_worker(seed: int) -> None:
         cluster.succeed(agent)
     cluster.settle()
     assert outcome(cluster) is Outcome.SUCCEEDED
+
+
+def test_L5_a_person_reads_what_was_taken_over_and_who_did_not_come() -> None:
+    cluster, (_a, _b, c) = running(3)
+    take_over(cluster)
+    assert [record.text for record in cluster.records if record.kind is kinds.TAKEN_OVER] == [
+        "took over round 0 with 3 of 3 nodes"
+    ]
+    take_over(cluster, c)
+    cluster.pass_time(2 * cluster.settings.lease_s)
+    cluster.settle()
+    said = [record.text for record in cluster.records if record.kind is kinds.TAKEN_OVER]
+    assert said[1:] == [
+        "took over round 0 with 2 of 3 nodes: 1 node did not come back (group rank 2)"
+    ]

@@ -7,6 +7,7 @@ node of every job that uses it.
 from __future__ import annotations
 
 import asyncio
+import os.path
 from functools import partial
 from socket import socket
 from typing import TYPE_CHECKING
@@ -51,6 +52,11 @@ with that node. With it, any node may come and go:
 
 --rdzv-id distinguishes the jobs. Nodes need the token of the user who serves,
 or one that `rallypoint token --run-id ID` made from it.
+
+With --data-dir the coordinator itself may be killed and started again: agents
+look for it until the join timeout, their workers run on until the lease (15 s)
+ends, and no worker notices one that is back by then. DIR is made if there is
+none. Of two that serve on one DIR, one leads a job and the other waits.
 """,
     (
         (
@@ -86,9 +92,11 @@ or one that `rallypoint token --run-id ID` made from it.
     ),
     """\
 Exit codes: 2 wrong usage (the port is in use, the address is not this
-machine's), 75 the system refused to listen, 130 and 143 ended by SIGINT and
-SIGTERM. Jobs that still run then lose their coordinator: their nodes stop the
-workers when the lease expires and exit with 75.
+machine's, DIR is no directory, not yours, or others may write to it), 75 the
+system refused to listen or to write to DIR (full, read-only), 130 and 143 ended
+by SIGINT and SIGTERM. Jobs that still run then lose their coordinator: their
+nodes stop the workers when the lease expires and exit with 75; with --data-dir
+they stop them then, and look for a coordinator until the join timeout.
 """,
 )
 
@@ -149,6 +157,7 @@ def _led(
     from rallypoint.rendezvous.directory_files import LocalFiles
 
     prepare(directory, LocalFiles(), "--data-dir")
+    directory = os.path.abspath(directory)  # Agents elsewhere are told of files in it.
 
     def open_register(run_id: str) -> DirectoryBackend:
         return DirectoryBackend(directory, run_id, None if token is None else token.for_job(run_id))
