@@ -53,13 +53,21 @@ class Stage:
         self._started: list[subprocess.Popen[bytes]] = []
         self._workers: set[int] = set()
 
-    def start(self, command: Sequence[str | Path]) -> subprocess.Popen[bytes]:
+    def start(
+        self, command: Sequence[str | Path], stderr: int = subprocess.DEVNULL
+    ) -> subprocess.Popen[bytes]:
         """Start a launcher, or a worker; its output is thrown away, its files are kept here."""
         null, env = subprocess.DEVNULL, os.environ | {"TMPDIR": str(self._folder)}
-        process = subprocess.Popen(command, stdin=null, stdout=null, stderr=null, env=env)
+        process = subprocess.Popen(command, stdin=null, stdout=null, stderr=stderr, env=env)
         self._command = command
         self._started.append(process)
         return process
+
+    def folder(self, name: str) -> Path:
+        """A folder of this name, which goes with the stage."""
+        made = self._folder / name
+        made.mkdir()
+        return made
 
     def worker(self, mode: str) -> list[str]:
         """The script of the workers and its arguments."""

@@ -38,6 +38,13 @@ def test_a_quick_benchmark_fills_its_tables(name: str, rows: int, tmp_path: Path
     assert list(tmp_path.glob("rallypoint-bench-*")) == []
 
 
+def test_the_quick_benchmark_of_taking_over_fills_its_table(tmp_path: Path) -> None:
+    out = quick(tmp_path, "takeover.py")
+    measured = [line for line in out.splitlines() if MEASURED.search(line)]
+    assert len(measured) == 2, out
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_quick_benchmark_of_output_fills_its_tables(tmp_path: Path) -> None:
     out = quick(tmp_path, "output.py")
     measured = [line for line in out.splitlines() if MEASURED.search(line)]
