@@ -251,3 +251,65 @@ def test_a_record_stays_small_however_many_nodes_are_lost_or_reach_nobody() -> N
     assert len(msgspec.msgpack.encode(record_of(job))) < 250_000
     assert {loss.node_id for loss in job.round.recent_losses} == set(job.round.bad_routes)
     assert ref.node_id in job.round.bad_routes
+
+
+def test_L5_what_held_in_a_round_is_not_told_in_the_next() -> None:
+    outbox = s.Outbox()
+    outbox.add(m.Enrolled(ROUND_0), 0.0)
+    join = m.Join(2, Candidate(1, "default", "a", 29500))
+    outbox.acknowledged(outbox.add(join, 0.0).number)
+    assert outbox.again(1.0) == []
+
+
+def test_A4_a_success_that_is_told_again_counts_once() -> None:
+    cluster, (a, b) = running(2)
+    cluster.succeed(a)
+    cluster.settle()
+    take_over(cluster)
+    assert cluster.job.verdict is None
+    cluster.succeed(b)
+    cluster.settle()
+    assert outcome(cluster) is Outcome.SUCCEEDED
+
+
+def test_L5_a_round_whose_end_was_judged_is_followed_by_the_next() -> None:
+    cluster, (a, b) = running(2)
+    cluster.cut(b)
+    cluster.give_up(b)
+    cluster.agents.remove(b)
+    cluster.settle()
+    assert cluster.record is not None
+    assert cluster.record.judged_round == 1
+    take_over(cluster)
+    c = cluster.start("c")
+    cluster.settle()
+    cluster.pass_time(17.5)
+    cluster.settle()
+    assert a.running == c.running == Stamp(1, 1)
+
+
+def test_L3_that_a_store_was_not_reached_is_kept_until_it_is_judged() -> None:
+    settings = SharedSettings("job", 3, 3)
+    cluster = Cluster(settings, has_register=True)
+    _, b, _ = (cluster.start(name) for name in "abc")
+    b.unreachable.add("a")
+    while ("local", b) not in cluster.moves():
+        if not cluster.is_recorded:
+            cluster.write_record()
+        cluster.deliver(next(x for x in cluster.moves() if x[0] != "local"))
+    hear(cluster, b)
+    assert not cluster.job.started
+    assert not b.end.is_all_acknowledged
+
+
+def test_L3_a_failure_is_acknowledged_when_it_is_judged() -> None:
+    cluster, (_, b) = running(2, max_restarts=0)
+    cluster.fail(b)
+    for _ in range(3):
+        hear(cluster, b)
+        if not cluster.is_recorded:
+            cluster.write_record()
+    assert cluster.job.verdict is None
+    assert not b.end.is_all_acknowledged
+    take_over(cluster)
+    assert outcome(cluster) is Outcome.FAILED
