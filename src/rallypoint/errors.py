@@ -5,6 +5,7 @@
     |   +-- SettingsConflictError   the person: two nodes were started with different settings
     |   +-- UnguardedLaunchError    the person: no `if __name__ == "__main__":` in the program
     |   +-- ParameterError          the person: a value that a library call does not take
+    |   |   `-- UnknownEventHandlerError  there is no event handler of that name
     |   `-- LogsSpecsError          the author of the plug-in that chooses log files
     +-- InfrastructureError         the scheduler: worth a requeue (exit 75)
     |   +-- RendezvousError
@@ -105,6 +106,13 @@ class UnguardedLaunchError(UsageError):
 
 class ParameterError(UsageError, ValueError):
     """An argument or a configuration value can't be used; names it, its value and the fix."""
+
+
+class UnknownEventHandlerError(ParameterError, KeyError):
+    """There is no event handler of that name. A KeyError too, as with torch."""
+
+    def __str__(self) -> str:
+        return Exception.__str__(self)
 
 
 class InfrastructureError(RallypointError):

@@ -20,6 +20,7 @@ from rallypoint.observe import (
     NodeState,
     RdzvEvent,
     flush_events,
+    get_logging_handler,
     make_event_handler,
     record,
 )
@@ -160,6 +161,15 @@ def test_a_handler_that_there_is_not_is_refused_in_one_line(spec: str, said: str
     assert said in str(caught.value)
     assert str(caught.value).startswith("event log handler ")
     assert "\n" not in str(caught.value)
+
+
+def test_a_handler_that_there_is_not_is_a_key_error_as_with_torch() -> None:
+    for ask in (get_logging_handler, lambda name: record(Event("a", EventSource.AGENT), name)):
+        with pytest.raises(KeyError) as caught:
+            ask("nope")
+        told = "event log handler 'nope': there is no such handler; there are: console"
+        assert str(caught.value).startswith(told)
+        assert isinstance(caught.value, ParameterError)
 
 
 def test_a_package_offers_a_handler_and_gets_the_text_after_the_colon(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from rallypoint.errors import ParameterError
+from rallypoint.errors import ParameterError, UnknownEventHandlerError
 from rallypoint.files import open_named
 from rallypoint.observe.event import Event, NodeState, RdzvEvent
 from rallypoint.observe.printing import print_error, say
@@ -118,8 +118,8 @@ def known_event_handlers() -> list[str]:
 def make_event_handler(spec: str) -> EventHandler | None:
     """The handler of `NAME` or `NAME:ARGUMENT`, opened; None for one that takes nothing.
 
-    Raises ParameterError for an unknown name (with the known ones), an argument that it can't use,
-    or a package's handler that can't be made.
+    Raises UnknownEventHandlerError with the known names, ParameterError for an argument that it
+    can't use or a package's handler that can't be made.
     """
     name, colon, argument = spec.partition(":")
     if name in _BUILT_IN:
@@ -132,7 +132,7 @@ def make_event_handler(spec: str) -> EventHandler | None:
     if name == RENDEZVOUS:
         return None
     known = ", ".join(shown_name(name) for name in known_event_handlers())
-    raise ParameterError(
+    raise UnknownEventHandlerError(
         f"event log handler {spec!r}: there is no such handler; there are: {known}"
     )
 
@@ -230,7 +230,7 @@ def open_queue(destination: str) -> BoundedQueue[Event] | None:
 def record(event: Event, destination: str = "null") -> None:
     """Give the event to a handler, by name (`console`, `null`, `jsonl:FILE`, or a package's).
 
-    Does not block. Raises ParameterError for a handler that there is not.
+    Does not block. Raises ParameterError as `make_event_handler` does.
     """
     queue = _queue(destination)
     if queue is not None:
