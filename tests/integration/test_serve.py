@@ -346,6 +346,8 @@ def test_bad_command_lines_are_refused_in_one_line(tmp_path: Path) -> None:
         tmp_path, ["--host", "192.0.2.1"]
     )
     assert "0..65535" in refused(tmp_path, ["--host", "::1", "--port", "65536"])
+    empty = refused(tmp_path, ["--host", "::1", "--data-dir", ""])
+    assert "--data-dir is empty, as by a shell variable that is not set" in empty
     assert "--port much: much is not a valid port" in refused(
         tmp_path, ["--host", "::1", "--port", "much"]
     )

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from rallypoint.cli import access
+from rallypoint.cli.empty_values import needs_a_value
 from rallypoint.cli.parser import Command, parse, with_hint
 from rallypoint.cli.service import (
     EndingSignal,
@@ -32,6 +33,7 @@ from rallypoint.coordinator.token import Token
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.settings import Setting
+from rallypoint.errors import UsageError
 from rallypoint.observe.faults import Faults
 
 if TYPE_CHECKING:  # for --data-dir alone
@@ -179,6 +181,8 @@ def _serving(listeners: list[socket], token: Token | None, directory: str | None
 
 def _parse(argv: list[str]) -> _Options:
     scanned = parse(SERVE, argv, {})
+    if (given := scanned.get("--data-dir")) is not None and not given.text.strip():
+        raise UsageError(needs_a_value("--data-dir"))
     return _Options(
         host=scanned.read(SERVE, "--host"),
         port=scanned.read(SERVE, "--port", DEFAULT_COORDINATOR_PORT),
