@@ -10,6 +10,7 @@ from rallypoint.core.model import Epoch, JobStatus, SharedSettings, Stamp, Verdi
 from rallypoint.core.model import Outcome as OutcomeOfJob
 from rallypoint.core.sessions import HangUp, SendTo
 from rallypoint.core.takeover.durable import Durable
+from rallypoint.core.takeover.handover import Handover
 from rallypoint.core.takeover.leading import HOLD_S, Lead, Watch, claimed
 from rallypoint.core.takeover.record import Leader, LeadRecord, Process, job_of, record_of
 
@@ -97,7 +98,7 @@ def ack() -> SendTo:
 
 def test_L3_what_a_job_decides_waits_for_its_record_and_keeps_its_order() -> None:
     job = new_job(SharedSettings("job", 1, 1))
-    durable = Durable(job, is_recorded=True)
+    durable = Durable(job, Handover(), is_recorded=True)
     assert durable.after([HangUp(1), ack()]) == [HangUp(1), ack()]
     job.round.round = 1
     assert durable.after([HangUp(2), ack()]) == [ack()]
@@ -114,7 +115,7 @@ def test_L3_what_a_job_decides_waits_for_its_record_and_keeps_its_order() -> Non
 
 def test_L3_no_heartbeat_is_answered_before_its_agent_is_told_that_it_is_attached() -> None:
     job = new_job(SharedSettings("job", 1, 1))
-    durable = Durable(job, is_recorded=False)
+    durable = Durable(job, Handover(), is_recorded=False)
     attached, answer = SendTo(7, m.Attached("a", 1, 1, False, True)), ack()
     assert isinstance(answer, SendTo)
     early = SendTo(7, answer.message)
@@ -126,7 +127,7 @@ def test_L3_no_heartbeat_is_answered_before_its_agent_is_told_that_it_is_attache
 
 
 def test_L2_a_leader_that_is_unsure_acknowledges_nothing_and_forgets_nothing() -> None:
-    durable = Durable(new_job(SharedSettings("job", 1, 1)), is_recorded=True)
+    durable = Durable(new_job(SharedSettings("job", 1, 1)), Handover(), is_recorded=True)
     assert durable.after([HangUp(1), ack()], is_sure=False) == []
     assert durable.after([HangUp(2), ack()]) == [ack()]
     durable.begin()

@@ -64,6 +64,16 @@ def test_L5_a_round_goes_on_with_its_number_and_no_worker_notices() -> None:
     assert all(agent.state.verdict == cluster.job.verdict for agent in agents)
 
 
+def test_L5_a_beat_forgets_nothing_before_it_is_known_what_runs() -> None:
+    cluster, _ = running(2)
+    cluster.take_over()
+    cluster.write_record()
+    take_over(cluster)
+    assert cluster.job.round.phase is Phase.ACTIVE
+    formed = [record for record in cluster.records if record.kind is kinds.ROUND_FORMED]
+    assert len(formed) == 1
+
+
 def test_L5_nothing_is_decided_before_all_have_come_or_a_lease_has_passed() -> None:
     cluster, (a, b) = running(2)
     cluster.take_over()
@@ -330,8 +340,8 @@ class Successors(Hammer):
 
     @rule()
     def write(self) -> None:
-        if not self.cluster.is_recorded:
-            self.cluster.write_record()
+        """Also where nothing has changed, as a beat does."""
+        self.cluster.write_record()
 
     @rule(at_once=st.booleans())
     def take_over(self, at_once: bool) -> None:

@@ -25,6 +25,7 @@ from rallypoint.core.round_state import Member, MemberState, add
 from rallypoint.core.sessions import Faulted, SendTo
 from rallypoint.core.settings import OnJoin
 from rallypoint.core.takeover.durable import Durable
+from rallypoint.core.takeover.handover import Handover
 from rallypoint.core.takeover.record import record_of
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.testing.cluster import Cluster, SimulatedAgent
@@ -232,7 +233,7 @@ def test_L5_what_held_before_is_told_before_what_was_not_heard() -> None:
 
 
 def test_L2_a_fault_is_tried_again_also_while_the_leader_is_unsure() -> None:
-    durable = Durable(new_job(SharedSettings("job", 1, 1)), is_recorded=True)
+    durable = Durable(new_job(SharedSettings("job", 1, 1)), Handover(), is_recorded=True)
     faulted = Faulted(TimerEnded(Timer(TimerKind.JOIN)), ValueError())
     answer = SendTo(1, m.Ack(1))
     assert durable.after([faulted, answer], is_sure=False) == [faulted]

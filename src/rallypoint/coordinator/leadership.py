@@ -185,9 +185,9 @@ class Leadership:
         over = None
         if former is not None and former.verdict is not None:
             over = FormerLife(former.incarnation, former.verdict)
-        return Led(
-            Handover(), partial(LedJob, self, Durable(state, is_recorded=False, former=over))
-        )
+        handover = Handover()
+        durable = Durable(state, handover, is_recorded=False, former=over)
+        return Led(handover, partial(LedJob, self, durable))
 
     def take_over(self) -> TakenOver | None:
         """The job that the register holds. None: it holds none."""
@@ -195,8 +195,9 @@ class Leadership:
         if record is None:
             return None
         state, former = job_of(record, self.lead.epoch), record.former
-        durable = Durable(state, is_recorded=True, former=former)
-        led = Led(Handover(record), partial(LedJob, self, durable))
+        handover = Handover(record)
+        durable = Durable(state, handover, is_recorded=True, former=former)
+        led = Led(handover, partial(LedJob, self, durable))
         life = None if former is None else Life(former.incarnation, former.verdict)
         return TakenOver(state, led, life)
 

@@ -185,13 +185,15 @@ class Cluster:
         """`has_register`: what the coordinator decides is kept until `write_record`."""
         self.settings = settings
         self.epoch = Epoch(1 if has_register else 0, NONCE)
-        state, handover = job.new_job(settings, INCARNATION), Handover() if has_register else None
-        self.sessions = c.Sessions(state, self.epoch.as_int(), handover=handover)
+        state, handover = job.new_job(settings, INCARNATION), Handover()
+        self.sessions = c.Sessions(
+            state, self.epoch.as_int(), handover=handover if has_register else None
+        )
         self.record: JobRecord | None = None
         """What the register holds."""
         self._durable: Durable | None = None
         if has_register:
-            self._durable = Durable(self.sessions.job, is_recorded=False)
+            self._durable = Durable(state, handover, is_recorded=False)
         self.timers = VirtualTimers()
         self.agents: list[SimulatedAgent] = []
         self.records: list[Record] = []
@@ -295,8 +297,9 @@ class Cluster:
             if record is None
             else job_of(record, self.epoch)
         )
-        self.sessions = c.Sessions(state, self.epoch.as_int(), handover=Handover(record))
-        self._durable = Durable(state, is_recorded=record is not None)
+        handover = Handover(record)
+        self.sessions = c.Sessions(state, self.epoch.as_int(), handover=handover)
+        self._durable = Durable(state, handover, is_recorded=record is not None)
         self.timers.keep(self.sessions.timers_wanted())
 
     def moves(self) -> list[tuple[str, SimulatedAgent]]:

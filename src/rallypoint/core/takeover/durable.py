@@ -13,15 +13,23 @@ from collections import deque
 from rallypoint.core import messages as m
 from rallypoint.core.job_state import JobState
 from rallypoint.core.sessions import Faulted, HostEffect, SendTo
+from rallypoint.core.takeover.handover import Handover
 from rallypoint.core.takeover.record import FormerLife, JobRecord, mark_of, record_of
 
 
 class Durable:
     """What one job's coordinator may do now, and what it has to write first."""
 
-    def __init__(self, job: JobState, *, is_recorded: bool, former: FormerLife | None = None):
+    def __init__(
+        self,
+        job: JobState,
+        handover: Handover,
+        *,
+        is_recorded: bool,
+        former: FormerLife | None = None,
+    ) -> None:
         """`is_recorded`: the register holds this job as it is. `former`: its life before."""
-        self._job, self._former = job, former
+        self._job, self._handover, self._former = job, handover, former
         self._mark = mark_of(job)
         self._changed = 0 if is_recorded else 1
         """Counts the states that had to be recorded."""
@@ -56,6 +64,8 @@ class Durable:
     def begin(self) -> JobRecord:
         """What to write now. Answered by `written`, or by another `begin` if it was not."""
         self._writing = self._changed
+        if (recovery := self._handover.recovery) is not None:
+            return recovery.record  # Until it is known what runs, nothing else is true.
         return record_of(self._job, self._former)
 
     def written(self) -> list[HostEffect]:
