@@ -24,7 +24,7 @@ class Bug(NamedTuple):
 
     name: str
     module: str
-    """In `core`."""
+    """From `core` on."""
     old: str
     """Occurs once."""
     new: str
@@ -52,8 +52,8 @@ BUGS = (
     Bug(
         "reports are not sent again on a new connection",
         "session.py",
-        "return [_aged(numbered, now - made_at) for numbered, made_at in self._unacknowledged]",
-        "return []",
+        "            for numbered, made_at in self._unacknowledged\n        ]",
+        "            for numbered, made_at in []\n        ]",
     ),
     Bug(
         "an acknowledgement covers one report too many",
@@ -150,6 +150,54 @@ BUGS = (
         "liveness.py",
         "                if now < at + grace_s:",
         "                if now < at:",
+    ),
+    Bug(
+        "a report is acknowledged before another coordinator can do without it",
+        "takeover/record.py",
+        "    if job.verdict is not None:\n        return True\n    match report:",
+        "    if report:\n        return True\n    match report:",
+    ),
+    Bug(
+        "what is decided is done before it is recorded",
+        "takeover/durable.py",
+        "if self.is_recorded and is_sure and not self._kept:",
+        "if is_sure:",
+    ),
+    Bug(
+        "who takes over waits for ever for a node that does not come",
+        "sessions.py",
+        "return {Timer(TimerKind.RECOVERY): self._recovery.lasts_s}",
+        "return {}",
+    ),
+    Bug(
+        "the hold counts from the confirmation",
+        "../coordinator/leadership.py",
+        "self.lead.confirmed(record, sent_at)",
+        "self.lead.confirmed(record, self._senses.clock())",
+    ),
+    Bug(
+        "an attempt to renew the hold has the beat of the one before",
+        "takeover/leading.py",
+        "self._beat += 1",
+        "self._beat = self.record.beat + 1",
+    ),
+    Bug(
+        "who takes over does not know which round was judged",
+        "takeover/record.py",
+        "job.judged_round, job.backoff_s = record.judged_round, record.backoff_s",
+        "job.judged_round, job.backoff_s = 0, record.backoff_s",
+    ),
+    Bug(
+        "a beat amid a recovery forgets the world",
+        "takeover/durable.py",
+        "if (recovery := self._handover.recovery) is not None:",
+        "if (recovery := self._handover.recovery) is not None and self._changed > 9:",
+    ),
+    Bug(
+        "who would lead does not wait for the end of the hold",
+        "takeover/leading.py",
+        "return max(0.0, self._since + with_margin(self._hold_s) - now)",
+        "return max(0.0, self._since + self._hold_s / 4 - now)",
     ),
 )
 

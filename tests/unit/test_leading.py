@@ -134,6 +134,13 @@ def test_L2_a_leader_that_is_unsure_acknowledges_nothing_and_forgets_nothing() -
     assert durable.written() == [HangUp(1), HangUp(2)]
 
 
+def test_L2_a_swap_that_was_sent_again_is_no_renewal_by_the_first() -> None:
+    lead = Lead(claimed(None, SELF, 1), 0.0)
+    first = lead.next(None)
+    second = lead.next(None)
+    assert second.beat == first.beat + 1
+
+
 def test_L3_a_job_that_has_ended_stays_so() -> None:
     job = new_job(SharedSettings("job", 1, 1))
     job.verdict = Verdict(OutcomeOfJob.SUCCEEDED, "well", 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rallypoint.core.liveness import LEASE_SLACK_S, Liveness, Lost
+from rallypoint.core.liveness import LEASE_SLACK_S, Lease, Liveness, Lost
 
 LEASE_S, GRACE_S, RESET_GRACE_S = 15.0, 1.0, 5.0
 
@@ -228,3 +228,12 @@ def test_R5_who_comes_back_within_its_lease_hears_how_the_job_ended() -> None:
     assert liveness.next_check(1.0) == end - 1.0
     liveness.check(end)
     assert [lost.member for lost in liveness.check(end)[0]] == ["a", "b"]
+
+
+def test_F2_a_heartbeat_that_a_later_ones_answer_has_overtaken_is_waited_for_no_more() -> None:
+    lease = Lease(6.0, 1.5, has_fence=True)
+    unheard, heard = lease.beat(10.0), lease.beat(11.5)
+    assert lease.unanswered_s(12.0) == 2.0
+    assert lease.answered(heard) == 11.5
+    assert lease.unanswered_s(12.0) == 0.0
+    assert lease.answered(unheard) is None

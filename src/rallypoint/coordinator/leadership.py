@@ -7,16 +7,16 @@ import asyncio
 import os
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 from msgspec import Struct
 
 from rallypoint.coordinator.clocks import boot_time
 from rallypoint.coordinator.hosted_job import OpenGate
-from rallypoint.coordinator.threads import CallThread
 from rallypoint.core.job_lives import Life
 from rallypoint.core.job_state import JobState
+from rallypoint.core.model import NONCE_BITS
 from rallypoint.core.sessions import HostEffect
 from rallypoint.core.takeover.durable import Durable
 from rallypoint.core.takeover.handover import Handover
@@ -29,6 +29,7 @@ from rallypoint.errors import (
 )
 from rallypoint.observe.faults import describe_fault
 
+T = TypeVar("T")
 RETRY_S = 0.5
 """A register that can't be reached is tried again after so long."""
 
@@ -54,6 +55,14 @@ class RemovableRegister(Protocol):
     def remove(self, token: Any) -> bool:
         """Remove it, unless something follows the version of this token; returns whether it was
         removed."""
+
+
+class Caller(Protocol):
+    """Makes the calls of a register, one after the other, as `threads.CallThread` does."""
+
+    def submit(self, call: Callable[[], T]) -> asyncio.Future[T]: ...
+
+    def close(self) -> None: ...
 
 
 def this_process() -> Process:
@@ -82,6 +91,23 @@ def _started_at(pid: int) -> int:
     """In clock ticks since the boot."""
     with open(f"/proc/{pid}/stat") as file:
         return int(file.read().rpartition(")")[2].split()[19])
+
+
+def random_nonce() -> int:
+    """Of one attempt to lead."""
+    return int.from_bytes(os.urandom(NONCE_BITS // 8), "big")
+
+
+class Senses(Struct, frozen=True):
+    """What a leader knows of the machine that it runs on."""
+
+    clock: Callable[[], float] = boot_time
+    is_gone: Callable[[Process, Process], bool] = is_gone
+    """As the function of this name."""
+    nonce: Callable[[], int] = random_nonce
+
+
+HERE = Senses()
 
 
 class Led(Struct, frozen=True):
@@ -140,7 +166,10 @@ class LedJob:
 class Leadership:
     """For the thread of the loop. `claim` first, then `keep`."""
 
-    def __init__(self, register: Register, leader: Leader, thread: CallThread) -> None:
+    def __init__(
+        self, register: Register, leader: Leader, thread: Caller, senses: Senses = HERE
+    ) -> None:
+        self._senses = senses
         self._register, self._leader, self._thread = register, leader, thread
         self._token: Any = None
         self._lead: Lead | None = None
@@ -156,13 +185,13 @@ class Leadership:
 
         Raises RendezvousStateError or what else the register raises for what can't be a record.
         """
-        watch, nonce = Watch(), int.from_bytes(os.urandom(5), "big")
+        watch, nonce = Watch(), self._senses.nonce()
         while True:
             try:
                 found = await self._read()
                 wait_s = self._claims_in_s(watch, found)
                 if not wait_s:
-                    record, sent_at = claimed(found, self._leader, nonce), boot_time()
+                    record, sent_at = claimed(found, self._leader, nonce), self._senses.clock()
                     if await self._swap(record):
                         self._lead = Lead(record, sent_at)
                         return record
@@ -204,7 +233,7 @@ class Leadership:
     @property
     def is_sure(self) -> bool:
         """Nobody else can lead this job now."""
-        return not self._is_deposed and self.lead.is_sure(boot_time())
+        return not self._is_deposed and self.lead.is_sure(self._senses.clock())
 
     def changed(self) -> None:
         """Something is to be recorded."""
@@ -259,7 +288,7 @@ class Leadership:
             jobs = list(self.jobs)
             records = [job.durable.begin() for job in jobs]
             newest = records[-1] if records else self.lead.record.job
-            record, sent_at = self.lead.next(newest), boot_time()
+            record, sent_at = self.lead.next(newest), self._senses.clock()
             try:
                 is_ours = await self._swap(record)
             except RendezvousConnectionError:
@@ -281,7 +310,7 @@ class Leadership:
     async def _wait(self) -> None:
         """Until something is to be written, or the hold is to be renewed."""
         try:
-            async with asyncio.timeout(self.lead.beats_in_s(boot_time())):
+            async with asyncio.timeout(self.lead.beats_in_s(self._senses.clock())):
                 await self._wake.wait()
         except TimeoutError:
             return
@@ -291,8 +320,8 @@ class Leadership:
     def _claims_in_s(self, watch: Watch, found: LeadRecord | None) -> float:
         if found is None:
             return 0.0
-        gone = is_gone(found.leader.process, self._leader.process)
-        return watch.claims_in_s(found, boot_time(), is_gone=gone)
+        gone = self._senses.is_gone(found.leader.process, self._leader.process)
+        return watch.claims_in_s(found, self._senses.clock(), is_gone=gone)
 
     async def _read(self) -> LeadRecord | None:
         data = await self._get()

@@ -6,12 +6,35 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from rallypoint.coordinator.leadership import Leadership, Register, this_process
+from msgspec import Struct
+
+from rallypoint.coordinator.leadership import (
+    HERE,
+    Caller,
+    Leadership,
+    Register,
+    Senses,
+    this_process,
+)
 from rallypoint.coordinator.threads import CallThread
-from rallypoint.core.takeover.record import Leader
+from rallypoint.core.takeover.record import Leader, Process
 
 VACATE_S = 1.0
 REMOVE_S = 60.0
+
+
+class Seat(Struct, frozen=True):
+    """Where a coordinator leads its jobs from."""
+
+    process: Process
+    calls: Caller
+    """One for all registers: one disk is behind them."""
+    senses: Senses = HERE
+
+
+def own_seat() -> Seat:
+    """In this process. An exit waits for no daemon thread."""
+    return Seat(this_process(), CallThread("rallypoint-registers"))
 
 
 class LedJobs:
@@ -22,13 +45,14 @@ class LedJobs:
         open_register: Callable[[str], Register],
         addresses: tuple[str, ...],
         on_wait: Callable[[str, str], None],
+        seat: Seat | None = None,
     ) -> None:
         """`open_register` makes the register of a run id, without I/O. `addresses`: where this
-        coordinator listens. `on_wait` is told, with the run id, what a job waits for."""
+        coordinator listens. `on_wait` is told, with the run id, what a job waits for. `seat`: None
+        for `own_seat`."""
         self._open_register, self._on_wait = open_register, on_wait
-        self._leader = Leader(addresses, this_process())
-        # One disk is behind all of them, and an exit waits for no daemon thread.
-        self._thread = CallThread("rallypoint-registers")
+        self._seat = seat or own_seat()
+        self._leader = Leader(addresses, self._seat.process)
         self._led: dict[str, Leadership] = {}
         self._ending: set[asyncio.Task[None]] = set()
 
@@ -41,7 +65,8 @@ class LedJobs:
 
         Raises what its register raises for what can't be a record.
         """
-        leadership = Leadership(self._open_register(run_id), self._leader, self._thread)
+        register, seat = self._open_register(run_id), self._seat
+        leadership = Leadership(register, self._leader, seat.calls, seat.senses)
         said = ""
 
         def on_wait(text: str) -> None:
@@ -56,7 +81,7 @@ class LedJobs:
 
     def first(self, call: Callable[[], object]) -> None:
         """Do this, which blocks, before anything else with the registers."""
-        self._thread.submit(call)
+        self._seat.calls.submit(call)
 
     def forget(self, run_id: str) -> None:
         """This coordinator leads the job no more; another one may."""
@@ -79,4 +104,4 @@ class LedJobs:
             self.forget(run_id)
         if self._ending:
             await asyncio.wait(self._ending, timeout=VACATE_S)
-        self._thread.close()
+        self._seat.calls.close()

@@ -244,7 +244,10 @@ class Lease:
 
     def answered(self, number: int) -> float | None:
         """When this heartbeat was sent, for `renew`; None if it was not sent on this connection."""
-        return self._beats_sent.pop(number, None)
+        sent_at = self._beats_sent.pop(number, None)
+        while (oldest := next(iter(self._beats_sent), number)) < number:
+            del self._beats_sent[oldest]  # a coordinator that was unsure then has not answered it
+        return sent_at
 
     def renew(self, now: float, sent_at: float) -> float:
         """What was sent then has an answer. Returns until when the lease is held."""

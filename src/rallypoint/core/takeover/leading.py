@@ -68,6 +68,7 @@ class Lead:
     def __init__(self, record: LeadRecord, sent_at: float, hold_s: float = HOLD_S) -> None:
         """`record`: the claim, which was confirmed; it was sent at `sent_at`."""
         self.record, self._hold_s = record, hold_s
+        self._beat = record.beat
         self._sent_at = sent_at
 
     @property
@@ -76,8 +77,10 @@ class Lead:
         return self.record.epoch
 
     def next(self, job: JobRecord | None, *, is_vacant: bool = False) -> LeadRecord:
-        """What to swap in next."""
-        return replace(self.record, beat=self.record.beat + 1, job=job, is_vacant=is_vacant)
+        """What to swap in next. No other attempt has the same beat: an earlier one of which it is
+        not known whether it was stored is never taken for this one, which was sent later."""
+        self._beat += 1
+        return replace(self.record, beat=self._beat, job=job, is_vacant=is_vacant)
 
     def confirmed(self, record: LeadRecord, sent_at: float) -> None:
         """The register holds this, which was sent at `sent_at`."""

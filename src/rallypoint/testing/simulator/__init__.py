@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 from rallypoint.lazy import exports
 
 if TYPE_CHECKING:
-    from rallypoint.testing.simulator.plan import Fault, Plan, draw, read_plan
+    from rallypoint.testing.simulator.drawing import draw
+    from rallypoint.testing.simulator.plan import Fault, Plan, read_plan
     from rallypoint.testing.simulator.simulation import Failure, Outline, Simulation, shrunk
 
 __all__ = ["Failure", "Fault", "Outline", "Plan", "Simulation", "draw", "read_plan", "shrunk"]
@@ -24,7 +25,8 @@ __all__ = ["Failure", "Fault", "Outline", "Plan", "Simulation", "draw", "read_pl
 __getattr__, __dir__ = exports(
     globals(),
     {
-        ".plan": ("Fault", "Plan", "draw", "read_plan"),
+        ".drawing": ("draw",),
+        ".plan": ("Fault", "Plan", "read_plan"),
         ".simulation": ("Failure", "Outline", "Simulation", "shrunk"),
     },
 )

@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
-from rallypoint.testing.simulator.plan import Plan, draw, read_plan
+from rallypoint.testing.simulator.drawing import draw
+from rallypoint.testing.simulator.plan import Plan, read_plan
 from rallypoint.testing.simulator.simulation import Outline, Simulation, shrunk
 
 

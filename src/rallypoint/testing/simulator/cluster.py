@@ -6,11 +6,15 @@ from random import Random
 
 from rallypoint.core.model import NodeRef
 from rallypoint.testing.simulator.coordinators import CoordinatorProcess, Simulated
-from rallypoint.testing.simulator.invariants import Invariants, Life
+from rallypoint.testing.simulator.facts import Life
+from rallypoint.testing.simulator.invariants import Invariants
+from rallypoint.testing.simulator.led_invariants import LedInvariants
 from rallypoint.testing.simulator.loop import MachineClock, Schedule
 from rallypoint.testing.simulator.machines import Machine
 from rallypoint.testing.simulator.network import Network
 from rallypoint.testing.simulator.plan import Plan
+from rallypoint.testing.simulator.register import SimulatedRegister
+from rallypoint.testing.simulator.serves import Serves
 from rallypoint.testing.simulator.transcript import Transcript
 
 MACHINES_MAX = 3000
@@ -25,7 +29,10 @@ class SimulatedCluster:
         self.network = Network(self.schedule, plan.seed)
         config = plan.config()
         settings = config.rendezvous.shared()
-        rules = Invariants(settings.lease_s, settings.reconnect_grace_s)
+        lease_s, grace_s = settings.lease_s, settings.reconnect_grace_s
+        rules = Invariants(lease_s, grace_s)
+        if plan.register:
+            rules = LedInvariants(lease_s, grace_s, is_gentle=plan.is_gentle)
         self.transcript = Transcript(self.schedule, rules)
         self.machines: list[Machine] = []
         self.shared = Simulated(
@@ -41,10 +48,14 @@ class SimulatedCluster:
             {},
             settings,
         )
-        self.serve: CoordinatorProcess | None = None
+        register = None
+        if plan.register:
+            is_here = plan.register == "here"
+            register = SimulatedRegister(self.schedule, self._stored, knows_the_dead=is_here)
+        self.serves = Serves(self.shared, self._clock, register, lambda: self.rules.leader)
         self._disturbances = 0
         if not plan.embedded:
-            self.start_serve()
+            self.start_serve(plan.coordinator_host)
 
     @property
     def rules(self) -> Invariants:
@@ -76,18 +87,19 @@ class SimulatedCluster:
         if hosts:
             self.rules.coordinator = self.shared.lives[0]
 
-    def start_serve(self) -> None:
-        """A coordinator of its own, with nothing but what a restart keeps."""
-        clock = self._clock(self.plan.coordinator_host)
-        self.serve = CoordinatorProcess(self.shared, clock)
+    def start_serve(self, host: str) -> None:
+        """A coordinator of its own."""
+        self.serves.start(host)
         self.rules.coordinator = self.shared.lives[0]
 
-    def kill_serve(self) -> None:
+    def kill_serve(self, process: CoordinatorProcess) -> None:
         """It is killed."""
-        if self.serve is not None:
-            self.serve.kill()
-            self.serve = None
-            self.rules.coordinator_died()
+        self.serves.kill(process)
+        self.rules.coordinator_died()
+
+    def _stored(self, record: bytes) -> None:
+        self.transcript.stored(record)
+        self.serves.direct()
 
     def disturb(self, number: int) -> None:
         """So many faults more last, or fewer."""
@@ -106,8 +118,8 @@ class SimulatedCluster:
         """At the very end."""
         for machine in self.machines:
             machine.discard()
-        if self.serve is not None:
-            self.serve.loop.discard()
+        for process in self.serves.running:
+            process.loop.discard()
 
     def _clock(self, name: str) -> MachineClock:
         rate = self.plan.rates.get(name, 1.0)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
+from random import Random
 from typing import Protocol
 
 from msgspec import Struct
@@ -10,6 +12,8 @@ from msgspec import Struct
 from rallypoint.config import AgentConfig
 from rallypoint.coordinator.connection import ServerConnection
 from rallypoint.coordinator.jobs import Hosting
+from rallypoint.coordinator.leadership import Senses
+from rallypoint.coordinator.led_jobs import LedJobs, Seat
 from rallypoint.coordinator.server import Coordinator
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core import job as jobs
@@ -18,10 +22,12 @@ from rallypoint.core.admission import Admission
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.group_events import Finish
 from rallypoint.core.job_state import JobEffect, JobEvent, JobState
-from rallypoint.core.model import NodeRef, SharedSettings, Stamp
+from rallypoint.core.model import NONCE_BITS, NodeRef, SharedSettings, Stamp
+from rallypoint.core.takeover.record import Process
 from rallypoint.errors import MessageError
 from rallypoint.testing.simulator.loop import MachineClock, ProcessLoop, Schedule, new_loop
 from rallypoint.testing.simulator.network import Listener, Network, Transport
+from rallypoint.testing.simulator.register import RegisterCalls, SimulatedRegister
 from rallypoint.testing.simulator.workers import Program, Witness
 from rallypoint.wire.handshake import Established, ServerHandshake
 
@@ -29,11 +35,19 @@ from rallypoint.wire.handshake import Established, ServerHandshake
 class Observer(Witness, Protocol):
     """What follows everything that happens: the invariants and the transcript."""
 
-    def steps(self, job: JobState) -> None: ...
+    def steps(self, job: JobState, coordinator: int) -> None: ...
 
     def stepped(self, job: JobState, event: JobEvent, effects: list[JobEffect]) -> None: ...
 
-    def heard(self, incarnation: str) -> None: ...
+    def heard(self, incarnation: str, coordinator: int) -> None: ...
+
+    def beat_too_late(self, incarnation: str, number: int) -> None: ...
+
+    def held(self, coordinator: int) -> None: ...
+
+    def told(self, incarnation: str, message: m.ToAgent) -> None: ...
+
+    def follows(self, incarnation: str, epoch: int) -> None: ...
 
     def recorded(self, who: str, record: Record) -> None: ...
 
@@ -65,22 +79,60 @@ class Simulated(Struct, frozen=True, eq=False):
 class HostedCoordinator:
     """The production `Coordinator` in a simulated process."""
 
-    def __init__(self, shared: Simulated, loop: ProcessLoop) -> None:
-        """To be made in `loop`."""
-        self._shared = shared
+    def __init__(
+        self, shared: Simulated, loop: ProcessLoop, register: SimulatedRegister | None = None
+    ) -> None:
+        """To be made in `loop`. `register`: by which it leads the job."""
+        self._shared, self._name = shared, "coordinator" if shared.embedded else loop.host
         self._connections = 0
         self._incarnations: dict[int, str] = {}
         shared.lives[0] += 1
-        life = shared.lives[0]
-        hosting = Hosting(
+        life = self.life = shared.lives[0]
+        self._calls: RegisterCalls | None = None
+        if register is not None:
+            on_held = partial(shared.observer.held, life)
+            self._calls = RegisterCalls(register, loop, self._named(), on_held)
+        hosting = self._hosting = Hosting(
             self._recorded,
             shared.settings if shared.embedded else None,
             self._machine,
+            self._led(register, loop),
             epoch=lambda: life,
             wall_ms=lambda: life * 1000 + int(shared.schedule.now_s),
         )
         self.coordinator = Coordinator([], hosting, None, None, Admission(10_000, 10.0))
         shared.network.listen(loop.host, Listener(loop, self._accept))
+
+    @property
+    def _is_past_hold(self) -> bool:
+        """It takes itself for the leader, and may be none any more."""
+        led, run_id = self._hosting.led, self._shared.settings.run_id
+        if led is None or led.of(run_id) is None:
+            return False
+        return self._calls is not None and not self._calls.is_held
+
+    def _named(self) -> str:
+        return f"{self._shared.seed} coordinator {self.life}"
+
+    def _led(self, register: SimulatedRegister | None, loop: ProcessLoop) -> LedJobs | None:
+        if register is None or self._calls is None:
+            return None
+        nonces, shared = Random(f"{self._named()} nonces"), self._shared
+        where = loop.host if register.knows_the_dead else self._named()
+        register.alive.add(self.life)
+        senses = Senses(
+            loop.time,
+            lambda process, own: (
+                process.where == own.where and (process == own or process.pid not in register.alive)
+            ),
+            lambda: nonces.getrandbits(NONCE_BITS),
+        )
+        seat = Seat(Process(where, self.life, 0), self._calls, senses)
+
+        def on_wait(_: str, text: str) -> None:
+            shared.observer.recorded(self._name, kinds.WAITS_TO_LEAD(text))
+
+        return LedJobs(lambda _: register, (loop.host,), on_wait, seat)
 
     # As an observer of connections: the coordinator, with somebody who listens in.
 
@@ -99,7 +151,9 @@ class HostedCoordinator:
         if isinstance(message, m.Attach):
             self._incarnations[connection.number] = message.incarnation
         if incarnation := self._incarnations.get(connection.number):
-            self._shared.observer.heard(incarnation)
+            self._shared.observer.heard(incarnation, self.life)
+            if isinstance(message, m.Heartbeat) and self._is_past_hold:
+                self._shared.observer.beat_too_late(incarnation, message.number)
         self.coordinator.received(connection, message)
 
     def closed(self, connection: ServerConnection) -> None:
@@ -107,19 +161,19 @@ class HostedCoordinator:
         self.coordinator.closed(connection)
 
     def failed(self, connection: ServerConnection, error: Exception) -> None:
-        self._shared.observer.crashed("the coordinator", error)
+        self._shared.observer.crashed(self._name, error)
 
     def misspoken(self, connection: ServerConnection, error: MessageError) -> None:
-        self._shared.observer.crashed("the coordinator", error)
+        self._shared.observer.crashed(self._name, error)
 
     def refused(self, connection: ServerConnection, why: str) -> None:
         self.coordinator.refused(connection, why)
 
     def _recorded(self, _run_id: str, record: Record) -> None:
-        self._shared.observer.recorded("coordinator", record)
+        self._shared.observer.recorded(self._name, record)
 
     def _machine(self, job: JobState, event: JobEvent, at: float) -> list[JobEffect]:
-        self._shared.observer.steps(job)
+        self._shared.observer.steps(job, self.life)
         effects = jobs.step(job, event, at)
         self._shared.observer.stepped(job, event, effects)
         return effects
@@ -128,15 +182,22 @@ class HostedCoordinator:
 class CoordinatorProcess:
     """A coordinator of its own (`rallypoint serve`)."""
 
-    def __init__(self, shared: Simulated, clock: MachineClock) -> None:
-        self._shared = shared
-        host = shared.coordinator_host
+    def __init__(
+        self,
+        shared: Simulated,
+        clock: MachineClock,
+        host: str,
+        register: SimulatedRegister | None = None,
+    ) -> None:
+        self._shared, self._register = shared, register
         crashed = shared.observer.crashed
         self.loop = new_loop(shared.schedule, clock, shared.network, host, crashed)
-        self.hosted = self.loop.run(lambda: HostedCoordinator(shared, self.loop))
+        self.hosted = self.loop.run(lambda: HostedCoordinator(shared, self.loop, register))
 
     def kill(self) -> None:
         """SIGKILL: all that it knew is gone."""
+        if self._register is not None:
+            self._register.alive.discard(self.hosted.life)
         self.loop.kill_process()
         self._shared.network.process_died(self.loop)
 

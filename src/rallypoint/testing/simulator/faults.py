@@ -13,6 +13,7 @@ from rallypoint.testing.simulator.cluster import SimulatedCluster
 from rallypoint.testing.simulator.loop import ProcessLoop
 from rallypoint.testing.simulator.machines import Machine
 from rallypoint.testing.simulator.plan import Fault
+from rallypoint.testing.simulator.serves import SECOND
 
 
 class Faults:
@@ -76,6 +77,8 @@ class Faults:
             self._cluster.rules.disturbed_at = self._schedule.now_s
         if fault.kind in ("crash", "hold"):
             self._break_coordinator(fault)
+        elif fault.kind in ("second", "divert", "drag", "away", "lapse"):
+            self._break_register(fault)
         elif fault.kind == "slow":
             self._network.slow_s += float(fault.other)
             self._for(fault.value, partial(self._hurry, float(fault.other)))
@@ -129,14 +132,32 @@ class Faults:
         cluster = self._cluster
         host = cluster.of(cluster.plan.coordinator_host)
         if fault.kind == "hold":
-            holder = cluster.serve if cluster.serve is not None else host
+            holder = cluster.serves.first or host
             if holder is not None:
                 self._pause(holder.loop, fault.value)
-        elif cluster.serve is not None:
-            cluster.kill_serve()
-            self._for(fault.value, cluster.start_serve)
+        elif (serve := cluster.serves.first) is not None:
+            cluster.kill_serve(serve)
+            self._for(fault.value, partial(cluster.start_serve, serve.loop.host))
         elif host is not None:
             self._lose(host, "kill")
+
+    def _break_register(self, fault: Fault) -> None:
+        serves, register = self._cluster.serves, self._cluster.serves.register
+        if register is None:
+            return
+        match fault.kind:
+            case "second":
+                self._cluster.start_serve(SECOND)
+            case "divert":
+                serves.divert(1)
+                self._for(fault.value, partial(serves.divert, -1))
+            case "drag":
+                register.slow_s += float(fault.other)
+                self._for(fault.value, partial(register.hurry, float(fault.other)))
+            case _:
+                troubles = register.away if fault.kind == "away" else register.lapsing
+                troubles[fault.node] += 1
+                self._for(fault.value, partial(troubles.subtract, [fault.node]))
 
     def _lose(self, machine: Machine, how: str) -> None:
         if machine.process.hosted is not None:
@@ -166,6 +187,7 @@ class Faults:
     def _block(self, fault: Fault, name: str) -> None:
         cluster = self._cluster
         others = {machine.name for machine in cluster.machines} | {cluster.plan.coordinator_host}
+        others |= {process.loop.host for process in cluster.serves.running}
         for other in sorted(others - {name}):
             ways = []
             if fault.kind in ("isolate", "deafen"):

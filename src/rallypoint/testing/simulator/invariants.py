@@ -17,7 +17,6 @@
 
 from __future__ import annotations
 
-from msgspec import Struct, field
 from msgspec.structs import replace
 
 from rallypoint.core import messages as m
@@ -26,7 +25,9 @@ from rallypoint.core.group_events import Finish, FinishKind
 from rallypoint.core.job_state import JobEffect, JobEvent, JobState, SessionLost
 from rallypoint.core.liveness import AGENT_FIRST_NS, DIED
 from rallypoint.core.model import Assignment, NodeRef, Outcome, Stamp, Verdict
+from rallypoint.core.round_state import Phase
 from rallypoint.core.session import NO_ANSWER_S
+from rallypoint.testing.simulator.facts import Job, Life, Violation, World
 from rallypoint.testing.simulator.workers import KILL_S, Worker
 
 SLACK_S = 0.05
@@ -40,55 +41,6 @@ BLAME_S = 0.3
 """Failures so near to each other may be taken for each other's consequence."""
 SCHEDULER_SIGNALS = (1, 2, 3, 15)
 """Of these a worker is a suspect first."""
-
-
-class Violation(Exception):
-    """A rule does not hold. `rule` names it in a word or two."""
-
-    def __init__(self, rule: str, text: str) -> None:
-        super().__init__(f"{rule}: {text}")
-        self.rule = rule
-
-
-class Life(Struct, eq=False):
-    """What is true of one agent."""
-
-    ref: NodeRef
-    rate: float
-    has_fence: bool
-    heard_at: float | None = None
-    """When the coordinator handled a message of it last."""
-    lost_at: float | None = None
-    banned_in: int = 0
-    """The life of the job from which it was expelled for good."""
-    died: bool = False
-    """Its process was killed, or its machine is gone."""
-    runs: set[int] = field(default_factory=set)
-    """Its workers, by pid."""
-
-
-class World(Struct, eq=False):
-    """One round, as it was formed."""
-
-    coordinator: int
-    formed_at: float
-    lives: tuple[str, ...]
-    size: int
-    starts: int = 0
-    running: dict[tuple[str, int], Worker] = field(default_factory=dict)
-    workers: dict[int, Worker] = field(default_factory=dict)
-    """By rank; those that were started."""
-    is_charged: bool = False
-
-
-class _Job(Struct, eq=False):
-    """What one coordinator's job was after its last step."""
-
-    state: JobState
-    coordinator: int
-    charges: int
-    round: int
-    verdict: Verdict | None
 
 
 class Invariants:
@@ -107,33 +59,58 @@ class Invariants:
         self.verdicts: dict[int, Verdict] = {}
         self.asked: set[Outcome] = set()
         """What persons have asked for: CANCELLED, PREEMPTED."""
-        self._jobs: dict[int, _Job] = {}
-        self._owed: dict[str, Verdict] = {}
+        self.jobs: dict[int, Job] = {}
+        self.owed: dict[str, Verdict] = {}
         """Who must hear which verdict."""
 
     # The coordinator
 
-    def heard(self, incarnation: str) -> None:
-        """The coordinator handles a message of this agent."""
+    @property
+    def leader(self) -> int:
+        """The number of the coordinator that leads."""
+        return self.coordinator
+
+    def beat_too_late(self, incarnation: str, number: int) -> None:
+        """A coordinator that may lead no more has read this heartbeat."""
+
+    def held(self, coordinator: int) -> None:
+        """This one knows that it leads."""
+
+    def told(self, incarnation: str, message: m.ToAgent) -> None:
+        """An agent is told this."""
+
+    def follows(self, incarnation: str, epoch: int) -> None:
+        """An agent takes the word of this coordinator."""
+
+    def stored(self, record: bytes) -> None:
+        """This is in the register."""
+
+    def heard(self, incarnation: str, coordinator: int) -> None:
+        """A coordinator handles a message of this agent."""
         life = self.lives[incarnation]
         self._check_fence(life)
-        life.heard_at = self.now_s
+        life.heard_at = life.heard_by[coordinator] = self.now_s
 
-    def steps(self, state: JobState) -> None:
+    def steps(self, state: JobState, coordinator: int) -> None:
         """The job's machine is about to be given an event."""
-        if id(state) in self._jobs:
+        if id(state) in self.jobs:
             return
-        verdict = state.verdict
-        job = _Job(state, self.coordinator, state.ledger.total, state.round.round - 1, verdict)
-        self._jobs[id(state)] = job
-        if verdict is not None and self.verdicts.get(state.incarnation) != verdict:
+        verdict, newest = state.verdict, state.round.round
+        newest -= state.round.phase is not Phase.ACTIVE
+        job = Job(state, coordinator, state.ledger.total, newest, verdict)
+        self.jobs[id(state)] = job
+        if verdict is not None:
+            self._check_old(state, verdict)
+
+    def _check_old(self, state: JobState, verdict: Verdict) -> None:
+        if self.verdicts.get(state.incarnation) != verdict:
             raise Violation("verdict", f"life {state.incarnation} never had this: {verdict}")
 
     def stepped(self, state: JobState, event: JobEvent, effects: list[JobEffect]) -> None:
         """The job's machine was given an event."""
-        job = self._jobs[id(state)]
+        job = self.jobs[id(state)]
         if isinstance(event, SessionLost):
-            self._lost(event)
+            self._lost(event, job.coordinator)
         for effect in effects:
             if isinstance(effect, m.ToNode):
                 self._told(effect)
@@ -167,11 +144,11 @@ class Invariants:
         if own and undisturbed_s > TOLD_S and not any(worker.was_asked for worker in own):
             raise Violation("stop", f"{life.ref} would not stop, and was not told to")
 
-    def _lost(self, event: SessionLost) -> None:
+    def _lost(self, event: SessionLost, coordinator: int) -> None:
         life = self.lives[event.ref.incarnation]
         life.lost_at = self.now_s
-        self._owed.pop(event.ref.incarnation, None)
-        silent_s = self.now_s - (life.heard_at or 0.0)
+        self.owed.pop(event.ref.incarnation, None)
+        silent_s = self.now_s - life.heard_by.get(coordinator, 0.0)
         if event.why == DIED and not (life.died and not life.runs):
             raise Violation("death", f"{event.ref} is called dead, and is not")
         if event.why.startswith("its connection broke") and silent_s < 0.9 * self._grace_s:
@@ -179,16 +156,16 @@ class Invariants:
         if event.why.startswith("it sent no heartbeat") and silent_s < 0.9 * self._lease_s:
             raise Violation("silence", f"{event.ref} was lost after {silent_s:.1f} s of silence")
 
-    def _check_charge(self, job: _Job, effects: list[JobEffect]) -> None:
+    def _check_charge(self, job: Job, effects: list[JobEffect]) -> None:
         total, before = job.state.ledger.total, job.charges
         job.charges = total
         if total == before:
             return
         ended = Stamp(job.state.incarnation, job.state.judged_round - 1)
         world = self.worlds.get(ended)
-        if world is None or total != before + 1 or world.is_charged:
+        if world is None or total != before + 1 or job.coordinator in world.charged_by:
             raise Violation("budget", f"round {ended.round} was charged {total - before} times")
-        world.is_charged = True
+        world.charged_by.add(job.coordinator)
         settings = job.state.round.settings
         if total > settings.max_restarts and not settings.restart_window_s:
             raise Violation("budget", f"{total} of {settings.max_restarts} restarts were used")
@@ -224,9 +201,9 @@ class Invariants:
                 return
         raise Violation("blame", f"{node_id} is blamed, and {_name(failed[0])} failed first")
 
-    def _formed(self, job: _Job, assigned: list[tuple[NodeRef, m.Assigned]]) -> None:
+    def _formed(self, job: Job, assigned: list[tuple[NodeRef, m.Assigned]]) -> None:
         state, stamp = job.state, assigned[0][1].stamp
-        if stamp in self.worlds or stamp.round <= job.round:
+        if self._is_known(stamp) or stamp.round <= job.round:
             raise Violation("round", f"{stamp} was formed twice")
         self._check_success(Stamp(stamp.incarnation, job.round), None)
         job.round = stamp.round
@@ -240,7 +217,14 @@ class Invariants:
             self.lives[ref.incarnation].lost_at = None
         lives = tuple(ref.incarnation for ref, _ in assigned)
         size = places[0].world_size
-        self.worlds[stamp] = World(job.coordinator, self.now_s, lives, size)
+        own = {ref.incarnation: message.assignment for ref, message in assigned}
+        self._keep(stamp, World(job.coordinator, self.now_s, lives, size, places=own))
+
+    def _is_known(self, stamp: Stamp) -> bool:
+        return stamp in self.worlds
+
+    def _keep(self, stamp: Stamp, world: World) -> None:
+        self.worlds[stamp] = world
 
     def _check_ranks(self, stamp: Stamp, places: list[Assignment], refs: list[NodeRef]) -> None:
         base = 0
@@ -253,15 +237,11 @@ class Invariants:
             if place.group_world_size != len(places) or after <= place.base_rank:
                 raise Violation("ranks", f"the sizes of {stamp} do not fit its ranks")
 
-    def _judged(self, job: _Job, verdict: Verdict | None) -> None:
+    def _judged(self, job: Job, verdict: Verdict | None) -> None:
         if verdict is None or job.verdict is not None:
             raise Violation("verdict", f"it changed from {job.verdict} to {verdict}")
         job.verdict = verdict
-        number = job.state.incarnation
-        if number in self.verdicts:
-            raise Violation("verdict", f"life {number} has two: {self.verdicts[number]}, {verdict}")
-        self.verdicts[number] = verdict
-        stamp = Stamp(number, verdict.round)
+        stamp = Stamp(job.state.incarnation, verdict.round)
         self._check_success(stamp, verdict)
         if verdict.outcome in (Outcome.CANCELLED, Outcome.PREEMPTED):
             if verdict.outcome not in self.asked:
@@ -274,8 +254,14 @@ class Invariants:
             self._check_stopped(stamp, world)
             if verdict.cause is not None:
                 self._check_blame(world, failed, verdict.cause.node_id)
-        for member in job.state.round.members.values():
-            self._owed[member.ref.incarnation] = verdict
+        members = job.state.round.members.values()
+        self._gave(stamp.incarnation, verdict, [member.ref.incarnation for member in members])
+
+    def _gave(self, number: int, verdict: Verdict, members: list[str]) -> None:
+        if number in self.verdicts:
+            raise Violation("verdict", f"life {number} has two: {self.verdicts[number]}, {verdict}")
+        self.verdicts[number] = verdict
+        self.owed |= dict.fromkeys(members, verdict)
 
     def _check_success(self, stamp: Stamp, verdict: Verdict | None) -> None:
         """`verdict`: None where the round is followed by another."""
@@ -322,9 +308,12 @@ class Invariants:
                 if each.owner.place.name == worker.owner.place.name:
                     raise Violation("world", f"{other} runs on a machine where {stamp} starts")
                 life = self.lives[each.owner.place.life]
-                orphaned = older.coordinator != self.coordinator
-                if life.lost_at is None and not orphaned:
+                if life.lost_at is None and not self._is_orphaned(older):
                     raise Violation("world", f"{stamp} starts while {_name(each)} is in {other}")
+
+    def _is_orphaned(self, world: World) -> bool:
+        """Nobody knows of it any more."""
+        return world.coordinator != self.coordinator
 
     def worker_ended(self, worker: Worker) -> None:
         """In whatever way."""
@@ -358,7 +347,7 @@ class Invariants:
         life = self.lives[incarnation]
         if life.runs:
             raise Violation("leftover", f"{life.ref} ended, and workers of it run")
-        owed = self._owed.pop(incarnation, None)
+        owed = self.owed.pop(incarnation, None)
         if finish is not None and finish.verdict is not None:
             heard = replace(finish.verdict, ended_s_ago=None)
             if heard not in self.verdicts.values():
@@ -378,12 +367,12 @@ class Invariants:
     def coordinator_died(self) -> None:
         """Whom it owed a verdict may never hear it."""
         self.coordinator = 0
-        self._owed.clear()
+        self.owed.clear()
 
     def agent_died(self, incarnation: str) -> None:
         """It was killed."""
         self.lives[incarnation].died = True
-        self._owed.pop(incarnation, None)
+        self.owed.pop(incarnation, None)
 
     @property
     def any_runs(self) -> bool:

@@ -118,6 +118,11 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         """It was killed, or has exited."""
         return self._state is State.DEAD
 
+    @property
+    def is_stopped(self) -> bool:
+        """Nothing of it runs now."""
+        return self._state is State.STOPPED
+
     def stop_process(self) -> None:
         """SIGSTOP."""
         if self._state is State.RUNS:

@@ -23,7 +23,7 @@ from rallypoint.core.liveness import next_look_ns, overdue
 from rallypoint.core.model import Assignment, Candidate, NodeRef, Stamp
 from rallypoint.core.session import AgentEnd, Identity
 from rallypoint.errors import EnrolmentError, RallypointError
-from rallypoint.testing.simulator.coordinators import HostedCoordinator, Simulated
+from rallypoint.testing.simulator.coordinators import HostedCoordinator, Observer, Simulated
 from rallypoint.testing.simulator.loop import (
     MachineClock,
     ProcessLoop,
@@ -125,6 +125,21 @@ class Store:
         raise EnrolmentError(f"{other} does not answer")
 
 
+class Session(CoordinatorSession):
+    """One that somebody listens to."""
+
+    def follow(self, observer: Observer) -> None:
+        """Tell it what the coordinator says."""
+        self._observer = observer
+
+    def _received(self, message: m.ToAgent) -> None:
+        incarnation = self._end.identity.incarnation
+        self._observer.told(incarnation, message)
+        super()._received(message)
+        if self.attached is not None:
+            self._observer.follows(incarnation, self.attached.epoch)
+
+
 class AgentProcess:
     """One agent, from its start to its end."""
 
@@ -218,7 +233,9 @@ class AgentProcess:
             hooks = Hooks(on_held, self._attaching, uniform=self._random.uniform)
         timeout_s = shared.config.rendezvous.reconnect_timeout_s
         end = AgentEnd(identity, shared.settings, timeout_s, has_fence=has_fence)
-        return CoordinatorSession(end, self._dial, self.agent, self._loop.time, hooks)
+        session = Session(end, self._dial, self.agent, self._loop.time, hooks)
+        session.follow(shared.observer)
+        return session
 
     def _attaching(self, _connection: ClientConnection, generation: int) -> bytes:
         secret = self._random.randbytes(16)

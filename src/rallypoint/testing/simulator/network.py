@@ -179,6 +179,8 @@ class Network:
         self.schedule, self._seed = schedule, seed
         self._random = Random(f"{seed} network")
         self._listeners: dict[str, Listener] = {}
+        self._answering: dict[str, str] = {}
+        """Which machine has a name now; the others have their own."""
         self._blocked: Counter[tuple[str, str]] = Counter()
         self._vanished: set[str] = set()
         self._connections: list[Connection] = []
@@ -198,6 +200,10 @@ class Network:
     def listen(self, host: str, listener: Listener) -> None:
         """A process of this machine accepts connections."""
         self._listeners[host] = listener
+
+    def direct(self, name: str, host: str) -> None:
+        """Who dials this name reaches that machine from now on."""
+        self._answering[name] = host
 
     def is_blocked(self, source: str, target: str) -> bool:
         """Nothing gets from one to the other now."""
@@ -269,11 +275,12 @@ class Network:
     ) -> None:
         if answered.done() or loop.is_dead or host in self._vanished:
             return
-        if self.is_blocked(loop.host, host) or self.is_blocked(host, loop.host):
+        there = self._answering.get(host, host)
+        if self.is_blocked(loop.host, there) or self.is_blocked(there, loop.host):
             again = partial(self._syn, loop, protocol, host, answered)
             self.schedule.after(SYN_AGAIN_S, again)
             return
-        listener = self._listeners.get(host)
+        listener = self._listeners.get(there)
         if listener is None or listener.loop.is_dead:
             refused = ConnectionRefusedError(errno.ECONNREFUSED, "connection refused")
             loop.call_soon(_settle, answered, refused)

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from rallypoint.core.session import NO_ANSWER_S
 from rallypoint.errors import InvariantError
 from rallypoint.testing.simulator.cluster import SimulatedCluster
+from rallypoint.testing.simulator.facts import Violation
 from rallypoint.testing.simulator.faults import Faults
-from rallypoint.testing.simulator.invariants import Violation
 from rallypoint.testing.simulator.plan import Plan
 
 KEEP_S = 2.0
@@ -105,7 +105,7 @@ class Simulation:
     def _keep(self) -> None:
         """Too few nodes for a job that waits for some: add what it needs."""
         cluster = self._cluster
-        has_coordinator = cluster.serve is not None or cluster.of(cluster.plan.coordinator_host)
+        has_coordinator = cluster.serves.running or cluster.of(cluster.plan.coordinator_host)
         if not cluster.live or not has_coordinator:
             return
         for _ in range(cluster.shared.settings.min_nodes - len(cluster.live)):

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.group_events import Finish
 from rallypoint.core.job_state import JobEffect, JobEvent, JobState
+from rallypoint.core.messages import ToAgent
 from rallypoint.core.model import NodeRef
 from rallypoint.observe.faults import describe_fault
 from rallypoint.observe.records import AgentEvent, Observer
 from rallypoint.testing.simulator.coordinators import is_fault
-from rallypoint.testing.simulator.invariants import Invariants, Violation
+from rallypoint.testing.simulator.facts import Violation
+from rallypoint.testing.simulator.invariants import Invariants
 from rallypoint.testing.simulator.loop import Schedule
 from rallypoint.testing.simulator.workers import Worker
 
@@ -50,21 +54,34 @@ class Transcript:
         self.say(worker.owner.place.name, text)
         self.now().worker_ended(worker)
 
-    def steps(self, job: JobState) -> None:
-        try:
-            self.now().steps(job)
-        except Violation as violation:
-            self.problem = self.problem or violation
+    def steps(self, job: JobState, coordinator: int) -> None:
+        self._check(lambda: self.now().steps(job, coordinator))
 
     def stepped(self, job: JobState, event: JobEvent, effects: list[JobEffect]) -> None:
-        try:
-            self.now().stepped(job, event, effects)
-        except Violation as violation:
-            self.problem = self.problem or violation
+        self._check(lambda: self.now().stepped(job, event, effects))
 
-    def heard(self, incarnation: str) -> None:
+    def heard(self, incarnation: str, coordinator: int) -> None:
+        self._check(lambda: self.now().heard(incarnation, coordinator))
+
+    def beat_too_late(self, incarnation: str, number: int) -> None:
+        self.now().beat_too_late(incarnation, number)
+
+    def held(self, coordinator: int) -> None:
+        self.now().held(coordinator)
+
+    def told(self, incarnation: str, message: ToAgent) -> None:
+        self._check(lambda: self.now().told(incarnation, message))
+
+    def follows(self, incarnation: str, epoch: int) -> None:
+        self._check(lambda: self.now().follows(incarnation, epoch))
+
+    def stored(self, record: bytes) -> None:
+        """In the register."""
+        self._check(lambda: self.now().stored(record))
+
+    def _check(self, tell: Callable[[], None]) -> None:
         try:
-            self.now().heard(incarnation)
+            tell()
         except Violation as violation:
             self.problem = self.problem or violation
 
@@ -76,10 +93,7 @@ class Transcript:
     def finished(self, host: str, ref: NodeRef, finish: Finish | None, why: str) -> None:
         how = why if finish is None else f"{finish.kind.value}: {why or _verdict_of(finish)}"
         self.say(host, f"ends: {how}")
-        try:
-            self.now().finished(ref.incarnation, finish)
-        except Violation as violation:
-            self.problem = self.problem or violation
+        self._check(lambda: self.now().finished(ref.incarnation, finish))
 
     def crashed(self, who: str, error: BaseException) -> None:
         found = error if isinstance(error, Violation) else None

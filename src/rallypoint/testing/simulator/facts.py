@@ -1,0 +1,63 @@
+"""What is true of a simulated job, for the rules that it must hold."""
+
+from __future__ import annotations
+
+from msgspec import Struct, field
+
+from rallypoint.core.job_state import JobState
+from rallypoint.core.model import Assignment, NodeRef, Verdict
+from rallypoint.testing.simulator.workers import Worker
+
+
+class Violation(Exception):
+    """A rule does not hold. `rule` names it in a word or two."""
+
+    def __init__(self, rule: str, text: str) -> None:
+        super().__init__(f"{rule}: {text}")
+        self.rule = rule
+
+
+class Life(Struct, eq=False):
+    """What is true of one agent."""
+
+    ref: NodeRef
+    rate: float
+    has_fence: bool
+    heard_at: float | None = None
+    """When a coordinator handled a message of it last."""
+    heard_by: dict[int, float] = field(default_factory=dict)
+    """And when each of them did."""
+    lost_at: float | None = None
+    banned_in: int = 0
+    """The life of the job from which it was expelled for good."""
+    died: bool = False
+    """Its process was killed, or its machine is gone."""
+    runs: set[int] = field(default_factory=set)
+    """Its workers, by pid."""
+
+
+class World(Struct, eq=False):
+    """One round, as it was formed."""
+
+    coordinator: int
+    formed_at: float
+    lives: tuple[str, ...]
+    size: int
+    starts: int = 0
+    running: dict[tuple[str, int], Worker] = field(default_factory=dict)
+    workers: dict[int, Worker] = field(default_factory=dict)
+    """By rank; those that were started."""
+    places: dict[str, Assignment] = field(default_factory=dict)
+    """By life."""
+    charged_by: set[int] = field(default_factory=set)
+    """Which coordinators."""
+
+
+class Job(Struct, eq=False):
+    """What one coordinator's job was after its last step."""
+
+    state: JobState
+    coordinator: int
+    charges: int
+    round: int
+    verdict: Verdict | None

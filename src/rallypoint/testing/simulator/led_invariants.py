@@ -1,0 +1,220 @@
+"""What must hold besides where coordinators lead by a register.
+
+* The records are one chain: epochs only grow, each number has one nonce; rounds, restarts and
+  successes only grow; a verdict stays.
+* What an agent is told is in the newest record: the epoch before it is attached, its round before
+  it is assigned to it, and the charge with it; the start, the end and the verdict before they are
+  told.
+* A round that an agent was told of has one world, whoever leads. A round is charged once in all.
+* An agent follows no coordinator of an earlier epoch than one that it has followed.
+* A coordinator answers no heartbeat that it read when its hold was over, before a later swap
+  was confirmed: that one shows that nobody else led meanwhile.
+* A verdict that is recorded is the only one of its life, and heard by every member that lives.
+* A coordinator that is started again in time is noticed by no worker.
+* No world is forgotten with its coordinator. What a coordinator has not recorded never happened.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from rallypoint.core import messages as m
+from rallypoint.core.job_state import JobEffect, JobEvent, JobState
+from rallypoint.core.model import Stamp, Verdict, epoch_number
+from rallypoint.core.takeover.record import JobRecord, LeadRecord
+from rallypoint.testing.simulator.facts import Violation, World
+from rallypoint.testing.simulator.invariants import Invariants
+from rallypoint.testing.simulator.workers import Worker
+
+_decode = msgspec.msgpack.Decoder(LeadRecord).decode
+
+
+class LedInvariants(Invariants):
+    """Of one simulation with a register."""
+
+    def __init__(self, lease_s: float, grace_s: float, *, is_gentle: bool) -> None:
+        """`is_gentle`: as of a plan."""
+        super().__init__(lease_s, grace_s)
+        self._is_gentle = is_gentle
+        self._records: list[LeadRecord] = []
+        """The newest one only."""
+        self._epochs: dict[int, int] = {}
+        """Which coordinator has claimed each."""
+        self._drafts: dict[tuple[int, Stamp], World] = {}
+        """Worlds that no agent knows of, by coordinator."""
+        self._given: list[tuple[int, Verdict, list[str]]] = []
+        """Verdicts that are not recorded, with the members that are owed them."""
+        self._late: set[tuple[str, int]] = set()
+        """Heartbeats that the leader has read when its hold was over, and is still."""
+        self._followed: dict[str, int] = {}
+
+    @property
+    def leader(self) -> int:
+        return self._records[-1].leader.process.pid if self._records else 0
+
+    @property
+    def _job(self) -> JobRecord | None:
+        return self._records[-1].job if self._records else None
+
+    # The coordinators
+
+    def stepped(self, state: JobState, event: JobEvent, effects: list[JobEffect]) -> None:
+        """What one does that was deposed, and does not know it yet, is seen by nobody."""
+        if self.jobs[id(state)].coordinator == self.leader:
+            super().stepped(state, event, effects)
+
+    def coordinator_died(self) -> None:
+        """Another one knows what it has promised."""
+
+    def beat_too_late(self, incarnation: str, number: int) -> None:
+        self._late.add((incarnation, number))
+
+    def held(self, coordinator: int) -> None:
+        if coordinator == self.leader:
+            self._late.clear()
+
+    def _check_old(self, state: JobState, verdict: Verdict) -> None:
+        """It may have been found by taking over, and not be recorded yet."""
+
+    def _is_known(self, stamp: Stamp) -> bool:
+        return False
+
+    def _is_orphaned(self, world: World) -> bool:
+        return False
+
+    def _keep(self, stamp: Stamp, world: World) -> None:
+        self._drafts[world.coordinator, stamp] = world
+
+    def _gave(self, number: int, verdict: Verdict, members: list[str]) -> None:
+        self._given.append((number, verdict, members))
+
+    # The register
+
+    def stored(self, record: bytes) -> None:
+        new = _decode(record)
+        old = self._records[-1] if self._records else None
+        if new.leader.process.pid != self.leader:
+            for life in self.lives.values():
+                life.banned_in = 0  # who had its place is not in the record
+        self._records = [new]
+        self._epochs.setdefault(new.epoch.as_int(), self.leader)
+        if old is not None:
+            is_later = new.epoch.number > old.epoch.number
+            if not is_later and (new.epoch != old.epoch or new.leader != old.leader):
+                raise Violation("register", f"{new.epoch} of {new.leader} follows {old.epoch}")
+            if old.job is not None:
+                self._check_chain(old.job, new.job)
+        if new.job is not None and new.job.verdict is not None:
+            self._recorded(new.job.incarnation, new.job.verdict)
+        former = None if new.job is None else new.job.former
+        if former is not None and self.verdicts.get(former.incarnation) != former.verdict:
+            raise Violation("register", f"a life before is said to have had {former.verdict}")
+
+    def _check_chain(self, old: JobRecord, new: JobRecord | None) -> None:
+        if new is None or new.incarnation < old.incarnation:
+            raise Violation("register", "the job is not in the record any more")
+        if new.incarnation > old.incarnation:
+            return
+        if old.verdict is not None and new.verdict != old.verdict:
+            raise Violation("verdict", f"{old.verdict} became {new.verdict} in the record")
+        if new.verdict is not None:
+            return
+        if (new.newest_round or 0) < (old.newest_round or 0) or new.restarts < old.restarts:
+            raise Violation("register", f"the record fell behind: {old} became {new}")
+        goes_on = new.newest_round == old.newest_round and new.is_active
+        if goes_on and not old.is_active:
+            raise Violation("round", f"round {new.newest_round} had ended, and is active again")
+        if goes_on and not _covers(new.succeeded, old.succeeded):
+            raise Violation("success", f"a success in round {new.newest_round} is lost")
+        if new.restarts > old.restarts + (new.judged_round > old.judged_round):
+            rounds = f"{old.judged_round} and {new.judged_round}"
+            raise Violation("budget", f"charged more than once between rounds {rounds}")
+        if new.restarts > old.restarts:
+            self._check_recorded_charge(old, new)
+
+    def _check_recorded_charge(self, old: JobRecord, new: JobRecord) -> None:
+        """Rounds may have ended since that no agent knows of."""
+        numbers = range(old.judged_round, new.judged_round)
+        ended = [Stamp(new.incarnation, max(0, number)) for number in numbers]
+        worlds = [(stamp, self.worlds[stamp]) for stamp in ended if stamp in self.worlds]
+        failed = [each for each in worlds if self._failures(each[1])]
+        if not failed:
+            raise Violation("budget", f"one of {ended} was charged, and no worker had failed")
+        self._check_stopped(*failed[-1])
+
+    def _recorded(self, number: int, verdict: Verdict) -> None:
+        if self.verdicts.setdefault(number, verdict) != verdict:
+            raise Violation("verdict", f"life {number} has two: {self.verdicts[number]}, {verdict}")
+        for other, given, members in self._given:
+            if (other, given) == (number, verdict):
+                alive = [each for each in members if not self.lives[each].died]
+                self.owed |= dict.fromkeys(alive, verdict)
+        self._given.clear()
+
+    # The agents
+
+    def worker_ended(self, worker: Worker) -> None:
+        super().worker_ended(worker)
+        end = worker.ended
+        if self._is_gentle and end is not None and (end.was_asked or end.code != 0):
+            raise Violation("takeover", f"{worker.owner.place.name} noticed it: {end}")
+
+    def follows(self, incarnation: str, epoch: int) -> None:
+        before = self._followed.get(incarnation, 0)
+        if epoch_number(epoch) < epoch_number(before):
+            raise Violation("epoch", f"{incarnation} follows an earlier coordinator than before")
+        self._followed[incarnation] = epoch
+
+    def told(self, incarnation: str, message: m.ToAgent) -> None:
+        match message:
+            case m.Attached(epoch=epoch, resumed=resumed):
+                if epoch not in self._epochs:
+                    raise Violation("durable", f"{incarnation} attached to an epoch of nobody")
+                if resumed:
+                    self.lives[incarnation].lost_at = None
+            case m.HeartbeatAck(number):
+                if (incarnation, number) in self._late:
+                    raise Violation("hold", f"heartbeat {number} of {incarnation} was answered")
+            case m.Ended(stamp, verdict):
+                known = self.verdicts.get(stamp.incarnation)
+                if known != msgspec.structs.replace(verdict, ended_s_ago=None):
+                    raise Violation("durable", f"{incarnation} hears {verdict}, and not {known}")
+            case m.Assigned() | m.StartNow() | m.StopNow():
+                self._check_durable(incarnation, message)
+
+    def _check_durable(
+        self, incarnation: str, message: m.Assigned | m.StartNow | m.StopNow
+    ) -> None:
+        job, stamp = self._job, message.stamp
+        if job is not None and (job.incarnation > stamp.incarnation or job.verdict is not None):
+            return
+        newest = -1 if job is None or job.newest_round is None else job.newest_round
+        is_recorded = job is not None and job.incarnation == stamp.incarnation
+        is_recorded = is_recorded and newest >= stamp.round
+        is_over = newest > stamp.round
+        match message:
+            case m.Assigned(_, assignment):
+                is_recorded &= job is not None and assignment.restart_count <= job.restarts
+                if is_recorded:
+                    self._check_place(incarnation, message)
+            case m.StartNow():
+                is_recorded &= job is not None and (is_over or job.is_started)
+            case _:
+                is_recorded &= job is not None and (is_over or not job.is_active)
+        if not is_recorded:
+            raise Violation("durable", f"{incarnation} is told {message}, and it is not recorded")
+
+    def _check_place(self, incarnation: str, message: m.Assigned) -> None:
+        stamp = message.stamp
+        if stamp not in self.worlds:
+            draft = self._drafts.pop((self._epochs[self._followed[incarnation]], stamp), None)
+            if draft is None:
+                raise Violation("world", f"nobody has formed {stamp}, which {incarnation} is told")
+            self.worlds[stamp] = draft
+        if self.worlds[stamp].places.get(incarnation) != message.assignment:
+            raise Violation("world", f"{stamp} has two worlds: {incarnation} has another place")
+
+
+def _covers(now: bytes, before: bytes) -> bool:
+    old = int.from_bytes(before, "little")
+    return int.from_bytes(now, "little") & old == old
