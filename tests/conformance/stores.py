@@ -308,6 +308,9 @@ class TorchTCPStore(TorchStore):
 class AnsweredTCPStore(TCPStore):
     """Ours, with an answer to each write."""
 
+    def clone(self) -> AnsweredTCPStore:
+        return AnsweredTCPStore("127.0.0.1", self.port, timeout=self.timeout)
+
     def set(self, key: str, value: Value) -> None:
         super().set(key, value)
         self.num_keys()

@@ -112,6 +112,18 @@ def test_a_context_can_be_made_as_torchs_and_started_later(tmp_path: Path) -> No
         MultiprocessContext("job", int, {0: ("7",)}, {0: {}}, "thread", specs)
 
 
+def test_a_context_that_is_started_again_is_refused_and_leaves_the_signals_as_they_were(
+    specs: DefaultLogsSpecs,
+) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    context = SubprocessContext("job", "true", {0: ()}, {0: {}}, specs)
+    context.start()
+    with pytest.raises(ValueError, match="start: was called before; make another context"):
+        context.start()
+    assert not result_of(context).is_failed()
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
 @pytest.mark.parametrize(
     ("args", "envs", "words"),
     [

@@ -124,6 +124,35 @@ def test_errors_of_stores_are_runtime_errors_as_torchs_are() -> None:
     assert issubclass(StoreError, InfrastructureError)
 
 
+def test_a_store_that_a_program_derives_has_clones_whatever_it_is_made_with(
+    tmp_path: Path,
+) -> None:
+    class Tcp(TCPStore):
+        def __init__(self, job: str) -> None:
+            super().__init__("127.0.0.1", 0, is_master=True)
+
+    class File(FileStore):
+        def __init__(self, job: str) -> None:
+            super().__init__(tmp_path / job, 1)
+
+    class Hash(HashStore):
+        def __init__(self, job: str) -> None:
+            super().__init__()
+
+    class Prefix(PrefixStore):
+        def __init__(self, job: str) -> None:
+            super().__init__(job, HashStore())
+
+    with Tcp("job") as tcp, File("job") as file:
+        for store in (tcp, file, Hash("job"), Prefix("job")):
+            store.set("k", "v")
+            clone = store.clone()
+            assert type(clone) is type(store).__base__
+            assert clone.get("k") == b"v"
+            assert PrefixStore("p", store).clone().compare_set("k", "", "1") == b"1"
+            assert store.get("p/k") == b"1"
+
+
 class Few(Store):
     """Defines only some methods, and does not call the constructor of its base."""
 

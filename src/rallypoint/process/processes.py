@@ -169,6 +169,8 @@ class PContext(ABC):
         In the main thread, usual signals that nobody else handles raise SignalException there from
         now on, until `close`.
         """
+        if self._thread.ident is not None:
+            raise ParameterError("start: was called before; make another context")
         base = {"PYTHONFAULTHANDLER": "1", **os.environ}
         self._supervision.programs = self._programs([base | env for env in self.envs.values()])
         self._handle_signals()

@@ -227,8 +227,8 @@ class FileStore(Store):
             doing = f"barrier of {world_size}, {count} came"
             raise StoreTimeoutError(doing, [key], monotonic() - started)
 
-    def clone(self) -> Self:
-        return type(self)(self._file_name, self._world_size, self._timeout_s, private=self._private)
+    def clone(self) -> FileStore:
+        return FileStore(self._file_name, self._world_size, self._timeout_s, private=self._private)
 
     # How a call uses the file
 

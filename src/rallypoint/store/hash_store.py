@@ -114,8 +114,8 @@ class HashStore(Store):
                 doing = f"barrier of {world_size}, {self.add(key, 0)} came"
                 raise StoreTimeoutError(doing, [key], waited.seconds())
 
-    def clone(self) -> Self:
-        other = type(self)(self._timeout_s)
+    def clone(self) -> HashStore:
+        other = HashStore(self._timeout_s)
         other._room = self._room
         return other
 

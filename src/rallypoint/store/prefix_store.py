@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Self
 
 from rallypoint.store.store import Store, Timeout, Value, check_store, to_key, to_keys, to_seconds
 
@@ -88,8 +87,8 @@ class PrefixStore(Store):
         wait_s = None if timeout is None else _span(timeout)
         self._store.barrier(self._whole(key), world_size, wait_s)
 
-    def clone(self) -> Self:
-        return type(self)(self._prefix[:-1], self._store.clone())
+    def clone(self) -> PrefixStore:
+        return PrefixStore(self._prefix[:-1], self._store.clone())
 
     def has_extended_api(self) -> bool:
         return self._store.has_extended_api()

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from operator import index
-from typing import Self
 
 from rallypoint.errors import ParameterError, StoreError
 
@@ -189,8 +188,10 @@ class Store:
         """
         raise self._lacks("barrier")
 
-    def clone(self) -> Self:
-        """Another object for the same store, with the same timeout; a connection of its own."""
+    def clone(self) -> Store:
+        """Another object for the same store, with the same timeout; a connection of its own.
+
+        That of a program's subclass is of the class here that it derives from, as with torch."""
         raise self._lacks("clone")
 
     def has_extended_api(self) -> bool:

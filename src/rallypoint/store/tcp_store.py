@@ -126,9 +126,9 @@ class TCPStore(Store):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def clone(self) -> Self:
+    def clone(self) -> TCPStore:
         """Another connection to the same server, which only the first object hosts."""
-        clone = type(self)(self._connect_to, self._port, timeout=self.timeout)
+        clone = TCPStore(self._connect_to, self._port, timeout=self.timeout)
         clone._host = self._host
         return clone
 
