@@ -133,7 +133,8 @@ def torchruns_job() -> str:
         store = [sys.executable, "-c", STORE, str(port)]
         job = Job(at, store, torchrun(*options, *place, *c10d), port)
         killed_at = job.restart()
-        os.kill(job.workers[0].pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # its agents may have stopped it already
+            os.kill(job.workers[0].pid, signal.SIGKILL)
         try:
             for agent in job.agents:
                 agent.wait(max(0.0, killed_at + TORCHRUN_LIMIT_S - time.monotonic()))
