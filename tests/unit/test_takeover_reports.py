@@ -77,6 +77,16 @@ def test_A4_a_success_that_a_checkpoint_had_caused_does_not_count_at_the_next_co
     assert a.running == b.running == c.running == Stamp(1, 1)
 
 
+def assert_next_round_costs_nothing(cluster: Cluster, a: SimulatedAgent, b: SimulatedAgent) -> None:
+    """With another node c, when nobody is waited for any longer."""
+    cluster.start("c")
+    cluster.settle()
+    cluster.pass_time(17.5)
+    cluster.settle()
+    assert a.running == b.running == Stamp(1, 1)
+    assert cluster.job.ledger.total == 0
+
+
 def test_A3_a_failure_that_is_kept_is_dated_by_when_it_happened() -> None:
     cluster, (a, b, c) = running(3, max_restarts=0)
     cluster.take_over()
@@ -137,12 +147,7 @@ def test_A3_what_fails_after_a_recorded_loss_costs_nothing_at_the_next_coordinat
     cluster.fail(a)
     a.local_event()
     take_over(cluster)
-    cluster.start("c")
-    cluster.settle()
-    cluster.pass_time(17.5)
-    cluster.settle()
-    assert a.running == b.running == Stamp(1, 1)
-    assert cluster.job.ledger.total == 0
+    assert_next_round_costs_nothing(cluster, a, b)
 
 
 def test_A3_what_fails_of_a_node_that_is_lost_with_its_coordinator_costs_nothing() -> None:
@@ -152,12 +157,7 @@ def test_A3_what_fails_of_a_node_that_is_lost_with_its_coordinator_costs_nothing
     cluster.fail(a)
     for agent in (a, b):
         cluster.connect(agent)
-    cluster.start("c")
-    cluster.settle()
-    cluster.pass_time(17.5)
-    cluster.settle()
-    assert a.running == b.running == Stamp(1, 1)
-    assert cluster.job.ledger.total == 0
+    assert_next_round_costs_nothing(cluster, a, b)
 
 
 @pytest.mark.parametrize(("node_id", "of"), [("other", "a"), ("a", "b"), ("b", "b")])

@@ -18,7 +18,7 @@ from msgspec import Struct, field
 
 from rallypoint.cli.values import Value, nearest, read, read_all, truth
 from rallypoint.core.settings import Setting, is_torchrun
-from rallypoint.core.text import shown
+from rallypoint.core.text import is_number, shown
 from rallypoint.errors import UsageError
 
 _ALIKE = len("--nproc")
@@ -193,7 +193,7 @@ class _Parse:
 
     def _take(self, row: Setting, spelled: str, text: str | None) -> None:
         if text is None:
-            if self._rest and (not self._rest[0].startswith("-") or _is_number(self._rest[0])):
+            if self._rest and (not self._rest[0].startswith("-") or is_number(self._rest[0])):
                 text = self._rest.pop(0)
             elif row.implied:
                 text = row.implied
@@ -238,14 +238,6 @@ class _Parse:
             if text := environ.get(row.env_name, ""):
                 words = text.split(",") if row.repeatable else [text]
                 self._values[flag] = [Value(word, f"{row.env_name}={word}") for word in words]
-
-
-def _is_number(word: str) -> bool:
-    try:
-        float(word)
-    except ValueError:
-        return False
-    return True
 
 
 def help_text(command: Command, default_of: Callable[[Setting], str]) -> str:

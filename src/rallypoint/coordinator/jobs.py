@@ -221,8 +221,7 @@ class HostedJobs:
         known = None
         if hello.last_incarnation or hello.last_epoch:
             last = min(hello.last_incarnation, self._hosting.wall_ms() + AHEAD_MAX_MS)
-            leadership = self._leadership(run_id)
-            is_own = leadership and leadership.lead.epoch.as_int() == hello.last_epoch
+            is_own = hello.last_epoch == self._epoch_of(run_id)
             known = Attachment(last, self._epoch if is_own else hello.last_epoch)
         now, life = self._loop.time(), job.life if job is not None else None
         if job is not None and not job.sessions and job.verdict is None:
@@ -248,12 +247,8 @@ class HostedJobs:
         self, settings: SharedSettings, incarnation: int, former: Life | None = None
     ) -> HostedJob:
         state, leadership = new_job(settings, incarnation), self._leadership(settings.run_id)
-        if leadership is None:
-            job = self._host(state, self._epoch)
-        else:
-            begun = leadership.begin(state, former)
-            job = self._host(state, leadership.lead.epoch.as_int(), begun)
-        self._jobs[settings.run_id] = job
+        led = None if leadership is None else leadership.begin(state, former)
+        job = self._jobs[settings.run_id] = self._host(state, led)
         return job
 
     def _ended_life(
@@ -263,19 +258,19 @@ class HostedJobs:
         for job in self._ended:
             if job.settings == settings and job.life.incarnation == incarnation:
                 return job
-        leadership = self._leadership(settings.run_id)
-        epoch = self._epoch if leadership is None else leadership.lead.epoch.as_int()
-        job = self._host(ended_job(settings, verdict, incarnation), epoch)
+        job = self._host(ended_job(settings, verdict, incarnation))
         self._hold(job)
         return job
 
-    def _host(self, state: JobState, epoch: int, led: Led | None = None) -> HostedJob:
+    def _host(self, state: JobState, led: Led | None = None) -> HostedJob:
         def wall(at: float) -> float:
             return wall_time(self._loop.time() - at)
 
+        run_id = state.round.settings.run_id
+        epoch = self._epoch_of(run_id)
         handover, open_gate = (None, None) if led is None else (led.handover, led.open_gate)
         sessions = Sessions(state, epoch, self._hosting.machine, wall, handover)
-        on_record = partial(self._hosting.on_record, state.round.settings.run_id)
+        on_record = partial(self._hosting.on_record, run_id)
         job = HostedJob(sessions, on_record, lambda: self._emptied(job), open_gate)
         return job
 
@@ -284,6 +279,11 @@ class HostedJobs:
     def _leadership(self, run_id: str) -> Leadership | None:
         """By which this coordinator leads the job."""
         return None if self._hosting.led is None else self._hosting.led.of(run_id)
+
+    def _epoch_of(self, run_id: str) -> int:
+        """Under which this coordinator speaks to the nodes of this job."""
+        leadership = self._leadership(run_id)
+        return self._epoch if leadership is None else leadership.lead.epoch.as_int()
 
     def _wait_to_lead(self, connection: ServerConnection, run_id: str, hello: m.Attach) -> None:
         """The agent attaches when this coordinator leads its job."""
@@ -306,8 +306,7 @@ class HostedJobs:
             if (taken_over := leadership.take_over()) is not None:
                 if (former := taken_over.former) is not None:
                     self._lives.over(run_id, former, self._loop.time())
-                epoch = leadership.lead.epoch.as_int()
-                self._jobs[run_id] = self._host(taken_over.state, epoch, taken_over.led)
+                self._jobs[run_id] = self._host(taken_over.state, taken_over.led)
                 if text := taken_over.text:
                     self._hosting.on_record(run_id, kinds.TAKEN_OVER(text))
             leadership.keep(partial(self._deposed, run_id))

@@ -179,9 +179,8 @@ class Leadership:
         self._keeper: asyncio.Task[None] | None = None
         self._is_deposed = False
 
-    async def claim(self, on_wait: Callable[[str], None]) -> LeadRecord:
-        """Become the leader; returns what was found, with the epoch that was claimed. Waits until
-        no other process leads, however long.
+    async def claim(self, on_wait: Callable[[str], None]) -> None:
+        """Become the leader. Waits until no other process leads, however long.
 
         Raises RendezvousStateError or what else the register raises for what can't be a record.
         """
@@ -194,7 +193,7 @@ class Leadership:
                     record, sent_at = claimed(found, self._leader, nonce), self._senses.clock()
                     if await self._swap(record):
                         self._lead = Lead(record, sent_at)
-                        return record
+                        return
                     continue
                 assert found is not None
                 where = ", ".join(found.leader.addresses)
@@ -275,7 +274,7 @@ class Leadership:
         if not isinstance(self._register, RemovableRegister):
             return False
         # Also learns the token of a swap that was under way.
-        last, sent_at = self.lead.next(self.lead.record.job), boot_time()
+        last, sent_at = self.lead.next(self.lead.record.job), self._senses.clock()
         if not await self._swap(last):
             self._is_deposed = True
             return False

@@ -78,3 +78,12 @@ def names(node_ids: tuple[str, ...]) -> str:
     """`a, b`, or `a, b and 5 more` when there are very many; empty for none."""
     more = len(node_ids) - NAMES_MAX
     return ", ".join(node_ids[:NAMES_MAX]) + (f" and {more} more" if more > 0 else "")
+
+
+def is_number(word: str) -> bool:
+    """Whether this is a number, as Python writes them."""
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True

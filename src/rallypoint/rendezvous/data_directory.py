@@ -16,20 +16,15 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from rallypoint.errors import InfrastructureError, UsageError
-from rallypoint.rendezvous.directory_files import Files
+from rallypoint.rendezvous.directory_files import FIXES, Files
 
 GONE = "gone-"
 PROBE = "probe-"
 RETENTION_S = 7 * 86400.0
 """A register that has not changed for so long has no coordinator, and its job no node."""
 _REGISTER = re.compile(r"rallypoint-.*-[0-9a-f]{32}")
-_FIXES = {
-    errno.ENOSPC: "its file system is full: free some space",
-    errno.EDQUOT: "your quota on its file system is used up: free some space",
-    errno.EROFS: "its file system is read-only: mount it writable, or name another directory",
-    errno.EACCES: "make it writable for you, or name another directory",
+_FIXES = FIXES | {
     errno.EPERM: "its file system has no hard links: name another directory",
-    errno.EOPNOTSUPP: "its file system has no hard links: name another directory",
 }
 _OF_THE_PERSON = (errno.EACCES, errno.EPERM, errno.EOPNOTSUPP, errno.ENAMETOOLONG, errno.ELOOP)
 

@@ -26,7 +26,7 @@ from rallypoint.errors import ParameterError, RendezvousConnectionError
 from rallypoint.rendezvous.backend import RendezvousBackend, Token
 from rallypoint.rendezvous.chain_upkeep import temporary, tidy
 from rallypoint.rendezvous.data_directory import remove_register
-from rallypoint.rendezvous.directory_files import Files, LocalFiles
+from rallypoint.rendezvous.directory_files import FIXES, Files, LocalFiles
 from rallypoint.rendezvous.version_chain import (
     BELIEVED_S,
     FIRST,
@@ -41,14 +41,9 @@ from rallypoint.rendezvous.version_chain import (
 from rallypoint.wire.version_file import NONCE_BYTES, VersionFile, VersionFormat
 
 _READABLE = 40
-_FIXES = {
+_FIXES = FIXES | {
     errno.ENOENT: "it was removed, or is not mounted: it is tried again",
-    errno.ENOSPC: "its file system is full: free some space",
-    errno.EDQUOT: "your quota on its file system is used up: free some space",
-    errno.EROFS: "its file system is read-only: mount it writable, or use another directory",
-    errno.EACCES: "make it writable for you, or use another directory",
     errno.EPERM: "use a directory of your own, on a file system with hard links",
-    errno.EOPNOTSUPP: "its file system has no hard links: use another directory",
     errno.ESTALE: "its file server has lost track of it: it is tried again",
 }
 

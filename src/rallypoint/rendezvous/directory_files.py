@@ -6,6 +6,7 @@ the faults of real ones. Everything is private to this user: directories have mo
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import stat
@@ -18,6 +19,14 @@ from rallypoint.errors import AccessError
 from rallypoint.files import safe_open
 
 _CHUNK_BYTES = 1 << 20
+FIXES = {
+    errno.ENOSPC: "its file system is full: free some space",
+    errno.EDQUOT: "your quota on its file system is used up: free some space",
+    errno.EROFS: "its file system is read-only: mount it writable, or name another directory",
+    errno.EACCES: "make it writable for you, or name another directory",
+    errno.EOPNOTSUPP: "its file system has no hard links: name another directory",
+}
+"""What a person can do about a directory in which these errors happen."""
 
 
 class Files(Protocol):

@@ -114,11 +114,6 @@ class Recovery(Struct):
             self.awaited += not is_set(self.record.succeeded, rank)
 
 
-def _recovery_from(record: JobRecord) -> Recovery:
-    done = int.from_bytes(record.succeeded, "little").bit_count()
-    return Recovery(record, record.nodes - done)
-
-
 class Handover:
     """What lets another coordinator take over from this one, and this one from the last."""
 
@@ -127,7 +122,7 @@ class Handover:
         self.recovery: Recovery | None = None
         """What is known of the world so far, while that is not all."""
         if record is not None and record.verdict is None and record.newest_round is not None:
-            self.recovery = _recovery_from(record)
+            self.recovery = Recovery(record, record.nodes - record.successes)
         self._unsettled: dict[str, None] = {}
         """The incarnations of agents that have said what another coordinator would need."""
         self._mark: Mark = ()
@@ -197,7 +192,7 @@ def _recover(job: JobState, found: Recovery, at: float) -> list[JobEffect]:
     state.round, state.phase = record.newest_round, Phase.ACTIVE
     for rank in range(record.nodes):
         state.world.append(_taken_back(job, found, rank))
-    state.succeeded = sum(is_set(record.succeeded, rank) for rank in range(record.nodes))
+    state.succeeded = record.successes
     state.finishing = state.succeeded > 0
     job.started = record.is_started
     job.end_reason, job.withdrawn = None, job.notices

@@ -86,6 +86,11 @@ class JobRecord(Struct, frozen=True, array_like=True):
         """The last round that was formed; None: none was."""
         return self.round if self.is_active else self.round - 1 if self.round else None
 
+    @property
+    def successes(self) -> int:
+        """How many nodes of it have succeeded."""
+        return int.from_bytes(self.succeeded, "little").bit_count()
+
 
 class LeadRecord(Struct, frozen=True, array_like=True):
     """What one swap writes."""

@@ -57,6 +57,7 @@ from rallypoint.config import (
     StopConfig,
     WorkerConfig,
 )
+from rallypoint.core.text import is_number
 from rallypoint.testing.simulator.workers import Program
 
 COORDINATOR = "coordinator"
@@ -182,15 +183,7 @@ def read_plan(path: Path) -> Plan:
 
 def _fault(when: str, kind: str, words: list[str]) -> Fault:
     at_s, _, reports = when.partition("+")
-    node = words.pop(0) if words and not _is_number(words[0]) else ""
+    node = words.pop(0) if words and not is_number(words[0]) else ""
     value = float(words.pop(0)) if words else 0.0
     other = words.pop(0) if words else ""
     return Fault(float(at_s), kind, node, value, other, int(reports or 0))
-
-
-def _is_number(word: str) -> bool:
-    try:
-        float(word)
-    except ValueError:
-        return False
-    return True
