@@ -173,7 +173,7 @@ BUGS = (
         "the hold counts from the confirmation",
         "../coordinator/leadership.py",
         "self.lead.confirmed(record, sent_at)",
-        "self.lead.confirmed(record, self._senses.clock())",
+        "self.lead.confirmed(record, self._runtime.clock())",
     ),
     Bug(
         "an attempt to renew the hold has the beat of the one before",

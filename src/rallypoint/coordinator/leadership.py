@@ -98,7 +98,7 @@ def random_nonce() -> int:
     return int.from_bytes(os.urandom(NONCE_BITS // 8), "big")
 
 
-class Senses(Struct, frozen=True):
+class Runtime(Struct, frozen=True):
     """What a leader knows of the machine that it runs on."""
 
     clock: Callable[[], float] = boot_time
@@ -107,7 +107,7 @@ class Senses(Struct, frozen=True):
     nonce: Callable[[], int] = random_nonce
 
 
-HERE = Senses()
+REAL_RUNTIME = Runtime()
 
 
 class Led(Struct, frozen=True):
@@ -167,9 +167,9 @@ class Leadership:
     """For the thread of the loop. `claim` first, then `keep`."""
 
     def __init__(
-        self, register: Register, leader: Leader, thread: Caller, senses: Senses = HERE
+        self, register: Register, leader: Leader, thread: Caller, runtime: Runtime = REAL_RUNTIME
     ) -> None:
-        self._senses = senses
+        self._runtime = runtime
         self._register, self._leader, self._thread = register, leader, thread
         self._token: Any = None
         self._lead: Lead | None = None
@@ -184,13 +184,13 @@ class Leadership:
 
         Raises RendezvousStateError or what else the register raises for what can't be a record.
         """
-        watch, nonce = Watch(), self._senses.nonce()
+        watch, nonce = Watch(), self._runtime.nonce()
         while True:
             try:
                 found = await self._read()
                 wait_s = self._claims_in_s(watch, found)
                 if not wait_s:
-                    record, sent_at = claimed(found, self._leader, nonce), self._senses.clock()
+                    record, sent_at = claimed(found, self._leader, nonce), self._runtime.clock()
                     if await self._swap(record):
                         self._lead = Lead(record, sent_at)
                         return
@@ -232,7 +232,7 @@ class Leadership:
     @property
     def is_sure(self) -> bool:
         """Nobody else can lead this job now."""
-        return not self._is_deposed and self.lead.is_sure(self._senses.clock())
+        return not self._is_deposed and self.lead.is_sure(self._runtime.clock())
 
     def changed(self) -> None:
         """Something is to be recorded."""
@@ -274,7 +274,7 @@ class Leadership:
         if not isinstance(self._register, RemovableRegister):
             return False
         # Also learns the token of a swap that was under way.
-        last, sent_at = self.lead.next(self.lead.record.job), self._senses.clock()
+        last, sent_at = self.lead.next(self.lead.record.job), self._runtime.clock()
         if not await self._swap(last):
             self._is_deposed = True
             return False
@@ -287,7 +287,7 @@ class Leadership:
             jobs = list(self.jobs)
             records = [job.durable.begin() for job in jobs]
             newest = records[-1] if records else self.lead.record.job
-            record, sent_at = self.lead.next(newest), self._senses.clock()
+            record, sent_at = self.lead.next(newest), self._runtime.clock()
             try:
                 is_ours = await self._swap(record)
             except RendezvousConnectionError:
@@ -309,7 +309,7 @@ class Leadership:
     async def _wait(self) -> None:
         """Until something is to be written, or the hold is to be renewed."""
         try:
-            async with asyncio.timeout(self.lead.beats_in_s(self._senses.clock())):
+            async with asyncio.timeout(self.lead.beats_in_s(self._runtime.clock())):
                 await self._wake.wait()
         except TimeoutError:
             return
@@ -319,8 +319,8 @@ class Leadership:
     def _claims_in_s(self, watch: Watch, found: LeadRecord | None) -> float:
         if found is None:
             return 0.0
-        gone = self._senses.is_gone(found.leader.process, self._leader.process)
-        return watch.claims_in_s(found, self._senses.clock(), is_gone=gone)
+        gone = self._runtime.is_gone(found.leader.process, self._leader.process)
+        return watch.claims_in_s(found, self._runtime.clock(), is_gone=gone)
 
     async def _read(self) -> LeadRecord | None:
         data = await self._get()

@@ -9,11 +9,11 @@ from typing import Any
 from msgspec import Struct
 
 from rallypoint.coordinator.leadership import (
-    HERE,
+    REAL_RUNTIME,
     Caller,
     Leadership,
     Register,
-    Senses,
+    Runtime,
     this_process,
 )
 from rallypoint.coordinator.threads import CallThread
@@ -23,18 +23,18 @@ VACATE_S = 1.0
 REMOVE_S = 60.0
 
 
-class Seat(Struct, frozen=True):
-    """Where a coordinator leads its jobs from."""
+class LocalLeader(Struct, frozen=True):
+    """A process that leads jobs, and what it does that with."""
 
     process: Process
     calls: Caller
     """One for all registers: one disk is behind them."""
-    senses: Senses = HERE
+    runtime: Runtime = REAL_RUNTIME
 
 
-def own_seat() -> Seat:
-    """In this process. An exit waits for no daemon thread."""
-    return Seat(this_process(), CallThread("rallypoint-registers"))
+def local_leader() -> LocalLeader:
+    """This process. An exit waits for no daemon thread."""
+    return LocalLeader(this_process(), CallThread("rallypoint-registers"))
 
 
 class LedJobs:
@@ -45,14 +45,14 @@ class LedJobs:
         open_register: Callable[[str], Register],
         addresses: tuple[str, ...],
         on_wait: Callable[[str, str], None],
-        seat: Seat | None = None,
+        local: LocalLeader | None = None,
     ) -> None:
         """`open_register` makes the register of a run id, without I/O. `addresses`: where this
-        coordinator listens. `on_wait` is told, with the run id, what a job waits for. `seat`: None
-        for `own_seat`."""
+        coordinator listens. `on_wait` is told, with the run id, what a job waits for. `local`: None
+        for `local_leader()`."""
         self._open_register, self._on_wait = open_register, on_wait
-        self._seat = seat or own_seat()
-        self._leader = Leader(addresses, self._seat.process)
+        self._local = local or local_leader()
+        self._leader = Leader(addresses, self._local.process)
         self._led: dict[str, Leadership] = {}
         self._ending: set[asyncio.Task[None]] = set()
 
@@ -65,8 +65,8 @@ class LedJobs:
 
         Raises what its register raises for what can't be a record.
         """
-        register, seat = self._open_register(run_id), self._seat
-        leadership = Leadership(register, self._leader, seat.calls, seat.senses)
+        register, local = self._open_register(run_id), self._local
+        leadership = Leadership(register, self._leader, local.calls, local.runtime)
         said = ""
 
         def on_wait(text: str) -> None:
@@ -81,7 +81,7 @@ class LedJobs:
 
     def first(self, call: Callable[[], object]) -> None:
         """Do this, which blocks, before anything else with the registers."""
-        self._seat.calls.submit(call)
+        self._local.calls.submit(call)
 
     def forget(self, run_id: str) -> None:
         """This coordinator leads the job no more; another one may."""
@@ -104,4 +104,4 @@ class LedJobs:
             self.forget(run_id)
         if self._ending:
             await asyncio.wait(self._ending, timeout=VACATE_S)
-        self._seat.calls.close()
+        self._local.calls.close()

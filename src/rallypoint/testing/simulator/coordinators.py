@@ -12,8 +12,8 @@ from msgspec import Struct
 from rallypoint.config import AgentConfig
 from rallypoint.coordinator.connection import ServerConnection
 from rallypoint.coordinator.jobs import Hosting
-from rallypoint.coordinator.leadership import Senses
-from rallypoint.coordinator.led_jobs import LedJobs, Seat
+from rallypoint.coordinator.leadership import Runtime
+from rallypoint.coordinator.led_jobs import LedJobs, LocalLeader
 from rallypoint.coordinator.server import Coordinator
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core import job as jobs
@@ -120,19 +120,19 @@ class HostedCoordinator:
         nonces, shared = Random(f"{self._named()} nonces"), self._shared
         where = loop.host if register.knows_the_dead else self._named()
         register.alive.add(self.life)
-        senses = Senses(
+        runtime = Runtime(
             loop.time,
             lambda process, own: (
                 process.where == own.where and (process == own or process.pid not in register.alive)
             ),
             lambda: nonces.getrandbits(NONCE_BITS),
         )
-        seat = Seat(Process(where, self.life, 0), self._calls, senses)
+        local = LocalLeader(Process(where, self.life, 0), self._calls, runtime)
 
         def on_wait(_: str, text: str) -> None:
             shared.observer.recorded(self._name, kinds.WAITS_TO_LEAD(text))
 
-        return LedJobs(lambda _: register, (loop.host,), on_wait, seat)
+        return LedJobs(lambda _: register, (loop.host,), on_wait, local)
 
     # As an observer of connections: the coordinator, with somebody who listens in.
 
