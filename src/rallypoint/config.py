@@ -113,6 +113,12 @@ class RendezvousConfig(SharedSettings, frozen=True, kw_only=True):
     store: Endpoint = Endpoint("", 0)
     """Where the round store of this node listens: without a host at `local_addr`; port 0: the
     system chooses. With either, the workers do not use a store of a handler's."""
+    directory: str = ""
+    """Where the nodes share the job's register, by which any of them may lead the job; empty: the
+    endpoint says which node hosts the coordinator."""
+    ports: tuple[int, int] = (0, 0)
+    """The first and the last of those that a leader may listen on; (0, 0): 29400 if it is free, else
+    any."""
     handler: str = ""
     """The rendezvous backend whose handler the nodes use; empty: they use a coordinator."""
     handler_endpoint: str = ""

@@ -82,11 +82,11 @@ class HostedJob:
     @property
     def own_agent(self) -> str:
         """The incarnation of the agent that this coordinator lives in, if any."""
-        return self._sessions.own_agent
+        return self._sessions.job.own_agent
 
     def lives_in(self, incarnation: str) -> None:
         """This coordinator lives in that agent."""
-        self._sessions.own_agent = incarnation
+        self._sessions.job.own_agent = incarnation
 
     def knows(self, incarnation: str) -> bool:
         """This very agent takes part."""

@@ -77,6 +77,8 @@ class JobState(Struct):
     inquiry: Inquiry | None = None
     inquiries: int = 0
     verdict: Verdict | None = None
+    own_agent: str = ""
+    """The incarnation of the agent that the coordinator lives in, if any."""
 
 
 def new_job(settings: SharedSettings, incarnation: int = 1) -> JobState:

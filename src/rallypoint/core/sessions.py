@@ -156,8 +156,6 @@ class Sessions:
         )
         self._own_faults = _OwnFaults()
         self._ended_at: float | None = None
-        self.own_agent = ""
-        """The incarnation of the agent that the coordinator lives in, if any."""
 
     @property
     def verdict(self) -> Verdict | None:
@@ -473,7 +471,7 @@ class Sessions:
                 return self._join(session, report, now)
             case m.Drain(hosts=hosts):
                 self._names.yield_rank(ref)
-                report = replace(report, hosts=hosts and ref.incarnation == self.own_agent)
+                report = replace(report, hosts=hosts and ref.incarnation == self.job.own_agent)
         effects = self.apply(m.FromNode(ref, report), now)
         return effects + self._forget(session) if isinstance(report, m.Leave) else effects
 

@@ -66,7 +66,7 @@ class Durable:
         self._writing = self._changed
         if (recovery := self._handover.recovery) is not None:
             return recovery.record  # Until it is known what runs, nothing else is true.
-        return record_of(self._job, self._former)
+        return record_of(self._job, self._former, self._job.own_agent)
 
     def written(self) -> list[HostEffect]:
         """The register holds what `begin` returned last. Returns what may be done now."""

@@ -80,6 +80,8 @@ class JobRecord(Struct, frozen=True, array_like=True):
     largest_world: int = 0
     verdict: Verdict | None = None
     former: FormerLife | None = None
+    leader_rank: int = -1
+    """The group rank of the leader's own node in the newest world; -1: it is not in it."""
 
     @property
     def newest_round(self) -> int | None:
@@ -104,6 +106,9 @@ class LeadRecord(Struct, frozen=True, array_like=True):
     """None: the job has no node yet."""
     is_vacant: bool = False
     """The leader has gone, and said so."""
+    is_dead: bool = False
+    """It was not the leader that said so but the guard of its agent: that process is dead, and no
+    worker of its node lives."""
 
 
 def has_succeeded(job: JobState) -> list[bool]:
@@ -128,8 +133,11 @@ def is_set(bits: bytes, index: int) -> bool:
     return bool(int.from_bytes(bits, "little") >> index & 1)
 
 
-def record_of(job: JobState, former: FormerLife | None = None) -> JobRecord:
-    """What another coordinator would have to know of this job."""
+def record_of(
+    job: JobState, former: FormerLife | None = None, own_agent: str = ""
+) -> JobRecord:
+    """What another coordinator would have to know of this job. `own_agent`: the incarnation of the
+    agent that the coordinator lives in, if any."""
     state = job.round
     return JobRecord(
         settings=state.settings,
@@ -152,7 +160,13 @@ def record_of(job: JobState, former: FormerLife | None = None) -> JobRecord:
         largest_world=state.largest_world,
         verdict=job.verdict,
         former=former,
+        leader_rank=_rank_of(own_agent, state.world) if own_agent else -1,
     )
+
+
+def _rank_of(incarnation: str, world: list[WorldEntry]) -> int:
+    ranks = (rank for rank, entry in enumerate(world) if entry.incarnation == incarnation)
+    return next(ranks, -1)
 
 
 def job_of(record: JobRecord, epoch: Epoch) -> JobState:
