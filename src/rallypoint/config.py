@@ -91,6 +91,25 @@ class Endpoint(Struct, frozen=True):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+class RegisterConfig(Struct, frozen=True):
+    """Where the record of the job lies, and where a node that leads the job listens."""
+
+    directory: str
+    """Absolute, and shared by all nodes."""
+    ports: tuple[int, int] = (0, 0)
+    """The first and the last of those that a leader may listen on; (0, 0): 29400 if it is free,
+    else any."""
+
+
+class HandlerConfig(Struct, frozen=True):
+    """The handler of a rendezvous backend."""
+
+    backend: str
+    endpoint: str = ""
+    conf: tuple[tuple[str, str], ...] = ()
+    """Further parameters, as they were given."""
+
+
 class RendezvousConfig(SharedSettings, frozen=True, kw_only=True):
     """The job's settings, equal on all nodes (behaviour R7), and how this node finds the others."""
 
@@ -113,17 +132,11 @@ class RendezvousConfig(SharedSettings, frozen=True, kw_only=True):
     store: Endpoint = Endpoint("", 0)
     """Where the round store of this node listens: without a host at `local_addr`; port 0: the
     system chooses. With either, the workers do not use a store of a handler's."""
-    directory: str = ""
-    """Where the nodes share the job's register, by which any of them may lead the job; empty: the
-    endpoint says which node hosts the coordinator."""
-    ports: tuple[int, int] = (0, 0)
-    """The first and the last of those that a leader may listen on; (0, 0): 29400 if it is free, else
-    any."""
-    handler: str = ""
-    """The rendezvous backend whose handler the nodes use; empty: they use a coordinator."""
-    handler_endpoint: str = ""
-    handler_conf: tuple[tuple[str, str], ...] = ()
-    """Further parameters of that handler, as they were given."""
+    register: RegisterConfig | None = None
+    """The register by which any of the nodes may lead the job; None: the endpoint says which node
+    hosts the coordinator."""
+    handler: HandlerConfig | None = None
+    """What the nodes use instead of a coordinator."""
 
     def __post_init__(self) -> None:
         if not 0 < self.min_nodes <= self.max_nodes <= MAX_NODES:

@@ -340,8 +340,8 @@ def _values(args: argparse.Namespace) -> Iterator[tuple[str, list[Value]]]:
 def _rendezvous(asked: AgentConfig) -> tuple[str, str, dict[str, Any]]:
     """The backend, the endpoint, and what `rdzv_configs` has to say besides."""
     chosen, access = asked.rendezvous, asked.access
-    if chosen.handler:
-        return chosen.handler, chosen.handler_endpoint, dict(chosen.handler_conf)
+    if (handler := chosen.handler) is not None:
+        return handler.backend, handler.endpoint, dict(handler.conf)
     usual = RendezvousConfig(chosen.run_id)
     conf: dict[str, Any] = {}
     for row in parameters().values():

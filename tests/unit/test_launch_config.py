@@ -9,7 +9,7 @@ import pytest
 
 from rallypoint.agent.embedded.entrypoint import entrypoint_name
 from rallypoint.cli.options import parse_run
-from rallypoint.config import AgentConfig, Endpoint, StartMethod
+from rallypoint.config import AgentConfig, Endpoint, HandlerConfig, StartMethod
 from rallypoint.errors import ParameterError, UsageError
 from rallypoint.launcher import LaunchConfig
 from rallypoint.launcher.launch_config import agent_config
@@ -70,9 +70,12 @@ def test_R7_several_nodes_agree_with_those_of_the_command_line(
 
 def test_a_backend_without_a_coordinator_gets_its_configuration_as_it_is() -> None:
     made = settings(1, 2, rdzv_backend="file", rdzv_endpoint="/shared", rdzv_configs={"a": 1})
-    assert made.rendezvous.handler == "file"
-    assert made.rendezvous.handler_endpoint == "/shared"
-    assert str(made.rendezvous.handler_conf) == "(('a', 1),)", "numbers stay numbers"
+    assert made.rendezvous.handler is not None
+    assert (made.rendezvous.handler.backend, made.rendezvous.handler.endpoint) == (
+        "file",
+        "/shared",
+    )
+    assert str(made.rendezvous.handler.conf) == "(('a', 1),)", "numbers stay numbers"
 
 
 def test_a_backend_that_the_program_has_registered_is_known(
@@ -82,7 +85,7 @@ def test_a_backend_that_the_program_has_registered_is_known(
     registry.register("mine", lambda params: pytest.fail("made before the launch"))
     monkeypatch.setattr("rallypoint.rendezvous.registry.rendezvous_handler_registry", registry)
     made = settings(rdzv_backend="mine", rdzv_endpoint="here")
-    assert (made.rendezvous.handler, made.rendezvous.handler_endpoint) == ("mine", "here")
+    assert made.rendezvous.handler == HandlerConfig("mine", "here")
     args = parse_args(["--rdzv-backend=mine", "--rdzv-endpoint=here", "--no-python", "true"])
     config, *_ = config_from_args(args)
     assert (config.rdzv_backend, config.rdzv_endpoint) == ("mine", "here")

@@ -8,7 +8,15 @@ from tests.unit.command_line import MACHINE, PYTHON, SameMachine, parse
 
 from rallypoint.cli.options import RUN, default_of, parse_run
 from rallypoint.cli.parser import HelpRequested, help_text
-from rallypoint.config import AffinityMode, Endpoint, NumaOptions, OnJoin, OutputMode, StartMethod
+from rallypoint.config import (
+    AffinityMode,
+    Endpoint,
+    HandlerConfig,
+    NumaOptions,
+    OnJoin,
+    OutputMode,
+    StartMethod,
+)
 from rallypoint.core.settings import FLAGS
 from rallypoint.errors import UsageError
 
@@ -241,14 +249,14 @@ def test_a_handler_gets_what_is_its_own_as_it_was_written() -> None:
     backend = "--rdzv-backend file --insecure"
     line = f"--nnodes 1:3 {backend} --rdzv-endpoint /shared/x {conf} train.py"
     meeting = parse(line).rendezvous
-    assert (meeting.handler, meeting.handler_endpoint) == ("file", "/shared/x")
     given = (("join_timeout", "5"), ("colour", "blue"), ("insecure", "true"))
-    assert meeting.handler_conf == given
+    assert meeting.handler == HandlerConfig("file", "/shared/x", given)
     assert (meeting.min_nodes, meeting.max_nodes, meeting.run_id) == (1, 3, "none")
     ranked = parse(f"--node-rank 1 --topology rack {line}")
-    assert ("rank", "1") in ranked.rendezvous.handler_conf
+    assert ranked.rendezvous.handler is not None
+    assert ("rank", "1") in ranked.rendezvous.handler.conf
     assert ranked.notices == ("--topology rack has no effect with --rdzv-backend file",)
-    assert parse("--standalone --rdzv-backend file train.py").rendezvous.handler == ""
+    assert parse("--standalone --rdzv-backend file train.py").rendezvous.handler is None
 
 
 def test_a_backend_of_another_package_is_known_by_its_name() -> None:
@@ -258,8 +266,7 @@ def test_a_backend_of_another_package_is_known_by_its_name() -> None:
 
     theirs = Theirs()
     given = parse_run(["--rdzv-backend", "theirs", "--insecure", "train.py"], {}, theirs)
-    assert (given.rendezvous.handler, given.rendezvous.handler_endpoint) == ("theirs", "")
-    assert given.rendezvous.handler_conf == ()
+    assert given.rendezvous.handler == HandlerConfig("theirs")
     assert given.notices == ("--insecure has no effect with --rdzv-backend theirs",)
 
 

@@ -54,6 +54,7 @@ class Agent:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._config, self._links, rendezvous = config, links, config.rendezvous
+        by_handler = rendezvous.handler is not None
         self._state = group.GroupState(
             group.GroupSettings(
                 workers=config.workers.count,
@@ -62,9 +63,11 @@ class Agent:
                 signals=signals,
                 drain_deadline_s=config.stop.drain_deadline,
                 # Only a coordinator tells a node that it is waited for no longer.
-                stop_patience_s=0.0 if rendezvous.handler else rendezvous.stop_patience_s,
+                stop_patience_s=0.0
+                if rendezvous.handler is not None
+                else rendezvous.stop_patience_s,
                 is_alone=rendezvous.max_nodes == 1,
-                by_handler=bool(rendezvous.handler),
+                by_handler=by_handler,
             )
         )
         actions = AgentActions(self._step, self._report, self.say)

@@ -90,7 +90,7 @@ class Membership:
         Raises RallypointError when this node can't take part.
         """
         rendezvous = self._config.rendezvous
-        if rendezvous.handler:
+        if rendezvous.handler is not None:
             await self._open_by_handler()
             return
         if rendezvous.static and rendezvous.node_rank == 0:

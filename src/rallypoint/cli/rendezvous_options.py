@@ -31,7 +31,7 @@ from rallypoint.cli.values import (
     seconds,
     truth,
 )
-from rallypoint.config import DEFAULT_STATIC_PORT, Endpoint, RendezvousConfig
+from rallypoint.config import DEFAULT_STATIC_PORT, Endpoint, HandlerConfig, RendezvousConfig
 from rallypoint.core.liveness import RESET_SHARE
 from rallypoint.core.settings import CONF, FLAGS, KEYS, UNNAMED_RUN_ID
 from rallypoint.errors import UsageError
@@ -230,9 +230,7 @@ def _by_handler(scanned: Scanned, backend: str, notices: list[str]) -> Rendezvou
         "lease_s": lease_s,
         "heartbeat_s": min(HEARTBEAT_S, lease_s / BEATS),
         "store": Endpoint("", port(fixed_port) if fixed_port else 0),
-        "handler": backend,
-        "handler_endpoint": where.text if where else "",
-        "handler_conf": tuple(conf.items()),
+        "handler": HandlerConfig(backend, where.text if where else "", tuple(conf.items())),
     }
     return RendezvousConfig(**chosen)
 

@@ -27,6 +27,7 @@ from rallypoint.config import (
     AccessConfig,
     AgentConfig,
     Endpoint,
+    HandlerConfig,
     OutputConfig,
     OutputMode,
     RendezvousConfig,
@@ -233,9 +234,9 @@ def _by_handler(config: LaunchConfig, conf: dict[str, Any]) -> RendezvousConfig:
         min_nodes=config.min_nodes,
         max_nodes=config.max_nodes,
         local_addr=config.local_addr,
-        handler=backend,
-        handler_endpoint=endpoint,
-        handler_conf=cast(tuple[tuple[str, str], ...], tuple(conf.items())),
+        handler=HandlerConfig(
+            backend, endpoint, cast(tuple[tuple[str, str], ...], tuple(conf.items()))
+        ),
     )
 
 

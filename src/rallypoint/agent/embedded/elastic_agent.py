@@ -59,6 +59,7 @@ from rallypoint.agent.workers import WorkerSetup
 from rallypoint.config import (
     AgentConfig,
     Endpoint,
+    HandlerConfig,
     OutputConfig,
     OutputMode,
     RendezvousConfig,
@@ -373,5 +374,5 @@ def _by_handler(spec: WorkerSpec, handler: HandlerClient) -> RendezvousConfig:
         node_id=f"{host}.{os.getpid()}.{next(_agents)}",
         local_addr=spec.local_addr,
         store=Endpoint(spec.master_addr or "", spec.master_port or 0),
-        handler=handler.name,
+        handler=HandlerConfig(handler.name),
     )

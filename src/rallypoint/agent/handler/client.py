@@ -175,12 +175,13 @@ class HandlerClient:
 
         Raises ParameterError for what it does not take, RendezvousPlugInError, and others of ours.
         """
-        name, conf = rendezvous.handler, dict(rendezvous.handler_conf)
+        assert rendezvous.handler is not None
+        name, conf = rendezvous.handler.backend, dict(rendezvous.handler.conf)
         if name == "file":  # others need not know of it
             conf.setdefault("node_id", rendezvous.node_id or own_name())
         params = RendezvousParameters(
             name,
-            rendezvous.handler_endpoint,
+            rendezvous.handler.endpoint,
             rendezvous.run_id,
             rendezvous.min_nodes,
             rendezvous.max_nodes,

@@ -106,7 +106,11 @@ class EventEmitter(Observer):
         nested: dict[str, EventMetadataValue],
     ) -> dict[str, EventMetadataValue]:
         rendezvous = self._config.rendezvous
-        backend = rendezvous.handler or ("static" if rendezvous.static else "tcp")
+        backend = "static" if rendezvous.static else "tcp"
+        if rendezvous.handler is not None:
+            backend = rendezvous.handler.backend
+        elif rendezvous.register is not None:
+            backend = "file"
         return {
             "run_id": rendezvous.run_id,
             "global_rank": None,

@@ -55,9 +55,7 @@ class Watch:
         return max(0.0, self._since + with_margin(self._hold_s) - now)
 
 
-def claimed(
-    found: LeadRecord | None, leader: Leader, nonce: int, own_rank: int = -1
-) -> LeadRecord:
+def claimed(found: LeadRecord | None, leader: Leader, nonce: int, own_rank: int = -1) -> LeadRecord:
     """What a claim writes over what it found. `nonce`: random. `own_rank`: as `leader_rank`."""
     number = 1 if found is None else found.epoch.number + 1
     job = None if found is None else found.job

@@ -133,9 +133,7 @@ def is_set(bits: bytes, index: int) -> bool:
     return bool(int.from_bytes(bits, "little") >> index & 1)
 
 
-def record_of(
-    job: JobState, former: FormerLife | None = None, own_agent: str = ""
-) -> JobRecord:
+def record_of(job: JobState, former: FormerLife | None = None, own_agent: str = "") -> JobRecord:
     """What another coordinator would have to know of this job. `own_agent`: the incarnation of the
     agent that the coordinator lives in, if any."""
     state = job.round
