@@ -130,7 +130,7 @@ class Host:
 async def recorded_round(register: Any, leadership: Callable[[Any], Leadership]) -> int:
     """What another leader would go on with."""
     watching = leadership(register)
-    found = await watching._read()
+    found = (await watching.look()).record
     assert found is not None
     assert found.job is not None
     return found.job.round

@@ -14,8 +14,8 @@ from tests.limits import patience
 from rallypoint.coordinator import jobs
 from rallypoint.coordinator.connection import ServerConnection
 from rallypoint.coordinator.jobs import HostedJobs, Hosting, random_epoch
-from rallypoint.coordinator.leadership import Register
 from rallypoint.coordinator.led_jobs import LedJobs
+from rallypoint.coordinator.register_record import Register
 from rallypoint.core import messages as m
 from rallypoint.core.model import Candidate, Outcome, SharedSettings, epoch_number
 from rallypoint.rendezvous.backend import MemoryRendezvousBackend, Token

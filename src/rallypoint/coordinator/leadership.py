@@ -1,5 +1,5 @@
 """Leads one job by a register, on asyncio: `core/takeover/` decides, and this reads, swaps and
-waits. The register's calls block, so they have a thread."""
+waits."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ import asyncio
 import os
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol, TypeVar, runtime_checkable
 
-import msgspec
 from msgspec import Struct
 
 from rallypoint.coordinator.clocks import boot_time
 from rallypoint.coordinator.hosted_job import OpenGate
+from rallypoint.coordinator.register_record import Caller, Register, RegisterRecord
 from rallypoint.core.job_lives import Life
 from rallypoint.core.job_state import JobState
 from rallypoint.core.model import NONCE_BITS
@@ -21,48 +20,12 @@ from rallypoint.core.sessions import HostEffect
 from rallypoint.core.takeover.durable import Durable
 from rallypoint.core.takeover.handover import Handover
 from rallypoint.core.takeover.leading import Lead, Watch, claimed
-from rallypoint.core.takeover.record import SCHEMA, FormerLife, Leader, LeadRecord, Process, job_of
-from rallypoint.errors import (
-    RallypointError,
-    RendezvousConnectionError,
-    RendezvousStateError,
-)
+from rallypoint.core.takeover.record import FormerLife, Leader, LeadRecord, Process, job_of
+from rallypoint.errors import RallypointError, RendezvousConnectionError
 from rallypoint.observe.faults import describe_fault
 
-T = TypeVar("T")
 RETRY_S = 0.5
 """A register that can't be reached is tried again after so long."""
-
-
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(LeadRecord)
-_head = msgspec.msgpack.Decoder(list[msgspec.Raw])
-_number = msgspec.msgpack.Decoder(int)
-
-
-class Register(Protocol):
-    """One value with compare-and-swap; `RendezvousBackend` has the contract. Its methods block."""
-
-    def get_state(self) -> tuple[bytes, Any] | None: ...
-
-    def set_state(self, state: bytes, token: Any = None) -> tuple[bytes, Any, bool] | None: ...
-
-
-@runtime_checkable
-class RemovableRegister(Protocol):
-    """A register that need not stay for ever."""
-
-    def remove(self, token: Any) -> bool:
-        """Remove it, unless something follows the version of this token; returns whether it was
-        removed."""
-
-
-class Caller(Protocol):
-    """Makes the calls of a register, one after the other, as `threads.CallThread` does."""
-
-    def submit(self, call: Callable[[], T]) -> asyncio.Future[T]: ...
-
-    def close(self) -> None: ...
 
 
 def this_process() -> Process:
@@ -108,6 +71,14 @@ class Runtime(Struct, frozen=True):
 
 
 REAL_RUNTIME = Runtime()
+
+
+class Look(Struct, frozen=True):
+    """What the register held."""
+
+    record: LeadRecord | None
+    claims_in_s: float
+    """How long to wait at least before a claim; 0: claim."""
 
 
 class Led(Struct, frozen=True):
@@ -169,12 +140,12 @@ class Leadership:
     def __init__(
         self, register: Register, leader: Leader, thread: Caller, runtime: Runtime = REAL_RUNTIME
     ) -> None:
-        self._runtime = runtime
-        self._register, self._leader, self._thread = register, leader, thread
-        self._token: Any = None
+        self._runtime, self._leader = runtime, leader
+        self._record, self._watch = RegisterRecord(register, thread), Watch()
         self._lead: Lead | None = None
         self.jobs: list[LedJob] = []
         """The lives of the job that are hosted; the last one is the present one."""
+        self._nonce = runtime.nonce()
         self._wake = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
         self._is_deposed = False
@@ -184,23 +155,37 @@ class Leadership:
 
         Raises RendezvousStateError or what else the register raises for what can't be a record.
         """
-        watch, nonce = Watch(), self._runtime.nonce()
         while True:
             try:
-                found = await self._read()
-                wait_s = self._claims_in_s(watch, found)
-                if not wait_s:
-                    record, sent_at = claimed(found, self._leader, nonce), self._runtime.clock()
-                    if await self._swap(record):
-                        self._lead = Lead(record, sent_at)
+                found = await self.look()
+                if not found.claims_in_s:
+                    if await self.take(found.record):
                         return
                     continue
-                assert found is not None
-                where = ", ".join(found.leader.addresses)
+                assert found.record is not None
+                where = ", ".join(found.record.leader.addresses)
                 on_wait(f"another coordinator ({where}) leads this job: waiting until it stops")
             except RendezvousConnectionError as error:
                 on_wait(str(error))
-            await asyncio.sleep(watch.look_s)
+            await asyncio.sleep(self._watch.look_s)
+
+    async def look(self) -> Look:
+        """Read the record. Raises as `claim`, and RendezvousConnectionError."""
+        record = await self._record.read()
+        if record is None:
+            return Look(None, 0.0)
+        gone = self._runtime.is_gone(record.leader.process, self._leader.process)
+        wait_s = self._watch.claims_in_s(record, self._runtime.clock(), is_gone=gone)
+        return Look(record, wait_s)
+
+    async def take(self, found: LeadRecord | None) -> bool:
+        """Claim the job, of which this was found; whether this process leads it now. Raises as
+        `look`."""
+        record, sent_at = claimed(found, self._leader, self._nonce), self._runtime.clock()
+        if not await self._record.swap(record):
+            return False
+        self._lead = Lead(record, sent_at)
+        return True
 
     @property
     def lead(self) -> Lead:
@@ -254,7 +239,7 @@ class Leadership:
             return
         try:
             async with asyncio.timeout(timeout_s):
-                await self._swap(self._lead.next(self._lead.record.job, is_vacant=True))
+                await self._record.swap(self._lead.next(self._lead.record.job, is_vacant=True))
         except (RallypointError, TimeoutError):
             return  # They wait for the hold.
 
@@ -271,15 +256,15 @@ class Leadership:
             await self.vacate(timeout_s)
 
     async def _removed(self) -> bool:
-        if not isinstance(self._register, RemovableRegister):
+        if not self._record.is_removable:
             return False
         # Also learns the token of a swap that was under way.
         last, sent_at = self.lead.next(self.lead.record.job), self._runtime.clock()
-        if not await self._swap(last):
+        if not await self._record.swap(last):
             self._is_deposed = True
             return False
         self.lead.confirmed(last, sent_at)
-        return await self._thread.submit(partial(self._register.remove, self._token))
+        return await self._record.remove()
 
     async def _keep(self, on_deposed: Callable[[str], None]) -> None:
         while True:
@@ -289,7 +274,7 @@ class Leadership:
             newest = records[-1] if records else self.lead.record.job
             record, sent_at = self.lead.next(newest), self._runtime.clock()
             try:
-                is_ours = await self._swap(record)
+                is_ours = await self._record.swap(record)
             except RendezvousConnectionError:
                 await asyncio.sleep(RETRY_S)
                 self._wake.set()
@@ -321,44 +306,3 @@ class Leadership:
             return 0.0
         gone = self._runtime.is_gone(found.leader.process, self._leader.process)
         return watch.claims_in_s(found, self._runtime.clock(), is_gone=gone)
-
-    async def _read(self) -> LeadRecord | None:
-        data = await self._get()
-        return None if data is None else _decoded(data)
-
-    async def _get(self) -> bytes | None:
-        found = await self._thread.submit(self._register.get_state)
-        self._token = None if found is None else found[1]
-        return None if found is None else found[0]
-
-    async def _swap(self, record: LeadRecord) -> bool:
-        """Whether the register holds it now. An earlier swap of the same epoch, of which it was not
-        known whether it was stored, is followed by this one."""
-        data = _encoder.encode(record)
-        while True:
-            token = self._token
-            after = await self._thread.submit(partial(self._register.set_state, data, token))
-            if after is not None and after[2]:
-                self._token = after[1]
-                return True
-            there = await self._get()
-            if there == data:
-                return True
-            if there is None or self._token == token or _decoded(there).epoch != record.epoch:
-                return False
-
-
-def _decoded(data: bytes) -> LeadRecord:
-    """Raises RendezvousStateError for what is no record, or one of a newer version."""
-    try:
-        schema = _number.decode(_head.decode(data)[0])
-        if schema > SCHEMA:
-            raise RendezvousStateError(
-                f"the job's record has version {schema}, and this version of rallypoint reads up "
-                f"to {SCHEMA}: use the version that wrote it, or another directory"
-            )
-        return _decoder.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, IndexError) as error:
-        raise RendezvousStateError(
-            f"the job's record does not parse ({error}): it is left as it is; use another directory"
-        ) from error

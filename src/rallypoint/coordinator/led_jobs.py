@@ -8,14 +8,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from rallypoint.coordinator.leadership import (
-    REAL_RUNTIME,
-    Caller,
-    Leadership,
-    Register,
-    Runtime,
-    this_process,
-)
+from rallypoint.coordinator.leadership import REAL_RUNTIME, Leadership, Runtime, this_process
+from rallypoint.coordinator.register_record import Caller, Register
 from rallypoint.coordinator.threads import CallThread
 from rallypoint.core.takeover.record import Leader, Process
 

@@ -1,0 +1,113 @@
+"""A job's record in its register, for one process. The register's calls block, so they have a
+thread."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+import msgspec
+
+from rallypoint.core.takeover.record import SCHEMA, LeadRecord
+from rallypoint.errors import RendezvousStateError
+
+T = TypeVar("T")
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(LeadRecord)
+_head = msgspec.msgpack.Decoder(list[msgspec.Raw])
+_number = msgspec.msgpack.Decoder(int)
+
+
+class Register(Protocol):
+    """One value with compare-and-swap; `RendezvousBackend` has the contract. Its methods block."""
+
+    def get_state(self) -> tuple[bytes, Any] | None: ...
+
+    def set_state(self, state: bytes, token: Any = None) -> tuple[bytes, Any, bool] | None: ...
+
+
+@runtime_checkable
+class RemovableRegister(Protocol):
+    """A register that need not stay for ever."""
+
+    def remove(self, token: Any) -> bool:
+        """Remove it, unless something follows the version of this token; returns whether it was
+        removed."""
+
+
+class Caller(Protocol):
+    """Makes the calls of a register, one after the other, as `threads.CallThread` does."""
+
+    def submit(self, call: Callable[[], T]) -> asyncio.Future[T]: ...
+
+    def close(self) -> None: ...
+
+
+class RegisterRecord:
+    """For the thread of the loop. Knows which version this process has seen last."""
+
+    def __init__(self, register: Register, thread: Caller) -> None:
+        self._register, self._thread = register, thread
+        self._token: Any = None
+
+    async def read(self) -> LeadRecord | None:
+        """None: there is none. Raises RendezvousStateError for what is no record, and what the
+        register raises."""
+        data = await self._get()
+        return None if data is None else decode(data)
+
+    async def swap(self, record: LeadRecord) -> bool:
+        """In place of the version that was seen last: whether the register holds it now. An earlier
+        swap of the same epoch, of which it was not known whether it was stored, is followed by this
+        one. Raises as `read`."""
+        data = encode(record)
+        while True:
+            token = self._token
+            after = await self._thread.submit(partial(self._register.set_state, data, token))
+            if after is not None and after[2]:
+                self._token = after[1]
+                return True
+            there = await self._get()
+            if there == data:
+                return True
+            if there is None or self._token == token or decode(there).epoch != record.epoch:
+                return False
+
+    @property
+    def is_removable(self) -> bool:
+        """Whether this kind of register can be removed."""
+        return isinstance(self._register, RemovableRegister)
+
+    async def remove(self) -> bool:
+        """Unless something follows the version that was seen last; whether it was removed."""
+        assert isinstance(self._register, RemovableRegister)
+        return await self._thread.submit(partial(self._register.remove, self._token))
+
+    async def _get(self) -> bytes | None:
+        found = await self._thread.submit(self._register.get_state)
+        self._token = None if found is None else found[1]
+        return None if found is None else found[0]
+
+
+def encode(record: LeadRecord) -> bytes:
+    """As registers hold it."""
+    return _encoder.encode(record)
+
+
+def decode(data: bytes) -> LeadRecord:
+    """Raises RendezvousStateError for what is no record, or one of a newer version."""
+    try:
+        schema = _number.decode(_head.decode(data)[0])
+        if schema > SCHEMA:
+            raise RendezvousStateError(
+                f"the job's record has version {schema}, and this version of rallypoint reads up "
+                f"to {SCHEMA}: use the version that wrote it, or another directory"
+            )
+        return _decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, IndexError) as error:
+        raise RendezvousStateError(
+            f"the job's record does not parse ({error}): it is left as it is; use another directory"
+        ) from error
