@@ -11,8 +11,16 @@ from rallypoint.core.model import Outcome as OutcomeOfJob
 from rallypoint.core.sessions import HangUp, SendTo
 from rallypoint.core.takeover.durable import Durable
 from rallypoint.core.takeover.handover import Handover
+from rallypoint.core.takeover.heirs import Claimant
 from rallypoint.core.takeover.leading import HOLD_S, Lead, Watch, claimed
-from rallypoint.core.takeover.record import Leader, LeadRecord, Process, job_of, record_of
+from rallypoint.core.takeover.record import (
+    JobRecord,
+    Leader,
+    LeadRecord,
+    Process,
+    job_of,
+    record_of,
+)
 
 SELF = Leader(("10.0.0.1:29400",), Process("boot", 1, 10))
 OTHER = Leader(("10.0.0.2:29400",), Process("boot2", 1, 10))
@@ -57,6 +65,53 @@ def test_L1_nobody_waits_for_a_leader_that_has_gone(is_vacant: bool) -> None:
     if is_vacant:
         record = Lead(record, 0.0).next(None, is_vacant=True)
     assert Watch().claims_in_s(record, 100.0, is_gone=not is_vacant) == 0
+
+
+def running(nodes: int, leader_rank: int, *, is_vacant: bool = False) -> LeadRecord:
+    """Round 3 of life 1 runs."""
+    settings = SharedSettings("job", 1, nodes)
+    job = JobRecord(settings, 1, 3, True, True, nodes, leader_rank=leader_rank)
+    return LeadRecord(1, Epoch(3, 7), OTHER, 9, job, is_vacant)
+
+
+def waits_s(record: LeadRecord, claimant: Claimant) -> float:
+    """Of who looks from now on."""
+    return Watch().claims_in_s(record, 100.0, is_gone=False, claimant=claimant)
+
+
+def at(rank: int, round_: int = 3) -> Claimant:
+    return Claimant(Stamp(1, round_), rank)
+
+
+@pytest.mark.parametrize("is_vacant", [True, False])
+def test_L1_heirs_claim_in_the_order_of_ranks_and_others_after_them(is_vacant: bool) -> None:
+    record = running(8, leader_rank=1, is_vacant=is_vacant)
+    heirs = [at(0), at(2), at(3)]
+    waits = [waits_s(record, claimant) for claimant in heirs]
+    assert waits == sorted(waits)
+    assert len(set(waits)) == 3
+    assert waits[0] == 0 if is_vacant else waits[0] > HOLD_S
+    leaving = waits_s(record, Claimant(Stamp(1, 3), 0, is_leaving=True))
+    others = [at(4), at(1), Claimant(), at(0, round_=2)]
+    assert all(waits_s(record, other) > max(waits) for other in others)
+    assert leaving > max(waits)
+
+
+def test_L1_while_a_world_runs_others_than_heirs_wait_for_all_promises() -> None:
+    lease_s = SharedSettings("job", 1, 2).lease_s
+    assert waits_s(running(2, leader_rank=0), Claimant()) >= HOLD_S + 4 * lease_s
+    assert waits_s(running(2, leader_rank=0), at(1)) < HOLD_S + lease_s
+
+
+def test_L1_a_world_of_the_leaders_node_alone_has_no_heir_to_wait_for() -> None:
+    assert waits_s(running(1, leader_rank=0), Claimant()) < HOLD_S + 2
+    assert waits_s(led_by(OTHER), Claimant()) < HOLD_S + 2
+
+
+def test_L2_an_heir_keeps_its_promise_unless_the_leader_says_that_it_goes() -> None:
+    promised = Claimant(Stamp(1, 3), 1, promised_until=200.0)
+    assert waits_s(running(2, leader_rank=0), promised) == 100.0
+    assert waits_s(running(2, leader_rank=0, is_vacant=True), promised) == 0
 
 
 def test_L1_a_claim_keeps_the_job_and_has_the_next_number() -> None:

@@ -6,10 +6,21 @@ every node knows its rank, so that leader and heirs agree on who they are withou
 
 from __future__ import annotations
 
-from rallypoint.core.takeover.record import JobRecord
+from math import inf
+
+from msgspec import Struct
+
+from rallypoint.core.model import Stamp
+from rallypoint.core.takeover.record import JobRecord, LeadRecord
 
 RANKS = 4
 """Nodes with lower group ranks than this are heirs."""
+STAGGER_S = 0.25
+"""Between two claimants: so long a claim takes, as a rule."""
+AFTER_HEIRS_S = 1.5
+"""So much later than the first heir the others claim."""
+AFTER_OTHERS_S = 2.0
+"""So much later claims a node that leaves the job: it would not lead for long."""
 
 
 def heirs(nodes: int, leader_rank: int) -> list[int]:
@@ -23,3 +34,44 @@ def heirs_of(record: JobRecord | None) -> list[int]:
     if record is None or not record.is_active or record.verdict is not None:
         return []
     return heirs(record.nodes, record.leader_rank)
+
+
+class Claimant(Struct, frozen=True):
+    """What a process that would lead is in the job. By default: no part of any."""
+
+    stamp: Stamp | None = None
+    """The newest round that it has a place in."""
+    rank: int = -1
+    """Its group rank there."""
+    is_leaving: bool = False
+    spread: float = 0.0
+    """Between 0 and 1, by chance: claimants without a rank take turns by it."""
+    promised_until: float = -inf
+    """It has promised not to claim before, unless the leader says that it goes."""
+
+
+class Turn(Struct, frozen=True):
+    """When a claimant may claim, after those before it."""
+
+    delay_s: float
+    is_heir: bool
+    """It need not wait for heirs."""
+
+
+def rank_in(record: LeadRecord, claimant: Claimant) -> int:
+    """The claimant's group rank in the newest world of the record; -1: it has none."""
+    job = record.job
+    if job is None or job.newest_round is None:
+        return -1
+    is_there = claimant.stamp == Stamp(job.incarnation, job.newest_round)
+    return claimant.rank if is_there else -1
+
+
+def turn_of(record: LeadRecord, claimant: Claimant) -> Turn:
+    """Of this claimant, as the record is."""
+    delay_s = AFTER_OTHERS_S if claimant.is_leaving else 0.0
+    ranks, rank = heirs_of(record.job), rank_in(record, claimant)
+    if rank in ranks:
+        return Turn(delay_s + STAGGER_S * ranks.index(rank), True)
+    delay_s += STAGGER_S * claimant.spread
+    return Turn(delay_s + AFTER_HEIRS_S, False) if ranks else Turn(delay_s, True)

@@ -10,6 +10,10 @@ A leader may act for the hold, counted from when the last swap that was confirme
 that it is unsure, and acknowledges nothing, until another swap is confirmed: others may have
 claimed. A swap renews the hold, a beat does if nothing else is to be written.
 
+Of the nodes of a job that has no leader an heir claims first, in the order of ranks. While a world
+runs, the others claim only when the record has stood still for so long that no heir can have a
+promise in force (`consent`), or when the leader has said that it goes and no heir has claimed.
+
 Times are seconds on one clock that also counts suspend.
 """
 
@@ -19,6 +23,7 @@ from msgspec.structs import replace
 
 from rallypoint.core.model import Epoch
 from rallypoint.core.takeover.handover import with_margin
+from rallypoint.core.takeover.heirs import Claimant, Turn, turn_of
 from rallypoint.core.takeover.record import SCHEMA, JobRecord, Leader, LeadRecord
 
 HOLD_S = 10.0
@@ -27,6 +32,8 @@ BEAT_SHARE = 1 / 5
 """Of the hold: how often a leader renews it."""
 LOOK_SHARE = 1 / 8
 """Of the hold: how often a watcher looks."""
+HEIRS_ONLY_LEASES = 4
+"""For so long after the hold only heirs claim: a leader may act by their promises meanwhile."""
 
 
 class Watch:
@@ -42,17 +49,32 @@ class Watch:
         """How often to look."""
         return min(1.0, self._hold_s * LOOK_SHARE)
 
-    def claims_in_s(self, record: LeadRecord, now: float, *, is_gone: bool) -> float:
+    def claims_in_s(
+        self, record: LeadRecord, now: float, *, is_gone: bool, claimant: Claimant | None = None
+    ) -> float:
         """The record as it was read by now. How long to wait at least before a claim; 0: claim.
-        `is_gone`: the process of this leader is known to be gone."""
-        if record.is_vacant or is_gone:
-            return 0.0
+        `is_gone`: the process of this leader is known to be gone. `claimant`: None for a process
+        that is none of the job's nodes, which waits for nobody but the leader."""
         seen = record.epoch, record.beat
         has_gap = now - self._looked_at > self._hold_s * BEAT_SHARE + self.look_s
-        if seen != self._seen or has_gap:
+        if seen != self._seen or (has_gap and not record.is_vacant):
             self._seen, self._since = seen, now
         self._looked_at = now
-        return max(0.0, self._since + with_margin(self._hold_s) - now)
+        turn = Turn(0.0, True) if claimant is None else turn_of(record, claimant)
+        if record.is_vacant or is_gone:
+            return max(0.0, self._since + turn.delay_s - now)
+        still_s = with_margin(self._hold_s) + turn.delay_s
+        if not turn.is_heir and record.job is not None:
+            still_s += HEIRS_ONLY_LEASES * record.job.settings.lease_s
+        ends_at = self._since + still_s
+        if claimant is not None:
+            ends_at = max(ends_at, claimant.promised_until)
+        return max(0.0, ends_at - now)
+
+    @property
+    def since(self) -> float:
+        """When the newest record was seen first."""
+        return self._since
 
 
 def claimed(found: LeadRecord | None, leader: Leader, nonce: int, own_rank: int = -1) -> LeadRecord:
