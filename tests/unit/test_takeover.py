@@ -14,6 +14,7 @@ from rallypoint.core import event_kinds as kinds
 from rallypoint.core.model import EndKind, Outcome, SharedSettings, Stamp
 from rallypoint.core.round_state import Phase
 from rallypoint.core.settings import OnJoin
+from rallypoint.core.takeover.handover import UNKNOWN, Predecessor
 from rallypoint.testing.cluster import Cluster, SimulatedAgent
 
 
@@ -36,9 +37,11 @@ def running(
     return cluster, agents
 
 
-def take_over(cluster: Cluster, *without: SimulatedAgent) -> None:
+def take_over(
+    cluster: Cluster, *without: SimulatedAgent, predecessor: Predecessor = UNKNOWN
+) -> None:
     """All agents but those find the new coordinator."""
-    cluster.take_over()
+    cluster.take_over(predecessor)
     for agent in cluster.agents:
         if agent not in without and not agent.is_done:
             cluster.connect(agent)

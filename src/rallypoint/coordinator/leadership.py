@@ -18,7 +18,7 @@ from rallypoint.core.job_state import JobState
 from rallypoint.core.model import NONCE_BITS
 from rallypoint.core.sessions import HostEffect
 from rallypoint.core.takeover.durable import Durable
-from rallypoint.core.takeover.handover import Handover
+from rallypoint.core.takeover.handover import UNKNOWN, Handover, Predecessor
 from rallypoint.core.takeover.leading import Lead, Watch, claimed
 from rallypoint.core.takeover.record import FormerLife, Leader, LeadRecord, Process, job_of
 from rallypoint.errors import RallypointError, RendezvousConnectionError
@@ -202,13 +202,14 @@ class Leadership:
         durable = Durable(state, handover, is_recorded=False, former=over)
         return Led(handover, partial(LedJob, self, durable))
 
-    def take_over(self) -> TakenOver | None:
-        """The job that the register holds. None: it holds none."""
+    def take_over(self, predecessor: Predecessor = UNKNOWN) -> TakenOver | None:
+        """The job that the register holds. None: it holds none. `predecessor`: what is known of the
+        leader before this one."""
         record = self.lead.record.job
         if record is None:
             return None
         state, former = job_of(record, self.lead.epoch), record.former
-        handover = Handover(record)
+        handover = Handover(record, predecessor)
         durable = Durable(state, handover, is_recorded=True, former=former)
         led = Led(handover, partial(LedJob, self, durable))
         life = None if former is None else Life(former.incarnation, former.verdict)

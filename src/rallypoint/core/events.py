@@ -140,6 +140,7 @@ class TimerKind(Enum):
     ENROLMENT = "enrolment"
     STACKS = "stacks"
     RECOVERY = "recovery"
+    FENCE = "fence"
 
 
 class Timer(Struct, frozen=True):

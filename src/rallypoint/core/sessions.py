@@ -30,7 +30,7 @@ from rallypoint.core import job as jobs
 from rallypoint.core import messages as m
 from rallypoint.core.claims import NodeNames
 from rallypoint.core.event_kinds import Record
-from rallypoint.core.events import RefuseNode, Timer, TimerEnded, TimerKind
+from rallypoint.core.events import RefuseNode, Timer, TimerEnded
 from rallypoint.core.job_departures import is_leaving
 from rallypoint.core.job_lives import Life
 from rallypoint.core.job_state import JobEffect, JobEvent, JobState, SessionLost
@@ -338,8 +338,8 @@ class Sessions:
     def apply(self, event: JobEvent, now: float) -> list[HostEffect]:
         """A timer has ended, or a node was lost."""
         if self._recovery is not None:
-            is_due = isinstance(event, TimerEnded) and event.timer in self.timers_wanted()
-            return self._recover(now) if is_due else []
+            is_over = isinstance(event, TimerEnded) and self._recovery.is_over(event.timer)
+            return self._recover(now) if is_over else []
         if isinstance(event, SessionLost) and event.ref.incarnation in self._sessions:
             return []  # Tried again, but it is back: its next join says that it has no workers.
         effects = self._follow(self._machine(self.job, event, now), now)
@@ -385,7 +385,7 @@ class Sessions:
     def timers_wanted(self) -> dict[Timer, float]:
         """Every wait that the job asks for, in seconds; answered by `apply(TimerEnded(...))`."""
         if self._recovery is not None:
-            return {Timer(TimerKind.RECOVERY): self._recovery.lasts_s}
+            return self._recovery.timers_wanted()
         return jobs.timers_wanted(self.job)
 
     @property

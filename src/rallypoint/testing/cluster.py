@@ -30,7 +30,7 @@ from rallypoint.core.event_kinds import Record
 from rallypoint.core.events import TimerEnded
 from rallypoint.core.model import Candidate, EndKind, Epoch, NodeRef, SharedSettings, Stamp
 from rallypoint.core.takeover.durable import Durable
-from rallypoint.core.takeover.handover import Handover
+from rallypoint.core.takeover.handover import UNKNOWN, Handover, Predecessor
 from rallypoint.core.takeover.record import JobRecord, job_of
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.testing.clock import VirtualTimers
@@ -283,9 +283,10 @@ class Cluster:
         self.record = self._durable.begin()
         self._perform(self._durable.written())
 
-    def take_over(self) -> None:
-        """The coordinator dies; another one begins with the last record. Every connection breaks,
-        and the caller connects the agents again."""
+    def take_over(self, predecessor: Predecessor = UNKNOWN) -> None:
+        """The coordinator dies; another one begins with the last record, and with what is known of
+        the node that it lived in. Every connection breaks, and the caller connects the agents
+        again."""
         for agent in self.agents:
             agent.disconnect()
         self._links.clear()
@@ -297,7 +298,7 @@ class Cluster:
             if record is None
             else job_of(record, self.epoch)
         )
-        handover = Handover(record)
+        handover = Handover(record, predecessor)
         self.sessions = c.Sessions(state, self.epoch.as_int(), handover=handover)
         self._durable = Durable(state, handover, is_recorded=record is not None)
         self.timers.keep(self.sessions.timers_wanted())

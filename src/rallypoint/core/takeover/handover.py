@@ -3,7 +3,9 @@ and from the agents, each of which says what it does (section L5 of the design).
 
 Until it knows, nothing is decided: agents attach and are heard, and their reports are kept. It
 knows when every node of the newest world has attached, or when those that have not can't run
-anything any more: a lease has passed, or no worker of that round was started.
+anything any more: a lease has passed, or no worker of that round was started. Of the node that the
+last leader lived in more is known (section L4): that it is dead, or since when nobody can have
+renewed its lease.
 
 Then the job goes on as if the coordinator had never changed. If the round was active and all of
 its nodes are here, it goes on with its number, and no worker notices: what has happened meanwhile
@@ -16,13 +18,16 @@ from __future__ import annotations
 from math import inf
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core import messages as m
+from rallypoint.core import quarantine
 from rallypoint.core.claims import join_refused
-from rallypoint.core.events import RoundOver, RoundReleased
-from rallypoint.core.job_rounds import run_round
+from rallypoint.core.events import RoundOver, RoundReleased, Timer, TimerKind
+from rallypoint.core.job_rounds import perform, run_round
 from rallypoint.core.job_state import JobEffect, JobState
+from rallypoint.core.liveness import DIED
 from rallypoint.core.model import EndKind, EndReason, NodeLoss, NodeRef, Stamp, WorldEntry
 from rallypoint.core.round_state import Member, MemberState, Phase, add, is_active
 from rallypoint.core.takeover.record import JobRecord, Mark, is_set, is_settled, mark_of
@@ -35,6 +40,8 @@ NOT_STARTED_S = 3.0
 STARTED = frozenset(
     {m.Doing.RUNNING, m.Doing.FINISHING, m.Doing.SUCCEEDED, m.Doing.SUCCEEDED_WHEN_ASKED}
 )
+LED_AND_DIED = f"{DIED}, while it led the job"
+LED_AND_GONE = "it led the job, and did not come back"
 
 
 def with_margin(seconds: float) -> float:
@@ -57,12 +64,35 @@ class _Returned(Struct, frozen=True):
         return found if fixed < 0 else [*found, (fixed,)]
 
 
+class Predecessor(Struct, frozen=True):
+    """What a new leader knows of the node in whose agent the leader before it lived. That node is
+    not like others: nobody but its own agent could renew its lease, and only while that led."""
+
+    rank: int = -1
+    """Its group rank in the newest world, as the record said before this leader claimed; -1: it
+    took no part, or is not known."""
+    is_dead: bool = False
+    """The record said so: no worker of that node lives."""
+    fenced_in_s: float = inf
+    """After so long it has ended its workers by itself."""
+
+    @property
+    def is_fenced(self) -> bool:
+        """It runs no worker, though nobody has said that it is dead."""
+        return self.rank >= 0 and not self.is_dead and self.fenced_in_s <= 0
+
+
+UNKNOWN = Predecessor()
+
+
 class Recovery(Struct):
     """What is known of the newest world so far."""
 
     record: JobRecord
     awaited: int
-    """How many nodes of the newest world are neither here nor have succeeded."""
+    """How many nodes of the newest world are neither here, nor have succeeded, nor are dead."""
+    predecessor: Predecessor = UNKNOWN
+    """While it is missing."""
     reports: list[tuple[str, m.Numbered, float]] = field(default_factory=list)
     """Of the agents of these incarnations, in the order in which they came, each with when."""
     returned: dict[int, _Returned] = field(default_factory=dict)
@@ -76,13 +106,27 @@ class Recovery(Struct):
     @property
     def is_complete(self) -> bool:
         """Nobody is waited for."""
-        return not self.awaited
+        return self.awaited <= self.predecessor.is_fenced
 
     @property
     def lasts_s(self) -> float:
         """How long it may take at most."""
         record = self.record
         return with_margin(record.settings.lease_s) if record.is_started else NOT_STARTED_S
+
+    def timers_wanted(self) -> dict[Timer, float]:
+        """The waits of the job meanwhile, in seconds; answered by `is_over`."""
+        wanted = {Timer(TimerKind.RECOVERY): 0.0 if self.is_complete else self.lasts_s}
+        led = self.predecessor
+        if led.rank >= 0 and not led.is_dead and 0 < led.fenced_in_s < self.lasts_s:
+            wanted[Timer(TimerKind.FENCE)] = led.fenced_in_s
+        return wanted
+
+    def is_over(self, timer: Timer) -> bool:
+        """This wait has ended: whether nobody is waited for any longer."""
+        if timer.kind is TimerKind.FENCE:
+            self.predecessor = replace(self.predecessor, fenced_in_s=0.0)
+        return timer.kind is TimerKind.RECOVERY or self.is_complete
 
     def takes(self, ref: NodeRef, hello: m.Attach) -> bool:
         """An agent attaches. Whether its session goes on: it took part in the newest world. Any
@@ -102,6 +146,9 @@ class Recovery(Struct):
             return False
         self.returned[rank], self._ranks[ref] = node, rank
         self._held.update(dict.fromkeys(node.claims, ref))
+        if rank == self.predecessor.rank:  # It is a node like any other from now on.
+            self.awaited += self.predecessor.is_dead
+            self.predecessor = UNKNOWN
         self.awaited -= not is_set(record.succeeded, rank)
         return True
 
@@ -117,12 +164,13 @@ class Recovery(Struct):
 class Handover:
     """What lets another coordinator take over from this one, and this one from the last."""
 
-    def __init__(self, record: JobRecord | None = None) -> None:
-        """`record`: the one that this coordinator has taken over, if any."""
+    def __init__(self, record: JobRecord | None = None, predecessor: Predecessor = UNKNOWN) -> None:
+        """`record`: the one that this coordinator has taken over, if any; `predecessor`: what is
+        known of the one that it has taken it over from."""
         self.recovery: Recovery | None = None
         """What is known of the world so far, while that is not all."""
         if record is not None and record.verdict is None and record.newest_round is not None:
-            self.recovery = Recovery(record, record.nodes - record.successes)
+            self.recovery = _begun(record, predecessor)
         self._unsettled: dict[str, None] = {}
         """The incarnations of agents that have said what another coordinator would need."""
         self._mark: Mark = ()
@@ -186,6 +234,14 @@ class Handover:
         return True
 
 
+def _begun(record: JobRecord, predecessor: Predecessor) -> Recovery:
+    """Nobody is here yet."""
+    awaited, rank = record.nodes - record.successes, predecessor.rank
+    if not 0 <= rank < record.nodes or is_set(record.succeeded, rank):
+        return Recovery(record, awaited)
+    return Recovery(record, awaited - predecessor.is_dead, predecessor)
+
+
 def _recover(job: JobState, found: Recovery, at: float) -> list[JobEffect]:
     record, state = found.record, job.round
     assert record.newest_round is not None
@@ -205,30 +261,53 @@ def _recover(job: JobState, found: Recovery, at: float) -> list[JobEffect]:
     if found.is_contested:
         text = "two agents told the coordinator that took over that they were the same node"
         return _over(job, EndReason(EndKind.LOSS, text), at)
-    if found.awaited:
-        nodes = f"{found.awaited} of {count(record.nodes, 'node')}"
-        text = f"{nodes} did not come to the coordinator that took over"
-        # Nobody knows when they were lost: what others report may follow from it.
-        first = next(rank for rank in range(record.nodes) if _is_missing(found, rank))
-        job.losses.append(NodeLoss(job.round.world[first].node_id, 0.0, text))
-        return _over(job, EndReason(EndKind.LOSS, text), at)
-    return []
+    missing = _missing(found)
+    return _lost(job, found, missing, at) if missing else []
 
 
-def _is_missing(found: Recovery, rank: int) -> bool:
-    return rank not in found.returned and not is_set(found.record.succeeded, rank)
+def _lost(job: JobState, found: Recovery, missing: list[int], at: float) -> list[JobEffect]:
+    """The nodes of these group ranks are: one more round has ended by the loss of nodes."""
+    led, world = found.predecessor, job.round.world
+    others = [rank for rank in missing if rank != led.rank]
+    # Nobody knows when they were lost: what others report may follow from it.
+    text = ""
+    if led.is_dead or not others:
+        why = LED_AND_DIED if led.is_dead else LED_AND_GONE
+        job.losses.append(NodeLoss(world[led.rank].node_id, 0.0, why))
+        text = f"node {world[led.rank].node_id} was lost: {why}"
+    else:
+        others = missing
+    if others:
+        nodes = f"{len(others)} of {count(found.record.nodes, 'node')}"
+        why = f"{nodes} did not come to the coordinator that took over"
+        job.losses.append(NodeLoss(world[others[0]].node_id, 0.0, why))
+        text = text or why
+    effects = _over(job, EndReason(EndKind.LOSS, text), at)
+    for effect in quarantine.count_round(job.round) if job.verdict is None else []:
+        effects += perform(job, effect, at)
+    return effects
+
+
+def _missing(found: Recovery) -> list[int]:
+    """The group ranks of those that are neither here nor have succeeded."""
+    record = found.record
+    gone = (rank for rank in range(record.nodes) if rank not in found.returned)
+    return [rank for rank in gone if not is_set(record.succeeded, rank)]
 
 
 def _taken_over(found: Recovery) -> str:
     """What a person reads."""
-    record = found.record
-    missing = [rank for rank in range(record.nodes) if _is_missing(found, rank)]
+    record, led, missing = found.record, found.predecessor, _missing(found)
     here = record.nodes - len(missing)
     text = f"took over round {record.newest_round} with {here} of {count(record.nodes, 'node')}"
-    if not missing:
-        return text
-    ranks = names(tuple(map(str, missing)))
-    return f"{text}: {count(len(missing), 'node')} did not come back (group rank {ranks})"
+    said: list[str] = []
+    if led.is_dead:
+        missing.remove(led.rank)
+        said.append(f"the one that led has died (group rank {led.rank})")
+    if missing:
+        ranks = names(tuple(map(str, missing)))
+        said.append(f"{count(len(missing), 'node')} did not come back (group rank {ranks})")
+    return f"{text}: {', '.join(said)}" if said else text
 
 
 def _taken_back(job: JobState, found: Recovery, rank: int) -> WorldEntry:
