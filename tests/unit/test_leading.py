@@ -12,7 +12,7 @@ from rallypoint.core.sessions import HangUp, SendTo
 from rallypoint.core.takeover.durable import Durable
 from rallypoint.core.takeover.handover import Handover
 from rallypoint.core.takeover.heirs import Claimant
-from rallypoint.core.takeover.leading import HOLD_S, Lead, Watch, claimed
+from rallypoint.core.takeover.leading import HOLD_S, RELEASE_S, Lead, Watch, claimed, released
 from rallypoint.core.takeover.record import (
     JobRecord,
     Leader,
@@ -112,6 +112,26 @@ def test_L2_an_heir_keeps_its_promise_unless_the_leader_says_that_it_goes() -> N
     promised = Claimant(Stamp(1, 3), 1, promised_until=200.0)
     assert waits_s(running(2, leader_rank=0), promised) == 100.0
     assert waits_s(running(2, leader_rank=0, is_vacant=True), promised) == 0
+
+
+def test_L6_a_leader_with_workers_that_is_gone_is_waited_for_while_its_guard_is_at_work() -> None:
+    agent = Leader(OTHER.addresses, OTHER.process, has_workers=True)
+    watch = Watch()
+    look(watch, led_by(agent), 100.0, 104.5)
+    assert watch.claims_in_s(led_by(agent), 105.0, is_gone=True) == RELEASE_S
+    assert watch.claims_in_s(led_by(agent), 107.0, is_gone=True) == RELEASE_S - 2.0
+    marked = released(led_by(agent), led_by(agent).epoch)
+    assert marked is not None
+    assert Watch().claims_in_s(marked, 107.0, is_gone=True) == 0
+    assert watch.claims_in_s(led_by(agent), 105.0 + RELEASE_S, is_gone=True) == 0
+
+
+def test_L6_who_did_not_look_gives_the_guard_its_time_again() -> None:
+    """The machine may have been suspended, and the guard with it."""
+    agent = Leader(OTHER.addresses, OTHER.process, has_workers=True)
+    watch = Watch()
+    watch.claims_in_s(led_by(agent), 100.0, is_gone=True)
+    assert watch.claims_in_s(led_by(agent), 200.0, is_gone=True) == RELEASE_S
 
 
 def test_L1_a_claim_keeps_the_job_and_has_the_next_number() -> None:

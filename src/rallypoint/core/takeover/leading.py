@@ -4,7 +4,8 @@ L2 of the design). Pure.
 A record whose epoch and beat stand still for longer than the hold, on the watcher's own clock, has
 no leader any more: then the watcher claims, by a swap that only one of several can win. A watcher
 that did not look for a while has seen nothing stand still. A leader that has said that it goes, or
-whose process is known to be gone, is not waited for.
+whose process is known to be gone, is not waited for; but if it had workers, its guard gets a moment
+to kill them and to mark the record.
 
 A leader may act for the hold, counted from when the last swap that was confirmed was *sent*. After
 that it is unsure, and acknowledges nothing, until another swap is confirmed: others may have
@@ -32,6 +33,9 @@ BEAT_SHARE = 1 / 5
 """Of the hold: how often a leader renews it."""
 LOOK_SHARE = 1 / 8
 """Of the hold: how often a watcher looks."""
+RELEASE_S = 3.0
+"""How long the guard of a leader may take. Who claims before it has marked the record does not know
+that no worker of that node lives, and must wait for its lease."""
 HEIRS_ONLY_LEASES = 4
 """For so long after the hold only heirs claim: a leader may act by their promises meanwhile."""
 
@@ -43,6 +47,7 @@ class Watch:
         self._hold_s = hold_s
         self._seen: tuple[Epoch, int] | None = None
         self._since = self._looked_at = 0.0
+        self._gone_since: float | None = None
 
     @property
     def look_s(self) -> float:
@@ -58,11 +63,11 @@ class Watch:
         seen = record.epoch, record.beat
         has_gap = now - self._looked_at > self._hold_s * BEAT_SHARE + self.look_s
         if seen != self._seen or (has_gap and not record.is_vacant):
-            self._seen, self._since = seen, now
+            self._seen, self._since, self._gone_since = seen, now, None
         self._looked_at = now
         turn = Turn(0.0, True) if claimant is None else turn_of(record, claimant)
         if record.is_vacant or is_gone:
-            return max(0.0, self._since + turn.delay_s - now)
+            return max(0.0, self._free_since(record, now) + turn.delay_s - now)
         still_s = with_margin(self._hold_s) + turn.delay_s
         if not turn.is_heir and record.job is not None:
             still_s += HEIRS_ONLY_LEASES * record.job.settings.lease_s
@@ -70,6 +75,13 @@ class Watch:
         if claimant is not None:
             ends_at = max(ends_at, claimant.promised_until)
         return max(0.0, ends_at - now)
+
+    def _free_since(self, record: LeadRecord, now: float) -> float:
+        """Of a leader that has gone."""
+        if record.is_vacant or not record.leader.has_workers:
+            return self._since
+        self._gone_since = now if self._gone_since is None else self._gone_since
+        return self._gone_since + RELEASE_S
 
     @property
     def since(self) -> float:
@@ -84,6 +96,14 @@ def claimed(found: LeadRecord | None, leader: Leader, nonce: int, own_rank: int 
     if job is not None:
         job = replace(job, leader_rank=own_rank)
     return LeadRecord(SCHEMA, Epoch(number, nonce), leader, 0, job)
+
+
+def released(found: LeadRecord, epoch: Epoch) -> LeadRecord | None:
+    """What the guard of a dead leader writes over what it found, when no worker of that node lives.
+    None: nothing, for that leader, of this epoch, does not lead any more."""
+    if found.epoch != epoch or found.is_vacant:
+        return None
+    return replace(found, beat=found.beat + 1, is_vacant=True, is_dead=True)
 
 
 class Lead:

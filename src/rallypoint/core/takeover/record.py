@@ -41,6 +41,8 @@ class Leader(Struct, frozen=True, array_like=True):
 
     addresses: tuple[str, ...]
     process: Process
+    has_workers: bool = False
+    """It is an agent: its guard marks the record when it is dead, and its workers are."""
 
 
 class FormerLife(Struct, frozen=True, array_like=True):
