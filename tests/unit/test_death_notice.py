@@ -1,4 +1,4 @@
-"""F2: what a guard can say of its agent, and who can't say it."""
+"""F2, L6: what a guard can say of its agent, and who can't say it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,17 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from rallypoint.process.guard import SharedPage, report_death
+from rallypoint.core.model import Epoch
+from rallypoint.process.death_report import report_death
+from rallypoint.process.guard import SharedPage
 from rallypoint.wire.death_notice import (
     SECRET_BYTES,
     DeathNotice,
+    ReleaseNotice,
     commitment,
     decode,
     encode,
+    encode_release,
     is_proven,
 )
 
@@ -51,8 +55,29 @@ def test_F2_a_page_has_a_whole_notice_or_none() -> None:
         decode(page.notice)
 
 
+def test_L6_a_notice_of_a_leader_names_its_register_and_fits_or_is_none() -> None:
+    directory = b"/shared/\xff\xc3\xa9".decode("utf-8", "surrogateescape")
+    data = encode_release(directory, "job", b"t" * 32, Epoch(3, 2**31))
+    notice = decode(data)
+    assert isinstance(notice, ReleaseNotice)
+    assert (notice.directory, notice.run_id, notice.token, notice.epoch) == (
+        directory,
+        "job",
+        b"t" * 32,
+        Epoch(3, 2**31),
+    )
+    assert "tttt" not in repr(notice)
+    page = SharedPage()
+    page.leave_notice(data)
+    assert decode(page.notice) == notice
+    page.leave_notice(encode(NOTICE))
+    assert decode(page.notice) == NOTICE
+    page.leave_notice(encode_release("/" + "d" * 5000, "job", None, Epoch(3, 7)))
+    assert page.notice == b""
+
+
 def test_F2_a_coordinator_that_is_gone_or_says_nothing_is_left_alone_soon() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        notice = encode(replace(NOTICE, port=server.getsockname()[1]))
+        notice = replace(NOTICE, port=server.getsockname()[1])
         assert not report_death(notice, 0.05)
     assert not report_death(notice)

@@ -2,7 +2,7 @@
 
 The guard ends every worker when the agent is killed, and the relay owns the console. They are
 forked first, while the agent is small. The guard knows until when this node holds its place, and
-what to tell the coordinator when the agent has died.
+what to tell when the agent has died: the coordinator, or the register of the job that it led.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from rallypoint.process.guard import Guard, SharedPage
 from rallypoint.process.limits import cant_start_process
 from rallypoint.process.logs.log_dir import storage_error
 from rallypoint.process.relay.client import Relay
+from rallypoint.wire.death_notice import ReleaseNotice
 
 CONSOLE_S = 10.0
 """How long the console may take for the last lines, if the shutdown timeout allows it."""
@@ -92,7 +93,8 @@ class HelperProcesses:
         self.guard.hold(until_s)
 
     def leave_notice(self, notice: bytes) -> None:
-        """What a guard tells the coordinator when this agent has died; b"": nothing."""
+        """What a guard does when this agent has died and no worker lives, as `wire/death_notice.py`
+        encodes it, in place of the notice before; b"", or one that is too long: nothing."""
         self._page.leave_notice(notice)
 
     def watch(self, events: HelperEvents) -> None:
@@ -123,7 +125,7 @@ class HelperProcesses:
     def _start_guard(self) -> Guard:
         try:
             title = f"rallypoint: guard{self._part_of}"
-            return Guard.start(self._temporary_dirs, self._page, title)
+            return Guard.start(self._temporary_dirs, self._page, title, _release)
         except OSError as error:
             raise cant_start_process(error) from error
 
@@ -167,6 +169,13 @@ class HelperProcesses:
             self._events.storage_error(
                 str(storage_error(path, OSError(number, os.strerror(number))))
             )
+
+
+def _release(notice: ReleaseNotice, limit_s: float) -> None:
+    # Imported now, in the process that the guard starts for it: most agents lead no job.
+    from rallypoint.rendezvous.release import release
+
+    release(notice, limit_s)
 
 
 class NodeLease:

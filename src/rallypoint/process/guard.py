@@ -4,8 +4,8 @@ when it is stopped and the lease of the node is over (behaviour F2).
 Parent-death signals reach the workers only; the guard reaches their children too. Each worker
 registers itself between fork and exec, so that there is no moment in which it could be missed, and
 the agent has it forgotten before it reaps the worker, so that the number can't be a stranger's.
-It also tells the coordinator that the agent died, once the workers are dead, and removes the
-agent's temporary directories.
+It also tells the coordinator that the agent died, or the register that its leader did, once the
+workers are dead, and removes the agent's temporary directories.
 
 The channel is one pipe of 4-byte records: +pid registers, -pid forgets, and with one more bit set
 pid is a helper, which no lease ends; 0 only wakes the guard. Its end of file is the death of the
@@ -16,7 +16,7 @@ The memory that both share, which the guard can read while the agent is stopped 
 
     word     the end of the lease: nanoseconds on CLOCK_BOOTTIME; 0: no fence
     word     the length of the death notice; 0: there is none
-    bytes    the death notice: what to report to the coordinator when the agent has died
+    bytes    the death notice: what to tell, and whom, when the agent has died
 
 The agent alone writes. A word is aligned and of 8 bytes, which processors read and write whole, so
 nothing is locked. The length is set to 0 before the notice changes and written after it, and the
@@ -33,20 +33,24 @@ import struct
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from rallypoint.core import liveness
 from rallypoint.process import sessions, syscalls, titles
 from rallypoint.process.forks import ForkedProcess, fork_process
+
+if TYPE_CHECKING:
+    from rallypoint.process.death_report import Release
 
 _RECORD = struct.Struct("=i")
 _HELPER = 1 << 30
 """Above all pids."""
 _LONGEST_POLL_MS = 3_600_000
 _STOP_TIMEOUT_MS = 2000
-_KILL_PASSES = 20
-_REPORT_S = 3.0
-"""In all: without a report the coordinator waits for the connection's grace, no longer."""
+_KILL_S = 0.2
+_LAST_KILL_S = 1.0
+"""For an agent that has a notice: a worker with much memory takes a moment to die, and while one
+lives nobody is told anything."""
 _BURST_MS = 100
 _QUIET_MS = 1000
 
@@ -76,12 +80,14 @@ class Guard:
         temporary_dirs: Sequence[str] = (),
         page: SharedPage | None = None,
         title: str = "rallypoint: guard",
+        release: Release | None = None,
     ) -> Guard:
         """Fork the guard. Also makes sure that descriptors 0 to 2 are open (see syscalls).
 
         `temporary_dirs`, absolute paths, are removed with all in them at the end, whatever that is;
         the directories that hold them are swept once the workers run.
-        `page`: what an earlier guard was told by. `title`: what `ps -f` shows.
+        `page`: what an earlier guard was told by. `title`: what `ps -f` shows. `release` carries
+        out the notice of an agent that led the job.
 
         May be called again while a loop runs, to replace a guard that was killed; the workers that
         live must then be registered again.
@@ -93,7 +99,7 @@ class Guard:
         agent_pid = os.getpid()
         try:
             process = fork_process(
-                lambda: _watch(channel_read, agent_pid, temporary_dirs, page),
+                lambda: _watch(channel_read, agent_pid, temporary_dirs, page, release),
                 name="rallypoint-grd",
                 title=title,
                 keep_fds=(channel_read, lifeline_write),
@@ -194,7 +200,13 @@ class _Registered:
             self.workers.add(pid)
 
 
-def _watch(channel: int, agent_pid: int, temporary_dirs: Sequence[str], page: SharedPage) -> None:
+def _watch(
+    channel: int,
+    agent_pid: int,
+    temporary_dirs: Sequence[str],
+    page: SharedPage,
+    release: Release | None,
+) -> None:
     """The guard's life: read records until the agent is gone, then kill what is registered."""
     _let_go()
     registered = _Registered()
@@ -227,9 +239,12 @@ def _watch(channel: int, agent_pid: int, temporary_dirs: Sequence[str], page: Sh
             # rest of a burst at once, but the end of the agent or of its pipe at any time.
             bursting.poll(_BURST_MS)
     # An agent that leaves its job takes the notice away; then the connection's end alone tells.
-    if _kill(registered.pids) and (notice := page.notice):
+    notice = page.notice
+    if _kill(registered.pids, _LAST_KILL_S if notice else _KILL_S) and notice:
         with suppress(Exception):  # It has no console, and must still remove what is left.
-            report_death(notice)
+            from rallypoint.process.death_report import tell
+
+            tell(notice, agent_pid, release)
     remaining = [path for path in temporary_dirs if os.path.isdir(path)]
     if remaining:
         from shutil import rmtree
@@ -292,58 +307,18 @@ def _read_records(channel: int, registered: _Registered) -> bool:
             registered.apply(record)
 
 
-def _kill(leaders: set[int]) -> bool:
+def _kill(leaders: set[int], limit_s: float = _KILL_S) -> bool:
     """Whether nothing of their sessions lives any more."""
+    ends_at = time.monotonic() + limit_s
     for pid in leaders:
         syscalls.signal_group(pid, signal.SIGKILL)
     # Members of other groups in the same sessions; again, because a fork may escape one pass.
-    for _ in range(_KILL_PASSES):
-        members = sessions.live_members(leaders)
-        if not members:
-            return True
+    while members := sessions.live_members(leaders):
+        if time.monotonic() >= ends_at:
+            return False
         for member in members:
             sessions.kill_member(member)
         select.select([], [], [], 0.01)
-    return False
-
-
-def report_death(data: bytes, limit_s: float = _REPORT_S) -> bool:
-    """Report this death notice to the coordinator, on one connection; whether it was received.
-    Blocks for `limit_s` at most. A coordinator that is gone, slow or a stranger raises nothing."""
-    # Imported now: a guard as a rule has nothing to report.
-    import socket
-
-    from rallypoint.core.messages import AgentDied
-    from rallypoint.errors import AccessError, ProtocolError
-    from rallypoint.wire import death_notice
-    from rallypoint.wire.codec import encode
-    from rallypoint.wire.frames import FrameEncoder
-    from rallypoint.wire.handshake import NONCE_BYTES, ClientHandshake
-
-    ends_at = time.monotonic() + limit_s
-    notice = death_notice.decode(data)
-    handshake = ClientHandshake(notice.run_id, notice.token, os.urandom(NONCE_BYTES))
-
-    def receive() -> bytes:
-        peer.settimeout(max(ends_at - time.monotonic(), 0.001))
-        return peer.recv(4096)
-
-    try:
-        with socket.create_connection((notice.host, notice.port), limit_s) as peer:
-            peer.sendall(handshake.hello())
-            while handshake.result is None:
-                if not (received := receive()):
-                    return False
-                peer.sendall(handshake.feed(received))
-            keys = handshake.result.keys
-            frames = FrameEncoder(keys.client_to_server if keys else None)
-            died = AgentDied(notice.incarnation, notice.generation, notice.secret)
-            peer.sendall(frames.encode(encode(died)))
-            peer.shutdown(socket.SHUT_WR)
-            while receive():
-                pass  # The end of the connection says that the report was read.
-    except (OSError, AccessError, ProtocolError):
-        return False
     return True
 
 

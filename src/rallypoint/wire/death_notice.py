@@ -1,4 +1,6 @@
-"""The report of an agent's death by its guard to the coordinator (behaviour F2). Pure.
+"""What a guard does when its agent has died and no worker lives any more: it reports the death to
+the coordinator (behaviour F2), or, if the agent led the job itself, releases the job's register
+(behaviour L6). Pure.
 
 An end of file does not distinguish a dead agent from a broken connection. The guard can, and is the
 last process of the node: when it reports, the workers are dead. It reports on a new connection and
@@ -14,12 +16,14 @@ from hmac import compare_digest
 import msgspec
 from msgspec import Struct
 
+from rallypoint.core.model import Epoch
+
 SECRET_BYTES = 32
 
 _LABEL = b"rallypoint agent died\0"
 
 
-class DeathNotice(Struct, frozen=True, array_like=True):
+class DeathNotice(Struct, frozen=True, array_like=True, tag=0):
     """All that a guard needs to report to the coordinator. Never printed: it has the token."""
 
     host: str
@@ -36,7 +40,30 @@ class DeathNotice(Struct, frozen=True, array_like=True):
         return f"DeathNotice({self.incarnation!r}, generation={self.generation})"
 
 
-_decoder = msgspec.msgpack.Decoder(DeathNotice)
+class ReleaseNotice(Struct, frozen=True, array_like=True, tag=1):
+    """All that a guard needs to mark the record of a job whose leader has died. Never printed: it
+    has the token."""
+
+    path: bytes
+    """Of the register's directory; absolute, since a guard has no directory of its own."""
+    run_id: str
+    token: bytes | None
+    epoch: Epoch
+    """The one that the agent leads by."""
+
+    @property
+    def directory(self) -> str:
+        """The path as Python has it."""
+        return self.path.decode("utf-8", "surrogateescape")
+
+    def __repr__(self) -> str:
+        """Never shows the token."""
+        return f"ReleaseNotice({self.directory!r}, {self.run_id!r}, epoch={self.epoch})"
+
+
+Notice = DeathNotice | ReleaseNotice
+
+_decoder: msgspec.msgpack.Decoder[Notice] = msgspec.msgpack.Decoder(Notice)
 
 
 def commitment(secret: bytes) -> bytes:
@@ -49,11 +76,18 @@ def is_proven(secret: bytes, committed: bytes) -> bool:
     return compare_digest(commitment(secret), committed)
 
 
-def encode(notice: DeathNotice) -> bytes:
+def encode(notice: Notice) -> bytes:
     """For memory that the agent and its guard share."""
     return msgspec.msgpack.encode(notice)
 
 
-def decode(data: bytes) -> DeathNotice:
+def encode_release(directory: str, run_id: str, token: bytes | None, epoch: Epoch) -> bytes:
+    """The notice of an agent that leads a job by the register in this directory, an absolute path.
+    One that is longer than the shared memory is none: then a claim waits for the hold."""
+    path = directory.encode("utf-8", "surrogateescape")
+    return encode(ReleaseNotice(path, run_id, token, epoch))
+
+
+def decode(data: bytes) -> Notice:
     """Raises msgspec.DecodeError."""
     return _decoder.decode(data)

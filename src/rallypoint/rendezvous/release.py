@@ -1,0 +1,63 @@
+"""Marks a job's record as that of a dead leader (behaviour L6), for the guard of the agent that led
+the job.
+
+A vacant record permits a claim at once. So this may be called only when the leader's process is
+dead and no worker of its node lives: the guard has seen to both. Nothing else is ever written:
+
+* A record of another epoch, or one that is vacant, stays as it is, and so does one that can't be
+  read.
+* The leader may have had a swap under way when it was killed, which the file system executes later.
+  Stored before ours, it fills the slot that ours was meant for: then the record is read again.
+  After ours, it finds its own slot taken.
+* The same holds for a swap of this module whose process was killed: whoever has claimed meanwhile
+  has its slot.
+
+All this blocks for as long as the directory does, so it is run by a process that can be killed.
+"""
+
+from __future__ import annotations
+
+import time
+
+from rallypoint.coordinator import register_record
+from rallypoint.coordinator.register_record import Register
+from rallypoint.core.model import Epoch
+from rallypoint.core.takeover.leading import released
+from rallypoint.errors import RendezvousConnectionError
+from rallypoint.rendezvous.directory_backend import DirectoryBackend
+from rallypoint.wire.death_notice import ReleaseNotice
+
+_RETRY_S = 0.1
+
+
+def release(notice: ReleaseNotice, limit_s: float) -> bool:
+    """Mark the record of the job, unless the epoch of the notice leads no more.
+
+    Returns whether this call has marked it, as far as is known.
+
+    A directory that can't be reached is tried again until `limit_s` have passed; then this raises
+    RendezvousConnectionError. Also raises what else a register raises for what it can't use.
+    """
+    register = DirectoryBackend(notice.directory, notice.run_id, notice.token)
+    ends_at = time.monotonic() + limit_s
+    while True:
+        try:
+            return mark_dead(register, notice.epoch)
+        except RendezvousConnectionError:
+            if time.monotonic() + _RETRY_S >= ends_at:
+                raise
+        time.sleep(_RETRY_S)
+
+
+def mark_dead(register: Register, epoch: Epoch) -> bool:
+    """The same, once, by the register of the job."""
+    while (found := register.get_state()) is not None:
+        data, token = found
+        record = released(register_record.decode(data), epoch)
+        if record is None:
+            return False
+        after = register.set_state(register_record.encode(record), token)
+        if after is not None and after[2]:
+            return True
+        # Another version has come in between.
+    return False
