@@ -1,0 +1,69 @@
+"""Run as a program: runs a command that sees a directory whose file system answers nothing.
+
+    hanging_directory.py DIRECTORY COMMAND...
+
+As on a server that is gone, what looks at DIRECTORY waits, and not even SIGKILL ends it. That is so
+until the end of stdin; then this waits for the command. Needs a mount namespace of its own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+_MOUNT = ("unshare", "--mount")
+_HEADER = struct.Struct("=IIQ")
+"""The length, what is asked for, and the number of the question."""
+_INIT = 26
+_STARTED = struct.Struct("=4I2H2I2H8I")
+_VERSION = 7, 31
+
+
+def prefix(directory: Path) -> list[str]:
+    """What to put before a command; skips where no directory can be mounted."""
+    running = [*_MOUNT, sys.executable, __file__, str(directory)]
+    directory.mkdir()
+    tried = subprocess.run([*running, "true"], stdin=subprocess.DEVNULL, capture_output=True)
+    if tried.returncode:
+        pytest.skip("no file system can be mounted here")
+    return running
+
+
+def _mount(directory: str) -> int:
+    device = os.open("/dev/fuse", os.O_RDWR)
+    options = f"fd={device},rootmode=40000,user_id={os.geteuid()},group_id={os.getegid()}"
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.mount(b"hanging", os.fsencode(directory), b"fuse", 0, options.encode()):
+        raise OSError(ctypes.get_errno(), "mount")
+    return device
+
+
+def _take_question(device: int) -> None:
+    """Answers the first one only, without which no other is asked."""
+    _, code, number = _HEADER.unpack_from(os.read(device, 1 << 20))
+    if code == _INIT:
+        answer = _STARTED.pack(*_VERSION, 0, 0, 0, 0, 4096, 1, 0, 0, *[0] * 8)
+        os.write(device, struct.pack("=IiQ", 16 + len(answer), 0, number) + answer)
+
+
+def _main() -> None:
+    device = _mount(sys.argv[1])
+    command = subprocess.Popen(sys.argv[2:], stdin=subprocess.DEVNULL)
+    while True:
+        ready = select.select([device, 0], [], [])[0]
+        if 0 in ready:
+            break
+        _take_question(device)
+    os.close(device)
+    sys.exit(command.wait())
+
+
+if __name__ == "__main__":
+    _main()
