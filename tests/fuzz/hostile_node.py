@@ -18,7 +18,7 @@ from rallypoint.agent.status import place_text
 from rallypoint.cli.render import render_event, render_event_json
 from rallypoint.cli.verdict import verdict_json, verdict_lines, verdict_view
 from rallypoint.coordinator.connection import ClientConnection, ServerConnection
-from rallypoint.coordinator.jobs import Hosting
+from rallypoint.coordinator.hosting import Hosting
 from rallypoint.coordinator.server import Coordinator
 from rallypoint.core import messages as m
 from rallypoint.core.event_kinds import NOTICE, EventKind, Record, ReportedBy

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from tests.limits import patience
 
 from rallypoint.coordinator.connection import ClientConnection
-from rallypoint.coordinator.jobs import Hosting
+from rallypoint.coordinator.hosting import Hosting
 from rallypoint.coordinator.listen import OWN_FILES, connection_room
 from rallypoint.coordinator.server import Coordinator
 from rallypoint.core import job as jobs

@@ -20,7 +20,7 @@ from rallypoint.coordinator.clocks import WakeSelector, new_loop
 from rallypoint.coordinator.connection import ClientConnection, dial
 from rallypoint.core import messages as m
 from rallypoint.core.model import Outcome, SharedSettings
-from rallypoint.core.session import AgentEnd, Identity
+from rallypoint.core.session import AgentEnd, Identity, SessionRules
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.errors import RallypointError, UsageError
 from rallypoint.wire.address import Address
@@ -42,7 +42,9 @@ class Agent:
         self._port, self._rules = port, rules
         loop = asyncio.get_running_loop()
         self._loop = loop
-        self.end = AgentEnd(Identity("", "host", "life"), rules, give_up_s, has_fence=has_fence)
+        self.end = AgentEnd(
+            Identity("", "host", "life"), rules, SessionRules(give_up_s, has_fence=has_fence)
+        )
         self.session = CoordinatorSession(self.end, self.dial, self, self.clock)
 
     def clock(self) -> float:

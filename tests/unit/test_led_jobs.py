@@ -13,7 +13,8 @@ from tests.limits import patience
 
 from rallypoint.coordinator import jobs
 from rallypoint.coordinator.connection import ServerConnection
-from rallypoint.coordinator.jobs import HostedJobs, Hosting, random_epoch
+from rallypoint.coordinator.hosting import Hosting, random_epoch
+from rallypoint.coordinator.jobs import HostedJobs
 from rallypoint.coordinator.led_jobs import LedJobs
 from rallypoint.coordinator.register_record import Register
 from rallypoint.core import messages as m

@@ -89,6 +89,11 @@ class Agent:
         """The last round that this node took part in, or 0."""
         return self._state.stamp.round if self._state.stamp else 0
 
+    @property
+    def is_leaving(self) -> bool:
+        """This node has been told to go."""
+        return self._state.leaving
+
     def helper_died(self, round_number: int, why: str, *, others_need_it: bool) -> None:
         """Something of this agent's that the workers of that round need."""
         if (stamp := self._state.stamp) is not None and stamp.round == round_number:

@@ -7,7 +7,7 @@ import os
 import socket
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from rallypoint.agent.agent import Agent
 from rallypoint.agent.embedded.embedding import Embedding
@@ -24,7 +24,7 @@ from rallypoint.coordinator.client import (
 from rallypoint.coordinator.clocks import WakeSelector
 from rallypoint.coordinator.connection import ClientConnection
 from rallypoint.coordinator.discovery import Connected, discover
-from rallypoint.coordinator.jobs import Hosting
+from rallypoint.coordinator.hosting import Hosting
 from rallypoint.coordinator.listen import OWN_FILES, connection_room, raise_open_files_limit
 from rallypoint.coordinator.server import HANDSHAKE_TIME_S, Coordinator, LookupToken
 from rallypoint.core import event_kinds as kinds
@@ -32,7 +32,7 @@ from rallypoint.core.admission import Admission
 from rallypoint.core.event_kinds import Record, ReportedBy
 from rallypoint.core.model import Candidate
 from rallypoint.core.ranks import id_of_rank
-from rallypoint.core.session import AgentEnd
+from rallypoint.core.session import AgentEnd, SessionRules
 from rallypoint.core.text import names, part_of
 from rallypoint.process.forks import fork_process
 from rallypoint.process.limits import descriptors_for
@@ -40,6 +40,9 @@ from rallypoint.store.round_store import RoundStore
 from rallypoint.wire import death_notice
 from rallypoint.wire.address import Address
 from rallypoint.wire.death_notice import SECRET_BYTES, DeathNotice
+
+if TYPE_CHECKING:  # Most jobs have no register.
+    from rallypoint.coordinator.succession import Succession
 
 LAST_REPORTS_S = 2.0
 """How long the last reports may take to be acknowledged."""
@@ -72,6 +75,8 @@ class Membership:
         self._agent, self._store_access, self._lease = agent, store_access, lease
         self._store: RoundStore | None = None
         self._coordinator: Coordinator | None = None
+        self._succession: Succession | None = None
+        """Where any node may lead the job."""
         self._session: AgentSession | None = None
         self._status = ""
 
@@ -95,7 +100,7 @@ class Membership:
             return
         if rendezvous.static and rendezvous.node_rank == 0:
             self._store = self._round_store(None)
-        found = await discover(rendezvous, self._config.access, self._host, self._say_status)
+        found, end = await self._find()
         self._coordinator = found.coordinator
         if found.coordinator is not None and rendezvous.max_nodes > 1:
             self._agent.say(kinds.HOSTS(endpoint=rendezvous.endpoint))
@@ -108,10 +113,43 @@ class Membership:
         self._store_access.use(
             found.token, self._store, rendezvous.endpoint if rendezvous.static else None
         )
-        session = self._session = self._make_session(found)
+        session = self._session = self._make_session(found, end)
         self._setup.selector.watch(session.check_fence)
         self._agent.join(session, candidate, hosts=found.coordinator is not None)
         session.open(found.connection)
+
+    async def _find(self) -> tuple[Connected, AgentEnd]:
+        rendezvous = self._config.rendezvous
+        if rendezvous.register is not None:
+            return await self._find_by_register()
+        found = await discover(rendezvous, self._config.access, self._host, self._say_status)
+        # Nobody can take the place of a node that hosts a job of one node.
+        has_fence = self._settings.max_nodes > 1 or found.coordinator is None
+        rules = SessionRules(rendezvous.reconnect_timeout_s, has_fence=has_fence)
+        return found, AgentEnd(fresh_identity(_given_id(rendezvous)), self._settings, rules)
+
+    async def _find_by_register(self) -> tuple[Connected, AgentEnd]:
+        from rallypoint.agent import leading
+        from rallypoint.coordinator.led_jobs import local_leader
+        from rallypoint.coordinator.succession import OwnJob, Succession
+
+        rendezvous = self._config.rendezvous
+        secret = leading.secret_of(rendezvous.run_id, self._config.access)
+        register = leading.register_of(rendezvous, secret)
+        identity, own = fresh_identity(_given_id(rendezvous)), OwnJob()
+        rules = SessionRules(rendezvous.reconnect_timeout_s, vouched_at=own.vouched_at)
+        end = AgentEnd(identity, self._settings, rules)
+        hosting = Hosting(self._record, self._settings, led=own, own_agent=identity.incarnation)
+        hosts = leading.Hosts(partial(self._coordinator_of, hosting), self._reconnect)
+        node = leading.LeadingNode(self._agent, end, rendezvous, secret, hosts)
+        succession = self._succession = Succession(register, local_leader(), own, node)
+        await asyncio.sleep(node.first_claim_delay_s)
+        connection = await succession.connect(rendezvous.join_timeout_s, self._say_status)
+        return Connected(connection, succession.dial, secret, None), end
+
+    def _reconnect(self, why: str) -> None:
+        if isinstance(self._session, CoordinatorSession):
+            self._session.reconnect(why)
 
     async def _open_by_handler(self) -> None:
         from rallypoint.agent.handler.client import HandlerClient, HandlerRendezvous
@@ -134,17 +172,28 @@ class Membership:
 
     async def close(self, hurried: asyncio.Event, others_stop_s: float) -> None:
         """Leave the job. A host waits for the other nodes, which may take `others_stop_s` to stop
-        their workers. `hurried` ends every wait."""
+        their workers, unless another node may lead the job to its end. `hurried` ends every
+        wait."""
+        if self._succession is not None:
+            self._succession.stop()
         if self._session is not None:
             await wait_unless(hurried, self._session.close(LAST_REPORTS_S), LAST_REPORTS_S)
         if self._setup.helpers is not None:
             self._setup.helpers.leave_notice(b"")
-        if self._coordinator is not None:
+        coordinator = self._coordinator
+        if self._succession is not None:
+            led = self._succession.coordinator
+            coordinator = led if led is not None and led.jobs.is_over else None
+        if coordinator is not None:
             # Each may take its grace, and one whose connection is broken comes back within its
             # lease, or is lost.
             limit_s = self._settings.lease_s + others_stop_s + LAST_REPORTS_S
-            await self._wait_for_others(self._coordinator, hurried, limit_s)
-            self._coordinator.close()
+            await self._wait_for_others(coordinator, hurried, limit_s)
+        if self._succession is not None:
+            is_heard = coordinator is not None and not coordinator.jobs.nodes
+            await wait_unless(hurried, self._succession.close(is_heard=is_heard), LAST_REPORTS_S)
+        elif coordinator is not None:
+            coordinator.close()
         if self._store is not None:
             self._store.shutdown()
 
@@ -170,11 +219,18 @@ class Membership:
     def _host(
         self, listeners: Sequence[socket.socket], lookup_token: LookupToken | None
     ) -> Coordinator:
+        return self._coordinator_of(Hosting(self._record, self._settings), listeners, lookup_token)
+
+    def _coordinator_of(
+        self,
+        hosting: Hosting,
+        listeners: Sequence[socket.socket],
+        lookup_token: LookupToken | None,
+    ) -> Coordinator:
         raise_open_files_limit()
         reserved = OWN_FILES + descriptors_for(self._config.workers.count)
         adopt = self._store.adopt if self._store is not None else None
         admission = Admission(connection_room(reserved), HANDSHAKE_TIME_S)
-        hosting = Hosting(self._record, self._settings)
         return Coordinator(listeners, hosting, lookup_token, adopt, admission)
 
     async def _candidate(self, found: Connected) -> Candidate:
@@ -200,20 +256,14 @@ class Membership:
             stop_grace_s=self._config.stop.restart_grace_s,
         )
 
-    def _make_session(self, found: Connected) -> CoordinatorSession:
-        rendezvous = self._config.rendezvous
-        identity = fresh_identity(_given_id(rendezvous))
-        # Nobody can take the place of a node that hosts a job of one node.
-        has_fence = self._settings.max_nodes > 1 or found.coordinator is None
-        on_held = self._lease.renewed if has_fence else _ignore
+    def _make_session(self, found: Connected, end: AgentEnd) -> CoordinatorSession:
+        incarnation = end.identity.incarnation
+        on_held = self._lease.renewed if end.has_fence else _ignore
         if found.coordinator is not None:
-            found.coordinator.jobs.lives_in(identity.incarnation)
+            found.coordinator.jobs.lives_in(incarnation)
             hooks = Hooks(on_held)  # No coordinator outlives this agent to get a death notice.
         else:
-            hooks = Hooks(on_held, partial(self._attaching, found.token, identity.incarnation))
-        end = AgentEnd(
-            identity, self._settings, rendezvous.reconnect_timeout_s, has_fence=has_fence
-        )
+            hooks = Hooks(on_held, partial(self._attaching, found.token, incarnation))
         return CoordinatorSession(end, found.dial, self._agent, hooks=hooks)
 
     def _attaching(
@@ -222,6 +272,14 @@ class Membership:
         """Leave the guard a death notice, with a secret of this connection alone; returns the
         commitment to it."""
         if self._setup.helpers is None:
+            return b""
+        led = None if self._succession is None else self._succession.epoch
+        if led is not None:
+            # The guard releases the register: there is no other coordinator to tell.
+            assert (register := self._config.rendezvous.register) is not None
+            run_id = self._config.rendezvous.run_id
+            notice = death_notice.encode_release(register.directory, run_id, token, led)
+            self._setup.helpers.leave_notice(notice)
             return b""
         secret, peer = os.urandom(SECRET_BYTES), connection.peer
         run_id = self._config.rendezvous.run_id

@@ -26,7 +26,7 @@ from rallypoint.cli.service import (
     port_option,
 )
 from rallypoint.config import DEFAULT_COORDINATOR_PORT
-from rallypoint.coordinator.jobs import Hosting
+from rallypoint.coordinator.hosting import Hosting
 from rallypoint.coordinator.listen import raise_open_files_limit
 from rallypoint.coordinator.server import Coordinator
 from rallypoint.coordinator.token import Token

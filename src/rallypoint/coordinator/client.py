@@ -150,6 +150,11 @@ class CoordinatorSession:
         finally:
             self.abort()
 
+    def reconnect(self, why: str) -> None:
+        """Drop the present connection, and make another."""
+        if self._connection is not None:
+            self._connection.abort(why)
+
     def abort(self) -> None:
         """Hang up. Safe to call twice."""
         self._end.is_closed = True

@@ -19,7 +19,7 @@ from msgspec import Struct
 from rallypoint.config import AccessConfig, Endpoint, RendezvousConfig
 from rallypoint.coordinator.connection import ClientConnection, Dial, dial, knock
 from rallypoint.coordinator.endpoint import NotYet, Resolved, resolve
-from rallypoint.coordinator.jobs import Hosting
+from rallypoint.coordinator.hosting import Hosting
 from rallypoint.coordinator.listen import (
     BindRefused,
     bind_wildcard,

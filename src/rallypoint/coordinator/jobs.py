@@ -11,22 +11,18 @@ an agent of one of them hears how it ended when it attaches again.
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
 from msgspec.structs import replace
 
-from rallypoint.coordinator.clocks import wall_ms, wall_time
+from rallypoint.coordinator.clocks import wall_time
 from rallypoint.coordinator.connection import ServerConnection
 from rallypoint.coordinator.hosted_job import HostedJob, refuse
+from rallypoint.coordinator.hosting import Hosting
 from rallypoint.core import claims
 from rallypoint.core import event_kinds as kinds
-from rallypoint.core import job as machine
 from rallypoint.core import messages as m
-from rallypoint.core.event_kinds import Record
 from rallypoint.core.job_lives import (
     AHEAD_MAX_MS,
     Attachment,
@@ -38,15 +34,14 @@ from rallypoint.core.job_lives import (
     TakePart,
 )
 from rallypoint.core.job_state import JobState, ended_job, new_job
-from rallypoint.core.model import NONCE_BITS, UNNAMED_RUN_ID, Epoch, SharedSettings, Verdict
-from rallypoint.core.sessions import Machine, Sessions
+from rallypoint.core.model import UNNAMED_RUN_ID, SharedSettings, Verdict
+from rallypoint.core.sessions import Sessions
 from rallypoint.core.text import quoted_job
 from rallypoint.errors import MessageError, RallypointError
 from rallypoint.observe.faults import describe_fault
 
 if TYPE_CHECKING:  # Most coordinators have no registers.
     from rallypoint.coordinator.leadership import Leadership, Led
-    from rallypoint.coordinator.led_jobs import LedJobs
 
 JOBS_MAX = 4096
 """So many jobs a stand-alone coordinator holds. Those that all agents have left make room."""
@@ -57,28 +52,6 @@ SPARE_SESSIONS = 1000
 EARLY_MAX = 16  # heartbeats: after so many an agent has hung up
 VERDICT_RETENTION_S = 600.0
 """How long a stand-alone coordinator remembers how a job ended, or one that all agents left."""
-
-
-def random_epoch() -> int:
-    """That no other coordinator has. Nobody can take over from it."""
-    return Epoch(0, int.from_bytes(os.urandom(NONCE_BITS // 8), "big")).as_int()
-
-
-class Hosting(Struct, frozen=True):
-    """What a coordinator hosts."""
-
-    on_record: Callable[[str, Record], None]
-    """Called with the run id (or nothing) and what happened."""
-    only: SharedSettings | None = None
-    """The settings of the one job to host; None: any job."""
-    machine: Machine = machine.step
-    """Decides for every job."""
-    led: LedJobs | None = None
-    """By which another coordinator can take over its jobs; None: no other one can."""
-    epoch: Callable[[], int] = random_epoch
-    """Names this coordinator: no other has the same."""
-    wall_ms: Callable[[], int] = wall_ms
-    """As `clocks.wall_ms`."""
 
 
 class HostedJobs:
@@ -101,8 +74,9 @@ class HostedJobs:
         self._waiting: dict[str, dict[str, tuple[ServerConnection, m.Attach]]] = {}
         """Agents of jobs that this coordinator does not lead yet, by run id and incarnation."""
         self._leading: set[asyncio.Task[None]] = set()
+        self._own_agent = hosting.own_agent
         if hosting.only is not None:
-            self._begin(hosting.only, self._lives.first(hosting.wall_ms()))
+            self._host_only(hosting.only)
 
     @property
     def nodes(self) -> list[str]:
@@ -110,8 +84,14 @@ class HostedJobs:
         refs = [(job, session.ref) for job in self._all() for session in job.sessions]
         return [ref.node_id for job, ref in refs if ref.incarnation != job.own_agent]
 
+    @property
+    def is_over(self) -> bool:
+        """Every job here has ended."""
+        return all(job.verdict is not None for job in self._jobs.values())
+
     def lives_in(self, incarnation: str) -> None:
         """Of which agent this process is: it alone takes the coordinator with it when it leaves."""
+        self._own_agent = incarnation
         for job in self._jobs.values():
             job.lives_in(incarnation)
 
@@ -226,7 +206,7 @@ class HostedJobs:
         now, life = self._loop.time(), job.life if job is not None else None
         if job is not None and not job.sessions and job.verdict is None:
             life = replace(job.life, is_abandoned=bool(job.settings.differences(settings)))
-        if self._hosting.only is not None and life is not None:
+        if self._hosting.only is not None and self._hosting.led is None and life is not None:
             decision: Decision = self._lives.renumber(run_id, known, life, now)
         else:
             decision = self._lives.place(run_id, known, life, now, self._hosting.wall_ms())
@@ -242,6 +222,16 @@ class HostedJobs:
                 return self._begin(settings, incarnation, former)
             case HearVerdict(incarnation, verdict):
                 return self._ended_life(settings, incarnation, verdict)
+
+    def _host_only(self, settings: SharedSettings) -> None:
+        run_id, former = settings.run_id, None
+        if (leadership := self._leadership(run_id)) is not None:
+            leadership.keep(partial(self._deposed, run_id))
+            if self._take_over(run_id, leadership):
+                return
+            former = leadership.over
+        decision = self._lives.place(run_id, None, None, self._loop.time(), self._hosting.wall_ms())
+        self._begin(settings, decision.incarnation, former)
 
     def _begin(
         self, settings: SharedSettings, incarnation: int, former: Life | None = None
@@ -272,6 +262,7 @@ class HostedJobs:
         sessions = Sessions(state, epoch, self._hosting.machine, wall, handover)
         on_record = partial(self._hosting.on_record, run_id)
         job = HostedJob(sessions, on_record, lambda: self._emptied(job), open_gate)
+        job.lives_in(self._own_agent)
         return job
 
     # Jobs that are led by a register
@@ -303,12 +294,7 @@ class HostedJobs:
         error = ""
         try:
             leadership = await self._hosting.led.lead(run_id)
-            if (taken_over := leadership.take_over()) is not None:
-                if (former := taken_over.former) is not None:
-                    self._lives.over(run_id, former, self._loop.time())
-                self._jobs[run_id] = self._host(taken_over.state, taken_over.led)
-                if text := taken_over.text:
-                    self._hosting.on_record(run_id, kinds.TAKEN_OVER(text))
+            self._take_over(run_id, leadership)
             leadership.keep(partial(self._deposed, run_id))
         except RallypointError as unusable:
             error = str(unusable)
@@ -325,6 +311,19 @@ class HostedJobs:
                         owner.received(connection, heartbeat)
         if (job := self._jobs.get(run_id)) is not None:
             self._emptied(job)
+
+    def _take_over(self, run_id: str, leadership: Leadership) -> bool:
+        """Go on with the job of the leader before, if there is one."""
+        if (over := leadership.over) is not None:
+            self._lives.over(run_id, over, self._loop.time())
+        if (taken_over := leadership.take_over()) is None:
+            return False
+        if (former := taken_over.former) is not None:
+            self._lives.over(run_id, former, self._loop.time())
+        self._jobs[run_id] = self._host(taken_over.state, taken_over.led)
+        if text := taken_over.text:
+            self._hosting.on_record(run_id, kinds.TAKEN_OVER(text))
+        return True
 
     def _deposed(self, run_id: str, why: str) -> None:
         """Another coordinator leads this job: its agents are to look for that one."""

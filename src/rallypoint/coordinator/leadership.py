@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import partial
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from rallypoint.coordinator.clocks import boot_time
 from rallypoint.coordinator.hosted_job import OpenGate
@@ -18,9 +19,17 @@ from rallypoint.core.job_state import JobState
 from rallypoint.core.model import NONCE_BITS
 from rallypoint.core.sessions import HostEffect
 from rallypoint.core.takeover.durable import Durable
-from rallypoint.core.takeover.handover import UNKNOWN, Handover, Predecessor
+from rallypoint.core.takeover.handover import UNKNOWN, Handover, Predecessor, with_margin
+from rallypoint.core.takeover.heirs import Claimant
 from rallypoint.core.takeover.leading import Lead, Watch, claimed
-from rallypoint.core.takeover.record import FormerLife, Leader, LeadRecord, Process, job_of
+from rallypoint.core.takeover.record import (
+    FormerLife,
+    JobRecord,
+    Leader,
+    LeadRecord,
+    Process,
+    job_of,
+)
 from rallypoint.errors import RallypointError, RendezvousConnectionError
 from rallypoint.observe.faults import describe_fault
 
@@ -143,6 +152,7 @@ class Leadership:
         self._runtime, self._leader = runtime, leader
         self._record, self._watch = RegisterRecord(register, thread), Watch()
         self._lead: Lead | None = None
+        self._predecessor = UNKNOWN
         self.jobs: list[LedJob] = []
         """The lives of the job that are hosted; the last one is the present one."""
         self._nonce = runtime.nonce()
@@ -169,23 +179,41 @@ class Leadership:
                 on_wait(str(error))
             await asyncio.sleep(self._watch.look_s)
 
-    async def look(self) -> Look:
-        """Read the record. Raises as `claim`, and RendezvousConnectionError."""
+    @property
+    def look_s(self) -> float:
+        """How often who would lead looks."""
+        return self._watch.look_s
+
+    async def look(self, claimant: Claimant | None = None) -> Look:
+        """Read the record. `claimant`: as for `Watch`. Raises as `claim`, and
+        RendezvousConnectionError."""
         record = await self._record.read()
         if record is None:
             return Look(None, 0.0)
         gone = self._runtime.is_gone(record.leader.process, self._leader.process)
-        wait_s = self._watch.claims_in_s(record, self._runtime.clock(), is_gone=gone)
+        now = self._runtime.clock()
+        wait_s = self._watch.claims_in_s(record, now, is_gone=gone, claimant=claimant)
         return Look(record, wait_s)
 
-    async def take(self, found: LeadRecord | None) -> bool:
-        """Claim the job, of which this was found; whether this process leads it now. Raises as
-        `look`."""
-        record, sent_at = claimed(found, self._leader, self._nonce), self._runtime.clock()
+    async def take(
+        self, found: LeadRecord | None, addresses: tuple[str, ...] = (), own_rank: int = -1
+    ) -> bool:
+        """Claim the job, of which this was found; whether this process leads it now. `addresses`:
+        where this process listens for it alone. `own_rank`: as `leader_rank`. Raises as `look`."""
+        leader = replace(self._leader, addresses=addresses) if addresses else self._leader
+        record = claimed(found, leader, self._nonce, own_rank)
+        sent_at = self._runtime.clock()
         if not await self._record.swap(record):
             return False
         self._lead = Lead(record, sent_at)
+        if found is not None and found.job is not None:
+            self._predecessor = self._known_of(found, found.job)
         return True
+
+    def _known_of(self, found: LeadRecord, job: JobRecord) -> Predecessor:
+        """The leader of this record, at the time of this claim."""
+        ends_at = self._watch.since + with_margin(job.settings.lease_s)
+        return Predecessor(job.leader_rank, found.is_dead, ends_at - self._runtime.clock())
 
     @property
     def lead(self) -> Lead:
@@ -202,14 +230,19 @@ class Leadership:
         durable = Durable(state, handover, is_recorded=False, former=over)
         return Led(handover, partial(LedJob, self, durable))
 
-    def take_over(self, predecessor: Predecessor = UNKNOWN) -> TakenOver | None:
-        """The job that the register holds. None: it holds none. `predecessor`: what is known of the
-        leader before this one."""
+    @property
+    def over(self) -> Life | None:
+        """The job that the register held, if all its nodes have heard how it ended."""
+        job = self.lead.record.job
+        return Life(job.incarnation, job.verdict) if job is not None and job.is_heard else None
+
+    def take_over(self) -> TakenOver | None:
+        """The job that the register holds. None: it holds none."""
         record = self.lead.record.job
-        if record is None:
+        if record is None or self.over is not None:
             return None
         state, former = job_of(record, self.lead.epoch), record.former
-        handover = Handover(record, predecessor)
+        handover = Handover(record, self._predecessor)
         durable = Durable(state, handover, is_recorded=True, former=former)
         led = Led(handover, partial(LedJob, self, durable))
         life = None if former is None else Life(former.incarnation, former.verdict)
@@ -228,8 +261,9 @@ class Leadership:
         """Lead from now on. `on_deposed` is told, once, why this process leads no more."""
         self._keeper = asyncio.get_running_loop().create_task(self._keep(on_deposed))
 
-    async def vacate(self, timeout_s: float) -> None:
-        """Lead no more, and tell who would lead that they need not wait."""
+    async def vacate(self, timeout_s: float, *, is_heard: bool = False) -> None:
+        """Lead no more, and tell who would lead that they need not wait. `is_heard`: as in the
+        record of a job."""
         if self._keeper is not None:
             self._keeper.cancel()
         if (
@@ -240,7 +274,10 @@ class Leadership:
             return
         try:
             async with asyncio.timeout(timeout_s):
-                await self._record.swap(self._lead.next(self._lead.record.job, is_vacant=True))
+                job = self._lead.record.job
+                if job is not None and is_heard:
+                    job = replace(job, is_heard=True)
+                await self._record.swap(self._lead.next(job, is_vacant=True))
         except (RallypointError, TimeoutError):
             return  # They wait for the hold.
 

@@ -15,7 +15,8 @@ from socket import socket
 from rallypoint.coordinator.acceptor import Acceptor, ConnectionLog, Kind
 from rallypoint.coordinator.connection import ServerConnection
 from rallypoint.coordinator.hosted_job import HostedJob
-from rallypoint.coordinator.jobs import HostedJobs, Hosting
+from rallypoint.coordinator.hosting import Hosting
+from rallypoint.coordinator.jobs import HostedJobs
 from rallypoint.coordinator.listen import OWN_FILES, connection_room
 from rallypoint.core import messages as m
 from rallypoint.core.admission import Admission

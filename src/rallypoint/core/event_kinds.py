@@ -145,6 +145,7 @@ HOSTS = _routine(
     "this node hosts the coordinator",
     "this node hosts the coordinator at {endpoint}",
 )
+LEADS = _routine("leads", "this node leads the job", "this node leads the job at {places}")
 METRICS = _routine("metrics", "metrics are served", "metrics are served at {url}")
 NOTICE = EventKind("notice", "an option has an effect that is easily overlooked", quiet=False)
 WAITING = _routine(

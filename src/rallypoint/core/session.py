@@ -28,7 +28,9 @@ again: that is tolerated for one lease.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from enum import Enum
+from math import inf
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -117,6 +119,21 @@ class Identity(Struct, frozen=True):
     """Empty: the coordinator makes one from the host name."""
     host_name: str
     incarnation: str
+
+
+class SessionRules(Struct, frozen=True):
+    """What holds for the session of one agent."""
+
+    reconnect_timeout_s: float | None = None
+    """How long to look for a lost coordinator; None: as `Search` says."""
+    has_fence: bool = True
+    """False where nobody can take this node's place: then the lease never ends."""
+    vouched_at: Callable[[], float] = lambda: inf
+    """No lease is counted from a later time, whatever was answered: of a node that leads the job
+    itself, when it was known last that no other one does."""
+
+
+USUAL_RULES = SessionRules()
 
 
 class Send(Struct, frozen=True):
@@ -308,22 +325,18 @@ class AgentEnd:
         self,
         identity: Identity,
         settings: SharedSettings,
-        reconnect_timeout_s: float | None = None,
+        rules: SessionRules = USUAL_RULES,
         former: m.Attached | None = None,
-        *,
-        has_fence: bool = True,
     ) -> None:
-        """`reconnect_timeout_s`: how long to look for a lost coordinator; None: as `reconnect`
-        says. `former`: how an earlier session of the same node in this job was attached.
-        `has_fence`: False where nobody can take this node's place: then the lease never ends."""
+        """`former`: how an earlier session of the same node in this job was attached."""
         self.identity, self.settings = identity, settings
-        self._reconnect_timeout_s = reconnect_timeout_s
+        self._rules = rules
         self.attached = former
         """How the coordinator attached this node last."""
         self._link, self.is_closed = Link.NONE, False
         self._generation = self._opened = 0
         self._attach_sent_at = 0.0
-        self._lease = Lease(settings.lease_s, settings.heartbeat_s, has_fence=has_fence)
+        self._lease = Lease(settings.lease_s, settings.heartbeat_s, has_fence=rules.has_fence)
         self._reports = Outbox()
         self._search: Search | None = None
         """Since the connection broke, until this node is attached again."""
@@ -332,6 +345,21 @@ class AgentEnd:
     def generation(self) -> int:
         """Of the newest connection."""
         return self._generation
+
+    @property
+    def has_fence(self) -> bool:
+        """The lease may end."""
+        return self._rules.has_fence
+
+    @property
+    def is_attached(self) -> bool:
+        """The coordinator has attached the present connection."""
+        return self._link is Link.ATTACHED
+
+    @property
+    def place(self) -> m.Place | None:
+        """The newest that this node was assigned."""
+        return self._reports.place
 
     @property
     def is_all_acknowledged(self) -> bool:
@@ -445,7 +473,7 @@ class AgentEnd:
         return [Drop(f"no answer from the coordinator for {unanswered_s:.1f} s")]
 
     def _begun(self, now: float) -> Search:
-        lease_s, timeout_s = self.settings.lease_s, self._reconnect_timeout_s
+        lease_s, timeout_s = self.settings.lease_s, self._rules.reconnect_timeout_s
         if timeout_s is None and self.attached is not None and self.attached.is_replaceable:
             timeout_s = self.settings.join_timeout_s
         return Search(now, self._lease.ends_at(now), lease_s, timeout_s)
@@ -469,6 +497,7 @@ class AgentEnd:
     def _renewed(self, now: float, sent_at: float | None) -> list[AgentEffect]:
         if sent_at is None:
             return []
+        sent_at = min(sent_at, self._rules.vouched_at())
         # If this process was stopped since it woke up, the guard may have kept the fence.
         return [*self.woke_up(now), Held(self._lease.renew(now, sent_at))]
 

@@ -22,7 +22,7 @@ from rallypoint.core import messages as m
 from rallypoint.core.group_events import EnrolmentDone, LeaseEnded, SessionOpened
 from rallypoint.core.member import Phase
 from rallypoint.core.model import Assignment, Candidate, Outcome
-from rallypoint.core.session import AgentEnd
+from rallypoint.core.session import AgentEnd, SessionRules
 from rallypoint.errors import RallypointError, RendezvousClosedError, RendezvousConnectionError
 from rallypoint.observe.faults import describe_fault
 from rallypoint.rendezvous.parameters import CoordinatorSettings
@@ -239,7 +239,7 @@ class HandlerMembership:
         former = self._session.attached if self._session is not None else None
 
         def session(member: SessionHandler) -> CoordinatorSession:
-            end = AgentEnd(identity, shared, config.lease_s, former)
+            end = AgentEnd(identity, shared, SessionRules(config.lease_s), former)
             return CoordinatorSession(end, found.dial, member)
 
         self.member = TcpMember(session, self._on_change, config.enrol_timeout_s)

@@ -55,7 +55,7 @@ class SimulatedAgent:
         self.ref = ref
         # Nothing sends heartbeats here: when a lease ends is for the caller to say.
         identity = s.Identity(ref.node_id, ref.node_id, ref.incarnation)
-        self.end = s.AgentEnd(identity, settings, has_fence=False)
+        self.end = s.AgentEnd(identity, settings, s.SessionRules(has_fence=False))
         self.candidate = Candidate(workers, "default", ref.node_id, 29500)
         signals = (1, 2, 3, 15)
         self.listens = True

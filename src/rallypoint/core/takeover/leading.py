@@ -130,6 +130,11 @@ class Lead:
         """The register holds this, which was sent at `sent_at`."""
         self.record, self._sent_at = record, max(self._sent_at, sent_at)
 
+    @property
+    def vouched_at(self) -> float:
+        """When the last thing was sent by which it is known that nobody else leads."""
+        return self._sent_at
+
     def is_sure(self, now: float) -> bool:
         """Nobody else can have claimed."""
         return now < self._sent_at + self._hold_s

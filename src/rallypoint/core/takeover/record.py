@@ -84,6 +84,8 @@ class JobRecord(Struct, frozen=True, array_like=True):
     former: FormerLife | None = None
     leader_rank: int = -1
     """The group rank of the leader's own node in the newest world; -1: it is not in it."""
+    is_heard: bool = False
+    """All nodes that live have heard the verdict: who comes now begins the job anew."""
 
     @property
     def newest_round(self) -> int | None:

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from rallypoint.config import AgentConfig
 from rallypoint.coordinator.connection import ServerConnection
-from rallypoint.coordinator.jobs import Hosting
+from rallypoint.coordinator.hosting import Hosting
 from rallypoint.coordinator.leadership import Runtime
 from rallypoint.coordinator.led_jobs import LedJobs, LocalLeader
 from rallypoint.coordinator.server import Coordinator

@@ -21,7 +21,7 @@ from rallypoint.core import messages as m
 from rallypoint.core.group_events import Finish
 from rallypoint.core.liveness import next_look_ns, overdue
 from rallypoint.core.model import Assignment, Candidate, NodeRef, Stamp
-from rallypoint.core.session import AgentEnd, Identity
+from rallypoint.core.session import AgentEnd, Identity, SessionRules
 from rallypoint.errors import EnrolmentError, RallypointError
 from rallypoint.testing.simulator.coordinators import HostedCoordinator, Observer, Simulated
 from rallypoint.testing.simulator.loop import (
@@ -232,7 +232,7 @@ class AgentProcess:
         else:
             hooks = Hooks(on_held, self._attaching, uniform=self._random.uniform)
         timeout_s = shared.config.rendezvous.reconnect_timeout_s
-        end = AgentEnd(identity, shared.settings, timeout_s, has_fence=has_fence)
+        end = AgentEnd(identity, shared.settings, SessionRules(timeout_s, has_fence=has_fence))
         session = Session(end, self._dial, self.agent, self._loop.time, hooks)
         session.follow(shared.observer)
         return session

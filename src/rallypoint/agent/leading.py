@@ -1,0 +1,119 @@
+"""A node of a job that any of its nodes may lead: how it finds the leader by the job's register,
+and what it hosts when it leads itself (`coordinator/succession.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from random import SystemRandom
+from socket import socket
+from typing import NamedTuple
+
+from rallypoint.agent.agent import Agent
+from rallypoint.config import AccessConfig, RendezvousConfig
+from rallypoint.coordinator.connection import ClientConnection, dial
+from rallypoint.coordinator.own_addresses import addresses_of, bind_for_leader, own_addresses
+from rallypoint.coordinator.server import Coordinator, LookupToken
+from rallypoint.coordinator.succession import Listening
+from rallypoint.coordinator.token import find_token, user_home
+from rallypoint.core import event_kinds as kinds
+from rallypoint.core.session import AgentEnd
+from rallypoint.core.takeover.heirs import Claimant
+from rallypoint.rendezvous.data_directory import prepare
+from rallypoint.rendezvous.directory_backend import DirectoryBackend
+from rallypoint.rendezvous.directory_files import LocalFiles
+from rallypoint.wire.address import Address
+
+DIAL_TIMEOUT_S = 2.0
+"""A leader whose machine is gone must not use up the lease of those that look for the next one."""
+FIRST_CLAIM_S = 0.002
+"""For each node of the job."""
+FIRST_CLAIM_MAX_S = 2.0
+FLAG = "--rdzv-endpoint"
+
+
+class Hosts(NamedTuple):
+    """How this agent hosts a coordinator."""
+
+    host: Callable[[Sequence[socket], LookupToken | None], Coordinator]
+    reconnect: Callable[[str], None]
+    """Drop the connection to another coordinator, if there is one."""
+
+
+class LeadingNode:
+    """A `succession.Node`."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        end: AgentEnd,
+        rendezvous: RendezvousConfig,
+        secret: bytes | None,
+        hosts: Hosts,
+    ) -> None:
+        self._agent, self._end, self._hosts = agent, end, hosts
+        self._rendezvous, self._secret = rendezvous, secret
+        self._spread = SystemRandom().random()
+
+    @property
+    def first_claim_delay_s(self) -> float:
+        """So long a node that has just started waits: thousands must not claim at once."""
+        return self._spread * min(FIRST_CLAIM_S * self._rendezvous.max_nodes, FIRST_CLAIM_MAX_S)
+
+    @property
+    def is_attached(self) -> bool:
+        return self._end.is_attached
+
+    def claimant(self) -> Claimant:
+        claim, place = self._agent.claim(), self._end.place
+        is_placed = (
+            claim.stamp is not None
+            and place is not None
+            and place.assignment.round == claim.stamp.round
+        )
+        return Claimant(
+            stamp=claim.stamp if is_placed else None,
+            rank=place.assignment.group_rank if is_placed and place is not None else -1,
+            is_leaving=self._agent.is_leaving,
+            spread=self._spread,
+        )
+
+    async def dial(self, addresses: Sequence[Address]) -> ClientConnection:
+        return await dial(addresses, self._rendezvous.run_id, self._secret, DIAL_TIMEOUT_S)
+
+    def listen(self) -> Listening:
+        rendezvous = self._rendezvous
+        assert rendezvous.register is not None
+        local = rendezvous.local_addr
+        addresses = own_addresses() if local is None else addresses_of(local)
+        listeners = bind_for_leader(addresses, rendezvous.register.ports, f"--local-addr {local}")
+        bound = (listener.getsockname() for listener in listeners)
+        return Listening(listeners, tuple(str(Address(*name[:2])) for name in bound))
+
+    def host(self, listening: Listening) -> Coordinator:
+        run_id, secret = self._rendezvous.run_id, self._secret
+        lookup_token = None if secret is None else {run_id: secret}.get
+        coordinator = self._hosts.host(listening.listeners, lookup_token)
+        self._agent.say(kinds.LEADS(places=", ".join(listening.addresses)))
+        self._hosts.reconnect("this node leads the job now")
+        return coordinator
+
+    def leads_no_more(self) -> None:
+        """The connection of this node to its own coordinator is closed with that."""
+
+
+def secret_of(run_id: str, access: AccessConfig) -> bytes | None:
+    """What opens this job; None: nothing is needed. Raises AccessError."""
+    if access.insecure:
+        return None
+    token = find_token(access.token_file, access.token_text, user_home(), create=True)
+    assert token is not None
+    return token.for_job(run_id)
+
+
+def register_of(rendezvous: RendezvousConfig, secret: bytes | None) -> DirectoryBackend:
+    """The register of this node's job, in a directory that is made if there is none. Blocks. Raises
+    UsageError or InfrastructureError if it can't be kept there."""
+    assert rendezvous.register is not None
+    directory = rendezvous.register.directory
+    prepare(directory, LocalFiles(), FLAG)
+    return DirectoryBackend(directory, rendezvous.run_id, secret)

@@ -1,0 +1,62 @@
+"""What a coordinator hosts: one job or any, decided by which machine, led by which registers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from msgspec import Struct
+
+from rallypoint.coordinator.clocks import wall_ms
+from rallypoint.core import job as machine
+from rallypoint.core.event_kinds import Record
+from rallypoint.core.model import NONCE_BITS, Epoch, SharedSettings
+from rallypoint.core.sessions import Machine
+
+if TYPE_CHECKING:  # Most coordinators have no registers.
+    from rallypoint.coordinator.leadership import Leadership
+
+
+class LedBy(Protocol):
+    """The jobs that a coordinator leads by registers."""
+
+    def of(self, run_id: str) -> Leadership | None:
+        """By which this coordinator leads the job; None: it does not."""
+
+    async def lead(self, run_id: str) -> Leadership:
+        """Become its leader, however long that takes. Raises RallypointError."""
+
+    def forget(self, run_id: str) -> None:
+        """This coordinator leads the job no more."""
+
+    def remove(self, run_id: str) -> None:
+        """Nobody needs what is known of the job."""
+
+    async def vacate(self) -> None:
+        """Lead no job any more, and say so."""
+
+
+def random_epoch() -> int:
+    """That no other coordinator has. Nobody can take over from it."""
+    return Epoch(0, int.from_bytes(os.urandom(NONCE_BITS // 8), "big")).as_int()
+
+
+class Hosting(Struct, frozen=True):
+    """What a coordinator hosts."""
+
+    on_record: Callable[[str, Record], None]
+    """Called with the run id (or nothing) and what happened."""
+    only: SharedSettings | None = None
+    """The settings of the one job to host; None: any job."""
+    machine: Machine = machine.step
+    """Decides for every job."""
+    led: LedBy | None = None
+    """By which another coordinator can take over its jobs; None: no other one can. `only` is led
+    already."""
+    epoch: Callable[[], int] = random_epoch
+    """Names this coordinator: no other has the same."""
+    wall_ms: Callable[[], int] = wall_ms
+    """As `clocks.wall_ms`."""
+    own_agent: str = ""
+    """The incarnation of the agent that it lives in, if that is known already."""

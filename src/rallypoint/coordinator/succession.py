@@ -1,0 +1,291 @@
+"""How the nodes of a job find who leads it, and how each of them may be the next that does, by the
+job's register (section L1 of the design; `core/takeover/` decides).
+
+An agent without a leader reads the register: it dials the leader that is named there, or claims the
+job when it is its turn, and hosts the coordinator itself. An heir looks all the time, since it is
+the first to claim. Nobody else reads the register while all is well.
+
+A leader that is deposed, or steps down, closes its coordinator: its own agent looks for the next
+one as all others do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from math import inf
+from socket import socket
+from typing import Protocol
+
+from msgspec import Struct
+
+from rallypoint.coordinator.client import raise_in_loop
+from rallypoint.coordinator.connection import ClientConnection
+from rallypoint.coordinator.leadership import Leadership
+from rallypoint.coordinator.led_jobs import LocalLeader
+from rallypoint.coordinator.register_record import Register
+from rallypoint.coordinator.server import Coordinator
+from rallypoint.core.model import Epoch
+from rallypoint.core.takeover.heirs import RANKS, Claimant, rank_in
+from rallypoint.core.takeover.record import Leader, LeadRecord
+from rallypoint.errors import (
+    AccessError,
+    InfrastructureError,
+    ProtocolError,
+    RallypointError,
+    RendezvousConnectionError,
+    RendezvousTimeoutError,
+    UsageError,
+)
+from rallypoint.wire.address import Address, split_endpoint
+
+FRESH_S = 0.2
+"""What was read so lately is not read again for another attempt to connect."""
+PATIENCE_S = 1.0
+"""So long an attempt to connect waits for the register: the leader that was known last may answer
+all the same."""
+VACATE_S = 2.0
+RETRY_S = 0.2
+
+
+class Listening(Struct, frozen=True):
+    """Where a coordinator of this node would listen."""
+
+    listeners: list[socket]
+    addresses: tuple[str, ...]
+    """As other nodes reach them."""
+
+    def close(self) -> None:
+        """Listen no more."""
+        for listener in self.listeners:
+            listener.close()
+
+
+class Node(Protocol):
+    """The node that looks for the leader, or is to lead."""
+
+    @property
+    def is_attached(self) -> bool:
+        """It has a leader, and is connected to it."""
+
+    def claimant(self) -> Claimant:
+        """What it is in the job at present."""
+
+    async def dial(self, addresses: Sequence[Address]) -> ClientConnection:
+        """One attempt to reach the coordinator at any of these addresses. Raises as `dial` in
+        `connection.py`."""
+
+    def listen(self) -> Listening:
+        """Where it would lead. Raises UsageError or InfrastructureError."""
+
+    def host(self, listening: Listening) -> Coordinator:
+        """It leads from now on: host the job's coordinator on these sockets. A connection to the
+        leader before is of no use."""
+
+    def leads_no_more(self) -> None:
+        """Another node may lead."""
+
+
+class OwnJob:
+    """The one job of a node, while this node leads it (`HostedJobs` asks). `vouched_at` is for the
+    agent of this node, at any time."""
+
+    def __init__(self) -> None:
+        self.leadership: Leadership | None = None
+        """By which this node leads; None: it does not."""
+        self._on_lost: Callable[[], None] | None = None
+
+    def begin(self, leadership: Leadership, on_lost: Callable[[], None]) -> None:
+        """This node leads from now on. `on_lost` is called when it does no more."""
+        self.leadership, self._on_lost = leadership, on_lost
+
+    def end(self) -> None:
+        """It leads no more."""
+        self.leadership = self._on_lost = None
+
+    def vouched_at(self) -> float:
+        """When it was known last that no other node leads: the workers of a node that leads may run
+        for a lease from then. Without end for one that does not lead."""
+        return inf if self.leadership is None else self.leadership.lead.vouched_at
+
+    # As `jobs.LedBy` asks.
+
+    def of(self, run_id: str) -> Leadership | None:
+        return self.leadership
+
+    async def lead(self, run_id: str) -> Leadership:
+        raise RendezvousConnectionError("this node leads no more")
+
+    def forget(self, run_id: str) -> None:
+        if self._on_lost is not None:
+            self._on_lost()
+
+    def remove(self, run_id: str) -> None:
+        """It stays until it is old: whoever comes late hears how the job has ended."""
+
+    async def vacate(self) -> None:
+        if self.leadership is not None:
+            await self.leadership.vacate(VACATE_S)
+
+
+class Succession:
+    """For the thread of the loop. `dial` at any time, `close` at the end."""
+
+    def __init__(self, register: Register, local: LocalLeader, own: OwnJob, node: Node) -> None:
+        """`own`: the job of `node`, which asks it whether it leads."""
+        self._register, self._local, self._own, self._node = register, local, own, node
+        self._loop = asyncio.get_running_loop()
+        self._looking = asyncio.Lock()
+        self._candidacy = self._new_candidacy()
+        self._record: LeadRecord | None = None
+        self._looked_at = -inf
+        self._changed = asyncio.Event()
+        """Another node leads than at the last look, or this one."""
+        self.coordinator: Coordinator | None = None
+        """The one that this node hosts."""
+        self._watcher: asyncio.Task[None] | None = self._loop.create_task(self._watch())
+        self._watcher.add_done_callback(raise_in_loop)
+
+    @property
+    def epoch(self) -> Epoch | None:
+        """By which this node leads; None: it does not."""
+        leadership = self._own.leadership
+        return None if leadership is None else leadership.lead.epoch
+
+    def stop(self) -> None:
+        """Claim no more, and look no more."""
+        if self._watcher is not None:
+            self._watcher.cancel()
+            self._watcher = None
+
+    async def close(self, *, is_heard: bool) -> None:
+        """Lead no more: another node may at once. `is_heard`: as in the record of a job."""
+        self.stop()
+        if (leadership := self._own.leadership) is not None:
+            await leadership.vacate(VACATE_S, is_heard=is_heard)
+        self._step_down()
+        self._local.calls.close()
+
+    async def connect(self, timeout_s: float, on_wait: Callable[[str], None]) -> ClientConnection:
+        """Reach the leader, or become it. Raises RendezvousTimeoutError, and what the register
+        raises for what can't be a record."""
+        ends_at = self._loop.time() + timeout_s
+        while True:
+            try:
+                return await self.dial()
+            except RendezvousConnectionError as error:
+                if self._loop.time() > ends_at:
+                    text = f"no node led the job within {timeout_s:g} s ({error})"
+                    raise RendezvousTimeoutError(text) from error
+                on_wait(f"waiting for a node that leads the job ({error})")
+            await asyncio.sleep(RETRY_S)
+
+    async def dial(self) -> ClientConnection:
+        """One attempt to reach the leader. Raises RendezvousConnectionError, and what else the
+        register raises for what can't be a record."""
+        self._changed.clear()
+        if self._loop.time() - self._looked_at > FRESH_S and self._watcher is not None:
+            await self._look_patiently()
+            self._changed.clear()
+        dialling = self._loop.create_task(self._dial_leader())
+        changing = self._loop.create_task(self._changed.wait())
+        try:
+            await asyncio.wait((dialling, changing), return_when=asyncio.FIRST_COMPLETED)
+            if dialling.done():
+                return dialling.result()
+            raise RendezvousConnectionError("another node leads the job now")
+        finally:
+            changing.cancel()
+            if not dialling.done():
+                dialling.cancel()
+
+    async def _dial_leader(self) -> ClientConnection:
+        record = self._record
+        if record is None:
+            raise RendezvousConnectionError("no node leads the job yet")
+        if record.is_vacant:
+            raise RendezvousConnectionError("the node that led the job has gone")
+        addresses = [Address(*split_endpoint(text, 0)) for text in record.leader.addresses]
+        try:
+            return await self._node.dial(addresses)
+        except (AccessError, ProtocolError) as error:
+            # Another program may listen there by now.
+            raise RendezvousConnectionError(str(error)) from error
+
+    async def _look_patiently(self) -> None:
+        looking = self._loop.create_task(self._look())
+        looking.add_done_callback(_retrieve)
+        done, _ = await asyncio.wait((looking,), timeout=PATIENCE_S)
+        if done:
+            looking.result()
+
+    async def _watch(self) -> None:
+        while True:
+            wait_s = self._candidacy.look_s
+            if self._must_look:
+                with suppress(RallypointError):  # `dial` tells them.
+                    wait_s = min(wait_s, await self._look())
+            await asyncio.sleep(wait_s)
+
+    @property
+    def _must_look(self) -> bool:
+        if self._own.leadership is not None:
+            return False
+        return not self._node.is_attached or 0 <= self._node.claimant().rank < RANKS
+
+    async def _look(self) -> float:
+        """Read the record, and claim the job if it is this node's turn. Returns after how long to
+        look again at the latest."""
+        async with self._looking:
+            if self._own.leadership is not None:
+                return inf
+            claimant, before = self._node.claimant(), self._record
+            found = await self._candidacy.look(claimant)
+            self._looked_at, self._record = self._loop.time(), found.record
+            if before is None or found.record is None or before.epoch != found.record.epoch:
+                self._changed.set()
+            if found.claims_in_s or self._watcher is None:
+                return found.claims_in_s
+            await self._claim(found.record, claimant)
+            return 0.0
+
+    async def _claim(self, found: LeadRecord | None, claimant: Claimant) -> None:
+        try:
+            listening = self._node.listen()
+        except (UsageError, InfrastructureError) as error:
+            raise RendezvousConnectionError(f"this node can't lead the job: {error}") from error
+        is_leader, leadership = False, self._candidacy
+        rank = -1 if found is None else rank_in(found, claimant)
+        try:
+            is_leader = await leadership.take(found, listening.addresses, rank)
+        finally:
+            if not is_leader:
+                listening.close()
+        if is_leader:
+            self._record, self._candidacy = leadership.lead.record, self._new_candidacy()
+            self._own.begin(leadership, self._deposed)
+            self.coordinator = self._node.host(listening)
+            self._changed.set()
+
+    def _deposed(self) -> None:
+        self._step_down()
+        self._node.leads_no_more()
+        self._changed.set()
+
+    def _step_down(self) -> None:
+        self._own.end()
+        if self.coordinator is not None:
+            self.coordinator.close()
+            self.coordinator = None
+
+    def _new_candidacy(self) -> Leadership:
+        local = self._local
+        leader = Leader((), local.process, has_workers=True)
+        return Leadership(self._register, leader, local.calls, local.runtime)
+
+
+def _retrieve(task: asyncio.Task[float]) -> None:
+    """Nobody may be left to hear what it raised."""
+    if not task.cancelled():
+        task.exception()
