@@ -276,10 +276,10 @@ class Membership:
         led = None if self._succession is None else self._succession.epoch
         if led is not None:
             # The guard releases the register: there is no other coordinator to tell.
-            assert (register := self._config.rendezvous.register) is not None
-            run_id = self._config.rendezvous.run_id
-            notice = death_notice.encode_release(register.directory, run_id, token, led)
-            self._setup.helpers.leave_notice(notice)
+            register, run_id = self._config.rendezvous.register, self._config.rendezvous.run_id
+            assert register is not None
+            release = death_notice.encode_release(register.directory, run_id, token, led)
+            self._setup.helpers.leave_notice(release)
             return b""
         secret, peer = os.urandom(SECRET_BYTES), connection.peer
         run_id = self._config.rendezvous.run_id
