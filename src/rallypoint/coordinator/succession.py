@@ -185,7 +185,8 @@ class Succession:
         """One attempt to reach the leader. Raises RendezvousConnectionError, and what else the
         register raises for what can't be a record."""
         self._changed.clear()
-        if self._loop.time() - self._looked_at > FRESH_S and self._watcher is not None:
+        is_stale = self._loop.time() - self._looked_at > FRESH_S or self._looking.locked()
+        if is_stale and self._watcher is not None:
             await self._look_patiently()
             self._changed.clear()
         dialling = self._loop.create_task(self._dial_leader())
