@@ -166,7 +166,7 @@ BUGS = (
     Bug(
         "who takes over waits for ever for a node that does not come",
         "sessions.py",
-        "return {Timer(TimerKind.RECOVERY): self._recovery.lasts_s}",
+        "return self._recovery.timers_wanted()",
         "return {}",
     ),
     Bug(
