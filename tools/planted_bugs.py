@@ -196,8 +196,8 @@ BUGS = (
     Bug(
         "who would lead does not wait for the end of the hold",
         "takeover/leading.py",
-        "return max(0.0, self._since + with_margin(self._hold_s) - now)",
-        "return max(0.0, self._since + self._hold_s / 4 - now)",
+        "still_s = with_margin(self._hold_s) + turn.delay_s",
+        "still_s = self._hold_s / 4 + turn.delay_s",
     ),
 )
 
