@@ -200,7 +200,6 @@ def test_L6_an_agent_that_lives_is_not_marked_when_its_guard_ends(node: Node) ->
         assert is_alive(agent.pid)
         assert not any(map(is_alive, agent.workers))
         assert node.record == LED
-    assert not node.temporary.exists()
 
 
 def test_L6_a_directory_that_is_gone_holds_the_guard_up_for_a_moment_only(node: Node) -> None:
