@@ -182,7 +182,7 @@ def test_an_order_to_stop_counts_once() -> None:
         SignalWorkers(TERM),
         Wait(WaitKind.GRACE, 1, 5.0),
     ]
-    assert node.step(m.StopNow(stamp(), REASON)) == [ENDING], "nothing is stopped again"
+    assert node.step(m.StopNow(stamp(), REASON)) == [], "nothing is stopped or told again"
 
 
 def test_workers_that_ignore_the_signal_are_killed_after_the_grace() -> None:

@@ -129,7 +129,12 @@ class Agent:
             how = ": it was started again, or another one has taken over" if replaced else ""
             self.say(kinds.SESSION_RESUMED(how=how))
         elif runs or (replaced and not self.finished.done()):
-            text = anew_text(self._config, replaced=replaced, runs=runs)
+            is_replaceable = (
+                self._membership is not None and self._membership.session.is_replaceable
+            )
+            text = anew_text(
+                self._config, replaced=replaced, runs=runs, is_replaceable=is_replaceable
+            )
             self.say(kinds.SESSION_ANEW(text))
         self._step(g.SessionOpened(resumed, replaced))
 

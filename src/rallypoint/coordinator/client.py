@@ -64,6 +64,10 @@ class AgentSession(Protocol):
     @property
     def node_id(self) -> str: ...
 
+    @property
+    def is_replaceable(self) -> bool:
+        """As in `Attached`."""
+
     def report(self, report: m.Report) -> None: ...
 
     async def close(self, timeout_s: float) -> None: ...
@@ -117,6 +121,11 @@ class CoordinatorSession:
         """This node's id, once the session has been opened."""
         attached = self._end.attached
         return attached.node_id if attached else self._end.identity.node_id
+
+    @property
+    def is_replaceable(self) -> bool:
+        """The coordinator that attached this node last can be taken over from."""
+        return self._end.attached is not None and self._end.attached.is_replaceable
 
     @property
     def attached(self) -> m.Attached | None:

@@ -213,7 +213,8 @@ class Leadership:
     def _known_of(self, found: LeadRecord, job: JobRecord) -> Predecessor:
         """The leader of this record, at the time of this claim."""
         ends_at = self._watch.since + with_margin(job.settings.lease_s)
-        return Predecessor(job.leader_rank, found.is_dead, ends_at - self._runtime.clock())
+        fenced_in_s = ends_at - self._runtime.clock()
+        return Predecessor(job.leader_rank, found.is_dead, fenced_in_s, job.leader_node)
 
     @property
     def lead(self) -> Lead:
@@ -338,9 +339,3 @@ class Leadership:
             return
         finally:
             self._wake.clear()
-
-    def _claims_in_s(self, watch: Watch, found: LeadRecord | None) -> float:
-        if found is None:
-            return 0.0
-        gone = self._runtime.is_gone(found.leader.process, self._leader.process)
-        return watch.claims_in_s(found, self._runtime.clock(), is_gone=gone)

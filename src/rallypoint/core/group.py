@@ -236,6 +236,9 @@ def _stop_ordered(state: GroupState, stamp: Stamp, reason: EndReason) -> list[Gr
     state.seeks_culprit |= reason.kind is EndKind.FAILURE and state.phase is Phase.RUNNING
     state.stop_why = reason.text
     stops = stop(state, Desired.JOIN, signal.SIGTERM, state.settings.restart_grace_s)
+    if state.told_end == stamp:  # A coordinator that has taken over says it again.
+        return stops
+    state.told_end = stamp
     return [RoundEnding(stamp, reason), *stops]
 
 

@@ -91,6 +91,8 @@ class GroupState(Struct):
     succeeded_when_asked: bool = False
     """They all succeeded meanwhile."""
     stop_why: str = ""
+    told_end: Stamp | None = None
+    """The newest round that the coordinator has ended."""
     """Why they are being stopped."""
     assignment: Assignment | None = None
     exits: dict[int, WorkerExit] = field(default_factory=dict)

@@ -35,6 +35,9 @@ class SessionUser(SessionHandler, Protocol):
 class HandlerSession:
     """For the thread of the loop. `open` when the agent has it, `close` at the end."""
 
+    is_replaceable = False
+    """No coordinator has attached this node."""
+
     def __init__(
         self,
         rendezvous: HandlerRendezvous,

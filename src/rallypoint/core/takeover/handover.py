@@ -75,6 +75,7 @@ class Predecessor(Struct, frozen=True):
     """The record said so: no worker of that node lives."""
     fenced_in_s: float = inf
     """After so long it has ended its workers by itself."""
+    node_id: str = ""
 
     @property
     def is_fenced(self) -> bool:
@@ -303,18 +304,25 @@ def _taken_over(found: Recovery) -> str:
     said: list[str] = []
     if led.is_dead:
         missing.remove(led.rank)
-        said.append(f"the one that led has died (group rank {led.rank})")
+        name = led.node_id or f"group rank {led.rank}"
+        said.append(f"the one that led has died ({name})")
     if missing:
         ranks = names(tuple(map(str, missing)))
         said.append(f"{count(len(missing), 'node')} did not come back (group rank {ranks})")
     return f"{text}: {', '.join(said)}" if said else text
 
 
+def _name_of(found: Recovery, rank: int) -> str:
+    """Of a node that is not here."""
+    led = found.predecessor
+    return led.node_id if led.node_id and led.rank == rank else f"(group rank {rank})"
+
+
 def _taken_back(job: JobState, found: Recovery, rank: int) -> WorldEntry:
     """One node of the world, and a member if it is here."""
     has_succeeded = is_set(found.record.succeeded, rank)
     node = found.returned.get(rank)
-    node_id = f"(group rank {rank})" if node is None else node.ref.node_id
+    node_id = _name_of(found, rank) if node is None else node.ref.node_id
     if has_succeeded:
         job.succeeded_at[node_id] = -inf
     if node is None:

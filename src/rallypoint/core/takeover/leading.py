@@ -94,7 +94,7 @@ def claimed(found: LeadRecord | None, leader: Leader, nonce: int, own_rank: int 
     number = 1 if found is None else found.epoch.number + 1
     job = None if found is None else found.job
     if job is not None:
-        job = replace(job, leader_rank=own_rank)
+        job = replace(job, leader_rank=own_rank, leader_node="")
     return LeadRecord(SCHEMA, Epoch(number, nonce), leader, 0, job)
 
 

@@ -84,6 +84,8 @@ class JobRecord(Struct, frozen=True, array_like=True):
     former: FormerLife | None = None
     leader_rank: int = -1
     """The group rank of the leader's own node in the newest world; -1: it is not in it."""
+    leader_node: str = ""
+    """The id of that node."""
     is_heard: bool = False
     """All nodes that live have heard the verdict: who comes now begins the job anew."""
 
@@ -141,6 +143,7 @@ def record_of(job: JobState, former: FormerLife | None = None, own_agent: str = 
     """What another coordinator would have to know of this job. `own_agent`: the incarnation of the
     agent that the coordinator lives in, if any."""
     state = job.round
+    leader_rank = _rank_of(own_agent, state.world) if own_agent else -1
     return JobRecord(
         settings=state.settings,
         incarnation=job.incarnation,
@@ -162,7 +165,8 @@ def record_of(job: JobState, former: FormerLife | None = None, own_agent: str = 
         largest_world=state.largest_world,
         verdict=job.verdict,
         former=former,
-        leader_rank=_rank_of(own_agent, state.world) if own_agent else -1,
+        leader_rank=leader_rank,
+        leader_node=state.world[leader_rank].node_id if leader_rank >= 0 else "",
     )
 
 
