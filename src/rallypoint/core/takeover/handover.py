@@ -37,9 +37,6 @@ MARGIN_S = 0.5
 MARGIN_SHARE = 0.1
 NOT_STARTED_S = 3.0
 """So long agents are waited for whose workers can't run yet: a few tries to reconnect."""
-STARTED = frozenset(
-    {m.Doing.RUNNING, m.Doing.FINISHING, m.Doing.SUCCEEDED, m.Doing.SUCCEEDED_WHEN_ASKED}
-)
 LED_AND_DIED = f"{DIED}, while it led the job"
 LED_AND_GONE = "it led the job, and did not come back"
 
@@ -53,7 +50,6 @@ class _Returned(Struct, frozen=True):
     """A node of the newest world, as it came back."""
 
     ref: NodeRef
-    doing: m.Doing
     place: m.Place
 
     @property
@@ -141,7 +137,7 @@ class Recovery(Struct):
             return False
         if join_refused(record.settings, place.joined.candidate):
             return False
-        node = _Returned(ref, hello.claim.doing, place)
+        node = _Returned(ref, place)
         if any(claim in self._held for claim in node.claims):
             self.is_contested = True
             return False
@@ -180,10 +176,7 @@ class Handover:
 
     def keep(self, ref: NodeRef, waiting: list[m.Numbered], numbered: m.Numbered) -> None:
         """The agent has said this. `waiting`: what it has said that another coordinator would
-        need. Who leaves says nothing any more."""
-        if isinstance(numbered.report, m.Leave):
-            waiting.clear()
-            return
+        need."""
         waiting.append(numbered)
         self._unsettled[ref.incarnation] = None
 
@@ -252,7 +245,7 @@ def _recover(job: JobState, found: Recovery, at: float) -> list[JobEffect]:
     state.succeeded = record.successes
     state.finishing = state.succeeded > 0
     job.started = record.is_started
-    job.end_reason, job.withdrawn = None, job.notices
+    job.withdrawn = job.notices
     if not record.is_active:
         reason = record.end_reason or EndReason(EndKind.LOSS, "the last coordinator ended it")
         effects = _over(job, reason, at)
@@ -333,8 +326,6 @@ def _taken_back(job: JobState, found: Recovery, rank: int) -> WorldEntry:
     add(job.round, member)
     job.assigned[ref.node_id] = node.place.assignment
     job.world_workers = node.place.assignment.world_size
-    if node.doing in STARTED:
-        job.enrolled.add(ref.node_id)
     return WorldEntry(ref.node_id, ref.incarnation, candidate.workers, candidate.role)
 
 
@@ -342,6 +333,6 @@ def _over(job: JobState, reason: EndReason, at: float) -> list[JobEffect]:
     """The round has ended, and was judged or not."""
     judged, backoff_s = job.judged_round, job.backoff_s
     effects = run_round(job, RoundOver(job.round.round, reason), at)
-    if judged == job.round.round and not backoff_s:
+    if not backoff_s:
         effects += run_round(job, RoundReleased(judged), at)
     return effects
