@@ -91,14 +91,17 @@ class Endpoint(Struct, frozen=True):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+ANY_PORTS = (0, 0)
+"""29400 if it is free, else any port that is."""
+
+
 class RegisterConfig(Struct, frozen=True):
     """Where the record of the job lies, and where a node that leads the job listens."""
 
     directory: str
     """Absolute, and shared by all nodes."""
-    ports: tuple[int, int] = (0, 0)
-    """The first and the last of those that a leader may listen on; (0, 0): 29400 if it is free,
-    else any."""
+    ports: tuple[int, int] = ANY_PORTS
+    """The first and the last of those that a leader may listen on."""
 
 
 class HandlerConfig(Struct, frozen=True):

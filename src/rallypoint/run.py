@@ -32,7 +32,7 @@ from rallypoint.cli.options import RUN, read_count, read_run, scan_run
 from rallypoint.cli.parser import CompletionRequested, HelpRequested, Scanned, parse
 from rallypoint.cli.rendezvous_options import read_rendezvous
 from rallypoint.cli.values import Value, nodes, read, texts, truth
-from rallypoint.config import AgentConfig, RendezvousConfig, StopConfig
+from rallypoint.config import ANY_PORTS, AgentConfig, RendezvousConfig, StopConfig
 from rallypoint.core.settings import FLAGS, Setting, is_torchrun, parameters
 from rallypoint.errors import ParameterError, UsageError
 from rallypoint.launcher import LaunchConfig, elastic_launch
@@ -134,7 +134,7 @@ def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
     words, machine = sys.argv[1:] if args is None else [*map(str, args)], Machine()
     try:
         scanned = _scan(words)
-        read_rendezvous(scanned, machine.random_id, [], machine.handlers)
+        read_rendezvous(scanned, machine, [])
     except HelpRequested:
         print_text(*get_args_parser().format_help().splitlines())
         raise SystemExit(0) from None
@@ -191,6 +191,8 @@ def config_from_args(args: argparse.Namespace) -> tuple[LaunchConfig, str, list[
         hang_timeout=rendezvous.hang_timeout_s or None,
     )
     config.rdzv_backend, config.rdzv_endpoint, config.rdzv_configs = _rendezvous(asked)
+    if rendezvous.register is not None and rendezvous.register.ports != ANY_PORTS:
+        config.port_range = rendezvous.register.ports
     if getattr(args, "shutdown_timeout", None) is not None:
         config.shutdown_timeout = asked.stop.shutdown_grace_s
     command, *arguments = workers.argv
@@ -355,6 +357,8 @@ def _rendezvous(asked: AgentConfig) -> tuple[str, str, dict[str, Any]]:
         conf["token_file"] = access.token_file
     elif access.token_text:
         conf["token"] = _Secret(access.token_text)
+    if chosen.register is not None:
+        return "file", chosen.register.directory, conf
     if chosen.static:
         conf["rank"] = chosen.node_rank
         conf.pop("is_host", None)

@@ -265,6 +265,7 @@ class Cluster:
             made.mkdir()
         self.script = folder / "worker.py"
         self.script.write_text(WORKER)
+        self.env: dict[str, str] = {}
         self.all_agents: list[AgentProcess] = []
         self._orders_given = 0
         self._mark = f"{folder}.{os.getpid()}"
@@ -330,7 +331,8 @@ class Cluster:
     def environ(self) -> dict[str, str]:
         mine = {k: v for k, v in os.environ.items() if not k.startswith(("RALLYPOINT_", "PET_"))}
         mine.pop("XDG_CONFIG_HOME", None)
-        return mine | {"HOME": str(self.home), "TMPDIR": str(self.temp), MARK: self._mark}
+        mine |= {"HOME": str(self.home), "TMPDIR": str(self.temp), MARK: self._mark}
+        return mine | self.env
 
     def order(
         self, text: str, *, round: int | str = "_", node: str = "_", rank: int | str = "_"

@@ -1,4 +1,5 @@
-"""Agents whose nodes meet by a handler, without a coordinator: a shared file, another package's."""
+"""Agents whose nodes meet by the handler of another package, without a coordinator: among them one
+that has the library's store of a file between peers."""
 
 from __future__ import annotations
 
@@ -14,7 +15,6 @@ from tests.integration.cluster import Cluster, Option, wait_until
 from tests.integration.one_agent import agent, name_of
 from tests.integration.test_bad_input import is_one_line_with
 
-BY_FILE = ("--rdzv-backend=file", "--insecure")
 KEEP_ALIVE = "keep_alive_interval=0.3,keep_alive_max_attempt=4"
 ALL_REDUCE = """
 import os, sys, torch
@@ -26,7 +26,7 @@ os.write(1, f"sum {value.item():g} of {dist.get_world_size()}\\n".encode())
 dist.destroy_process_group()
 """
 FIVE_METHODS = """
-import os, time
+import os, sys, time
 from rallypoint.errors import RendezvousGracefulExitError
 from rallypoint.store.hash_store import HashStore
 class Handler:
@@ -64,6 +64,14 @@ class Unneeded(Handler):
 def stuck(): return Stuck
 def unneeded(): return Unneeded
 def changing(): return Changing
+def peers():
+    from rallypoint.rendezvous.c10d_backend import create_handler_from
+    def create(params):
+        params.config.setdefault("store_type", "file")
+        words = dict(zip(sys.argv, sys.argv[1:]))
+        if name := words.get("--node-id"): params.config["node_id"] = name
+        return create_handler_from(params)
+    return create
 def five(): return Handler
 def broken(): return Broken
 def unready(): return Unready
@@ -77,9 +85,9 @@ tell("rank", e["RANK"], e["WORLD_SIZE"], e["TORCHELASTIC_RESTART_COUNT"], e["MAS
 
 def by_file(cluster: Cluster, **options: Option) -> None:
     """The nodes of this cluster meet in a file."""
+    cluster.env |= plug_in(cluster.folder)
     cluster.options |= {
-        "rdzv_backend": "file",
-        "insecure": True,
+        "rdzv_backend": "peers",
         "rdzv_endpoint": str(cluster.folder),
         "rdzv_conf": f"last_call_timeout=0.5,{KEEP_ALIVE}",
         "local_addr": "127.0.0.1",
@@ -208,7 +216,7 @@ def test_F2_workers_do_not_outlive_a_file_that_can_not_be_read(cluster: Cluster)
     (worker,) = cluster.wait_workers(1, round=0)
     where.write_bytes(b"\xff" * 4096)
     assert a.wait_exit() == 75
-    assert "the rendezvous handler 'file' failed" in a.verdict["reason"]
+    assert "the rendezvous handler 'peers' failed" in a.verdict["reason"]
     assert not worker.is_alive
 
 
@@ -255,7 +263,7 @@ def plug_in(folder: Path) -> Mapping[str, str]:
     info.mkdir(parents=True)
     (site / "someone_elses.py").write_text(FIVE_METHODS)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: someone-elses\nVersion: 1.0\n")
-    names = ("five", "broken", "unready", "stuck", "unneeded", "changing")
+    names = ("five", "broken", "unready", "stuck", "unneeded", "changing", "peers")
     entries = "\n".join(f"{name} = someone_elses:{name}" for name in names)
     (info / "entry_points.txt").write_text(f"[rallypoint.handlers]\n{entries}\n")
     return {"PYTHONPATH": ":".join([str(site), *filter(None, sys.path)])}
@@ -342,12 +350,11 @@ def test_a_node_that_is_not_needed_says_so_and_ends_well(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("words", "parts", "code"),
     [
-        (["--rdzv-backend=five"], ["five", "tcp, c10d, static, file"], 2),
-        (["--rdzv-backend=file"], ["--rdzv-endpoint PATH"], 2),
-        ([*BY_FILE, "--rdzv-endpoint=no/such/f"], ["no/such/f"], 75),
-        ([*BY_FILE, "--rdzv-endpoint=f", "--rdzv-conf=x"], ["x", "KEY=VALUE"], 2),
+        (["--rdzv-backend=fife"], ["fife", "tcp, c10d, static, file"], 2),
+        (["--rdzv-backend=peers", "--rdzv-endpoint=no/such/f"], ["no/such/f"], 75),
+        (["--rdzv-backend=peers", "--rdzv-endpoint=f", "--rdzv-conf=x"], ["x", "KEY=VALUE"], 2),
         (
-            [*BY_FILE, "--rdzv-endpoint=f", "--rdzv-conf=join_timeout=x"],
+            ["--rdzv-backend=peers", "--rdzv-endpoint=f", "--rdzv-conf=join_timeout=x"],
             ["join_timeout='x'"],
             2,
         ),
@@ -357,19 +364,15 @@ def test_a_node_that_is_not_needed_says_so_and_ends_well(tmp_path: Path) -> None
 def test_a_mistake_with_a_handler_is_one_line(
     tmp_path: Path, words: list[str], parts: list[str], code: int
 ) -> None:
-    with agent(tmp_path, *words, program=WORKER) as run:
+    with agent(tmp_path, *words, program=WORKER, env=dict(plug_in(tmp_path))) as run:
         assert run.wait() == code, run.err
     assert is_one_line_with(run.err, *parts)
     assert not run.told("rank")
 
 
-def test_F8_nodes_do_not_meet_in_a_file_unless_the_person_says_insecure(tmp_path: Path) -> None:
-    with agent(tmp_path, "--rdzv-backend=file", "--rdzv-endpoint=f", program=WORKER) as run:
-        assert run.wait() == 2
-    assert is_one_line_with(run.err, "--rdzv-backend file", "everyone who reaches the port")
-    assert is_one_line_with(run.err, "add --insecure on every node", "--rdzv-endpoint HOST:29400")
-    assert not (tmp_path / "f").exists()
-    with agent(tmp_path, *BY_FILE, "--rdzv-endpoint=f", program=WORKER) as run:
+def test_F8_the_file_in_which_nodes_meet_is_this_user_s_alone(tmp_path: Path) -> None:
+    options = ("--rdzv-backend=peers", "--rdzv-endpoint=f")
+    with agent(tmp_path, *options, program=WORKER, env=dict(plug_in(tmp_path))) as run:
         assert run.wait() == 0, run.err
     assert (tmp_path / "f").stat().st_mode & 0o777 == 0o600
 
@@ -392,8 +395,8 @@ def test_F8_nodes_do_not_meet_in_a_file_that_others_could_have_written(
         if os.geteuid() != 0:
             pytest.skip("only root can give a file away")
         os.chown(file, 12345, -1)
-    options = (*BY_FILE, f"--rdzv-endpoint={where}", "--rdzv-id=job")
-    with agent(tmp_path, *options, program=WORKER) as run:
+    options = ("--rdzv-backend=peers", f"--rdzv-endpoint={where}", "--rdzv-id=job")
+    with agent(tmp_path, *options, program=WORKER, env=dict(plug_in(tmp_path))) as run:
         assert run.wait() == 2
     says = {
         "open to others": f"mode 0666): run `chmod 600 {file}`",
@@ -406,9 +409,9 @@ def test_F8_nodes_do_not_meet_in_a_file_that_others_could_have_written(
 
 
 def test_nodes_that_do_not_come_are_waited_for_and_named(tmp_path: Path) -> None:
-    options = ("--nnodes=2", *BY_FILE, "--rdzv-endpoint=f", "--log-format=json")
-    conf = "--rdzv-conf=join_timeout=1"
-    with agent(tmp_path, *options, conf, program=WORKER) as run:
+    options = ("--nnodes=2", "--rdzv-backend=peers", "--rdzv-endpoint=f", "--log-format=json")
+    conf, env = "--rdzv-conf=join_timeout=1", dict(plug_in(tmp_path))
+    with agent(tmp_path, *options, conf, program=WORKER, env=env) as run:
         assert run.wait() == 75
     verdict = json.loads(run.err.splitlines()[-1])
     assert verdict["outcome"] == "timed out"
@@ -418,8 +421,8 @@ def test_nodes_that_do_not_come_are_waited_for_and_named(tmp_path: Path) -> None
 
 def test_a_signal_while_nobody_else_comes(tmp_path: Path) -> None:
     where = f"--rdzv-endpoint={tmp_path}"
-    options = ("--nnodes=2", *BY_FILE, where, "--log-format=json")
-    with agent(tmp_path, *options, program=WORKER) as run:
+    options = ("--nnodes=2", "--rdzv-backend=peers", where, "--log-format=json")
+    with agent(tmp_path, *options, program=WORKER, env=dict(plug_in(tmp_path))) as run:
         run.wait_said("waiting for the next round")
         wait_until(lambda: list(tmp_path.glob("rallypoint-rendezvous-*")), "the file")
         run.send(signal.SIGTERM)

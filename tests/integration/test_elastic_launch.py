@@ -300,7 +300,7 @@ def test_a_node_that_waits_for_others_says_so(tmp_path: Path) -> None:
         ("LaunchConfig(1, 1, 1, rdzv_backend='zookeeper'), train", "known are c10d, file"),
         (
             "LaunchConfig(1, 1, 1, rdzv_backend='file', rdzv_endpoint='f'), train",
-            "give insecure=True on every node",
+            "run_id='': rdzv_backend='file' needs one, the same on all nodes",
         ),
         ("LaunchConfig(1, 1, 1, rdzv_configs={'joins': 1}), train", "unknown rendezvous parameter"),
         ("LaunchConfig(1, 1, 1, start_method='clone'), train", "needs one of spawn, forkserver"),
@@ -476,10 +476,9 @@ def test_nodes_meet_by_other_backends(tmp_path: Path, backend: str) -> None:
         + """---
 backend, where, got = sys.argv[1], sys.argv[2], {}
 def node(rank):
-    by_file = {"last_call_timeout": 0.3, "insecure": True}
-    conf = {"rank": rank} if backend == "static" else by_file
+    conf = {"rank": rank} if backend == "static" else {"last_call_timeout": 0.3}
     config = LaunchConfig(2, 2, 1, rdzv_backend=backend, rdzv_endpoint=where, rdzv_configs=conf,
-                          local_addr="127.0.0.1" if backend == "file" else None)
+                          run_id="job", local_addr="127.0.0.1" if backend == "file" else None)
     got.update(elastic_launch(config, train)(str(rank)))
 threads = [threading.Thread(target=node, args=(rank,)) for rank in range(2)]
 for thread in threads: thread.start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 
 import pytest
@@ -31,13 +32,16 @@ class SameMachine(Machine):
         return path in ("train.py", "./dir")
 
     def path_kind(self, path: str) -> str:
-        return ""
+        return {"/shared/file": "file", "dir:29400": "directory"}.get(path, "")
+
+    def absolute_path(self, path: str) -> str:
+        return os.path.join("/where/i/am", path)
 
     def random_id(self) -> str:
         return "job-abc"
 
     def handlers(self) -> Sequence[str]:
-        return ("file",)
+        return ("file", "theirs")
 
     def logs_specs(self) -> Sequence[str]:
         return ("default",)

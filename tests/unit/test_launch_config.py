@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from rallypoint.agent.embedded.entrypoint import entrypoint_name
 from rallypoint.cli.options import parse_run
-from rallypoint.config import AgentConfig, Endpoint, HandlerConfig, StartMethod
+from rallypoint.config import AgentConfig, Endpoint, HandlerConfig, RegisterConfig, StartMethod
 from rallypoint.errors import ParameterError, UsageError
 from rallypoint.launcher import LaunchConfig
 from rallypoint.launcher.launch_config import agent_config
@@ -68,14 +69,37 @@ def test_R7_several_nodes_agree_with_those_of_the_command_line(
     assert ours.rendezvous.host_timeout_s == theirs.rendezvous.host_timeout_s
 
 
-def test_a_backend_without_a_coordinator_gets_its_configuration_as_it_is() -> None:
-    made = settings(1, 2, rdzv_backend="file", rdzv_endpoint="/shared", rdzv_configs={"a": 1})
+def test_a_backend_without_a_coordinator_gets_its_configuration_as_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    registry = RendezvousHandlerRegistry()
+    registry.register("theirs", lambda params: pytest.fail("made before the launch"))
+    monkeypatch.setattr("rallypoint.rendezvous.registry.rendezvous_handler_registry", registry)
+    made = settings(1, 2, rdzv_backend="theirs", rdzv_endpoint="x", rdzv_configs={"a": 1})
     assert made.rendezvous.handler is not None
-    assert (made.rendezvous.handler.backend, made.rendezvous.handler.endpoint) == (
-        "file",
-        "/shared",
-    )
+    assert (made.rendezvous.handler.backend, made.rendezvous.handler.endpoint) == ("theirs", "x")
     assert str(made.rendezvous.handler.conf) == "(('a', 1),)", "numbers stay numbers"
+
+
+def test_R7_nodes_that_share_a_directory_agree_with_those_of_the_command_line() -> None:
+    conf = {"join_timeout": 5, "lease": 30}
+    ours = settings(
+        *(2, 2),
+        rdzv_backend="file",
+        rdzv_endpoint="jobs",
+        run_id="job",
+        rdzv_configs=conf | {"rank": 1, "is_host": True},
+        port_range=(5, 6),
+    )
+    theirs = command_line(
+        *("--rdzv-backend=file", "--rdzv-endpoint=jobs", "--rdzv-id=job", "--nnodes=2"),
+        *("--max-restarts=3", "--rdzv-conf=join_timeout=5", "--lease=30", "--port-range=5-6"),
+    )
+    assert ours.rendezvous.shared() == theirs.rendezvous.shared()
+    assert ours.rendezvous.register == theirs.rendezvous.register
+    assert (ours.rendezvous.endpoint, ours.rendezvous.is_host) == (Endpoint("localhost", 0), None)
+    assert ours.rendezvous.register == RegisterConfig(os.path.abspath("jobs"), (5, 6))
+    assert not ours.access.insecure
 
 
 def test_a_backend_that_the_program_has_registered_is_known(
@@ -148,6 +172,11 @@ def test_functions_are_forked_from_a_prepared_process_unless_told_otherwise() ->
         ({"drain_deadline": -5}, "drain_deadline=-5"),
         ({"rdzv_backend": "etcd"}, "rdzv_backend='etcd': known are"),
         ({"rdzv_backend": "file"}, "rdzv_backend='file': needs an rdzv_endpoint"),
+        ({"rdzv_backend": "file", "rdzv_endpoint": "d"}, "run_id='': rdzv_backend='file' needs"),
+        (
+            {"rdzv_backend": "file", "rdzv_endpoint": "d", "run_id": "j", "port_range": (9, 5)},
+            "port_range=(9, 5): needs (FIRST, LAST), from 1 to 65535",
+        ),
         ({"rdzv_configs": {"rank": "first"}, "rdzv_endpoint": AT}, "'first'"),
         ({"rdzv_configs": {"join_timeout": "soon"}}, "join_timeout='soon'"),
         ({"rdzv_endpoint": "127.0.0.1:port"}, "port"),

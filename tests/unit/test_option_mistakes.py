@@ -51,19 +51,45 @@ BAD: tuple[tuple[str, str], ...] = (
     ("--standalone --nnodes 2 train.py", "--nnodes 2: --standalone runs one node only"),
     (
         "--rdzv-backend tpc --rdzv-endpoint a train.py",
-        "--rdzv-backend tpc: known are tcp, c10d, static, file; did you mean tcp?",
+        "--rdzv-backend tpc: known are tcp, c10d, static, file, theirs; did you mean tcp?",
     ),
     (
         "--rdzv-backend file train.py",
-        "--rdzv-backend file: needs --rdzv-endpoint PATH, a file or a directory that all share",
+        "--rdzv-backend file: needs --rdzv-endpoint DIR, a directory that all nodes share",
     ),
     (
-        "--rdzv-backend file --rdzv-endpoint f train.py",
+        "--rdzv-backend file --rdzv-endpoint d train.py",
         (
-            "--rdzv-backend file: nodes are not authenticated, and everyone who reaches the port "
-            "of a round's store can use it: add --insecure on every node to accept that, or leave "
-            "--rdzv-backend out and give --rdzv-endpoint HOST:29400"
+            "--rdzv-backend file: a directory may hold many jobs, and distinguishes them by their "
+            "run ids: give every node of this job the same --rdzv-id, like --rdzv-id my-job-1"
         ),
+    ),
+    (
+        "--rdzv-backend file --rdzv-endpoint /shared/file --rdzv-id mine train.py",
+        (
+            "--rdzv-endpoint /shared/file: it is a file, as earlier versions used for "
+            "--rdzv-backend file: name a directory that all nodes share (a file between peers is "
+            "for a program's DynamicRendezvousHandler)"
+        ),
+    ),
+    (
+        "--rdzv-backend file --rdzv-endpoint a:29400 --rdzv-id mine train.py",
+        (
+            "--rdzv-endpoint a:29400: --rdzv-backend file needs a directory that all nodes share; "
+            "for an address leave --rdzv-backend out"
+        ),
+    ),
+    (
+        "--nnodes 2 --node-rank 2 --rdzv-backend file --rdzv-endpoint d --rdzv-id m train.py",
+        "--node-rank 2: must be 0..1, as --nnodes is 2",
+    ),
+    (
+        "--rdzv-backend file --rdzv-endpoint d --rdzv-id m --port-range 9-5 train.py",
+        "--port-range 9-5: needs FIRST-LAST, from 1 to 65535, for example 29400-29409",
+    ),
+    (
+        "--rdzv-backend file --rdzv-endpoint d --rdzv-id m --port-range 0-5 train.py",
+        "--port-range 0-5: needs FIRST-LAST, from 1 to 65535, for example 29400-29409",
     ),
     (
         "--rdzv-backend etcd-v2 train.py",

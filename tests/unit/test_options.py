@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
-from tests.unit.command_line import MACHINE, PYTHON, SameMachine, parse
+from tests.unit.command_line import MACHINE, PYTHON, parse
 
 from rallypoint.cli.options import RUN, default_of, parse_run
 from rallypoint.cli.parser import HelpRequested, help_text
@@ -15,11 +15,13 @@ from rallypoint.config import (
     NumaOptions,
     OnJoin,
     OutputMode,
+    RegisterConfig,
     StartMethod,
 )
 from rallypoint.core.settings import FLAGS
 from rallypoint.errors import UsageError
 
+BY_REGISTER = "--rdzv-backend file --rdzv-endpoint /shared/jobs --rdzv-id mine"
 EMPTY_FOR_TORCHRUN = frozenset(
     {"--rdzv-endpoint", "--rdzv-id", "--rdzv-conf", "--local-addr", "--master-addr", "--role"}
     | {"--log-dir", "--local-ranks-filter", "--signals-to-handle"}
@@ -244,28 +246,98 @@ def test_an_elastic_job() -> None:
         assert meeting.run_id == "none"
 
 
+def test_a_directory_means_that_any_node_may_lead() -> None:
+    line = f"{BY_REGISTER} --nnodes 2:4 train.py"
+    config = parse(line)
+    meeting = config.rendezvous
+    assert meeting.register == RegisterConfig("/shared/jobs", (0, 0))
+    assert (meeting.handler, meeting.is_host, meeting.static) == (None, None, False)
+    assert (meeting.min_nodes, meeting.max_nodes, meeting.run_id) == (2, 4, "mine")
+    assert not config.access.insecure
+    assert config.notices == ()
+    assert parse(f"--port-range 29400-29409 {line}").rendezvous.register == RegisterConfig(
+        "/shared/jobs", (29400, 29409)
+    )
+    assert parse(line, RALLYPOINT_PORT_RANGE="5").rendezvous.register == RegisterConfig(
+        "/shared/jobs", (5, 5)
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "path"), [("jobs", "/where/i/am/jobs"), ("./a:b/c:1", "/where/i/am/./a:b/c:1")]
+)
+def test_a_relative_directory_is_one_of_the_current_directory(given: str, path: str) -> None:
+    line = f"--rdzv-backend file --rdzv-endpoint {given} --rdzv-id mine train.py"
+    assert parse(line).rendezvous.register == RegisterConfig(path)
+
+
+def test_a_directory_that_looks_like_an_address_is_one_if_it_is_there() -> None:
+    line = "--rdzv-backend file --rdzv-endpoint dir:29400 --rdzv-id mine train.py"
+    assert parse(line).rendezvous.register == RegisterConfig("/where/i/am/dir:29400")
+
+
+def test_with_a_directory_the_coordinator_has_all_its_options() -> None:
+    """Each of them says the same as with an address."""
+    given = (
+        "--nnodes 2:4 --lease 30 --hang-timeout 60 --on-join hold --topology rack --insecure "
+        "--rdzv-conf join_timeout=5 --local-addr a --master-port 7 --node-id n --rdzv-id mine"
+    )
+    by_register = parse(f"{given} {BY_REGISTER} train.py")
+    by_address = parse(f"{given} --rdzv-endpoint a train.py")
+    assert by_register.notices == ()
+    alike = replace(by_register.rendezvous, register=None, endpoint=by_address.rendezvous.endpoint)
+    assert replace(by_register, rendezvous=alike) == by_address
+
+
+@pytest.mark.parametrize(
+    "given", ["--node-rank 1", "--master-addr a", "--rdzv-conf is_host=1,host_timeout=5"]
+)
+def test_with_a_directory_no_node_is_named_that_hosts(given: str) -> None:
+    config = parse(f"--nnodes 2 {BY_REGISTER} {given} train.py")
+    usual = parse(f"--nnodes 2 {BY_REGISTER} train.py")
+    assert config.rendezvous == usual.rendezvous
+    expected = [
+        f"{each} has no effect with --rdzv-backend file: any node may host the job"
+        for each in (
+            ["--rdzv-conf is_host=1", "--rdzv-conf host_timeout=5"] if "=" in given else [given]
+        )
+    ]
+    assert list(config.notices) == expected
+
+
+def test_standalone_wins_over_a_directory() -> None:
+    config = parse(f"--standalone {BY_REGISTER} train.py")
+    assert (config.rendezvous.register, config.rendezvous.is_host) == (None, True)
+    assert config.notices == ("--rdzv-endpoint /shared/jobs has no effect with --standalone",)
+
+
+def test_a_range_of_ports_is_of_no_use_without_a_directory() -> None:
+    for line in ("--rdzv-endpoint a", "--standalone", ""):
+        assert parse(f"{line} --port-range 5-6 train.py").notices == (
+            "--port-range 5-6 has no effect without --rdzv-backend file",
+        )
+
+
 def test_a_handler_gets_what_is_its_own_as_it_was_written() -> None:
     conf = "--rdzv-conf join_timeout=5,colour=blue"
-    backend = "--rdzv-backend file --insecure"
+    backend = "--rdzv-backend theirs"
     line = f"--nnodes 1:3 {backend} --rdzv-endpoint /shared/x {conf} train.py"
     meeting = parse(line).rendezvous
-    given = (("join_timeout", "5"), ("colour", "blue"), ("insecure", "true"))
-    assert meeting.handler == HandlerConfig("file", "/shared/x", given)
+    given = (("join_timeout", "5"), ("colour", "blue"))
+    assert meeting.handler == HandlerConfig("theirs", "/shared/x", given)
     assert (meeting.min_nodes, meeting.max_nodes, meeting.run_id) == (1, 3, "none")
-    ranked = parse(f"--node-rank 1 --topology rack {line}")
+    ranked = parse(f"--node-rank 1 --topology rack --port-range 5 {line}")
     assert ranked.rendezvous.handler is not None
     assert ("rank", "1") in ranked.rendezvous.handler.conf
-    assert ranked.notices == ("--topology rack has no effect with --rdzv-backend file",)
-    assert parse("--standalone --rdzv-backend file train.py").rendezvous.handler is None
+    assert ranked.notices == (
+        "--port-range 5 has no effect with --rdzv-backend theirs",
+        "--topology rack has no effect with --rdzv-backend theirs",
+    )
+    assert parse("--standalone --rdzv-backend theirs train.py").rendezvous.handler is None
 
 
 def test_a_backend_of_another_package_is_known_by_its_name() -> None:
-    class Theirs(SameMachine):
-        def handlers(self) -> tuple[str, ...]:
-            return ("c10d", "theirs")
-
-    theirs = Theirs()
-    given = parse_run(["--rdzv-backend", "theirs", "--insecure", "train.py"], {}, theirs)
+    given = parse("--rdzv-backend theirs --insecure train.py")
     assert given.rendezvous.handler == HandlerConfig("theirs")
     assert given.notices == ("--insecure has no effect with --rdzv-backend theirs",)
 

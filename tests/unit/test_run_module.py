@@ -84,10 +84,13 @@ def test_a_job_is_the_one_of_the_command_line(words: tuple[str, ...]) -> None:
     same(asked(get_args_parser().parse_args([*words, *SCRIPT])), words)
 
 
-def test_a_package_s_backend_gets_what_it_is_given() -> None:
-    words = ("--nnodes=2", "--rdzv-backend=file", "--rdzv-endpoint=/shared", "--insecure")
+@pytest.mark.parametrize("more", [(), ("--port-range=5-6", "--lease=30"), ("--insecure",)])
+def test_a_directory_that_nodes_share_is_the_job_s_register(more: tuple[str, ...]) -> None:
+    words = ("--nnodes=2", "--rdzv-backend=file", "--rdzv-endpoint=jobs", "--rdzv-id=job", *more)
     ours, theirs = asked(parse_args([*words, *SCRIPT])), parse_run([*words, *SCRIPT])
     assert ours.rendezvous == theirs.rendezvous
+    assert ours.access.insecure == theirs.access.insecure
+    assert ours.rendezvous.register is not None
 
 
 @pytest.mark.parametrize(

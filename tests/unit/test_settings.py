@@ -20,6 +20,7 @@ from rallypoint.config import (
     Endpoint,
     ObserveConfig,
     OutputConfig,
+    RegisterConfig,
     RendezvousConfig,
     StopConfig,
     WorkerConfig,
@@ -37,6 +38,7 @@ STRUCTS = (
     StopConfig,
     AccessConfig,
     ObserveConfig,
+    RegisterConfig,
 )
 READ_WITH_OTHERS = {"workers", "ranks", "logs_specs", "event_handler", "exit_code_of"}
 

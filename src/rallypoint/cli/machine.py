@@ -49,6 +49,10 @@ class Machine:
             return "directory"
         return "file" if os.path.exists(path) else ""
 
+    def absolute_path(self, path: str) -> str:
+        """A relative path is one of the current directory."""
+        return os.path.abspath(path)
+
     def random_id(self) -> str:
         """Short enough to read aloud: `job-` and 40 random bits in base 32."""
         bits = int.from_bytes(os.urandom(5), "big")

@@ -156,7 +156,7 @@ def read_run(scanned: Scanned, environ: Mapping[str, str], machine: Machine) -> 
     notices: list[str] = []
     refuse_copies(scanned, environ, notices)
     _need_a_script(scanned)
-    rendezvous = read_rendezvous(scanned, machine.random_id, notices, machine.handlers)
+    rendezvous = read_rendezvous(scanned, machine, notices)
     if (interval := scanned.get("--monitor-interval")) is not None:
         values.seconds(interval)
         has_no_effect("flag", "--monitor-interval", interval.origin, notices)

@@ -5,7 +5,8 @@
     --rdzv-endpoint                             elastic: ranks are given by the coordinator
     --node-rank, --master-addr, --master-port   static: ranks are given by the person
     --rdzv-backend static                       static, even when --rdzv-endpoint says where
-    --rdzv-backend file, or another package's   by that handler, to which the endpoint belongs
+    --rdzv-backend file                         any node leads, by a register in the directory
+    --rdzv-backend of another package           by that handler, to which the endpoint belongs
 
 As under torchrun, one node with neither endpoint nor --master-port is alone whatever else it says,
 so that two such jobs on one machine don't disturb each other. If a scheduler has started such a
@@ -17,7 +18,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from rallypoint.cli.empty_values import was_empty
+from rallypoint.cli.machine import Machine
 from rallypoint.cli.parser import Scanned
+from rallypoint.cli.register_options import read_register, remarks_on
 from rallypoint.cli.values import (
     Value,
     check_range,
@@ -31,13 +34,18 @@ from rallypoint.cli.values import (
     seconds,
     truth,
 )
-from rallypoint.config import DEFAULT_STATIC_PORT, Endpoint, HandlerConfig, RendezvousConfig
+from rallypoint.config import (
+    DEFAULT_STATIC_PORT,
+    Endpoint,
+    HandlerConfig,
+    RendezvousConfig,
+)
 from rallypoint.core.liveness import RESET_SHARE
 from rallypoint.core.settings import CONF, FLAGS, KEYS, UNNAMED_RUN_ID
 from rallypoint.errors import UsageError
 from rallypoint.wire.address import ANY_PORT
 
-_BACKENDS = ("tcp", "c10d", "static")
+_BACKENDS = ("tcp", "c10d", "static", "file")
 _NOT_YET = ("etcd", "etcd-v2")
 _INTERVAL_S, _ATTEMPTS = 5.0, 3
 """torchrun's defaults of the lease, where only one of its two keys is given."""
@@ -49,11 +57,6 @@ _GENERAL = tuple(
     if row.field not in ("min_nodes", "lease_s", "endpoint", "node_rank", "is_host")
 )
 """What means the same whatever else is given."""
-_FILE_IS_INSECURE = (
-    "--rdzv-backend file: nodes are not authenticated, and everyone who reaches the port of a "
-    "round's store can use it: add --insecure on every node to accept that, or leave "
-    "--rdzv-backend out and give --rdzv-endpoint HOST:29400"
-)
 _TWO_WAYS = """\
 --nnodes {nnodes}: several nodes need an endpoint; start each one with
   rallypoint run --nnodes {nnodes} --rdzv-endpoint HOST:29400 ...
@@ -87,23 +90,17 @@ wanted, add --standalone); for one job, start it once on each node, with --nnode
 --rdzv-endpoint"""
 
 
-def read_rendezvous(
-    scanned: Scanned,
-    random_id: Callable[[], str],
-    notices: list[str],
-    handlers: Callable[[], Sequence[str]] = tuple,
-) -> RendezvousConfig:
-    """Builds the configuration; remarks for the person are added to `notices`.
-
-    `handlers` names the known backends besides the coordinator's, those of other packages too.
-
-    Raises UsageError.
-    """
+def read_rendezvous(scanned: Scanned, machine: Machine, notices: list[str]) -> RendezvousConfig:
+    """Build the configuration; remarks for the person are added to `notices`. Raises UsageError."""
     nnodes = scanned.get("--nnodes")
     least, most = nodes(nnodes) if nnodes else (1, 1)
-    backend = _backend(scanned.get("--rdzv-backend"), handlers)
+    backend = _backend(scanned.get("--rdzv-backend"), machine.handlers)
     if backend is not None and backend not in _BACKENDS and not scanned.on("--standalone"):
         return _by_handler(scanned, backend, notices)
+    if backend == "file" and not scanned.on("--standalone"):
+        return _by_register(scanned, machine, notices)
+    if (ports := scanned.get("--port-range")) is not None:
+        notices.append(f"{ports.origin} has no effect without --rdzv-backend file")
     alone = _is_alone(scanned, most, notices)
     static = not alone and _is_static(scanned, backend)
     is_empty = was_empty(scanned, "--rdzv-endpoint")
@@ -123,7 +120,7 @@ def read_rendezvous(
     fixed_port = scanned.get("--master-port")
     lease_s = _lease(scanned)
     chosen = {
-        "run_id": random_id() if alone else UNNAMED_RUN_ID,
+        "run_id": machine.random_id() if alone else UNNAMED_RUN_ID,
         "reset_grace_s": lease_s * RESET_SHARE,
         **scanned.fields(RendezvousConfig, _GENERAL),
         "min_nodes": least,
@@ -195,23 +192,35 @@ def _lease(scanned: Scanned) -> float:
     return interval_s * (_ATTEMPTS if attempts is None else integer(attempts))
 
 
+def _by_register(scanned: Scanned, machine: Machine, notices: list[str]) -> RendezvousConfig:
+    """All that a coordinator has, but no node is the one that hosts it."""
+    nnodes, register = scanned.get("--nnodes"), read_register(scanned, machine)
+    scanned = with_conf(scanned, notices)
+    _node_rank(scanned, static=False, notices=[])
+    notices += remarks_on(scanned)
+    least, most = nodes(nnodes) if nnodes else (1, 1)
+    fixed_port, lease_s = scanned.get("--master-port"), _lease(scanned)
+    chosen = {
+        "reset_grace_s": lease_s * RESET_SHARE,
+        **scanned.fields(RendezvousConfig, _GENERAL),
+        "min_nodes": least,
+        "max_nodes": most,
+        "lease_s": lease_s,
+        "heartbeat_s": min(HEARTBEAT_S, lease_s / BEATS),
+        "host_timeout_s": RendezvousConfig(UNNAMED_RUN_ID).host_timeout_s,
+        "store": Endpoint("", port(fixed_port) if fixed_port else 0),
+        "register": register,
+    }
+    return RendezvousConfig(**chosen)
+
+
 def _by_handler(scanned: Scanned, backend: str, notices: list[str]) -> RendezvousConfig:
     """A handler gets what is for it as it was written; the coordinator's options have no effect."""
     nnodes, where = scanned.get("--nnodes"), scanned.get("--rdzv-endpoint")
-    if where is None and backend == "file":
-        raise UsageError(
-            f"{was_empty(scanned, '--rdzv-endpoint')}--rdzv-backend file: needs --rdzv-endpoint "
-            "PATH, a file or a directory that all share"
-        )
     least, most = nodes(nnodes) if nnodes else (1, 1)
     given = scanned.get("--rdzv-conf")
     conf = dict(_words(given)) if given is not None else {}
-    insecure = scanned.on("--insecure")
-    if backend == "file":
-        if not insecure:
-            raise UsageError(_FILE_IS_INSECURE)
-        conf["insecure"] = "true"
-    elif insecure:
+    if scanned.on("--insecure"):
         notices.append(f"--insecure has no effect with --rdzv-backend {backend}")
     rank = scanned.get("--node-rank")
     if rank is not None:

@@ -97,6 +97,15 @@ def port(value: Value) -> int:
     return _of_address(value, lambda text: read_port(text.strip(), 0))
 
 
+def ports(value: Value) -> tuple[int, int]:
+    """`FIRST-LAST`, or one port."""
+    first, dash, last = (part.strip() for part in value.text.partition("-"))
+    last = last if dash else first
+    if not is_port(first) or not is_port(last) or not 0 < int(first) <= int(last):
+        raise value.wrong(f"needs FIRST-LAST, from 1 to {MAX_PORT}, for example 29400-29409")
+    return int(first), int(last)
+
+
 def choice(value: Value, known: Sequence[str]) -> str:
     """One of `known`, exactly."""
     if value.text not in known:
@@ -283,6 +292,7 @@ _READERS: Mapping[Kind, Callable[[Value], object]] = {
     "nodes": nodes,
     "host": host,
     "port": port,
+    "ports": ports,
     "endpoint": endpoint,
     "listen": listen_at,
     "networks": networks,

@@ -117,6 +117,7 @@ Kind = Literal[
     "workers",
     "host",
     "port",
+    "ports",
     "endpoint",
     "listen",
     "networks",
@@ -206,19 +207,24 @@ NODES_AND_WORKERS = (
     _torch("--role", "NAME", "name of this node's kind of worker", "name", "role"),
 )
 RENDEZVOUS = (
-    _torch("--rdzv-endpoint", "HOST[:PORT]",
-           "where the nodes connect: one of them hosts it, or rallypoint serve",
+    _torch("--rdzv-endpoint", "HOST[:PORT]|DIR",
+           "where the nodes connect: one of them hosts it, or rallypoint serve; with --rdzv-backend"
+           " file a directory that all nodes share",
            "endpoint", "endpoint", ":29400"),
     _torch("--rdzv-id", "ID", "name of the job, equal on all its nodes",
            "name", "run_id", "none; random when alone"),
     _torch("--rdzv-backend", "NAME",
-           "tcp (or c10d, its name in torchrun), static, file, or the name of a package's",
+           "tcp (or c10d, its name in torchrun), file (any node may host; the job outlives each of"
+           " them), static, or the name of a package's",
            default="tcp"),
     _torch("--rdzv-conf", "K=V,...",
            "join_timeout (600 s), last_call_timeout (30 s), host_timeout (30 s), is_host (the node"
            " that can bind the endpoint), and torchrun's other keys"),
     _torch("--local-addr", "ADDR", "address by which the other nodes reach this one",
            "host", "local_addr", "the address of its connection to the coordinator"),
+    _own("--port-range", "FIRST-LAST",
+         "with --rdzv-backend file: ports on which this node may host the job",
+         "ports", "ports", "29400 if it is free, else any", by_coordinator=True),
     _own("--join-settle", "SECONDS",
          "admit late nodes once no further one has joined for this long",
          "seconds", "join_settle_s", key="any", by_coordinator=True),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
@@ -23,6 +25,7 @@ from rallypoint.agent.environ import (
     shutdown_timeout_asked_for,
 )
 from rallypoint.config import (
+    ANY_PORTS,
     DEFAULT_STATIC_PORT,
     AccessConfig,
     AgentConfig,
@@ -30,10 +33,12 @@ from rallypoint.config import (
     HandlerConfig,
     OutputConfig,
     OutputMode,
+    RegisterConfig,
     RendezvousConfig,
     StopConfig,
     WorkerConfig,
 )
+from rallypoint.core.limits import MAX_PORT
 from rallypoint.core.settings import FLAGS, MAX_WORKERS_PER_NODE, UNNAMED_RUN_ID
 from rallypoint.errors import ParameterError
 from rallypoint.observe.parameter_names import OF_A_LAUNCH, naming_parameters
@@ -45,8 +50,10 @@ from rallypoint.rendezvous.parameters import (
 )
 from rallypoint.rendezvous.registry import known_backends
 
+_log = logging.getLogger("rallypoint")
 NO_TIMEOUT = -1
-_BY_COORDINATOR = ("tcp", "c10d", "static")
+_BY_COORDINATOR = ("tcp", "c10d", "static", "file")
+_OF_A_FIXED_HOST = ("rank", "is_host", "host_timeout")
 _DEFAULTS = {"join_settle": 10.0, "min_growth_interval": 60.0, "host_timeout": 30.0}
 """Those of the command line, where a handler's own differ."""
 HEARTBEAT_S, BEATS = 1.0, 5
@@ -72,7 +79,9 @@ class LaunchConfig:
     `event_log_handler` is `null`, `console`, `jsonl:FILE` or a package's. `metrics_cfg` and
     `monitor_interval` are accepted: see `observe.configure` for metrics, and exits are noticed at
     once. `drain_deadline` and `hang_timeout` are seconds, as `--drain-deadline` and
-    `--hang-timeout`; None: the shutdown timeout, and never.
+    `--hang-timeout`; None: the shutdown timeout, and never. With an `rdzv_backend` of `file`, the
+    endpoint is a directory that all nodes share, and any of them may host the job, on a port of
+    `port_range`: the first and the last.
 
     A value that can't be used is refused when the job is launched, and the variable's at once:
     ParameterError or UsageError.
@@ -105,6 +114,7 @@ class LaunchConfig:
     preload: Sequence[str] = ()
     drain_deadline: float | None = None
     hang_timeout: float | None = None
+    port_range: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         if self.shutdown_timeout is None:
@@ -179,6 +189,8 @@ def _rendezvous(config: LaunchConfig) -> tuple[RendezvousConfig, AccessConfig]:
         conf.setdefault("timeout", config.rdzv_timeout)
     if backend not in _BY_COORDINATOR:
         return _by_handler(config, conf), AccessConfig()
+    if backend == "file":
+        return _by_register(config, conf)
     alone = most == 1 and not endpoint
     if not alone and not endpoint:
         raise ParameterError(
@@ -206,6 +218,54 @@ def _rendezvous(config: LaunchConfig) -> tuple[RendezvousConfig, AccessConfig]:
     return found, made.access
 
 
+def _by_register(
+    config: LaunchConfig, conf: dict[str, Any]
+) -> tuple[RendezvousConfig, AccessConfig]:
+    if not config.rdzv_endpoint:
+        raise ParameterError(
+            "rdzv_backend='file': needs an rdzv_endpoint, a directory that all nodes share"
+        )
+    if config.run_id in ("", UNNAMED_RUN_ID):
+        raise ParameterError(
+            f"run_id={config.run_id!r}: rdzv_backend='file' needs one, the same on all nodes: a "
+            "directory may hold many jobs"
+        )
+    for name in _OF_A_FIXED_HOST:
+        if conf.pop(name, None) is not None:
+            _log.warning("the rendezvous parameter %s has no effect: any node may host", name)
+    params = RendezvousParameters(
+        config.rdzv_backend,
+        "localhost",
+        config.run_id,
+        config.min_nodes,
+        config.max_nodes,
+        config.local_addr,
+        **_DEFAULTS | conf,
+    )
+    made = read_parameters(params)
+    register = RegisterConfig(os.path.abspath(config.rdzv_endpoint), _ports(config.port_range))
+    heartbeat_s = min(HEARTBEAT_S, made.config.lease_s / BEATS)
+    found = replace(
+        made.config,
+        heartbeat_s=heartbeat_s,
+        register=register,
+        endpoint=RendezvousConfig(config.run_id).endpoint,
+    )
+    return found, made.access
+
+
+def _ports(given: tuple[int, int] | None) -> tuple[int, int]:
+    if given is None:
+        return ANY_PORTS
+    try:
+        first, last = map(int, given)
+    except (TypeError, ValueError):
+        first = last = 0
+    if not 0 < first <= last <= MAX_PORT:
+        raise ParameterError(f"port_range={given!r}: needs (FIRST, LAST), from 1 to {MAX_PORT}")
+    return first, last
+
+
 def _static(config: RendezvousConfig, endpoint: str, rank: Any) -> RendezvousConfig:
     if rank is None:
         raise ParameterError(
@@ -225,10 +285,6 @@ def _by_handler(config: LaunchConfig, conf: dict[str, Any]) -> RendezvousConfig:
     known = {*_BY_COORDINATOR, *known_backends()}
     if backend not in known:
         raise ParameterError(f"rdzv_backend={backend!r}: known are {', '.join(sorted(known))}")
-    if backend == "file" and not endpoint:
-        raise ParameterError(
-            "rdzv_backend='file': needs an rdzv_endpoint, a file or a directory that all share"
-        )
     return RendezvousConfig(
         run_id=config.run_id or UNNAMED_RUN_ID,
         min_nodes=config.min_nodes,

@@ -177,8 +177,6 @@ class HandlerClient:
         """
         assert rendezvous.handler is not None
         name, conf = rendezvous.handler.backend, dict(rendezvous.handler.conf)
-        if name == "file":  # others need not know of it
-            conf.setdefault("node_id", rendezvous.node_id or own_name())
         params = RendezvousParameters(
             name,
             rendezvous.handler.endpoint,
