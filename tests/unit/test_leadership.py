@@ -7,7 +7,7 @@ import os
 import resource
 import threading
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,12 @@ import msgspec
 import pytest
 from tests.limits import patience
 
-from rallypoint.coordinator.leadership import Leadership, is_gone, this_process
+from rallypoint.coordinator.leadership import Leadership, Runtime, is_gone, this_process
 from rallypoint.coordinator.threads import CallThread
 from rallypoint.core.job_state import new_job
 from rallypoint.core.model import SharedSettings
 from rallypoint.core.sessions import HangUp, HostEffect
+from rallypoint.core.takeover.leading import HOLD_S
 from rallypoint.core.takeover.record import JobRecord, Leader, LeadRecord, Process
 from rallypoint.errors import RendezvousConnectionError, RendezvousStateError
 from rallypoint.rendezvous.backend import MemoryRendezvousBackend, Token
@@ -173,6 +174,35 @@ def test_L3_a_swap_of_unknown_outcome_does_not_vouch_for_what_changed_since() ->
         await host.wait_done([HangUp(1), HangUp(2)])
         assert await recorded_round(register, leadership) == 7
         await lead.vacate(1.0)
+
+    run(test)
+
+
+def test_L2_a_swap_that_is_confirmed_after_its_hold_lets_nothing_be_done() -> None:
+    async def test(_: Callable[[Any], Leadership]) -> None:
+        now, register, host = 0.0, Unreliable(), Host()
+        with closing(CallThread("register")) as thread:
+            leader = Leader(("host:1",), Process("boot", 1, 1))
+            runtime = Runtime(clock=lambda: now)
+            lead, job = (
+                Leadership(register, leader, thread, runtime),
+                new_job(SharedSettings("job", 1, 1)),
+            )
+            await lead.claim(no_wait)
+            gate = lead.begin(job, None).open_gate(host.perform)
+            stored_at: list[float] = []
+
+            def answer_late() -> None:
+                nonlocal now
+                stored_at.append(now)
+                now += 0.0 if len(stored_at) > 2 else HOLD_S
+
+            register.on_stored = answer_late
+            gate.after([HangUp(1)])
+            lead.keep(never)
+            await host.wait_done([HangUp(1)])
+            assert stored_at == [0.0, HOLD_S, 2 * HOLD_S]
+            await lead.vacate(1.0)
 
     run(test)
 

@@ -12,7 +12,7 @@ from tests.unit.test_cluster_properties import Hammer
 
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.model import EndKind, Outcome, SharedSettings, Stamp
-from rallypoint.core.round_state import Phase
+from rallypoint.core.round_state import MemberState, Phase
 from rallypoint.core.settings import OnJoin
 from rallypoint.core.takeover.handover import UNKNOWN, Predecessor
 from rallypoint.testing.cluster import Cluster, SimulatedAgent
@@ -233,6 +233,21 @@ def test_L5_a_node_that_has_succeeded_may_come_when_all_others_go_on() -> None:
     cluster.settle()
     assert outcome(cluster) is Outcome.SUCCEEDED
     assert all(agent.state.verdict == cluster.job.verdict for agent in (a, b))
+
+
+def test_L5_a_success_counts_though_its_node_was_lost_and_is_back_for_the_next_round() -> None:
+    cluster, (a, b) = running(2)
+    cluster.succeed(a)
+    cluster.settle()
+    cluster.give_up(a)
+    cluster.connect(a)
+    cluster.settle()
+    assert cluster.job.round.members["a"].state is not MemberState.RUNNING
+    cluster.write_record()
+    take_over(cluster, a)
+    cluster.succeed(b)
+    cluster.settle()
+    assert outcome(cluster) is Outcome.SUCCEEDED
 
 
 def test_L5_a_round_that_nobody_has_started_waits_a_moment_for_its_nodes_not_a_lease() -> None:

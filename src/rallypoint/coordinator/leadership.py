@@ -327,6 +327,10 @@ class Leadership:
                 self._is_deposed = True
                 return on_deposed("another coordinator has taken over this job")
             self.lead.confirmed(record, sent_at)
+            if not self.is_sure:
+                # Others may have claimed since it was sent. The next swap tells.
+                self._wake.set()
+                continue
             for job in jobs:
                 job.perform(job.durable.written())
 

@@ -124,8 +124,9 @@ def has_succeeded(job: JobState) -> list[bool]:
 
 def _has_succeeded(job: JobState, entry: WorldEntry) -> bool:
     member = job.round.members.get(entry.node_id)
-    if member is None or member.ref.incarnation != entry.incarnation:
-        return entry.node_id in job.succeeded_at
+    is_same = member is not None and member.ref.incarnation == entry.incarnation
+    if member is None or not is_same or member.state is not MemberState.RUNNING:
+        return entry.node_id in job.succeeded_at  # It may be back, to take part in the next round.
     return member.succeeded
 
 

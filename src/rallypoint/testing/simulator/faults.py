@@ -93,6 +93,9 @@ class Faults:
             case "isolate" | "deafen" | "mute":
                 self._block(fault, machine.name)
             case "reset" | "cut":
+                if fault.kind == "cut":
+                    lives = self._cluster.rules.lives
+                    lives[machine.ref.incarnation].cut_at = self._schedule.now_s
                 for connection in self._network.open_connections(machine.name):
                     connection.reset() if fault.kind == "reset" else connection.cut_silently()
             case "pause":

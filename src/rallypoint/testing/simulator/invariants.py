@@ -137,7 +137,11 @@ class Invariants:
                 life.lost_at = self.now_s
 
     def _check_told(self, life: Life) -> None:
-        """A node that is given up since it would not stop has been told to."""
+        """A node that is given up since it would not stop has been told to, unless its connection
+        had just broken silently. Then what it was told is lost, and it must not be waited for until
+        it notices: it is fenced, as any node that is given up."""
+        if self.now_s < life.cut_at + self._lease_s / life.rate + TOLD_S:
+            return
         worlds = (world.running.values() for world in self.worlds.values())
         own = [w for each in worlds for w in each if w.owner.place.life == life.ref.incarnation]
         undisturbed_s = self.now_s - self.disturbed_at

@@ -21,7 +21,7 @@ import msgspec
 from rallypoint.core import messages as m
 from rallypoint.core.job_state import JobEffect, JobEvent, JobState
 from rallypoint.core.model import Stamp, Verdict, epoch_number
-from rallypoint.core.takeover.record import JobRecord, LeadRecord
+from rallypoint.core.takeover.record import FormerLife, JobRecord, LeadRecord
 from rallypoint.testing.simulator.facts import Violation, World
 from rallypoint.testing.simulator.invariants import Invariants
 from rallypoint.testing.simulator.workers import Worker
@@ -104,11 +104,21 @@ class LedInvariants(Invariants):
                 raise Violation("register", f"{new.epoch} of {new.leader} follows {old.epoch}")
             if old.job is not None:
                 self._check_chain(old.job, new.job)
+        former = None if new.job is None else new.job.former
+        if former is not None:
+            self._check_former(former)
         if new.job is not None and new.job.verdict is not None:
             self._recorded(new.job.incarnation, new.job.verdict)
-        former = None if new.job is None else new.job.former
-        if former is not None and self.verdicts.get(former.incarnation) != former.verdict:
-            raise Violation("register", f"a life before is said to have had {former.verdict}")
+
+    def _check_former(self, former: FormerLife) -> None:
+        """Of a life that ended while the register was away, and was begun anew before it was back,
+        this is the first record of its verdict."""
+        number, verdict = former.incarnation, former.verdict
+        was_given = (number, verdict) in [each[:2] for each in self._given]
+        if number not in self.verdicts and was_given:
+            self._recorded(number, verdict)
+        if self.verdicts.get(number) != verdict:
+            raise Violation("register", f"a life before is said to have had {verdict}")
 
     def _check_chain(self, old: JobRecord, new: JobRecord | None) -> None:
         if new is None or new.incarnation < old.incarnation:
@@ -149,7 +159,7 @@ class LedInvariants(Invariants):
             if (other, given) == (number, verdict):
                 alive = [each for each in members if not self.lives[each].died]
                 self.owed |= dict.fromkeys(alive, verdict)
-        self._given.clear()
+        self._given = [each for each in self._given if each[0] > number]
 
     # The agents
 
