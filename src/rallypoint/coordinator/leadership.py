@@ -267,15 +267,11 @@ class Leadership:
         record of a job."""
         if self._keeper is not None:
             self._keeper.cancel()
-        if (
-            self._lead is None
-            or self._is_deposed
-            or not all(job.durable.is_recorded for job in self.jobs)
-        ):
+        if self._lead is None or self._is_deposed:
             return
         try:
             async with asyncio.timeout(timeout_s):
-                job = self._lead.record.job
+                job = self.jobs[-1].durable.begin() if self.jobs else self._lead.record.job
                 if job is not None and is_heard:
                     job = replace(job, is_heard=True)
                 await self._record.swap(self._lead.next(job, is_vacant=True))

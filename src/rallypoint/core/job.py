@@ -114,9 +114,9 @@ def step(job: JobState, event: JobEvent, at: float) -> list[JobEffect]:
         case FromNode(ref, report) if isinstance(report, _OF_PARTICIPANTS):
             if not _takes_part(job, ref):
                 return []
-        case SessionLost(ref) | FromNode(ref, Leave()):
+        case SessionLost() | FromNode(_, Leave()):
             # It leaves as it was asked to, or has succeeded, and is not lost.
-            effects += before_it_goes(job, ref, at)
+            effects += before_it_goes(job, event, at)
     if job.verdict is None:
         effects += _apply(job, event, at)
     return effects + keep_notice(job, at)

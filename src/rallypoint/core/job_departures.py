@@ -17,12 +17,14 @@ from rallypoint.core.events import (
     WorkersFinishing,
 )
 from rallypoint.core.job_rounds import is_member, perform, run_round
-from rallypoint.core.job_state import JobEffect, JobState, close, stamp
+from rallypoint.core.job_state import JobEffect, JobState, SessionLost, close, stamp
+from rallypoint.core.liveness import DIED
 from rallypoint.core.messages import (
     CheckpointAnswered,
     CheckpointNotWanted,
     CheckpointWanted,
     Drain,
+    FromNode,
     LeaveNow,
     ToNode,
 )
@@ -190,8 +192,11 @@ def keep_notice(job: JobState, at: float) -> list[JobEffect]:
     return [] if late_nodes.are_wanted(state) else _withdraw(job, at)
 
 
-def before_it_goes(job: JobState, ref: NodeRef, at: float) -> list[JobEffect]:
+def before_it_goes(job: JobState, event: SessionLost | FromNode, at: float) -> list[JobEffect]:
     """A node is gone, that may have been told to go, or that has succeeded."""
+    ref = event.ref
+    if not isinstance(event, SessionLost) or event.why == DIED:
+        job.stopped.add(ref.incarnation)
     notice = job.notice
     if is_leaver(job, ref):
         return end_notice(job, at, f"node {ref} is gone")

@@ -97,7 +97,7 @@ def _form(job: JobState, effect: FormWorld) -> list[JobEffect]:
     why = "the first round" if job.end_reason is None else job.end_reason.text
     job.assigned = _assignments(effect, job.ledger.total, why)
     job.reports, job.losses, job.breakdown, job.end_reason = [], [], None, None
-    job.enrolled, job.drained, job.succeeded_at = set(), set(), {}
+    job.enrolled, job.drained, job.stopped, job.succeeded_at = set(), set(), set(), {}
     job.unreached, job.withdrawn = {}, 0
     job.started = len(effect.world) == 1
     if job.started:

@@ -70,6 +70,9 @@ class JobState(Struct):
     drain_world: frozenset[str] = frozenset()
     succeeded_at: dict[str, float] = field(default_factory=dict)
     """When each node said that its workers had ended well."""
+    stopped: set[str] = field(default_factory=set)
+    """The incarnations of nodes of the newest world that are gone, and whose workers have surely
+    ended: they have said so, or their guards have."""
     notice: Notice | None = None
     notices: int = 0
     withdrawn: int = 0

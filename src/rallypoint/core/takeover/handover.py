@@ -146,7 +146,7 @@ class Recovery(Struct):
         if rank == self.predecessor.rank:  # It is a node like any other from now on.
             self.awaited += self.predecessor.is_dead
             self.predecessor = UNKNOWN
-        self.awaited -= not is_set(record.succeeded, rank)
+        self.awaited -= _may_run(record, rank)
         return True
 
     def lost(self, ref: NodeRef) -> None:
@@ -155,7 +155,7 @@ class Recovery(Struct):
         if rank is not None:
             for claim in self.returned.pop(rank).claims:
                 del self._held[claim]
-            self.awaited += not is_set(self.record.succeeded, rank)
+            self.awaited += _may_run(self.record, rank)
 
 
 class Handover:
@@ -230,8 +230,9 @@ class Handover:
 
 def _begun(record: JobRecord, predecessor: Predecessor) -> Recovery:
     """Nobody is here yet."""
-    awaited, rank = record.nodes - record.successes, predecessor.rank
-    if not 0 <= rank < record.nodes or is_set(record.succeeded, rank):
+    awaited = sum(_may_run(record, rank) for rank in range(record.nodes))
+    rank = predecessor.rank
+    if not 0 <= rank < record.nodes or not _may_run(record, rank):
         return Recovery(record, awaited)
     return Recovery(record, awaited - predecessor.is_dead, predecessor)
 
@@ -282,6 +283,11 @@ def _lost(job: JobState, found: Recovery, missing: list[int], at: float) -> list
     return effects
 
 
+def _may_run(record: JobRecord, rank: int) -> bool:
+    """Workers of this group rank may live."""
+    return not is_set(record.succeeded, rank) and not is_set(record.stopped, rank)
+
+
 def _missing(found: Recovery) -> list[int]:
     """The group ranks of those that are neither here nor have succeeded."""
     record = found.record
@@ -293,6 +299,7 @@ def _taken_over(found: Recovery) -> str:
     """What a person reads."""
     record, led, missing = found.record, found.predecessor, _missing(found)
     here = record.nodes - len(missing)
+    missing = [rank for rank in missing if not is_set(record.stopped, rank)]
     text = f"took over round {record.newest_round} with {here} of {count(record.nodes, 'node')}"
     said: list[str] = []
     if led.is_dead:

@@ -84,6 +84,8 @@ class JobRecord(Struct, frozen=True, array_like=True):
     former: FormerLife | None = None
     leader_rank: int = -1
     """The group rank of the leader's own node in the newest world; -1: it is not in it."""
+    stopped: bytes = b""
+    """As `succeeded`: it is gone, and no worker of it lives, since it has left or is dead."""
     leader_node: str = ""
     """The id of that node."""
     is_heard: bool = False
@@ -167,6 +169,9 @@ def record_of(job: JobState, former: FormerLife | None = None, own_agent: str = 
         verdict=job.verdict,
         former=former,
         leader_rank=leader_rank,
+        stopped=_bits([each.incarnation in job.stopped for each in state.world])
+        if job.stopped
+        else b"",
         leader_node=state.world[leader_rank].node_id if leader_rank >= 0 else "",
     )
 
