@@ -225,6 +225,21 @@ def test_L6_a_leader_that_goes_while_it_writes_says_that_it_goes() -> None:
     run(test)
 
 
+def test_L6_a_leader_that_goes_writes_what_it_has_not_written_yet() -> None:
+    async def test(leadership: Callable[[Any], Leadership]) -> None:
+        register = MemoryRendezvousBackend()
+        lead = leadership(register)
+        await lead.claim(no_wait)
+        state = new_job(SharedSettings("job", 1, 1))
+        lead.begin(state, None).open_gate(lambda _: None)
+        state.round.round = 7
+        await lead.vacate(1.0)
+        assert await recorded_round(register, leadership) == 7
+        await leadership(register).claim(no_wait)
+
+    run(test)
+
+
 def test_L1_a_claim_of_unknown_outcome_ends_as_one_leader() -> None:
     async def test(leadership: Callable[[Any], Leadership]) -> None:
         register = Unreliable()

@@ -225,3 +225,16 @@ def test_R3_a_job_whose_leaders_keep_dying_ends_as_one_whose_nodes_do() -> None:
     assert outcome(cluster) is Outcome.INFRASTRUCTURE
     assert cluster.job.verdict is not None
     assert "(--max-node-losses 1)" in cluster.job.verdict.text
+
+
+def test_L4_a_node_that_has_left_is_not_awaited() -> None:
+    cluster, (a, b, c) = running(3)
+    cluster.signal(a, 15)
+    cluster.settle()
+    assert a.is_done
+    cluster.write_record()
+    take_over(cluster)
+    d = cluster.start("d")
+    cluster.settle()
+    assert b.running == c.running == d.running == Stamp(1, 1)
+    assert said(cluster) == ["took over round 0 with 2 of 3 nodes"]
