@@ -325,6 +325,9 @@ def _taken_back(job: JobState, found: Recovery, rank: int) -> WorldEntry:
     node_id = _name_of(found, rank) if node is None else node.ref.node_id
     if has_succeeded:
         job.succeeded_at[node_id] = -inf
+    if node is None and is_set(found.record.stopped, rank):
+        job.stopped.add(node_id)
+        return WorldEntry(node_id, node_id, 0, "")
     if node is None:
         return WorldEntry(node_id, "", 0, "")
     ref, candidate = node.ref, node.place.joined.candidate
