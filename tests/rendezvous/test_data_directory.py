@@ -6,6 +6,7 @@ import errno
 import os
 import stat
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,8 @@ from rallypoint.rendezvous.directory_backend import DirectoryBackend, job_direct
 from rallypoint.rendezvous.directory_files import LocalFiles
 from rallypoint.testing.unreliable_files import FileServer, UnreliableFiles
 
+FLAG = "--rdzv-endpoint"
+
 
 def test_a_directory_is_made_private_with_those_above_it(tmp_path: Path) -> None:
     path = tmp_path / "a" / "b"
@@ -35,7 +38,7 @@ def test_what_is_no_directory_is_named_with_the_fix(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("kept")
     for path in (file, file / "below"):
-        with pytest.raises(UsageError, match=rf"^--data-dir {path}: .*not a directory: name") as at:
+        with pytest.raises(UsageError, match=rf"^--data-dir {path}: .*not a directory: ") as at:
             prepare(str(path), LocalFiles(), "--data-dir")
         assert "\n" not in str(at.value)
     assert file.read_text() == "kept"
@@ -57,6 +60,36 @@ def test_a_directory_of_another_user_is_refused(
     monkeypatch.setattr(os, "geteuid", lambda: other)
     with pytest.raises(UsageError, match=rf"belongs to user {other - 1}, not to you"):
         prepare(str(tmp_path), LocalFiles(), "--data-dir")
+
+
+def test_many_nodes_may_prepare_one_directory_at_once(tmp_path: Path) -> None:
+    path = str(tmp_path / "a" / "b" / "c")
+    with ThreadPoolExecutor(16) as nodes:
+        for made in [nodes.submit(prepare, path, LocalFiles(), FLAG) for _ in range(200)]:
+            assert made.result() == []
+    assert list(Path(path).iterdir()) == []
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o700
+
+
+class Slow(LocalFiles):
+    """Each write takes so long on its clock."""
+
+    def __init__(self, write_s: float) -> None:
+        self._write_s, self._now = write_s, 0.0
+
+    def write(self, path: str, data: bytes) -> float:
+        self._now += self._write_s
+        return super().write(path, data)
+
+    def now(self) -> float:
+        return self._now
+
+
+def test_a_directory_that_is_slow_is_remarked_with_the_time(tmp_path: Path) -> None:
+    assert prepare(str(tmp_path), Slow(0.9), FLAG) == []
+    assert prepare(str(tmp_path), Slow(1.46), FLAG) == [
+        f"{FLAG} {tmp_path}: writing to it took 1.5 s: each decision about a job takes that long"
+    ]
 
 
 class Failing(LocalFiles):
@@ -121,6 +154,7 @@ def write(files: UnreliableFiles, run_id: str) -> None:
 def test_a_register_that_has_not_changed_for_a_week_is_removed_and_no_other() -> None:
     server, files = server_with("old", "new")
     files.write(f"{DIRECTORY}/somebody's", b"")
+    files.write(f"{DIRECTORY}/probe-of-a-killed-node", b"")
     server.advance(RETENTION_S - 1)
     write(files, "new")
     assert sweep(files, DIRECTORY) == 0

@@ -318,7 +318,7 @@ def test_a_directory_of_somebody_else_is_refused(
     stored(DirectoryBackend(str(tmp_path), "job"), b"x")
     job = tmp_path / job_directory("job")
     job.chmod(0o770)
-    with pytest.raises(AccessError, match="open to other users"):
+    with pytest.raises(AccessError, match="other users may write to it"):
         DirectoryBackend(str(tmp_path), "job").get_state()
     job.chmod(0o700)
     monkeypatch.setattr(os, "geteuid", lambda: 4711)

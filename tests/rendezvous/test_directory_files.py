@@ -74,7 +74,7 @@ def test_a_directory_is_removed_when_it_is_empty(made: Made) -> None:
         files.make_directory(f"{top}/one")
     with pytest.raises(FileNotFoundError):
         files.make_directory(f"{top}/none/one")
-    files.check_private(f"{top}/one")
+    files.check_own(f"{top}/one")
     files.write(f"{top}/one/a", b"")
     files.rename(f"{top}/one", f"{top}/two")
     assert files.names(f"{top}/two") == ["a"]
@@ -108,7 +108,7 @@ def test_a_file_is_no_directory(made: Made) -> None:
         with pytest.raises(NotADirectoryError):
             failing(f"{top}/a")
     with pytest.raises(AccessError, match="not a directory"):
-        files.check_private(f"{top}/a")
+        files.check_own(f"{top}/a")
     with pytest.raises(NotADirectoryError):
         files.read(f"{top}/a/b")
     with pytest.raises(OSError):
@@ -152,14 +152,17 @@ def test_a_file_is_durable_when_it_has_been_written(
     assert len(sizes) == 2
 
 
-def test_a_directory_of_others_is_not_private(tmp_path: Path) -> None:
-    """Nor is a link to one."""
-    (tmp_path / "open").mkdir(mode=0o755)
-    with pytest.raises(AccessError, match=r"mode 0755\): run `chmod 700`"):
-        LocalFiles().check_private(str(tmp_path / "open"))
+def test_a_directory_that_others_may_write_to_is_not_one_s_own(tmp_path: Path) -> None:
+    """Nor is a link to one. Others may read: some file systems show one mode for all."""
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o755)
+    LocalFiles().check_own(str(tmp_path / "open"))
+    (tmp_path / "open").chmod(0o775)
+    with pytest.raises(AccessError, match=r"mode 0775\): run `chmod go-w`"):
+        LocalFiles().check_own(str(tmp_path / "open"))
     (tmp_path / "link").symlink_to(tmp_path / "open")
     with pytest.raises(AccessError, match="not a directory"):
-        LocalFiles().check_private(str(tmp_path / "link"))
+        LocalFiles().check_own(str(tmp_path / "link"))
 
 
 class Once:

@@ -16,11 +16,13 @@ from rallypoint.coordinator.server import Coordinator, LookupToken
 from rallypoint.coordinator.succession import Listening
 from rallypoint.coordinator.token import find_token, user_home
 from rallypoint.core import event_kinds as kinds
+from rallypoint.core.event_kinds import Record
 from rallypoint.core.session import AgentEnd
 from rallypoint.core.takeover.heirs import Claimant
 from rallypoint.rendezvous.data_directory import prepare
 from rallypoint.rendezvous.directory_backend import DirectoryBackend
 from rallypoint.rendezvous.directory_files import LocalFiles
+from rallypoint.rendezvous.file_systems import lies_here, local_file_system
 from rallypoint.wire.address import Address
 
 DIAL_TIMEOUT_S = 2.0
@@ -110,10 +112,17 @@ def secret_of(run_id: str, access: AccessConfig) -> bytes | None:
     return token.for_job(run_id)
 
 
-def register_of(rendezvous: RendezvousConfig, secret: bytes | None) -> DirectoryBackend:
-    """The register of this node's job, in a directory that is made if there is none. Blocks. Raises
-    UsageError or InfrastructureError if it can't be kept there."""
+def register_of(
+    rendezvous: RendezvousConfig, secret: bytes | None, say: Callable[[Record], None]
+) -> DirectoryBackend:
+    """The register of this node's job, in a directory that is made if there is none. `say` is
+    called with remarks on it. Blocks. Raises UsageError or InfrastructureError if it can't be kept
+    there."""
     assert rendezvous.register is not None
     directory = rendezvous.register.directory
-    prepare(directory, LocalFiles(), FLAG)
+    remarks = prepare(directory, LocalFiles(), FLAG)
+    if rendezvous.max_nodes > 1 and (local := local_file_system(directory)):
+        remarks.append(lies_here(directory, local))
+    for remark in remarks:
+        say(kinds.NOTICE(remark))
     return DirectoryBackend(directory, rendezvous.run_id, secret)

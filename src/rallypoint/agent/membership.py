@@ -135,7 +135,7 @@ class Membership:
 
         rendezvous = self._config.rendezvous
         secret = leading.secret_of(rendezvous.run_id, self._config.access)
-        register = leading.register_of(rendezvous, secret)
+        register = leading.register_of(rendezvous, secret, self._agent.say)
         identity, own = fresh_identity(_given_id(rendezvous)), OwnJob()
         rules = SessionRules(rendezvous.reconnect_timeout_s, vouched_at=own.vouched_at)
         end = AgentEnd(identity, self._settings, rules)

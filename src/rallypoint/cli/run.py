@@ -72,6 +72,8 @@ def _take_part(config: AgentConfig) -> int:
                 console.line(verdict_json(view))
             return
         console.line(*lines)
+        if view.outcome is Outcome.TIMED_OUT and config.rendezvous.register is not None:
+            console.line(*_not_shared_hint(config.rendezvous.register.directory))
         failure = view.failure
         if whole and failure and failure.message.startswith("ModuleNotFoundError"):
             from rallypoint.cli.machine import other_python_hint
@@ -92,6 +94,16 @@ def _take_part(config: AgentConfig) -> int:
     code = of_finish(config, finish)
     report.close(code)
     return code
+
+
+def _not_shared_hint(directory: str) -> tuple[str, ...]:
+    """For a person whose nodes did not come together: why they may not have seen each other."""
+    from rallypoint.rendezvous.file_systems import lies_here, local_file_system
+
+    if not (local := local_file_system(directory)):
+        return ()
+    fix = "if other nodes run on other machines, name a directory that all of them share"
+    return (f"    what to do: {fix}: {lies_here(directory, local)}",)
 
 
 def _tell_starter(error: RallypointError, end: JobEnd | None = None) -> None:

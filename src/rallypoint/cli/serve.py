@@ -158,7 +158,8 @@ def _led(
     from rallypoint.rendezvous.directory_backend import DirectoryBackend
     from rallypoint.rendezvous.directory_files import LocalFiles
 
-    prepare(directory, LocalFiles(), "--data-dir")
+    for remark in prepare(directory, LocalFiles(), "--data-dir"):
+        lines.say(kinds.NOTICE(remark))
     directory = os.path.abspath(directory)  # Agents elsewhere are told of files in it.
 
     def open_register(run_id: str) -> DirectoryBackend:

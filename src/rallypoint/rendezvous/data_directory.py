@@ -11,15 +11,16 @@ from __future__ import annotations
 import errno
 import os
 import re
-import stat
 from collections.abc import Callable
 from contextlib import suppress
 
 from rallypoint.errors import InfrastructureError, UsageError
-from rallypoint.rendezvous.directory_files import FIXES, Files
+from rallypoint.rendezvous.directory_files import FIXES, Files, why_not_own
 
 GONE = "gone-"
 PROBE = "probe-"
+SLOW_S = 1.0
+"""Writing a small file durably that takes longer is remarked."""
 RETENTION_S = 7 * 86400.0
 """A register that has not changed for so long has no coordinator, and its job no node."""
 _REGISTER = re.compile(r"rallypoint-.*-[0-9a-f]{32}")
@@ -29,17 +30,19 @@ _FIXES = FIXES | {
 _OF_THE_PERSON = (errno.EACCES, errno.EPERM, errno.EOPNOTSUPP, errno.ENAMETOOLONG, errno.ELOOP)
 
 
-def prepare(path: str, files: Files, flag: str) -> None:
+def prepare(path: str, files: Files, flag: str) -> list[str]:
     """Make the directory, and those above it, if there is none; and see that registers can be kept
-    in it. `flag`: how a person gave it.
+    in it. Many nodes may do so at once. `flag`: how a person gave it. Returns remarks for that
+    person. Blocks.
 
     Raises UsageError for what that person can change, InfrastructureError if the system refuses.
     """
     what = f"{flag} {path}"
     try:
         _make(path)
-        _check(os.stat(path), what)
-        _probe(path, files)
+        if why := why_not_own(os.stat(path), what, "name another directory"):
+            raise UsageError(why)
+        took_s = _probe(path, files)
     except (NotADirectoryError, FileExistsError) as error:
         raise UsageError(
             f"{what}: {error.filename or path} is not a directory: name a directory, or a path "
@@ -51,6 +54,9 @@ def prepare(path: str, files: Files, flag: str) -> None:
         text = f"{what}: can't keep jobs there: {os.strerror(number)}: {fix}"
         kind = UsageError if number in _OF_THE_PERSON else InfrastructureError
         raise kind(text) from error
+    if took_s <= SLOW_S:
+        return []
+    return [f"{what}: writing to it took {took_s:.1f} s: each decision about a job takes that long"]
 
 
 def _make(path: str) -> None:
@@ -63,30 +69,17 @@ def _make(path: str) -> None:
         os.mkdir(path, 0o700)
 
 
-def _check(status: os.stat_result, what: str) -> None:
-    """Whoever can write to it can take registers away, and put others there."""
-    if not stat.S_ISDIR(status.st_mode):
-        raise UsageError(f"{what}: it is not a directory: name another path, or move it away")
-    if status.st_uid != os.geteuid():
-        raise UsageError(
-            f"{what}: it belongs to user {status.st_uid}, not to you (user {os.geteuid()}): name "
-            "a directory of your own"
-        )
-    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise UsageError(
-            f"{what}: other users may write to it (mode {stat.S_IMODE(status.st_mode):04o}): run "
-            "`chmod go-w` on it, or name another directory"
-        )
-
-
-def _probe(path: str, files: Files) -> None:
-    """All that a register does: a file that survives a loss of power, linked under a name."""
+def _probe(path: str, files: Files) -> float:
+    """All that a register does: a file that survives a loss of power, linked under a name. Returns
+    how many seconds that took."""
+    began_at = files.now()
     probe = os.path.join(path, PROBE + files.random_bytes(8).hex())
     linked = probe + "-linked"
     try:
         files.write(probe, b"rallypoint")
         files.link(probe, linked)
         files.sync(path)
+        return files.now() - began_at
     finally:
         for each in (linked, probe):
             with suppress(OSError):
@@ -119,6 +112,8 @@ def sweep(files: Files, path: str) -> int:
             with suppress(OSError):
                 if name.startswith(GONE):
                     _remove_tree(files, there)
+                elif name.startswith(PROBE) and now - files.changed_at(there) > RETENTION_S:
+                    files.remove(there)
                 elif _REGISTER.fullmatch(name) and _is_unused(files, there, now):
                     found += remove_register(files, there, lambda at: _is_unused(files, at, now))
     return found

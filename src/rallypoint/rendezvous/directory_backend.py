@@ -120,7 +120,7 @@ class DirectoryBackend(RendezvousBackend):
     def _tip(self) -> Version | None:
         if not self._is_checked:
             try:
-                self._files.check_private(self._job)
+                self._files.check_own(self._job)
             except FileNotFoundError:
                 self._check_directory()
                 return None
@@ -190,7 +190,7 @@ class DirectoryBackend(RendezvousBackend):
     def _make_job_directory(self) -> None:
         with suppress(FileExistsError):
             self._files.make_directory(self._job)
-        self._files.check_private(self._job)
+        self._files.check_own(self._job)
         self._files.sync(self._directory)
 
     def _make_directory_after(self, slot: Slot) -> str:

@@ -29,14 +29,33 @@ FIXES = {
 """What a person can do about a directory in which these errors happen."""
 
 
+def why_not_own(status: os.stat_result, what: str, or_else: str) -> str:
+    """What is wrong, and the fix, unless it is a directory of this user that nobody else may write
+    to: who can write there can take registers away, and put others there. Some file systems show
+    one mode for all, so that others may read is no fault: what is made has mode 0700."""
+    if not stat.S_ISDIR(status.st_mode):
+        return f"{what}: it is not a directory: move it away, or {or_else}"
+    if status.st_uid != os.geteuid():
+        mine = f"user {status.st_uid}, not to you (user {os.geteuid()})"
+        return f"{what}: it belongs to {mine}: {or_else}"
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        mode = stat.S_IMODE(status.st_mode)
+        return (
+            f"{what}: other users may write to it (mode {mode:04o}): run `chmod go-w` on it, or "
+            f"{or_else}"
+        )
+    return ""
+
+
 class Files(Protocol):
     """Operations on paths. Each raises OSError; then it may have happened, or happen later."""
 
     def make_directory(self, path: str) -> None:
         """A new directory of mode 0700; FileExistsError if there is anything."""
 
-    def check_private(self, path: str) -> None:
-        """Raises AccessError unless it is a directory of this user that nobody else may use."""
+    def check_own(self, path: str) -> None:
+        """Raises AccessError unless it is a directory of this user that nobody else may write
+        to."""
 
     def write(self, path: str, data: bytes) -> float:
         """A new file, whose content survives a loss of power (its name need not). Returns when it
@@ -80,21 +99,10 @@ class LocalFiles:
         """See `Files`, also for the others."""
         os.mkdir(path, 0o700)
 
-    def check_private(self, path: str) -> None:
-        """Neither a link nor another user's: a name in a shared directory may be guessed."""
-        status = os.lstat(path)
-        if not stat.S_ISDIR(status.st_mode):
-            raise AccessError(f"{path} is not a directory: move it away, or use another run id")
-        if status.st_uid != os.geteuid():
-            raise AccessError(
-                f"{path} belongs to user {status.st_uid}, not to you (user {os.geteuid()}): use "
-                "a directory of your own, or another run id"
-            )
-        if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-            raise AccessError(
-                f"{path} is open to other users (mode {stat.S_IMODE(status.st_mode):04o}): "
-                "run `chmod 700` on it"
-            )
+    def check_own(self, path: str) -> None:
+        """No link either."""
+        if why := why_not_own(os.lstat(path), path, "use another run id"):
+            raise AccessError(why)
 
     def write(self, path: str, data: bytes) -> float:
         with _closing(safe_open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)) as fd:

@@ -174,14 +174,14 @@ class UnreliableFiles:
 
         self._ask("make_directory", path, bind)
 
-    def check_private(self, path: str) -> None:
+    def check_own(self, path: str) -> None:
         """All that is here belongs to one user."""
 
         def bind(cached: bool) -> Callable[[], None]:
             directory, name = self._parent(path, cached)
             return lambda: _check_directory(self.server.child(directory, name))
 
-        self._ask("check_private", path, bind)
+        self._ask("check_own", path, bind)
 
     def write(self, path: str, data: bytes) -> float:
         """If the client crashes in it, a part may be there."""

@@ -1,0 +1,87 @@
+"""On which file system a directory lies, and whether other machines may see what is in it.
+
+A type says much, not all: a disk of this machine may be exported to others, and this machine may be
+all that a job has. So this is for remarks; nothing is refused because of it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from enum import Enum
+
+from msgspec import Struct
+
+_MOUNTS = "/proc/self/mountinfo"
+_OCTAL = re.compile(rb"\\([0-7]{3})")
+
+
+class Reach(Enum):
+    """Who sees what is written there."""
+
+    SHARED = "other machines too"
+    LOCAL = "this machine alone"
+    UNKNOWN = "nobody knows"
+
+
+_SHARED = frozenset(
+    {"nfs", "nfs4", "lustre", "gpfs", "ceph", "beegfs", "fhgfs", "cifs", "smb3", "smbfs", "9p"}
+    | {"virtiofs", "afs", "orangefs", "pvfs2", "gfs2", "ocfs2", "panfs", "wekafs", "dvs", "cvfs"}
+    | {"vboxsf", "vmhgfs", "prl_fs", "coda", "gluster", "glusterfs", "quobyte", "daos", "acfs"}
+)
+_LOCAL = frozenset(
+    {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "jfs", "reiserfs", "bcachefs", "nilfs2"}
+    | {"tmpfs", "ramfs", "devtmpfs", "hugetlbfs", "rootfs", "overlay", "aufs", "squashfs", "erofs"}
+    | {"vfat", "msdos", "exfat", "ntfs", "ntfs3", "hfsplus", "iso9660", "udf", "fuseblk"}
+    | {"fuse.fuse-overlayfs", "fuse.unionfs", "fuse.mergerfs", "fuse.ntfs-3g", "fuse.encfs"}
+)
+
+
+class FileSystem(Struct, frozen=True):
+    """One that is mounted."""
+
+    type: str
+    """As the kernel names it."""
+    mounted_on: str
+
+    @property
+    def reach(self) -> Reach:
+        """By its type. What a program serves (fuse) comes from a network nearly always."""
+        if self.type in _LOCAL:
+            return Reach.LOCAL
+        is_shared = self.type in _SHARED or self.type == "fuse" or self.type.startswith("fuse.")
+        return Reach.SHARED if is_shared else Reach.UNKNOWN
+
+
+def file_system_of(path: str, mounts: bytes) -> FileSystem | None:
+    """Where an absolute path without links lies. `mounts`: as /proc/self/mountinfo has them, in
+    their order: a later one hides an earlier one at the same place. Pure."""
+    found, name = None, os.fsencode(path)
+    longest = -1
+    for line in mounts.splitlines():
+        before, _, after = line.partition(b" - ")
+        fields, kinds = before.split(), after.split()
+        if len(fields) < 5 or not kinds:
+            continue
+        point = _OCTAL.sub(lambda octal: bytes([int(octal[1], 8) & 255]), fields[4])
+        is_below = name == point or name.startswith(point.rstrip(b"/") + b"/")
+        if is_below and len(point) >= longest:
+            longest = len(point)
+            found = FileSystem(kinds[0].decode("utf-8", "replace"), os.fsdecode(point))
+    return found
+
+
+def local_file_system(path: str) -> str:
+    """The type of the file system if it is one of this machine alone; empty if it is not, or nobody
+    knows. The path need not exist yet."""
+    try:
+        with open(_MOUNTS, "rb") as file:
+            found = file_system_of(os.path.realpath(path), file.read())
+    except OSError:
+        return ""
+    return found.type if found is not None and found.reach is Reach.LOCAL else ""
+
+
+def lies_here(path: str, local: str) -> str:
+    """What to say of a directory that several nodes are to share. `local`: its file system."""
+    return f"{path} lies on {local}, a file system that other machines do not see"

@@ -1,0 +1,72 @@
+"""The directory of `--rdzv-backend file`: what a person is told of one that can't be used, or that
+other machines may not see."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.integration.one_agent import agent
+from tests.integration.test_bad_input import is_one_line_with
+
+from rallypoint.rendezvous.file_systems import local_file_system
+
+BY_DIRECTORY = ("--rdzv-backend=file", "--rdzv-id=job", "--local-addr=127.0.0.1")
+WORKER = "import os\ntell('rank', os.environ['RANK'])\n"
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> str:
+    """The type of the file system, which is this machine's."""
+    if not (found := local_file_system(str(tmp_path))):
+        pytest.skip("temporary files are not on a file system of this machine")
+    return found
+
+
+def test_nodes_that_can_not_meet_on_a_file_system_of_one_machine_hear_of_it(
+    tmp_path: Path, local: str
+) -> None:
+    where = ("--rdzv-endpoint=jobs", "--nnodes=2", "--rdzv-conf=join_timeout=1")
+    with agent(tmp_path, *BY_DIRECTORY, *where, program=WORKER) as run:
+        assert run.wait() == 75
+    remark = f"{tmp_path}/jobs lies on {local}, a file system that other machines do not see"
+    first, *_, end, hint = run.err.splitlines()
+    assert first.endswith(remark)
+    assert "waited 1 s for 2 nodes, only 1 joined" in end
+    assert hint == (
+        "    what to do: if other nodes run on other machines, name a directory that all of them "
+        f"share: {remark}"
+    )
+    assert run.err.count(remark) == 2
+    assert not run.told("rank")
+
+
+def test_one_node_may_keep_its_job_on_its_own_disk(tmp_path: Path, local: str) -> None:
+    with agent(tmp_path, *BY_DIRECTORY, "--rdzv-endpoint=jobs", program=WORKER) as run:
+        assert run.wait() == 0, run.err
+    assert run.told("rank") == ["0"]
+    assert local not in run.err
+
+
+@pytest.mark.parametrize(
+    ("kind", "parts"),
+    [
+        ("a file", ["it is a file, as earlier versions used", "name a directory"]),
+        ("below a file", ["below is not a directory: name a directory"]),
+        ("of all users", ["other users may write to it (mode 0777): run `chmod go-w` on it"]),
+    ],
+)
+def test_a_directory_that_can_not_be_used_is_one_line(
+    tmp_path: Path, kind: str, parts: list[str]
+) -> None:
+    where = tmp_path / "jobs"
+    if kind == "of all users":
+        where.mkdir()
+        where.chmod(0o777)
+    else:
+        where.touch()
+    endpoint = f"--rdzv-endpoint=jobs{'/below' if kind == 'below a file' else ''}"
+    with agent(tmp_path, *BY_DIRECTORY, endpoint, program=WORKER) as run:
+        assert run.wait() == 2
+    assert is_one_line_with(run.err, endpoint.replace("=", " ").split()[0], *parts)
+    assert not run.told("rank")

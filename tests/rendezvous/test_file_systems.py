@@ -1,0 +1,74 @@
+"""Whether other machines see a directory, by the type of its file system."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rallypoint.rendezvous.file_systems import (
+    FileSystem,
+    Reach,
+    file_system_of,
+    local_file_system,
+)
+
+MOUNTS = b"""\
+22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
+23 22 0:21 / /proc rw - proc proc rw
+30 22 0:40 / /files rw,relatime shared:5 master:2 - nfs4 server:/files rw,vers=4.2,soft
+31 30 0:41 / /files/me/local rw - xfs /dev/sdb1 rw
+32 22 0:42 / /my\\040files rw - fuse.sshfs me@host:/ rw
+33 22 0:43 / /twice rw - tmpfs tmpfs rw
+34 22 0:44 / /twice rw - lustre mgs@tcp:/fs rw
+a line of a kernel to come
+35 22 0:45 /odd /odd rw - strangefs none rw
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "where", "reach"),
+    [
+        ("/", "ext4", "/", Reach.LOCAL),
+        ("/jobs", "ext4", "/", Reach.LOCAL),
+        ("/files", "nfs4", "/files", Reach.SHARED),
+        ("/files/me/jobs", "nfs4", "/files", Reach.SHARED),
+        ("/filesystem/jobs", "ext4", "/", Reach.LOCAL),
+        ("/files/me/local/jobs", "xfs", "/files/me/local", Reach.LOCAL),
+        ("/my files/jobs", "fuse.sshfs", "/my files", Reach.SHARED),
+        ("/twice/jobs", "lustre", "/twice", Reach.SHARED),
+        ("/odd/jobs", "strangefs", "/odd", Reach.UNKNOWN),
+    ],
+)
+def test_a_path_lies_where_it_is_mounted_last(
+    path: str, kind: str, where: str, reach: Reach
+) -> None:
+    found = file_system_of(path, MOUNTS)
+    assert found == FileSystem(kind, where)
+    assert found.reach is reach
+
+
+@pytest.mark.parametrize(
+    ("types", "reach"),
+    [
+        (
+            "nfs nfs4 lustre gpfs ceph beegfs cifs smb3 9p virtiofs fuse.glusterfs fuse.gcsfuse",
+            Reach.SHARED,
+        ),
+        ("ext4 xfs btrfs tmpfs overlay zfs fuseblk fuse.fuse-overlayfs", Reach.LOCAL),
+        ("wonderfs fusefs", Reach.UNKNOWN),
+    ],
+)
+def test_types_that_machines_share_and_types_of_one_machine(types: str, reach: Reach) -> None:
+    for each in types.split():
+        assert FileSystem(each, "/").reach is reach, each
+
+
+def test_nothing_is_known_without_mounts() -> None:
+    assert file_system_of("/jobs", b"") is None
+
+
+def test_a_link_is_followed_and_a_path_need_not_exist(tmp_path: Path) -> None:
+    (tmp_path / "memory").symlink_to("/dev/shm")
+    assert local_file_system(str(tmp_path / "memory" / "none" / "jobs")) == "tmpfs"
+    assert local_file_system("/proc/self") == ""
