@@ -50,10 +50,14 @@ class HostCluster(Cluster):
             name, nproc, script=script, env=env, prefix=inside, hosts=hosts, **options
         )
 
-    def serve(self, host: str = "", *words: str, port: int = PORT) -> AgentProcess:
-        """A coordinator of its own on this host (the first), which is up when this returns."""
+    def serve(
+        self, host: str = "", *words: str, port: int = PORT, prefix: Sequence[str] = ()
+    ) -> AgentProcess:
+        """A coordinator of its own on this host (the first), which is up when this returns.
+        `prefix` may have it run there in another way."""
         host = host or self.network.hosts[0]
-        command = [*self.network.inside(host), sys.executable, "-m", "rallypoint", "serve"]
+        command = [*(prefix or self.network.inside(host)), sys.executable, "-m", "rallypoint"]
+        command += ["serve"]
         command += ["--host", self.network.address(host), "--port", str(port)]
         served = sum(agent.name == "serve" for agent in self.all_agents)
         file_name = f"serve.{served + 1}" if served else "serve"

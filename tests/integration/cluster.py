@@ -317,9 +317,9 @@ class Cluster:
         self.options["rdzv_conf"] = f"{self.options['rdzv_conf']},last_call_timeout=600"
         return [self.agent(name, hosts=hosts and name == names[0], **options) for name in names]
 
-    def serve(self, *options: str, port: int = 0) -> AgentProcess:
+    def serve(self, *options: str, port: int = 0, prefix: Sequence[str] = ()) -> AgentProcess:
         """A coordinator of its own at the endpoint (or this port), up when this returns."""
-        words = [sys.executable, "-m", "rallypoint", "serve", "--host", "127.0.0.1"]
+        words = [*prefix, sys.executable, "-m", "rallypoint", "serve", "--host", "127.0.0.1"]
         words += ["--port", str(port or self.port), "--log-format", "json", *options]
         told = sum(agent.name.startswith("serve") for agent in self.all_agents)
         name = f"serve.{told + 1}" if told else "serve"

@@ -17,6 +17,7 @@ from tests.limits import patience
 
 from rallypoint.coordinator.leadership import Leadership, Runtime, is_gone, this_process
 from rallypoint.coordinator.threads import CallThread
+from rallypoint.core.event_kinds import Record
 from rallypoint.core.job_state import new_job
 from rallypoint.core.model import SharedSettings
 from rallypoint.core.sessions import HangUp, HostEffect
@@ -107,6 +108,10 @@ def no_wait(text: str) -> None:
     raise AssertionError(f"waits: {text}")
 
 
+def no_record(record: Record) -> None:
+    raise AssertionError(record.text)
+
+
 def never(why: str) -> None:
     raise AssertionError(why)
 
@@ -147,7 +152,7 @@ def test_L2_a_swap_of_unknown_outcome_deposes_nobody(kind: str) -> None:
         gate = lead.begin(job, None).open_gate(host.perform)
         setattr(register, kind, 2)
         assert gate.after([HangUp(1)]) == []
-        lead.keep(never)
+        lead.keep(never, no_record)
         await host.wait_done([HangUp(1)])
         job.round.round = 1
         setattr(register, kind, 1)
@@ -167,7 +172,7 @@ def test_L3_a_swap_of_unknown_outcome_does_not_vouch_for_what_changed_since() ->
         gate = lead.begin(job, None).open_gate(host.perform)
         register.fails_after = 1
         gate.after([HangUp(1)])
-        lead.keep(never)
+        lead.keep(never, no_record)
         await asyncio.to_thread(register.has_failed.wait)
         job.round.round = 7
         assert gate.after([HangUp(2)]) == []
@@ -199,7 +204,7 @@ def test_L2_a_swap_that_is_confirmed_after_its_hold_lets_nothing_be_done() -> No
 
             register.on_stored = answer_late
             gate.after([HangUp(1)])
-            lead.keep(never)
+            lead.keep(never, no_record)
             await host.wait_done([HangUp(1)])
             assert stored_at == [0.0, HOLD_S, 2 * HOLD_S]
             await lead.vacate(1.0)
@@ -214,7 +219,7 @@ def test_L6_a_leader_that_goes_while_it_writes_says_that_it_goes() -> None:
         await lead.claim(no_wait)
         register.is_slow = True
         lead.changed()
-        lead.keep(never)
+        lead.keep(never, no_record)
         await asyncio.to_thread(register.is_writing.wait)
         leaving = asyncio.create_task(lead.vacate(60.0))
         await asyncio.sleep(0)
@@ -262,7 +267,7 @@ def test_L1_a_vacant_job_is_led_at_once_and_the_former_leader_is_deposed() -> No
         gate = old.begin(job, None).open_gate(host.perform)
         gate.after([HangUp(1)])
         deposed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        old.keep(deposed.set_result)
+        old.keep(deposed.set_result, no_record)
         await host.wait_done([HangUp(1)])
         before = register.get_state()
         await old.vacate(1.0)
@@ -273,7 +278,7 @@ def test_L1_a_vacant_job_is_led_at_once_and_the_former_leader_is_deposed() -> No
         assert new.lead.epoch.number == old.lead.epoch.number + 1
         job.round.round = 1
         assert gate.after([HangUp(2)]) == []
-        old.keep(deposed.set_result)
+        old.keep(deposed.set_result, no_record)
         assert await deposed == "another coordinator has taken over this job"
         assert host.done == [HangUp(1)]
         assert before is not None
@@ -298,7 +303,7 @@ def test_L1_a_deposed_leader_changes_nothing_when_it_goes(stored: bytes) -> None
             assert found is not None
         deposed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         old.changed()
-        old.keep(deposed.set_result)
+        old.keep(deposed.set_result, no_record)
         await deposed
         assert not old.is_sure
         await old.vacate(1.0)
@@ -316,7 +321,7 @@ def test_a_register_is_removed_by_its_leader_only(tmp_path: Path) -> None:
         await old.remove(patience(60))
         [kept] = tmp_path.iterdir()
         assert kept.name.startswith("rallypoint-job-")
-        new.keep(never)
+        new.keep(never, no_record)
         await new.remove(patience(60))
         assert list(tmp_path.iterdir()) == []
 
@@ -349,7 +354,7 @@ def test_L2_a_job_that_is_hosted_no_more_stays_in_its_register() -> None:
         await lead.claim(no_wait)
         gate = lead.begin(new_job(SharedSettings("job", 1, 1), 5), None).open_gate(host.perform)
         gate.after([HangUp(1)])
-        lead.keep(never)
+        lead.keep(never, no_record)
         await host.wait_done([HangUp(1)])
         register.on_stored = lambda: loop.call_soon_threadsafe(stored.set)
         gate.close()
@@ -372,7 +377,7 @@ def test_L2_a_leader_that_fails_by_a_fault_of_its_own_says_that_it_leads_no_more
 
         register.on_stored = fail
         deposed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        lead.keep(deposed.set_result)
+        lead.keep(deposed.set_result, no_record)
         lead.changed()
         assert "unexpected ValueError (of its own)" in await deposed
 

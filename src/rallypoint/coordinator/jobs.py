@@ -226,7 +226,8 @@ class HostedJobs:
     def _host_only(self, settings: SharedSettings) -> None:
         run_id, former = settings.run_id, None
         if (leadership := self._leadership(run_id)) is not None:
-            leadership.keep(partial(self._deposed, run_id))
+            on_record = partial(self._hosting.on_record, run_id)
+            leadership.keep(partial(self._deposed, run_id), on_record)
             if self._take_over(run_id, leadership):
                 return
             former = leadership.over
@@ -291,11 +292,11 @@ class HostedJobs:
 
     async def _lead(self, run_id: str) -> None:
         assert self._hosting.led is not None
-        error = ""
+        on_record, error = partial(self._hosting.on_record, run_id), ""
         try:
             leadership = await self._hosting.led.lead(run_id)
             self._take_over(run_id, leadership)
-            leadership.keep(partial(self._deposed, run_id))
+            leadership.keep(partial(self._deposed, run_id), on_record)
         except RallypointError as unusable:
             error = str(unusable)
         except Exception as fault:
@@ -303,7 +304,7 @@ class HostedJobs:
         for connection, hello in self._waiting.pop(run_id).values():
             heartbeats = self._early.pop(connection.number, [])
             if error:
-                refuse(connection, error, partial(self._hosting.on_record, run_id))
+                refuse(connection, error, on_record)
             elif not connection.is_closed:
                 self.attach(connection, run_id, hello)
                 if isinstance(owner := connection.owner, HostedJob):

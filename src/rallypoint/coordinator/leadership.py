@@ -13,7 +13,8 @@ from msgspec.structs import replace
 
 from rallypoint.coordinator.clocks import boot_time
 from rallypoint.coordinator.hosted_job import OpenGate
-from rallypoint.coordinator.register_record import Caller, Register, RegisterRecord
+from rallypoint.coordinator.register_record import Caller, Register, RegisterRecord, Stall
+from rallypoint.core.event_kinds import Record
 from rallypoint.core.job_lives import Life
 from rallypoint.core.job_state import JobState
 from rallypoint.core.model import NONCE_BITS
@@ -258,9 +259,11 @@ class Leadership:
         """Something is to be recorded."""
         self._wake.set()
 
-    def keep(self, on_deposed: Callable[[str], None]) -> None:
-        """Lead from now on. `on_deposed` is told, once, why this process leads no more."""
-        self._keeper = asyncio.get_running_loop().create_task(self._keep(on_deposed))
+    def keep(self, on_deposed: Callable[[str], None], on_record: Callable[[Record], None]) -> None:
+        """Lead from now on. `on_deposed` is told, once, why this process leads no more; `on_record`
+        that the register can't be written, and that it can be again."""
+        keeping = self._keep(on_deposed, Stall(on_record))
+        self._keeper = asyncio.get_running_loop().create_task(keeping)
 
     async def vacate(self, timeout_s: float, *, is_heard: bool = False) -> None:
         """Lead no more, and tell who would lead that they need not wait. `is_heard`: as in the
@@ -301,7 +304,14 @@ class Leadership:
         self.lead.confirmed(last, sent_at)
         return await self._record.remove()
 
-    async def _keep(self, on_deposed: Callable[[str], None]) -> None:
+    async def _keep(self, on_deposed: Callable[[str], None], stall: Stall) -> None:
+        try:
+            on_deposed(await self._kept(stall))
+        finally:
+            stall.close()
+
+    async def _kept(self, stall: Stall) -> str:
+        """Until this process leads no more; returns why."""
         while True:
             await self._wait()
             jobs = list(self.jobs)
@@ -310,19 +320,21 @@ class Leadership:
             record, sent_at = self.lead.next(newest), self._runtime.clock()
             try:
                 is_ours = await self._record.swap(record)
-            except RendezvousConnectionError:
+            except RendezvousConnectionError as error:
+                stall.why = str(error)
                 await asyncio.sleep(RETRY_S)
                 self._wake.set()
                 continue
             except RallypointError as error:
                 self._is_deposed = True
-                return on_deposed(str(error))
+                return str(error)
             except Exception as error:
-                return on_deposed(f"its record can't be written: {describe_fault(error)}")
+                return f"its record can't be written: {describe_fault(error)}"
             if not is_ours:
                 self._is_deposed = True
-                return on_deposed("another coordinator has taken over this job")
+                return "another coordinator has taken over this job"
             self.lead.confirmed(record, sent_at)
+            stall.ended()
             if not self.is_sure:
                 # Others may have claimed since it was sent. The next swap tells.
                 self._wake.set()

@@ -10,10 +10,16 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
+from rallypoint.core import event_kinds as kinds
+from rallypoint.core.event_kinds import Record
+from rallypoint.core.takeover.leading import HOLD_S
 from rallypoint.core.takeover.record import SCHEMA, LeadRecord
 from rallypoint.errors import RendezvousStateError
 
 T = TypeVar("T")
+
+STALL_S = HOLD_S / 2
+"""A person is told when nothing could be recorded for so long, while there is time to act."""
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(LeadRecord)
@@ -90,6 +96,37 @@ class RegisterRecord:
         found = await self._thread.submit(self._register.get_state)
         self._token = None if found is None else found[1]
         return None if found is None else found[0]
+
+
+class Stall:
+    """Tells a person that nothing can be recorded, and when it can be again."""
+
+    def __init__(self, on_record: Callable[[Record], None]) -> None:
+        self._on_record, self._is_told = on_record, False
+        self.why = ""
+        """The last error; empty: the register has not answered."""
+        self._timer = self._begin()
+
+    def ended(self) -> None:
+        """The register has taken a record."""
+        self._timer.cancel()
+        if self._is_told:
+            self._is_told = False
+            self._on_record(kinds.RECORDED_AGAIN())
+        self.why = ""
+        self._timer = self._begin()
+
+    def close(self) -> None:
+        """This process leads no more."""
+        self._timer.cancel()
+
+    def _begin(self) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(STALL_S, self._tell)
+
+    def _tell(self) -> None:
+        self._is_told = True
+        why = self.why or "the register does not answer"
+        self._on_record(kinds.NOT_RECORDED(why=why, seconds=f"{STALL_S:g}"))
 
 
 def encode(record: LeadRecord) -> bytes:

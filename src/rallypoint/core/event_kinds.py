@@ -195,6 +195,17 @@ PATIENCE = _hosted("patience", "many nodes are late at once: no node is given up
 TAKEN_OVER = _hosted("taken_over", "a coordinator goes on with a job of another one")
 DEPOSED = _hosted("deposed", "another coordinator leads the job now", "leads no more: {why}")
 WAITS_TO_LEAD = _hosted("waits_to_lead", "the register of a job can't be claimed yet")
+NOT_RECORDED = _hosted(
+    "not_recorded",
+    "the register of a job can't be written",
+    "nothing could be recorded for {seconds} s ({why}): what this job decides waits, and its "
+    "workers are stopped if that goes on for too long",
+)
+RECORDED_AGAIN = _hosted(
+    "recorded_again",
+    "the register of a job can be written again",
+    "what this job decides is recorded again",
+)
 VERDICT = _for_handlers("verdict", "the job ended", "job {outcome}: {why}")
 CHECKPOINT = _hosted(
     "checkpoint", "a checkpoint is asked for, or was saved, before nodes leave or join", quiet=False
