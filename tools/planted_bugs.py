@@ -190,8 +190,8 @@ BUGS = (
     Bug(
         "a beat amid a recovery forgets the world",
         "takeover/durable.py",
-        "if (recovery := self._handover.recovery) is not None:",
-        "if (recovery := self._handover.recovery) is not None and self._changed > 9:",
+        "if (recovery := self.handover.recovery) is not None:",
+        "if (recovery := self.handover.recovery) is not None and self._changed > 9:",
     ),
     Bug(
         "who would lead does not wait for the end of the hold",

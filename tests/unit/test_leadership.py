@@ -116,6 +116,10 @@ def never(why: str) -> None:
     raise AssertionError(why)
 
 
+def nobody_is_silent(incarnation: str, seconds: float) -> bool:
+    return False
+
+
 class Host:
     """What was done."""
 
@@ -149,7 +153,7 @@ def test_L2_a_swap_of_unknown_outcome_deposes_nobody(kind: str) -> None:
         lead = leadership(register)
         await lead.claim(no_wait)
         job = new_job(SharedSettings("job", 1, 1))
-        gate = lead.begin(job, None).open_gate(host.perform)
+        gate = lead.begin(job, None).open_gate(host.perform, nobody_is_silent)
         setattr(register, kind, 2)
         assert gate.after([HangUp(1)]) == []
         lead.keep(never, no_record)
@@ -169,7 +173,7 @@ def test_L3_a_swap_of_unknown_outcome_does_not_vouch_for_what_changed_since() ->
         lead = leadership(register)
         await lead.claim(no_wait)
         job = new_job(SharedSettings("job", 1, 1))
-        gate = lead.begin(job, None).open_gate(host.perform)
+        gate = lead.begin(job, None).open_gate(host.perform, nobody_is_silent)
         register.fails_after = 1
         gate.after([HangUp(1)])
         lead.keep(never, no_record)
@@ -194,7 +198,7 @@ def test_L2_a_swap_that_is_confirmed_after_its_hold_lets_nothing_be_done() -> No
                 new_job(SharedSettings("job", 1, 1)),
             )
             await lead.claim(no_wait)
-            gate = lead.begin(job, None).open_gate(host.perform)
+            gate = lead.begin(job, None).open_gate(host.perform, nobody_is_silent)
             stored_at: list[float] = []
 
             def answer_late() -> None:
@@ -236,7 +240,7 @@ def test_L6_a_leader_that_goes_writes_what_it_has_not_written_yet() -> None:
         lead = leadership(register)
         await lead.claim(no_wait)
         state = new_job(SharedSettings("job", 1, 1))
-        lead.begin(state, None).open_gate(lambda _: None)
+        lead.begin(state, None).open_gate(lambda _: None, nobody_is_silent)
         state.round.round = 7
         await lead.vacate(1.0)
         assert await recorded_round(register, leadership) == 7
@@ -264,7 +268,7 @@ def test_L1_a_vacant_job_is_led_at_once_and_the_former_leader_is_deposed() -> No
         old, new = leadership(register), leadership(register)
         await old.claim(no_wait)
         job = new_job(SharedSettings("job", 1, 1), 5)
-        gate = old.begin(job, None).open_gate(host.perform)
+        gate = old.begin(job, None).open_gate(host.perform, nobody_is_silent)
         gate.after([HangUp(1)])
         deposed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         old.keep(deposed.set_result, no_record)
@@ -352,7 +356,9 @@ def test_L2_a_job_that_is_hosted_no_more_stays_in_its_register() -> None:
         register, host, stored = Unreliable(), Host(), asyncio.Event()
         lead, loop = leadership(register), asyncio.get_running_loop()
         await lead.claim(no_wait)
-        gate = lead.begin(new_job(SharedSettings("job", 1, 1), 5), None).open_gate(host.perform)
+        gate = lead.begin(new_job(SharedSettings("job", 1, 1), 5), None).open_gate(
+            host.perform, nobody_is_silent
+        )
         gate.after([HangUp(1)])
         lead.keep(never, no_record)
         await host.wait_done([HangUp(1)])

@@ -29,12 +29,15 @@ class Gate(Protocol):
     def after(self, effects: list[HostEffect]) -> list[HostEffect]:
         """The job has decided this. Returns what may be done now; the rest is done later."""
 
+    def answer(self, heartbeat: m.Heartbeat, effects: list[HostEffect]) -> list[HostEffect]:
+        """The same for what the job has decided about this heartbeat, which has just come."""
+
     def close(self) -> None:
         """The job is hosted no more."""
 
 
-OpenGate = Callable[[Callable[[list[HostEffect]], None]], Gate]
-"""Given what does the rest."""
+OpenGate = Callable[[Callable[[list[HostEffect]], None], Callable[[str, float], bool]], Gate]
+"""Given what does the rest, and what tells whether an agent was not heard for so many seconds."""
 
 
 class HostedJob:
@@ -56,7 +59,7 @@ class HostedJob:
         self._check: asyncio.TimerHandle | None = None
         self._faults = Faults(lambda text: on_record(kinds.FAULT(text)))
         self._is_closed = False
-        self._gate = None if open_gate is None else open_gate(self._do)
+        self._gate = None if open_gate is None else open_gate(self._do, self._is_silent)
         self._timers.want(sessions.timers_wanted())
 
     @property
@@ -123,7 +126,7 @@ class HostedJob:
         """A message of an agent that has attached on this connection."""
         effects = self._sessions.received(connection.number, message, self._loop.time())
         if isinstance(message, m.Heartbeat):  # It changes no wait, and makes no check due earlier.
-            self._perform_all(effects)
+            self._do(effects if self._gate is None else self._gate.answer(message, effects))
         else:
             self._run(effects)
 
@@ -157,6 +160,9 @@ class HostedJob:
         """A person wants a node to leave, and waits on this connection."""
         self._connections[connection.number] = connection
         self._run(self._sessions.drain(connection.number, node_id, why))
+
+    def _is_silent(self, incarnation: str, seconds: float) -> bool:
+        return self._sessions.liveness.is_silent(incarnation, self._loop.time() - seconds)
 
     def _timer_ended(self, timer: Timer) -> None:
         self._run(self._sessions.apply_own(TimerEnded(timer), self._loop.time()))

@@ -41,7 +41,8 @@ from rallypoint.errors import MessageError, RallypointError
 from rallypoint.observe.faults import describe_fault
 
 if TYPE_CHECKING:  # Most coordinators have no registers.
-    from rallypoint.coordinator.leadership import Leadership, Led
+    from rallypoint.coordinator.leadership import Leadership
+    from rallypoint.coordinator.led_job import Led
 
 JOBS_MAX = 4096
 """So many jobs a stand-alone coordinator holds. Those that all agents have left make room."""

@@ -12,13 +12,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rallypoint.coordinator.clocks import boot_time
-from rallypoint.coordinator.hosted_job import OpenGate
+from rallypoint.coordinator.led_job import Led, LedJob, TakenOver
 from rallypoint.coordinator.register_record import Caller, Register, RegisterRecord, Stall
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.job_lives import Life
 from rallypoint.core.job_state import JobState
 from rallypoint.core.model import NONCE_BITS
-from rallypoint.core.sessions import HostEffect
 from rallypoint.core.takeover.durable import Durable
 from rallypoint.core.takeover.handover import UNKNOWN, Handover, Predecessor, with_margin
 from rallypoint.core.takeover.heirs import Claimant
@@ -31,9 +30,16 @@ from rallypoint.core.takeover.record import (
     Process,
     job_of,
 )
+from rallypoint.core.takeover.stepping_down import (
+    CHECK_S,
+    Deference,
+    SteppingDown,
+)
 from rallypoint.errors import RallypointError, RendezvousConnectionError
 from rallypoint.observe.faults import describe_fault
 
+VACATE_S = 1.0
+"""So long a leader tries to say that it goes."""
 RETRY_S = 0.5
 """A register that can't be reached is tried again after so long."""
 
@@ -91,65 +97,19 @@ class Look(Struct, frozen=True):
     """How long to wait at least before a claim; 0: claim."""
 
 
-class Led(Struct, frozen=True):
-    """What a host needs for one life of a job that is led."""
-
-    handover: Handover
-    open_gate: OpenGate
-
-
-class TakenOver(Struct, frozen=True):
-    """A job of another coordinator, as its register holds it."""
-
-    state: JobState
-    led: Led
-    former: Life | None
-    """How its life before has ended."""
-
-    @property
-    def text(self) -> str:
-        """What a person reads. Empty: that waits for the nodes of its newest round."""
-        if self.led.handover.recovery is not None:
-            return ""
-        verdict = self.state.verdict
-        if verdict is None:
-            return "took over before its first round"
-        return f"took over a job that has ended: {verdict.text}"
-
-
-class LedJob:
-    """One life of a job, of a coordinator that leads by a register: a gate of its host."""
-
-    def __init__(
-        self,
-        leadership: Leadership,
-        durable: Durable,
-        perform: Callable[[list[HostEffect]], None],
-    ) -> None:
-        """`perform` does what has waited for a record."""
-        self._leadership = leadership
-        self.durable, self.perform = durable, perform
-        leadership.jobs.append(self)
-        leadership.changed()
-
-    def after(self, effects: list[HostEffect]) -> list[HostEffect]:
-        """The job has decided this: returns what may be done now."""
-        passing = self.durable.after(effects, is_sure=self._leadership.is_sure)
-        if not self.durable.is_recorded:
-            self._leadership.changed()
-        return passing
-
-    def close(self) -> None:
-        """It is hosted no more."""
-        self._leadership.jobs.remove(self)
-
-
 class Leadership:
     """For the thread of the loop. `claim` first, then `keep`."""
 
     def __init__(
-        self, register: Register, leader: Leader, thread: Caller, runtime: Runtime = REAL_RUNTIME
+        self,
+        register: Register,
+        leader: Leader,
+        thread: Caller,
+        runtime: Runtime = REAL_RUNTIME,
+        deference: Deference | None = None,
     ) -> None:
+        """`deference`: of a node that steps down so that others may lead; None: it never does."""
+        self._deference = deference
         self._runtime, self._leader = runtime, leader
         self._record, self._watch = RegisterRecord(register, thread), Watch()
         self._lead: Lead | None = None
@@ -158,7 +118,7 @@ class Leadership:
         """The lives of the job that are hosted; the last one is the present one."""
         self._nonce = runtime.nonce()
         self._wake = asyncio.Event()
-        self._keeper: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self._is_deposed = False
 
     async def claim(self, on_wait: Callable[[str], None]) -> None:
@@ -251,6 +211,11 @@ class Leadership:
         return TakenOver(state, led, life)
 
     @property
+    def now(self) -> float:
+        """By the clock of the hold."""
+        return self._runtime.clock()
+
+    @property
     def is_sure(self) -> bool:
         """Nobody else can lead this job now."""
         return not self._is_deposed and self.lead.is_sure(self._runtime.clock())
@@ -262,14 +227,16 @@ class Leadership:
     def keep(self, on_deposed: Callable[[str], None], on_record: Callable[[Record], None]) -> None:
         """Lead from now on. `on_deposed` is told, once, why this process leads no more; `on_record`
         that the register can't be written, and that it can be again."""
-        keeping = self._keep(on_deposed, Stall(on_record))
-        self._keeper = asyncio.get_running_loop().create_task(keeping)
+        loop = asyncio.get_running_loop()
+        self._tasks.append(loop.create_task(self._keep(on_deposed, Stall(on_record))))
+        if self._deference is not None:
+            stepping_down = SteppingDown(self._deference)
+            self._tasks.append(loop.create_task(self._step_down(stepping_down, on_deposed)))
 
     async def vacate(self, timeout_s: float, *, is_heard: bool = False) -> None:
         """Lead no more, and tell who would lead that they need not wait. `is_heard`: as in the
         record of a job."""
-        if self._keeper is not None:
-            self._keeper.cancel()
+        self._stop()
         if self._lead is None or self._is_deposed:
             return
         try:
@@ -283,8 +250,7 @@ class Leadership:
 
     async def remove(self, timeout_s: float) -> None:
         """Lead no more, and remove the register, unless another process has claimed it."""
-        if self._keeper is not None:
-            self._keeper.cancel()
+        self._stop()
         try:
             async with asyncio.timeout(timeout_s):
                 is_removed = not self._is_deposed and await self._removed()
@@ -303,6 +269,24 @@ class Leadership:
             return False
         self.lead.confirmed(last, sent_at)
         return await self._record.remove()
+
+    def _stop(self) -> None:
+        for task in self._tasks:
+            if task is not asyncio.current_task():
+                task.cancel()
+
+    async def _step_down(
+        self, stepping_down: SteppingDown, on_deposed: Callable[[str], None]
+    ) -> None:
+        why = ""
+        while not why and not self._is_deposed:
+            await asyncio.sleep(CHECK_S)
+            if self.jobs:
+                why = stepping_down.why(self.lead, self.jobs[-1].silence, self.now)
+        if why:
+            await self.vacate(VACATE_S)
+            self._is_deposed = True
+            on_deposed(why)
 
     async def _keep(self, on_deposed: Callable[[str], None], stall: Stall) -> None:
         try:

@@ -8,12 +8,17 @@ from typing import Any
 
 from msgspec import Struct
 
-from rallypoint.coordinator.leadership import REAL_RUNTIME, Leadership, Runtime, this_process
+from rallypoint.coordinator.leadership import (
+    REAL_RUNTIME,
+    VACATE_S,
+    Leadership,
+    Runtime,
+    this_process,
+)
 from rallypoint.coordinator.register_record import Caller, Register
 from rallypoint.coordinator.threads import CallThread
 from rallypoint.core.takeover.record import Leader, Process
 
-VACATE_S = 1.0
 REMOVE_S = 60.0
 
 

@@ -26,6 +26,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Collection
 from itertools import islice, takewhile
+from math import inf
 
 from msgspec import Struct
 
@@ -134,6 +135,10 @@ class Liveness:
         if heard_at is None or self._has_vanished(member):
             return False
         return now - heard_at <= self._lease_s * MISSING_SHARE
+
+    def is_silent(self, member: str, since: float) -> bool:
+        """Not heard since then, though nobody has reported its death."""
+        return member not in self._dead and self._heard.get(member, -inf) < since
 
     def lagged(self, now: float, lag_s: float) -> Patience | None:
         """The caller did not run for `lag_s`: a missing heartbeat proves nothing."""

@@ -28,6 +28,7 @@ from rallypoint.core.model import (
     EndReason,
     JobStatus,
     NodeRef,
+    Promise,
     SharedSettings,
     Stamp,
     Verdict,
@@ -239,6 +240,7 @@ class Heartbeat(Struct, frozen=True, array_like=True, tag=21):
     """A sign of life."""
 
     number: int
+    promise: Promise | None = None
 
 
 class DrainNode(Struct, frozen=True, array_like=True, tag=22):

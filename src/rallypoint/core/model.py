@@ -134,6 +134,17 @@ class Stamp(Struct, frozen=True, array_like=True):
     round: int
 
 
+class Promise(Struct, frozen=True, array_like=True):
+    """Of a node, not to claim the job for a lease (`takeover/consent.py`)."""
+
+    answered: int
+    """The last heartbeat of this node of which it got the acknowledgement: the lease counts from
+    that. 0: it got none, and promises nothing yet."""
+    stamp: Stamp
+    rank: int
+    """Its group rank in that round, which makes it an heir."""
+
+
 NONCE_BITS = 40
 EPOCHS_MAX = 2**22 - 1
 

@@ -31,6 +31,7 @@ from collections import deque
 from collections.abc import Callable
 from enum import Enum
 from math import inf
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -38,7 +39,10 @@ from msgspec.structs import replace
 from rallypoint.core import limits
 from rallypoint.core import messages as m
 from rallypoint.core.liveness import DEAF_SHARE, Lease
-from rallypoint.core.model import SharedSettings, Stamp, epoch_number
+from rallypoint.core.model import Promise, SharedSettings, Stamp, epoch_number
+
+if TYPE_CHECKING:  # Most nodes never lead.
+    from rallypoint.core.takeover.consent import Promises
 
 NO_ANSWER_S = 120.0
 """So long after the connection broke a host that does not answer is tried, unless a person said
@@ -131,6 +135,8 @@ class SessionRules(Struct, frozen=True):
     vouched_at: Callable[[], float] = lambda: inf
     """No lease is counted from a later time, whatever was answered: of a node that leads the job
     itself, when it was known last that no other one does."""
+    promises: Promises | None = None
+    """Of a node that may lead the job next; None: it never does."""
 
 
 USUAL_RULES = SessionRules()
@@ -441,6 +447,8 @@ class AgentEnd:
             case m.HeartbeatAck(number, stamp):
                 if not self._is_current(stamp):
                     return []
+                if self._rules.promises is not None:
+                    self._rules.promises.answered(number, now)
                 renewed = self._renewed(now, self._lease.answered(number))
                 return [*renewed, Pushed(message)]
             case m.DrainAnswer():
@@ -450,6 +458,9 @@ class AgentEnd:
                     return []
                 if isinstance(message, m.Assigned):
                     self._reports.answered(message)
+                    if self._rules.promises is not None:
+                        rank = message.assignment.group_rank
+                        self._rules.promises.assigned(message.stamp, rank)
                 return [Pushed(message)]
 
     def beat(self, now: float) -> list[AgentEffect]:
@@ -459,12 +470,20 @@ class AgentEnd:
         unanswered_s = self._lease.unanswered_s(now)
         if unanswered_s > self.settings.lease_s * DEAF_SHARE:
             return self._drop(unanswered_s)
-        return [Send(m.Heartbeat(self._lease.beat(now)))]
+        return [Send(m.Heartbeat(self._lease.beat(now), self._promise()))]
 
     def next_wake_s(self, now: float) -> float:
         """After how long to call `beat` again; just after the fence, should nothing renew the lease
         until then."""
         return self._lease.next_wake_s(now)
+
+    def _promise(self) -> Promise | None:
+        """For the leader that has attached this node, if another one may follow it."""
+        promises, attached = self._rules.promises, self.attached
+        if promises is None or self._link is not Link.ATTACHED:
+            return None
+        assert attached is not None
+        return promises.next() if attached.is_replaceable else None
 
     def _drop(self, unanswered_s: float) -> list[AgentEffect]:
         """Nothing comes back on it. A new one may get through, or be refused by the host."""

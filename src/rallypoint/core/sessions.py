@@ -151,7 +151,7 @@ class Sessions:
         self._sessions: dict[str, Session] = {}
         """By the incarnation of the agent."""
         self._by_connection: dict[int, Session] = {}
-        self._liveness = Liveness(
+        self.liveness = Liveness(
             settings.lease_s, settings.reconnect_grace_s, settings.reset_grace_s
         )
         self._own_faults = _OwnFaults()
@@ -227,7 +227,7 @@ class Sessions:
                 session.opened = hello.generation
         session.connection, self._by_connection[connection] = connection, session
         session.death_commitment, session.host = hello.death_commitment, host
-        self._liveness.heard(hello.incarnation, now)
+        self.liveness.heard(hello.incarnation, now)
         effects.append(SendTo(connection, self._attached(session, resumed)))
         effects += self._acknowledge(session, is_new_connection=True)
         effects += self._performed(jobs.resync(self.job, session.ref, now), now)
@@ -245,7 +245,7 @@ class Sessions:
         session = self._by_connection.get(connection)
         if session is None:
             return []
-        self._liveness.heard(session.ref.incarnation, now)
+        self.liveness.heard(session.ref.incarnation, now)
         if isinstance(message, m.Heartbeat):
             status = jobs.status(self.job, session.ref.node_id)
             return [SendTo(connection, m.HeartbeatAck(message.number, self._stamp, status))]
@@ -266,7 +266,7 @@ class Sessions:
         session = self._by_connection.pop(connection, None)
         if session is not None:
             session.connection = None
-            self._liveness.vanished(session.ref.incarnation, now, reset=reset)
+            self.liveness.vanished(session.ref.incarnation, now, reset=reset)
             return
         for session in self._sessions.values():
             if connection in session.drain_waiting:
@@ -305,7 +305,7 @@ class Sessions:
         is_newest = notice.generation == session.generation
         if is_newest and is_proof(notice.secret, session.death_commitment):
             session.death_commitment = b""
-            self._liveness.died(notice.incarnation, now)
+            self.liveness.died(notice.incarnation, now)
             return []
         session.false_notices += 1
         if session.false_notices > 1:
@@ -364,8 +364,8 @@ class Sessions:
 
     def check(self, now: float, late_s: float = 0.0) -> list[HostEffect]:
         """Who is lost now? `late_s`: so much later than asked for the host calls this."""
-        lagged = self._liveness.lagged(now, late_s) if late_s > LATE_S else None
-        lost, patience = self._liveness.check(now)
+        lagged = self.liveness.lagged(now, late_s) if late_s > LATE_S else None
+        lost, patience = self.liveness.check(now)
         effects = [self._patient(found) for found in (lagged, patience) if found is not None]
         for item in lost:
             effects += self.lose(item.member, item.why, item.last_heard_at, now)
@@ -380,7 +380,7 @@ class Sessions:
 
     def next_check_s(self, now: float) -> float | None:
         """After how long to call `check`; None: there is nobody to watch."""
-        return self._liveness.next_check(now)
+        return self.liveness.next_check(now)
 
     def timers_wanted(self) -> dict[Timer, float]:
         """Every wait that the job asks for, in seconds; answered by `apply(TimerEnded(...))`."""
@@ -499,7 +499,7 @@ class Sessions:
         return effects
 
     def _is_here(self, ref: NodeRef, now: float) -> bool:
-        return self._liveness.is_here(ref.incarnation, now)
+        return self.liveness.is_here(ref.incarnation, now)
 
     def _give_away(self, holder: NodeRef, why: str, now: float) -> list[HostEffect]:
         """Another has its place. One that is here is superseded; one that is not was lost when it
@@ -507,14 +507,14 @@ class Sessions:
         session = self._sessions.get(holder.incarnation)
         if session is None or self._is_here(holder, now):
             return []
-        last_heard_at = self._liveness.last_heard_at(holder.incarnation, now)
+        last_heard_at = self.liveness.last_heard_at(holder.incarnation, now)
         return self._lose(session, why, last_heard_at, now)
 
     def _follow(self, effects: list[JobEffect], now: float) -> list[HostEffect]:
         found = self._performed(effects, now)
         if self._ended_at is None and self.verdict is not None:
             self._ended_at = now
-            self._liveness.job_ended()
+            self.liveness.job_ended()
         return found
 
     def _performed(self, effects: list[JobEffect], now: float) -> list[HostEffect]:
@@ -575,7 +575,7 @@ class Sessions:
         self._names.forget(ref)
         if self._handover is not None:
             self._handover.forget(ref, session.inbox.unsettled)
-        self._liveness.forget(ref.incarnation)
+        self.liveness.forget(ref.incarnation)
         ended = f", and the job has ended: {self.verdict.text}" if self.verdict else ""
         text = how or f"node {ref} has left{ended}"
         effects = [one for each in session.drain_waiting for one in _drain_done(each, text)]

@@ -29,7 +29,7 @@ class Durable:
         former: FormerLife | None = None,
     ) -> None:
         """`is_recorded`: the register holds this job as it is. `former`: its life before."""
-        self._job, self._handover, self._former = job, handover, former
+        self.job, self.handover, self._former = job, handover, former
         self._mark = mark_of(job)
         self._changed = 0 if is_recorded else 1
         """Counts the states that had to be recorded."""
@@ -48,7 +48,7 @@ class Durable:
         """The job has decided this. Returns what may be done at once. `is_sure`: nobody else can
         lead this job now; else heartbeats have no answer, and the rest waits for the next record.
         """
-        if (mark := mark_of(self._job)) != self._mark:
+        if (mark := mark_of(self.job)) != self._mark:
             self._mark = mark
             self._changed += 1
         if self.is_recorded and is_sure and not self._kept:
@@ -64,9 +64,9 @@ class Durable:
     def begin(self) -> JobRecord:
         """What to write now. Answered by `written`, or by another `begin` if it was not."""
         self._writing = self._changed
-        if (recovery := self._handover.recovery) is not None:
+        if (recovery := self.handover.recovery) is not None:
             return recovery.record  # Until it is known what runs, nothing else is true.
-        return record_of(self._job, self._former, self._job.own_agent)
+        return record_of(self.job, self._former, self.job.own_agent)
 
     def written(self) -> list[HostEffect]:
         """The register holds what `begin` returned last. Returns what may be done now."""

@@ -48,6 +48,8 @@ class Claimant(Struct, frozen=True):
     """Between 0 and 1, by chance: claimants without a rank take turns by it."""
     promised_until: float = -inf
     """It has promised not to claim before, unless the leader says that it goes."""
+    defers_until: float = -inf
+    """It lets others claim first: nodes that did not reach it may reach them."""
 
 
 class Turn(Struct, frozen=True):

@@ -9,7 +9,9 @@ to kill them and to mark the record.
 
 A leader may act for the hold, counted from when the last swap that was confirmed was *sent*. After
 that it is unsure, and acknowledges nothing, until another swap is confirmed: others may have
-claimed. A swap renews the hold, a beat does if nothing else is to be written.
+claimed. A swap renews the hold, a beat does if nothing else is to be written. A leader that is a
+node of the job may act for longer, while all heirs promise that they don't claim (`consent.py`): a
+register that stalls disturbs nobody.
 
 Of the nodes of a job that has no leader an heir claims first, in the order of ranks. While a world
 runs, the others claim only when the record has stood still for so long that no heir can have a
@@ -20,9 +22,13 @@ Times are seconds on one clock that also counts suspend.
 
 from __future__ import annotations
 
+from math import inf
+
 from msgspec.structs import replace
 
+from rallypoint.core import messages as m
 from rallypoint.core.model import Epoch
+from rallypoint.core.takeover.consent import Consent, heirs_in
 from rallypoint.core.takeover.handover import with_margin
 from rallypoint.core.takeover.heirs import Claimant, Turn, turn_of
 from rallypoint.core.takeover.record import SCHEMA, JobRecord, Leader, LeadRecord
@@ -38,6 +44,8 @@ RELEASE_S = 3.0
 that no worker of that node lives, and must wait for its lease."""
 HEIRS_ONLY_LEASES = 4
 """For so long after the hold only heirs claim: a leader may act by their promises meanwhile."""
+CONSENT_LEASES = 3
+"""For so long after the hold a leader acts by promises."""
 
 
 class Watch:
@@ -59,22 +67,25 @@ class Watch:
     ) -> float:
         """The record as it was read by now. How long to wait at least before a claim; 0: claim.
         `is_gone`: the process of this leader is known to be gone. `claimant`: None for a process
-        that is none of the job's nodes, which waits for nobody but the leader."""
+        that is none of the job's nodes, which waits for nobody but a leader that is none either."""
         seen = record.epoch, record.beat
         has_gap = now - self._looked_at > self._hold_s * BEAT_SHARE + self.look_s
         if seen != self._seen or (has_gap and not record.is_vacant):
             self._seen, self._since, self._gone_since = seen, now, None
         self._looked_at = now
-        turn = Turn(0.0, True) if claimant is None else turn_of(record, claimant)
+        turn = Turn(0.0, True)
+        if claimant is not None or record.leader.has_workers:
+            turn = turn_of(record, claimant or Claimant())
+        defers_s = 0.0 if claimant is None else claimant.defers_until - now
         if record.is_vacant or is_gone:
-            return max(0.0, self._free_since(record, now) + turn.delay_s - now)
+            return max(0.0, defers_s, self._free_since(record, now) + turn.delay_s - now)
         still_s = with_margin(self._hold_s) + turn.delay_s
         if not turn.is_heir and record.job is not None:
             still_s += HEIRS_ONLY_LEASES * record.job.settings.lease_s
         ends_at = self._since + still_s
         if claimant is not None:
             ends_at = max(ends_at, claimant.promised_until)
-        return max(0.0, ends_at - now)
+        return max(0.0, defers_s, ends_at - now)
 
     def _free_since(self, record: LeadRecord, now: float) -> float:
         """Of a leader that has gone."""
@@ -113,7 +124,13 @@ class Lead:
         """`record`: the claim, which was confirmed; it was sent at `sent_at`."""
         self.record, self._hold_s = record, hold_s
         self._beat = record.beat
-        self._sent_at = sent_at
+        self._sent_at = self._consent_at = sent_at
+        # Other processes than nodes promise nothing.
+        self._consent = Consent() if record.leader.has_workers else None
+        self._heirs = {heirs_in(record.job)}
+        """Who may claim soon, by each record that the register may hold."""
+        self._is_vacant = False
+        self._expect_promises()
 
     @property
     def epoch(self) -> Epoch:
@@ -122,22 +139,63 @@ class Lead:
 
     def next(self, job: JobRecord | None, *, is_vacant: bool = False) -> LeadRecord:
         """What to swap in next. No other attempt has the same beat: an earlier one of which it is
-        not known whether it was stored is never taken for this one, which was sent later."""
+        not known whether it was stored is never taken for this one, which was sent later. After a
+        vacant one it leads no more."""
         self._beat += 1
+        self._heirs.add(heirs_in(job))
+        self._is_vacant |= is_vacant
         return replace(self.record, beat=self._beat, job=job, is_vacant=is_vacant)
 
     def confirmed(self, record: LeadRecord, sent_at: float) -> None:
         """The register holds this, which was sent at `sent_at`."""
         self.record, self._sent_at = record, max(self._sent_at, sent_at)
+        self._heirs = {heirs_in(record.job)}
+        self._expect_promises()
+
+    def heard(self, heartbeat: m.Heartbeat, now: float) -> None:
+        """This has come. If it has an answer, that is about to be sent."""
+        if self._consent is not None:
+            self._consent.heard(heartbeat, now)
+            latest = self._held_until + (CONSENT_LEASES - 1) * self._lease_s
+            self._consent_at = max(self._consent_at, min(self._consent_since, latest))
 
     @property
     def vouched_at(self) -> float:
-        """When the last thing was sent by which it is known that nobody else leads."""
-        return self._sent_at
+        """For a lease from then nobody else leads, and none of the leader's own workers outlives
+        its time as the leader: when the last confirmed swap was sent, or the start of the last
+        consent."""
+        return max(self._sent_at, self._consent_at)
+
+    @property
+    def sure_until(self) -> float:
+        """Nobody else can have claimed before."""
+        if self._is_vacant:
+            return -inf
+        by_consent = self._consent_since + self._lease_s
+        latest = self._held_until + CONSENT_LEASES * self._lease_s
+        return max(self._held_until, min(by_consent, latest))
 
     def is_sure(self, now: float) -> bool:
         """Nobody else can have claimed."""
-        return now < self._sent_at + self._hold_s
+        return now < self.sure_until
+
+    @property
+    def _held_until(self) -> float:
+        return self._sent_at + self._hold_s
+
+    @property
+    def _lease_s(self) -> float:
+        return 0.0 if self.record.job is None else self.record.job.settings.lease_s
+
+    @property
+    def _consent_since(self) -> float:
+        if self._consent is None:
+            return -inf
+        return min(self._consent.since(heirs) for heirs in self._heirs)
+
+    def _expect_promises(self) -> None:
+        if self._consent is not None:
+            self._consent.expect(heirs_in(self.record.job))
 
     def beats_in_s(self, now: float) -> float:
         """When the hold is to be renewed, if nothing else is written until then."""

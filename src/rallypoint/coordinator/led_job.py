@@ -1,0 +1,85 @@
+"""One life of a job that is led by a register: what it may do, and what a leader finds of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from rallypoint.coordinator.hosted_job import OpenGate
+from rallypoint.core import messages as m
+from rallypoint.core.job_lives import Life
+from rallypoint.core.job_state import JobState
+from rallypoint.core.sessions import HostEffect
+from rallypoint.core.takeover.durable import Durable
+from rallypoint.core.takeover.handover import Handover
+from rallypoint.core.takeover.stepping_down import IsSilent, Silence, silence_of
+
+if TYPE_CHECKING:
+    from rallypoint.coordinator.leadership import Leadership
+
+
+class Led(Struct, frozen=True):
+    """What a host needs for one life of a job that is led."""
+
+    handover: Handover
+    open_gate: OpenGate
+
+
+class TakenOver(Struct, frozen=True):
+    """A job of another coordinator, as its register holds it."""
+
+    state: JobState
+    led: Led
+    former: Life | None
+    """How its life before has ended."""
+
+    @property
+    def text(self) -> str:
+        """What a person reads. Empty: that waits for the nodes of its newest round."""
+        if self.led.handover.recovery is not None:
+            return ""
+        verdict = self.state.verdict
+        if verdict is None:
+            return "took over before its first round"
+        return f"took over a job that has ended: {verdict.text}"
+
+
+class LedJob:
+    """One life of a job, of a coordinator that leads by a register: a gate of its host."""
+
+    def __init__(
+        self,
+        leadership: Leadership,
+        durable: Durable,
+        perform: Callable[[list[HostEffect]], None],
+        is_silent: IsSilent,
+    ) -> None:
+        """`perform` does what has waited for a record."""
+        self._leadership = leadership
+        self.durable, self.perform = durable, perform
+        self._is_silent = is_silent
+        leadership.jobs.append(self)
+        leadership.changed()
+
+    def after(self, effects: list[HostEffect]) -> list[HostEffect]:
+        """The job has decided this: returns what may be done now."""
+        passing = self.durable.after(effects, is_sure=self._leadership.is_sure)
+        if not self.durable.is_recorded:
+            self._leadership.changed()
+        return passing
+
+    def answer(self, heartbeat: m.Heartbeat, effects: list[HostEffect]) -> list[HostEffect]:
+        """The job has decided this about a heartbeat that has just come."""
+        self._leadership.lead.heard(heartbeat, self._leadership.now)
+        return self.after(effects)
+
+    def silence(self, seconds: float) -> Silence:
+        """Of nodes that were not heard for so long."""
+        durable = self.durable
+        return silence_of(durable.job, durable.handover.recovery, self._is_silent, seconds)
+
+    def close(self) -> None:
+        """It is hosted no more."""
+        self._leadership.jobs.remove(self)

@@ -1,0 +1,112 @@
+"""How a leader holds its job while its register is away: by the promises of those that may claim
+it (section L2 of the design). Pure.
+
+While a world runs only its heirs may claim soon (`heirs.py`). Each heartbeat of an heir promises
+that its node claims nothing for a lease, and names the last acknowledgement that the heir got. Both
+count from that acknowledgement: the leader a lease from when it was about to send it, the heir a
+lease and a margin from when it got it, which is later. So the leader is never sure of a promise
+that has ended, however long anything was under way and whatever was lost, as long as the margin
+covers the difference of the two clocks.
+
+An heir whose claim may still succeed promises nothing, since that claim may be executed late. What
+ends a promise early is the leader's own word that it goes: a vacant record.
+
+The leader needs the promises of all heirs of every record that its register may hold: of the last
+one that was confirmed, and of those that were sent since. A record without heirs (no world runs, or
+no other node is part of it) may be claimed by anybody: then promises are worth nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import inf
+
+from msgspec import Struct, field
+
+from rallypoint.core import messages as m
+from rallypoint.core.model import Promise, Stamp
+from rallypoint.core.takeover.handover import with_margin
+from rallypoint.core.takeover.heirs import RANKS, heirs_of
+from rallypoint.core.takeover.record import JobRecord
+
+UNANSWERED_MAX = 64
+"""So many heartbeats of one heir are remembered until it names one."""
+
+Heir = tuple[Stamp, int]
+"""A round, and the heir's group rank in it: of all agents only one has that place."""
+
+
+class Promises:
+    """Of one node. It is an heir once it was assigned the place of one."""
+
+    def __init__(self, lease_s: float) -> None:
+        self._lease_s = lease_s
+        self.until = -inf
+        """It may not claim before, unless the leader says that it goes."""
+        self.is_claiming = False
+        """A claim of this node may still succeed. Its host says so."""
+        self._heir: Heir | None = None
+        self._answered, self._answered_at = 0, -inf
+
+    def assigned(self, stamp: Stamp, rank: int) -> None:
+        """The newest place of this node."""
+        self._heir = (stamp, rank) if rank < RANKS else None
+
+    def answered(self, number: int, now: float) -> None:
+        """The leader has acknowledged this heartbeat."""
+        self._answered, self._answered_at = number, now
+
+    def next(self) -> Promise | None:
+        """What a heartbeat says that is sent now."""
+        if self._heir is None or self.is_claiming:
+            return None
+        self.until = max(self.until, self._answered_at + with_margin(self._lease_s))
+        return Promise(self._answered, *self._heir)
+
+
+class _Promised(Struct):
+    """What is known of one heir."""
+
+    since: float = -inf
+    """When the last acknowledgement was about to be sent that its promises name."""
+    answers: dict[int, float] = field(default_factory=dict)
+    """The same of later ones, by the numbers of the heartbeats."""
+
+
+class Consent:
+    """The promises that one leader knows of."""
+
+    def __init__(self) -> None:
+        self._promised: dict[Heir, _Promised] = {}
+
+    def expect(self, heirs: Iterable[Heir]) -> None:
+        """Only these are heirs from now on."""
+        self._promised = {heir: self._promised.get(heir, _Promised()) for heir in heirs}
+
+    def heard(self, heartbeat: m.Heartbeat, now: float) -> None:
+        """This has come. If it has an answer, that is about to be sent."""
+        promise = heartbeat.promise
+        if promise is None or (promise.stamp, promise.rank) not in self._promised:
+            return
+        promised = self._promised[promise.stamp, promise.rank]
+        answers = promised.answers
+        if promise.answered in answers:
+            promised.since = answers[promise.answered]
+            for number in [number for number in answers if number <= promise.answered]:
+                del answers[number]
+        answers[heartbeat.number] = now
+        if len(answers) > UNANSWERED_MAX:
+            del answers[next(iter(answers))]
+
+    def since(self, heirs: Iterable[Heir]) -> float:
+        """From when on all of these have promised a lease; -inf: one has not, or there is none."""
+        promised = (self._promised.get(heir) for heir in heirs)
+        return min((-inf if each is None else each.since for each in promised), default=-inf)
+
+
+def heirs_in(record: JobRecord | None) -> frozenset[Heir]:
+    """Who alone may claim the job soon, if its register holds this; empty: anybody may."""
+    if record is None or record.newest_round is None:
+        return frozenset()
+    stamp = Stamp(record.incarnation, record.newest_round)
+    return frozenset((stamp, rank) for rank in heirs_of(record))

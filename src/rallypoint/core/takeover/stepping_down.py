@@ -1,0 +1,135 @@
+"""When a node that leads its job gives that up by itself, so that another node may lead (section L2
+of the design). Pure.
+
+* It has been unsure for a lease. No agent has had an answer for so long: all look for another
+  leader, or have stopped their workers. The register can't be told.
+* It is sure, but more than half of the nodes of the newest world have been silent for a third of
+  the lease: as a rule the leader is cut off from them, and another node would reach them. Then the
+  leader says in the record that it goes, and lets others claim first.
+
+More than half: of two nodes that do not reach each other neither is the better leader. Nodes that
+have succeeded, have left, or are dead as their guard says have a reason to be silent. A new leader
+waits for half a lease longer: so long agents may take to notice that the last one is gone.
+
+If most nodes have really died at once no other leader is better, and each change of the leader
+would begin the wait for the missing nodes anew. So a node steps down for silence once in a round:
+if the job comes back to it, nobody else has led it with more success. It lets others claim first
+for half a lease, since a node that does not hear its leader looks for another after that time.
+
+A coordinator of its own (`rallypoint serve`) never steps down: nodes know no other address.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+
+from msgspec import Struct
+
+from rallypoint.core.job_state import JobState
+from rallypoint.core.liveness import DEAF_SHARE
+from rallypoint.core.model import Stamp
+from rallypoint.core.round_state import Phase
+from rallypoint.core.takeover.handover import Recovery
+from rallypoint.core.takeover.leading import Lead
+from rallypoint.core.takeover.record import JobRecord, has_succeeded
+
+CHECK_S = 0.5
+"""How often a leader asks itself."""
+SILENT_SHARE = 1 / 3
+"""Of the lease."""
+SILENT_BEATS = 3
+"""Nobody is silent before so many heartbeats are missing."""
+GAP_S = 4 * CHECK_S
+"""Who was not asked for so long has not run, and has heard nobody."""
+SILENT_MIN_S = 3.0
+"""Longer than a pause of the leader that is no gap."""
+
+IsSilent = Callable[[str, float], bool]
+"""Whether the agent of this incarnation was not heard for so many seconds, for no known reason."""
+
+
+class Silence(Struct, frozen=True):
+    """How many nodes of the newest world the leader does not hear."""
+
+    silent: int = 0
+    nodes: int = 0
+
+    @property
+    def is_too_much(self) -> bool:
+        """Another node would hear more of them."""
+        return 2 * self.silent > self.nodes
+
+
+class Deference:
+    """That one node has let others lead: it outlives its time as the leader."""
+
+    def __init__(self) -> None:
+        self.until = -inf
+        """Others claim first."""
+        self._stamp: Stamp | None = None
+
+    def has_been(self, job: JobRecord) -> bool:
+        """In the newest round."""
+        return self._stamp == _newest(job)
+
+    def begin(self, job: JobRecord, now: float) -> None:
+        """It steps down."""
+        self._stamp, self.until = _newest(job), now + DEAF_SHARE * job.settings.lease_s
+
+
+class SteppingDown:
+    """Whether one leader is to step down."""
+
+    def __init__(self, deference: Deference) -> None:
+        self._deference = deference
+        self._hears_since: float | None = None
+        """It has led, and run, since then; None: it was never asked."""
+        self._asked_at = 0.0
+
+    def why(self, lead: Lead, silence: Callable[[float], Silence], now: float) -> str:
+        """Half a line; empty: it leads on. To be asked every `CHECK_S`. `silence`: of nodes that
+        are silent for so many seconds."""
+        job = lead.record.job
+        if job is None:
+            return ""
+        lease_s = job.settings.lease_s
+        if self._hears_since is None:
+            self._hears_since = now + DEAF_SHARE * lease_s
+        elif now - self._asked_at > GAP_S:
+            self._hears_since = max(self._hears_since, now)
+        self._asked_at = now
+        unsure_s = now - lead.sure_until
+        if unsure_s >= 0:
+            return f"its register did not answer for {lease_s:g} s" if unsure_s >= lease_s else ""
+        silent_s = max(
+            SILENT_SHARE * lease_s, SILENT_BEATS * job.settings.heartbeat_s, SILENT_MIN_S
+        )
+        if now - self._hears_since < silent_s or self._deference.has_been(job):
+            return ""
+        found = silence(silent_s)
+        if not found.is_too_much:
+            return ""
+        self._deference.begin(job, now)
+        return f"it does not hear {found.silent} of {found.nodes} nodes, and another may"
+
+
+def silence_of(
+    job: JobState, recovery: Recovery | None, is_silent: IsSilent, seconds: float
+) -> Silence:
+    """In the newest world, if it runs or it is not known yet whether it does."""
+    if recovery is not None:
+        here = (node.ref.incarnation for node in recovery.returned.values())
+        silent = sum(is_silent(each, seconds) for each in here)
+        return Silence(recovery.awaited + silent, recovery.record.nodes)
+    if job.verdict is not None or job.round.phase is not Phase.ACTIVE:
+        return Silence()
+    silent = 0
+    for entry, has_done in zip(job.round.world, has_succeeded(job), strict=True):
+        may_run = not has_done and entry.incarnation not in job.stopped
+        silent += may_run and is_silent(entry.incarnation, seconds)
+    return Silence(silent, len(job.round.world))
+
+
+def _newest(job: JobRecord) -> Stamp:
+    return Stamp(job.incarnation, -1 if job.newest_round is None else job.newest_round)

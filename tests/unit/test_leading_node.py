@@ -1,0 +1,150 @@
+"""A node that leads its job by a register, on asyncio: consent, and stepping down."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from msgspec.structs import replace
+from tests.limits import patience
+
+from rallypoint.coordinator.hosted_job import Gate
+from rallypoint.coordinator.leadership import Leadership, Runtime
+from rallypoint.coordinator.register_record import Register, decode, encode
+from rallypoint.coordinator.threads import CallThread
+from rallypoint.core import messages as m
+from rallypoint.core.model import Epoch, JobStatus, Promise, SharedSettings, Stamp
+from rallypoint.core.sessions import HostEffect, SendTo
+from rallypoint.core.takeover.leading import HOLD_S
+from rallypoint.core.takeover.record import JobRecord, Leader, LeadRecord, Process
+from rallypoint.core.takeover.stepping_down import Deference
+from rallypoint.errors import RendezvousConnectionError
+from rallypoint.rendezvous.backend import MemoryRendezvousBackend, Token
+
+SETTINGS = SharedSettings("job", 1, 3)
+LEASE_S = SETTINGS.lease_s
+ROUND = Stamp(1, 3)
+STATUS = JobStatus("active", 0, 0, 0, 0, 0, 0, 0, 0)
+
+
+class Away(MemoryRendezvousBackend):
+    """Stores nothing while it is away."""
+
+    is_away = False
+
+    def set_state(
+        self, state: bytes, token: Token | None = None
+    ) -> tuple[bytes, Token, bool] | None:
+        if self.is_away:
+            raise RendezvousConnectionError("away")
+        return super().set_state(state, token)
+
+
+class Node:
+    """The one with rank 0 of two. Its clock stands still, or runs."""
+
+    def __init__(self, register: Register, thread: CallThread) -> None:
+        self.now, self.rate = 100.0, 0.0
+        self.deference = Deference()
+        self.ends: list[str] = []
+        self.has_ended = asyncio.Event()
+        leader = Leader(("host:1",), Process("boot", 1, 1), has_workers=True)
+        runtime = Runtime(self._clock, lambda process, own: False)
+        self._leadership = Leadership(register, leader, thread, runtime, self.deference)
+
+    def _clock(self) -> float:
+        return self.now + self.rate * asyncio.get_running_loop().time()
+
+    async def lead(self) -> Gate:
+        """Take over the job that its last leader has left."""
+        found = (await self._leadership.look()).record
+        assert await self._leadership.take(found, own_rank=0)
+        taken_over = self._leadership.take_over()
+        assert taken_over is not None
+        gate = taken_over.led.open_gate(self._perform, lambda life, seconds: False)
+        self._leadership.keep(self._end, lambda record: None)
+        return gate
+
+    def _perform(self, effects: list[HostEffect]) -> None:
+        """It is recorded."""
+
+    def _end(self, why: str) -> None:
+        self.ends.append(why)
+        self.has_ended.set()
+
+
+def run(test: Callable[[Away, Node], Awaitable[None]], lease_s: float = LEASE_S) -> None:
+    settings = replace(SETTINGS, lease_s=lease_s, heartbeat_s=lease_s / 15)
+    job = JobRecord(settings, 1, 3, True, True, 2)
+
+    async def whole() -> None:
+        register, thread = Away(), CallThread("register")
+        before = Leader(("host0:1",), Process("boot0", 1, 1), has_workers=True)
+        register.set_state(encode(LeadRecord(1, Epoch(1, 1), before, 0, job, is_vacant=True)))
+        try:
+            async with asyncio.timeout(patience(60)):
+                await test(register, Node(register, thread))
+        finally:
+            thread.close()
+
+    asyncio.run(whole())
+
+
+def answered(gate: Gate, number: int, promise: Promise | None) -> bool:
+    ack: HostEffect = SendTo(1, m.HeartbeatAck(number, ROUND, STATUS))
+    return gate.answer(m.Heartbeat(number, promise), [ack]) == [ack]
+
+
+def test_L2_heartbeats_have_answers_while_the_heirs_promise_though_the_register_is_away() -> None:
+    async def test(register: Away, node: Node) -> None:
+        gate = await node.lead()
+        register.is_away = True
+        for number in range(1, 40):
+            node.now += 1
+            assert answered(gate, number, Promise(number - 1, ROUND, 1))
+            assert answered(gate, number, None)
+        node.now += LEASE_S
+        assert not answered(gate, 40, Promise(10, ROUND, 1))
+
+    run(test)
+
+
+def test_L2_no_heartbeat_has_an_answer_after_the_hold_without_promises() -> None:
+    async def test(register: Away, node: Node) -> None:
+        gate = await node.lead()
+        register.is_away = True
+        node.now += HOLD_S - 0.1
+        assert answered(gate, 1, None)
+        node.now += 1
+        assert not answered(gate, 2, None)
+
+    run(test)
+
+
+def test_L2_a_leader_that_most_nodes_do_not_reach_says_that_it_goes() -> None:
+    """None of them has come to it. Its clock runs three times as fast as others."""
+
+    async def test(register: Away, node: Node) -> None:
+        node.rate = 3.0
+        gate = await node.lead()
+        await node.has_ended.wait()
+        assert node.ends == ["it does not hear 2 of 2 nodes, and another may"]
+        assert not answered(gate, 1, None)
+        found = register.get_state()
+        assert found is not None
+        assert decode(found[0]).is_vacant
+        assert node.deference.until > 0
+
+    run(test, lease_s=1.0)
+
+
+def test_L2_a_leader_without_its_register_for_a_lease_leads_no_more() -> None:
+    async def test(register: Away, node: Node) -> None:
+        gate = await node.lead()
+        register.is_away = True
+        node.now += HOLD_S + LEASE_S
+        await node.has_ended.wait()
+        assert node.ends == ["its register did not answer for 15 s"]
+        assert not answered(gate, 1, None)
+
+    run(test)
