@@ -157,6 +157,13 @@ class RendezvousStateError(RendezvousError):
     changed."""
 
 
+class RecordError(RendezvousStateError):
+    """What lies in a job's register can't be used: it is foreign, corrupt, of a newer version, or
+    another token's. It is the same the next time."""
+
+    exit_class = ExitClass.USAGE
+
+
 class RendezvousPlugInError(RendezvousError, RuntimeError):
     """A handler or a backend of another package can't be loaded, or breaks its contract."""
 

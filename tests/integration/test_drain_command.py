@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 
 import pytest
-from tests.integration.cluster import Cluster, free_port
+from tests.integration.cluster import AgentProcess, Cluster, free_port
 from tests.prepared import processes
 
 DEAF = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
 
 
+def command(cluster: Cluster, *words: str, rdzv_id: str = "job") -> list[str]:
+    place = ["--rdzv-endpoint", str(cluster.options["rdzv_endpoint"]), "--rdzv-id", rdzv_id]
+    if (backend := cluster.options.get("rdzv_backend")) is not None:
+        place += ["--rdzv-backend", str(backend)]
+    return [sys.executable, "-m", "rallypoint", "drain", *place, *words]
+
+
 def drain(cluster: Cluster, *words: str, rdzv_id: str = "job") -> subprocess.CompletedProcess[str]:
-    place = ("--rdzv-endpoint", str(cluster.options["rdzv_endpoint"]), "--rdzv-id", rdzv_id)
-    return processes.run(
-        [sys.executable, "-m", "rallypoint", "drain", *place, *words],
-        env=cluster.environ(),
-        capture_output=True,
-        timeout=60,
-    )
+    line = command(cluster, *words, rdzv_id=rdzv_id)
+    return processes.run(line, env=cluster.environ(), capture_output=True, timeout=60)
 
 
 @pytest.mark.parametrize("serves", [False, True], ids=["embedded", "serve"])
@@ -94,3 +98,81 @@ def test_A7_drain_names_what_is_wrong_in_one_line(cluster: Cluster) -> None:
     for failed in (other, nobody, garbled, stranger, gone):
         assert len(failed.stderr.splitlines()) == 1
         assert failed.stdout == ""
+
+
+def by_directory(cluster: Cluster) -> None:
+    """Any of its nodes may lead."""
+    where = str(cluster.folder / "jobs")
+    cluster.options |= {"rdzv_backend": "file", "rdzv_endpoint": where, "local_addr": "127.0.0.1"}
+
+
+def leader_of(agents: list[AgentProcess]) -> AgentProcess:
+    """The one that has said so."""
+    (found,) = (one for one in agents if any(event.name == "leads" for event in one.events))
+    return found
+
+
+def test_A5_L6_draining_the_node_that_leads_by_a_directory_leaves_the_job_to_the_others(
+    cluster: Cluster,
+) -> None:
+    by_directory(cluster)
+    agents = cluster.agents("a", "b", hosts=None)
+    cluster.wait_workers(2, round=0)
+    leader = leader_of(agents)
+    done = drain(cluster, leader.name)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        f"node {leader.name} was asked to leave",
+        f"node {leader.name} has left",
+    ]
+    assert leader.wait_exit() == 143
+    cluster.wait_workers(1, round=1)
+    (other,) = (one for one in agents if one is not leader)
+    done = drain(cluster, other.name)
+    assert done.stdout.splitlines()[-1].startswith(
+        f"node {other.name} has left, and the job has ended: every node is leaving"
+    )
+    assert other.wait_exit() == 143
+
+
+def test_A5_L5_a_drain_goes_on_when_another_node_takes_over_meanwhile(cluster: Cluster) -> None:
+    """Whether the leader had told the node by then or not."""
+    by_directory(cluster)
+    cluster.options |= {"shutdown_timeout": 600, "nnodes": "1:3"}
+    agents = cluster.agents("a", "b", "c", hosts=None)
+    cluster.wait_workers(3, round=0)
+    leader = leader_of(agents)
+    drained, kept = (one for one in agents if one is not leader)
+    cluster.order(DEAF, node=drained.name)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    draining = processes.start(command(cluster, drained.name), env=cluster.environ(), **pipes)
+    drained.wait_event("leaving")
+    leader.kill()
+    drained.wait_event("session_resumed")
+    for worker in cluster.workers(0):
+        if worker.node == drained.name:
+            os.kill(worker.pid, signal.SIGKILL)
+    out, err = draining.communicate(timeout=60)
+    assert draining.returncode == 0, err
+    assert out.splitlines()[0] == f"node {drained.name} was asked to leave"
+    assert out.splitlines()[-1] == f"node {drained.name} has left"
+    assert drained.wait_exit() == 143
+    cluster.wait_workers(1)
+    cluster.end_well(kept)
+
+
+def test_A7_a_directory_that_does_not_have_the_job_is_named(cluster: Cluster) -> None:
+    by_directory(cluster)
+    none = drain(cluster, "a")
+    (cluster.folder / "jobs").mkdir(mode=0o700)
+    cluster.make_token()
+    empty = drain(cluster, "a")
+    unnamed = drain(cluster, "a", rdzv_id="none")
+    for failed, says in (
+        (none, "jobs: there is no such directory on this machine"),
+        (empty, "jobs has no record of job job: check --rdzv-endpoint and --rdzv-id"),
+        (unnamed, "give --rdzv-id, the same for all nodes of this job"),
+    ):
+        assert failed.returncode == 2
+        assert len(failed.stderr.splitlines()) == 1
+        assert says in failed.stderr

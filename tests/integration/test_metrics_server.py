@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from tests.integration.cluster import Cluster, is_listening
 from tests.integration.one_agent import OneAgent, agent, eventually, free_port
+from tests.integration.test_agent_over_handler import plug_in
 from tests.observe.prometheus_parser import Samples, parse
 
 PROGRAM = """
@@ -243,9 +244,10 @@ def test_a_port_that_can_not_be_had_is_one_line_before_anything_starts(
 
 def test_who_has_no_coordinator_has_no_age_of_its_heartbeat(tmp_path: Path) -> None:
     """It would only grow."""
-    meeting = ("--rdzv-backend", "file", "--rdzv-endpoint", str(tmp_path / "meeting"))
-    options = ("--nnodes", "1:2", *meeting, "--insecure", "--rdzv-conf", "last_call_timeout=1")
-    with agent(tmp_path, *options, "--metrics-port", "0", program=WAITS) as running:
+    meeting = ("--rdzv-backend", "peers", "--rdzv-endpoint", str(tmp_path / "meeting"))
+    options = ("--nnodes", "1:2", *meeting, "--rdzv-conf", "last_call_timeout=1")
+    env = dict(plug_in(tmp_path))
+    with agent(tmp_path, *options, "--metrics-port", "0", program=WAITS, env=env) as running:
         port = port_of(running)
         running.wait_told("up")
         found = scrape(port)

@@ -70,3 +70,32 @@ def test_a_directory_that_can_not_be_used_is_one_line(
         assert run.wait() == 2
     assert is_one_line_with(run.err, endpoint.replace("=", " ").split()[0], *parts)
     assert not run.told("rank")
+
+
+@pytest.mark.parametrize(
+    ("access", "says"),
+    [
+        (["--insecure"], "was written by a job with a token: start all nodes with the same token"),
+        (["--token-file=other"], "was written with another token: start all nodes with the same"),
+    ],
+    ids=["no token", "another token"],
+)
+def test_F8_a_node_without_the_job_s_token_takes_no_part(
+    tmp_path: Path, access: list[str], says: str
+) -> None:
+    """And is not worth starting again."""
+    home, other = tmp_path / "home", tmp_path / "other"
+    home.mkdir()
+    other.mkdir()
+    (other / "other").write_text("ab" * 32)
+    (other / "other").chmod(0o600)
+    where = f"--rdzv-endpoint={tmp_path / 'jobs'}"
+    waits = WORKER + "import time\nwhile not os.path.exists('go'): time.sleep(0.02)\n"
+    with agent(home, *BY_DIRECTORY, where, program=waits) as run:
+        run.wait_told("rank")
+        with agent(other, *BY_DIRECTORY, where, *access, program=WORKER) as refused:
+            assert refused.wait() == 2
+        assert is_one_line_with(refused.err, str(tmp_path / "jobs"), says)
+        assert not refused.told("rank")
+        (home / "go").touch()
+        assert run.wait() == 0, run.err

@@ -61,7 +61,7 @@ BAD: tuple[tuple[str, str], ...] = (
         "--rdzv-backend file --rdzv-endpoint d train.py",
         (
             "--rdzv-backend file: a directory may hold many jobs, and distinguishes them by their "
-            "run ids: give every node of this job the same --rdzv-id, like --rdzv-id my-job-1"
+            "run ids: give --rdzv-id, the same for all nodes of this job, like --rdzv-id my-job-1"
         ),
     ),
     (

@@ -32,8 +32,8 @@ def read_register(scanned: Scanned, machine: Machine) -> RegisterConfig:
     if job is None or job.text == UNNAMED_RUN_ID:
         raise UsageError(
             f"{was_empty(scanned, '--rdzv-id')}--rdzv-backend file: a directory may hold many "
-            "jobs, and distinguishes them by their run ids: give every node of this job the same "
-            "--rdzv-id, like --rdzv-id my-job-1"
+            "jobs, and distinguishes them by their run ids: give --rdzv-id, the same for all nodes "
+            "of this job, like --rdzv-id my-job-1"
         )
     return RegisterConfig(directory, **scanned.fields(RegisterConfig, FLAGS.values()))
 

@@ -14,7 +14,7 @@ from rallypoint.core import event_kinds as kinds
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.takeover.leading import HOLD_S
 from rallypoint.core.takeover.record import SCHEMA, LeadRecord
-from rallypoint.errors import RendezvousStateError
+from rallypoint.errors import RecordError
 
 T = TypeVar("T")
 
@@ -60,7 +60,7 @@ class RegisterRecord:
         self._token: Any = None
 
     async def read(self) -> LeadRecord | None:
-        """None: there is none. Raises RendezvousStateError for what is no record, and what the
+        """None: there is none. Raises RecordError for what is no record, and what the
         register raises."""
         data = await self._get()
         return None if data is None else decode(data)
@@ -135,16 +135,16 @@ def encode(record: LeadRecord) -> bytes:
 
 
 def decode(data: bytes) -> LeadRecord:
-    """Raises RendezvousStateError for what is no record, or one of a newer version."""
+    """Raises RecordError for what is no record, or one of a newer version."""
     try:
         schema = _number.decode(_head.decode(data)[0])
         if schema > SCHEMA:
-            raise RendezvousStateError(
+            raise RecordError(
                 f"the job's record has version {schema}, and this version of rallypoint reads up "
                 f"to {SCHEMA}: use the version that wrote it, or another directory"
             )
         return _decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, IndexError) as error:
-        raise RendezvousStateError(
+        raise RecordError(
             f"the job's record does not parse ({error}): it is left as it is; use another directory"
         ) from error

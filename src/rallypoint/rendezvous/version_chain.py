@@ -18,7 +18,7 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from rallypoint.errors import RendezvousConnectionError, RendezvousStateError
+from rallypoint.errors import RecordError, RendezvousConnectionError
 from rallypoint.rendezvous.directory_files import Files
 from rallypoint.wire.version_file import UnreadableVersionError, VersionFile, VersionFormat
 
@@ -81,7 +81,7 @@ class VersionChain:
     """The versions of one job, as one process reads them. It remembers the newest.
 
     Besides what its methods name, each raises OSError, RendezvousConnectionError for what is not
-    there though it must be, and RendezvousStateError for a file that is no version of this job.
+    there though it must be, and RecordError for a file that is no version of this job.
     """
 
     def __init__(self, files: Files, path: str, layout: VersionFormat) -> None:
@@ -122,7 +122,7 @@ class VersionChain:
         try:
             version = self._layout.decode(slot.name, data)
         except UnreadableVersionError as error:
-            raise RendezvousStateError(f"{path} {error}") from error
+            raise RecordError(f"{path} {error}") from error
         following = following_slot(slot, version)
         return Version(Seen(slot, version.nonce, following, seen_at, False), version.content)
 
