@@ -15,6 +15,7 @@ from rallypoint.coordinator.threads import CallThread
 from rallypoint.core import messages as m
 from rallypoint.core.model import Epoch, JobStatus, Promise, SharedSettings, Stamp
 from rallypoint.core.sessions import HostEffect, SendTo
+from rallypoint.core.takeover.heirs import Claimant
 from rallypoint.core.takeover.leading import HOLD_S
 from rallypoint.core.takeover.record import JobRecord, Leader, LeadRecord, Process
 from rallypoint.core.takeover.stepping_down import Deference
@@ -58,7 +59,7 @@ class Node:
     async def lead(self) -> Gate:
         """Take over the job that its last leader has left."""
         found = (await self._leadership.look()).record
-        assert await self._leadership.take(found, own_rank=0)
+        assert await self._leadership.take(found, claimant=Claimant(ROUND, 0))
         taken_over = self._leadership.take_over()
         assert taken_over is not None
         gate = taken_over.led.open_gate(self._perform, lambda life, seconds: False)

@@ -136,8 +136,10 @@ class Membership:
         rendezvous = self._config.rendezvous
         secret = leading.secret_of(rendezvous.run_id, self._config.access)
         register = leading.register_of(rendezvous, secret, self._agent.say)
-        identity, own = fresh_identity(_given_id(rendezvous)), OwnJob()
-        rules = SessionRules(rendezvous.reconnect_timeout_s, vouched_at=own.vouched_at)
+        identity, own = fresh_identity(_given_id(rendezvous)), OwnJob(rendezvous.lease_s)
+        rules = SessionRules(
+            rendezvous.reconnect_timeout_s, vouched_at=own.vouched_at, promises=own.promises
+        )
         end = AgentEnd(identity, self._settings, rules)
         hosting = Hosting(self._record, self._settings, led=own, own_agent=identity.incarnation)
         hosts = leading.Hosts(partial(self._coordinator_of, hosting), self._reconnect)

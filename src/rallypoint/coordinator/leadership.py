@@ -7,6 +7,7 @@ import asyncio
 import os
 from collections.abc import Callable
 from functools import partial
+from math import inf
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -20,7 +21,7 @@ from rallypoint.core.job_state import JobState
 from rallypoint.core.model import NONCE_BITS
 from rallypoint.core.takeover.durable import Durable
 from rallypoint.core.takeover.handover import UNKNOWN, Handover, Predecessor, with_margin
-from rallypoint.core.takeover.heirs import Claimant
+from rallypoint.core.takeover.heirs import Claimant, rank_in
 from rallypoint.core.takeover.leading import Lead, Watch, claimed
 from rallypoint.core.takeover.record import (
     FormerLife,
@@ -157,23 +158,28 @@ class Leadership:
         return Look(record, wait_s)
 
     async def take(
-        self, found: LeadRecord | None, addresses: tuple[str, ...] = (), own_rank: int = -1
+        self,
+        found: LeadRecord | None,
+        addresses: tuple[str, ...] = (),
+        claimant: Claimant | None = None,
     ) -> bool:
         """Claim the job, of which this was found; whether this process leads it now. `addresses`:
-        where this process listens for it alone. `own_rank`: as `leader_rank`. Raises as `look`."""
+        where this process listens for it alone. `claimant`: as for `look`. Raises as `look`."""
         leader = replace(self._leader, addresses=addresses) if addresses else self._leader
-        record = claimed(found, leader, self._nonce, own_rank)
+        rank = -1 if found is None or claimant is None else rank_in(found, claimant)
+        record = claimed(found, leader, self._nonce, rank)
         sent_at = self._runtime.clock()
         if not await self._record.swap(record):
             return False
         self._lead = Lead(record, sent_at)
         if found is not None and found.job is not None:
-            self._predecessor = self._known_of(found, found.job)
+            promised_until = -inf if claimant is None else claimant.promised_until
+            self._predecessor = self._known_of(found, found.job, promised_until)
         return True
 
-    def _known_of(self, found: LeadRecord, job: JobRecord) -> Predecessor:
+    def _known_of(self, found: LeadRecord, job: JobRecord, promised_until: float) -> Predecessor:
         """The leader of this record, at the time of this claim."""
-        ends_at = self._watch.since + with_margin(job.settings.lease_s)
+        ends_at = max(self._watch.since + with_margin(job.settings.lease_s), promised_until)
         fenced_in_s = ends_at - self._runtime.clock()
         return Predecessor(job.leader_rank, found.is_dead, fenced_in_s, job.leader_node)
 

@@ -19,6 +19,7 @@ from socket import socket
 from typing import Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from rallypoint.coordinator.client import raise_in_loop
 from rallypoint.coordinator.connection import ClientConnection
@@ -27,8 +28,10 @@ from rallypoint.coordinator.led_jobs import LocalLeader
 from rallypoint.coordinator.register_record import Register
 from rallypoint.coordinator.server import Coordinator
 from rallypoint.core.model import Epoch
-from rallypoint.core.takeover.heirs import RANKS, Claimant, rank_in
+from rallypoint.core.takeover.consent import Promises
+from rallypoint.core.takeover.heirs import RANKS, Claimant
 from rallypoint.core.takeover.record import Leader, LeadRecord
+from rallypoint.core.takeover.stepping_down import Deference
 from rallypoint.errors import (
     AccessError,
     InfrastructureError,
@@ -91,7 +94,9 @@ class OwnJob:
     """The one job of a node, while this node leads it (`HostedJobs` asks). `vouched_at` is for the
     agent of this node, at any time."""
 
-    def __init__(self) -> None:
+    def __init__(self, lease_s: float) -> None:
+        """`lease_s`: the job's."""
+        self.promises, self.deference = Promises(lease_s), Deference()
         self.leadership: Leadership | None = None
         """By which this node leads; None: it does not."""
         self._on_lost: Callable[[], None] | None = None
@@ -241,11 +246,18 @@ class Succession:
         async with self._looking:
             if self._own.leadership is not None:
                 return inf
-            claimant, before = self._node.claimant(), self._record
+            own, before = self._own, self._record
+            claimant = replace(
+                self._node.claimant(),
+                promised_until=own.promises.until,
+                defers_until=own.deference.until,
+            )
             found = await self._candidacy.look(claimant)
             self._looked_at, self._record = self._loop.time(), found.record
             if before is None or found.record is None or before.epoch != found.record.epoch:
                 self._changed.set()
+            if found.record != before:  # A claim that is still under way comes too late.
+                self._own.promises.is_claiming = False
             if found.claims_in_s or self._watcher is None:
                 return found.claims_in_s
             await self._claim(found.record, claimant)
@@ -257,9 +269,10 @@ class Succession:
         except (UsageError, InfrastructureError) as error:
             raise RendezvousConnectionError(f"this node can't lead the job: {error}") from error
         is_leader, leadership = False, self._candidacy
-        rank = -1 if found is None else rank_in(found, claimant)
+        self._own.promises.is_claiming = True
         try:
-            is_leader = await leadership.take(found, listening.addresses, rank)
+            is_leader = await leadership.take(found, listening.addresses, claimant)
+            self._own.promises.is_claiming = False
         finally:
             if not is_leader:
                 listening.close()
@@ -283,7 +296,7 @@ class Succession:
     def _new_candidacy(self) -> Leadership:
         local = self._local
         leader = Leader((), local.process, has_workers=True)
-        return Leadership(self._register, leader, local.calls, local.runtime)
+        return Leadership(self._register, leader, local.calls, local.runtime, self._own.deference)
 
 
 def _retrieve(task: asyncio.Task[float]) -> None:
