@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from typing import Any
 
 import pytest
 from tests.integration.cluster import AgentProcess, Cluster, free_port, wait_until
@@ -162,10 +163,31 @@ def test_F6_a_coordinator_drops_strangers_and_serves_on(cluster: Cluster) -> Non
     cluster.end_well(a, b)
 
 
-def test_the_node_that_hosts_the_coordinator_says_where(cluster: Cluster) -> None:
+def test_the_node_that_hosts_the_coordinator_says_where_and_what_its_end_means(
+    cluster: Cluster,
+) -> None:
+    """Once, and with the options that change it."""
     cluster.options |= {"nnodes": 2}
     a, b = cluster.agents("a", "b")
     cluster.wait_workers(2)
     told = [event.message for agent in (a, b) for event in agent.events if event.name == "hosts"]
-    assert told == [f"this node hosts the coordinator at 127.0.0.1:{cluster.port}"]
+    assert told == [
+        (
+            f"this node hosts the coordinator at 127.0.0.1:{cluster.port}, and the job ends with "
+            "this node; with --rdzv-backend file --rdzv-endpoint DIR, a directory that all nodes "
+            "share, the job outlives it"
+        )
+    ]
     cluster.end_well(a, b)
+
+
+def test_a_job_of_one_node_and_one_that_any_node_may_lead_end_with_no_host(
+    cluster: Cluster,
+) -> None:
+    """So nothing is said about one."""
+    where: dict[str, Any] = {"rdzv_backend": "file", "rdzv_endpoint": str(cluster.folder / "jobs")}
+    alone = cluster.agent("alone", nnodes=1)
+    a, b = (cluster.agent(name, nnodes=2, local_addr="127.0.0.1", **where) for name in "ab")
+    cluster.wait_workers(3)
+    cluster.end_well(alone, a, b)
+    assert [event for one in (alone, a, b) for event in one.events if event.name == "hosts"] == []

@@ -143,7 +143,9 @@ MEETING = _routine("meeting", "this node looks for the coordinator")
 HOSTS = _routine(
     "hosts",
     "this node hosts the coordinator",
-    "this node hosts the coordinator at {endpoint}",
+    "this node hosts the coordinator at {endpoint}, and the job ends with this node; with"
+    " --rdzv-backend file --rdzv-endpoint DIR, a directory that all nodes share, the job outlives"
+    " it",
 )
 LEADS = _routine("leads", "this node leads the job", "this node leads the job at {places}")
 METRICS = _routine("metrics", "metrics are served", "metrics are served at {url}")
