@@ -9,7 +9,14 @@ from rallypoint.core import messages as m
 from rallypoint.core import session as s
 from rallypoint.core import sessions as c
 from rallypoint.core.job_state import JobEffect, JobEvent, new_job
-from rallypoint.core.model import Candidate, SharedSettings
+from rallypoint.core.model import (
+    Assignment,
+    Candidate,
+    EndKind,
+    EndReason,
+    SharedSettings,
+    Stamp,
+)
 
 RULES = SharedSettings("job", 1, 2, static=True, lease_s=15.0, reconnect_grace_s=5.0)
 
@@ -66,3 +73,32 @@ def test_R3_the_loss_of_one_node_is_told_though_what_another_says_raises() -> No
     found = sessions.failed(3, "broken", 2.0)
     to_a = [e.message for e in found if isinstance(e, c.SendTo) and e.connection == 1]
     assert [type(message) for message in to_a] == [m.StopNow]
+
+
+def held(effects: list[s.AgentEffect]) -> list[float]:
+    return [effect.until for effect in effects if isinstance(effect, s.Held)]
+
+
+def test_L4_the_lease_of_a_node_that_leads_is_renewed_when_it_knows_that_it_leads_on() -> None:
+    vouched_at = 2.0
+    rules = s.SessionRules(vouched_at=lambda: vouched_at)
+    end = s.AgentEnd(s.Identity("a", "host", "life"), RULES, rules)
+    end.connected(5.0, m.Claim())
+    assert held(end.received(6.0, m.Attached("a", 1, 1, False))) == [17.0]
+    vouched_at = 16.0
+    assert held(end.received(17.0, m.StopNow(Stamp(1, 0), EndReason(EndKind.LOSS, "gone")))) == [
+        20.0
+    ]
+
+
+def test_L4_a_node_whose_lease_is_over_gives_a_new_place_back_and_starts_no_worker() -> None:
+    rules = s.SessionRules(vouched_at=lambda: 2.0)
+    end = s.AgentEnd(s.Identity("a", "host", "life"), RULES, rules)
+    for now in (5.0, 30.0):
+        end.connected(now, m.Claim())
+        end.received(now, m.Attached("a", 1, 1, True))
+        end.woke_up(now)
+    place = Assignment(0, 0, 1, 0, 1, 0, 1, "10.0.0.1", 5000, 0, "first", False)
+    effects = end.received(31.0, m.Assigned(Stamp(1, 0), place))
+    assert isinstance(effects[-2], s.Pushed)
+    assert isinstance(effects[-1], s.LeaseOver)

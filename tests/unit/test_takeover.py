@@ -250,6 +250,26 @@ def test_L5_a_success_counts_though_its_node_was_lost_and_is_back_for_the_next_r
     assert outcome(cluster) is Outcome.SUCCEEDED
 
 
+def test_L5_a_node_without_a_place_that_attaches_twice_while_all_are_awaited_joins_once() -> None:
+    cluster, (a,) = running(1)
+    spare = cluster.start("b")
+    cluster.settle()
+    cluster.take_over()
+    cluster.agents.remove(a)
+    for _ in range(2):
+        cluster.connect(spare)
+        cluster.settle()
+        cluster.cut(spare)
+    cluster.connect(spare)
+    cluster.pass_time(2 * cluster.settings.lease_s)
+    cluster.settle()
+    assert spare.running == Stamp(1, 1)
+    assert cluster.job.round.phase is Phase.ACTIVE
+    cluster.succeed(spare)
+    cluster.settle()
+    assert outcome(cluster) is Outcome.SUCCEEDED
+
+
 def test_L5_a_round_that_nobody_has_started_waits_a_moment_for_its_nodes_not_a_lease() -> None:
     cluster = cluster_of(2)
     a, b = cluster.start("a"), cluster.start("b")

@@ -230,6 +230,8 @@ class Lease:
     def __init__(self, lease_s: float, heartbeat_s: float, *, has_fence: bool) -> None:
         self._lease_s, self._heartbeat_s, self._has_fence = lease_s, heartbeat_s, has_fence
         self._held_until: float | None = None
+        self._answered_at = -inf
+        """When the last thing was sent on the present connection that has an answer."""
         self._is_over = False
         self._beats = 0
         self._beats_sent: dict[int, float] = {}
@@ -238,6 +240,7 @@ class Lease:
     def disconnected(self) -> None:
         """No heartbeat of the last connection will be answered."""
         self._beats_sent.clear()
+        self._answered_at = -inf
 
     def beat(self, now: float) -> int:
         """The number of a heartbeat that is sent now."""
@@ -254,11 +257,23 @@ class Lease:
             del self._beats_sent[oldest]  # a coordinator that was unsure then has not answered it
         return sent_at
 
-    def renew(self, now: float, sent_at: float) -> float:
-        """What was sent then has an answer. Returns until when the lease is held."""
-        self._held_until = max(self._held_until or 0.0, sent_at + self._lease_s)
+    def renew(self, now: float, sent_at: float, vouched_at: float = inf) -> float:
+        """What was sent then has an answer. Returns until when the lease is held. `vouched_at`: it
+        is counted from no later time."""
+        self._answered_at = sent_at
+        return self.vouch(now, vouched_at)
+
+    def vouch(self, now: float, vouched_at: float) -> float:
+        """That time is a later one now."""
+        counted_at = min(self._answered_at, vouched_at)
+        self._held_until = max(self._held_until or 0.0, counted_at + self._lease_s)
         self._is_over = self._is_over and now > self._held_until
         return self._held_until
+
+    @property
+    def is_over(self) -> bool:
+        """It has ended, and was not renewed since."""
+        return self._is_over
 
     def has_ended(self, now: float) -> bool:
         """Whether it is over, and was not at the last call."""

@@ -425,8 +425,7 @@ class AgentEnd:
         """After every wake-up, before anything that arrived is looked at: is the lease over?"""
         if not self._lease.has_ended(now) or self.is_closed:
             return []
-        waits_for = waiting_text(self._search or self._begun(now), now)
-        return [*self._drop(self._lease.silent_s(now)), LeaseOver(waits_for)]
+        return [*self._drop(self._lease.silent_s(now)), LeaseOver(self._waits_for(now))]
 
     def received(self, now: float, message: m.ToAgent) -> list[AgentEffect]:
         """The coordinator says this on the present connection."""
@@ -456,12 +455,16 @@ class AgentEnd:
             case _:
                 if not self._is_current(message.stamp):
                     return []
-                if isinstance(message, m.Assigned):
-                    self._reports.answered(message)
-                    if self._rules.promises is not None:
-                        rank = message.assignment.group_rank
-                        self._rules.promises.assigned(message.stamp, rank)
-                return [Pushed(message)]
+                renewed = self._vouched(now)
+                if not isinstance(message, m.Assigned):
+                    return [*renewed, Pushed(message)]
+                self._reports.answered(message)
+                if self._rules.promises is not None:
+                    rank = message.assignment.group_rank
+                    self._rules.promises.assigned(message.stamp, rank)
+                # Workers that start when the lease is over would be killed, and that would count.
+                over = [LeaseOver(self._waits_for(now))] if self._lease.is_over else []
+                return [*renewed, Pushed(message), *over]
 
     def beat(self, now: float) -> list[AgentEffect]:
         """It is time for a heartbeat."""
@@ -491,6 +494,9 @@ class AgentEnd:
             return []
         return [Drop(f"no answer from the coordinator for {unanswered_s:.1f} s")]
 
+    def _waits_for(self, now: float) -> str:
+        return waiting_text(self._search or self._begun(now), now)
+
     def _begun(self, now: float) -> Search:
         lease_s, timeout_s = self.settings.lease_s, self._rules.reconnect_timeout_s
         if timeout_s is None and self.attached is not None and self.attached.is_replaceable:
@@ -516,9 +522,16 @@ class AgentEnd:
     def _renewed(self, now: float, sent_at: float | None) -> list[AgentEffect]:
         if sent_at is None:
             return []
-        sent_at = min(sent_at, self._rules.vouched_at())
         # If this process was stopped since it woke up, the guard may have kept the fence.
-        return [*self.woke_up(now), Held(self._lease.renew(now, sent_at))]
+        woke_up = self.woke_up(now)
+        return [*woke_up, Held(self._lease.renew(now, sent_at, self._rules.vouched_at()))]
+
+    def _vouched(self, now: float) -> list[AgentEffect]:
+        """A leader that is a node of its job has done something: that may be known for longer."""
+        vouched_at = self._rules.vouched_at()
+        if vouched_at == inf or self._link is not Link.ATTACHED:
+            return []
+        return [*self.woke_up(now), Held(self._lease.vouch(now, vouched_at))]
 
     def _is_current(self, stamp: Stamp) -> bool:
         attached = self.attached

@@ -225,6 +225,8 @@ class Sessions:
             session.generation = hello.generation
             if not resumed:
                 session.opened = hello.generation
+        if self._recovery is not None and not resumed:
+            self._recovery.forget(hello.incarnation)
         session.connection, self._by_connection[connection] = connection, session
         session.death_commitment, session.host = hello.death_commitment, host
         self.liveness.heard(hello.incarnation, now)

@@ -149,6 +149,10 @@ class Recovery(Struct):
         self.awaited -= _may_run(record, rank)
         return True
 
+    def forget(self, incarnation: str) -> None:
+        """This agent begins anew: it says again what holds, of all that it has said before."""
+        self.reports = [each for each in self.reports if each[0] != incarnation]
+
     def lost(self, ref: NodeRef) -> None:
         """An agent is gone, or comes again."""
         rank = self._ranks.pop(ref, None)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
 from random import Random
 
 from rallypoint.core.model import NodeRef
 from rallypoint.testing.simulator.coordinators import CoordinatorProcess, Simulated
 from rallypoint.testing.simulator.facts import Life
 from rallypoint.testing.simulator.invariants import Invariants
+from rallypoint.testing.simulator.leaders import LeadingProcess
+from rallypoint.testing.simulator.leading_invariants import LeadingInvariants
 from rallypoint.testing.simulator.led_invariants import LedInvariants
-from rallypoint.testing.simulator.loop import MachineClock, Schedule
-from rallypoint.testing.simulator.machines import Machine
+from rallypoint.testing.simulator.loop import MachineClock, ProcessLoop, Schedule
+from rallypoint.testing.simulator.machines import AgentProcess, Guard, Machine, MakeProcess
 from rallypoint.testing.simulator.network import Network
-from rallypoint.testing.simulator.plan import Plan
+from rallypoint.testing.simulator.plan import LEADER, Plan
 from rallypoint.testing.simulator.register import SimulatedRegister
 from rallypoint.testing.simulator.serves import Serves
 from rallypoint.testing.simulator.transcript import Transcript
@@ -31,7 +34,10 @@ class SimulatedCluster:
         settings = config.rendezvous.shared()
         lease_s, grace_s = settings.lease_s, settings.reconnect_grace_s
         rules = Invariants(lease_s, grace_s)
-        if plan.register:
+        self._leading: LeadingInvariants | None = None
+        if plan.any_leads:
+            rules = self._leading = LeadingInvariants(lease_s, grace_s)
+        elif plan.register:
             rules = LedInvariants(lease_s, grace_s, is_gentle=plan.is_gentle)
         self.transcript = Transcript(self.schedule, rules)
         self.machines: list[Machine] = []
@@ -50,11 +56,11 @@ class SimulatedCluster:
         )
         register = None
         if plan.register:
-            is_here = plan.register == "here"
+            is_here = plan.register != "elsewhere"
             register = SimulatedRegister(self.schedule, self._stored, knows_the_dead=is_here)
         self.serves = Serves(self.shared, self._clock, register, lambda: self.rules.leader)
         self._disturbances = 0
-        if not plan.embedded:
+        if not plan.embedded and not plan.any_leads:
             self.start_serve(plan.coordinator_host)
 
     @property
@@ -68,8 +74,16 @@ class SimulatedCluster:
         return [machine for machine in self.machines if not machine.is_over]
 
     def of(self, name: str) -> Machine | None:
-        """The one of this name whose agent runs."""
+        """The one of this name, or that leads, whose agent runs."""
+        if name == LEADER:
+            name = self.leader
         return next((machine for machine in self.live if machine.name == name), None)
+
+    @property
+    def leader(self) -> str:
+        """The name of the machine whose agent leads, by the register; empty: none does."""
+        life = "" if self._leading is None else self._leading.leading_life
+        return next((each.name for each in self.live if each.ref.incarnation == life), "")
 
     def start(self, name: str, node_id: str = "") -> None:
         """A new agent on this machine, with a node id of its own or of another's."""
@@ -81,11 +95,23 @@ class SimulatedCluster:
         has_fence = self.shared.settings.max_nodes > 1
         self.rules.lives[life] = Life(ref, self.plan.rates.get(name, 1.0), has_fence)
         self.transcript.say(name, f"starts as node {ref}")
-        machine = Machine(self.shared, name, ref, self._clock(name), hosts=hosts)
+        machine = Machine(self.shared, name, ref, self._clock(name), self._maker(hosts))
         machine.process.dispatcher.subscribe(self.transcript.follow(name))
         self.machines.append(machine)
         if hosts:
             self.rules.coordinator = self.shared.lives[0]
+
+    def _maker(self, hosts: bool) -> MakeProcess:
+        register, rules = self.serves.register, self._leading
+        if rules is None or register is None:
+            return partial(AgentProcess, hosts=hosts)
+
+        def make(machine: Machine, loop: ProcessLoop, guard: Guard) -> AgentProcess:
+            process = LeadingProcess(machine, loop, guard, register)
+            rules.leads_as(process.number, machine.ref.incarnation)
+            return process
+
+        return make
 
     def start_serve(self, host: str) -> None:
         """A coordinator of its own."""
@@ -98,8 +124,12 @@ class SimulatedCluster:
         self.rules.coordinator_died()
 
     def _stored(self, record: bytes) -> None:
+        if self._leading is not None and (text := self._leading.told_of(record)):
+            self.transcript.say("register", text)
         self.transcript.stored(record)
         self.serves.direct()
+        if self._leading is not None:
+            self.network.reports(self.leader)
 
     def disturb(self, number: int) -> None:
         """So many faults more last, or fewer."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 from random import Random
 from typing import Protocol
@@ -11,7 +12,7 @@ from msgspec import Struct
 
 from rallypoint.config import AgentConfig
 from rallypoint.coordinator.connection import ServerConnection
-from rallypoint.coordinator.hosting import Hosting
+from rallypoint.coordinator.hosting import Hosting, LedBy
 from rallypoint.coordinator.leadership import Runtime
 from rallypoint.coordinator.led_jobs import LedJobs, LocalLeader
 from rallypoint.coordinator.server import Coordinator
@@ -39,9 +40,9 @@ class Observer(Witness, Protocol):
 
     def stepped(self, job: JobState, event: JobEvent, effects: list[JobEffect]) -> None: ...
 
-    def heard(self, incarnation: str, coordinator: int) -> None: ...
-
-    def beat_too_late(self, incarnation: str, number: int) -> None: ...
+    def read(
+        self, incarnation: str, coordinator: int, message: m.ToCoordinator, *, is_late: bool
+    ) -> None: ...
 
     def held(self, coordinator: int) -> None: ...
 
@@ -75,64 +76,95 @@ class Simulated(Struct, frozen=True, eq=False):
     settings: SharedSettings
     """Of the job."""
 
+    def next_life(self) -> int:
+        """The number of another one."""
+        self.lives[0] += 1
+        return self.lives[0]
+
+
+class By(Struct, frozen=True, eq=False):
+    """What a coordinator leads by."""
+
+    number: int
+    """Of this coordinator."""
+    led: LedBy
+    is_held: Callable[[], bool]
+    """Nobody else may lead now, by what the register has answered."""
+    own_agent: str = ""
+    """The incarnation of the agent that it lives in."""
+
+
+def by_register(shared: Simulated, loop: ProcessLoop, register: SimulatedRegister) -> By:
+    """Of a coordinator of its own. To be made in `loop`."""
+    life = shared.next_life()
+    name = f"{shared.seed} coordinator {life}"
+    nonces = Random(f"{name} nonces")
+    where = loop.host if register.knows_the_dead else name
+    register.alive.add(life)
+    calls = RegisterCalls(register, loop, name, partial(shared.observer.held, life))
+    runtime = Runtime(
+        loop.time,
+        lambda process, own: (
+            process.where == own.where and (process == own or process.pid not in register.alive)
+        ),
+        lambda: nonces.getrandbits(NONCE_BITS),
+    )
+    local = LocalLeader(Process(where, life, 0), calls, runtime)
+
+    def on_wait(_: str, text: str) -> None:
+        shared.observer.recorded(loop.host, kinds.WAITS_TO_LEAD(text))
+
+    led = LedJobs(lambda _: register, (loop.host,), on_wait, local)
+    return By(life, led, lambda: calls.is_held)
+
+
+class ListeningCoordinator(Coordinator):
+    """Whose listener is simulated."""
+
+    def __init__(self, hosting: Hosting, on_close: Callable[[], None]) -> None:
+        super().__init__([], hosting, None, None, Admission(10_000, 10.0))
+        self._on_close = on_close
+
+    def close(self) -> None:
+        self._on_close()
+        super().close()
+
 
 class HostedCoordinator:
     """The production `Coordinator` in a simulated process."""
 
-    def __init__(
-        self, shared: Simulated, loop: ProcessLoop, register: SimulatedRegister | None = None
-    ) -> None:
-        """To be made in `loop`. `register`: by which it leads the job."""
-        self._shared, self._name = shared, "coordinator" if shared.embedded else loop.host
+    def __init__(self, shared: Simulated, loop: ProcessLoop, by: By | None = None) -> None:
+        """To be made in `loop`. `by`: None for one that another can't take over from."""
+        lives_in_agent = by is not None and by.own_agent
+        self._shared, self._by = shared, by
+        self._name = "coordinator" if shared.embedded else loop.host
+        if lives_in_agent:
+            self._name = f"{loop.host} leads"
         self._connections = 0
         self._incarnations: dict[int, str] = {}
-        shared.lives[0] += 1
-        life = self.life = shared.lives[0]
-        self._calls: RegisterCalls | None = None
-        if register is not None:
-            on_held = partial(shared.observer.held, life)
-            self._calls = RegisterCalls(register, loop, self._named(), on_held)
-        hosting = self._hosting = Hosting(
+        life = self.life = shared.next_life() if by is None else by.number
+        first_ms = 1 if lives_in_agent else life * 1000
+        hosting = Hosting(
             self._recorded,
-            shared.settings if shared.embedded else None,
+            shared.settings if shared.embedded or lives_in_agent else None,
             self._machine,
-            self._led(register, loop),
+            None if by is None else by.led,
             epoch=lambda: life,
-            wall_ms=lambda: life * 1000 + int(shared.schedule.now_s),
+            wall_ms=lambda: first_ms + int(shared.schedule.now_s),
+            own_agent="" if by is None else by.own_agent,
         )
-        self.coordinator = Coordinator([], hosting, None, None, Admission(10_000, 10.0))
-        shared.network.listen(loop.host, Listener(loop, self._accept))
+        listener = Listener(loop, self._accept)
+        shut = partial(shared.network.shut, loop.host, listener)
+        self.coordinator = ListeningCoordinator(hosting, shut)
+        shared.network.listen(loop.host, listener)
 
     @property
     def _is_past_hold(self) -> bool:
         """It takes itself for the leader, and may be none any more."""
-        led, run_id = self._hosting.led, self._shared.settings.run_id
-        if led is None or led.of(run_id) is None:
+        by = self._by
+        if by is None or by.led.of(self._shared.settings.run_id) is None:
             return False
-        return self._calls is not None and not self._calls.is_held
-
-    def _named(self) -> str:
-        return f"{self._shared.seed} coordinator {self.life}"
-
-    def _led(self, register: SimulatedRegister | None, loop: ProcessLoop) -> LedJobs | None:
-        if register is None or self._calls is None:
-            return None
-        nonces, shared = Random(f"{self._named()} nonces"), self._shared
-        where = loop.host if register.knows_the_dead else self._named()
-        register.alive.add(self.life)
-        runtime = Runtime(
-            loop.time,
-            lambda process, own: (
-                process.where == own.where and (process == own or process.pid not in register.alive)
-            ),
-            lambda: nonces.getrandbits(NONCE_BITS),
-        )
-        local = LocalLeader(Process(where, self.life, 0), self._calls, runtime)
-
-        def on_wait(_: str, text: str) -> None:
-            shared.observer.recorded(self._name, kinds.WAITS_TO_LEAD(text))
-
-        return LedJobs(lambda _: register, (loop.host,), on_wait, local)
+        return not by.is_held()
 
     # As an observer of connections: the coordinator, with somebody who listens in.
 
@@ -151,9 +183,7 @@ class HostedCoordinator:
         if isinstance(message, m.Attach):
             self._incarnations[connection.number] = message.incarnation
         if incarnation := self._incarnations.get(connection.number):
-            self._shared.observer.heard(incarnation, self.life)
-            if isinstance(message, m.Heartbeat) and self._is_past_hold:
-                self._shared.observer.beat_too_late(incarnation, message.number)
+            self._shared.observer.read(incarnation, self.life, message, is_late=self._is_past_hold)
         self.coordinator.received(connection, message)
 
     def closed(self, connection: ServerConnection) -> None:
@@ -192,7 +222,12 @@ class CoordinatorProcess:
         self._shared, self._register = shared, register
         crashed = shared.observer.crashed
         self.loop = new_loop(shared.schedule, clock, shared.network, host, crashed)
-        self.hosted = self.loop.run(lambda: HostedCoordinator(shared, self.loop, register))
+        self.hosted = self.loop.run(self._host)
+
+    def _host(self) -> HostedCoordinator:
+        shared, register = self._shared, self._register
+        by = None if register is None else by_register(shared, self.loop, register)
+        return HostedCoordinator(shared, self.loop, by)
 
     def kill(self) -> None:
         """SIGKILL: all that it knew is gone."""

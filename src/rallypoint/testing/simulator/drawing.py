@@ -7,9 +7,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from rallypoint.testing.simulator.drawing_leaders import with_leaders
 from rallypoint.testing.simulator.plan import COORDINATOR, SHORT_SHARE, Fault, Plan
 from rallypoint.testing.simulator.serves import SECOND
 from rallypoint.testing.simulator.workers import Program
+
+LEADERS_SHARE = 0.3
+"""Of the jobs: any of their agents may lead them."""
 
 
 def draw(seed: int, nodes: int | None = None) -> Plan:
@@ -41,6 +45,9 @@ def draw(seed: int, nodes: int | None = None) -> Plan:
         rates={} if steady else rates,
         faults=_draw_faults(rng, names, embedded, peace_s),
     )
+    leaders = Random(f"leaders {seed}")
+    if leaders.random() < LEADERS_SHARE:
+        return with_leaders(plan, leaders)
     return plan if embedded else _with_register(plan, Random(f"register {seed}"))
 
 

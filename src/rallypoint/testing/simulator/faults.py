@@ -12,7 +12,7 @@ from rallypoint.core.model import Outcome
 from rallypoint.testing.simulator.cluster import SimulatedCluster
 from rallypoint.testing.simulator.loop import ProcessLoop
 from rallypoint.testing.simulator.machines import Machine
-from rallypoint.testing.simulator.plan import Fault
+from rallypoint.testing.simulator.plan import LEADER, Fault
 from rallypoint.testing.simulator.serves import SECOND
 
 
@@ -61,7 +61,8 @@ class Faults:
     def _reported(self, host: str) -> None:
         waiting, self._armed = self._armed, []
         for fault in waiting:
-            if fault.node not in ("", host) or fault.at_s > self._schedule.now_s:
+            node = self._cluster.leader if fault.node == LEADER else fault.node
+            if node not in ("", host) or fault.at_s > self._schedule.now_s:
                 self._armed.append(fault)
             elif fault.reports > 1:
                 self._armed.append(replace(fault, reports=fault.reports - 1))
@@ -100,6 +101,9 @@ class Faults:
                     connection.reset() if fault.kind == "reset" else connection.cut_silently()
             case "pause":
                 self._pause(machine.loop, fault.value)
+            case "orphan":
+                machine.guard.leave(None)
+                self._lose(machine, "kill")
             case "kill" | "vanish":
                 self._lose(machine, fault.kind)
             case "twin" if self._cluster.of(f"{machine.name}t") is None:
@@ -133,7 +137,8 @@ class Faults:
 
     def _break_coordinator(self, fault: Fault) -> None:
         cluster = self._cluster
-        host = cluster.of(cluster.plan.coordinator_host)
+        any_leads = cluster.plan.any_leads
+        host = cluster.of(LEADER if any_leads else cluster.plan.coordinator_host)
         if fault.kind == "hold":
             holder = cluster.serves.first or host
             if holder is not None:
@@ -159,8 +164,10 @@ class Faults:
                 self._for(fault.value, partial(register.hurry, float(fault.other)))
             case _:
                 troubles = register.away if fault.kind == "away" else register.lapsing
-                troubles[fault.node] += 1
-                self._for(fault.value, partial(troubles.subtract, [fault.node]))
+                where = self._cluster.leader if fault.node == LEADER else fault.node
+                if where or not fault.node:
+                    troubles[where] += 1
+                    self._for(fault.value, partial(troubles.subtract, [where]))
 
     def _lose(self, machine: Machine, how: str) -> None:
         if machine.process.hosted is not None:
@@ -189,7 +196,9 @@ class Faults:
 
     def _block(self, fault: Fault, name: str) -> None:
         cluster = self._cluster
-        others = {machine.name for machine in cluster.machines} | {cluster.plan.coordinator_host}
+        others = {machine.name for machine in cluster.machines}
+        if not cluster.plan.any_leads:
+            others.add(cluster.plan.coordinator_host)
         others |= {process.loop.host for process in cluster.serves.running}
         for other in sorted(others - {name}):
             ways = []

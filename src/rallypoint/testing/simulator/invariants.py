@@ -70,9 +70,6 @@ class Invariants:
         """The number of the coordinator that leads."""
         return self.coordinator
 
-    def beat_too_late(self, incarnation: str, number: int) -> None:
-        """A coordinator that may lead no more has read this heartbeat."""
-
     def held(self, coordinator: int) -> None:
         """This one knows that it leads."""
 
@@ -85,8 +82,14 @@ class Invariants:
     def stored(self, record: bytes) -> None:
         """This is in the register."""
 
-    def heard(self, incarnation: str, coordinator: int) -> None:
-        """A coordinator handles a message of this agent."""
+    def read(
+        self, incarnation: str, coordinator: int, message: m.ToCoordinator, *, is_late: bool
+    ) -> None:
+        """A coordinator is about to handle a message of this agent. `is_late`: it may lead no more,
+        by what its register has answered."""
+        self._heard(incarnation, coordinator)
+
+    def _heard(self, incarnation: str, coordinator: int) -> None:
         life = self.lives[incarnation]
         self._check_fence(life)
         life.heard_at = life.heard_by[coordinator] = self.now_s

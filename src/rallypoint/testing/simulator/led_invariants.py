@@ -66,8 +66,12 @@ class LedInvariants(Invariants):
     def coordinator_died(self) -> None:
         """Another one knows what it has promised."""
 
-    def beat_too_late(self, incarnation: str, number: int) -> None:
-        self._late.add((incarnation, number))
+    def read(
+        self, incarnation: str, coordinator: int, message: m.ToCoordinator, *, is_late: bool
+    ) -> None:
+        super().read(incarnation, coordinator, message, is_late=is_late)
+        if isinstance(message, m.Heartbeat) and is_late:
+            self._late.add((incarnation, message.number))
 
     def held(self, coordinator: int) -> None:
         if coordinator == self.leader:
@@ -92,12 +96,13 @@ class LedInvariants(Invariants):
 
     def stored(self, record: bytes) -> None:
         new = _decode(record)
-        old = self._records[-1] if self._records else None
-        if new.leader.process.pid != self.leader:
+        old, led_before = (self._records[-1] if self._records else None), self.leader
+        self._records = [new]
+        if self.leader != led_before:
             for life in self.lives.values():
                 life.banned_in = 0  # who had its place is not in the record
-        self._records = [new]
         self._epochs.setdefault(new.epoch.as_int(), self.leader)
+        self._follows_record(new)
         if old is not None:
             is_later = new.epoch.number > old.epoch.number
             if not is_later and (new.epoch != old.epoch or new.leader != old.leader):
@@ -109,6 +114,9 @@ class LedInvariants(Invariants):
             self._check_former(former)
         if new.job is not None and new.job.verdict is not None:
             self._recorded(new.job.incarnation, new.job.verdict)
+
+    def _follows_record(self, new: LeadRecord) -> None:
+        """This one is in the register now."""
 
     def _check_former(self, former: FormerLife) -> None:
         """Of a life that ended while the register was away, and was begun anew before it was back,

@@ -10,13 +10,14 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 from random import Random
+from typing import Protocol
 
 from rallypoint.agent.agent import Agent, AgentLinks
 from rallypoint.agent.helper_processes import NodeLease, wait_unless
 from rallypoint.agent.node_workers import NodeWorkers, WorkerRound
 from rallypoint.agent.telemetry.dispatcher import EventDispatcher
 from rallypoint.coordinator.client import CoordinatorSession, Hooks
-from rallypoint.coordinator.connection import ClientConnection, dial
+from rallypoint.coordinator.connection import ClientConnection, Dial, dial
 from rallypoint.core import messages as m
 from rallypoint.core.group_events import Finish
 from rallypoint.core.liveness import next_look_ns, overdue
@@ -40,6 +41,12 @@ MEET_AGAIN_S = 0.5
 NS = 1_000_000_000
 
 
+class Will(Protocol):
+    """What the guard does besides when its agent is dead."""
+
+    def begin(self, loop: ProcessLoop) -> None: ...
+
+
 class Guard:
     """The process that outlives its agent, and ends the workers of one that is stopped."""
 
@@ -49,6 +56,13 @@ class Guard:
         self._killed: set[int] = set()
         self._looks_at: float | None = None
         self.notice: m.AgentDied | None = None
+        self.notice_to = ""
+        """The machine of the coordinator."""
+        self._release: Will | None = None
+
+    def leave(self, release: Will | None) -> None:
+        """Do this when the agent and its workers are dead."""
+        self._release = release
 
     def hold(self, until_s: float) -> None:
         """The agent's lease ends then; 0: there is nothing to fence."""
@@ -85,13 +99,15 @@ class Guard:
         self._arm()
 
     def _report(self) -> None:
+        if self._release is not None:
+            self._release.begin(self._loop)
         if self.notice is not None:
             task = self._loop.create_task(self._tell(self.notice))
             task.add_done_callback(lambda done: done.exception())
 
     async def _tell(self, notice: m.AgentDied) -> None:
         shared = self._machine.shared
-        addresses = (Address(shared.coordinator_host, PORT),)
+        addresses = (Address(self.notice_to, PORT),)
         connection = await dial(addresses, shared.settings.run_id, None)
         connection.send(notice)
         connection.close()
@@ -233,14 +249,25 @@ class AgentProcess:
             hooks = Hooks(on_held, self._attaching, uniform=self._random.uniform)
         timeout_s = shared.config.rendezvous.reconnect_timeout_s
         end = AgentEnd(identity, shared.settings, SessionRules(timeout_s, has_fence=has_fence))
-        session = Session(end, self._dial, self.agent, self._loop.time, hooks)
-        session.follow(shared.observer)
+        return self._session_of(end, self._dial, hooks)
+
+    def _session_of(self, end: AgentEnd, dial: Dial, hooks: Hooks) -> CoordinatorSession:
+        session = Session(end, dial, self.agent, self._loop.time, hooks)
+        session.follow(self._machine.shared.observer)
         return session
 
     def _attaching(self, _connection: ClientConnection, generation: int) -> bytes:
+        return self._leave_notice(self._machine.shared.coordinator_host, generation)
+
+    def _leave_notice(self, host: str, generation: int) -> bytes:
+        """With the guard, for the coordinator on this machine."""
         secret = self._random.randbytes(16)
         self._guard.notice = m.AgentDied(self._machine.place.life, generation, secret)
+        self._guard.notice_to = host
         return commitment(secret)
+
+    def died(self) -> None:
+        """Its process is gone."""
 
     def _make_workers(self, round_: WorkerRound) -> NodeWorkers:
         count = self._machine.shared.config.workers.count
@@ -252,27 +279,30 @@ class AgentProcess:
             self._guard.hold(until_s)
 
 
+MakeProcess = Callable[["Machine", ProcessLoop, Guard], AgentProcess]
+
+
 class Machine:
     """One node, in one life of its agent."""
 
     def __init__(
-        self, shared: Simulated, name: str, ref: NodeRef, clock: MachineClock, *, hosts: bool
+        self, shared: Simulated, name: str, ref: NodeRef, clock: MachineClock, make: MakeProcess
     ) -> None:
         self.shared, self.name, self.ref = shared, name, ref
         life = ref.incarnation
         self.place = Place(
             name, life, shared.seed, shared.schedule, clock, shared.program, shared.observer, {}
         )
-        make = partial(
+        make_loop = partial(
             new_loop, shared.schedule, clock, shared.network, name, shared.observer.crashed
         )
-        self.loop, guard_loop = make(), make()
+        self.loop, guard_loop = make_loop(), make_loop()
         self.guard = Guard(self, guard_loop)
         self._guard_loop = guard_loop
         self.place.follow(self.guard.worker_registered)
         self.is_over = self.has_vanished = False
         """The agent has ended, or was killed."""
-        self.process = self.loop.run(lambda: AgentProcess(self, self.loop, self.guard, hosts=hosts))
+        self.process = self.loop.run(lambda: make(self, self.loop, self.guard))
         start(self.loop, self.process.main)
 
     @property
@@ -313,6 +343,7 @@ class Machine:
 
     def _exit(self) -> None:
         self.is_over = True
+        self.process.died()
         self.shared.stores.pop(self.name, None)
         self.loop.kill_process()
         self.shared.network.process_died(self.loop)

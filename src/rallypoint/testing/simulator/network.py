@@ -201,6 +201,11 @@ class Network:
         """A process of this machine accepts connections."""
         self._listeners[host] = listener
 
+    def shut(self, host: str, listener: Listener) -> None:
+        """This one listens no more."""
+        if self._listeners.get(host) is listener:
+            del self._listeners[host]
+
     def direct(self, name: str, host: str) -> None:
         """Who dials this name reaches that machine from now on."""
         self._answering[name] = host

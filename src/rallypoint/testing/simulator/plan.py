@@ -38,6 +38,13 @@ Where a stand-alone coordinator leads by a register (`register="here"`, or "else
     away [MACHINE] S        for so long the register can't be reached, from there or from anywhere
     lapse [MACHINE] S       for so long calls of it may have no answer; then they have been carried
                             out, or are carried out later, or never
+
+Where any agent may lead by one (`register="agents"`) there is no other coordinator. Each fault of a
+node may be one of "leader": whoever leads then. A swap of the leader counts as one of its reports.
+There, besides:
+
+    orphan NODE             its agent is killed, and the guard kills the workers, but does not reach
+                            the register
 """
 
 from __future__ import annotations
@@ -62,6 +69,9 @@ from rallypoint.testing.simulator.workers import Program
 
 COORDINATOR = "coordinator"
 """The machine of one that stands alone."""
+LEADER = "leader"
+"""Whichever machine leads."""
+AGENTS = "agents"
 SHORT_SHARE = 0.15
 """Of the lease: so long a coordinator may be away, and its agents come back in time."""
 
@@ -96,7 +106,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     """The coordinator lives in the agent of the first node."""
     register: str = ""
     """There is one, by which a stand-alone coordinator leads: "here", where it knows which
-    processes of its machine are gone, or "elsewhere"."""
+    processes of its machine are gone, or "elsewhere". Or any agent may: "agents"."""
     peace_s: float = 60.0
     settings: Mapping[str, Any] = field(default_factory=dict)
     program: Program = Program(20.0)
@@ -110,13 +120,20 @@ class Plan(Struct, frozen=True, kw_only=True):
 
     @property
     def coordinator_host(self) -> str:
-        """The machine that hosts the coordinator."""
+        """The machine that hosts the coordinator, where that is always the same."""
         return "n1" if self.embedded else COORDINATOR
+
+    @property
+    def any_leads(self) -> bool:
+        """Any of the agents may."""
+        return self.register == AGENTS
 
     @property
     def is_gentle(self) -> bool:
         """Nothing goes wrong but that the coordinator is away, a few times, for less than a lease:
         no worker may notice."""
+        if self.any_leads:
+            return False
         lease_s, ends = self.settings["lease_s"], [fault.at_s for fault in self.faults]
         is_one = len(ends) == 1
         for fault, next_s in zip(self.faults, [*ends[1:], ends[-1] + lease_s], strict=True):

@@ -10,6 +10,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rallypoint.core.session import NO_ANSWER_S
+from rallypoint.core.takeover.handover import with_margin
+from rallypoint.core.takeover.leading import HOLD_S
 from rallypoint.errors import InvariantError
 from rallypoint.testing.simulator.cluster import SimulatedCluster
 from rallypoint.testing.simulator.facts import Violation
@@ -88,7 +90,9 @@ class Simulation:
         lost_s = 2 * rendezvous.lease_s + 2.0
         stops_s = stop.shutdown_grace_s + stop.restart_grace_s + rendezvous.stop_patience_s + 4.0
         pause_s = 8 * rendezvous.restart_backoff_s + rendezvous.last_call_s
-        return 1.1 * (lost_s + stops_s + pause_s + rendezvous.join_timeout_s + NO_ANSWER_S / 2)
+        taken_s = 2 * with_margin(HOLD_S) if self._cluster.plan.any_leads else 0.0
+        joins_s = rendezvous.join_timeout_s + NO_ANSWER_S / 2
+        return 1.1 * (taken_s + lost_s + stops_s + pause_s + joins_s)
 
     @property
     def _end_s(self) -> float:
@@ -105,7 +109,8 @@ class Simulation:
     def _keep(self) -> None:
         """Too few nodes for a job that waits for some: add what it needs."""
         cluster = self._cluster
-        has_coordinator = cluster.serves.running or cluster.of(cluster.plan.coordinator_host)
+        has_coordinator = cluster.plan.any_leads or bool(cluster.serves.running)
+        has_coordinator |= cluster.of(cluster.plan.coordinator_host) is not None
         if not cluster.live or not has_coordinator:
             return
         for _ in range(cluster.shared.settings.min_nodes - len(cluster.live)):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.group_events import Finish
 from rallypoint.core.job_state import JobEffect, JobEvent, JobState
-from rallypoint.core.messages import ToAgent
+from rallypoint.core.messages import ToAgent, ToCoordinator
 from rallypoint.core.model import NodeRef
 from rallypoint.observe.faults import describe_fault
 from rallypoint.observe.records import AgentEvent, Observer
@@ -60,11 +60,13 @@ class Transcript:
     def stepped(self, job: JobState, event: JobEvent, effects: list[JobEffect]) -> None:
         self._check(lambda: self.now().stepped(job, event, effects))
 
-    def heard(self, incarnation: str, coordinator: int) -> None:
-        self._check(lambda: self.now().heard(incarnation, coordinator))
+    def read(
+        self, incarnation: str, coordinator: int, message: ToCoordinator, *, is_late: bool
+    ) -> None:
+        def tell() -> None:
+            self.now().read(incarnation, coordinator, message, is_late=is_late)
 
-    def beat_too_late(self, incarnation: str, number: int) -> None:
-        self.now().beat_too_late(incarnation, number)
+        self._check(tell)
 
     def held(self, coordinator: int) -> None:
         self.now().held(coordinator)

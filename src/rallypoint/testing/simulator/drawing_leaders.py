@@ -1,0 +1,114 @@
+"""Draws what befalls a job that any of its agents may lead: mostly the one that leads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from msgspec.structs import replace
+
+from rallypoint.core.takeover.handover import with_margin
+from rallypoint.core.takeover.leading import HEIRS_ONLY_LEASES, HOLD_S
+from rallypoint.testing.simulator.plan import AGENTS, LEADER, Fault, Plan
+
+LONG_AWAY_S = 180.0
+AFTER_S = 60.0
+"""So long the job has when its register is back, before the peace."""
+
+
+def with_leaders(plan: Plan, rng: Random) -> Plan:
+    """The same job, without a coordinator of its own."""
+    settings = dict(plan.settings)
+    settings["lease_s"] = rng.choice((4.0, 6.0, 10.0, 15.0, 30.0))
+    settings["heartbeat_s"] = settings["lease_s"] / 4
+    # Who has no place in a world whose nodes are all gone may claim so late.
+    until_s = with_margin(HOLD_S) + HEIRS_ONLY_LEASES * settings["lease_s"]
+    settings["join_timeout_s"] = max(40.0, 10.0 + 1.2 * until_s)
+    if rng.random() < 0.7:
+        settings.pop("reconnect_timeout_s", None)
+    # One is often clearer than many.
+    kept = [fault for fault in plan.faults if rng.random() < 0.4 and fault.kind != "crash"]
+    at_s, peace_s = plan.peace_s * rng.uniform(0.05, 0.5), plan.peace_s
+    faults: list[Fault] = kept
+    for _ in range(rng.choice((1, 1, 2, 3))):
+        drawn = rng.choices(_KINDS, _WEIGHTS)[0](rng, round(at_s, 3))
+        faults += drawn
+        peace_s = max([peace_s, *(each.at_s + _lasts(each) for each in drawn)])
+        at_s += rng.choice((0.5, 3.0, 15.0)) + rng.expovariate(0.2)
+    return replace(
+        plan,
+        embedded=False,
+        register=AGENTS,
+        peace_s=round(peace_s, 3),
+        settings=settings,
+        faults=tuple(sorted(faults, key=lambda fault: fault.at_s)),
+    )
+
+
+def _lasts(fault: Fault) -> float:
+    return fault.value + AFTER_S if fault.kind == "away" and fault.value > AFTER_S else 0.0
+
+
+def _reports(rng: Random) -> int:
+    return rng.choice((0, 1, 1, 2, 3, 5))
+
+
+def _loss(rng: Random, at_s: float) -> list[Fault]:
+    """It dies, with or without its machine."""
+    kind = rng.choice(("kill", "kill", "orphan", "vanish"))
+    return [Fault(at_s, kind, LEADER, reports=_reports(rng))]
+
+
+def _pause(rng: Random, at_s: float) -> list[Fault]:
+    """For less than its hold, or for longer: others may lead when it goes on."""
+    length_s = round(rng.choice((2.0, 6.0, 11.0, 14.0, 30.0)) * rng.uniform(0.8, 1.2), 2)
+    return [Fault(at_s, "pause", LEADER, length_s, reports=_reports(rng))]
+
+
+def _cut_off(rng: Random, at_s: float) -> list[Fault]:
+    """From the register, from the agents, or from both."""
+    length_s = round(rng.choice((5.0, 13.0, 25.0, 40.0)) * rng.uniform(0.8, 1.2), 2)
+    kind = rng.choice(("isolate", "isolate", "mute", "deafen"))
+    cut, away = Fault(at_s, kind, LEADER, length_s), Fault(at_s, "away", LEADER, length_s)
+    match rng.choice(("agents", "register", "both", "slow")):
+        case "agents":
+            return [cut]
+        case "register":
+            return [away]
+        case "both":
+            return [cut, away]
+        case _:
+            slow_s = str(rng.choice((1.0, 3.0)))
+            return [away, Fault(at_s, "slow", "", length_s, slow_s)]
+
+
+def _away(rng: Random, at_s: float) -> list[Fault]:
+    """The register is, from everywhere."""
+    length_s = rng.choice((3.0, 15.0, 40.0, 40.0, LONG_AWAY_S))
+    faults = [Fault(at_s, "away", "", length_s)]
+    if rng.random() < 0.3:
+        later_s = round(at_s + rng.uniform(0.0, min(length_s, 20.0)), 3)
+        faults += rng.choice((_loss, _pause))(rng, later_s)
+    return faults
+
+
+def _drag(rng: Random, at_s: float) -> list[Fault]:
+    """It is slow, or loses answers."""
+    length_s = round(rng.choice((5.0, 20.0, 40.0)) * rng.uniform(0.8, 1.2), 2)
+    if rng.random() < 0.5:
+        return [Fault(at_s, "lapse", rng.choice(("", LEADER)), length_s)]
+    return [Fault(at_s, "drag", "", length_s, str(rng.choice((0.1, 1.0, 4.0))))]
+
+
+def _leave(rng: Random, at_s: float) -> list[Fault]:
+    """It is told to go, and perhaps it dies while it does."""
+    faults = [Fault(at_s, rng.choice(("term", "leave")), LEADER)]
+    if rng.random() < 0.3:
+        later_s = round(at_s + rng.uniform(0.0, 3.0), 3)
+        faults += _loss(rng, later_s)
+    return faults
+
+
+_Draw = Callable[[Random, float], list[Fault]]
+_KINDS: tuple[_Draw, ...] = (_loss, _pause, _cut_off, _away, _drag, _leave)
+_WEIGHTS = (6, 5, 5, 3, 3, 3)

@@ -1,0 +1,181 @@
+"""Simulated agents of which any may lead the job, by the simulated register.
+
+The production `Succession` runs in each of them, over the production `LeadingNode`: only its
+sockets are simulated, and what its guard's helper does when the agent of a leader is dead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from random import Random
+
+from rallypoint.agent.helper_processes import wait_unless
+from rallypoint.agent.leading import Hosts, LeadingNode
+from rallypoint.coordinator import register_record
+from rallypoint.coordinator.client import CoordinatorSession, Hooks
+from rallypoint.coordinator.connection import ClientConnection
+from rallypoint.coordinator.leadership import Runtime
+from rallypoint.coordinator.led_jobs import LocalLeader
+from rallypoint.coordinator.server import Coordinator
+from rallypoint.coordinator.succession import Listening, OwnJob, Succession
+from rallypoint.core.model import NONCE_BITS, Epoch
+from rallypoint.core.session import AgentEnd, Identity, SessionRules
+from rallypoint.core.takeover.leading import RELEASE_S, released
+from rallypoint.core.takeover.record import Process
+from rallypoint.errors import RallypointError, RendezvousConnectionError
+from rallypoint.testing.simulator.coordinators import By, HostedCoordinator, Simulated
+from rallypoint.testing.simulator.loop import ProcessLoop
+from rallypoint.testing.simulator.machines import (
+    LAST_REPORTS_S,
+    PORT,
+    AgentProcess,
+    Guard,
+    Machine,
+)
+from rallypoint.testing.simulator.register import RegisterCalls, SimulatedRegister
+
+RETRY_S = 0.1
+
+
+class Node(LeadingNode):
+    """That of one simulated agent."""
+
+    def __init__(self, process: LeadingProcess, end: AgentEnd, hosts: Hosts) -> None:
+        shared = process.shared
+        super().__init__(process.agent, end, shared.config.rendezvous, None, hosts)
+        self._spread = Random(f"{shared.seed} {process.life} spread").random()
+        self._host = process.loop.host
+
+    def listen(self) -> Listening:
+        return Listening([], (f"{self._host}:{PORT}",))
+
+
+class LeadingProcess(AgentProcess):
+    """An agent that finds its leader by the register, or leads itself."""
+
+    def __init__(
+        self, machine: Machine, loop: ProcessLoop, guard: Guard, register: SimulatedRegister
+    ) -> None:
+        super().__init__(machine, loop, guard, hosts=False)
+        self.shared, self.loop, self.life = machine.shared, loop, machine.place.life
+        self._register = register
+        self._number = machine.shared.next_life()
+        own = self._own = OwnJob(machine.shared.settings.lease_s)
+        self._calls = RegisterCalls(register, loop, f"{self.shared.seed} {self.life}", self._held)
+        register.alive.add(self._number)
+        rendezvous, ref = self.shared.config.rendezvous, machine.ref
+        identity = Identity(ref.node_id, machine.name, self.life)
+        rules = SessionRules(
+            rendezvous.reconnect_timeout_s, vouched_at=own.vouched_at, promises=own.promises
+        )
+        self._end = AgentEnd(identity, self.shared.settings, rules)
+        node = self._node = Node(self, self._end, Hosts(self._host, self._reconnect))
+        self.succession = Succession(register, self._local(), self._own, node)
+
+    @property
+    def number(self) -> int:
+        """Of this process, as in the record of a leader."""
+        return self._number
+
+    def died(self) -> None:
+        self._register.alive.discard(self._number)
+
+    def _local(self) -> LocalLeader:
+        nonces, alive = Random(f"{self.shared.seed} {self.life} nonces"), self._register.alive
+        runtime = Runtime(
+            self.loop.time,
+            lambda process, own: (
+                process.where == own.where and (process == own or process.pid not in alive)
+            ),
+            lambda: nonces.getrandbits(NONCE_BITS),
+        )
+        return LocalLeader(Process(self.loop.host, self._number, 0), self._calls, runtime)
+
+    def _held(self) -> None:
+        if (epoch := self.succession.epoch) is not None:
+            self.shared.observer.held(epoch.as_int())
+
+    def _host(self, _listeners: object, _lookup_token: object) -> Coordinator:
+        epoch = self.succession.epoch
+        assert epoch is not None
+        by = By(epoch.as_int(), self._own, lambda: self._calls.is_held, self.life)
+        return HostedCoordinator(self.shared, self.loop, by).coordinator
+
+    def _reconnect(self, why: str) -> None:
+        if self.session is not None:
+            self.session.reconnect(why)
+
+    # What differs from an agent that knows who hosts, as in `agent.membership`
+
+    async def _meet(self) -> ClientConnection | None:
+        await asyncio.sleep(self._node.first_claim_delay_s)
+        timeout_s = self.shared.config.rendezvous.join_timeout_s
+        try:
+            return await self.succession.connect(timeout_s, lambda text: None)
+        except RallypointError:
+            return None
+
+    def _make_session(self, hosts: bool) -> CoordinatorSession:
+        hooks = Hooks(self._lease.renewed, self._attaching, uniform=self._random.uniform)
+        return self._session_of(self._end, self.succession.dial, hooks)
+
+    def _attaching(self, connection: ClientConnection, generation: int) -> bytes:
+        if (epoch := self.succession.epoch) is None:
+            self._guard.leave(None)
+            return self._leave_notice(connection.peer.host, generation)
+        self._guard.notice = None
+        self._guard.leave(Release(self.shared, self._register, epoch, self.life))
+        return b""
+
+    async def _close(self, session: CoordinatorSession) -> None:
+        succession, shared = self.succession, self.shared
+        succession.stop()
+        await wait_unless(self._hurried, session.close(LAST_REPORTS_S), LAST_REPORTS_S)
+        self._guard.notice = None
+        self._guard.leave(None)
+        led = succession.coordinator
+        coordinator = led if led is not None and led.jobs.is_over else None
+        if coordinator is not None:
+            limit_s = shared.settings.lease_s + shared.config.stop.shutdown_grace_s + LAST_REPORTS_S
+            await wait_unless(self._hurried, coordinator.jobs.wait_empty(), limit_s)
+        is_heard = coordinator is not None and not coordinator.jobs.nodes
+        await wait_unless(self._hurried, succession.close(is_heard=is_heard), LAST_REPORTS_S)
+
+
+class Release:
+    """What the guard of a leader does when it is dead, as `rendezvous.release`."""
+
+    def __init__(
+        self, shared: Simulated, register: SimulatedRegister, epoch: Epoch, life: str
+    ) -> None:
+        self._shared, self._register, self._epoch, self._life = shared, register, epoch, life
+
+    def begin(self, loop: ProcessLoop) -> None:
+        """In the helper of a guard, of this loop, which is killed if it takes too long."""
+        rng = Random(f"{self._shared.seed} {self._life} release")
+        name = f"{self._shared.seed} {self._life} helper"
+        calls = RegisterCalls(self._register, loop, name, lambda: None)
+        task = loop.run(lambda: loop.create_task(self._run(calls, rng.random())))
+
+        def kill() -> None:
+            calls.close()
+            task.cancel()
+
+        loop.call_later(RELEASE_S, kill)
+
+    async def _run(self, calls: RegisterCalls, delay_s: float) -> None:
+        await asyncio.sleep(delay_s)
+        while True:
+            try:
+                while (found := await calls.submit(self._register.get_state)) is not None:
+                    record = released(register_record.decode(found[0]), self._epoch)
+                    if record is None:
+                        return
+                    data = register_record.encode(record)
+                    swap = partial(self._register.set_state, data, found[1])
+                    after = await calls.submit(swap)
+                    if after is not None and after[2]:
+                        return
+            except RendezvousConnectionError:
+                await asyncio.sleep(RETRY_S)

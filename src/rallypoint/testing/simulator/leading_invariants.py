@@ -1,0 +1,76 @@
+"""What must hold besides where any agent may lead by a register.
+
+* A record says that its leader is dead only if that process is, and no worker of its node runs.
+* What an agent has said when another one led already is never answered: neither its heartbeat nor
+  that it attaches. (By what a leader knows that may look right: here the register itself is asked.)
+* The workers of the node that led are fenced before another world runs without it, as those of any
+  node that nobody has declared lost.
+"""
+
+from __future__ import annotations
+
+from rallypoint.coordinator.register_record import decode
+from rallypoint.core import messages as m
+from rallypoint.core.takeover.record import LeadRecord
+from rallypoint.testing.simulator.facts import Violation
+from rallypoint.testing.simulator.led_invariants import LedInvariants
+
+
+class LeadingInvariants(LedInvariants):
+    """Of one simulation."""
+
+    def __init__(self, lease_s: float, grace_s: float) -> None:
+        super().__init__(lease_s, grace_s, is_gentle=False)
+        self._led_by: dict[int, str] = {}
+        """The incarnation of each agent, by its number."""
+        self._asked_late: set[tuple[str, int]] = set()
+        """Agents whose newest attaching to that leader came when another one led."""
+
+    @property
+    def leader(self) -> int:
+        return self._records[-1].epoch.as_int() if self._records else 0
+
+    @property
+    def leading_life(self) -> str:
+        """The incarnation of the agent that leads, or did last; empty: none has yet."""
+        return self._led_by[self._records[-1].leader.process.pid] if self._records else ""
+
+    def leads_as(self, process: int, incarnation: str) -> None:
+        """The agent has this number, should it lead."""
+        self._led_by[process] = incarnation
+
+    def told_of(self, record: bytes) -> str:
+        """What a person reads of this record, which is about to be stored, if it says who leads."""
+        new, old = decode(record), self._records[-1] if self._records else None
+        is_new = old is None or (new.epoch, new.is_vacant) != (old.epoch, old.is_vacant)
+        if not is_new:
+            return ""
+        who = self._led_by[new.leader.process.pid]
+        how = "is dead" if new.is_dead else "leads no more" if new.is_vacant else "leads"
+        return f"{who} {how} (epoch {new.epoch.number})"
+
+    def held(self, coordinator: int) -> None:
+        """That it leads now does not say that nobody else did meanwhile."""
+
+    def read(
+        self, incarnation: str, coordinator: int, message: m.ToCoordinator, *, is_late: bool
+    ) -> None:
+        is_deposed = coordinator != self.leader
+        super().read(incarnation, coordinator, message, is_late=is_deposed)
+        if isinstance(message, m.Attach):
+            self._asked_late.discard((incarnation, coordinator))
+            if is_deposed:
+                self._asked_late.add((incarnation, coordinator))
+
+    def told(self, incarnation: str, message: m.ToAgent) -> None:
+        if isinstance(message, m.Attached) and (incarnation, message.epoch) in self._asked_late:
+            raise Violation("hold", f"{incarnation} was attached to a leader that led no more")
+        super().told(incarnation, message)
+
+    def _follows_record(self, new: LeadRecord) -> None:
+        super()._follows_record(new)
+        life = self.lives[self.leading_life]
+        if new.is_dead and not life.died:
+            raise Violation("release", f"{life.ref} is called dead in the record, and is not")
+        if new.is_dead and life.runs:
+            raise Violation("release", f"{life.ref} is called dead, and its workers run")
