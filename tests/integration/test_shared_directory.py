@@ -3,12 +3,16 @@ other machines may not see."""
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 
 import pytest
-from tests.integration.one_agent import agent
+from tests.integration.one_agent import agent, eventually
 from tests.integration.test_bad_input import is_one_line_with
 
+from rallypoint.rendezvous.data_directory import RETENTION_S
+from rallypoint.rendezvous.directory_backend import DirectoryBackend, job_directory
 from rallypoint.rendezvous.file_systems import local_file_system
 
 BY_DIRECTORY = ("--rdzv-backend=file", "--rdzv-id=job", "--local-addr=127.0.0.1")
@@ -99,3 +103,19 @@ def test_F8_a_node_without_the_job_s_token_takes_no_part(
         assert not refused.told("rank")
         (home / "go").touch()
         assert run.wait() == 0, run.err
+
+
+def test_a_node_that_leads_removes_what_other_jobs_have_left_a_week_ago(tmp_path: Path) -> None:
+    for name in ("old", "new"):
+        jobs = tmp_path / "jobs"
+        jobs.mkdir(mode=0o700, exist_ok=True)
+        assert DirectoryBackend(str(jobs), name).set_state(b"state")
+    old, new = (jobs / job_directory(name) for name in ("old", "new"))
+    for path in (old, *old.iterdir()):
+        os.utime(path, (time.time() - RETENTION_S - 10,) * 2)
+    waits = WORKER + "import time\nwhile not os.path.exists('go'): time.sleep(0.02)\n"
+    with agent(tmp_path, *BY_DIRECTORY, "--rdzv-endpoint=jobs", program=waits) as run:
+        eventually(lambda: not old.exists(), "the old register to go")
+        (tmp_path / "go").touch()
+        assert run.wait() == 0, run.err
+    assert sorted(path.name for path in jobs.iterdir()) == sorted([new.name, job_directory("job")])

@@ -177,6 +177,10 @@ def test_what_an_interrupted_removal_has_left_is_removed() -> None:
         remove_register(failing, f"{DIRECTORY}/{job_directory('job')}", always)
     [left] = files.names(DIRECTORY)
     assert left.startswith("gone-")
+    server.advance(RETENTION_S - 1)
+    assert sweep(files, DIRECTORY) == 0
+    assert files.names(DIRECTORY) == [left], "somebody may be about to give it its name back"
+    server.advance(2)
     assert sweep(files, DIRECTORY) == 0
     assert files.names(DIRECTORY) == []
 

@@ -4,8 +4,10 @@ and what it hosts when it leads itself (`coordinator/succession.py`)."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from random import SystemRandom
 from socket import socket
+from threading import Thread
 from typing import NamedTuple
 
 from rallypoint.agent.agent import Agent
@@ -19,7 +21,7 @@ from rallypoint.core import event_kinds as kinds
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.session import AgentEnd
 from rallypoint.core.takeover.heirs import Claimant
-from rallypoint.rendezvous.data_directory import prepare
+from rallypoint.rendezvous.data_directory import prepare, sweep
 from rallypoint.rendezvous.directory_backend import DirectoryBackend
 from rallypoint.rendezvous.directory_files import LocalFiles
 from rallypoint.rendezvous.file_systems import lies_here, local_file_system
@@ -55,6 +57,7 @@ class LeadingNode:
         self._agent, self._end, self._hosts = agent, end, hosts
         self._rendezvous, self._secret = rendezvous, secret
         self._spread = SystemRandom().random()
+        self._has_swept = False
 
     @property
     def first_claim_delay_s(self) -> float:
@@ -97,7 +100,19 @@ class LeadingNode:
         coordinator = self._hosts.host(listening.listeners, lookup_token)
         self._agent.say(kinds.LEADS(places=", ".join(listening.addresses)))
         self._hosts.reconnect("this node leads the job now")
+        self._sweep()
         return coordinator
+
+    def _sweep(self) -> None:
+        """Of a job that has ended its register is left, which somebody must remove. Beside all
+        else, since the directory may be large or slow, and by one node of each job."""
+        assert self._rendezvous.register is not None
+        if self._has_swept:
+            return
+        self._has_swept = True
+        there = LocalFiles(), self._rendezvous.register.directory
+        with suppress(RuntimeError):  # The system has no thread left.
+            Thread(target=sweep, args=there, name="rallypoint-sweep", daemon=True).start()
 
     def leads_no_more(self) -> None:
         """The connection of this node to its own coordinator is closed with that."""

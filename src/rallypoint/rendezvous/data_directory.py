@@ -103,14 +103,15 @@ def remove_register(files: Files, path: str, is_old: Callable[[str], bool]) -> b
 
 def sweep(files: Files, path: str) -> int:
     """Remove registers that have not changed for a week, on the file system's own clock, and what
-    an interrupted removal has left. What can't be removed stays. Returns how many registers."""
+    an interrupted removal or check has left for as long: another one may be under way. What can't
+    be removed stays. Returns how many registers."""
     found = 0
     with suppress(OSError):
         now = _time_there(files, path)
         for name in sorted(files.names(path)):
             there = os.path.join(path, name)
             with suppress(OSError):
-                if name.startswith(GONE):
+                if name.startswith(GONE) and _is_unused(files, there, now):
                     _remove_tree(files, there)
                 elif name.startswith(PROBE) and now - files.changed_at(there) > RETENTION_S:
                     files.remove(there)
