@@ -64,6 +64,13 @@ def test_L2_a_leader_that_is_unsure_for_a_lease_leads_no_more() -> None:
     assert Node().leads_until(Silence(0, 4)) == 60.0
 
 
+def test_L2_a_leader_whose_consent_ends_by_what_it_decides_is_unsure_from_then_on() -> None:
+    node = Node()
+    node.leads_until(Silence(0, 4))
+    node.lead = Lead(record(), node.now - LEASE_S - HOLD_S)
+    assert node.leads_until(Silence(0, 4)) == 60 - CHECK_S + LEASE_S
+
+
 def test_L2_a_leader_that_is_unsure_does_not_count_who_is_silent() -> None:
     """Nobody has an answer: agents drop their connections because of that."""
     node = Node(sure_until=20.0)

@@ -85,7 +85,7 @@ class SteppingDown:
         self._deference = deference
         self._hears_since: float | None = None
         """It has led, and run, since then; None: it was never asked."""
-        self._asked_at = 0.0
+        self._asked_at, self._sure_at = 0.0, -inf
 
     def why(self, lead: Lead, silence: Callable[[float], Silence], now: float) -> str:
         """Half a line; empty: it leads on. To be asked every `CHECK_S`. `silence`: of nodes that
@@ -99,7 +99,10 @@ class SteppingDown:
         elif now - self._asked_at > GAP_S:
             self._hears_since = max(self._hears_since, now)
         self._asked_at = now
-        unsure_s = now - lead.sure_until
+        if now < lead.sure_until:
+            self._sure_at = now
+        # What it decides may end a consent at once, and with it the time that it was sure of.
+        unsure_s = now - max(lead.sure_until, self._sure_at)
         if unsure_s >= 0:
             return f"its register did not answer for {lease_s:g} s" if unsure_s >= lease_s else ""
         silent_s = max(

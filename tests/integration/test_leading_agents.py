@@ -1,0 +1,104 @@
+"""A job by a shared directory: any of its nodes may lead it, and any may be lost."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+from tests.integration.cluster import AgentProcess, Cluster, wait_until
+
+from rallypoint.cli.exit_codes import SIGNALLED
+
+
+def cluster_of(folder: Path, nnodes: str) -> Cluster:
+    """Nodes of one machine, each with the same view of the directory. The first world has as many
+    as may take part."""
+    return Cluster(
+        folder,
+        rdzv_backend="file",
+        rdzv_endpoint=str(folder / "jobs"),
+        nnodes=nnodes,
+        lease=30,
+        local_addr="127.0.0.1",
+        rdzv_conf="last_call_timeout=600",
+    )
+
+
+def leads(agent: AgentProcess) -> bool:
+    return any(event.name == "leads" for event in agent.events)
+
+
+def leader_of(*agents: AgentProcess) -> AgentProcess:
+    found = wait_until(lambda: [agent for agent in agents if leads(agent)], "a leader")
+    assert len(found) == 1
+    return found[0]
+
+
+@pytest.mark.executed
+def test_L6_a_leading_node_that_is_killed_is_lost_like_any_other(tmp_path: Path) -> None:
+    with cluster_of(tmp_path, "2:3") as cluster:
+        agents = [cluster.agent(name) for name in "abc"]
+        before = cluster.wait_workers(3, round=0)
+        leader = leader_of(*agents)
+        others = [agent for agent in agents if agent is not leader]
+        leader.kill()
+        for agent in others:
+            ended = agent.wait_event("round_ended", f"node {leader.name} was lost")
+            assert "while it led the job" in ended.message
+        after = cluster.wait_workers(2, round=1)
+        assert {worker.node for worker in after} == {agent.name for agent in others}
+        assert not any(worker.is_alive for worker in before)
+        leader_of(*others)
+        cluster.end_well(*others)
+        assert others[0].verdict["restarts"] == 0
+
+
+@pytest.mark.executed
+def test_L6_a_leading_node_that_is_told_to_go_hands_over(tmp_path: Path) -> None:
+    with cluster_of(tmp_path, "2:3") as cluster:
+        agents = [cluster.agent(name) for name in "abc"]
+        cluster.wait_workers(3, round=0)
+        leader = leader_of(*agents)
+        others = [agent for agent in agents if agent is not leader]
+        leader.signal(signal.SIGTERM)
+        assert leader.wait_exit() == SIGNALLED + signal.SIGTERM
+        cluster.wait_workers(2, round=1)
+        for agent in others:
+            agent.wait_event("round_ended", f"node {leader.name} is leaving: it got SIGTERM")
+        led_by = leader_of(*others)
+        led_by.wait_event("taken_over", "took over round 0 with 2 of 3 nodes")
+        cluster.end_well(*others)
+
+
+@pytest.mark.executed
+def test_L1_of_two_nodes_either_may_die(tmp_path: Path) -> None:
+    with cluster_of(tmp_path, "1:2") as cluster:
+        agents = [cluster.agent(name) for name in "ab"]
+        cluster.wait_workers(2, round=0)
+        leader = leader_of(*agents)
+        (other,) = (agent for agent in agents if agent is not leader)
+        leader.kill()
+        cluster.wait_workers(1, round=1)
+        third = cluster.agent("c")
+        cluster.wait_workers(2, round=2)
+        other.kill()
+        cluster.wait_workers(1, round=3)
+        assert leads(third)
+        cluster.end_well(third)
+
+
+@pytest.mark.executed
+def test_L7_a_job_whose_end_all_have_heard_is_begun_anew_under_its_name(tmp_path: Path) -> None:
+    with cluster_of(tmp_path, "2:2") as cluster:
+        cluster.order("sys.exit(3)", round=0, node="a")
+        first = [cluster.agent(name) for name in "ab"]
+        assert [agent.wait_exit() for agent in first] == [1, 1]
+        cluster.order("sys.exit(0)", node="c")
+        cluster.order("sys.exit(0)", node="d")
+        second = [cluster.agent(name) for name in "cd"]
+        assert [agent.wait_exit() for agent in second] == [0, 0]
+        lives = {int(worker.env["RALLYPOINT_INCARNATION"]) for worker in cluster.workers()}
+        assert len(lives) <= 2
+        third = [cluster.agent(name) for name in "cd"]
+        assert [agent.wait_exit() for agent in third] == [0, 0]
