@@ -152,6 +152,7 @@ def test_L4_a_success_of_the_leaders_node_that_was_recorded_counts_though_it_is_
     die(cluster, a)
     take_over(cluster, predecessor=DEAD)
     assert b.running == Stamp(1, 0)
+    assert said(cluster) == ["took over round 0 with 2 of 2 nodes"]
     cluster.succeed(b)
     cluster.settle()
     assert outcome(cluster) is Outcome.SUCCEEDED
@@ -180,21 +181,35 @@ def test_L4_a_leader_that_took_no_part_in_the_newest_round_is_not_missed(rank: i
     assert a.running == b.running == Stamp(1, 0)
 
 
-def test_L4_a_second_leader_that_dies_leaves_the_first_to_its_lease() -> None:
-    """What the first knew of the one before it is not in the record: only time tells."""
+def test_L4_that_a_leader_was_dead_is_known_to_the_one_that_follows_the_next() -> None:
+    """Though the one between them dies before any other node has come to it."""
     cluster, (a, b, c) = running(3)
     die(cluster, a)
     cluster.take_over(DEAD)
-    cluster.write_record()  # Nobody has come yet.
+    cluster.write_record()
     die(cluster, b)
     take_over(cluster, predecessor=replace(DEAD, rank=1))
-    lease_s = with_margin(cluster.settings.lease_s)
-    pass_time(cluster, lease_s - 0.1)
+    d, e = cluster.start("d"), cluster.start("e")
+    cluster.settle()
+    assert c.running == d.running == e.running == Stamp(1, 1)
+    assert cluster.job.ledger.total == 0
+
+
+def test_L4_a_leader_that_dies_and_was_not_said_to_be_dead_is_left_to_its_lease_by_the_next() -> (
+    None
+):
+    """What the first knew of the one before it is not in the record: only time tells."""
+    cluster, (a, b, c) = running(3)
+    die(cluster, a)
+    cluster.take_over(VANISHED)
+    cluster.write_record()
+    die(cluster, b)
+    take_over(cluster, predecessor=replace(DEAD, rank=1))
+    pass_time(cluster, with_margin(cluster.settings.lease_s) - 0.1)
     assert c.running == Stamp(1, 0)
     d, e = cluster.start("d"), cluster.start("e")
     pass_time(cluster, 0.1)
     assert c.running == d.running == e.running == Stamp(1, 1)
-    assert cluster.job.ledger.total == 0
 
 
 def test_L4_a_round_whose_end_was_recorded_is_followed_without_the_dead_leader() -> None:

@@ -30,7 +30,7 @@ from rallypoint.core.job_state import JobEffect, JobState
 from rallypoint.core.liveness import DIED
 from rallypoint.core.model import EndKind, EndReason, NodeLoss, NodeRef, Stamp, WorldEntry
 from rallypoint.core.round_state import Member, MemberState, Phase, add, is_active
-from rallypoint.core.takeover.record import JobRecord, Mark, is_set, is_settled, mark_of
+from rallypoint.core.takeover.record import JobRecord, Mark, is_set, is_settled, mark_of, with_bit
 from rallypoint.core.text import count, names
 
 MARGIN_S = 0.5
@@ -144,9 +144,11 @@ class Recovery(Struct):
         self.returned[rank], self._ranks[ref] = node, rank
         self._held.update(dict.fromkeys(node.claims, ref))
         if rank == self.predecessor.rank:  # It is a node like any other from now on.
-            self.awaited += self.predecessor.is_dead
             self.predecessor = UNKNOWN
-        self.awaited -= _may_run(record, rank)
+        if is_set(record.stopped, rank):  # Nobody who comes is dead.
+            self.record = replace(record, stopped=with_bit(record.stopped, rank, is_set=False))
+        else:
+            self.awaited -= _may_run(record, rank)
         return True
 
     def forget(self, incarnation: str) -> None:
@@ -234,11 +236,13 @@ class Handover:
 
 def _begun(record: JobRecord, predecessor: Predecessor) -> Recovery:
     """Nobody is here yet."""
-    awaited = sum(_may_run(record, rank) for rank in range(record.nodes))
     rank = predecessor.rank
     if not 0 <= rank < record.nodes or not _may_run(record, rank):
-        return Recovery(record, awaited)
-    return Recovery(record, awaited - predecessor.is_dead, predecessor)
+        predecessor = UNKNOWN
+    elif predecessor.is_dead:  # Who leads after this one has to know that too.
+        record = replace(record, stopped=with_bit(record.stopped, rank, is_set=True))
+    awaited = sum(_may_run(record, rank) for rank in range(record.nodes))
+    return Recovery(record, awaited, predecessor)
 
 
 def _recover(job: JobState, found: Recovery, at: float) -> list[JobEffect]:
@@ -307,7 +311,6 @@ def _taken_over(found: Recovery) -> str:
     text = f"took over round {record.newest_round} with {here} of {count(record.nodes, 'node')}"
     said: list[str] = []
     if led.is_dead:
-        missing.remove(led.rank)
         name = led.node_id or f"group rank {led.rank}"
         said.append(f"the one that led has died ({name})")
     if missing:

@@ -142,6 +142,13 @@ def is_set(bits: bytes, index: int) -> bool:
     return bool(int.from_bytes(bits, "little") >> index & 1)
 
 
+def with_bit(bits: bytes, index: int, *, is_set: bool) -> bytes:
+    """The bits of a record, with this one changed."""
+    number, bit = int.from_bytes(bits, "little"), 1 << index
+    number = number | bit if is_set else number & ~bit
+    return number.to_bytes(max(len(bits), index // 8 + 1), "little")
+
+
 def record_of(job: JobState, former: FormerLife | None = None, own_agent: str = "") -> JobRecord:
     """What another coordinator would have to know of this job. `own_agent`: the incarnation of the
     agent that the coordinator lives in, if any."""
