@@ -106,11 +106,11 @@ class LeadingNode:
     def _sweep(self) -> None:
         """Of a job that has ended its register is left, which somebody must remove. Beside all
         else, since the directory may be large or slow, and by one node of each job."""
-        assert self._rendezvous.register is not None
-        if self._has_swept:
+        register = self._rendezvous.register
+        if self._has_swept or register is None:
             return
         self._has_swept = True
-        there = LocalFiles(), self._rendezvous.register.directory
+        there = LocalFiles(), register.directory
         with suppress(RuntimeError):  # The system has no thread left.
             Thread(target=sweep, args=there, name="rallypoint-sweep", daemon=True).start()
 
