@@ -264,9 +264,13 @@ def test_L2_nobody_else_promises(heir: Heir) -> None:
 def test_L2_an_heir_that_is_not_attached_or_claims_promises_nothing() -> None:
     heir = Heir()
     heir.answer(heir.beat(101.0).number, 101.5)
-    heir.promises.is_claiming = True
+    found = led(running(2)).record
+    heir.promises.claiming(found)
+    heir.promises.saw(found)
     assert heir.beat(102.0).promise is None
-    heir.promises.is_claiming = False
+    heir.promises.saw(None)
+    assert heir.beat(102.0).promise is None
+    heir.promises.saw(replace(found, beat=1))
     heir.reconnect(103.0)
     assert heir.beat(103.0).promise is None
     assert heir.promises.until == -inf

@@ -63,7 +63,8 @@ class Heir:
         """If that is possible in this time."""
         at = max(self._claims_after, self.free_from(begin))
         if at < min(end, self._claimed_at):
-            self.promises.is_claiming, self._claimed_at = True, at
+            self.promises.claiming(None)
+            self._claimed_at = at
 
 
 class Cluster:

@@ -109,6 +109,11 @@ class OwnJob:
         """It leads no more."""
         self.leadership = self._on_lost = None
 
+    def claimant(self, node: Claimant) -> Claimant:
+        """With what this node has promised, or lets others do first."""
+        promised_until, defers_until = self.promises.until, self.deference.until
+        return replace(node, promised_until=promised_until, defers_until=defers_until)
+
     def vouched_at(self) -> float:
         """When it was known last that no other node leads: the workers of a node that leads may run
         for a lease from then. Without end for one that does not lead."""
@@ -247,19 +252,17 @@ class Succession:
             if self._own.leadership is not None:
                 return inf
             own, before = self._own, self._record
-            claimant = replace(
-                self._node.claimant(),
-                promised_until=own.promises.until,
-                defers_until=own.deference.until,
-            )
+            claimant = own.claimant(self._node.claimant())
             found = await self._candidacy.look(claimant)
             self._looked_at, self._record = self._loop.time(), found.record
             if before is None or found.record is None or before.epoch != found.record.epoch:
                 self._changed.set()
-            if found.record != before:  # A claim that is still under way comes too late.
-                self._own.promises.is_claiming = False
+            own.promises.saw(found.record)
             if found.claims_in_s or self._watcher is None:
                 return found.claims_in_s
+            is_vacant = found.record is not None and found.record.is_vacant
+            if own.promises.until > claimant.promised_until and not is_vacant:
+                return RETRY_S  # It has promised meanwhile: the read may have taken long.
             await self._claim(found.record, claimant)
             return 0.0
 
@@ -269,10 +272,9 @@ class Succession:
         except (UsageError, InfrastructureError) as error:
             raise RendezvousConnectionError(f"this node can't lead the job: {error}") from error
         is_leader, leadership = False, self._candidacy
-        self._own.promises.is_claiming = True
+        self._own.promises.claiming(found)
         try:
             is_leader = await leadership.take(found, listening.addresses, claimant)
-            self._own.promises.is_claiming = False
         finally:
             if not is_leader:
                 listening.close()

@@ -27,7 +27,7 @@ from rallypoint.core import messages as m
 from rallypoint.core.model import Promise, Stamp
 from rallypoint.core.takeover.handover import with_margin
 from rallypoint.core.takeover.heirs import RANKS, heirs_of
-from rallypoint.core.takeover.record import JobRecord
+from rallypoint.core.takeover.record import JobRecord, LeadRecord
 
 UNANSWERED_MAX = 64
 """So many heartbeats of one heir are remembered until it names one."""
@@ -43,8 +43,8 @@ class Promises:
         self._lease_s = lease_s
         self.until = -inf
         """It may not claim before, unless the leader says that it goes."""
-        self.is_claiming = False
-        """A claim of this node may still succeed. Its host says so."""
+        self._claims_after: tuple[int, int] | None = None
+        """A claim of this node may still succeed: it follows the record of this epoch and beat."""
         self._heir: Heir | None = None
         self._answered, self._answered_at = 0, -inf
 
@@ -56,9 +56,19 @@ class Promises:
         """The leader has acknowledged this heartbeat."""
         self._answered, self._answered_at = number, now
 
+    def claiming(self, found: LeadRecord | None) -> None:
+        """A claim is about to be sent that follows this record."""
+        self._claims_after = _order(found)
+
+    def saw(self, record: LeadRecord | None) -> None:
+        """The register holds this: what was to follow an earlier record is stored by now, or never
+        will be."""
+        if self._claims_after is not None and _order(record) > self._claims_after:
+            self._claims_after = None
+
     def next(self) -> Promise | None:
         """What a heartbeat says that is sent now."""
-        if self._heir is None or self.is_claiming:
+        if self._heir is None or self._claims_after is not None:
             return None
         self.until = max(self.until, self._answered_at + with_margin(self._lease_s))
         return Promise(self._answered, *self._heir)
@@ -102,6 +112,10 @@ class Consent:
         """From when on all of these have promised a lease; -inf: one has not, or there is none."""
         promised = (self._promised.get(heir) for heir in heirs)
         return min((-inf if each is None else each.since for each in promised), default=-inf)
+
+
+def _order(record: LeadRecord | None) -> tuple[int, int]:
+    return (0, 0) if record is None else (record.epoch.number, record.beat)
 
 
 def heirs_in(record: JobRecord | None) -> frozenset[Heir]:
