@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from math import inf
 
 from msgspec.structs import replace
 from tests.limits import patience
 
 from rallypoint.coordinator.hosted_job import Gate
 from rallypoint.coordinator.leadership import Leadership, Runtime
+from rallypoint.coordinator.led_job import TakenOver
 from rallypoint.coordinator.register_record import Register, decode, encode
 from rallypoint.coordinator.threads import CallThread
 from rallypoint.core import messages as m
+from rallypoint.core.events import Timer, TimerKind
 from rallypoint.core.model import Epoch, JobStatus, Promise, SharedSettings, Stamp
 from rallypoint.core.sessions import HostEffect, SendTo
 from rallypoint.core.takeover.heirs import Claimant
@@ -56,12 +59,19 @@ class Node:
     def _clock(self) -> float:
         return self.now + self.rate * asyncio.get_running_loop().time()
 
-    async def lead(self) -> Gate:
-        """Take over the job that its last leader has left."""
-        found = (await self._leadership.look()).record
-        assert await self._leadership.take(found, claimant=Claimant(ROUND, 0))
+    async def look(self) -> LeadRecord | None:
+        return (await self._leadership.look()).record
+
+    async def take_over(self, found: LeadRecord | None, promised_until: float) -> TakenOver:
+        claimant = Claimant(ROUND, 0, promised_until=promised_until)
+        assert await self._leadership.take(found, claimant=claimant)
         taken_over = self._leadership.take_over()
         assert taken_over is not None
+        return taken_over
+
+    async def lead(self) -> Gate:
+        """Take over the job that its last leader has left."""
+        taken_over = await self.take_over(await self.look(), -inf)
         gate = taken_over.led.open_gate(self._perform, lambda life, seconds: False)
         self._leadership.keep(self._end, lambda record: None)
         return gate
@@ -76,7 +86,7 @@ class Node:
 
 def run(test: Callable[[Away, Node], Awaitable[None]], lease_s: float = LEASE_S) -> None:
     settings = replace(SETTINGS, lease_s=lease_s, heartbeat_s=lease_s / 15)
-    job = JobRecord(settings, 1, 3, True, True, 2)
+    job = JobRecord(settings, 1, 3, True, True, 2, leader_rank=1)
 
     async def whole() -> None:
         register, thread = Away(), CallThread("register")
@@ -137,6 +147,19 @@ def test_L2_a_leader_that_most_nodes_do_not_reach_says_that_it_goes() -> None:
         assert node.deference.until > 0
 
     run(test, lease_s=1.0)
+
+
+def test_L4_the_workers_of_a_leader_that_acted_by_promises_may_run_until_they_end() -> None:
+    """The process of that leader is known to be gone: then nobody waits to claim."""
+
+    async def test(register: Away, node: Node) -> None:
+        found = await node.look()
+        node.now += 12
+        recovery = (await node.take_over(found, node.now + 13)).led.handover.recovery
+        assert recovery is not None
+        assert recovery.timers_wanted()[Timer(TimerKind.FENCE)] == 13
+
+    run(test)
 
 
 def test_L2_a_leader_without_its_register_for_a_lease_leads_no_more() -> None:

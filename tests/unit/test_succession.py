@@ -1,0 +1,144 @@
+"""A node that may claim its job, and what it has promised."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+
+from msgspec.structs import replace
+from tests.limits import patience
+
+from rallypoint.coordinator.connection import ClientConnection
+from rallypoint.coordinator.leadership import Runtime
+from rallypoint.coordinator.led_jobs import LocalLeader
+from rallypoint.coordinator.register_record import encode
+from rallypoint.coordinator.server import Coordinator
+from rallypoint.coordinator.succession import Listening, OwnJob, Succession
+from rallypoint.coordinator.threads import CallThread
+from rallypoint.core.model import Epoch, SharedSettings, Stamp
+from rallypoint.core.takeover.consent import Promises
+from rallypoint.core.takeover.heirs import Claimant
+from rallypoint.core.takeover.record import JobRecord, Leader, LeadRecord, Process
+from rallypoint.errors import RendezvousConnectionError
+from rallypoint.rendezvous.backend import MemoryRendezvousBackend, Token
+from rallypoint.wire.address import Address
+
+ROUND = Stamp(1, 3)
+JOB = JobRecord(SharedSettings("job", 1, 2), 1, 3, True, True, 2, leader_rank=0)
+RECORD = LeadRecord(1, Epoch(1, 1), Leader(("host:1",), Process("boot", 1, 1)), 0, JOB)
+
+
+class ClaimsFail(MemoryRendezvousBackend):
+    """What is stored by a claim is not known. Reads wait for `may_read`."""
+
+    def __init__(self, record: LeadRecord) -> None:
+        super().__init__()
+        self.may_read, self.is_read = threading.Event(), threading.Event()
+        self.calls: list[str] = []
+        self.put(record)
+
+    def put(self, record: LeadRecord) -> None:
+        """It is the next version."""
+        found = super().get_state()
+        super().set_state(encode(record), None if found is None else found[1])
+
+    def get_state(self) -> tuple[bytes, Token] | None:
+        self.calls.append("read")
+        self.is_read.set()
+        assert self.may_read.wait(patience(60))
+        return super().get_state()
+
+    def set_state(
+        self, state: bytes, token: Token | None = None
+    ) -> tuple[bytes, Token, bool] | None:
+        self.calls.append("claim")
+        raise RendezvousConnectionError("no answer")
+
+
+class Heir:
+    """A node that has no leader."""
+
+    is_attached = False
+
+    def claimant(self) -> Claimant:
+        return Claimant(ROUND, 1)
+
+    async def dial(self, addresses: Sequence[Address]) -> ClientConnection:
+        raise RendezvousConnectionError("nobody answers")
+
+    def listen(self) -> Listening:
+        return Listening([], ())
+
+    def host(self, listening: Listening) -> Coordinator:
+        raise AssertionError("no claim succeeds here")
+
+    def leads_no_more(self) -> None: ...
+
+
+def run(
+    record: LeadRecord,
+    test: Callable[[ClaimsFail, Promises, Succession], Awaitable[None]],
+    *,
+    is_gone: bool = False,
+) -> None:
+    """`is_gone`: the process of the leader of this record is known to be gone."""
+
+    async def whole() -> None:
+        thread, register, own = CallThread("register"), ClaimsFail(record), OwnJob(15.0)
+        own.promises.assigned(ROUND, 1)
+        runtime = Runtime(is_gone=lambda process, own: is_gone)
+        local = LocalLeader(Process("boot2", 1, 1), thread, runtime)
+        succession = Succession(register, local, own, Heir())
+        try:
+            async with asyncio.timeout(patience(60)):
+                await test(register, own.promises, succession)
+        finally:
+            register.may_read.set()
+            await succession.close(is_heard=False)
+
+    asyncio.run(whole())
+
+
+async def look(succession: Succession) -> None:
+    with suppress(RendezvousConnectionError):
+        await succession.dial()
+
+
+def test_L2_a_node_whose_claim_may_still_be_stored_promises_nothing() -> None:
+    async def test(register: ClaimsFail, promises: Promises, succession: Succession) -> None:
+        promises.answered(1, 100.0)
+        assert promises.next() is not None
+        register.may_read.set()
+        while "claim" not in register.calls:
+            await look(succession)
+        assert promises.next() is None
+        register.put(replace(RECORD, beat=1))
+        while promises.next() is None:
+            await look(succession)
+
+    run(replace(RECORD, is_vacant=True), test)
+
+
+def test_L2_a_node_that_promises_while_it_reads_does_not_claim_by_what_it_reads() -> None:
+    async def test(register: ClaimsFail, promises: Promises, succession: Succession) -> None:
+        await asyncio.to_thread(register.is_read.wait)
+        promises.answered(1, 100.0)
+        promises.next()
+        register.may_read.set()
+        while "claim" not in register.calls:
+            await look(succession)
+        assert register.calls[:2] == ["read", "read"]
+
+    run(RECORD, test, is_gone=True)
+
+
+def test_L2_a_node_claims_by_what_it_has_promised_and_lets_others_do_first() -> None:
+    own = OwnJob(15.0)
+    own.promises.assigned(ROUND, 1)
+    own.promises.answered(1, 100.0)
+    own.promises.next()
+    own.deference.begin(JOB, 200.0)
+    claimant = own.claimant(Claimant(ROUND, 1, is_leaving=True))
+    assert claimant == Claimant(ROUND, 1, is_leaving=True, promised_until=117.0, defers_until=207.5)
