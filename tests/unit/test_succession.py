@@ -76,6 +76,8 @@ class Heir:
 
     def leads_no_more(self) -> None: ...
 
+    def notice(self, text: str) -> None: ...
+
 
 def run(
     record: LeadRecord,

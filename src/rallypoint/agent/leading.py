@@ -114,6 +114,9 @@ class LeadingNode:
         with suppress(RuntimeError):  # The system has no thread left.
             Thread(target=sweep, args=there, name="rallypoint-sweep", daemon=True).start()
 
+    def notice(self, text: str) -> None:
+        self._agent.say(kinds.NOTICE(text))
+
     def leads_no_more(self) -> None:
         """The connection of this node to its own coordinator is closed with that."""
 

@@ -146,6 +146,11 @@ class Leadership:
         """How often who would lead looks."""
         return self._watch.look_s
 
+    @property
+    def stands_still_s(self) -> float:
+        """For how long the record has, as far as it was looked at."""
+        return self._runtime.clock() - self._watch.since
+
     async def look(self, claimant: Claimant | None = None) -> Look:
         """Read the record. `claimant`: as for `Watch`. Raises as `claim`, and
         RendezvousConnectionError."""

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from math import inf
 from socket import socket
-from typing import Protocol
+from typing import Any, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -30,6 +30,7 @@ from rallypoint.coordinator.server import Coordinator
 from rallypoint.core.model import Epoch
 from rallypoint.core.takeover.consent import Promises
 from rallypoint.core.takeover.heirs import RANKS, Claimant
+from rallypoint.core.takeover.leading import HOLD_S
 from rallypoint.core.takeover.record import Leader, LeadRecord
 from rallypoint.core.takeover.stepping_down import Deference
 from rallypoint.errors import (
@@ -49,6 +50,9 @@ PATIENCE_S = 1.0
 """So long an attempt to connect waits for the register: the leader that was known last may answer
 all the same."""
 VACATE_S = 2.0
+AFTER_CLAIM_S = 5.0
+LATE_S = HOLD_S * 0.6
+"""Three times as long as a record stands still at most, as a rule."""
 RETRY_S = 0.2
 
 
@@ -88,6 +92,9 @@ class Node(Protocol):
 
     def leads_no_more(self) -> None:
         """Another node may lead."""
+
+    def notice(self, text: str) -> None:
+        """A person should know this."""
 
 
 class OwnJob:
@@ -139,6 +146,17 @@ class OwnJob:
             await self.leadership.vacate(VACATE_S)
 
 
+class _Seen(Struct):
+    """What this node has seen of the register."""
+
+    record: LeadRecord | None = None
+    looked_at: float = -inf
+    claims_at: float = inf
+    """When it may claim, if nothing new comes."""
+    is_late: bool = False
+    """It was said that new records are seen late."""
+
+
 class Succession:
     """For the thread of the loop. `dial` at any time, `close` at the end."""
 
@@ -148,8 +166,8 @@ class Succession:
         self._loop = asyncio.get_running_loop()
         self._looking = asyncio.Lock()
         self._candidacy = self._new_candidacy()
-        self._record: LeadRecord | None = None
-        self._looked_at = -inf
+        self._seen = _Seen()
+        self._claiming: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
         """Another node leads than at the last look, or this one."""
         self.coordinator: Coordinator | None = None
@@ -172,6 +190,8 @@ class Succession:
     async def close(self, *, is_heard: bool) -> None:
         """Lead no more: another node may at once. `is_heard`: as in the record of a job."""
         self.stop()
+        if self._claiming is not None:
+            await asyncio.wait((self._claiming,), timeout=VACATE_S)
         if (leadership := self._own.leadership) is not None:
             await leadership.vacate(VACATE_S, is_heard=is_heard)
         self._step_down()
@@ -180,11 +200,14 @@ class Succession:
     async def connect(self, timeout_s: float, on_wait: Callable[[str], None]) -> ClientConnection:
         """Reach the leader, or become it. Raises RendezvousTimeoutError, and what the register
         raises for what can't be a record."""
-        ends_at = self._loop.time() + timeout_s
+        ends_at, extended = self._loop.time() + timeout_s, False
         while True:
             try:
                 return await self.dial()
             except RendezvousConnectionError as error:
+                if self._loop.time() > ends_at and not extended and self._seen.claims_at < inf:
+                    # All that led before may be gone: then it is this node's turn at last.
+                    ends_at, extended = max(ends_at, self._seen.claims_at + AFTER_CLAIM_S), True
                 if self._loop.time() > ends_at:
                     text = f"no node led the job within {timeout_s:g} s ({error})"
                     raise RendezvousTimeoutError(text) from error
@@ -195,7 +218,7 @@ class Succession:
         """One attempt to reach the leader. Raises RendezvousConnectionError, and what else the
         register raises for what can't be a record."""
         self._changed.clear()
-        is_stale = self._loop.time() - self._looked_at > FRESH_S or self._looking.locked()
+        is_stale = self._loop.time() - self._seen.looked_at > FRESH_S or self._looking.locked()
         if is_stale and self._watcher is not None:
             await self._look_patiently()
             self._changed.clear()
@@ -212,7 +235,7 @@ class Succession:
                 dialling.cancel()
 
     async def _dial_leader(self) -> ClientConnection:
-        record = self._record
+        record = self._seen.record
         if record is None:
             raise RendezvousConnectionError("no node leads the job yet")
         if record.is_vacant:
@@ -251,20 +274,37 @@ class Succession:
         async with self._looking:
             if self._own.leadership is not None:
                 return inf
-            own, before = self._own, self._record
+            own, before = self._own, self._seen.record
             claimant = own.claimant(self._node.claimant())
             found = await self._candidacy.look(claimant)
-            self._looked_at, self._record = self._loop.time(), found.record
+            seen = self._seen
+            seen.looked_at, seen.record = self._loop.time(), found.record
+            seen.claims_at = seen.looked_at + found.claims_in_s
             if before is None or found.record is None or before.epoch != found.record.epoch:
                 self._changed.set()
             own.promises.saw(found.record)
+            self._compare_views()
             if found.claims_in_s or self._watcher is None:
                 return found.claims_in_s
             is_vacant = found.record is not None and found.record.is_vacant
             if own.promises.until > claimant.promised_until and not is_vacant:
                 return RETRY_S  # It has promised meanwhile: the read may have taken long.
-            await self._claim(found.record, claimant)
+            # One that has begun is carried through: the register may hold it already.
+            claiming = self._claiming = self._loop.create_task(self._claim(found.record, claimant))
+            claiming.add_done_callback(_retrieve)
+            await asyncio.shield(claiming)
             return 0.0
+
+    def _compare_views(self) -> None:
+        """A leader that answers swaps a record every few seconds."""
+        still_s = self._candidacy.stands_still_s
+        if self._node.is_attached and still_s > LATE_S and not self._seen.is_late:
+            self._seen.is_late = True
+            self._node.notice(
+                f"the leader of the job answers, but nothing new was seen in its directory for "
+                f"{still_s:.0f} s: it can't write there, or what it writes is seen late here (NFS "
+                "caches: mount it with actimeo=1), and then a takeover takes so much longer"
+            )
 
     async def _claim(self, found: LeadRecord | None, claimant: Claimant) -> None:
         try:
@@ -279,7 +319,7 @@ class Succession:
             if not is_leader:
                 listening.close()
         if is_leader:
-            self._record, self._candidacy = leadership.lead.record, self._new_candidacy()
+            self._seen.record, self._candidacy = leadership.lead.record, self._new_candidacy()
             self._own.begin(leadership, self._deposed)
             self.coordinator = self._node.host(listening)
             self._changed.set()
@@ -301,7 +341,7 @@ class Succession:
         return Leadership(self._register, leader, local.calls, local.runtime, self._own.deference)
 
 
-def _retrieve(task: asyncio.Task[float]) -> None:
+def _retrieve(task: asyncio.Task[Any]) -> None:
     """Nobody may be left to hear what it raised."""
     if not task.cancelled():
         task.exception()
