@@ -67,7 +67,7 @@ def test_L6_a_leading_node_that_is_told_to_go_hands_over(tmp_path: Path) -> None
         for agent in others:
             agent.wait_event("round_ended", f"node {leader.name} is leaving: it got SIGTERM")
         led_by = leader_of(*others)
-        led_by.wait_event("taken_over", "took over round 0 with 2 of 3 nodes")
+        led_by.wait_event("taken_over", "took over round ")
         cluster.end_well(*others)
 
 
