@@ -199,6 +199,66 @@ BUGS = (
         "still_s = with_margin(self._hold_s) + turn.delay_s",
         "still_s = self._hold_s / 4 + turn.delay_s",
     ),
+    Bug(
+        "an heir claims in spite of its promise",
+        "takeover/leading.py",
+        "            ends_at = max(ends_at, claimant.promised_until)\n",
+        "            pass\n",
+    ),
+    Bug(
+        "a promise counts from its receipt",
+        "takeover/consent.py",
+        "promised.since = answers[promise.answered]",
+        "promised.since = now",
+    ),
+    Bug(
+        "a leader acts by promises of some of its heirs",
+        "takeover/consent.py",
+        "return min((-inf if each is None else each.since for each in promised), default=-inf)",
+        "return max((-inf if each is None else each.since for each in promised), default=-inf)",
+    ),
+    Bug(
+        "a leading node has a lease of its own making",
+        "session.py",
+        "self._lease.renew(now, sent_at, self._rules.vouched_at())",
+        "self._lease.renew(now, sent_at)",
+    ),
+    Bug(
+        "the node of the last leader is not awaited",
+        "takeover/handover.py",
+        "return self.rank >= 0 and not self.is_dead and self.fenced_in_s <= 0",
+        "return self.rank >= 0 and not self.is_dead",
+    ),
+    Bug(
+        "a leader that goes is said to be dead",
+        "takeover/leading.py",
+        "beat=self._beat, job=job, is_vacant=is_vacant)",
+        "beat=self._beat, job=job, is_vacant=is_vacant, is_dead=is_vacant)",
+    ),
+    Bug(
+        "the guard of a dead leader marks the record of another one",
+        "takeover/leading.py",
+        "    if found.epoch != epoch or found.is_vacant:\n",
+        "    if found.is_vacant:\n",
+    ),
+    Bug(
+        "workers start when the lease is over",
+        "session.py",
+        "over = [LeaseOver(self._waits_for(now))] if self._lease.is_over else []",
+        "over: list[AgentEffect] = []",
+    ),
+    Bug(
+        "what an agent said before it began anew counts",
+        "sessions.py",
+        "            self._recovery.forget(hello.incarnation)\n",
+        "            pass\n",
+    ),
+    Bug(
+        "a success is forgotten when its node is back",
+        "takeover/record.py",
+        "    if member is None or not is_same or member.state is not MemberState.RUNNING:\n",
+        "    if member is None or not is_same:\n",
+    ),
 )
 
 

@@ -19,10 +19,11 @@ AFTER_S = 60.0
 def with_leaders(plan: Plan, rng: Random) -> Plan:
     """The same job, without a coordinator of its own."""
     settings = dict(plan.settings)
-    settings["lease_s"] = rng.choice((4.0, 6.0, 10.0, 15.0, 30.0))
-    settings["heartbeat_s"] = settings["lease_s"] / 4
+    lease_s = rng.choice((4.0, 6.0, 10.0, 15.0, 15.0, 30.0))
+    beats = rng.choice((lease_s / 4, min(1.0, lease_s / 5), min(1.0, lease_s / 5)))
+    settings["lease_s"], settings["heartbeat_s"] = lease_s, beats
     # Who has no place in a world whose nodes are all gone may claim so late.
-    until_s = with_margin(HOLD_S) + HEIRS_ONLY_LEASES * settings["lease_s"]
+    until_s = with_margin(HOLD_S) + HEIRS_ONLY_LEASES * lease_s
     settings["join_timeout_s"] = max(40.0, 10.0 + 1.2 * until_s)
     if rng.random() < 0.7:
         settings.pop("reconnect_timeout_s", None)
@@ -31,7 +32,7 @@ def with_leaders(plan: Plan, rng: Random) -> Plan:
     at_s, peace_s = plan.peace_s * rng.uniform(0.05, 0.5), plan.peace_s
     faults: list[Fault] = kept
     for _ in range(rng.choice((1, 1, 2, 3))):
-        drawn = rng.choices(_KINDS, _WEIGHTS)[0](rng, round(at_s, 3))
+        drawn = rng.choices(_KINDS, _WEIGHTS)[0](rng, round(at_s, 3), lease_s)
         faults += drawn
         peace_s = max([peace_s, *(each.at_s + _lasts(each) for each in drawn)])
         at_s += rng.choice((0.5, 3.0, 15.0)) + rng.expovariate(0.2)
@@ -53,21 +54,23 @@ def _reports(rng: Random) -> int:
     return rng.choice((0, 1, 1, 2, 3, 5))
 
 
-def _loss(rng: Random, at_s: float) -> list[Fault]:
+def _loss(rng: Random, at_s: float, lease_s: float) -> list[Fault]:
     """It dies, with or without its machine."""
     kind = rng.choice(("kill", "kill", "orphan", "vanish"))
     return [Fault(at_s, kind, LEADER, reports=_reports(rng))]
 
 
-def _pause(rng: Random, at_s: float) -> list[Fault]:
+def _pause(rng: Random, at_s: float, lease_s: float) -> list[Fault]:
     """For less than its hold, or for longer: others may lead when it goes on."""
-    length_s = round(rng.choice((2.0, 6.0, 11.0, 14.0, 30.0)) * rng.uniform(0.8, 1.2), 2)
+    length_s = rng.choice((2.0, 6.0, 11.0, 14.0, 30.0, lease_s / 2, 2 * lease_s))
+    length_s = round(length_s * rng.uniform(0.8, 1.2), 2)
     return [Fault(at_s, "pause", LEADER, length_s, reports=_reports(rng))]
 
 
-def _cut_off(rng: Random, at_s: float) -> list[Fault]:
+def _cut_off(rng: Random, at_s: float, lease_s: float) -> list[Fault]:
     """From the register, from the agents, or from both."""
-    length_s = round(rng.choice((5.0, 13.0, 25.0, 40.0)) * rng.uniform(0.8, 1.2), 2)
+    longest_s = rng.choice((5.0, 13.0, 25.0, 40.0, lease_s, 2 * lease_s, 3 * lease_s))
+    length_s = round(longest_s * rng.uniform(0.8, 1.2), 2)
     kind = rng.choice(("isolate", "isolate", "mute", "deafen"))
     cut, away = Fault(at_s, kind, LEADER, length_s), Fault(at_s, "away", LEADER, length_s)
     match rng.choice(("agents", "register", "both", "slow")):
@@ -82,17 +85,17 @@ def _cut_off(rng: Random, at_s: float) -> list[Fault]:
             return [away, Fault(at_s, "slow", "", length_s, slow_s)]
 
 
-def _away(rng: Random, at_s: float) -> list[Fault]:
+def _away(rng: Random, at_s: float, lease_s: float) -> list[Fault]:
     """The register is, from everywhere."""
     length_s = rng.choice((3.0, 15.0, 40.0, 40.0, LONG_AWAY_S))
     faults = [Fault(at_s, "away", "", length_s)]
     if rng.random() < 0.3:
         later_s = round(at_s + rng.uniform(0.0, min(length_s, 20.0)), 3)
-        faults += rng.choice((_loss, _pause))(rng, later_s)
+        faults += rng.choice((_loss, _pause))(rng, later_s, lease_s)
     return faults
 
 
-def _drag(rng: Random, at_s: float) -> list[Fault]:
+def _drag(rng: Random, at_s: float, lease_s: float) -> list[Fault]:
     """It is slow, or loses answers."""
     length_s = round(rng.choice((5.0, 20.0, 40.0)) * rng.uniform(0.8, 1.2), 2)
     if rng.random() < 0.5:
@@ -100,15 +103,15 @@ def _drag(rng: Random, at_s: float) -> list[Fault]:
     return [Fault(at_s, "drag", "", length_s, str(rng.choice((0.1, 1.0, 4.0))))]
 
 
-def _leave(rng: Random, at_s: float) -> list[Fault]:
+def _leave(rng: Random, at_s: float, lease_s: float) -> list[Fault]:
     """It is told to go, and perhaps it dies while it does."""
     faults = [Fault(at_s, rng.choice(("term", "leave")), LEADER)]
     if rng.random() < 0.3:
         later_s = round(at_s + rng.uniform(0.0, 3.0), 3)
-        faults += _loss(rng, later_s)
+        faults += _loss(rng, later_s, lease_s)
     return faults
 
 
-_Draw = Callable[[Random, float], list[Fault]]
+_Draw = Callable[[Random, float, float], list[Fault]]
 _KINDS: tuple[_Draw, ...] = (_loss, _pause, _cut_off, _away, _drag, _leave)
 _WEIGHTS = (6, 5, 5, 3, 3, 3)

@@ -3,7 +3,8 @@
 * Two rounds' worlds run at once only where a member of the older one was lost, or its coordinator,
   or where it drains (it takes its time, and the others do not wait); never on one machine.
 * A node's workers are dead when its lease is over, counted from when the coordinator heard it last
-  (in a job of one node at most a stopped agent is left alone: see `agent.run`).
+  (in a job of one node at most a stopped agent is left alone: see `agent.run`; where another node
+  takes its place meanwhile, two worlds run).
 * The ranks of a world are total and unique; a round has one world; round numbers only grow.
 * A life of a job has one verdict; every member that lives and was not lost hears it.
 * A round is charged once at most, by a failure of its workers, when none of them runs any more, and
@@ -315,7 +316,7 @@ class Invariants:
                 if each.owner.place.name == worker.owner.place.name:
                     raise Violation("world", f"{other} runs on a machine where {stamp} starts")
                 life = self.lives[each.owner.place.life]
-                if life.lost_at is None and not self._is_orphaned(older):
+                if life.has_fence and life.lost_at is None and not self._is_orphaned(older):
                     raise Violation("world", f"{stamp} starts while {_name(each)} is in {other}")
 
     def _is_orphaned(self, world: World) -> bool:

@@ -59,10 +59,15 @@ class MachineClock:
 
     def __init__(self, schedule: Schedule, rate: float, offset_s: float) -> None:
         self._schedule, self.rate, self._offset_s = schedule, rate, offset_s
+        self._reached = offset_s
 
     def now(self) -> float:
         """Seconds, as this machine counts them."""
-        return self._offset_s + self.rate * self._schedule.now_s
+        return max(self._reached, self._offset_s + self.rate * self._schedule.now_s)
+
+    def reach(self, when_s: float) -> None:
+        """A timer was to end then, and has: no rounding makes that too early."""
+        self._reached = when_s
 
     def true(self, when_s: float) -> float:
         """The true time at which this machine's clock shows `when_s`."""
@@ -181,9 +186,11 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         for _ in range(TURNS_MAX):
             if self._on_wake is not None:
                 self._on_wake()
-            now = self.clock.now() + RESOLUTION_S
+            now = self.time() + RESOLUTION_S
             while self._timers and self._timers[0][0] <= now:
-                self._ready.append(heapq.heappop(self._timers)[2])
+                when, _, timer = heapq.heappop(self._timers)
+                self.clock.reach(when)
+                self._ready.append(timer)
             if not self._ready or self._state is not State.RUNS:
                 return
             ready, self._ready = self._ready, []
