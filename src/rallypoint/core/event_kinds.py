@@ -195,7 +195,7 @@ NODE_REFUSED = _hosted("node_refused", "a node may not take part", "refused {pee
 RESTART = _hosted("restart", "the workers are started again after a failure")
 PATIENCE = _hosted("patience", "many nodes are late at once: no node is given up yet")
 TAKEN_OVER = _hosted("taken_over", "a coordinator goes on with a job of another one")
-DEPOSED = _hosted("deposed", "another coordinator leads the job now", "leads no more: {why}")
+DEPOSED = _hosted("deposed", "this coordinator leads the job no more", "leads no more: {why}")
 WAITS_TO_LEAD = _hosted("waits_to_lead", "the register of a job can't be claimed yet")
 NOT_RECORDED = _hosted(
     "not_recorded",
