@@ -75,6 +75,17 @@ def test_R3_the_loss_of_one_node_is_told_though_what_another_says_raises() -> No
     assert [type(message) for message in to_a] == [m.StopNow]
 
 
+def test_L5_a_place_that_is_told_again_does_not_answer_a_newer_join() -> None:
+    end = s.AgentEnd(s.Identity("a", "host", "life"), RULES)
+    place = Assignment(0, 0, 1, 0, 1, 0, 1, "10.0.0.1", 5000, 0, "first", False)
+    for now, seq in (0.0, 1), (20.0, 2):
+        end.report(m.Join(seq, candidate(0)), now)
+        end.connected(now, m.Claim())
+        end.received(now, m.Attached("a", 1, 1, True))
+        end.received(now, m.Assigned(Stamp(1, 0), place))
+    assert end.place == m.Place(m.Join(1, candidate(0)), place)
+
+
 def held(effects: list[s.AgentEffect]) -> list[float]:
     return [effect.until for effect in effects if isinstance(effect, s.Held)]
 

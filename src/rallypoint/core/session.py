@@ -252,6 +252,7 @@ class Outbox:
         self._lasting: dict[type[m.Report], tuple[m.Report, float]] = {}
         """By their kinds, each with when it was made."""
         self._joined: m.Join | None = None
+        self._placed_in: Stamp | None = None
         self.place: m.Place | None = None
         """What the newest join was answered with, or the one before it."""
 
@@ -271,8 +272,9 @@ class Outbox:
         return self._keep(report, now)
 
     def answered(self, assigned: m.Assigned) -> None:
-        """The newest join has led to this."""
-        if self._joined is not None:
+        """The newest join has led to this, unless it is said again."""
+        if self._joined is not None and assigned.stamp != self._placed_in:
+            self._placed_in = assigned.stamp
             self.place = m.Place(self._joined, assigned.assignment)
 
     def acknowledged(self, number: int) -> list[m.Report]:
