@@ -84,6 +84,33 @@ def test_L2_a_leader_that_most_nodes_do_not_reach_lets_another_one_lead() -> Non
     assert node.why == "it does not hear 3 of 4 nodes, and another may"
 
 
+def test_L2_a_leader_to_which_no_other_node_comes_lets_another_one_lead_once() -> None:
+    node, alone = Node(), Silence(is_alone=True)
+    stepped_down_at = node.leads_until(alone)
+    assert LEASE_S <= stepped_down_at <= 2 * LEASE_S
+    assert "no other node" in node.why
+    node.leads_again()
+    node.leads_until(alone)
+    assert not node.why
+
+
+def of(cluster: Cluster) -> Silence:
+    """Where everybody is heard."""
+    return silence_of(cluster.job, None, lambda life, seconds: False, 5.0)
+
+
+def test_L2_a_node_that_is_the_only_one_to_join_is_alone() -> None:
+    cluster = Cluster(SharedSettings("job", 2, 2), has_register=True)
+    assert of(cluster).is_alone
+    a = cluster.start("a")
+    cluster.settle()
+    cluster.job.own_agent = a.ref.incarnation
+    assert of(cluster).is_alone
+    cluster.start("b")
+    cluster.settle()
+    assert not of(cluster).is_alone
+
+
 @pytest.mark.parametrize("silence", [Silence(1, 2), Silence(2, 4), Silence(0, 1), Silence()])
 def test_L2_half_of_the_nodes_are_no_reason_to_step_down(silence: Silence) -> None:
     assert Node().leads_until(silence) == 60.0

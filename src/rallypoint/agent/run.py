@@ -249,8 +249,10 @@ class AgentRun:
     def _hold(self, until: float) -> None:
         """A job that can have one node only is left alone: Ctrl-Z, a laptop that sleeps. Where
         `serve` may give its place away all the same, the agent ends its workers when it runs again.
+        With a register a spare may stand by to take its place.
         """
-        if self._helpers is not None and self._setup.config.rendezvous.max_nodes > 1:
+        rendezvous = self._setup.config.rendezvous
+        if self._helpers is not None and (rendezvous.max_nodes > 1 or rendezvous.register):
             self._helpers.hold(until)
 
     def _install(self) -> None:

@@ -7,6 +7,9 @@ of the design). Pure.
   the lease: as a rule the leader is cut off from them, and another node would reach them. Then the
   leader says in the record that it goes, and lets others claim first.
 
+* It is sure, but no world runs and no other node has come for a lease: a firewall may keep them
+  from it, though all of them read the register.
+
 More than half: of two nodes that do not reach each other neither is the better leader. Nodes that
 have succeeded, have left, or are dead as their guard says have a reason to be silent. A new leader
 waits for half a lease longer: so long agents may take to notice that the last one is gone.
@@ -42,6 +45,8 @@ SILENT_BEATS = 3
 """Nobody is silent before so many heartbeats are missing."""
 GAP_S = 4 * CHECK_S
 """Who was not asked for so long has not run, and has heard nobody."""
+LOOK_S = 3.0
+"""So long nodes that have no leader may take to see that there is none."""
 SILENT_MIN_S = 3.0
 """Longer than a pause of the leader that is no gap."""
 
@@ -54,6 +59,8 @@ class Silence(Struct, frozen=True):
 
     silent: int = 0
     nodes: int = 0
+    is_alone: bool = False
+    """No world runs, and no other node has joined."""
 
     @property
     def is_too_much(self) -> bool:
@@ -73,9 +80,9 @@ class Deference:
         """In the newest round."""
         return self._stamp == _newest(job)
 
-    def begin(self, job: JobRecord, now: float) -> None:
-        """It steps down."""
-        self._stamp, self.until = _newest(job), now + DEAF_SHARE * job.settings.lease_s
+    def begin(self, job: JobRecord, until: float) -> None:
+        """It steps down, and others claim first until then."""
+        self._stamp, self.until = _newest(job), until
 
 
 class SteppingDown:
@@ -86,6 +93,7 @@ class SteppingDown:
         self._hears_since: float | None = None
         """It has led, and run, since then; None: it was never asked."""
         self._asked_at, self._sure_at = 0.0, -inf
+        self._alone_since: float | None = None
 
     def why(self, lead: Lead, silence: Callable[[float], Silence], now: float) -> str:
         """Half a line; empty: it leads on. To be asked every `CHECK_S`. `silence`: of nodes that
@@ -111,9 +119,16 @@ class SteppingDown:
         if now - self._hears_since < silent_s or self._deference.has_been(job):
             return ""
         found = silence(silent_s)
+        if not found.is_alone:
+            self._alone_since = None
+        elif self._alone_since is None:
+            self._alone_since = now
+        elif now - self._alone_since >= lease_s:
+            self._deference.begin(job, now + LOOK_S)
+            return f"no other node has come for {lease_s:g} s, and one may reach another"
         if not found.is_too_much:
             return ""
-        self._deference.begin(job, now)
+        self._deference.begin(job, now + DEAF_SHARE * lease_s)
         return f"it does not hear {found.silent} of {found.nodes} nodes, and another may"
 
 
@@ -125,8 +140,12 @@ def silence_of(
         here = (node.ref.incarnation for node in recovery.returned.values())
         silent = sum(is_silent(each, seconds) for each in here)
         return Silence(recovery.awaited + silent, recovery.record.nodes)
-    if job.verdict is not None or job.round.phase is not Phase.ACTIVE:
+    if job.verdict is not None:
         return Silence()
+    if job.round.phase is not Phase.ACTIVE:
+        members = job.round.members.values()
+        is_alone = all(member.ref.incarnation == job.own_agent for member in members)
+        return Silence(is_alone=is_alone and job.round.settings.max_nodes > 1)
     silent = 0
     for entry, has_done in zip(job.round.world, has_succeeded(job), strict=True):
         may_run = not has_done and entry.incarnation not in job.stopped
