@@ -32,7 +32,7 @@ class SameMachine(Machine):
         return path in ("train.py", "./dir")
 
     def path_kind(self, path: str) -> str:
-        return {"/shared/file": "file", "dir:29400": "directory"}.get(path, "")
+        return ""
 
     def absolute_path(self, path: str) -> str:
         return os.path.join("/where/i/am", path)

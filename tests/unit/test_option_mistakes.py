@@ -65,18 +65,11 @@ BAD: tuple[tuple[str, str], ...] = (
         ),
     ),
     (
-        "--rdzv-backend file --rdzv-endpoint /shared/file --rdzv-id mine train.py",
-        (
-            "--rdzv-endpoint /shared/file: it is a file, as earlier versions used for "
-            "--rdzv-backend file: name a directory that all nodes share (a file between peers is "
-            "for a program's DynamicRendezvousHandler)"
-        ),
-    ),
-    (
         "--rdzv-backend file --rdzv-endpoint a:29400 --rdzv-id mine train.py",
         (
-            "--rdzv-endpoint a:29400: --rdzv-backend file needs a directory that all nodes share; "
-            "for an address leave --rdzv-backend out"
+            "--rdzv-endpoint a:29400: --rdzv-backend file needs a directory that all nodes share, "
+            "and this looks like an address: leave --rdzv-backend out, or give the directory as "
+            "./a:29400"
         ),
     ),
     (

@@ -264,16 +264,16 @@ def test_a_directory_means_that_any_node_may_lead() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "path"), [("jobs", "/where/i/am/jobs"), ("./a:b/c:1", "/where/i/am/./a:b/c:1")]
+    ("given", "path"),
+    [
+        ("jobs", "/where/i/am/jobs"),
+        ("./c:1", "/where/i/am/./c:1"),
+        ("./a:b/c:1", "/where/i/am/./a:b/c:1"),
+    ],
 )
 def test_a_relative_directory_is_one_of_the_current_directory(given: str, path: str) -> None:
     line = f"--rdzv-backend file --rdzv-endpoint {given} --rdzv-id mine train.py"
     assert parse(line).rendezvous.register == RegisterConfig(path)
-
-
-def test_a_directory_that_looks_like_an_address_is_one_if_it_is_there() -> None:
-    line = "--rdzv-backend file --rdzv-endpoint dir:29400 --rdzv-id mine train.py"
-    assert parse(line).rendezvous.register == RegisterConfig("/where/i/am/dir:29400")
 
 
 def test_with_a_directory_the_coordinator_has_all_its_options() -> None:

@@ -3,8 +3,11 @@ and what it hosts when it leads itself (`coordinator/succession.py`)."""
 
 from __future__ import annotations
 
+import asyncio
+import os.path
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from random import SystemRandom
 from socket import socket
 from threading import Thread
@@ -16,11 +19,13 @@ from rallypoint.coordinator.connection import ClientConnection, dial
 from rallypoint.coordinator.own_addresses import addresses_of, bind_for_leader, own_addresses
 from rallypoint.coordinator.server import Coordinator, LookupToken
 from rallypoint.coordinator.succession import Listening
+from rallypoint.coordinator.threads import run_in_thread
 from rallypoint.coordinator.token import find_token, user_home
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.session import AgentEnd
 from rallypoint.core.takeover.heirs import Claimant
+from rallypoint.errors import RendezvousTimeoutError, UsageError
 from rallypoint.rendezvous.data_directory import prepare, sweep
 from rallypoint.rendezvous.directory_backend import DirectoryBackend
 from rallypoint.rendezvous.directory_files import LocalFiles
@@ -32,6 +37,8 @@ DIAL_TIMEOUT_S = 2.0
 FIRST_CLAIM_S = 0.002
 """For each node of the job."""
 FIRST_CLAIM_MAX_S = 2.0
+UNANSWERED_S = 2.0
+"""A directory that takes longer to be looked at is said to be waited for."""
 FLAG = "--rdzv-endpoint"
 
 
@@ -130,17 +137,47 @@ def secret_of(run_id: str, access: AccessConfig) -> bytes | None:
     return token.for_job(run_id)
 
 
-def register_of(
-    rendezvous: RendezvousConfig, secret: bytes | None, say: Callable[[Record], None]
+async def register_of(
+    rendezvous: RendezvousConfig,
+    secret: bytes | None,
+    say: Callable[[Record], None],
+    on_wait: Callable[[str], None],
 ) -> DirectoryBackend:
     """The register of this node's job, in a directory that is made if there is none. `say` is
-    called with remarks on it. Blocks. Raises UsageError or InfrastructureError if it can't be kept
-    there."""
+    called with remarks on it, `on_wait` if it does not answer.
+
+    Raises UsageError or InfrastructureError if the register can't be kept there, and
+    RendezvousTimeoutError.
+    """
     assert rendezvous.register is not None
-    directory = rendezvous.register.directory
-    remarks = prepare(directory, LocalFiles(), FLAG)
-    if rendezvous.max_nodes > 1 and (local := local_file_system(directory)):
-        remarks.append(lies_here(directory, local))
+    directory, limit_s = rendezvous.register.directory, rendezvous.join_timeout_s
+    waiting = f"waiting for the directory {directory}, which does not answer"
+    told = asyncio.get_running_loop().call_later(UNANSWERED_S, on_wait, waiting)
+    try:
+        async with asyncio.timeout(limit_s):
+            remarks = await run_in_thread(partial(_prepared, rendezvous), "rallypoint-registers")
+    except TimeoutError:
+        raise RendezvousTimeoutError(
+            f"{FLAG} {directory} does not answer: waited {limit_s:g} s; see that its file server "
+            "is up, or name another directory"
+        ) from None
+    finally:
+        told.cancel()
     for remark in remarks:
         say(kinds.NOTICE(remark))
     return DirectoryBackend(directory, rendezvous.run_id, secret)
+
+
+def _prepared(rendezvous: RendezvousConfig) -> list[str]:
+    assert rendezvous.register is not None
+    directory = rendezvous.register.directory
+    if os.path.isfile(directory):
+        raise UsageError(
+            f"{FLAG} {directory}: it is a file, as earlier versions used for --rdzv-backend file: "
+            "name a directory that all nodes share (a file between peers is for a program's "
+            "DynamicRendezvousHandler)"
+        )
+    remarks = prepare(directory, LocalFiles(), FLAG)
+    if rendezvous.max_nodes > 1 and (local := local_file_system(directory)):
+        remarks.append(lies_here(directory, local))
+    return remarks

@@ -135,7 +135,8 @@ class Membership:
 
         rendezvous = self._config.rendezvous
         secret = leading.secret_of(rendezvous.run_id, self._config.access)
-        register = leading.register_of(rendezvous, secret, self._agent.say)
+        say, on_wait = self._agent.say, self._say_status
+        register = await leading.register_of(rendezvous, secret, say, on_wait)
         identity, own = fresh_identity(_given_id(rendezvous)), OwnJob(rendezvous.lease_s)
         rules = SessionRules(
             rendezvous.reconnect_timeout_s, vouched_at=own.vouched_at, promises=own.promises

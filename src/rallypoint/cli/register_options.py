@@ -48,17 +48,11 @@ def remarks_on(scanned: Scanned) -> list[str]:
 
 
 def _directory(where: Value, machine: Machine) -> str:
-    """The absolute path; the directory need not exist yet."""
+    """The absolute path. What is there is not looked at: a file server may not answer."""
     host, _, port = where.text.rpartition(":")
-    kind = machine.path_kind(where.text)
-    if kind == "file":
+    if host and "/" not in host and is_port(port):
         raise where.wrong(
-            "it is a file, as earlier versions used for --rdzv-backend file: name a directory that "
-            "all nodes share (a file between peers is for a program's DynamicRendezvousHandler)"
-        )
-    if not kind and host and "/" not in host and is_port(port):
-        raise where.wrong(
-            "--rdzv-backend file needs a directory that all nodes share; for an address leave "
-            "--rdzv-backend out"
+            "--rdzv-backend file needs a directory that all nodes share, and this looks like an "
+            f"address: leave --rdzv-backend out, or give the directory as ./{where.text}"
         )
     return machine.absolute_path(where.text)
