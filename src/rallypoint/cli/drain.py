@@ -57,7 +57,7 @@ charged. The node's --drain-deadline limits all of this. A job whose coordinator
 lives on that very node ends as preempted, unless any node may lead it.
 
   rallypoint drain node-3 --rdzv-endpoint node-0 --rdzv-id digits
-  rallypoint drain node-3 --rdzv-backend file --rdzv-endpoint /shared/jobs \
+  rallypoint drain node-3 --rdzv-backend file --rdzv-endpoint /shared/jobs \\
       --rdzv-id digits
 """,
     (

@@ -76,6 +76,10 @@ workers when one of them or a node dies. Options go before SCRIPT.
   two to four machines: the same line on each; node-a is any one of them
     rallypoint run --nnodes 2:4 --rdzv-endpoint node-a --max-restarts 3 train.py
 
+  the same without a special node: all machines see the directory /shared/jobs
+    rallypoint run --rdzv-backend file --rdzv-endpoint /shared/jobs \\
+        --rdzv-id digits --nnodes 2:4 --max-restarts 3 train.py
+
   two machines with fixed ranks: K is 0 on node-a and 1 on the other
     rallypoint run --nnodes 2 --node-rank K --master-addr node-a train.py
 

@@ -47,7 +47,8 @@ usage: rallypoint serve --host ADDR [options]
 Host the coordinator of many jobs on this machine, apart from their nodes.
 
 Without it the first node of a job hosts the job's coordinator, and the job ends
-with that node. With it, any node may come and go:
+with that node, unless its nodes share a directory (rallypoint run
+--rdzv-backend file, which needs no server). With it, any node may come and go:
 
   rallypoint serve --host 10.0.0.5             on a machine that outlives the jobs
   rallypoint run --rdzv-endpoint 10.0.0.5 --rdzv-id digits train.py

@@ -35,6 +35,13 @@ class VersionFile(Struct, frozen=True):
     content: bytes
 
 
+_SAME_TOKEN = (
+    "start all nodes with the same token (`rallypoint token` on one node prints it; give it to the "
+    "others as ~/.config/rallypoint/token, in RALLYPOINT_TOKEN or by --token-file), or use another "
+    "run id"
+)
+
+
 class UnreadableVersionError(Exception):
     """Why bytes are no version of this job, and the fix: what follows the file's name."""
 
@@ -76,17 +83,13 @@ class VersionFormat:
         sealed = data[at + _SEAL.size :]
         if kind != self._kind:
             wrote = "with" if kind == _KEYED else "without"
-            raise UnreadableVersionError(
-                f"was written by a job {wrote} a token: start all nodes with the same token, or "
-                "use another run id"
-            )
+            raise UnreadableVersionError(f"was written by a job {wrote} a token: {_SAME_TOKEN}")
         if not compare_digest(seal, self._seal(place, sealed)):
             raise (
                 _corrupt()
                 if kind == _PLAIN
                 else UnreadableVersionError(
-                    "is corrupt, or was written with another token: start all nodes with the same "
-                    "token, or use another run id"
+                    f"is corrupt, or was written with another token: {_SAME_TOKEN}"
                 )
             )
         return _opened(sealed)
