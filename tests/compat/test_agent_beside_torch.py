@@ -55,6 +55,7 @@ OURS_BESIDES = {
     ("LaunchConfig", "preload"),
     ("LaunchConfig", "drain_deadline"),
     ("LaunchConfig", "hang_timeout"),
+    ("LaunchConfig", "port_range"),
 }
 
 
