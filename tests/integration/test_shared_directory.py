@@ -119,3 +119,17 @@ def test_a_node_that_leads_removes_what_other_jobs_have_left_a_week_ago(tmp_path
         (tmp_path / "go").touch()
         assert run.wait() == 0, run.err
     assert sorted(path.name for path in jobs.iterdir()) == sorted([new.name, job_directory("job")])
+
+
+def test_a_node_that_can_not_host_the_job_says_why_once_and_at_the_end(tmp_path: Path) -> None:
+    """Another node might."""
+    options = ("--rdzv-backend=file", "--rdzv-id=job", "--rdzv-endpoint=jobs")
+    wrong = ("--local-addr=192.0.2.77", "--rdzv-conf=join_timeout=3")
+    with agent(tmp_path, *options, *wrong, program=WORKER) as run:
+        assert run.wait() == 75
+    why = "--local-addr 192.0.2.77: 192.0.2.77 is not an address of this machine"
+    *before, last = run.err.splitlines()
+    assert sum(why in line for line in before) == 1, run.err
+    assert last.startswith(
+        f"rallypoint: no node led the job within 3 s (this node can't lead the job: {why}"
+    )

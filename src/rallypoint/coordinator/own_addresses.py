@@ -77,6 +77,5 @@ def bind_for_leader(
         if bound.refusal.name == "NOT_MINE":
             raise UsageError(f"{flag}: {why}: give an address of this machine")
     raise InfrastructureError(
-        f"this node can't lead the job: no port of {first}-{last} is free ({why}): give a larger "
-        "--port-range"
+        f"no port of {first}-{last} is free ({why}): give a larger --port-range"
     )

@@ -157,6 +157,10 @@ class _Seen(Struct):
     """It was said that new records are seen late."""
 
 
+class _CannotLeadError(RendezvousConnectionError):
+    """It is this node's turn, and it can't listen."""
+
+
 class Succession:
     """For the thread of the loop. `dial` at any time, `close` at the end."""
 
@@ -201,17 +205,25 @@ class Succession:
         """Reach the leader, or become it. Raises RendezvousTimeoutError, and what the register
         raises for what can't be a record."""
         ends_at, extended = self._loop.time() + timeout_s, False
+        said: set[str] = set()
+        hindrance = ""
         while True:
             try:
                 return await self.dial()
             except RendezvousConnectionError as error:
+                if isinstance(error, _CannotLeadError):
+                    hindrance = str(error)
                 if self._loop.time() > ends_at and not extended and self._seen.claims_at < inf:
                     # All that led before may be gone: then it is this node's turn at last.
                     ends_at, extended = max(ends_at, self._seen.claims_at + AFTER_CLAIM_S), True
                 if self._loop.time() > ends_at:
-                    text = f"no node led the job within {timeout_s:g} s ({error})"
+                    why = hindrance or error
+                    text = f"no node led the job within {timeout_s:g} s ({why})"
                     raise RendezvousTimeoutError(text) from error
-                on_wait(f"waiting for a node that leads the job ({error})")
+                # Each reason once, though they may take turns.
+                if (text := f"waiting for a node that leads the job ({error})") not in said:
+                    said.add(text)
+                    on_wait(text)
             await asyncio.sleep(RETRY_S)
 
     async def dial(self) -> ClientConnection:
@@ -310,7 +322,7 @@ class Succession:
         try:
             listening = self._node.listen()
         except (UsageError, InfrastructureError) as error:
-            raise RendezvousConnectionError(f"this node can't lead the job: {error}") from error
+            raise _CannotLeadError(f"this node can't lead the job: {error}") from error
         is_leader, leadership = False, self._candidacy
         self._own.promises.claiming(found)
         try:
