@@ -19,7 +19,8 @@ from rallypoint.coordinator.leadership import Leadership, Runtime, is_gone, this
 from rallypoint.coordinator.threads import CallThread
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.job_state import new_job
-from rallypoint.core.model import SharedSettings
+from rallypoint.core.model import SharedSettings, WorldEntry
+from rallypoint.core.round_state import Phase
 from rallypoint.core.sessions import HangUp, HostEffect
 from rallypoint.core.takeover.leading import HOLD_S
 from rallypoint.core.takeover.record import JobRecord, Leader, LeadRecord, Process
@@ -245,6 +246,27 @@ def test_L6_a_leader_that_goes_writes_what_it_has_not_written_yet() -> None:
         await lead.vacate(1.0)
         assert await recorded_round(register, leadership) == 7
         await leadership(register).claim(no_wait)
+
+    run(test)
+
+
+def test_L2_it_is_recorded_how_many_leaders_have_stepped_down_before_one_knows_what_runs() -> None:
+    async def test(leadership: Callable[[Any], Leadership]) -> None:
+        register, host = MemoryRendezvousBackend(), Host()
+        lead = leadership(register)
+        await lead.claim(no_wait)
+        job = new_job(SharedSettings("job", 1, 1))
+        job.round.phase, job.round.world = Phase.ACTIVE, [WorldEntry("a", "life", 1, "default")]
+        lead.begin(job, None).open_gate(host.perform, nobody_is_silent)
+        for before in range(2):
+            await lead.vacate(60.0, steps_down=True)
+            assert job_in(register).stepped_down == before + 1
+            lead = leadership(register)
+            await lead.claim(no_wait)
+            found = lead.take_over()
+            assert found is not None
+            found.led.open_gate(host.perform, nobody_is_silent)
+        await lead.vacate(60.0)
 
     run(test)
 

@@ -71,6 +71,13 @@ def test_L2_a_leader_whose_consent_ends_by_what_it_decides_is_unsure_from_then_o
     assert node.leads_until(Silence(0, 4)) == 60 - CHECK_S + LEASE_S
 
 
+def test_L2_nodes_do_not_step_down_one_after_the_other_while_nobody_knows_what_runs() -> None:
+    times = [
+        Node(replace(JOB, stepped_down=before)).leads_until(Silence(4, 4)) for before in (0, 1, 2)
+    ]
+    assert times[0] == times[1] < 60.0 == times[2]
+
+
 def test_L2_a_leader_that_is_unsure_does_not_count_who_is_silent() -> None:
     """Nobody has an answer: agents drop their connections because of that."""
     node = Node(sure_until=20.0)

@@ -244,9 +244,11 @@ class Leadership:
             stepping_down = SteppingDown(self._deference)
             self._tasks.append(loop.create_task(self._step_down(stepping_down, on_deposed)))
 
-    async def vacate(self, timeout_s: float, *, is_heard: bool = False) -> None:
+    async def vacate(
+        self, timeout_s: float, *, is_heard: bool = False, steps_down: bool = False
+    ) -> None:
         """Lead no more, and tell who would lead that they need not wait. `is_heard`: as in the
-        record of a job."""
+        record of a job. `steps_down`: another node may lead with more success."""
         self._stop()
         if self._lead is None or self._is_deposed:
             return
@@ -255,6 +257,8 @@ class Leadership:
                 job = self.jobs[-1].durable.begin() if self.jobs else self._lead.record.job
                 if job is not None and is_heard:
                     job = replace(job, is_heard=True)
+                if job is not None and steps_down:
+                    job = replace(job, stepped_down=job.stepped_down + 1)
                 await self._record.swap(self._lead.next(job, is_vacant=True))
         except (RallypointError, TimeoutError):
             return  # They wait for the hold.
@@ -295,7 +299,7 @@ class Leadership:
             if self.jobs:
                 why = stepping_down.why(self.lead, self.jobs[-1].silence, self.now)
         if why:
-            await self.vacate(VACATE_S)
+            await self.vacate(VACATE_S, steps_down=True)
             self._is_deposed = True
             on_deposed(why)
 

@@ -90,6 +90,9 @@ class JobRecord(Struct, frozen=True, array_like=True):
     """The id of that node."""
     is_heard: bool = False
     """All nodes that live have heard the verdict: who comes now begins the job anew."""
+    stepped_down: int = 0
+    """How many leaders in a row have stepped down to let others lead, and none of them has known
+    what runs."""
 
     @property
     def newest_round(self) -> int | None:

@@ -17,7 +17,8 @@ waits for half a lease longer: so long agents may take to notice that the last o
 If most nodes have really died at once no other leader is better, and each change of the leader
 would begin the wait for the missing nodes anew. So a node steps down for silence once in a round:
 if the job comes back to it, nobody else has led it with more success. It lets others claim first
-for half a lease, since a node that does not hear its leader looks for another after that time.
+for half a lease, since a node that does not hear its leader looks for another after that time. And
+of a hundred nodes not one after the other does so: when two in a row have, the third one waits.
 
 A coordinator of its own (`rallypoint serve`) never steps down: nodes know no other address.
 """
@@ -43,6 +44,8 @@ SILENT_SHARE = 1 / 3
 """Of the lease."""
 SILENT_BEATS = 3
 """Nobody is silent before so many heartbeats are missing."""
+IN_A_ROW_MAX = 2
+"""So many leaders step down before one knows what runs."""
 GAP_S = 4 * CHECK_S
 """Who was not asked for so long has not run, and has heard nobody."""
 LOOK_S = 3.0
@@ -116,7 +119,8 @@ class SteppingDown:
         silent_s = max(
             SILENT_SHARE * lease_s, SILENT_BEATS * job.settings.heartbeat_s, SILENT_MIN_S
         )
-        if now - self._hears_since < silent_s or self._deference.has_been(job):
+        has_been = self._deference.has_been(job) or job.stepped_down >= IN_A_ROW_MAX
+        if now - self._hears_since < silent_s or has_been:
             return ""
         found = silence(silent_s)
         if not found.is_alone:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from operator import attrgetter
 from random import Random
 
 from rallypoint.core.model import NodeRef
@@ -36,7 +37,7 @@ class SimulatedCluster:
         rules = Invariants(lease_s, grace_s)
         self._leading: LeadingInvariants | None = None
         if plan.any_leads:
-            rules = self._leading = LeadingInvariants(lease_s, grace_s)
+            rules = self._leading = LeadingInvariants(lease_s, grace_s, is_gentle=plan.is_gentle)
         elif plan.register:
             rules = LedInvariants(lease_s, grace_s, is_gentle=plan.is_gentle)
         self.transcript = Transcript(self.schedule, rules)
@@ -84,6 +85,13 @@ class SimulatedCluster:
         """The name of the machine whose agent leads, by the register; empty: none does."""
         life = "" if self._leading is None else self._leading.leading_life
         return next((each.name for each in self.live if each.ref.incarnation == life), "")
+
+    @property
+    def is_deserted(self) -> bool:
+        """No agent runs that has a place in the newest world."""
+        newest = max(self.rules.worlds, key=attrgetter("incarnation", "round"), default=None)
+        lives = self.rules.worlds[newest].lives if newest is not None else ()
+        return all(each.ref.incarnation not in lives for each in self.live)
 
     def start(self, name: str, node_id: str = "") -> None:
         """A new agent on this machine, with a node id of its own or of another's."""

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
+from typing import Any
 
 from msgspec.structs import replace
 
 from rallypoint.core.takeover.handover import with_margin
-from rallypoint.core.takeover.leading import HEIRS_ONLY_LEASES, HOLD_S
-from rallypoint.testing.simulator.plan import AGENTS, LEADER, Fault, Plan
+from rallypoint.core.takeover.leading import CONSENT_LEASES, HEIRS_ONLY_LEASES, HOLD_S
+from rallypoint.testing.simulator.plan import (
+    AGENTS,
+    AWAY_SLACK_S,
+    LEADER,
+    MOMENT_S,
+    SAFE_S,
+    SHORT_SHARE,
+    Fault,
+    Plan,
+)
 
+GENTLE_SHARE = 0.2
 LONG_AWAY_S = 180.0
 AFTER_S = 60.0
 """So long the job has when its register is back, before the peace."""
@@ -27,6 +38,8 @@ def with_leaders(plan: Plan, rng: Random) -> Plan:
     settings["join_timeout_s"] = max(40.0, 10.0 + 1.2 * until_s)
     if rng.random() < 0.7:
         settings.pop("reconnect_timeout_s", None)
+    if rng.random() < GENTLE_SHARE:
+        return _gentle(plan, settings, rng)
     # One is often clearer than many.
     kept = [fault for fault in plan.faults if rng.random() < 0.4 and fault.kind != "crash"]
     at_s, peace_s = plan.peace_s * rng.uniform(0.05, 0.5), plan.peace_s
@@ -43,6 +56,33 @@ def with_leaders(plan: Plan, rng: Random) -> Plan:
         peace_s=round(peace_s, 3),
         settings=settings,
         faults=tuple(sorted(faults, key=lambda fault: fault.at_s)),
+    )
+
+
+def _gentle(plan: Plan, settings: dict[str, Any], rng: Random) -> Plan:
+    """Nothing that a worker may notice; see `Plan.is_gentle`."""
+    lease_s = settings["lease_s"] = max(SAFE_S, settings["lease_s"])
+    nodes = rng.choice((plan.nodes, max(1, plan.nodes - 1)))
+    settings |= {"min_nodes": nodes, "max_nodes": nodes}
+    at_s = round(rng.choice((0.5, 3.0, 12.0, 20.0)) * rng.uniform(0.5, 1.5), 3)
+    longest_s = HOLD_S + (CONSENT_LEASES * lease_s if nodes > 1 else 0.0)
+    away_s = round((0.9 * longest_s - AWAY_SLACK_S) * rng.choice((1.0, rng.random())) - 0.01, 2)
+    pause_s = round(min(MOMENT_S, 2 * SHORT_SHARE * lease_s) * rng.random(), 2)
+    fault = rng.choice(
+        (
+            Fault(at_s, "away", "", away_s),
+            Fault(at_s, "pause", LEADER, pause_s, reports=_reports(rng)),
+            Fault(at_s, "kill", LEADER, reports=_reports(rng)),
+        )
+    )
+    peace_s = max(plan.peace_s, at_s + fault.value)
+    return replace(
+        plan,
+        embedded=False,
+        register=AGENTS,
+        peace_s=peace_s,
+        settings=settings,
+        faults=(fault,),
     )
 
 

@@ -28,6 +28,8 @@ class Life(Struct, eq=False):
     heard_by: dict[int, float] = field(default_factory=dict)
     """And when each of them did."""
     lost_at: float | None = None
+    is_leaving: bool = False
+    """It is lost since it was told to go, and may take its time."""
     cut_at: float = float("-inf")
     """When its connection broke silently: it notices that within a lease."""
     banned_in: int = 0

@@ -138,19 +138,22 @@ class Invariants:
                 life.lost_at = self.now_s
                 life.banned_in = stamp.incarnation if final else life.banned_in
             case m.LeaveNow():
-                life.lost_at = self.now_s
+                life.lost_at, life.is_leaving = self.now_s, True
 
     def _check_told(self, life: Life) -> None:
-        """A node that is given up since it would not stop has been told to, unless its connection
-        had just broken silently. Then what it was told is lost, and it must not be waited for until
-        it notices: it is fenced, as any node that is given up."""
-        if self.now_s < life.cut_at + self._lease_s / life.rate + TOLD_S:
+        """A node that is given up since it would not stop has been told to, unless that was lost:
+        nobody waits until it notices that its connection has broken. It is fenced as any other."""
+        if self._is_cut(life):
             return
         worlds = (world.running.values() for world in self.worlds.values())
         own = [w for each in worlds for w in each if w.owner.place.life == life.ref.incarnation]
         undisturbed_s = self.now_s - self.disturbed_at
         if own and undisturbed_s > TOLD_S and not any(worker.was_asked for worker in own):
             raise Violation("stop", f"{life.ref} would not stop, and was not told to")
+
+    def _is_cut(self, life: Life) -> bool:
+        """Its connection broke silently, and it may not have noticed that yet."""
+        return self.now_s < life.cut_at + self._lease_s / life.rate + TOLD_S
 
     def _lost(self, event: SessionLost, coordinator: int) -> None:
         life = self.lives[event.ref.incarnation]
@@ -188,14 +191,14 @@ class Invariants:
     def _check_stopped(self, stamp: Stamp, world: World) -> None:
         """Nobody is blamed before all have stopped, or are lost."""
         for worker in world.running.values():
-            if self.lives[worker.owner.place.life].lost_at is None:
+            if self._life_of(worker).lost_at is None:
                 raise Violation("blame", f"{stamp} is judged while {_name(worker)} runs")
 
     def _check_blame(self, world: World, failed: list[Worker], node_id: str) -> None:
         """Where nothing disturbs the reports, who failed first is blamed."""
         first = failed[0].ended
         assert first is not None
-        if self.disturbed_at >= first.at_s - 3.0:
+        if self.disturbed_at >= first.at_s - 3.0 or self._is_cut(self._life_of(failed[0])):
             return
         for worker in failed:
             assert worker.ended is not None
@@ -205,9 +208,12 @@ class Invariants:
                 break
             if worker.tells_of_lost_peer and not failed[0].tells_of_lost_peer:
                 continue
-            if self.lives[worker.owner.place.life].ref.node_id == node_id:
+            if self._life_of(worker).ref.node_id == node_id:
                 return
         raise Violation("blame", f"{node_id} is blamed, and {_name(failed[0])} failed first")
+
+    def _life_of(self, worker: Worker) -> Life:
+        return self.lives[worker.owner.place.life]
 
     def _formed(self, job: Job, assigned: list[tuple[NodeRef, m.Assigned]]) -> None:
         state, stamp = job.state, assigned[0][1].stamp
@@ -332,7 +338,7 @@ class Invariants:
 
     def _check_fence(self, life: Life, *, starts: bool = False) -> None:
         """No worker runs on after its node's lease, counted from when it was heard; nor for much
-        longer than that, or than a leaving node may take, after its node was given up."""
+        longer than that after its node was given up, or after the time that a leaving one has."""
         if not life.has_fence or life.heard_at is None or not (life.runs or starts):
             return
         lease_s = (self._lease_s + AGENT_FIRST_NS / 1e9) / life.rate
@@ -341,7 +347,8 @@ class Invariants:
             raise Violation("fence", f"workers of {life.ref} run {silent_s:.2f} s after its word")
         if life.lost_at is None:
             return
-        if self.now_s > life.lost_at + max(lease_s, LEAVING_S) + MARGIN_S:
+        leaving_s = LEAVING_S if life.is_leaving else 0.0
+        if self.now_s > life.lost_at + lease_s + leaving_s + MARGIN_S:
             lost_s = self.now_s - life.lost_at
             raise Violation("fence", f"workers of {life.ref} run {lost_s:.2f} s after its loss")
 

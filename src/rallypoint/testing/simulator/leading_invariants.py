@@ -5,6 +5,10 @@
   that it attaches. (By what a leader knows that may look right: here the register itself is asked.)
 * The workers of the node that led are fenced before another world runs without it, as those of any
   node that nobody has declared lost.
+* In a *gentle* plan no worker is signalled: the register is away for no longer than a leader may
+  act by promises, the leader is stopped for a moment, or one that has no workers is killed.
+* Once nothing goes wrong any more, it takes two holds and a lease at most until there is a world or
+  a verdict (`Simulation._settle_s`).
 """
 
 from __future__ import annotations
@@ -19,8 +23,8 @@ from rallypoint.testing.simulator.led_invariants import LedInvariants
 class LeadingInvariants(LedInvariants):
     """Of one simulation."""
 
-    def __init__(self, lease_s: float, grace_s: float) -> None:
-        super().__init__(lease_s, grace_s, is_gentle=False)
+    def __init__(self, lease_s: float, grace_s: float, *, is_gentle: bool) -> None:
+        super().__init__(lease_s, grace_s, is_gentle=is_gentle)
         self._led_by: dict[int, str] = {}
         """The incarnation of each agent, by its number."""
         self._asked_late: set[tuple[str, int]] = set()
@@ -61,6 +65,11 @@ class LeadingInvariants(LedInvariants):
             self._asked_late.discard((incarnation, coordinator))
             if is_deposed:
                 self._asked_late.add((incarnation, coordinator))
+
+    def agent_died(self, incarnation: str) -> None:
+        super().agent_died(incarnation)
+        if any(incarnation in world.lives for world in self.worlds.values()):
+            self._is_gentle = False  # the others notice the loss of its workers
 
     def told(self, incarnation: str, message: m.ToAgent) -> None:
         if isinstance(message, m.Attached) and (incarnation, message.epoch) in self._asked_late:

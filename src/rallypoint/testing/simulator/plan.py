@@ -64,6 +64,7 @@ from rallypoint.config import (
     StopConfig,
     WorkerConfig,
 )
+from rallypoint.core.takeover.leading import CONSENT_LEASES, HOLD_S
 from rallypoint.core.text import is_number
 from rallypoint.testing.simulator.workers import Program
 
@@ -74,6 +75,12 @@ LEADER = "leader"
 AGENTS = "agents"
 SHORT_SHARE = 0.15
 """Of the lease: so long a coordinator may be away, and its agents come back in time."""
+
+AWAY_SLACK_S = 6.0
+"""Since the last swap, and until the register is asked again."""
+MOMENT_S = 2.0
+SAFE_S = 6.0
+"""A shorter lease may end while another node begins to lead."""
 
 
 class Fault(Struct, frozen=True):
@@ -133,7 +140,7 @@ class Plan(Struct, frozen=True, kw_only=True):
         """Nothing goes wrong but that the coordinator is away, a few times, for less than a lease:
         no worker may notice."""
         if self.any_leads:
-            return False
+            return self._is_gentle_for_leaders
         lease_s, ends = self.settings["lease_s"], [fault.at_s for fault in self.faults]
         is_one = len(ends) == 1
         for fault, next_s in zip(self.faults, [*ends[1:], ends[-1] + lease_s], strict=True):
@@ -143,6 +150,23 @@ class Plan(Struct, frozen=True, kw_only=True):
                 return False
         shares = {self.settings["min_nodes"], self.settings["max_nodes"], self.nodes}
         return self.register == "here" and len(shares) == 1
+
+    @property
+    def _is_gentle_for_leaders(self) -> bool:
+        """The register is away for less than a leader may act by promises, or the leader is stopped
+        for a moment, or killed: if it has no place, for a spare node is one too many."""
+        lease_s, nodes = self.settings["lease_s"], self.settings["max_nodes"]
+        away_s = 0.9 * (HOLD_S + CONSENT_LEASES * lease_s) - AWAY_SLACK_S
+        longest = {
+            "away": away_s if nodes > 1 else 0.9 * HOLD_S - AWAY_SLACK_S,
+            "pause": min(MOMENT_S, 2 * SHORT_SHARE * lease_s),
+            "kill": 0.0,
+        }
+        if any(fault.node != ("" if fault.kind == "away" else LEADER) for fault in self.faults):
+            return False
+        is_one = len(self.faults) == 1 and self.faults[0].kind in longest
+        is_one = is_one and self.faults[0].value <= longest[self.faults[0].kind]
+        return is_one and self.settings["min_nodes"] == nodes <= self.nodes and lease_s >= SAFE_S
 
     def config(self) -> AgentConfig:
         """Of every agent. Raises UsageError for settings that don't fit each other."""

@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from rallypoint.core.session import NO_ANSWER_S
 from rallypoint.core.takeover.handover import with_margin
-from rallypoint.core.takeover.leading import HOLD_S
+from rallypoint.core.takeover.leading import HEIRS_ONLY_LEASES, HOLD_S
+from rallypoint.core.takeover.stepping_down import IN_A_ROW_MAX
 from rallypoint.errors import InvariantError
 from rallypoint.testing.simulator.cluster import SimulatedCluster
 from rallypoint.testing.simulator.facts import Violation
@@ -67,8 +68,9 @@ class Simulation:
             delay_s = 0.0 if name == plan.coordinator_host else rng.random()
             cluster.schedule.after(delay_s, partial(cluster.start, name))
         cluster.schedule.at(plan.peace_s, self._begin_peace)
-        world_by_s, end_by_s = plan.peace_s + self._settle_s, plan.peace_s + self._end_s
-        was_quiet = True
+        settle_s = self._lead_s if plan.any_leads else self._settle_s
+        world_by_s, end_by_s = plan.peace_s + settle_s, plan.peace_s + self._end_s
+        was_quiet, was_deserted = True, False
         while cluster.step():
             now_s = cluster.schedule.now_s
             if cluster.transcript.problem is not None:
@@ -76,11 +78,32 @@ class Simulation:
             if now_s > plan.peace_s and not cluster.live:
                 break
             if was_quiet and now_s > world_by_s:
+                if plan.any_leads and cluster.is_deserted and not was_deserted:
+                    was_deserted = True
+                    world_by_s += self._desertion_s
+                    continue
                 was_quiet = False
                 self._check_world()
             if now_s > end_by_s:
                 raise Violation("liveness", f"no end: {self._whose_end()}")
         self._check_rest()
+
+    @property
+    def _lead_s(self) -> float:
+        """The same where any agent may lead: a leader is lost and another one begins, twice at the
+        worst, some step down, the nodes that are missing are fenced, the others stop, wait out a
+        pause, and join."""
+        rendezvous = self._cluster.shared.config.rendezvous
+        lease_s, stop = rendezvous.lease_s, self._cluster.shared.config.stop
+        taken_s = 2 * with_margin(HOLD_S) + (1 + IN_A_ROW_MAX) * with_margin(lease_s)
+        stops_s = stop.shutdown_grace_s + stop.restart_grace_s + rendezvous.stop_patience_s + 4.0
+        pause_s = 8 * rendezvous.restart_backoff_s + rendezvous.last_call_s
+        return 1.1 * (taken_s + stops_s + pause_s)
+
+    @property
+    def _desertion_s(self) -> float:
+        """So much longer where no node is left of the newest world: that must be certain first."""
+        return 1.1 * HEIRS_ONLY_LEASES * self._cluster.shared.settings.lease_s
 
     @property
     def _settle_s(self) -> float:
@@ -118,7 +141,9 @@ class Simulation:
         cluster.schedule.after(KEEP_S, self._keep)
 
     def _check_world(self) -> None:
-        if not self._cluster.rules.any_runs and not self._cluster.rules.verdicts:
+        cluster, rules = self._cluster, self._cluster.rules
+        has_begun = any(w.formed_at > cluster.plan.peace_s for w in rules.worlds.values())
+        if not rules.any_runs and not rules.verdicts and not has_begun:
             raise Violation("liveness", f"no world and no verdict: {self._whose_end()}")
 
     def _whose_end(self) -> str:
