@@ -8,7 +8,7 @@ from tests.integration.round_workers import until
 from tests.integration.sessions import rally
 from tests.integration.test_coordinator import ONE, go
 
-from rallypoint.coordinator import jobs
+from rallypoint.coordinator import hosted_job, jobs
 from rallypoint.coordinator.connection import FIRST_MESSAGE_MAX_BYTES
 from rallypoint.coordinator.jobs import ENDED_MAX
 from rallypoint.core import messages as m
@@ -33,7 +33,7 @@ def test_F8_who_has_not_attached_can_not_send_a_long_message() -> None:
 def test_an_agent_that_is_started_again_and_again_does_not_fill_the_coordinator(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(jobs, "SPARE_SESSIONS", MOST - 2 * AWAY.max_nodes)
+    monkeypatch.setattr(hosted_job, "SPARE_SESSIONS", MOST - 2 * AWAY.max_nodes)
 
     async def body() -> None:
         async with rally() as place:

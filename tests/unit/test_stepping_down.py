@@ -223,6 +223,15 @@ def test_L2_where_no_world_runs_nobody_is_waited_for() -> None:
     assert not job.silence(a, b, c).is_too_much
 
 
+def test_L2_a_leader_hears_agents_that_were_started_again() -> None:
+    job = Job()
+    job.cluster.take_over()
+    for name in "abc":
+        job.cluster.start(name)
+    job.cluster.settle()
+    assert not job.silence().is_too_much
+
+
 def test_L2_a_node_that_has_not_come_to_a_new_leader_is_not_heard() -> None:
     job = Job()
     a, b, _ = job.agents

@@ -17,8 +17,11 @@ from rallypoint.core.job_lives import Life
 from rallypoint.core.job_state import JobEvent
 from rallypoint.core.model import SharedSettings, Verdict
 from rallypoint.core.sessions import HostEffect, Session, Sessions
+from rallypoint.core.text import quoted_job
 from rallypoint.observe.faults import Faults, describe_fault
 
+SPARE_SESSIONS = 1000
+"""So many more than twice its nodes a job may have: spares, and those not yet found lost."""
 TRIES = 3
 RETRY_S = 1.0
 
@@ -94,6 +97,16 @@ class HostedJob:
     def knows(self, incarnation: str) -> bool:
         """This very agent takes part."""
         return self._sessions.of_agent(incarnation) is not None
+
+    def crowded(self, incarnation: str) -> str:
+        """Why it takes no further agent; empty: it takes this one."""
+        nodes = self.settings.max_nodes
+        if len(self.sessions) < 2 * nodes + SPARE_SESSIONS or self.knows(incarnation):
+            return ""
+        return (
+            f"{quoted_job(self.settings.run_id)} has {len(self.sessions)} agents already, of which "
+            f"at most {nodes} can take part (--nnodes): look for what starts agents again and again"
+        )
 
     def carries(self, connection: ServerConnection) -> bool:
         """A session uses this connection."""

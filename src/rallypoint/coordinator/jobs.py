@@ -48,8 +48,6 @@ JOBS_MAX = 4096
 """So many jobs a stand-alone coordinator holds. Those that all agents have left make room."""
 ENDED_MAX = 4
 """So many lives of one job that are over."""
-SPARE_SESSIONS = 1000
-"""So many more than twice its nodes a job may have: spares, and those not yet found lost."""
 EARLY_MAX = 16  # heartbeats: after so many an agent has hung up
 VERDICT_RETENTION_S = 600.0
 """How long a stand-alone coordinator remembers how a job ended, or one that all agents left."""
@@ -121,11 +119,14 @@ class HostedJobs:
             self._refusal(run_id) or claims.settings_refused(hello.settings) or self._no_room(hello)
         )
         if not text and self._hosting.led is not None and self._leadership(run_id) is None:
+            if self._hosting.only is not None:  # This node leads no more: it looks again.
+                connection.close()
+                return
             self._wait_to_lead(connection, run_id, hello)
             return
         if not text:
             job = self._job_of(hello)
-            text = _crowd(job, hello.incarnation)
+            text = job.crowded(hello.incarnation)
             if not text:
                 connection.owner = job
                 job.attach(connection, hello)
@@ -387,14 +388,3 @@ class HostedJobs:
 
 def _give_id(run_id: str) -> str:
     return "leave --rdzv-id out" if run_id == UNNAMED_RUN_ID else f"give --rdzv-id {run_id}"
-
-
-def _crowd(job: HostedJob, incarnation: str) -> str:
-    """Why a job takes no further agent."""
-    nodes = job.settings.max_nodes
-    if len(job.sessions) < 2 * nodes + SPARE_SESSIONS or job.knows(incarnation):
-        return ""
-    return (
-        f"{quoted_job(job.settings.run_id)} has {len(job.sessions)} agents already, of which "
-        f"at most {nodes} can take part (--nnodes): look for what starts agents again and again"
-    )

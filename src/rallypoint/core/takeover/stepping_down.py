@@ -141,9 +141,11 @@ def silence_of(
 ) -> Silence:
     """In the newest world, if it runs or it is not known yet whether it does."""
     if recovery is not None:
-        here = (node.ref.incarnation for node in recovery.returned.values())
+        here = {node.ref.incarnation for node in recovery.returned.values()}
         silent = sum(is_silent(each, seconds) for each in here)
-        return Silence(recovery.awaited + silent, recovery.record.nodes)
+        # Agents that were started again since: this leader hears them well.
+        anew = {incarnation for incarnation, *_ in recovery.reports} - here
+        return Silence(max(0, recovery.awaited + silent - len(anew)), recovery.record.nodes)
     if job.verdict is not None:
         return Silence()
     if job.round.phase is not Phase.ACTIVE:
