@@ -20,7 +20,7 @@ from rallypoint.core.model import (
     Stamp,
     Verdict,
 )
-from rallypoint.core.takeover.consent import Promises
+from rallypoint.core.takeover.consent import Promises, promised_s
 from rallypoint.core.takeover.handover import with_margin
 from rallypoint.core.takeover.heirs import Claimant
 from rallypoint.core.takeover.leading import HOLD_S, Lead, Watch
@@ -28,6 +28,7 @@ from rallypoint.core.takeover.record import JobRecord, Leader, LeadRecord, Proce
 
 SETTINGS = SharedSettings("job", 1, 8)
 LEASE_S = SETTINGS.lease_s
+PROMISED_S = promised_s(LEASE_S)
 ROUND = Stamp(1, 3)
 STATUS = JobStatus("active", 0, 0, 0, 0, 0, 0, 0, 0)
 
@@ -63,22 +64,22 @@ def test_L2_a_leader_whose_register_is_away_acts_while_its_heirs_promise() -> No
         assert lead.is_sure(second)
         heir.at(second)
     assert lead.vouched_at == 119
-    assert lead.is_sure(119 + LEASE_S - 0.1)
-    assert not lead.is_sure(119 + LEASE_S)
+    assert lead.is_sure(119 + PROMISED_S - 0.1)
+    assert not lead.is_sure(119 + PROMISED_S)
 
 
 def test_L2_a_promise_counts_from_the_acknowledgement_that_it_names() -> None:
     """However much later it comes."""
     lead = led(running(2))
-    for number, named, now in ((1, 0, 101.0), (2, 0, 108.0), (3, 1, 109.0)):
+    for number, named, now in ((1, 0, 105.0), (2, 0, 108.0), (3, 1, 109.0)):
         lead.heard(m.Heartbeat(number, Promise(named, ROUND, 1)), now)
-    assert lead.is_sure(101 + LEASE_S - 0.1)
-    assert not lead.is_sure(101 + LEASE_S)
+    assert lead.is_sure(105 + PROMISED_S - 0.1)
+    assert not lead.is_sure(105 + PROMISED_S)
     lead.heard(m.Heartbeat(4, Promise(2, ROUND, 1)), 110.0)
-    assert lead.is_sure(108 + LEASE_S - 0.1)
-    assert not lead.is_sure(108 + LEASE_S)
+    assert lead.is_sure(108 + PROMISED_S - 0.1)
+    assert not lead.is_sure(108 + PROMISED_S)
     lead.heard(m.Heartbeat(5, Promise(1, ROUND, 1)), 111.0)
-    assert lead.is_sure(108 + LEASE_S - 0.1)
+    assert lead.is_sure(108 + PROMISED_S - 0.1)
 
 
 def test_L2_the_promises_of_all_heirs_are_needed_and_of_nobody_else() -> None:
@@ -91,7 +92,7 @@ def test_L2_the_promises_of_all_heirs_are_needed_and_of_nobody_else() -> None:
     beats[2].at(107)
     beats[2].at(108)
     assert lead.is_sure(100 + HOLD_S)
-    assert not lead.is_sure(105 + LEASE_S)
+    assert not lead.is_sure(105 + PROMISED_S)
     assert lead.vouched_at == 105
 
 
@@ -242,16 +243,16 @@ class Heir:
         self._end.received(now, m.HeartbeatAck(number, ROUND, STATUS))
 
 
-def test_L2_an_heir_promises_a_lease_from_the_acknowledgement_that_it_names() -> None:
+def test_L2_an_heir_promises_half_a_lease_from_the_acknowledgement_that_it_names() -> None:
     heir = Heir()
     first = heir.beat(101.0)
     assert first.promise == Promise(0, ROUND, 1)
     heir.answer(first.number, 101.5)
     assert heir.promises.until == -inf
     assert heir.beat(102.0).promise == Promise(first.number, ROUND, 1)
-    assert heir.promises.until == 101.5 + with_margin(LEASE_S)
+    assert heir.promises.until == 101.5 + with_margin(PROMISED_S)
     heir.beat(103.0)
-    assert heir.promises.until == 101.5 + with_margin(LEASE_S)
+    assert heir.promises.until == 101.5 + with_margin(PROMISED_S)
 
 
 @pytest.mark.parametrize("heir", [Heir(4), Heir(None), Heir(is_replaceable=False)])
@@ -284,3 +285,12 @@ def test_L2_an_agent_that_never_leads_promises_nothing() -> None:
     end.received(100.0, m.Attached("a", 1, 1, True, True))
     end.received(100.0, assigned(1))
     assert end.beat(101.0) == [s.Send(m.Heartbeat(1))]
+
+
+def test_L5_an_heir_may_claim_from_a_silent_leader_before_its_own_workers_are_fenced() -> None:
+    """A leader that only stands by costs no worker anything, whatever becomes of it."""
+    heir = Promises(LEASE_S)
+    heir.assigned(ROUND, 1)
+    heir.answered(1, 100.0)
+    heir.next()
+    assert heir.until < 100.0 + LEASE_S - 5

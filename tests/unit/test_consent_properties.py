@@ -16,7 +16,7 @@ from tests.properties import examples
 
 from rallypoint.core import messages as m
 from rallypoint.core.model import Epoch, SharedSettings, Stamp
-from rallypoint.core.takeover.consent import Promises
+from rallypoint.core.takeover.consent import Promises, fenced_at
 from rallypoint.core.takeover.handover import with_margin
 from rallypoint.core.takeover.leading import Lead
 from rallypoint.core.takeover.record import JobRecord, Leader, LeadRecord, Process
@@ -122,8 +122,9 @@ class Cluster:
             free_from = heir.free_from(begin)
             assert begin >= sure_until or free_from >= sure_until, "two leaders"
             if vouched_at > self.clock.at(0.0):
-                fenced_at = self.clock.true(vouched_at + LEASE_S)
-                assert free_from >= fenced_at, "workers of the last leader run"
+                waits_until = fenced_at(heir.promises.until, LEASE_S)
+                is_fenced_at = self.clock.true(vouched_at + LEASE_S)
+                assert heir.clock.true(waits_until) >= is_fenced_at, "its workers run"
         return sure_until
 
 

@@ -18,6 +18,7 @@ from rallypoint.core import messages as m
 from rallypoint.core.events import Timer, TimerKind
 from rallypoint.core.model import Epoch, JobStatus, Promise, SharedSettings, Stamp
 from rallypoint.core.sessions import HostEffect, SendTo
+from rallypoint.core.takeover.handover import with_margin
 from rallypoint.core.takeover.heirs import Claimant
 from rallypoint.core.takeover.leading import HOLD_S
 from rallypoint.core.takeover.record import JobRecord, Leader, LeadRecord, Process
@@ -155,9 +156,10 @@ def test_L4_the_workers_of_a_leader_that_acted_by_promises_may_run_until_they_en
     async def test(register: Away, node: Node) -> None:
         found = await node.look()
         node.now += 12
-        recovery = (await node.take_over(found, node.now + 13)).led.handover.recovery
+        recovery = (await node.take_over(found, node.now + 4)).led.handover.recovery
         assert recovery is not None
-        assert recovery.timers_wanted()[Timer(TimerKind.FENCE)] == 13
+        waits_s = 4 + with_margin(LEASE_S) - with_margin(LEASE_S / 2)
+        assert recovery.timers_wanted()[Timer(TimerKind.FENCE)] == waits_s
 
     run(test)
 

@@ -143,4 +143,6 @@ def test_L2_a_node_claims_by_what_it_has_promised_and_lets_others_do_first() -> 
     own.promises.next()
     own.deference.begin(JOB, 200.0)
     claimant = own.claimant(Claimant(ROUND, 1, is_leaving=True))
-    assert claimant == Claimant(ROUND, 1, is_leaving=True, promised_until=117.0, defers_until=207.5)
+    assert claimant == Claimant(
+        ROUND, 1, is_leaving=True, promised_until=108.75, defers_until=200.0
+    )

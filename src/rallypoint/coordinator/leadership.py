@@ -19,6 +19,7 @@ from rallypoint.core.event_kinds import Record
 from rallypoint.core.job_lives import Life
 from rallypoint.core.job_state import JobState
 from rallypoint.core.model import NONCE_BITS
+from rallypoint.core.takeover.consent import fenced_at
 from rallypoint.core.takeover.durable import Durable
 from rallypoint.core.takeover.handover import UNKNOWN, Handover, Predecessor, with_margin
 from rallypoint.core.takeover.heirs import Claimant, rank_in
@@ -184,7 +185,8 @@ class Leadership:
 
     def _known_of(self, found: LeadRecord, job: JobRecord, promised_until: float) -> Predecessor:
         """The leader of this record, at the time of this claim."""
-        ends_at = max(self._watch.since + with_margin(job.settings.lease_s), promised_until)
+        lease_s = job.settings.lease_s
+        ends_at = max(self._watch.since + with_margin(lease_s), fenced_at(promised_until, lease_s))
         fenced_in_s = ends_at - self._runtime.clock()
         return Predecessor(job.leader_rank, found.is_dead, fenced_in_s, job.leader_node)
 

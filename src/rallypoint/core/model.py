@@ -135,10 +135,10 @@ class Stamp(Struct, frozen=True, array_like=True):
 
 
 class Promise(Struct, frozen=True, array_like=True):
-    """Of a node, not to claim the job for a lease (`takeover/consent.py`)."""
+    """Of a node, not to claim the job for half a lease (`takeover/consent.py`)."""
 
     answered: int
-    """The last heartbeat of this node of which it got the acknowledgement: the lease counts from
+    """The last heartbeat of this node of which it got the acknowledgement: the time counts from
     that. 0: it got none, and promises nothing yet."""
     stamp: Stamp
     rank: int

@@ -2,11 +2,15 @@
 it (section L2 of the design). Pure.
 
 While a world runs only its heirs may claim soon (`heirs.py`). Each heartbeat of an heir promises
-that its node claims nothing for a lease, and names the last acknowledgement that the heir got. Both
-count from that acknowledgement: the leader a lease from when it was about to send it, the heir a
-lease and a margin from when it got it, which is later. So the leader is never sure of a promise
+that its node claims nothing for half a lease, and names the last acknowledgement that it got. Both
+count from that acknowledgement: the leader half a lease from when it was about to send it, the heir
+that and a margin from when it got it, which is later. So the leader is never sure of a promise
 that has ended, however long anything was under way and whatever was lost, as long as the margin
 covers the difference of the two clocks.
+
+Acknowledgements come several times in half a lease, so that a leader that runs loses nothing by
+promises that are no longer. One that does not run any more is replaced before the workers of the
+others reach the end of their lease.
 
 An heir whose claim may still succeed promises nothing, since that claim may be executed late. What
 ends a promise early is the leader's own word that it goes: a vacant record.
@@ -32,15 +36,29 @@ from rallypoint.core.takeover.record import JobRecord, LeadRecord
 UNANSWERED_MAX = 64
 """So many heartbeats of one heir are remembered until it names one."""
 
+PROMISE_SHARE = 1 / 2
+"""Of the lease: how long a promise lasts."""
+
 Heir = tuple[Stamp, int]
 """A round, and the heir's group rank in it: of all agents only one has that place."""
+
+
+def promised_s(lease_s: float) -> float:
+    """How long a promise lasts, from the acknowledgement that it names."""
+    return PROMISE_SHARE * lease_s
+
+
+def fenced_at(promised_until: float, lease_s: float) -> float:
+    """When no worker of the leader's own node lives any more that had led by a promise until then:
+    the lease of that node counts from the same acknowledgement."""
+    return promised_until + with_margin(lease_s) - with_margin(promised_s(lease_s))
 
 
 class Promises:
     """Of one node. It is an heir once it was assigned the place of one."""
 
     def __init__(self, lease_s: float) -> None:
-        self._lease_s = lease_s
+        self._promised_s = promised_s(lease_s)
         self.until = -inf
         """It may not claim before, unless the leader says that it goes."""
         self._claims_after: tuple[int, int] | None = None
@@ -70,7 +88,7 @@ class Promises:
         """What a heartbeat says that is sent now."""
         if self._heir is None or self._claims_after is not None:
             return None
-        self.until = max(self.until, self._answered_at + with_margin(self._lease_s))
+        self.until = max(self.until, self._answered_at + with_margin(self._promised_s))
         return Promise(self._answered, *self._heir)
 
 
@@ -109,7 +127,7 @@ class Consent:
             del answers[next(iter(answers))]
 
     def since(self, heirs: Iterable[Heir]) -> float:
-        """From when on all of these have promised a lease; -inf: one has not, or there is none."""
+        """From when on the promises of all of these count; -inf: one has not, or there is none."""
         promised = (self._promised.get(heir) for heir in heirs)
         return min((-inf if each is None else each.since for each in promised), default=-inf)
 

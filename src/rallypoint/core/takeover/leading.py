@@ -28,7 +28,7 @@ from msgspec.structs import replace
 
 from rallypoint.core import messages as m
 from rallypoint.core.model import Epoch
-from rallypoint.core.takeover.consent import Consent, heirs_in
+from rallypoint.core.takeover.consent import Consent, heirs_in, promised_s
 from rallypoint.core.takeover.handover import with_margin
 from rallypoint.core.takeover.heirs import Claimant, Turn, turn_of
 from rallypoint.core.takeover.record import SCHEMA, JobRecord, Leader, LeadRecord
@@ -161,9 +161,9 @@ class Lead:
 
     @property
     def vouched_at(self) -> float:
-        """For a lease from then nobody else leads, and none of the leader's own workers outlives
-        its time as the leader: when the last confirmed swap was sent, or the start of the last
-        consent."""
+        """For a lease from then the leader's own workers may run: nobody who leads next forms a
+        round without that node before. When the last confirmed swap was sent, or the start of the
+        last consent."""
         return max(self._sent_at, self._consent_at)
 
     @property
@@ -171,7 +171,7 @@ class Lead:
         """Nobody else can have claimed before."""
         if self._is_vacant:
             return -inf
-        by_consent = self._consent_since + self._lease_s
+        by_consent = self._consent_since + promised_s(self._lease_s)
         latest = self._held_until + CONSENT_LEASES * self._lease_s
         return max(self._held_until, min(by_consent, latest))
 
