@@ -42,6 +42,8 @@ class _Space:
         words = "--mount", "--time", "--net"
         self.prefix = ("nsenter", "--target", said, *words, "--")
         """What to put before a command, for it to run in them."""
+        self.keepers = {self._process.pid, int(said)}
+        """The processes that keep them."""
 
     def run(self, *command: object) -> None:
         subprocess.run([*self.prefix, *map(str, command)], check=True, capture_output=True)
@@ -81,17 +83,17 @@ class Disk:
 
     def fill(self) -> None:
         """No byte is free."""
-        filler = Path(self._outside, "filler")
+        filler = Path(self.outside, "filler")
         with filler.open("wb", buffering=0) as file, suppress(OSError):
             while True:
                 file.write(bytes(4096))
         assert os.statvfs(filler).f_bfree == 0
 
     def free(self) -> None:
-        Path(self._outside, "filler").unlink()
+        Path(self.outside, "filler").unlink()
 
     @property
-    def _outside(self) -> str:
+    def outside(self) -> str:
         """Where this process sees it."""
         return f"/proc/{self._space.prefix[2]}/root{self._place}"
 
@@ -103,7 +105,7 @@ class View:
         self._place, self._directory = place, directory
         self._space = _Space(before, f"mount --bind {place} {directory}")
         self._hanging: subprocess.Popen[bytes] | None = None
-        self.prefix = self._space.prefix
+        self.prefix, self.keepers = self._space.prefix, self._space.keepers
 
     def make_read_only(self) -> None:
         self._space.run("mount", "-o", "remount,bind,ro", self._directory)

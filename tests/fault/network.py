@@ -110,6 +110,13 @@ class Network:
             command = ["ss", "-K", "-t", "-n", "-H", "dst", self.address(two, network)]
             subprocess.run([*self.inside(one), *command], check=True, capture_output=True)
 
+    def mute(self, host: str) -> None:
+        """It does not reach itself: what it sends to its own address vanishes."""
+        self._ip(f"-n {self._space(host)} link set lo down")
+
+    def unmute(self, host: str) -> None:
+        self._ip(f"-n {self._space(host)} link set lo up")
+
     def unplug(self, host: str, network: int = MAIN) -> None:
         """Its interface has no carrier, and keeps its address and its routes."""
         self._ip(f"-n {self._switch(network)} link set {self._port(host)} down")

@@ -1,0 +1,415 @@
+"""Whole jobs of which any node may lead, each with one fault in one state, by a seed.
+
+    python -m tests.fault.leader_runs [--at-once N] FIRST [LAST]
+
+Prints a line for each run. All of these must hold, whatever happens: no job is lost, the budget is
+exact, no round has two workers of one rank, and nothing is left. If the fault concerns nobody but
+the leader, or only the directory and not for long, no worker is started again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from msgspec import Struct
+from tests.fault import network
+from tests.fault.leaders import LeaderCluster
+from tests.integration.cluster import AgentProcess, Worker, wait_until
+from tests.integration.restarted_serve import STEPS
+
+LEASE_S = 8.0
+NAMES = "abcd"
+STEP_ASIDE_S = 25.0
+"""So long it may take until another node leads, of a leader that is alive."""
+DDP = """\
+tell()
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+dist.init_process_group("gloo")
+model, stop = DistributedDataParallel(torch.nn.Linear(4, 1)), torch.zeros(1)
+while not stop.item():
+    model(torch.ones(2, 4)).sum().backward()
+    obey()
+    dist.all_reduce(stop)
+dist.destroy_process_group()
+sys.exit(0)
+"""
+"""An order: train, all together, until one is told to stop."""
+LISTEN = "from rallypoint import worker; worker.drain_requested(); os.write(1, b'listens\\n')"
+
+
+class Job:
+    """One run: a job, and what has been done to it."""
+
+    def __init__(self, cluster: LeaderCluster, chance: random.Random, *, is_ddp: bool) -> None:
+        self.cluster, self.random, self.is_ddp = cluster, chance, is_ddp
+        self.leader: AgentProcess
+        self.gone: set[str] = set()
+        """Nodes that are lost for good, or drain."""
+        self.restarts = 0
+        """Of the budget."""
+        self.drained: AgentProcess | None = None
+
+    # States
+
+    def begin(self, names: str = NAMES) -> None:
+        preload = "torch" if self.is_ddp else None
+        env = {}
+        if self.is_ddp:
+            env["GLOO_SOCKET_IFNAME"] = "eth0"
+            env["TORCHINDUCTOR_CACHE_DIR"] = str(self.cluster.folder / "torch")
+        waits_s = 600 if self.cluster.options["nnodes"] != "3:4" else 1
+        self.cluster.options["rdzv_conf"] = f"last_call_timeout={waits_s}"
+        for name in names:
+            self.cluster.agent(name, env=env, preload=preload)
+
+    def form(self) -> None:
+        """Nodes wait for more."""
+        if self.is_ddp:
+            self.cluster.order(DDP)
+        self.begin("ab")
+        for name in "ab":
+            self.cluster.node(name).wait_event("waiting", "1 more node")
+        self.leader = self.cluster.wait_leader()
+
+    def run(self) -> None:
+        """All workers make steps."""
+        self.cluster.order(DDP if self.is_ddp else STEPS)
+        self.begin()
+        self.wait_all()
+        self.leader = self.cluster.wait_leader()
+
+    def spare(self) -> None:
+        """The leader stands by: its node was lost, and another one has taken its place."""
+        self.cluster.order(DDP if self.is_ddp else STEPS)
+        self.begin("d")
+        self.leader = self.cluster.wait_leader()
+        self.begin("ab")
+        first = self.cluster.wait_workers(3, round=0)
+        self.begin("c")
+        self.cluster.node("c").wait_event("waiting", "standing by")
+        self.cluster.network.mute("d")
+        self.cluster.network.reset("d", "d")
+        wait_until(lambda: {w.node for w in self.newest()} == set("abc"), "another one")
+        wait_until(lambda: not any(w.is_alive for w in first), "the fence")
+        self.cluster.network.unmute("d")
+        self.leader.wait_event("waiting", "standing by")
+        assert self.cluster.leading() == "d"
+        wait_until(lambda: all(w.is_alive for w in self.newest()), "the workers")
+
+    def back_off(self) -> None:
+        """A worker has failed, and the next round is not due yet."""
+        self.run()
+        before = self.cluster.workers()
+        self.cluster.order("os._exit(3)", round=before[0].round, rank=self.random.randrange(4))
+        self.restarts = 1
+        self.leader.wait_event("restart")
+
+    def drain(self) -> None:
+        """A node that does not lead is told to go, and nobody has saved yet."""
+        self.run()
+        self.cluster.order(LISTEN)
+        agents = [self.cluster.node(name) for name in NAMES]
+        wait_until(lambda: all("listens" in a.stdout_lines for a in agents), "all to listen")
+        name = self.random.choice([a.name for a in agents if a is not self.leader])
+        self.drained = self.cluster.node(name)
+        self.drained.signal(signal.SIGTERM)
+        self.leader.wait_event("node_draining")
+
+    def finish_half(self) -> None:
+        """Half of the nodes have succeeded."""
+        self.begin()
+        self.wait_all()
+        self.leader = self.cluster.wait_leader()
+        for rank in self.random.sample(range(4), 2):
+            self.cluster.order("sys.exit(0)", round=0, rank=rank)
+        told = [self.cluster.node(name) for name in NAMES]
+        wait_until(
+            lambda: sum("succeeded" in [e.name for e in a.events] for a in told) == 2, "successes"
+        )
+
+    def end(self) -> None:
+        """All workers are about to succeed."""
+        self.run()
+        self.order_end()
+
+    # Faults
+
+    def kill(self) -> None:
+        """The leading agent."""
+        self.leader.kill()
+        self.gone.add(self.leader.name)
+
+    def vanish(self) -> None:
+        """The leading machine."""
+        self.cluster.vanish(self.leader.name)
+        self.gone.add(self.leader.name)
+
+    def stop(self) -> None:
+        """The leading agent does not run for longer than its hold."""
+        self.leader.pause()
+        self.wait_other()
+        self.leader.resume()
+
+    def hide(self) -> None:
+        """The leader alone has no directory."""
+        view = self.cluster.views[self.leader.name]
+        view.take_away()
+        self.sleep(2, 14)
+        view.bring_back()
+
+    def hang(self) -> None:
+        """The leader's directory does not answer."""
+        view = self.cluster.views[self.leader.name]
+        view.hang()
+        self.sleep(2, 14)
+        view.answer()
+
+    def cut(self) -> None:
+        """The leader does not reach the other nodes."""
+        self.cluster.network.cut(self.leader.name)
+        self.wait_other()
+        self.cluster.network.heal(self.leader.name)
+
+    def cut_and_hide(self) -> None:
+        """Neither the other nodes nor the directory."""
+        self.cluster.views[self.leader.name].take_away()
+        self.cut()
+        self.cluster.views[self.leader.name].bring_back()
+
+    def lock(self) -> None:
+        """The directory is read-only for all."""
+        for view in self.cluster.views.values():
+            view.make_read_only()
+        self.sleep(2, 14)
+        for view in self.cluster.views.values():
+            view.make_writable()
+
+    def hide_all(self) -> None:
+        """Nobody has a directory."""
+        for view in self.cluster.views.values():
+            view.take_away()
+        self.sleep(2, 14)
+        for view in self.cluster.views.values():
+            view.bring_back()
+
+    def hide_all_for_long(self) -> None:
+        """For so long that all workers are stopped."""
+        for view in self.cluster.views.values():
+            view.take_away()
+        workers = [worker for worker in self.newest() if worker.is_alive]
+        if not workers:
+            self.sleep(20, 30)
+        wait_until(lambda: not any(worker.is_alive for worker in workers), "the fences")
+        for view in self.cluster.views.values():
+            view.bring_back()
+
+    def fill(self) -> None:
+        """The file system is full."""
+        self.cluster.disk.fill()
+        self.sleep(2, 14)
+        self.cluster.disk.free()
+
+    # And then
+
+    def live(self) -> list[AgentProcess]:
+        """The newest agent of each node that is to end well."""
+        started = {agent.name: agent for agent in self.cluster.all_agents}
+        return [agent for name, agent in started.items() if name not in self.gone]
+
+    def go_on(self, state: str) -> None:
+        """The fault is over: see the job to its end."""
+        if state == "form":
+            self.begin("cd")
+        if self.drained is not None:
+            self.gone.add(self.drained.name)
+            self.cluster.order("worker.checkpoint_saved(1)")
+            assert self.drained.wait_exit() == 128 + signal.SIGTERM, "the exit code of a drain"
+        if state in ("form", "run", "back_off", "drain"):
+            self.wait_all()
+        self.order_end()
+        for agent in self.live():
+            assert agent.wait_exit() == 0, f"the exit code of {agent.name}"
+            assert agent.verdict["outcome"] == "succeeded"
+            assert agent.verdict["restarts"] == self.restarts, agent.verdict
+        self.check()
+
+    def check(self) -> None:
+        """What holds of every job that has ended."""
+        workers = self.cluster.workers()
+        twice = [key for key, n in Counter((w.round, w.rank) for w in workers).items() if n > 1]
+        assert not twice, f"of (round, rank) there are two: {twice}"
+        sizes = {(w.round, w.env["WORLD_SIZE"]) for w in workers}
+        assert len(sizes) == len({round_ for round_, _ in sizes}), f"two worlds: {sizes}"
+        names = [path.name for path in Path(self.cluster.disk.outside).rglob("*")]
+        odd = [name for name in names if name.startswith(("probe-", "new-", "gone-"))]
+        assert self.gone or not odd, f"left in the directory: {odd}"
+
+    def order_end(self) -> None:
+        self.cluster.order("stop += 1" if self.is_ddp else "sys.exit(0)")
+
+    def newest(self) -> list[Worker]:
+        """The workers of the newest round."""
+        workers = self.cluster.workers()
+        return [worker for worker in workers if worker.round == workers[-1].round]
+
+    def wait_all(self) -> list[Worker]:
+        """Exactly the nodes that live have workers in the newest round."""
+        names = {agent.name for agent in self.live()}
+
+        def find() -> list[Worker]:
+            newest = self.newest() if self.cluster.workers() else []
+            for agent in self.live():
+                assert agent.process.poll() is None, f"{agent.name} has ended"
+            is_it = {w.node for w in newest} == names and all(w.is_alive for w in newest)
+            return newest if is_it else []
+
+        return wait_until(find, f"{sorted(names)} to run")
+
+    def wait_other(self) -> None:
+        """Until another node leads; or so long that none will, for there is no need."""
+        before = self.cluster.epoch()
+        with contextlib.suppress(AssertionError):
+            wait_until(lambda: self.cluster.epoch() > before, "a leader", STEP_ASIDE_S)
+
+    def sleep(self, least_s: float, most_s: float) -> None:
+        time.sleep(self.random.uniform(least_s, most_s))
+
+
+STATES: dict[str, Callable[[Job], None]] = {
+    "form": Job.form,
+    "run": Job.run,
+    "spare": Job.spare,
+    "back_off": Job.back_off,
+    "drain": Job.drain,
+    "finish_half": Job.finish_half,
+    "end": Job.end,
+}
+FAULTS: dict[str, Callable[[Job], None]] = {
+    "kill": Job.kill,
+    "vanish": Job.vanish,
+    "stop": Job.stop,
+    "hide": Job.hide,
+    "hang": Job.hang,
+    "cut": Job.cut,
+    "cut_and_hide": Job.cut_and_hide,
+    "lock": Job.lock,
+    "hide_all": Job.hide_all,
+    "hide_all_for_long": Job.hide_all_for_long,
+    "fill": Job.fill,
+}
+UNNOTICED = defaultdict[str, set[str]](set)
+"""No worker is started again because of these faults, by state."""
+UNNOTICED["run"] = {"hide", "hang", "lock", "hide_all", "fill"}
+UNNOTICED["spare"] = FAULTS.keys() - {"hide_all_for_long"}
+DDP_STATES = ("form", "run", "spare", "back_off", "end")
+NNODES = {"form": "3:4", "spare": "3:3"}
+SPARE_LEASE_S = 20.0
+"""Longer than it takes until another node leads, whatever became of the leader."""
+
+
+class Plan(Struct, frozen=True):
+    """One run."""
+
+    fault: str
+    state: str
+    is_ddp: bool = False
+    seed: int = 0
+
+
+def plan_of(seed: int) -> Plan:
+    """Of so many seeds in a row as there are pairs, each has another pair of fault and state; every
+    fifth trains with DDP."""
+    states, is_ddp = list(STATES), seed % 5 == 4
+    state = states[seed // len(FAULTS) % len(states)]
+    if is_ddp and state not in DDP_STATES:
+        state = DDP_STATES[seed % len(DDP_STATES)]
+    return Plan(list(FAULTS)[seed % len(FAULTS)], state, is_ddp, seed)
+
+
+def run(folder: Path, plan: Plan) -> str:
+    """Raises AssertionError. Returns a summary."""
+    is_spare = plan.state == "spare"
+    with LeaderCluster(
+        folder,
+        *NAMES,
+        nnodes=NNODES.get(plan.state, "2:4"),
+        lease=SPARE_LEASE_S if is_spare else LEASE_S,
+        max_restarts=1,
+        restart_backoff=4,
+        drain_deadline=600,
+    ) as cluster:
+        job = Job(cluster, random.Random(plan.seed), is_ddp=plan.is_ddp)
+        STATES[plan.state](job)
+        before = cluster.workers()
+        FAULTS[plan.fault](job)
+        job.go_on(plan.state)
+        if plan.fault in UNNOTICED[plan.state]:
+            assert cluster.workers() == before, "workers were started again"
+        rounds = len({worker.round for worker in cluster.workers()})
+        return f"{cluster.epoch()} led, {rounds} rounds"
+
+
+def main() -> int:
+    """Run them, and say how many have failed."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--at-once", type=int, default=1)
+    parser.add_argument("--only", action="store_true", help="this one, in this process")
+    parser.add_argument("first", type=int)
+    parser.add_argument("last", type=int, nargs="?")
+    options = parser.parse_args()
+    if options.only:
+        return _one(options.first)
+    network.remove_abandoned()
+    seeds = range(options.first, (options.last or options.first) + 1)
+    with ThreadPoolExecutor(options.at_once) as pool:
+        failed = [
+            seed for seed, is_ok in zip(seeds, pool.map(_child, seeds), strict=True) if not is_ok
+        ]
+    print(f"{len(seeds)} runs, {len(failed)} failed: {failed}")
+    return bool(failed)
+
+
+def _child(seed: int) -> bool:
+    command = [sys.executable, "-m", "tests.fault.leader_runs", "--only", str(seed)]
+    return subprocess.run(command).returncode == 0
+
+
+def _one(seed: int) -> int:
+    plan, began_at = plan_of(seed), time.monotonic()
+    folder = Path(tempfile.mkdtemp(prefix=f"leader-run-{seed}-"))
+    name = f"{seed:4} {plan.fault:17} {plan.state:11} {'ddp' if plan.is_ddp else '   '}"
+    log = folder / "log"
+    try:
+        with log.open("w") as file, contextlib.redirect_stdout(file):
+            try:
+                said = run(folder, plan)
+            except BaseException:
+                traceback.print_exc(file=file)
+                raise
+    except BaseException as error:
+        first = (str(error) or repr(error)).splitlines()[0][:200]
+        print(f"{name} {time.monotonic() - began_at:5.1f} s FAILED {first} ({log})", flush=True)
+        return 1
+    print(f"{name} {time.monotonic() - began_at:5.1f} s {said}", flush=True)
+    shutil.rmtree(folder)
+    return 0
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("PYTHONFAULTHANDLER", "1")
+    sys.exit(main())

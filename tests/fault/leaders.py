@@ -1,0 +1,132 @@
+"""A cluster (see `tests.fault.hosts`) of which any node may lead the job, by a directory that all
+of them see.
+
+    with LeaderCluster(tmp_path, *"abcd", nnodes="2:4") as cluster:
+        cluster.agents(*"abcd")
+        cluster.wait_workers(4, round=0)
+        cluster.wait_leader().kill()
+
+Nodes take each other for machines: each has a network, a mount and a time namespace. The shared
+file system is a small one in memory, of which every node has a view that may fail.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from types import TracebackType
+
+from tests.fault.hosts import HostCluster
+from tests.fault.mounts import Disk, View
+from tests.integration.cluster import AgentProcess, Option, wait_until
+
+from rallypoint.coordinator import register_record
+from rallypoint.coordinator.token import find_token
+from rallypoint.core.takeover.record import LeadRecord
+from rallypoint.rendezvous.directory_backend import DirectoryBackend
+
+RUN_ID = "job"
+
+
+class LeaderCluster(HostCluster):
+    """Options are those of `rallypoint run`, and hold for every node."""
+
+    def __init__(self, folder: Path, *hosts: str, **options: Option) -> None:
+        self.jobs = folder / "jobs"
+        super().__init__(folder, *hosts, data=False, **options)
+        self.options |= {"rdzv_backend": "file", "rdzv_endpoint": str(self.jobs)}
+        self._opened = ExitStack()
+        self.views: dict[str, View] = {}
+        """What each host sees of the directory."""
+
+    def agent(
+        self,
+        name: str,
+        nproc: int = 1,
+        *,
+        host: Option = None,
+        script: Sequence[str] | None = None,
+        env: Mapping[str, str] | None = None,
+        prefix: Sequence[str] = (),
+        hosts: bool | None = None,
+        **options: Option,
+    ) -> AgentProcess:
+        """As in every cluster; each node may lead."""
+        place = str(host or name)
+        options.setdefault("local_addr", self.network.address(place))
+        inside = (*prefix, *self.views[place].prefix)
+        # Past the host cluster: a view is in its host's network already.
+        return super(HostCluster, self).agent(
+            name, nproc, script=script, env=env, prefix=inside, hosts=None, **options
+        )
+
+    def record(self, run_id: str = RUN_ID) -> LeadRecord | None:
+        """What the job's register holds."""
+        token = find_token(None, None, self.home, create=False)
+        assert token is not None
+        backend = DirectoryBackend(self.disk.outside, run_id, token.for_job(run_id))
+        found = backend.get_state()
+        return None if found is None else register_record.decode(found[0])
+
+    def leading(self, run_id: str = RUN_ID) -> str:
+        """The host of the leader; empty while none leads."""
+        record = self.record(run_id)
+        if record is None or record.is_vacant:
+            return ""
+        address = record.leader.addresses[0].rpartition(":")[0]
+        return next(host for host in self.network.hosts if self.network.address(host) == address)
+
+    def node(self, name: str) -> AgentProcess:
+        """The newest agent of this name."""
+        return next(agent for agent in reversed(self.all_agents) if agent.name == name)
+
+    def wait_leader(self, *but: str) -> AgentProcess:
+        """The node that leads, which is none of these."""
+        name = wait_until(lambda: (n := self.leading()) not in ("", *but) and n, "a leader")
+        return self.node(str(name))
+
+    def epoch(self, run_id: str = RUN_ID) -> int:
+        """How many have led, so far."""
+        record = self.record(run_id)
+        return 0 if record is None else record.epoch.number
+
+    def vanish(self, name: str) -> None:
+        """The machine of this node is gone, with all that ran there, and answers nothing."""
+        self.network.cut(name)
+        running = set(self.network.processes(name)) - self.views[name].keepers
+        for number in (signal.SIGSTOP, signal.SIGKILL):  # Nobody outlives another one.
+            for pid in running:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, number)
+        self.node(name).kill()
+
+    def __enter__(self) -> LeaderCluster:
+        super().__enter__()
+        try:
+            self.disk = self._opened.enter_context(Disk(self.folder / "disk"))
+            for host in self.network.hosts:
+                view = self.disk.seen_at(self.jobs, self.network.inside(host))
+                self.views[host] = self._opened.enter_context(view)
+        except BaseException:
+            self._opened.close()
+            self.network.remove()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            super(HostCluster, self).__exit__(kind, error, traceback)
+            self._opened.close()
+            if error is None:
+                assert self.network.processes() == []
+        finally:
+            self._opened.close()
+            self.network.remove()
