@@ -348,6 +348,8 @@ def test_bad_command_lines_are_refused_in_one_line(tmp_path: Path) -> None:
     assert "0..65535" in refused(tmp_path, ["--host", "::1", "--port", "65536"])
     empty = refused(tmp_path, ["--host", "::1", "--data-dir", ""])
     assert "--data-dir is empty, as by a shell variable that is not set" in empty
+    alone = refused(tmp_path, ["--host", "::1", "--candidate"])
+    assert "--candidate: add --data-dir DIR" in alone
     assert "--port much: much is not a valid port" in refused(
         tmp_path, ["--host", "::1", "--port", "much"]
     )

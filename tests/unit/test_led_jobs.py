@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,15 +12,21 @@ from msgspec.structs import replace
 from tests.limits import patience
 
 from rallypoint.coordinator import jobs
-from rallypoint.coordinator.connection import ServerConnection
+from rallypoint.coordinator.candidates import UNUSED_S, Candidates
+from rallypoint.coordinator.connection import ClientConnection, ServerConnection
 from rallypoint.coordinator.hosting import Hosting, random_epoch
 from rallypoint.coordinator.jobs import HostedJobs
 from rallypoint.coordinator.led_jobs import LedJobs
-from rallypoint.coordinator.register_record import Register
+from rallypoint.coordinator.register_record import Register, encode
 from rallypoint.core import messages as m
-from rallypoint.core.model import Candidate, Outcome, SharedSettings, epoch_number
+from rallypoint.core.model import Candidate, Epoch, Outcome, Promise, SharedSettings, epoch_number
+from rallypoint.core.takeover.consent import NO_ROUND
+from rallypoint.core.takeover.record import JobRecord, Leader, LeadRecord, Process
+from rallypoint.core.takeover.stepping_down import Deference
+from rallypoint.errors import RendezvousConnectionError
 from rallypoint.rendezvous.backend import MemoryRendezvousBackend, Token
 from rallypoint.rendezvous.directory_backend import DirectoryBackend
+from rallypoint.wire.address import Address
 
 SETTINGS = SharedSettings("job", 2, 2)
 
@@ -222,3 +228,46 @@ def _first(directory: Path) -> list[Path]:
     if not list(directory.iterdir()):
         register.set_state(b"record")
     return list(directory.glob("*/first"))
+
+
+def test_L1_an_agent_that_comes_to_a_candidate_need_not_wait_for_a_claim_of_that() -> None:
+    """The leader before was no node: agents that go to an address of their own have no other."""
+    register = MemoryRendezvousBackend()
+    gone = Leader(("h:2",), Process("boot", 1, 1))
+    job = JobRecord(SETTINGS, 1)
+    register.set_state(encode(LeadRecord(1, Epoch(1, 1), gone, 0, job, is_vacant=True)))
+
+    async def test(host: Host) -> None:
+        async def dial(run_id: str, addresses: Sequence[Address]) -> ClientConnection:
+            raise RendezvousConnectionError("nobody is there")
+
+        candidates = Candidates(host.led, host.jobs, lambda: ["job"], dial)
+        while host.led.stand_ready("job", Deference()) is not None:
+            host.led.settle("job")
+            await asyncio.sleep(0)
+        connection = host.attach(fresh("life"))
+        async with asyncio.timeout(UNUSED_S / 2):  # Then it would leave the job alone anyway.
+            assert (await connection.told(m.Attached)).is_replaceable
+        candidates.close()
+
+    run(register, test)
+
+
+def test_L1_a_leader_to_whose_address_nodes_go_lists_no_candidate() -> None:
+    heartbeat = m.Heartbeat(1, Promise(0, NO_ROUND, 0, candidate=7))
+
+    async def led_for_an_agent(host: Host) -> None:
+        leadership = await host.led.lead("job")
+        assert not leadership.candidate_heard(heartbeat)
+        assert leadership.lead.candidates == ()
+
+    async def led_by_a_candidate(host: Host) -> None:
+        leadership = host.led.stand_ready("job", Deference())
+        assert leadership is not None
+        assert await leadership.take((await leadership.look()).record)
+        host.led.settle("job", leadership)
+        assert leadership.candidate_heard(heartbeat)
+        assert leadership.lead.candidates == (7,)
+
+    for test in (led_for_an_agent, led_by_a_candidate):
+        run(MemoryRendezvousBackend(), test)

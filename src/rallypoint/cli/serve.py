@@ -37,6 +37,7 @@ from rallypoint.errors import UsageError
 from rallypoint.observe.faults import Faults
 
 if TYPE_CHECKING:  # for --data-dir alone
+    from rallypoint.coordinator.candidates import Candidates
     from rallypoint.coordinator.led_jobs import LedJobs
 
 SERVE = Command(
@@ -60,6 +61,12 @@ With --data-dir the coordinator itself may be killed and started again: agents
 look for it until the join timeout, their workers run on until the lease (15 s)
 ends, and no worker notices one that is back by then. DIR is made if there is
 none. Of two that serve on one DIR, one leads a job and the other waits.
+
+With --candidate it also stands ready for the jobs whose nodes share DIR, and
+leads one when its leading node is lost or leaves:
+
+  rallypoint serve --host 10.0.0.5 --data-dir /shared/jobs --candidate
+  rallypoint run --rdzv-backend file --rdzv-endpoint /shared/jobs ...
 """,
     (
         (
@@ -80,6 +87,12 @@ none. Of two that serve on one DIR, one leads a job and the other waits.
                     "keep what is known of the jobs in DIR: a coordinator that is started again"
                     " goes on with them, and their workers run on meanwhile",
                     "directory",
+                ),
+                Setting(
+                    "--candidate",
+                    "",
+                    "stand ready to lead the jobs whose nodes share DIR, before any of their nodes",
+                    "switch",
                 ),
                 *access.token_options("let every host that reaches the port take part"),
                 Setting(
@@ -109,6 +122,7 @@ class _Options(Struct, frozen=True):
     port: int
     access: access.Access
     data_dir: str | None
+    is_candidate: bool
     json: bool
     quiet: bool
 
@@ -137,10 +151,15 @@ async def _serve(options: _Options, token: Token | None, lines: EventLines) -> i
     led = None if options.data_dir is None else _led(options.data_dir, listeners, token, lines)
     hosting = Hosting(lines.record, led=led)
     coordinator = Coordinator(listeners, hosting, None if token is None else token.for_job)
+    candidates = None
+    if led is not None and options.is_candidate:
+        candidates = _candidates(options, led, coordinator, token)
     try:
         ending = EndingSignal()
         lines.say(_serving(listeners, token, options.data_dir))
         code = await ending.wait(lines, kinds.SERVE_SIGNAL)
+        if candidates is not None:
+            candidates.close()
         await coordinator.vacate()
     finally:
         coordinator.close()
@@ -170,8 +189,19 @@ def _led(
         lines.record(run_id, kinds.WAITS_TO_LEAD(text))
 
     led = LedJobs(open_register, tuple(map(str, listening_at(listeners))), on_wait)
-    led.first(partial(sweep, LocalFiles(), directory))
+    led.call(partial(sweep, LocalFiles(), directory))
     return led
+
+
+def _candidates(
+    options: _Options, led: LedJobs, coordinator: Coordinator, token: Token | None
+) -> Candidates:
+    """Stands ready to lead the jobs that others lead by registers in this directory."""
+    from rallypoint.rendezvous.registers_in import stand_ready
+
+    assert options.data_dir is not None
+    lookup_token = None if token is None else token.for_job
+    return stand_ready(options.data_dir, led, coordinator.jobs, lookup_token)
 
 
 def _serving(listeners: list[socket], token: Token | None, directory: str | None) -> Record:
@@ -185,11 +215,16 @@ def _parse(argv: list[str]) -> _Options:
     scanned = parse(SERVE, argv, {})
     if (given := scanned.get("--data-dir")) is not None and not given.text.strip():
         raise UsageError(needs_a_value("--data-dir"))
+    if scanned.on("--candidate") and scanned.get("--data-dir") is None:
+        raise UsageError(
+            "--candidate: add --data-dir DIR, the directory that the nodes name as --rdzv-endpoint"
+        )
     return _Options(
         host=scanned.read(SERVE, "--host"),
         port=scanned.read(SERVE, "--port", DEFAULT_COORDINATOR_PORT),
         access=access.read_access(scanned),
         data_dir=scanned.read(SERVE, "--data-dir", None),
+        is_candidate=scanned.on("--candidate"),
         json=scanned.read(SERVE, "--log-format") == "json",
         quiet=scanned.on("--quiet"),
     )

@@ -296,9 +296,7 @@ class HostedJobs:
         assert self._hosting.led is not None
         on_record, error = partial(self._hosting.on_record, run_id), ""
         try:
-            leadership = await self._hosting.led.lead(run_id)
-            self._take_over(run_id, leadership)
-            leadership.keep(partial(self._deposed, run_id), on_record)
+            self.lead(run_id, await self._hosting.led.lead(run_id))
         except RallypointError as unusable:
             error = str(unusable)
         except Exception as fault:
@@ -312,6 +310,15 @@ class HostedJobs:
                 if isinstance(owner := connection.owner, HostedJob):
                     for heartbeat in heartbeats:
                         owner.received(connection, heartbeat)
+        if (job := self._jobs.get(run_id)) is not None:
+            self._emptied(job)
+
+    def lead(self, run_id: str, leadership: Leadership) -> None:
+        """This coordinator leads the job from now on. Safe to call twice."""
+        if leadership.is_kept:
+            return
+        self._take_over(run_id, leadership)
+        leadership.keep(partial(self._deposed, run_id), partial(self._hosting.on_record, run_id))
         if (job := self._jobs.get(run_id)) is not None:
             self._emptied(job)
 

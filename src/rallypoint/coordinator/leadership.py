@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from rallypoint.coordinator.clocks import boot_time
 from rallypoint.coordinator.led_job import Led, LedJob, TakenOver
 from rallypoint.coordinator.register_record import Caller, Register, RegisterRecord, Stall
+from rallypoint.core import messages as m
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.job_lives import Life
 from rallypoint.core.job_state import JobState
@@ -236,6 +237,21 @@ class Leadership:
     def changed(self) -> None:
         """Something is to be recorded."""
         self._wake.set()
+
+    def candidate_heard(self, heartbeat: m.Heartbeat) -> bool:
+        """Of a process that stands ready to lead. Returns whether to answer."""
+        if self._deference is None:  # The nodes of this job know no other address.
+            return False
+        before = self.lead.candidates
+        self.lead.heard(heartbeat, self.now)
+        if self.lead.candidates != before:
+            self.changed()
+        return self.is_sure
+
+    @property
+    def is_kept(self) -> bool:
+        """`keep` was called."""
+        return bool(self._tasks)
 
     def keep(self, on_deposed: Callable[[str], None], on_record: Callable[[Record], None]) -> None:
         """Lead from now on. `on_deposed` is told, once, why this process leads no more; `on_record`

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec import Struct
 
@@ -18,6 +18,9 @@ from rallypoint.coordinator.leadership import (
 from rallypoint.coordinator.register_record import Caller, Register
 from rallypoint.coordinator.threads import CallThread
 from rallypoint.core.takeover.record import Leader, Process
+from rallypoint.core.takeover.stepping_down import Deference
+
+T = TypeVar("T")
 
 REMOVE_S = 60.0
 
@@ -53,6 +56,10 @@ class LedJobs:
         self._local = local or local_leader()
         self._leader = Leader(addresses, self._local.process)
         self._led: dict[str, Leadership] = {}
+        self._claiming: set[str] = set()
+        """The jobs that agents which came here wait for."""
+        self._candidacies: dict[str, asyncio.Event] = {}
+        """The jobs that this process stands ready to lead; set when it leads or is not any more."""
         self._ending: set[asyncio.Task[None]] = set()
 
     def of(self, run_id: str) -> Leadership | None:
@@ -64,8 +71,18 @@ class LedJobs:
 
         Raises what its register raises for what can't be a record.
         """
-        register, local = self._open_register(run_id), self._local
-        leadership = Leadership(register, self._leader, local.calls, local.runtime)
+        self._claiming.add(run_id)
+        try:
+            return await self._lead(run_id)
+        finally:
+            self._claiming.discard(run_id)
+
+    async def _lead(self, run_id: str) -> Leadership:
+        while (settled := self._candidacies.get(run_id)) is not None and run_id not in self._led:
+            await settled.wait()
+        if (own := self._led.get(run_id)) is not None:
+            return own
+        leadership = self._unclaimed(run_id)
         said = ""
 
         def on_wait(text: str) -> None:
@@ -78,9 +95,35 @@ class LedJobs:
         self._led[run_id] = leadership
         return leadership
 
-    def first(self, call: Callable[[], object]) -> None:
-        """Do this, which blocks, before anything else with the registers."""
-        self._local.calls.submit(call)
+    def stand_ready(self, run_id: str, deference: Deference) -> Leadership | None:
+        """By which this process may claim a job that it stands ready to lead, until `settle`. None:
+        it leads that job, or an agent waits here for it to do so."""
+        if run_id in self._led or run_id in self._claiming or run_id in self._candidacies:
+            return None
+        self._candidacies[run_id] = asyncio.Event()
+        return self._unclaimed(run_id, deference)
+
+    def is_awaited(self, run_id: str) -> bool:
+        """An agent waits here until this process leads the job."""
+        return run_id in self._claiming
+
+    def settle(self, run_id: str, leadership: Leadership | None = None) -> None:
+        """It stands ready no more. `leadership`: by which it leads the job now, if it does."""
+        if leadership is not None:
+            self._led[run_id] = leadership
+        self._candidacies.pop(run_id).set()
+
+    def _unclaimed(self, run_id: str, deference: Deference | None = None) -> Leadership:
+        register, local = self._open_register(run_id), self._local
+        return Leadership(register, self._leader, local.calls, local.runtime, deference)
+
+    def call(self, call: Callable[[], T]) -> asyncio.Future[T]:
+        """Do this, which blocks, before anything with the registers that is asked for later."""
+        return self._local.calls.submit(call)
+
+    def wait_for(self, run_id: str, text: str) -> None:
+        """Tell a person what this process waits for."""
+        self._on_wait(run_id, text)
 
     def forget(self, run_id: str) -> None:
         """This coordinator leads the job no more; another one may."""

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from socket import socket
+from typing import TYPE_CHECKING
 
 from rallypoint.coordinator.acceptor import Acceptor, ConnectionLog, Kind
 from rallypoint.coordinator.connection import ServerConnection
@@ -24,10 +25,25 @@ from rallypoint.errors import MessageError
 from rallypoint.observe.faults import describe_fault
 from rallypoint.wire.handshake import NONCE_BYTES, SERVER_ID_BYTES, Established, ServerHandshake
 
+if TYPE_CHECKING:  # Most coordinators have no registers.
+    from rallypoint.coordinator.leadership import Leadership
+
 HANDSHAKE_TIME_S = 10.0
 """A connection that has not attached by then is closed."""
 
 LookupToken = Callable[[str], bytes | None]
+
+
+class _AttachedCandidate:
+    """A process that stands ready to lead a job which this coordinator leads."""
+
+    def __init__(self, connection: ServerConnection, leadership: Leadership) -> None:
+        self._connection, self._leadership = connection, leadership
+
+    def heard(self, heartbeat: m.Heartbeat) -> None:
+        """It has said this."""
+        if self._leadership.candidate_heard(heartbeat):
+            self._connection.send(m.Ack(heartbeat.number))
 
 
 class Coordinator:
@@ -98,7 +114,7 @@ class Coordinator:
             if isinstance(owner, HostedJob):
                 owner.received(connection, message)
             elif isinstance(message, m.Heartbeat):
-                self.jobs.heartbeat(connection, message)
+                self._heartbeat(connection, message)
         elif isinstance(owner, str):
             connection.admit()
             self._acceptor.proved(connection.number)
@@ -109,6 +125,20 @@ class Coordinator:
                     self.jobs.drain(connection, owner, node_id, why)
                 case m.AgentDied():
                     self.jobs.agent_died(connection, owner, message)
+
+    def _heartbeat(self, connection: ServerConnection, heartbeat: m.Heartbeat) -> None:
+        """Of no agent that has attached."""
+        owner, promise = connection.owner, heartbeat.promise
+        if isinstance(owner, str) and promise is not None and promise.candidate:
+            self._acceptor.proved(connection.number)
+            if self._led is None or (leadership := self._led.of(owner)) is None:
+                connection.close()  # It looks for the leader in the directory again.
+                return
+            connection.owner = owner = _AttachedCandidate(connection, leadership)
+        if isinstance(owner, _AttachedCandidate):
+            owner.heard(heartbeat)
+        else:
+            self.jobs.heartbeat(connection, heartbeat)
 
     def closed(self, connection: ServerConnection) -> None:
         self._acceptor.gone(connection.number)

@@ -283,7 +283,7 @@ class Refused(Struct, frozen=True, array_like=True, tag=2):
 
 
 class Ack(Struct, frozen=True, array_like=True, tag=3):
-    """All reports up to this number have been applied."""
+    """All reports up to this number have been applied. To a candidate: this heartbeat arrived."""
 
     number: int
 

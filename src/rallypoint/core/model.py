@@ -143,6 +143,9 @@ class Promise(Struct, frozen=True, array_like=True):
     stamp: Stamp
     rank: int
     """Its group rank in that round, which makes it an heir."""
+    candidate: int = 0
+    """The number of a process that is no node of the job but stands ready to lead it: such a
+    heartbeat comes first on its connection, and has no round."""
 
 
 NONCE_BITS = 40

@@ -15,6 +15,9 @@ others reach the end of their lease.
 An heir whose claim may still succeed promises nothing, since that claim may be executed late. What
 ends a promise early is the leader's own word that it goes: a vacant record.
 
+Candidates promise the same, and from when they attach: the leader needs the promises of those that
+the record lists, beside those of heirs.
+
 The leader needs the promises of all heirs of every record that its register may hold: of the last
 one that was confirmed, and of those that were sent since. A record without heirs (no world runs, or
 no other node is part of it) may be claimed by anybody: then promises are worth nothing.
@@ -39,8 +42,10 @@ UNANSWERED_MAX = 64
 PROMISE_SHARE = 1 / 2
 """Of the lease: how long a promise lasts."""
 
-Heir = tuple[Stamp, int]
-"""A round, and the heir's group rank in it: of all agents only one has that place."""
+Heir = tuple[Stamp, int, int]
+"""A round, and the heir's group rank in it: of all agents only one has that place. Or no round, and
+the number of a candidate."""
+NO_ROUND = Stamp(0, 0)
 
 
 def promised_s(lease_s: float) -> float:
@@ -55,20 +60,21 @@ def fenced_at(promised_until: float, lease_s: float) -> float:
 
 
 class Promises:
-    """Of one node. It is an heir once it was assigned the place of one."""
+    """Of one node, which is an heir once it was assigned the place of one; or of a candidate."""
 
-    def __init__(self, lease_s: float) -> None:
-        self._promised_s = promised_s(lease_s)
+    def __init__(self, lease_s: float, candidate: int = 0) -> None:
+        """`candidate`: its number; 0: it is a node."""
+        self.lease_s = lease_s
         self.until = -inf
         """It may not claim before, unless the leader says that it goes."""
         self._claims_after: tuple[int, int] | None = None
         """A claim of this node may still succeed: it follows the record of this epoch and beat."""
-        self._heir: Heir | None = None
+        self._heir: Heir | None = (NO_ROUND, 0, candidate) if candidate else None
         self._answered, self._answered_at = 0, -inf
 
     def assigned(self, stamp: Stamp, rank: int) -> None:
         """The newest place of this node."""
-        self._heir = (stamp, rank) if rank < RANKS else None
+        self._heir = (stamp, rank, 0) if rank < RANKS else None
 
     def answered(self, number: int, now: float) -> None:
         """The leader has acknowledged this heartbeat."""
@@ -88,7 +94,7 @@ class Promises:
         """What a heartbeat says that is sent now."""
         if self._heir is None or self._claims_after is not None:
             return None
-        self.until = max(self.until, self._answered_at + with_margin(self._promised_s))
+        self.until = max(self.until, self._answered_at + with_margin(promised_s(self.lease_s)))
         return Promise(self._answered, *self._heir)
 
 
@@ -114,9 +120,10 @@ class Consent:
     def heard(self, heartbeat: m.Heartbeat, now: float) -> None:
         """This has come. If it has an answer, that is about to be sent."""
         promise = heartbeat.promise
-        if promise is None or (promise.stamp, promise.rank) not in self._promised:
+        heir = None if promise is None else (promise.stamp, promise.rank, promise.candidate)
+        if promise is None or heir is None or heir not in self._promised:
             return
-        promised = self._promised[promise.stamp, promise.rank]
+        promised = self._promised[heir]
         answers = promised.answers
         if promise.answered in answers:
             promised.since = answers[promise.answered]
@@ -136,9 +143,12 @@ def _order(record: LeadRecord | None) -> tuple[int, int]:
     return (0, 0) if record is None else (record.epoch.number, record.beat)
 
 
-def heirs_in(record: JobRecord | None) -> frozenset[Heir]:
-    """Who alone may claim the job soon, if its register holds this; empty: anybody may."""
-    if record is None or record.newest_round is None:
+def heirs_in(record: JobRecord | None, candidates: Iterable[int] = ()) -> frozenset[Heir]:
+    """Who alone may claim the job soon, if its register holds this and lists these candidates;
+    empty: anybody may."""
+    ranks = heirs_of(record)
+    if record is None or record.newest_round is None or not ranks:
         return frozenset()
     stamp = Stamp(record.incarnation, record.newest_round)
-    return frozenset((stamp, rank) for rank in heirs_of(record))
+    listed = ((NO_ROUND, 0, number) for number in candidates)
+    return frozenset([*((stamp, rank, 0) for rank in ranks), *listed])

@@ -2,6 +2,11 @@
 
 The heirs are the nodes with the first group ranks of the newest world, without the leader's own:
 every node knows its rank, so that leader and heirs agree on who they are without a message.
+
+Before them come candidates: processes that are none of the job's nodes (`rallypoint serve
+--candidate`), which the leader has listed in the record. The list is part of what a claim is
+swapped against, so a candidate that is listed and the leader agree on that, too. One that is not
+listed has no promise that the leader counts on, and waits as nodes do that are no heirs.
 """
 
 from __future__ import annotations
@@ -10,7 +15,7 @@ from math import inf
 
 from msgspec import Struct
 
-from rallypoint.core.model import Stamp
+from rallypoint.core.model import Promise, Stamp
 from rallypoint.core.takeover.record import JobRecord, LeadRecord
 
 RANKS = 4
@@ -21,6 +26,10 @@ AFTER_HEIRS_S = 1.5
 """So much later than the first heir the others claim."""
 AFTER_OTHERS_S = 2.0
 """So much later claims a node that leaves the job: it would not lead for long."""
+CANDIDATES_MAX = 3
+"""So many a record lists."""
+CANDIDATES_FIRST_S = 1.0
+"""So much later than listed candidates the nodes claim: no watcher looks less often."""
 
 
 def heirs(nodes: int, leader_rank: int) -> list[int]:
@@ -50,6 +59,8 @@ class Claimant(Struct, frozen=True):
     """It has promised not to claim before, unless the leader says that it goes."""
     defers_until: float = -inf
     """It lets others claim first: nodes that did not reach it may reach them."""
+    candidate: int = 0
+    """The number of a candidate, drawn by chance; 0: it is none."""
 
 
 class Turn(Struct, frozen=True):
@@ -71,9 +82,36 @@ def rank_in(record: LeadRecord, claimant: Claimant) -> int:
 
 def turn_of(record: LeadRecord, claimant: Claimant) -> Turn:
     """Of this claimant, as the record is."""
+    if claimant.candidate in record.candidates:
+        return Turn(STAGGER_S * record.candidates.index(claimant.candidate), True)
     delay_s = AFTER_OTHERS_S if claimant.is_leaving else 0.0
+    delay_s += CANDIDATES_FIRST_S if record.candidates else 0.0
     ranks, rank = heirs_of(record.job), rank_in(record, claimant)
     if rank in ranks:
         return Turn(delay_s + STAGGER_S * ranks.index(rank), True)
     delay_s += STAGGER_S * claimant.spread
-    return Turn(delay_s + AFTER_HEIRS_S, False) if ranks else Turn(delay_s, True)
+    # A leader that is no node acts by no promises: nobody has to wait until they have ended.
+    waits = record.leader.has_workers or not claimant.candidate
+    return Turn(delay_s + AFTER_HEIRS_S, not waits) if ranks else Turn(delay_s, True)
+
+
+class Candidates:
+    """Those that one leader hears."""
+
+    def __init__(self) -> None:
+        self._heard_at: dict[int, float] = {}
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """What the record is to list."""
+        return tuple(self._heard_at)
+
+    def heard(self, promise: Promise, now: float) -> None:
+        """This has come with a heartbeat."""
+        number = promise.candidate
+        if number and (number in self._heard_at or len(self._heard_at) < CANDIDATES_MAX):
+            self._heard_at[number] = now
+
+    def drop_silent(self, since: float) -> None:
+        """Those that were not heard since then."""
+        self._heard_at = {number: at for number, at in self._heard_at.items() if at >= since}

@@ -16,6 +16,7 @@ register that stalls disturbs nobody.
 Of the nodes of a job that has no leader an heir claims first, in the order of ranks. While a world
 runs, the others claim only when the record has stood still for so long that no heir can have a
 promise in force (`consent`), or when the leader has said that it goes and no heir has claimed.
+Candidates that the record lists claim before all nodes.
 
 Times are seconds on one clock that also counts suspend.
 """
@@ -30,7 +31,7 @@ from rallypoint.core import messages as m
 from rallypoint.core.model import Epoch
 from rallypoint.core.takeover.consent import Consent, heirs_in, promised_s
 from rallypoint.core.takeover.handover import with_margin
-from rallypoint.core.takeover.heirs import Claimant, Turn, turn_of
+from rallypoint.core.takeover.heirs import Candidates, Claimant, Turn, turn_of
 from rallypoint.core.takeover.record import SCHEMA, JobRecord, Leader, LeadRecord
 
 HOLD_S = 10.0
@@ -127,7 +128,8 @@ class Lead:
         self._sent_at = self._consent_at = sent_at
         # Other processes than nodes promise nothing.
         self._consent = Consent() if record.leader.has_workers else None
-        self._heirs = {heirs_in(record.job)}
+        self._candidates = Candidates()
+        self._heirs = {heirs_in(record.job, record.candidates)}
         """Who may claim soon, by each record that the register may hold."""
         self._is_vacant = False
         self._expect_promises()
@@ -142,18 +144,29 @@ class Lead:
         not known whether it was stored is never taken for this one, which was sent later. After a
         vacant one it leads no more."""
         self._beat += 1
-        self._heirs.add(heirs_in(job))
+        self._heirs.add(heirs_in(job, self.candidates))
+        self._expect_promises()
         self._is_vacant |= is_vacant
-        return replace(self.record, beat=self._beat, job=job, is_vacant=is_vacant)
+        record = replace(self.record, candidates=self.candidates)
+        return replace(record, beat=self._beat, job=job, is_vacant=is_vacant)
+
+    @property
+    def candidates(self) -> tuple[int, ...]:
+        """That the next record is to list."""
+        return self._candidates.numbers
 
     def confirmed(self, record: LeadRecord, sent_at: float) -> None:
         """The register holds this, which was sent at `sent_at`."""
         self.record, self._sent_at = record, max(self._sent_at, sent_at)
-        self._heirs = {heirs_in(record.job)}
+        self._heirs = {heirs_in(record.job, record.candidates)}
         self._expect_promises()
 
     def heard(self, heartbeat: m.Heartbeat, now: float) -> None:
         """This has come. If it has an answer, that is about to be sent."""
+        if heartbeat.promise is not None:
+            self._candidates.heard(heartbeat.promise, now)
+        if self._lease_s:
+            self._candidates.drop_silent(now - self._lease_s)
         if self._consent is not None:
             self._consent.heard(heartbeat, now)
             latest = self._held_until + (CONSENT_LEASES - 1) * self._lease_s
@@ -195,7 +208,7 @@ class Lead:
 
     def _expect_promises(self) -> None:
         if self._consent is not None:
-            self._consent.expect(heirs_in(self.record.job))
+            self._consent.expect(frozenset().union(*self._heirs))
 
     def beats_in_s(self, now: float) -> float:
         """When the hold is to be renewed, if nothing else is written until then."""

@@ -120,6 +120,9 @@ class LeadRecord(Struct, frozen=True, array_like=True):
     is_dead: bool = False
     """It was not the leader that said so but the guard of its agent: that process is dead, and no
     worker of its node lives."""
+    candidates: tuple[int, ...] = ()
+    """The numbers of processes that are none of the job's nodes, stand ready to lead it, and
+    promise as heirs do (`heirs.py`), in their order."""
 
 
 def has_succeeded(job: JobState) -> list[bool]:

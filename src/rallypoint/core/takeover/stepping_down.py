@@ -20,7 +20,8 @@ if the job comes back to it, nobody else has led it with more success. It lets o
 for half a lease, since a node that does not hear its leader looks for another after that time. And
 of a hundred nodes not one after the other does so: when two in a row have, the third one waits.
 
-A coordinator of its own (`rallypoint serve`) never steps down: nodes know no other address.
+A coordinator of its own (`rallypoint serve`) never steps down: nodes know no other address. Unless
+it is a candidate: then nodes lead after it.
 """
 
 from __future__ import annotations

@@ -1,0 +1,65 @@
+"""Finding the jobs whose registers lie in a directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rallypoint.coordinator.register_record import encode
+from rallypoint.core.model import Epoch, SharedSettings
+from rallypoint.core.takeover.record import JobRecord, Leader, LeadRecord, Process
+from rallypoint.rendezvous.directory_backend import DirectoryBackend
+from rallypoint.rendezvous.directory_files import LocalFiles
+from rallypoint.rendezvous.registers_in import RegistersIn
+
+RUN_IDS = ["a_job", "job-1", "exp/7: lr=0.1", "--", "ä" * 60, "x" * 200]
+
+
+def register(directory: Path, run_id: str, token: bytes | None = None) -> DirectoryBackend:
+    return DirectoryBackend(str(directory), run_id, token)
+
+
+def write(backend: DirectoryBackend, run_id: str, beat: int) -> None:
+    """What a leader does: the first record has no job."""
+    found = backend.get_state()
+    job = JobRecord(SharedSettings(run_id, 1, 2), 1) if beat else None
+    record = LeadRecord(1, Epoch(1, 1), Leader((), Process("boot", 1, 1)), beat, job)
+    assert backend.set_state(encode(record), None if found is None else found[1]) is not None
+
+
+def test_L1_jobs_are_found_by_their_registers_whatever_their_names_and_tokens(
+    tmp_path: Path,
+) -> None:
+    registers = RegistersIn(str(tmp_path), LocalFiles())
+    assert registers.changed() == []
+    for run_id in RUN_IDS:
+        backend = register(tmp_path, run_id, b"secret of " + run_id.encode())
+        write(backend, run_id, 0)
+        registers.changed()
+        write(backend, run_id, 1)
+        assert registers.changed() == [run_id]
+    assert sorted(RegistersIn(str(tmp_path), LocalFiles()).changed()) == sorted(RUN_IDS)
+
+
+def test_L1_only_registers_that_have_changed_are_read_again(tmp_path: Path) -> None:
+    registers = RegistersIn(str(tmp_path), LocalFiles())
+    backends = {run_id: register(tmp_path, run_id) for run_id in RUN_IDS}
+    for run_id, backend in backends.items():
+        write(backend, run_id, 0)
+        write(backend, run_id, 1)
+    assert len(registers.changed()) == len(RUN_IDS)
+    assert registers.changed() == []
+    write(backends["job-1"], "job-1", 2)
+    assert registers.changed() == ["job-1"]
+
+
+def test_L1_what_is_no_register_is_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint.pt").write_text("weights")
+    (tmp_path / f"rallypoint-job-{'0' * 32}").mkdir()
+    (tmp_path / f"rallypoint-job-{'1' * 32}").write_text("no directory")
+    broken = tmp_path / f"rallypoint-job-{'2' * 32}"
+    broken.mkdir()
+    (broken / "first").write_bytes(b"rallypoint")
+    (tmp_path / f"gone-0123456789abcdef-rallypoint-job-{'3' * 32}").mkdir()
+    write(register(tmp_path, "job"), "job", 0)
+    assert RegistersIn(str(tmp_path), LocalFiles()).changed() == ["job"]
+    assert RegistersIn(str(tmp_path / "missing"), LocalFiles()).changed() == []

@@ -1,0 +1,209 @@
+"""Processes that are no nodes of a job and stand ready to lead it: who may claim when, and what
+the leader needs of them to act without its register."""
+
+from __future__ import annotations
+
+from math import inf
+
+import pytest
+
+from rallypoint.core import messages as m
+from rallypoint.core.model import Epoch, Promise, SharedSettings, Stamp
+from rallypoint.core.takeover.consent import NO_ROUND, Promises, promised_s
+from rallypoint.core.takeover.heirs import CANDIDATES_MAX, Claimant
+from rallypoint.core.takeover.leading import HOLD_S, Lead, Watch, claimed, released
+from rallypoint.core.takeover.record import JobRecord, Leader, LeadRecord, Process
+
+SETTINGS = SharedSettings("job", 1, 8)
+LEASE_S = SETTINGS.lease_s
+ROUND = Stamp(1, 3)
+PROCESS = Process("boot", 1, 10)
+FIRST, SECOND = 71, 72
+
+
+def running(
+    nodes: int = 3,
+    *candidates: int,
+    has_workers: bool = True,
+    is_vacant: bool = False,
+) -> LeadRecord:
+    """Round 3 of life 1; a node that leads has rank 0."""
+    rank = 0 if has_workers else -1
+    job = JobRecord(SETTINGS, 1, 3, True, True, nodes, leader_rank=rank)
+    leader = Leader(("10.0.0.1:29400",), PROCESS, has_workers)
+    return LeadRecord(1, Epoch(3, 7), leader, 0, job, is_vacant, candidates=candidates)
+
+
+def waits_s(record: LeadRecord, claimant: Claimant) -> float:
+    """Of who looks from now on."""
+    return Watch().claims_in_s(record, 100.0, is_gone=False, claimant=claimant)
+
+
+def heirs() -> list[Claimant]:
+    return [Claimant(ROUND, rank) for rank in (1, 2)]
+
+
+class Beats:
+    """The heartbeats of a node, or of a candidate, each of which names the one before it."""
+
+    def __init__(self, lead: Lead, rank: int = 0, candidate: int = 0) -> None:
+        self._lead, self._rank, self._candidate = lead, rank, candidate
+        self._number = 0
+
+    def at(self, *times: float) -> None:
+        for now in times:
+            stamp = NO_ROUND if self._candidate else ROUND
+            promise = Promise(self._number, stamp, self._rank, self._candidate)
+            self._number += 1
+            self._lead.heard(m.Heartbeat(self._number, promise), now)
+
+
+def with_heirs(record: LeadRecord) -> tuple[Lead, list[Beats]]:
+    """A leader whose claim was sent at 100, and its heirs."""
+    lead = Lead(record, 100.0)
+    return lead, [Beats(lead, rank) for rank in (1, 2)]
+
+
+@pytest.mark.parametrize("is_vacant", [True, False])
+def test_L1_candidates_that_are_listed_claim_in_their_order_and_before_all_nodes(
+    is_vacant: bool,
+) -> None:
+    record = running(3, FIRST, SECOND, is_vacant=is_vacant)
+    first, second = (waits_s(record, Claimant(candidate=each)) for each in (FIRST, SECOND))
+    nodes = [waits_s(record, node) for node in [*heirs(), Claimant()]]
+    assert first == 0 if is_vacant else HOLD_S < first < HOLD_S + 2
+    assert first < second < min(nodes)
+    # Two processes look a second apart at most, so one may see the last record so much earlier.
+    assert min(nodes) >= first + Watch().look_s
+
+
+def test_L1_nobody_waits_for_candidates_where_none_is_listed() -> None:
+    assert waits_s(running(3, is_vacant=True), Claimant(ROUND, 1)) == 0
+
+
+def test_L1_a_candidate_that_is_not_listed_waits_until_no_promise_can_be_in_force() -> None:
+    for record in (running(), running(3, SECOND)):
+        assert waits_s(record, Claimant(candidate=FIRST)) >= HOLD_S + 4 * LEASE_S
+    vacant = running(3, is_vacant=True)
+    assert waits_s(vacant, Claimant(candidate=FIRST)) > max(waits_s(vacant, h) for h in heirs())
+
+
+def test_L1_a_candidate_need_not_wait_for_promises_that_nobody_uses() -> None:
+    led = running(3, has_workers=False)
+    assert waits_s(led, Claimant(candidate=FIRST)) < HOLD_S + LEASE_S
+    alone = running(1)
+    assert waits_s(alone, Claimant(candidate=FIRST)) < HOLD_S + LEASE_S
+
+
+def test_L2_a_candidate_keeps_its_promise_unless_the_leader_says_that_it_goes() -> None:
+    promised = Claimant(candidate=FIRST, promised_until=200.0)
+    assert waits_s(running(3, FIRST), promised) == 100.0
+    assert waits_s(running(3, FIRST, is_vacant=True), promised) == 0
+
+
+def test_L2_a_candidate_promises_from_when_it_attaches() -> None:
+    promises = Promises(LEASE_S, FIRST)
+    assert promises.next() == Promise(0, NO_ROUND, 0, FIRST)
+    assert promises.until == -inf
+    promises.answered(1, 100.0)
+    assert promises.next() == Promise(1, NO_ROUND, 0, FIRST)
+    assert promises.until > 100 + promised_s(LEASE_S)
+    promises.claiming(running())
+    assert promises.next() is None
+
+
+def test_L1_a_leader_lists_the_candidates_that_it_hears() -> None:
+    lead, nodes = with_heirs(running())
+    candidates = [Beats(lead, candidate=number) for number in range(1, CANDIDATES_MAX + 2)]
+    for each in candidates:
+        each.at(101)
+    listed = lead.next(lead.record.job)
+    assert listed.candidates == tuple(range(1, CANDIDATES_MAX + 1))
+    for each in candidates[1:]:
+        each.at(101 + LEASE_S)
+    nodes[0].at(102 + LEASE_S)
+    assert lead.next(lead.record.job).candidates == tuple(range(2, CANDIDATES_MAX + 1))
+    candidates[-1].at(103 + LEASE_S)
+    assert lead.next(lead.record.job).candidates == tuple(range(2, CANDIDATES_MAX + 2))
+
+
+def test_L1_a_claim_lists_nobody_and_a_leader_that_goes_still_lists_its_candidates() -> None:
+    assert claimed(running(3, FIRST), Leader((), PROCESS), nonce=8).candidates == ()
+    lead, _ = with_heirs(running())
+    Beats(lead, candidate=FIRST).at(101)
+    assert lead.next(lead.record.job, is_vacant=True).candidates == (FIRST,)
+    found = running(3, FIRST)
+    marked = released(found, found.epoch)
+    assert marked is not None
+    assert marked.candidates == (FIRST,)
+
+
+def test_L2_a_leader_needs_the_promises_of_the_candidates_that_are_listed() -> None:
+    lead, nodes = with_heirs(running(3, FIRST))
+    for each in nodes:
+        each.at(108, 109)
+    assert not lead.is_sure(100 + HOLD_S)
+    Beats(lead, candidate=SECOND).at(108, 109)
+    assert not lead.is_sure(100 + HOLD_S)
+    Beats(lead, candidate=FIRST).at(108, 109)
+    assert lead.is_sure(100 + HOLD_S)
+
+
+def test_L2_a_leader_that_lists_none_needs_no_promise_of_a_candidate() -> None:
+    lead, nodes = with_heirs(running())
+    for each in nodes:
+        each.at(108, 109)
+    assert lead.is_sure(100 + HOLD_S)
+
+
+def test_L2_a_candidate_may_claim_by_a_record_of_which_it_is_not_known_whether_it_is_stored() -> (
+    None
+):
+    """Whether that puts it on the list, or takes it off."""
+    lead, nodes = with_heirs(running())
+    candidate = Beats(lead, candidate=FIRST)
+    candidate.at(101)
+    listing = lead.next(lead.record.job)
+    for each in nodes:
+        each.at(108, 109)
+    assert not lead.is_sure(100 + HOLD_S)
+    candidate.at(108, 109)
+    assert lead.is_sure(100 + HOLD_S)
+    lead.confirmed(listing, 109.0)
+    for now in range(110, int(111 + LEASE_S)):
+        for each in nodes:
+            each.at(float(now))
+    gone = 112 + LEASE_S
+    for each in nodes:
+        each.at(gone)
+    assert lead.candidates == ()
+    delisting = lead.next(lead.record.job)
+    assert not lead.is_sure(gone)
+    lead.confirmed(delisting, 109.0)
+    assert lead.is_sure(gone)
+
+
+@pytest.mark.parametrize("numbers", [(FIRST,), (SECOND,), ()])
+def test_L2_a_leader_is_unsure_before_any_candidate_may_claim(numbers: tuple[int, ...]) -> None:
+    """The candidate hears its last answer as late as can be; its clock is right."""
+    record = running(3, *numbers)
+    lead, nodes = with_heirs(record)
+    promises = Promises(LEASE_S, FIRST)
+    watch, number, now = Watch(), 0, 100.0
+    answers: list[int] = []
+    while True:
+        if now < 140:
+            for each in nodes:
+                each.at(now)
+            if (promise := promises.next()) is not None:
+                number += 1
+                lead.heard(m.Heartbeat(number, promise), now)
+                answers.append(number)
+            promises.answered(answers[-1], now)
+        claimant = Claimant(promised_until=promises.until, candidate=FIRST)
+        if not watch.claims_in_s(record, now, is_gone=False, claimant=claimant):
+            break
+        now += 1.0
+    assert not lead.is_sure(now)
+    if numbers == (FIRST,):
+        assert lead.sure_until > 100 + HOLD_S + LEASE_S
