@@ -13,9 +13,9 @@ from rallypoint.core.takeover.leading import CONSENT_LEASES, HEIRS_ONLY_LEASES, 
 from rallypoint.testing.simulator.plan import (
     AGENTS,
     AWAY_SLACK_S,
+    BRIEFLY,
     LEADER,
     MOMENT_S,
-    SAFE_S,
     SHORT_SHARE,
     Fault,
     Plan,
@@ -61,20 +61,16 @@ def with_leaders(plan: Plan, rng: Random) -> Plan:
 
 def _gentle(plan: Plan, settings: dict[str, Any], rng: Random) -> Plan:
     """Nothing that a worker may notice; see `Plan.is_gentle`."""
-    lease_s = settings["lease_s"] = max(SAFE_S, settings["lease_s"])
-    nodes = rng.choice((plan.nodes, max(1, plan.nodes - 1)))
+    lease_s, nodes = settings["lease_s"], max(2, plan.nodes - rng.randrange(2))
     settings |= {"min_nodes": nodes, "max_nodes": nodes}
     at_s = round(rng.choice((0.5, 3.0, 12.0, 20.0)) * rng.uniform(0.5, 1.5), 3)
-    longest_s = HOLD_S + (CONSENT_LEASES * lease_s if nodes > 1 else 0.0)
-    away_s = round((0.9 * longest_s - AWAY_SLACK_S) * rng.choice((1.0, rng.random())) - 0.01, 2)
-    pause_s = round(min(MOMENT_S, 2 * SHORT_SHARE * lease_s) * rng.random(), 2)
-    fault = rng.choice(
-        (
-            Fault(at_s, "away", "", away_s),
-            Fault(at_s, "pause", LEADER, pause_s, reports=_reports(rng)),
-            Fault(at_s, "kill", LEADER, reports=_reports(rng)),
-        )
-    )
+    if rng.random() < 0.5:
+        longest_s = 0.9 * (HOLD_S + CONSENT_LEASES * lease_s) - AWAY_SLACK_S
+        away_s = round(longest_s * rng.choice((1.0, rng.random())) - 0.01, 2)
+        fault = Fault(at_s, "away", "", away_s)
+    else:
+        moment_s = round(min(MOMENT_S, 2 * SHORT_SHARE * lease_s) * rng.random(), 2)
+        fault = Fault(at_s, *rng.choice(BRIEFLY), moment_s, reports=_reports(rng))
     peace_s = max(plan.peace_s, at_s + fault.value)
     return replace(
         plan,

@@ -6,7 +6,7 @@
 * The workers of the node that led are fenced before another world runs without it, as those of any
   node that nobody has declared lost.
 * In a *gentle* plan no worker is signalled: the register is away for no longer than a leader may
-  act by promises, the leader is stopped for a moment, or one that has no workers is killed.
+  act by promises, or the leader is stopped or cut off for a moment.
 * Once nothing goes wrong any more, it takes two holds and a lease at most until there is a world or
   a verdict (`Simulation._settle_s`).
 """
@@ -65,11 +65,6 @@ class LeadingInvariants(LedInvariants):
             self._asked_late.discard((incarnation, coordinator))
             if is_deposed:
                 self._asked_late.add((incarnation, coordinator))
-
-    def agent_died(self, incarnation: str) -> None:
-        super().agent_died(incarnation)
-        if any(incarnation in world.lives for world in self.worlds.values()):
-            self._is_gentle = False  # the others notice the loss of its workers
 
     def told(self, incarnation: str, message: m.ToAgent) -> None:
         if isinstance(message, m.Attached) and (incarnation, message.epoch) in self._asked_late:

@@ -79,8 +79,7 @@ SHORT_SHARE = 0.15
 AWAY_SLACK_S = 6.0
 """Since the last swap, and until the register is asked again."""
 MOMENT_S = 2.0
-SAFE_S = 6.0
-"""A shorter lease may end while another node begins to lead."""
+BRIEFLY = [(kind, LEADER) for kind in ("pause", "isolate", "mute", "deafen")]
 
 
 class Fault(Struct, frozen=True):
@@ -153,20 +152,18 @@ class Plan(Struct, frozen=True, kw_only=True):
 
     @property
     def _is_gentle_for_leaders(self) -> bool:
-        """The register is away for less than a leader may act by promises, or the leader is stopped
-        for a moment, or killed: if it has no place, for a spare node is one too many."""
-        lease_s, nodes = self.settings["lease_s"], self.settings["max_nodes"]
-        away_s = 0.9 * (HOLD_S + CONSENT_LEASES * lease_s) - AWAY_SLACK_S
-        longest = {
-            "away": away_s if nodes > 1 else 0.9 * HOLD_S - AWAY_SLACK_S,
-            "pause": min(MOMENT_S, 2 * SHORT_SHARE * lease_s),
-            "kill": 0.0,
-        }
-        if any(fault.node != ("" if fault.kind == "away" else LEADER) for fault in self.faults):
+        """The register is away for less than a leader may act by promises (of another node), or the
+        leader is stopped or cut off for a moment."""
+        lease_s: float = self.settings["lease_s"]
+        nodes: int = self.settings["max_nodes"]
+        if len(self.faults) != 1 or self.settings["min_nodes"] != nodes or nodes > self.nodes:
             return False
-        is_one = len(self.faults) == 1 and self.faults[0].kind in longest
-        is_one = is_one and self.faults[0].value <= longest[self.faults[0].kind]
-        return is_one and self.settings["min_nodes"] == nodes <= self.nodes and lease_s >= SAFE_S
+        [fault] = self.faults
+        if (fault.kind, fault.node) == ("away", ""):
+            away_s = 0.9 * (HOLD_S + CONSENT_LEASES * lease_s) - AWAY_SLACK_S
+            return fault.value <= away_s and nodes > 1
+        is_moment = fault.value <= min(MOMENT_S, 2 * SHORT_SHARE * lease_s)
+        return (fault.kind, fault.node) in BRIEFLY and is_moment
 
     def config(self) -> AgentConfig:
         """Of every agent. Raises UsageError for settings that don't fit each other."""
