@@ -31,8 +31,8 @@ def with_leaders(plan: Plan, rng: Random) -> Plan:
     """The same job, without a coordinator of its own."""
     settings = dict(plan.settings)
     lease_s = rng.choice((4.0, 6.0, 10.0, 15.0, 15.0, 30.0))
-    beats = rng.choice((lease_s / 4, min(1.0, lease_s / 5), min(1.0, lease_s / 5)))
-    settings["lease_s"], settings["heartbeat_s"] = lease_s, beats
+    # As the command line has it: promises last for half a lease.
+    settings["lease_s"], settings["heartbeat_s"] = lease_s, min(1.0, lease_s / 5)
     # Who has no place in a world whose nodes are all gone may claim so late.
     until_s = with_margin(HOLD_S) + HEIRS_ONLY_LEASES * lease_s
     settings["join_timeout_s"] = max(40.0, 10.0 + 1.2 * until_s)
