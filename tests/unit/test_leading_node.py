@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from math import inf
 
+import pytest
 from msgspec.structs import replace
 from tests.limits import patience
 
@@ -16,8 +17,19 @@ from rallypoint.coordinator.register_record import Register, decode, encode
 from rallypoint.coordinator.threads import CallThread
 from rallypoint.core import messages as m
 from rallypoint.core.events import Timer, TimerKind
-from rallypoint.core.model import Epoch, JobStatus, Promise, SharedSettings, Stamp
-from rallypoint.core.sessions import HostEffect, SendTo
+from rallypoint.core.model import (
+    Candidate,
+    Epoch,
+    JobStatus,
+    NodeRef,
+    Outcome,
+    Promise,
+    SharedSettings,
+    Stamp,
+    Verdict,
+)
+from rallypoint.core.round_state import Member, MemberState, add
+from rallypoint.core.sessions import HangUp, HostEffect, SendTo
 from rallypoint.core.takeover.handover import with_margin
 from rallypoint.core.takeover.heirs import Claimant
 from rallypoint.core.takeover.leading import HOLD_S
@@ -29,6 +41,7 @@ from rallypoint.rendezvous.backend import MemoryRendezvousBackend, Token
 SETTINGS = SharedSettings("job", 1, 3)
 LEASE_S = SETTINGS.lease_s
 ROUND = Stamp(1, 3)
+CANDIDATE = Candidate(1, "default", "host", 1)
 STATUS = JobStatus("active", 0, 0, 0, 0, 0, 0, 0, 0)
 
 
@@ -51,6 +64,8 @@ class Node:
     def __init__(self, register: Register, thread: CallThread) -> None:
         self.now, self.rate = 100.0, 0.0
         self.deference = Deference()
+        self.is_silent = False
+        self.performed: list[HostEffect] = []
         self.ends: list[str] = []
         self.has_ended = asyncio.Event()
         leader = Leader(("host:1",), Process("boot", 1, 1), has_workers=True)
@@ -73,12 +88,13 @@ class Node:
     async def lead(self) -> Gate:
         """Take over the job that its last leader has left."""
         taken_over = await self.take_over(await self.look(), -inf)
-        gate = taken_over.led.open_gate(self._perform, lambda life, seconds: False)
+        self.job = taken_over.state
+        gate = taken_over.led.open_gate(self._perform, lambda life, seconds: self.is_silent)
         self._leadership.keep(self._end, lambda record: None)
         return gate
 
     def _perform(self, effects: list[HostEffect]) -> None:
-        """It is recorded."""
+        self.performed += effects
 
     def _end(self, why: str) -> None:
         self.ends.append(why)
@@ -129,6 +145,28 @@ def test_L2_no_heartbeat_has_an_answer_after_the_hold_without_promises() -> None
         assert answered(gate, 1, None)
         node.now += 1
         assert not answered(gate, 2, None)
+
+    run(test)
+
+
+@pytest.mark.parametrize("is_silent", [True, False])
+def test_L3_a_verdict_that_can_not_be_recorded_is_told_if_all_nodes_are_here(
+    is_silent: bool,
+) -> None:
+    """When the leader steps down for want of its register."""
+
+    async def test(register: Away, node: Node) -> None:
+        node.is_silent = is_silent
+        gate = await node.lead()
+        register.is_away = True
+        told = HangUp(1)
+        node.job.verdict = Verdict(Outcome.CANCELLED, "a person has said so", 3)
+        add(node.job.round, Member(NodeRef("a", "life"), 1, CANDIDATE, MemberState.RUNNING))
+        assert gate.after([told]) == []
+        node.now += HOLD_S + LEASE_S
+        await node.has_ended.wait()
+        assert node.performed == ([] if is_silent else [told])
+        assert ("is not recorded" in node.ends[0]) is not is_silent
 
     run(test)
 

@@ -37,6 +37,7 @@ class ClaimsFail(MemoryRendezvousBackend):
         super().__init__()
         self.may_read, self.is_read = threading.Event(), threading.Event()
         self.calls: list[str] = []
+        self.is_away, self.refused = False, 0
         self.put(record)
 
     def put(self, record: LeadRecord) -> None:
@@ -48,6 +49,9 @@ class ClaimsFail(MemoryRendezvousBackend):
         self.calls.append("read")
         self.is_read.set()
         assert self.may_read.wait(patience(60))
+        if self.is_away:
+            self.refused += 1
+            raise RendezvousConnectionError("away")
         return super().get_state()
 
     def set_state(
@@ -62,10 +66,14 @@ class Heir:
 
     is_attached = False
 
+    def __init__(self) -> None:
+        self.dials = 0
+
     def claimant(self) -> Claimant:
         return Claimant(ROUND, 1)
 
     async def dial(self, addresses: Sequence[Address]) -> ClientConnection:
+        self.dials += 1
         raise RendezvousConnectionError("nobody answers")
 
     def listen(self) -> Listening:
@@ -134,6 +142,24 @@ def test_L2_a_node_that_promises_while_it_reads_does_not_claim_by_what_it_reads(
         assert register.calls[:2] == ["read", "read"]
 
     run(RECORD, test, is_gone=True)
+
+
+def test_L5_a_node_dials_the_leader_that_it_knew_last_while_the_register_is_away() -> None:
+    """That one may lead by promises."""
+
+    async def test(register: ClaimsFail, promises: Promises, succession: Succession) -> None:
+        register.may_read.set()
+        await look(succession)
+        register.is_away = True
+        while not register.refused:
+            await look(succession)
+        node = succession._node
+        assert isinstance(node, Heir)
+        dials = node.dials
+        await look(succession)
+        assert node.dials == dials + 1
+
+    run(RECORD, test)
 
 
 def test_L2_a_node_claims_by_what_it_has_promised_and_lets_others_do_first() -> None:

@@ -187,6 +187,8 @@ class Membership:
         if self._succession is not None:
             led = self._succession.coordinator
             coordinator = led if led is not None and led.jobs.is_over else None
+            if led is not None and coordinator is None:
+                self._agent.say(kinds.DEPOSED(why="this node leaves, and another one may lead"))
         if coordinator is not None:
             # Each may take its grace, and one whose connection is broken comes back within its
             # lease, or is lost.

@@ -11,6 +11,7 @@ from rallypoint.coordinator.hosted_job import OpenGate
 from rallypoint.core import messages as m
 from rallypoint.core.job_lives import Life
 from rallypoint.core.job_state import JobState
+from rallypoint.core.liveness import DEAF_SHARE
 from rallypoint.core.sessions import HostEffect
 from rallypoint.core.takeover.durable import Durable
 from rallypoint.core.takeover.handover import Handover
@@ -18,6 +19,9 @@ from rallypoint.core.takeover.stepping_down import IsSilent, Silence, silence_of
 
 if TYPE_CHECKING:
     from rallypoint.coordinator.leadership import Leadership
+
+
+RECONNECT_S = 2.0
 
 
 class Led(Struct, frozen=True):
@@ -79,6 +83,18 @@ class LedJob:
         """Of nodes that were not heard for so long."""
         durable = self.durable
         return silence_of(durable.job, durable.handover.recovery, self._is_silent, seconds)
+
+    def tell_verdict(self) -> bool:
+        """If there is one, though it can't be recorded: whether it was told. Only if each node is
+        connected to this leader, so that no other one has any of them."""
+        job = self.durable.job
+        lives = [member.ref.incarnation for member in job.round.members.values()]
+        # One that gets no answer connects anew after that time.
+        heard_s = DEAF_SHARE * job.round.settings.lease_s + RECONNECT_S
+        if job.verdict is None or any(self._is_silent(life, heard_s) for life in lives):
+            return False
+        self.perform(self.durable.unrecorded())
+        return True
 
     def close(self) -> None:
         """It is hosted no more."""

@@ -263,8 +263,13 @@ class Succession:
         looking = self._loop.create_task(self._look())
         looking.add_done_callback(_retrieve)
         done, _ = await asyncio.wait((looking,), timeout=PATIENCE_S)
-        if done:
-            looking.result()
+        try:
+            if done:
+                looking.result()
+        except RendezvousConnectionError:
+            if self._seen.record is None:
+                raise
+            # The register is away: the leader that was known last may lead by promises.
 
     async def _watch(self) -> None:
         while True:

@@ -80,6 +80,12 @@ class Durable:
         }
         return found
 
+    def unrecorded(self) -> list[HostEffect]:
+        """What waits for a record that can't be written. To be done once, at the very end."""
+        found = [effect for _, effect in self._kept]
+        self._kept.clear()
+        return found
+
     def _passes(self, effect: HostEffect, is_sure: bool) -> bool:
         if isinstance(effect, Faulted):
             return True
