@@ -11,7 +11,6 @@ from rallypoint.coordinator.hosted_job import OpenGate
 from rallypoint.core import messages as m
 from rallypoint.core.job_lives import Life
 from rallypoint.core.job_state import JobState
-from rallypoint.core.liveness import DEAF_SHARE
 from rallypoint.core.sessions import HostEffect
 from rallypoint.core.takeover.durable import Durable
 from rallypoint.core.takeover.handover import Handover
@@ -21,7 +20,8 @@ if TYPE_CHECKING:
     from rallypoint.coordinator.leadership import Leadership
 
 
-RECONNECT_S = 2.0
+HEARD_BEATS = 2.5
+"""Who was not heard for so many heartbeats may have another leader."""
 
 
 class Led(Struct, frozen=True):
@@ -89,8 +89,7 @@ class LedJob:
         connected to this leader, so that no other one has any of them."""
         job = self.durable.job
         lives = [member.ref.incarnation for member in job.round.members.values()]
-        # One that gets no answer connects anew after that time.
-        heard_s = DEAF_SHARE * job.round.settings.lease_s + RECONNECT_S
+        heard_s = HEARD_BEATS * job.round.settings.heartbeat_s
         if job.verdict is None or any(self._is_silent(life, heard_s) for life in lives):
             return False
         self.perform(self.durable.unrecorded())

@@ -5,6 +5,7 @@
   that it attaches. (By what a leader knows that may look right: here the register itself is asked.)
 * The workers of the node that led are fenced before another world runs without it, as those of any
   node that nobody has declared lost.
+* A verdict that is in no record is told only after the register was away for a hold and a lease.
 * In a *gentle* plan no worker is signalled: the register is away for no longer than a leader may
   act by promises, or the leader is stopped or cut off for a moment.
 * Once nothing goes wrong any more, it takes two holds and a lease at most until there is a world or
@@ -13,11 +14,23 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from rallypoint.coordinator.register_record import decode
 from rallypoint.core import messages as m
+from rallypoint.core.model import Verdict
+from rallypoint.core.takeover.leading import HOLD_S
 from rallypoint.core.takeover.record import LeadRecord
 from rallypoint.testing.simulator.facts import Violation
 from rallypoint.testing.simulator.led_invariants import LedInvariants
+
+SLOWEST = 0.9
+"""So many seconds may pass while a clock counts one."""
+
+
+def plain(verdict: Verdict) -> Verdict:
+    """As it was given, without when it was told."""
+    return replace(verdict, ended_s_ago=None)
 
 
 class LeadingInvariants(LedInvariants):
@@ -27,6 +40,7 @@ class LeadingInvariants(LedInvariants):
         super().__init__(lease_s, grace_s, is_gentle=is_gentle)
         self._led_by: dict[int, str] = {}
         """The incarnation of each agent, by its number."""
+        self._lease_s, self._stored_at = lease_s, 0.0
         self._asked_late: set[tuple[str, int]] = set()
         """Agents whose newest attaching to that leader came when another one led."""
 
@@ -69,9 +83,21 @@ class LeadingInvariants(LedInvariants):
     def told(self, incarnation: str, message: m.ToAgent) -> None:
         if isinstance(message, m.Attached) and (incarnation, message.epoch) in self._asked_late:
             raise Violation("hold", f"{incarnation} was attached to a leader that led no more")
+        if isinstance(message, m.Ended) and self._is_unrecorded(message):
+            self.verdicts[-message.stamp.incarnation] = plain(message.verdict)
+            return
         super().told(incarnation, message)
 
+    def _is_unrecorded(self, ended: m.Ended) -> bool:
+        """It was given by a leader whose register has been away for its hold and a lease: it may be
+        told, and whoever leads later may know nothing of it."""
+        number, verdict = ended.stamp.incarnation, plain(ended.verdict)
+        if self.now_s - self._stored_at < SLOWEST * (HOLD_S + self._lease_s):
+            return False
+        return number not in self.verdicts and (number, verdict) in [g[:2] for g in self._given]
+
     def _follows_record(self, new: LeadRecord) -> None:
+        self._stored_at = self.now_s
         super()._follows_record(new)
         life = self.lives[self.leading_life]
         if new.is_dead and not life.died:
