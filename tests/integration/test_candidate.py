@@ -65,3 +65,24 @@ def test_L1_candidates_take_turns_and_no_worker_notices(tmp_path: Path) -> None:
         assert all(worker.is_alive for worker in after)
         cluster.end_well(*others)
         assert max(worker.round for worker in cluster.workers()) == 1
+
+
+@pytest.mark.executed
+def test_L7_a_job_that_a_candidate_led_to_its_end_is_begun_anew_under_its_name(
+    tmp_path: Path,
+) -> None:
+    with cluster_of(tmp_path, "2:3") as cluster:
+        agents = [cluster.agent(name) for name in "abc"]
+        cluster.wait_workers(3, round=0)
+        leader = leader_of(*agents)
+        candidate_of(cluster)
+        leader.kill()
+        cluster.wait_workers(2, round=1)
+        others = [agent for agent in agents if agent is not leader]
+        for agent in others:
+            cluster.order("sys.exit(0)", node=agent.name)
+        assert [agent.wait_exit() for agent in others] == [0, 0]
+        again = [cluster.agent(name) for name in "def"]
+        wait_until(lambda: all(agent.workers(round=0) for agent in again), "workers of all")
+        leader_of(*again)
+        cluster.end_well(*again)

@@ -378,7 +378,10 @@ class HostedJobs:
             job.close()
         elif self._hosting.only is None and self._jobs.get(run_id) is job:
             self._keep(run_id)
-            timer = self._loop.call_later(VERDICT_RETENTION_S, self._forget, run_id)
+            leadership = self._leadership(run_id)
+            is_over = job.verdict is not None and leadership and leadership.is_one_of_many
+            wait_s = 0.0 if is_over else VERDICT_RETENTION_S
+            timer = self._loop.call_later(wait_s, self._forget, run_id)
             self._forgetting[run_id] = timer
 
     def _forget(self, run_id: str) -> None:

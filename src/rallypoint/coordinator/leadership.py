@@ -240,13 +240,18 @@ class Leadership:
 
     def candidate_heard(self, heartbeat: m.Heartbeat) -> bool:
         """Of a process that stands ready to lead. Returns whether to answer."""
-        if self._deference is None:  # The nodes of this job know no other address.
+        if not self.is_one_of_many:  # The nodes of this job know no other address.
             return False
         before = self.lead.candidates
         self.lead.heard(heartbeat, self.now)
         if self.lead.candidates != before:
             self.changed()
         return self.is_sure
+
+    @property
+    def is_one_of_many(self) -> bool:
+        """Other processes may lead the job as well, the nodes find them, and this one lets them."""
+        return self._deference is not None
 
     @property
     def is_kept(self) -> bool:

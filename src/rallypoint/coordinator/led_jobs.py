@@ -132,7 +132,13 @@ class LedJobs:
 
     def remove(self, run_id: str) -> None:
         """Nobody needs what is known of this job."""
-        if (leadership := self._led.pop(run_id, None)) is not None:
+        if (leadership := self._led.pop(run_id, None)) is None:
+            return
+        if leadership.is_one_of_many:  # Its nodes leave the register where it is, too.
+            job = leadership.lead.record.job
+            has_ended = job is not None and job.verdict is not None
+            self._end(leadership.vacate(VACATE_S, is_heard=has_ended))
+        else:
             self._end(leadership.remove(REMOVE_S))
 
     def _end(self, call: Coroutine[Any, Any, None]) -> None:
