@@ -92,7 +92,7 @@ def under_another_token(directory: Path) -> None:
 
 def open_to_others(directory: Path) -> None:
     written(directory, register_record.encode(LED))
-    (directory / job_directory("job")).chmod(0o755)
+    (directory / job_directory("job")).chmod(0o777)
 
 
 @pytest.mark.parametrize(
