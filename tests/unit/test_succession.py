@@ -38,6 +38,8 @@ class ClaimsFail(MemoryRendezvousBackend):
         self.may_read, self.is_read = threading.Event(), threading.Event()
         self.calls: list[str] = []
         self.is_away, self.refused = False, 0
+        self.is_lost = False
+        """Nothing is found."""
         self.put(record)
 
     def put(self, record: LeadRecord) -> None:
@@ -52,7 +54,7 @@ class ClaimsFail(MemoryRendezvousBackend):
         if self.is_away:
             self.refused += 1
             raise RendezvousConnectionError("away")
-        return super().get_state()
+        return None if self.is_lost else super().get_state()
 
     def set_state(
         self, state: bytes, token: Token | None = None
@@ -158,6 +160,21 @@ def test_L5_a_node_dials_the_leader_that_it_knew_last_while_the_register_is_away
         dials = node.dials
         await look(succession)
         assert node.dials == dials + 1
+
+    run(RECORD, test)
+
+
+def test_L1_a_node_that_has_seen_the_record_of_its_job_never_believes_that_there_is_none() -> None:
+    """As in a directory that is not mounted for a while."""
+
+    async def test(register: ClaimsFail, promises: Promises, succession: Succession) -> None:
+        register.may_read.set()
+        await look(succession)
+        register.is_lost = True
+        before = len(register.calls)
+        while len(register.calls) < before + 3:
+            await look(succession)
+        assert "claim" not in register.calls
 
     run(RECORD, test)
 

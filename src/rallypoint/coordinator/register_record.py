@@ -14,7 +14,7 @@ from rallypoint.core import event_kinds as kinds
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.takeover.leading import HOLD_S
 from rallypoint.core.takeover.record import SCHEMA, LeadRecord
-from rallypoint.errors import RecordError
+from rallypoint.errors import RecordError, RendezvousConnectionError
 
 T = TypeVar("T")
 
@@ -94,8 +94,21 @@ class RegisterRecord:
 
     async def _get(self) -> bytes | None:
         found = await self._thread.submit(self._register.get_state)
-        self._token = None if found is None else found[1]
-        return None if found is None else found[0]
+        if found is None:
+            if self._token is not None:
+                raise gone()
+            return None
+        self._token = found[1]
+        return found[0]
+
+
+def gone() -> RendezvousConnectionError:
+    """For who has seen the record of a job, and finds none: a directory that is not mounted looks
+    like that. A job is not begun anew there while its leader and its nodes may live."""
+    return RendezvousConnectionError(
+        "the job's record is gone: its directory was removed, or is not mounted: it is looked for "
+        "again"
+    )
 
 
 class Stall:

@@ -25,7 +25,7 @@ from rallypoint.coordinator.client import raise_in_loop
 from rallypoint.coordinator.connection import ClientConnection
 from rallypoint.coordinator.leadership import Leadership
 from rallypoint.coordinator.led_jobs import LocalLeader
-from rallypoint.coordinator.register_record import Register
+from rallypoint.coordinator.register_record import Register, gone
 from rallypoint.coordinator.server import Coordinator
 from rallypoint.core.model import Epoch
 from rallypoint.core.takeover.consent import Promises
@@ -294,6 +294,8 @@ class Succession:
             own, before = self._own, self._seen.record
             claimant = own.claimant(self._node.claimant())
             found = await self._candidacy.look(claimant)
+            if found.record is None and before is not None:
+                raise gone()
             seen = self._seen
             seen.looked_at, seen.record = self._loop.time(), found.record
             seen.claims_at = seen.looked_at + found.claims_in_s
