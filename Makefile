@@ -72,6 +72,7 @@ bench: $(SETUP)
 	$(BIN)/python benchmarks/launch.py
 	$(BIN)/python benchmarks/recovery.py
 	$(BIN)/python benchmarks/takeover.py
+	$(BIN)/python benchmarks/leaders.py
 	$(BIN)/python benchmarks/output.py
 	$(BIN)/python benchmarks/restart.py
 	$(BIN)/python benchmarks/store.py

@@ -4,7 +4,8 @@ benchmarks/takeover.py [--quick] [-n TIMES]
 
 Prints Markdown. Two nodes with two workers each use a coordinator of its own, which keeps what it
 knows in a directory: `rallypoint serve --data-dir`. It gets SIGKILL and is started again at once.
-torchrun's job has a store of its own at its endpoint, which is treated the same.
+torchrun's job has a store of its own at its endpoint, which is treated the same. `leaders.py` has
+jobs that any of their nodes may lead.
 """
 
 from __future__ import annotations

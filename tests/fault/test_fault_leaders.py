@@ -3,6 +3,9 @@ leader needs. `make fault RUNS=100` has every fault in every state."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 from tests.fault.leader_runs import Plan, run
@@ -31,6 +34,16 @@ def test_L2_a_directory_that_is_away_for_longer_than_the_hold_disturbs_nobody(
     tmp_path: Path,
 ) -> None:
     run(tmp_path, Plan("hide_all", "run", seed=ABOVE_THE_HOLD))
+
+
+def test_the_quick_benchmark_of_leaders_fills_its_table(tmp_path: Path) -> None:
+    program = Path(__file__).resolve().parents[2] / "benchmarks" / "leaders.py"
+    command = [sys.executable, str(program), "--quick"]
+    env = os.environ | {"TMPDIR": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
+    assert "its agent is killed" in done.stdout
+    assert "met (1.5)" in done.stdout or "missed (1.5)" in done.stdout
+    assert not list(tmp_path.iterdir())
 
 
 def test_L1_two_jobs_in_one_directory_have_a_leader_each(tmp_path: Path) -> None:
