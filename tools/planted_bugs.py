@@ -297,7 +297,7 @@ def found(bug: Bug, seeds: str) -> str:
 def main() -> int:
     """Returns 1 if a bug was not found."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--seeds", default="1-1000")
+    parser.add_argument("--seeds", default="1-3000")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("names", nargs="*", help="a part of a bug's name; all, if none is given")
     options = parser.parse_args()
