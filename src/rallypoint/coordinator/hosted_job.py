@@ -175,7 +175,9 @@ class HostedJob:
         self._run(self._sessions.drain(connection.number, node_id, why))
 
     def _is_silent(self, incarnation: str, seconds: float) -> bool:
-        return self._sessions.liveness.is_silent(incarnation, self._loop.time() - seconds)
+        liveness = self._sessions.liveness
+        is_silent = liveness.is_silent(incarnation, self._loop.time() - seconds)
+        return is_silent if seconds else liveness.is_disconnected(incarnation)
 
     def _timer_ended(self, timer: Timer) -> None:
         self._run(self._sessions.apply_own(TimerEnded(timer), self._loop.time()))

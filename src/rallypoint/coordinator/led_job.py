@@ -90,7 +90,8 @@ class LedJob:
         job = self.durable.job
         lives = [member.ref.incarnation for member in job.round.members.values()]
         heard_s = HEARD_BEATS * job.round.settings.heartbeat_s
-        if job.verdict is None or any(self._is_silent(life, heard_s) for life in lives):
+        is_silent = self._is_silent
+        if job.verdict is None or any(is_silent(x, heard_s) or is_silent(x, 0.0) for x in lives):
             return False
         self.perform(self.durable.unrecorded())
         return True

@@ -140,6 +140,10 @@ class Liveness:
         """Not heard since then, though nobody has reported its death."""
         return member not in self._dead and self._heard.get(member, -inf) < since
 
+    def is_disconnected(self, member: str) -> bool:
+        """Its connection is gone, though nobody has reported its death."""
+        return member not in self._dead and self._has_vanished(member)
+
     def lagged(self, now: float, lag_s: float) -> Patience | None:
         """The caller did not run for `lag_s`: a missing heartbeat proves nothing."""
         if lag_s < min(self._lease_s / 2, self._grace_s):

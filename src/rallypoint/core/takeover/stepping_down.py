@@ -55,7 +55,8 @@ SILENT_MIN_S = 3.0
 """Longer than a pause of the leader that is no gap."""
 
 IsSilent = Callable[[str, float], bool]
-"""Whether the agent of this incarnation was not heard for so many seconds, for no known reason."""
+"""Whether the agent of this incarnation was not heard for so many seconds, for no known reason; 0:
+whether it has no connection now."""
 
 
 class Silence(Struct, frozen=True):
