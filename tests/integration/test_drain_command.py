@@ -116,7 +116,9 @@ def test_A5_L6_draining_the_node_that_leads_by_a_directory_leaves_the_job_to_the
     cluster: Cluster,
 ) -> None:
     by_directory(cluster)
-    agents = cluster.agents("a", "b", hosts=None)
+    # Who takes over between two rounds may not know whom they waited for.
+    cluster.options["rdzv_conf"] = "last_call_timeout=20"
+    agents = [cluster.agent(name) for name in "ab"]
     cluster.wait_workers(2, round=0)
     leader = leader_of(agents)
     done = drain(cluster, leader.name)

@@ -21,7 +21,7 @@ def cluster_of(folder: Path, nnodes: str) -> Cluster:
         nnodes=nnodes,
         lease=30,
         local_addr="127.0.0.1",
-        rdzv_conf="last_call_timeout=600",
+        rdzv_conf="last_call_timeout=20",
     )
 
 

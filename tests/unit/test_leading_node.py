@@ -150,7 +150,7 @@ def test_L2_no_heartbeat_has_an_answer_after_the_hold_without_promises() -> None
 
 
 @pytest.mark.parametrize("is_silent", [True, False])
-def test_L3_a_verdict_that_can_not_be_recorded_is_told_if_all_nodes_are_here(
+def test_L3_a_cancel_that_can_not_be_recorded_is_told_if_all_nodes_are_here(
     is_silent: bool,
 ) -> None:
     """When the leader steps down for want of its register."""

@@ -321,8 +321,8 @@ class Leadership:
             await asyncio.sleep(CHECK_S)
             if self.jobs:
                 why = stepping_down.why(self.lead, self.jobs[-1].silence, self.now)
-        if why and not self.is_sure and self.jobs[-1].tell_verdict():
-            why = f"{why}: how the job has ended was told to all nodes, and is not recorded"
+        if why and not self.is_sure and self.jobs[-1].tell_cancel():
+            why = f"{why}: that the job is cancelled was told to all nodes, and is not recorded"
         if why:
             await self.vacate(VACATE_S, steps_down=True)
             self._is_deposed = True

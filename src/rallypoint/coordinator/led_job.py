@@ -11,6 +11,7 @@ from rallypoint.coordinator.hosted_job import OpenGate
 from rallypoint.core import messages as m
 from rallypoint.core.job_lives import Life
 from rallypoint.core.job_state import JobState
+from rallypoint.core.model import Outcome
 from rallypoint.core.sessions import HostEffect
 from rallypoint.core.takeover.durable import Durable
 from rallypoint.core.takeover.handover import Handover
@@ -84,14 +85,17 @@ class LedJob:
         durable = self.durable
         return silence_of(durable.job, durable.handover.recovery, self._is_silent, seconds)
 
-    def tell_verdict(self) -> bool:
-        """If there is one, though it can't be recorded: whether it was told. Only if each node is
-        connected to this leader, so that no other one has any of them."""
+    def tell_cancel(self) -> bool:
+        """If a person has cancelled the job, though that can't be recorded: whether it was told.
+        Only if each node is connected to this leader, so that no other one has any of them. Any
+        other verdict may as well be found anew by who leads next."""
         job = self.durable.job
         lives = [member.ref.incarnation for member in job.round.members.values()]
         heard_s = HEARD_BEATS * job.round.settings.heartbeat_s
         is_silent = self._is_silent
-        if job.verdict is None or any(is_silent(x, heard_s) or is_silent(x, 0.0) for x in lives):
+        if job.verdict is None or job.verdict.outcome is not Outcome.CANCELLED:
+            return False
+        if any(is_silent(life, heard_s) or is_silent(life, 0.0) for life in lives):
             return False
         self.perform(self.durable.unrecorded())
         return True
