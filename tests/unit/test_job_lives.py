@@ -61,6 +61,14 @@ def test_R5_a_node_that_was_lost_gets_its_own_verdict_while_the_next_job_is_host
     assert lives.place("job", here(5), hosted, 1.0, WALL_MS) == HearVerdict(5, CANCELLED)
 
 
+def test_R5_a_node_hears_the_verdict_of_a_life_that_another_coordinator_has_led() -> None:
+    """Nobody runs again what has succeeded."""
+    lives = JobLives(EPOCH)
+    lives.over("job", Life(1000, SUCCEEDED), 0.0)
+    known, new = Attachment(1000, EPOCH + 1), Life(2000, None, has_formed=False)
+    assert lives.place("job", known, new, 1.0, 3000) == HearVerdict(1000, SUCCEEDED)
+
+
 def test_R5_a_fresh_agent_begins_a_job_anew_that_failed_and_not_one_that_succeeded() -> None:
     lives = JobLives(EPOCH)
     began = lives.place("job", None, Life(5, FAILED), 0.0, WALL_MS)

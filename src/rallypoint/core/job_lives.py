@@ -142,12 +142,12 @@ class JobLives:
     ) -> TakePart | HearVerdict | None:
         """The verdict of who took part before; None: its life goes on, or nobody knows of it."""
         is_hosted = hosted is not None and hosted.incarnation == known.incarnation
-        if known.epoch == self._epoch and not is_hosted:
-            found = self._over.get((run_id, known.incarnation))
-            if found is None:
-                return HearVerdict(known.incarnation, FORGOTTEN)
-            if found.life.verdict is not None:
-                return HearVerdict(known.incarnation, found.life.verdict)
+        found = None if is_hosted else self._over.get((run_id, known.incarnation))
+        if found is not None and found.life.verdict is not None:
+            # Also if it was another coordinator that this one has taken the job over from.
+            return HearVerdict(known.incarnation, found.life.verdict)
+        if known.epoch == self._epoch and not is_hosted and found is None:
+            return HearVerdict(known.incarnation, FORGOTTEN)
         if hosted is not None:
             return None if hosted.verdict is None else TakePart(hosted.incarnation)
         newest = max(self._lives(run_id), key=lambda life: life.incarnation, default=None)
