@@ -241,9 +241,12 @@ def test_L6_a_leader_that_goes_writes_what_it_has_not_written_yet() -> None:
         lead = leadership(register)
         await lead.claim(no_wait)
         state = new_job(SharedSettings("job", 1, 1))
-        lead.begin(state, None).open_gate(lambda _: None, nobody_is_silent)
+        told: list[HostEffect] = []
+        gate = lead.begin(state, None).open_gate(told.extend, nobody_is_silent)
         state.round.round = 7
+        assert gate.after([HangUp(1)]) == []
         await lead.vacate(1.0)
+        assert told == [HangUp(1)], "and does what has waited for that"
         assert await recorded_round(register, leadership) == 7
         await leadership(register).claim(no_wait)
 

@@ -114,7 +114,10 @@ class Leadership:
         """`deference`: of a node that steps down so that others may lead; None: it never does."""
         self._deference = deference
         self._runtime, self._leader = runtime, leader
-        self._record, self._watch = RegisterRecord(register, thread), Watch()
+        self._record, self._watch = (
+            RegisterRecord(register, thread, is_kept=deference is not None),
+            Watch(),
+        )
         self._lead: Lead | None = None
         self._predecessor = UNKNOWN
         self.jobs: list[LedJob] = []
@@ -282,7 +285,10 @@ class Leadership:
                     job = replace(job, is_heard=True)
                 if job is not None and steps_down:
                     job = replace(job, stepped_down=job.stepped_down + 1)
-                await self._record.swap(self._lead.next(job, is_vacant=True))
+                is_stored = await self._record.swap(self._lead.next(job, is_vacant=True))
+                if is_stored and self.jobs:
+                    # It is recorded, and nodes that hear it need not be asked by who leads next.
+                    self.jobs[-1].perform(self.jobs[-1].durable.written())
         except (RallypointError, TimeoutError):
             return  # They wait for the hold.
 

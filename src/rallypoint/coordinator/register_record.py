@@ -55,8 +55,10 @@ class Caller(Protocol):
 class RegisterRecord:
     """For the thread of the loop. Knows which version this process has seen last."""
 
-    def __init__(self, register: Register, thread: Caller) -> None:
-        self._register, self._thread = register, thread
+    def __init__(self, register: Register, thread: Caller, *, is_kept: bool = False) -> None:
+        """`is_kept`: nobody removes it while a node of its job lives. One of `serve` is removed
+        when all nodes have left."""
+        self._register, self._thread, self._is_kept = register, thread, is_kept
         self._token: Any = None
 
     async def read(self) -> LeadRecord | None:
@@ -95,8 +97,9 @@ class RegisterRecord:
     async def _get(self) -> bytes | None:
         found = await self._thread.submit(self._register.get_state)
         if found is None:
-            if self._token is not None:
+            if self._token is not None and self._is_kept:
                 raise gone()
+            self._token = None
             return None
         self._token = found[1]
         return found[0]
