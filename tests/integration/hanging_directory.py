@@ -36,6 +36,15 @@ def prefix(directory: Path) -> list[str]:
     return running
 
 
+def was_asked(directory: Path) -> bool:
+    """Somebody waits for an answer, and has to wait on though it is killed."""
+    return _mark(directory).exists()
+
+
+def _mark(directory: Path) -> Path:
+    return directory.with_name(f"{directory.name}.asked")
+
+
 def _mount(directory: str) -> int:
     device = os.open("/dev/fuse", os.O_RDWR)
     options = f"fd={device},rootmode=40000,user_id={os.geteuid()},group_id={os.getegid()}"
@@ -45,12 +54,14 @@ def _mount(directory: str) -> int:
     return device
 
 
-def _take_question(device: int) -> None:
+def _take_question(device: int, directory: Path) -> None:
     """Answers the first one only, without which no other is asked."""
     _, code, number = _HEADER.unpack_from(os.read(device, 1 << 20))
     if code == _INIT:
         answer = _STARTED.pack(*_VERSION, 0, 0, 0, 0, 4096, 1, 0, 0, *[0] * 8)
         os.write(device, struct.pack("=IiQ", 16 + len(answer), 0, number) + answer)
+    else:
+        _mark(directory).touch()
 
 
 def _main() -> None:
@@ -60,7 +71,7 @@ def _main() -> None:
         ready = select.select([device, 0], [], [])[0]
         if 0 in ready:
             break
-        _take_question(device)
+        _take_question(device, Path(sys.argv[1]))
     os.close(device)
     sys.exit(command.wait())
 

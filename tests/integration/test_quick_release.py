@@ -166,7 +166,9 @@ def test_L6_a_worker_that_survives_leaves_the_record_as_it_is(node: Node, tmp_pa
     prefix = hanging_directory.prefix(hanging)
     with node.agent((STUCK_WORKER, str(hanging / "file")), prefix=prefix) as agent:
         [worker] = agent.workers
-        eventually(lambda: state(worker) == "S", "a worker that waits for the file system")
+        eventually(
+            lambda: hanging_directory.was_asked(hanging), "a worker that waits for the file system"
+        )
         agent.kill()
         agent.wait_guard()
         assert state(worker) == "D"
