@@ -6,25 +6,37 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from random import Random
 
 import pytest
 from tests.limits import patience
 from tools.planted_bugs import BUGS, CORE, SOURCE
 
-from rallypoint.testing.simulator import Plan, Simulation, draw, machines, read_plan, shrunk
+from rallypoint.testing.simulator import (
+    Outline,
+    Plan,
+    Simulation,
+    draw,
+    machines,
+    read_plan,
+    shrunk,
+)
 from rallypoint.testing.simulator.__main__ import main
+from rallypoint.testing.simulator.drawing_pairs import FAULTS, pair_plan
 from rallypoint.testing.simulator.loop import MachineClock, Schedule, new_loop, start
 from rallypoint.testing.simulator.network import Network
+from rallypoint.testing.simulator.states import STATES
 
 PLANS = sorted((Path(__file__).parent.parent / "simulated").glob("*.txt"))
 SEEDS = range(1, 301)
 
 
-def hold(plan: Plan) -> None:
+def hold(plan: Plan) -> Outline:
     """No rule breaks; otherwise the smallest form of the plan is shown with its transcript."""
-    failure = Simulation(plan).run().failure
+    outline = Simulation(plan).run()
+    failure = outline.failure
     if failure is None:
-        return
+        return outline
     small = shrunk(plan, failure.rule)
     transcript = "\n".join(Simulation(small).run().transcript)
     pytest.fail(f"seed {plan.seed}: {failure.text}\n\n{small}\n\n{transcript}", pytrace=False)
@@ -33,6 +45,22 @@ def hold(plan: Plan) -> None:
 def test_every_rule_holds_whatever_goes_wrong() -> None:
     for seed in SEEDS:
         hold(draw(seed))
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_befalls_a_leader_or_its_register_does_so_in_every_state_of_the_job(
+    fault: str,
+) -> None:
+    for state in STATES:
+        assert any(befalls(fault, state, number) for number in range(1, 4)), state
+
+
+def befalls(fault: str, state: str, number: int) -> bool:
+    """Whether this happened while the job was in that state, and not just before or after."""
+    plan = pair_plan(draw(number), fault, state, Random(f"{fault} {state} {number}"))
+    moments = hold(plan).moments
+    aimed = [each for each in plan.faults if each.state]
+    return [each for each in moments if each[0].state] == [(each, state) for each in aimed]
 
 
 @pytest.mark.parametrize("path", PLANS, ids=lambda path: path.stem)

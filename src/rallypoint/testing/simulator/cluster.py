@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from operator import attrgetter
 from random import Random
@@ -58,9 +59,12 @@ class SimulatedCluster:
         register = None
         if plan.register:
             is_here = plan.register != "elsewhere"
-            register = SimulatedRegister(self.schedule, self._stored, knows_the_dead=is_here)
+            register = SimulatedRegister(
+                self.schedule, self._stored, self._lost, knows_the_dead=is_here
+            )
         self.serves = Serves(self.shared, self._clock, register, lambda: self.rules.leader)
         self._disturbances = 0
+        self._on_swap: Callable[[str], None] = lambda host: None
         if not plan.embedded and not plan.any_leads:
             self.start_serve(plan.coordinator_host)
 
@@ -138,6 +142,18 @@ class SimulatedCluster:
         self.serves.direct()
         if self._leading is not None:
             self.network.reports(self.leader)
+        self._on_swap(self.leader)
+
+    def _lost(self) -> None:
+        """What was stored last is in the register no more."""
+        self.transcript.say("register", "what was stored last is lost")
+        if isinstance(self.rules, LedInvariants):
+            self.rules.unstored()
+        self.serves.direct()
+
+    def follow_swaps(self, on_swap: Callable[[str], None]) -> None:
+        """Call this with the machine that leads when a value was stored."""
+        self._on_swap = on_swap
 
     def disturb(self, number: int) -> None:
         """So many faults more last, or fewer."""

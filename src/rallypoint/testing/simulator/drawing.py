@@ -8,12 +8,15 @@ from typing import Any
 from msgspec.structs import replace
 
 from rallypoint.testing.simulator.drawing_leaders import with_leaders
+from rallypoint.testing.simulator.drawing_pairs import draw_pair
 from rallypoint.testing.simulator.plan import COORDINATOR, SHORT_SHARE, Fault, Plan
 from rallypoint.testing.simulator.serves import SECOND
 from rallypoint.testing.simulator.workers import Program
 
 LEADERS_SHARE = 0.3
-"""Of the jobs: any of their agents may lead them."""
+"""Of the others: any of their agents may lead them."""
+PAIRS_SHARE = 0.15
+"""Of the jobs: one thing goes wrong with whoever leads, in one state."""
 
 
 def draw(seed: int, nodes: int | None = None) -> Plan:
@@ -45,6 +48,9 @@ def draw(seed: int, nodes: int | None = None) -> Plan:
         rates={} if steady else rates,
         faults=_draw_faults(rng, names, embedded, peace_s),
     )
+    pairs = Random(f"pair {seed}")
+    if pairs.random() < PAIRS_SHARE:
+        return draw_pair(plan, pairs)
     leaders = Random(f"leaders {seed}")
     if leaders.random() < LEADERS_SHARE:
         return with_leaders(plan, leaders)
@@ -204,24 +210,37 @@ def _with_register(plan: Plan, rng: Random) -> Plan:
         length_s = round(rng.choice((0.1, 1.0, 4.0, 12.0, 25.0)) * rng.uniform(0.5, 1.5), 2)
         machine = rng.choice(("", "", COORDINATOR, SECOND))
         reports = rng.choice((0, 0, 1, 2, 3, 4))
-        match rng.choices(_OF_REGISTERS, (5, 1, 1, 3, 3, 4, 3, 3))[0]:
+        match rng.choices(list(_OF_REGISTERS), list(_OF_REGISTERS.values()))[0]:
             case "crash" | "hold" as kind:
                 faults.append(Fault(at_s, kind, "", length_s, reports=reports))
             case "drag":
-                slow_s = str(rng.choice((0.1, 1.0, 4.0)))
+                slow_s = str(rng.choice((0.1, 1.0, 4.0, 15.0)))
                 faults.append(Fault(at_s, "drag", "", length_s, slow_s, reports))
-            case "away" | "lapse" as kind:
+            case "away" | "lapse" | "readonly" | "stale" as kind:
                 faults.append(Fault(at_s, kind, machine, length_s))
             case "second":
                 faults.append(Fault(at_s, "second"))
-            case "divert":
-                faults.append(Fault(at_s, "divert", "", length_s))
+            case "divert" | "lose" as kind:
+                faults.append(Fault(at_s, kind, "", length_s))
             case _:
                 faults += _succession(rng, at_s)
     return replace(plan, register=register, faults=_sorted(faults))
 
 
-_OF_REGISTERS = ("crash", "second", "divert", "drag", "away", "lapse", "hold", "succession")
+_OF_REGISTERS = {
+    "crash": 5,
+    "second": 1,
+    "divert": 1,
+    "drag": 3,
+    "away": 3,
+    "lapse": 4,
+    "hold": 3,
+    "succession": 3,
+    "readonly": 1,
+    "stale": 2,
+    "lose": 2,
+}
+"""How often each of these is drawn where a coordinator has a register."""
 
 
 def _succession(rng: Random, at_s: float) -> list[Fault]:

@@ -20,8 +20,11 @@ from rallypoint.testing.simulator.plan import (
     Fault,
     Plan,
 )
+from rallypoint.testing.simulator.states import STATES
 
 GENTLE_SHARE = 0.2
+STATE_SHARE = 0.2
+"""Of what goes wrong: it waits for a state of the job."""
 LONG_AWAY_S = 180.0
 AFTER_S = 60.0
 """So long the job has when its register is back, before the peace."""
@@ -46,6 +49,8 @@ def with_leaders(plan: Plan, rng: Random) -> Plan:
     faults: list[Fault] = kept
     for _ in range(rng.choice((1, 1, 2, 3))):
         drawn = rng.choices(_KINDS, _WEIGHTS)[0](rng, round(at_s, 3), lease_s)
+        if rng.random() < STATE_SHARE:
+            drawn[0] = replace(drawn[0], state=rng.choice(STATES))
         faults += drawn
         peace_s = max([peace_s, *(each.at_s + _lasts(each) for each in drawn)])
         at_s += rng.choice((0.5, 3.0, 15.0)) + rng.expovariate(0.2)
@@ -100,6 +105,8 @@ def _pause(rng: Random, at_s: float, lease_s: float) -> list[Fault]:
     """For less than its hold, or for longer: others may lead when it goes on."""
     length_s = rng.choice((2.0, 6.0, 11.0, 14.0, 30.0, lease_s / 2, 2 * lease_s))
     length_s = round(length_s * rng.uniform(0.8, 1.2), 2)
+    if rng.random() < 0.3:
+        return [Fault(at_s, "catch", LEADER, length_s)]
     return [Fault(at_s, "pause", LEADER, length_s, reports=_reports(rng))]
 
 
@@ -132,11 +139,16 @@ def _away(rng: Random, at_s: float, lease_s: float) -> list[Fault]:
 
 
 def _drag(rng: Random, at_s: float, lease_s: float) -> list[Fault]:
-    """It is slow, or loses answers."""
+    """It is slow, perhaps slower than the hold; loses answers, or power; can't be written, or is
+    read as it was."""
     length_s = round(rng.choice((5.0, 20.0, 40.0)) * rng.uniform(0.8, 1.2), 2)
-    if rng.random() < 0.5:
-        return [Fault(at_s, "lapse", rng.choice(("", LEADER)), length_s)]
-    return [Fault(at_s, "drag", "", length_s, str(rng.choice((0.1, 1.0, 4.0))))]
+    match rng.choice(("drag", "drag", "lapse", "lapse", "readonly", "stale", "lose")):
+        case "drag":
+            return [Fault(at_s, "drag", "", length_s, str(rng.choice((0.1, 1.0, 4.0, 15.0))))]
+        case "lose":
+            return [Fault(at_s, "lose", "", length_s)]
+        case kind:
+            return [Fault(at_s, kind, rng.choice(("", LEADER)), length_s)]
 
 
 def _leave(rng: Random, at_s: float, lease_s: float) -> list[Fault]:

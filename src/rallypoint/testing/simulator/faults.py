@@ -13,6 +13,7 @@ from rallypoint.testing.simulator.cluster import SimulatedCluster
 from rallypoint.testing.simulator.loop import ProcessLoop
 from rallypoint.testing.simulator.machines import Machine
 from rallypoint.testing.simulator.plan import LEADER, Fault
+from rallypoint.testing.simulator.register import TROUBLES
 from rallypoint.testing.simulator.serves import SECOND
 
 
@@ -29,7 +30,15 @@ class Faults:
         self._undo: dict[int, Callable[[], object]] = {}
         """What mends that which lasts."""
         self._lasting = 0
+        self._expected: list[Fault] = []
+        """Those that wait for a state of the job."""
+        self._caught: list[Fault] = []
+        """Those that wait for a value to be stored."""
+        self.moments: list[tuple[Fault, str]] = []
+        """What went wrong, and what the job did when it did."""
         self._network.follow(self._reported)
+        cluster.transcript.follow_job(self._stepped)
+        cluster.follow_swaps(self._swapped)
         for fault in cluster.plan.faults:
             self._schedule.at(fault.at_s, partial(self._arm, fault))
 
@@ -52,7 +61,11 @@ class Faults:
             undo()
 
     def _arm(self, fault: Fault) -> None:
-        """At once, or at a report to come."""
+        """At once, or in a state or at a report to come."""
+        if fault.state:
+            self._expected.append(fault)
+            self._stepped()
+            return
         if not fault.reports:
             self._break(fault)
             return
@@ -70,15 +83,47 @@ class Faults:
                 delay_s = self._random.choice((0.0, 0.0005, 0.002))
                 self._schedule.after(delay_s, partial(self._break, fault))
 
+    def _stepped(self) -> None:
+        """The job has been told something."""
+        if not self._expected:
+            return
+        state, waiting, self._expected = self._cluster.transcript.state, self._expected, []
+        for fault in waiting:
+            if fault.state != state:
+                self._expected.append(fault)
+            elif fault.reports:
+                self._armed.append(fault)
+            else:
+                delay_s = self._random.choice((0.0, 0.0, 0.0005, 0.002))
+                self._schedule.after(delay_s, partial(self._break, fault))
+
+    def _swapped(self, host: str) -> None:
+        """This machine has stored a value, and does not know it yet."""
+        waiting, self._caught = self._caught, []
+        for fault in waiting:
+            machine = self._cluster.of(fault.node) if fault.kind == "catch" else None
+            if fault.kind == "lose" or (machine is not None and machine.name == host):
+                self._schedule.after(0.0, partial(self._break_now, fault))
+            else:
+                self._caught.append(fault)
+
     def _break(self, fault: Fault) -> None:
+        if fault.kind in ("catch", "lose"):
+            self._caught.append(fault)
+        else:
+            self._break_now(fault)
+
+    def _break_now(self, fault: Fault) -> None:
         if self._is_peace:
             return
+        if fault.node != LEADER or self._cluster.leader:
+            self.moments.append((fault, self._cluster.transcript.state))
         self._cluster.transcript.say("", f"-- {str(fault).partition(' ')[2].partition(' ')[2]}")
         if fault.kind not in ("fail", "start", "done"):
             self._cluster.rules.disturbed_at = self._schedule.now_s
         if fault.kind in ("crash", "hold"):
             self._break_coordinator(fault)
-        elif fault.kind in ("second", "divert", "drag", "away", "lapse"):
+        elif fault.kind in ("second", "divert", "drag", "lose", *TROUBLES):
             self._break_register(fault)
         elif fault.kind == "slow":
             self._network.slow_s += float(fault.other)
@@ -99,7 +144,7 @@ class Faults:
                     lives[machine.ref.incarnation].cut_at = self._schedule.now_s
                 for connection in self._network.open_connections(machine.name):
                     connection.reset() if fault.kind == "reset" else connection.cut_silently()
-            case "pause":
+            case "pause" | "catch":
                 self._pause(machine.loop, fault.value)
             case "orphan":
                 machine.guard.leave(None)
@@ -163,7 +208,9 @@ class Faults:
                 register.slow_s += float(fault.other)
                 self._for(fault.value, partial(register.hurry, float(fault.other)))
             case _:
-                troubles = register.away if fault.kind == "away" else register.lapsing
+                if fault.kind == "lose":
+                    register.lose()
+                troubles = register.troubles["away" if fault.kind == "lose" else fault.kind]
                 where = self._cluster.leader if fault.node == LEADER else fault.node
                 if where or not fault.node:
                     troubles[where] += 1

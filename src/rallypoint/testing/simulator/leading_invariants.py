@@ -67,6 +67,10 @@ class LeadingInvariants(LedInvariants):
         how = "is dead" if new.is_dead else "leads no more" if new.is_vacant else "leads"
         return f"{who} {how} (epoch {new.epoch.number})"
 
+    def unstored(self) -> None:
+        super().unstored()
+        self._asked_late.clear()
+
     def held(self, coordinator: int) -> None:
         """That it leads now does not say that nobody else did meanwhile."""
 

@@ -47,6 +47,9 @@ class LedInvariants(Invariants):
         self._late: set[tuple[str, int]] = set()
         """Heartbeats that the leader has read when its hold was over, and is still."""
         self._followed: dict[str, int] = {}
+        self._before: tuple[list[LeadRecord], set[int], list[tuple[int, Verdict, list[str]]]]
+        """What was true before the newest record: the record, whose verdicts are recorded, and
+        those that are not."""
 
     @property
     def leader(self) -> int:
@@ -96,6 +99,7 @@ class LedInvariants(Invariants):
 
     def stored(self, record: bytes) -> None:
         new = _decode(record)
+        self._before = self._records, set(self.verdicts), self._given
         old, led_before = (self._records[-1] if self._records else None), self.leader
         self._records = [new]
         if self.leader != led_before:
@@ -114,6 +118,15 @@ class LedInvariants(Invariants):
             self._check_former(former)
         if new.job is not None and new.job.verdict is not None:
             self._recorded(new.job.incarnation, new.job.verdict)
+
+    def unstored(self) -> None:
+        """What was stored last is not in the register any more, and nobody was told that it
+        was."""
+        self._records, known, given = self._before
+        self._given = [*given, *(each for each in self._given if each not in given)]
+        forgotten = [self.verdicts.pop(number) for number in set(self.verdicts) - known]
+        self.owed = {life: v for life, v in self.owed.items() if v not in forgotten}
+        self._late.clear()
 
     def _follows_record(self, new: LeadRecord) -> None:
         """This one is in the register now."""

@@ -10,6 +10,8 @@ A plan is text, one line for the job and one for each thing that goes wrong:
     at 13.0 reset n1
 
 `at 12.5+3`: then, when the node (or any, if none is named) sends its third report from then on.
+`at 12.5@enrolling`: then, when the job is in that state (`states.py`); `at 12.5@enrolling+3`: and
+its third report after that.
 Until `peace_s` things go wrong; then all that is broken is mended, and the job must come to its
 end. The faults:
 
@@ -37,7 +39,12 @@ Where a stand-alone coordinator leads by a register (`register="here"`, or "else
     drag S D                for S seconds every way to the register, and back, takes up to D longer
     away [MACHINE] S        for so long the register can't be reached, from there or from anywhere
     lapse [MACHINE] S       for so long calls of it may have no answer; then they have been carried
-                            out, or are carried out later, or never
+                            out, or are carried out later, two minutes at most, or never
+    readonly [MACHINE] S    for so long nothing can be stored
+    stale [MACHINE] S       for so long what is read may be what was read before, a minute ago at
+                            most
+    lose S                  its server loses its power before who stores the next value is told, and
+                            that value with it, and is away for so long
 
 Where any agent may lead by one (`register="agents"`) there is no other coordinator. Each fault of a
 node may be one of "leader": whoever leads then. A swap of the leader counts as one of its reports.
@@ -45,6 +52,8 @@ There, besides:
 
     orphan NODE             its agent is killed, and the guard kills the workers, but does not reach
                             the register
+    catch NODE S            its agent is stopped for so long when it stores the next value, before
+                            it is told so
 """
 
 from __future__ import annotations
@@ -92,9 +101,12 @@ class Fault(Struct, frozen=True):
     other: str = ""
     reports: int = 0
     """It waits for so many reports of that node, or of any, and happens when the last is sent."""
+    state: str = ""
+    """But first for this state of the job."""
 
     def __str__(self) -> str:
-        when = f"{self.at_s:g}+{self.reports}" if self.reports else f"{self.at_s:g}"
+        when = f"{self.at_s:g}@{self.state}" if self.state else f"{self.at_s:g}"
+        when += f"+{self.reports}" if self.reports else ""
         words = [f"at {when} {self.kind}"]
         words += [self.node] if self.node else []
         words += [f"{self.value:g}"] if self.value or self.other else []
@@ -220,8 +232,9 @@ def read_plan(path: Path) -> Plan:
 
 
 def _fault(when: str, kind: str, words: list[str]) -> Fault:
-    at_s, _, reports = when.partition("+")
+    moment, _, reports = when.partition("+")
+    at_s, _, state = moment.partition("@")
     node = words.pop(0) if words and not is_number(words[0]) else ""
     value = float(words.pop(0)) if words else 0.0
     other = words.pop(0) if words else ""
-    return Fault(float(at_s), kind, node, value, other, int(reports or 0))
+    return Fault(float(at_s), kind, node, value, other, int(reports or 0), state)

@@ -2,7 +2,9 @@
 
 The value is always right; the way to it is not. A call may be slow, refused, or without an answer:
 then it has been carried out, or is carried out later, perhaps when its process is long dead. What
-is on its way when a process is stopped arrives all the same, or when the process runs on.
+is on its way when a process is stopped arrives all the same, or when the process runs on. What is
+read may be as old as the caches of a file system let it be, and a value that nobody was told of as
+stored may be lost with the power of its server.
 """
 
 from __future__ import annotations
@@ -21,43 +23,93 @@ from rallypoint.testing.simulator.loop import ProcessLoop, Schedule
 T = TypeVar("T")
 DELAY_S = 0.004
 LATE_S = 8.0
+VERY_LATE_S = 120.0
+"""So late a file server may carry out a request at the latest."""
+CACHED_S = 60.0
+"""So old may be what is read."""
+TROUBLES = ("away", "lapse", "readonly", "stale")
+"""It can't be reached; answers are lost; nothing can be stored; what was seen is read again."""
+Found = tuple[bytes, int]
+"""A value, and its token."""
 
 
 class SimulatedRegister:
     """Of one job (`coordinator.leadership.Register`)."""
 
     def __init__(
-        self, schedule: Schedule, on_stored: Callable[[bytes], None], *, knows_the_dead: bool
+        self,
+        schedule: Schedule,
+        on_stored: Callable[[bytes], None],
+        on_lost: Callable[[], None],
+        *,
+        knows_the_dead: bool,
     ) -> None:
-        """`on_stored` is called with each value that is stored. `knows_the_dead`: a coordinator
-        knows which processes of its own machine are gone."""
+        """`on_stored` is called with each value that is stored, `on_lost` when the last one is
+        lost. `knows_the_dead`: a coordinator knows which processes of its own machine are gone."""
         self.knows_the_dead = knows_the_dead
         self.alive: set[int] = set()
         """The coordinators that may call it."""
-        self.schedule, self._on_stored = schedule, on_stored
-        self._value: bytes | None = None
-        self._version = 0
+        self.schedule, self._on_stored, self._on_lost = schedule, on_stored, on_lost
+        self._entries: list[Found] = []
+        """The newest two."""
+        self._written = self._durable = 0
+        """How many values were stored, ever; and up to which no loss of power takes them."""
+        self._lost: set[int] = set()
+        self._cached: dict[str, tuple[float, Found | None]] = {}
+        """What each machine has seen last, and when."""
         self.slow_s = 0.0
         """Every way may take so much longer."""
-        self.away, self.lapsing = Counter[str](), Counter[str]()
-        """For which machines it can't be reached, and for which answers are lost."""
+        self.troubles = {kind: Counter[str]() for kind in TROUBLES}
+        """What is wrong for which machines, "" for all of them."""
 
     def hurry(self, slow_s: float) -> None:
         """So much less."""
         self.slow_s -= slow_s
 
-    def get_state(self) -> tuple[bytes, int] | None:
-        """The value, and its version."""
-        return None if self._value is None else (self._value, self._version)
+    def has(self, trouble: str, host: str) -> bool:
+        """That is wrong for this machine."""
+        machines = self.troubles[trouble]
+        return machines[""] > 0 or machines[host] > 0
+
+    def get_state(self) -> Found | None:
+        """The value, and its token."""
+        return self._entries[-1] if self._entries else None
 
     def set_state(self, state: bytes, token: Any = None) -> tuple[bytes, int, bool] | None:
-        """Stores it if the value has this version."""
-        was_set = token == (None if self._value is None else self._version)
+        """Stores it if the value has this token; that is durable then."""
+        found = self.get_state()
+        was_set = token == (None if found is None else found[1])
         if was_set:
-            self._value = state
-            self._version += 1
+            self._written += 1
+            self._durable = 0 if found is None else found[1]
+            self._entries = [*self._entries[-1:], (state, self._written)]
             self._on_stored(state)
-        return None if self._value is None else (self._value, self._version, was_set)
+        return None if (found := self.get_state()) is None else (*found, was_set)
+
+    def answers(self, host: str, found: Any, *, is_stale: bool) -> Any:
+        """What a machine is answered: what it has seen already, if it `is_stale`, or what was
+        `found`, which it has seen then."""
+        if found is not None and len(found) == 3:
+            self._cached[host] = self.schedule.now_s, found[:2]
+            return found
+        at_s, seen = self._cached.get(host, (-CACHED_S, None))
+        if is_stale and self.schedule.now_s < at_s + CACHED_S:
+            return seen
+        self._cached[host] = self.schedule.now_s, found
+        return found
+
+    def confirm(self, token: int) -> bool:
+        """Somebody is about to be told that this was stored; whether that is still true."""
+        is_there = token not in self._lost
+        self._durable = max(self._durable, token) if is_there else self._durable
+        return is_there
+
+    def lose(self) -> None:
+        """The newest value, unless it is durable."""
+        if self._entries and self._entries[-1][1] > self._durable:
+            self._lost.add(self._entries.pop()[1])
+            self._cached.clear()
+            self._on_lost()
 
 
 class RegisterCalls:
@@ -105,16 +157,18 @@ class RegisterCalls:
             return
         call, future = self._waiting.popleft()
         register, host, pick = self._register, self._loop.host, self._random.random
-        if register.away[""] or register.away[host]:
+        is_away = register.has("away", host)
+        if is_away or (isinstance(call, partial) and register.has("readonly", host)):
             delay_s = self._random.choice((0.01, 1.0, 3.0))
             self._answer(delay_s, future, None, RendezvousConnectionError("it is away"))
-        elif (register.lapsing[""] or register.lapsing[host]) and pick() < 0.6:
+        elif register.has("lapse", host) and pick() < 0.6:
             self._lapse(call, future)
         else:
             register.schedule.after(self._delay_s(), partial(self._arrived, call, future))
 
     def _lapse(self, call: Callable[[], Any], future: asyncio.Future[Any]) -> None:
-        after_s = self._random.choice((DELAY_S, DELAY_S, LATE_S * self._random.random()))
+        late_s = self._random.choice((LATE_S, LATE_S, VERY_LATE_S)) * self._random.random()
+        after_s = self._random.choice((DELAY_S, DELAY_S, late_s))
         if self._random.random() < 0.7:
             self._register.schedule.after(after_s, partial(_call, call))
         delay_s = self._random.choice((0.05, 1.0))
@@ -130,13 +184,20 @@ class RegisterCalls:
             self._carry_out(call, future)
 
     def _carry_out(self, call: Callable[[], Any], future: asyncio.Future[Any]) -> None:
-        self._answer(self._delay_s(), future, call(), None)
+        register, host = self._register, self._loop.host
+        is_stale = register.has("stale", host) and self._random.random() < 0.8
+        found = register.answers(host, call(), is_stale=is_stale)
+        self._answer(self._delay_s(), future, found, None)
 
     def _answer(
         self, delay_s: float, future: asyncio.Future[Any], result: Any, error: Exception | None
     ) -> None:
         def settle() -> None:
-            self._loop.call_soon(self._settle, future, result, error)
+            answer, why = result, error
+            is_stored = result is not None and len(result) == 3 and result[2]
+            if is_stored and not self._register.confirm(result[1]):
+                answer, why = None, RendezvousConnectionError("its server has lost power")
+            self._loop.call_soon(self._settle, future, answer, why)
 
         self._register.schedule.after(delay_s, settle)
 

@@ -17,7 +17,7 @@ from rallypoint.errors import InvariantError
 from rallypoint.testing.simulator.cluster import SimulatedCluster
 from rallypoint.testing.simulator.facts import Violation
 from rallypoint.testing.simulator.faults import Faults
-from rallypoint.testing.simulator.plan import Plan
+from rallypoint.testing.simulator.plan import Fault, Plan
 
 KEEP_S = 2.0
 """So often the peace is kept: nodes are added where too few are left."""
@@ -39,6 +39,8 @@ class Outline(Struct, frozen=True):
     verdicts: tuple[str, ...]
     seconds: float
     """Of virtual time."""
+    moments: tuple[tuple[Fault, str], ...] = ()
+    """What went wrong, and in which state of the job."""
 
 
 class Simulation:
@@ -59,7 +61,8 @@ class Simulation:
             failure = Failure("crash", str(error), cluster.schedule.now_s)
         cluster.discard()
         verdicts = tuple(v.outcome.value for v in cluster.rules.verdicts.values())
-        return Outline(failure, tuple(cluster.transcript.lines), verdicts, cluster.schedule.now_s)
+        lines, moments = tuple(cluster.transcript.lines), tuple(self._faults.moments)
+        return Outline(failure, lines, verdicts, cluster.schedule.now_s, moments)
 
     def _run(self) -> None:
         cluster, plan = self._cluster, self._cluster.plan

@@ -15,6 +15,7 @@ from rallypoint.testing.simulator.coordinators import is_fault
 from rallypoint.testing.simulator.facts import Violation
 from rallypoint.testing.simulator.invariants import Invariants
 from rallypoint.testing.simulator.loop import Schedule
+from rallypoint.testing.simulator.states import state_of
 from rallypoint.testing.simulator.workers import Worker
 
 
@@ -27,6 +28,18 @@ class Transcript:
         self.lines: list[str] = []
         self.problem: Violation | None = None
         """The first rule that was broken."""
+        self._job: JobState | None = None
+        """As who leads knows it."""
+        self._on_step: Callable[[], None] = lambda: None
+
+    def follow_job(self, on_step: Callable[[], None]) -> None:
+        """Call this when the job of who leads has been told something."""
+        self._on_step = on_step
+
+    @property
+    def state(self) -> str:
+        """What the job does (`states.py`); empty before anybody leads it."""
+        return "" if self._job is None else state_of(self._job)
 
     def now(self) -> Invariants:
         """The invariants, told of the time."""
@@ -59,6 +72,9 @@ class Transcript:
 
     def stepped(self, job: JobState, event: JobEvent, effects: list[JobEffect]) -> None:
         self._check(lambda: self.now().stepped(job, event, effects))
+        if self.rules.jobs[id(job)].coordinator == self.rules.leader:
+            self._job = job
+            self._on_step()
 
     def read(
         self, incarnation: str, coordinator: int, message: ToCoordinator, *, is_late: bool
