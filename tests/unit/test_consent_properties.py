@@ -9,6 +9,7 @@ from heapq import heappop, heappush
 from itertools import count
 from math import inf
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Struct
@@ -17,12 +18,11 @@ from tests.properties import examples
 from rallypoint.core import messages as m
 from rallypoint.core.model import Epoch, SharedSettings, Stamp
 from rallypoint.core.takeover.consent import Promises, fenced_at
-from rallypoint.core.takeover.handover import with_margin
+from rallypoint.core.takeover.handover import MARGIN_S, SLEW, with_margin
 from rallypoint.core.takeover.leading import Lead
 from rallypoint.core.takeover.record import JobRecord, Leader, LeadRecord, Process
 
 LEASE_S, HOLD_S, BEAT_S = 15.0, 3.0, 2.0
-SETTINGS = SharedSettings("job", 1, 8, lease_s=LEASE_S)
 ROUND = Stamp(1, 3)
 Delays = tuple[float | None, float | None]
 """Of a heartbeat and of its answer. None: it is lost."""
@@ -45,10 +45,10 @@ class Clock(Struct, frozen=True):
 class Heir:
     """Sends heartbeats, and may claim."""
 
-    def __init__(self, rank: int, clock: Clock, claims_after: float) -> None:
+    def __init__(self, rank: int, clock: Clock, claims_after: float, lease_s: float) -> None:
         """It claims as soon as it may, but not before that time."""
         self.rank, self.clock, self._claims_after = rank, clock, claims_after
-        self.promises = Promises(LEASE_S)
+        self.promises = Promises(lease_s)
         self.promises.assigned(ROUND, rank)
         self.numbers = count(1)
         self._claimed_at = inf
@@ -70,12 +70,17 @@ class Heir:
 class Cluster:
     """A leader whose register is away, and its heirs."""
 
-    def __init__(self, rates: tuple[float, float], claims_after: list[float]) -> None:
+    def __init__(
+        self, rates: tuple[float, float], claims_after: list[float], lease_s: float = LEASE_S
+    ) -> None:
         """`rates`: of the leader's clock, and of the heirs' clocks."""
-        self.clock, clock = Clock(rates[0]), Clock(rates[1])
-        self.heirs = [Heir(rank, clock, after) for rank, after in enumerate(claims_after, 1)]
+        self.clock, self.lease_s, clock = Clock(rates[0]), lease_s, Clock(rates[1])
+        self.heirs = [
+            Heir(rank, clock, after, lease_s) for rank, after in enumerate(claims_after, 1)
+        ]
         leader = Leader((), Process("boot", 1, 1), has_workers=True)
-        job = JobRecord(SETTINGS, 1, 3, True, True, len(claims_after) + 1, leader_rank=0)
+        settings = SharedSettings("job", 1, 8, lease_s=lease_s)
+        job = JobRecord(settings, 1, 3, True, True, len(claims_after) + 1, leader_rank=0)
         self.lead = Lead(LeadRecord(1, Epoch(3, 7), leader, 0, job), self.clock.at(0.0), HOLD_S)
         self.queue: list[tuple[float, int, Callable[[float], None]]] = []
         self.ties = count()
@@ -121,28 +126,45 @@ class Cluster:
             heir.claim(begin, end)
             free_from = heir.free_from(begin)
             assert begin >= sure_until or free_from >= sure_until, "two leaders"
-            if vouched_at > self.clock.at(0.0):
-                waits_until = fenced_at(heir.promises.until, LEASE_S)
-                is_fenced_at = self.clock.true(vouched_at + LEASE_S)
-                assert heir.clock.true(waits_until) >= is_fenced_at, "its workers run"
+            seen_at = heir.clock.at(0.0)
+            waits_until = fenced_at(seen_at, heir.promises.until, self.lease_s)
+            is_fenced_at = self.clock.true(vouched_at + self.lease_s)
+            assert heir.clock.true(waits_until) >= is_fenced_at, "its workers run"
         return sure_until
 
 
 DELAYS = st.sampled_from([0.0, 0.0, 0.0, 0.0, 0.1, 0.3, 2.5, 7.0, 16.0, 40.0, None])
-RATES = st.sampled_from([(1.0, 0.92), (1.0, 1.08), (0.92, 1.0), (1.08, 1.0), (1.0, 1.0)])
+SLOW, FAST = 1 - SLEW, 1 + SLEW
+RATES = st.sampled_from([(SLOW, FAST), (1.0, 0.92), (1.0, FAST), (SLOW, 1.0), (FAST, SLOW)])
+LEASES = st.sampled_from([LEASE_S, 1.0, 120.0])
 AFTER = st.sampled_from([0.0, 5.0, 17.0, 20.0, 30.0, inf])
 
 
 @settings(max_examples=examples(900), deadline=None, database=None, print_blob=True)
 @given(
     RATES,
+    LEASES,
     st.lists(AFTER, min_size=1, max_size=3),
     st.lists(st.tuples(DELAYS, DELAYS), max_size=60),
 )
 def test_L2_no_heir_may_claim_while_the_leader_is_sure(
-    rates: tuple[float, float], claims_after: list[float], delays: list[Delays]
+    rates: tuple[float, float], lease_s: float, claims_after: list[float], delays: list[Delays]
 ) -> None:
-    Cluster(rates, claims_after).run(delays)
+    Cluster(rates, claims_after, lease_s).run(delays)
+
+
+@pytest.mark.parametrize("lease_s", [2.0, 15.0, 600.0])
+def test_L4_the_node_of_a_vanished_leader_is_waited_for_half_a_second_more_than_a_lease(
+    lease_s: float,
+) -> None:
+    """That is time enough also if the clock of that node is the slowest, and the other one the
+    fastest."""
+    cluster = Cluster((SLOW, FAST), [inf], lease_s)
+    ends_at = cluster.clock.true(cluster.lead.vouched_at + lease_s)
+    seen_at = cluster.heirs[0].clock.at(0.0)
+    waits_until = fenced_at(seen_at, -inf, lease_s)
+    assert cluster.heirs[0].clock.true(waits_until) > ends_at
+    assert waits_until == pytest.approx(seen_at + lease_s + MARGIN_S)
 
 
 def test_L2_heirs_that_are_heard_keep_their_leader_sure_to_the_end() -> None:

@@ -30,7 +30,7 @@ from rallypoint.core.model import (
 )
 from rallypoint.core.round_state import Member, MemberState, add
 from rallypoint.core.sessions import HangUp, HostEffect, SendTo
-from rallypoint.core.takeover.handover import with_margin
+from rallypoint.core.takeover.handover import MARGIN_S, with_margin
 from rallypoint.core.takeover.heirs import Claimant
 from rallypoint.core.takeover.leading import HOLD_S
 from rallypoint.core.takeover.record import JobRecord, Leader, LeadRecord, Process
@@ -196,8 +196,8 @@ def test_L4_the_workers_of_a_leader_that_acted_by_promises_may_run_until_they_en
         node.now += 12
         recovery = (await node.take_over(found, node.now + 4)).led.handover.recovery
         assert recovery is not None
-        waits_s = 4 + with_margin(LEASE_S) - with_margin(LEASE_S / 2)
-        assert recovery.timers_wanted()[Timer(TimerKind.FENCE)] == waits_s
+        waits_s = 4 + LEASE_S + MARGIN_S - with_margin(LEASE_S / 2)
+        assert recovery.timers_wanted()[Timer(TimerKind.FENCE)] == pytest.approx(waits_s)
 
     run(test)
 

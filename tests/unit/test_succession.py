@@ -19,6 +19,7 @@ from rallypoint.coordinator.succession import Listening, OwnJob, Succession
 from rallypoint.coordinator.threads import CallThread
 from rallypoint.core.model import Epoch, SharedSettings, Stamp
 from rallypoint.core.takeover.consent import Promises
+from rallypoint.core.takeover.handover import with_margin
 from rallypoint.core.takeover.heirs import Claimant
 from rallypoint.core.takeover.record import JobRecord, Leader, LeadRecord, Process
 from rallypoint.errors import RendezvousConnectionError
@@ -187,5 +188,5 @@ def test_L2_a_node_claims_by_what_it_has_promised_and_lets_others_do_first() -> 
     own.deference.begin(JOB, 200.0)
     claimant = own.claimant(Claimant(ROUND, 1, is_leaving=True))
     assert claimant == Claimant(
-        ROUND, 1, is_leaving=True, promised_until=108.75, defers_until=200.0
+        ROUND, 1, is_leaving=True, promised_until=100.0 + with_margin(7.5), defers_until=200.0
     )

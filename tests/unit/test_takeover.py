@@ -89,7 +89,7 @@ def test_L5_nothing_is_decided_before_all_have_come_or_a_lease_has_passed() -> N
     assert a.running is not None
     assert c.running is None
     b.running = None  # its own lease has ended
-    cluster.pass_time(3.0)
+    cluster.pass_time(4.0)
     cluster.settle()
     assert a.running == c.running
     assert a.running is not None

@@ -58,7 +58,7 @@ def test_L4_any_other_node_that_is_missing_is_awaited_for_a_lease() -> None:
     assert b.running == Stamp(1, 0)
     c.running = None  # its own lease has ended
     cluster.agents.remove(c)
-    pass_time(cluster, 3.0)
+    pass_time(cluster, with_margin(cluster.settings.lease_s) - cluster.settings.lease_s)
     assert b.running is None
     assert cluster.job.end_reason is not None
     assert cluster.job.end_reason.kind is EndKind.LOSS

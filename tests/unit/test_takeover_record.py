@@ -113,7 +113,7 @@ def test_L3_that_a_back_off_has_ended_is_recorded() -> None:
     cluster.pass_time(31.0)
     cluster.settle()
     take_over(cluster)
-    cluster.pass_time(17.5)  # Until then b may still run.
+    cluster.pass_time(18.5)  # Until then b may still run.
     c = cluster.start("c")
     cluster.settle()
     assert a.running == c.running == Stamp(1, 1)

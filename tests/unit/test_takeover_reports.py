@@ -81,7 +81,7 @@ def assert_next_round_costs_nothing(cluster: Cluster, a: SimulatedAgent, b: Simu
     """With another node c, when nobody is waited for any longer."""
     cluster.start("c")
     cluster.settle()
-    cluster.pass_time(17.5)
+    cluster.pass_time(18.5)
     cluster.settle()
     assert a.running == b.running == Stamp(1, 1)
     assert cluster.job.ledger.total == 0
@@ -284,7 +284,7 @@ def test_L5_a_round_whose_end_was_judged_is_followed_by_the_next() -> None:
     take_over(cluster)
     c = cluster.start("c")
     cluster.settle()
-    cluster.pass_time(17.5)
+    cluster.pass_time(18.5)
     cluster.settle()
     assert a.running == c.running == Stamp(1, 1)
 

@@ -22,7 +22,7 @@ from rallypoint.core.job_state import JobState
 from rallypoint.core.model import NONCE_BITS
 from rallypoint.core.takeover.consent import fenced_at
 from rallypoint.core.takeover.durable import Durable
-from rallypoint.core.takeover.handover import UNKNOWN, Handover, Predecessor, with_margin
+from rallypoint.core.takeover.handover import UNKNOWN, Handover, Predecessor
 from rallypoint.core.takeover.heirs import Claimant, rank_in
 from rallypoint.core.takeover.leading import Lead, Watch, claimed
 from rallypoint.core.takeover.record import (
@@ -190,8 +190,7 @@ class Leadership:
     def _known_of(self, found: LeadRecord, job: JobRecord, promised_until: float) -> Predecessor:
         """The leader of this record, at the time of this claim."""
         lease_s = job.settings.lease_s
-        ends_at = max(self._watch.since + with_margin(lease_s), fenced_at(promised_until, lease_s))
-        fenced_in_s = ends_at - self._runtime.clock()
+        fenced_in_s = fenced_at(self._watch.since, promised_until, lease_s) - self._runtime.clock()
         return Predecessor(job.leader_rank, found.is_dead, fenced_in_s, job.leader_node)
 
     @property

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from rallypoint.core.liveness import DIED
 from rallypoint.core.model import SharedSettings, Stamp
-from rallypoint.core.takeover.handover import UNKNOWN, Predecessor, with_margin
+from rallypoint.core.takeover.handover import UNKNOWN, Predecessor, own_lease_s, with_margin
 from rallypoint.core.takeover.leading import HOLD_S
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.testing.cluster import Cluster, SimulatedAgent
@@ -118,7 +118,7 @@ class LedCluster(Cluster):
         `seen_s`: so much later than the last record was stored this one has seen it."""
         now, predecessor = self.timers.now_s, UNKNOWN
         if (record := self.record) is not None:
-            ends_at = self.stored_at + seen_s + with_margin(self.settings.lease_s)
+            ends_at = self.stored_at + seen_s + with_margin(own_lease_s(self.settings.lease_s))
             rank = record.leader_rank
             predecessor = Predecessor(rank, is_dead=is_dead, fenced_in_s=max(0.0, ends_at - now))
             self.record = replace(record, leader_rank=self._rank_of(agent))

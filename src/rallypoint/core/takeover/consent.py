@@ -32,7 +32,7 @@ from msgspec import Struct, field
 
 from rallypoint.core import messages as m
 from rallypoint.core.model import Promise, Stamp
-from rallypoint.core.takeover.handover import with_margin
+from rallypoint.core.takeover.handover import own_lease_s, with_margin
 from rallypoint.core.takeover.heirs import RANKS, heirs_of
 from rallypoint.core.takeover.record import JobRecord, LeadRecord
 
@@ -53,10 +53,12 @@ def promised_s(lease_s: float) -> float:
     return PROMISE_SHARE * lease_s
 
 
-def fenced_at(promised_until: float, lease_s: float) -> float:
-    """When no worker of the leader's own node lives any more that had led by a promise until then:
-    the lease of that node counts from the same acknowledgement."""
-    return promised_until + with_margin(lease_s) - with_margin(promised_s(lease_s))
+def fenced_at(seen_at: float, promised_until: float, lease_s: float) -> float:
+    """When no worker of the leader's own node lives any more, on the clock of who has seen its last
+    record then, and had promised until then: the lease of that node counts from that record, or
+    from the acknowledgement from which the promise counts."""
+    own_s = with_margin(own_lease_s(lease_s))
+    return max(seen_at + own_s, promised_until + own_s - with_margin(promised_s(lease_s)))
 
 
 class Promises:

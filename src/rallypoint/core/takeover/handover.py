@@ -34,7 +34,9 @@ from rallypoint.core.takeover.record import JobRecord, Mark, is_set, is_settled,
 from rallypoint.core.text import count, names
 
 MARGIN_S = 0.5
-MARGIN_SHARE = 0.1
+SLEW = 1 / 12
+"""So much faster or slower than true time a clock may run: chrony corrects one by no more unless it
+is told to. Others correct by 0.05 %."""
 NOT_STARTED_S = 3.0
 """So long agents are waited for whose workers can't run yet: a few tries to reconnect."""
 LED_AND_DIED = f"{DIED}, while it led the job"
@@ -42,8 +44,14 @@ LED_AND_GONE = "it led the job, and did not come back"
 
 
 def with_margin(seconds: float) -> float:
-    """So long another clock may take for it."""
-    return seconds + MARGIN_S + MARGIN_SHARE * seconds
+    """So long another clock may take for it: the fastest, while the slowest shows `seconds`."""
+    return seconds * (1 + SLEW) / (1 - SLEW) + MARGIN_S
+
+
+def own_lease_s(lease_s: float) -> float:
+    """The lease of a leader's own node. It is shorter than that of the others, so that who leads
+    next has waited for its end after a lease and half a second, whatever the two clocks do."""
+    return lease_s * (1 - SLEW) / (1 + SLEW)
 
 
 class _Returned(Struct, frozen=True):

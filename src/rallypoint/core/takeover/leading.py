@@ -30,14 +30,14 @@ from msgspec.structs import replace
 from rallypoint.core import messages as m
 from rallypoint.core.model import Epoch
 from rallypoint.core.takeover.consent import Consent, heirs_in, promised_s
-from rallypoint.core.takeover.handover import with_margin
+from rallypoint.core.takeover.handover import own_lease_s, with_margin
 from rallypoint.core.takeover.heirs import Candidates, Claimant, Turn, turn_of
 from rallypoint.core.takeover.record import SCHEMA, JobRecord, Leader, LeadRecord
 
 HOLD_S = 10.0
 """For registers in directories."""
 BEAT_SHARE = 1 / 5
-"""Of the hold: how often a leader renews it."""
+"""Of the hold: how often a leader renews it. Of the lease, where that is shorter."""
 LOOK_SHARE = 1 / 8
 """Of the hold: how often a watcher looks."""
 RELEASE_S = 3.0
@@ -175,9 +175,10 @@ class Lead:
     @property
     def vouched_at(self) -> float:
         """For a lease from then the leader's own workers may run: nobody who leads next forms a
-        round without that node before. When the last confirmed swap was sent, or the start of the
-        last consent."""
-        return max(self._sent_at, self._consent_at)
+        round without that node before. As much before the last confirmed swap was sent, or the last
+        consent began, as its own lease is shorter than that of others."""
+        shorter_s = self._lease_s - own_lease_s(self._lease_s)
+        return max(self._sent_at, self._consent_at) - shorter_s
 
     @property
     def sure_until(self) -> float:
@@ -212,4 +213,5 @@ class Lead:
 
     def beats_in_s(self, now: float) -> float:
         """When the hold is to be renewed, if nothing else is written until then."""
-        return max(0.0, self._sent_at + self._hold_s * BEAT_SHARE - now)
+        shortest_s = min(self._hold_s, self._lease_s or self._hold_s)
+        return max(0.0, self._sent_at + shortest_s * BEAT_SHARE - now)
