@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 from tests.unit.test_takeover import outcome, running, take_over
 
+from rallypoint.core import event_kinds as kinds
 from rallypoint.core import limits, quarantine
 from rallypoint.core import messages as m
 from rallypoint.core import session as s
@@ -25,7 +26,7 @@ from rallypoint.core.round_state import Member, MemberState, add
 from rallypoint.core.sessions import Faulted, SendTo
 from rallypoint.core.settings import OnJoin
 from rallypoint.core.takeover.durable import Durable
-from rallypoint.core.takeover.handover import Handover
+from rallypoint.core.takeover.handover import Handover, Predecessor
 from rallypoint.core.takeover.record import record_of
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.testing.cluster import Cluster, SimulatedAgent
@@ -158,6 +159,79 @@ def test_A3_what_fails_of_a_node_that_is_lost_with_its_coordinator_costs_nothing
     for agent in (a, b):
         cluster.connect(agent)
     assert_next_round_costs_nothing(cluster, a, b)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_A3_what_fails_of_a_leaders_node_whose_lease_was_over_costs_nothing_though_it_is_back(
+    is_first: bool,
+) -> None:
+    """Its guard has killed its workers while it was stopped; those of the others failed of that."""
+    cluster, (a, b, c) = running(3)
+    cluster.take_over(Predecessor(0, fenced_in_s=9.0))
+    cluster.pass_time(3.0)
+    for agent in (b, c):
+        cluster.connect(agent)
+    cluster.fail(b)
+    hear(cluster, b)
+    cluster.fence(a)
+    if is_first:
+        hear(cluster, a)  # None of its workers lives any more.
+    cluster.connect(a)
+    cluster.settle()
+    assert a.running == b.running == c.running == Stamp(1, 1)
+    assert cluster.job.ledger.total == 0
+
+
+def test_A3_a_failure_of_a_node_that_stops_because_of_it_counts_at_the_next_coordinator() -> None:
+    cluster, (a, b) = running(2)
+    cluster.take_over()
+    cluster.pass_time(3.0)
+    cluster.fail(a)
+    hear(cluster, a)
+    for agent in (a, b):
+        cluster.connect(agent)
+    cluster.settle()
+    assert a.running == b.running == Stamp(1, 1)
+    assert cluster.job.ledger.total == 1
+    ended = [record.text for record in cluster.records if record.kind is kinds.ROUND_ENDED]
+    assert ended == ["round 0 ended: rank 0 (node a, local rank 0) exited with code 1"]
+
+
+def failed_and_recorded(max_restarts: int = 3) -> tuple[Cluster, list[SimulatedAgent]]:
+    """The node of the leader, and the others have not stopped yet."""
+    cluster, agents = running(3, max_restarts=max_restarts)
+    cluster.job.own_agent = agents[0].ref.incarnation
+    cluster.fail(agents[0])
+    hear(cluster, agents[0])
+    cluster.write_record()
+    assert cluster.job.judged_round == 0
+    return cluster, agents
+
+
+def test_A3_a_failure_on_the_leaders_node_counts_though_its_agent_dies_before_the_others_stop() -> (
+    None
+):
+    """As that of any other node that dies: who leads next knows of it by the record."""
+    cluster, (a, _, _) = failed_and_recorded()
+    cluster.agents.remove(a)
+    cluster.take_over(Predecessor(0, is_dead=True))
+    cluster.write_record()
+    take_over(cluster, predecessor=Predecessor(1))  # which dies as well
+    cluster.start("d")
+    cluster.settle()
+    assert cluster.job.ledger.total == 1
+    assert cluster.job.assigned["d"].why == "rank 0 (node a, local rank 0) exited with code 1"
+
+
+def test_A3_a_failure_on_the_leaders_node_counts_once_if_it_tells_of_it_itself() -> None:
+    cluster, _ = failed_and_recorded()
+    take_over(cluster)
+    assert cluster.job.ledger.total == 1
+    cluster, (a, b, c) = failed_and_recorded(max_restarts=0)
+    cluster.agents.remove(a)
+    take_over(cluster, predecessor=Predecessor(0, is_dead=True))
+    assert outcome(cluster) is Outcome.FAILED
+    assert b.finishes == c.finishes == 1
 
 
 @pytest.mark.parametrize(("node_id", "of"), [("other", "a"), ("a", "b"), ("b", "b")])

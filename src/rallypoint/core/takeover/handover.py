@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core import messages as m
 from rallypoint.core import quarantine
+from rallypoint.core.cause import Report
 from rallypoint.core.claims import join_refused
 from rallypoint.core.events import RoundOver, RoundReleased, Timer, TimerKind
 from rallypoint.core.job_rounds import perform, run_round
@@ -41,6 +42,8 @@ NOT_STARTED_S = 3.0
 """So long agents are waited for whose workers can't run yet: a few tries to reconnect."""
 LED_AND_DIED = f"{DIED}, while it led the job"
 LED_AND_GONE = "it led the job, and did not come back"
+CAME_BACK = "its lease was over, and it came back without its workers"
+_STOPPED = frozenset({m.Doing.IDLE, m.Doing.JOINED, m.Doing.STOPPING})
 
 
 def with_margin(seconds: float) -> float:
@@ -59,6 +62,7 @@ class _Returned(Struct, frozen=True):
 
     ref: NodeRef
     place: m.Place
+    doing: m.Doing
 
     @property
     def claims(self) -> list[object]:
@@ -145,7 +149,7 @@ class Recovery(Struct):
             return False
         if join_refused(record.settings, place.joined.candidate):
             return False
-        node = _Returned(ref, place)
+        node = _Returned(ref, place, hello.claim.doing)
         if any(claim in self._held for claim in node.claims):
             self.is_contested = True
             return False
@@ -265,6 +269,10 @@ def _recover(job: JobState, found: Recovery, at: float) -> list[JobEffect]:
     job.withdrawn = job.notices
     if not record.is_active:
         reason = record.end_reason or EndReason(EndKind.LOSS, "the last coordinator ended it")
+        here = {node.ref.node_id for node in found.returned.values()}
+        blamed = record.blamed if reason.kind is EndKind.FAILURE else None
+        if blamed is not None and blamed.node_id not in here:
+            job.reports.append(Report(blamed.node_id, blamed.failure, 0.0))
         effects = _over(job, reason, at)
         if reason.kind is not EndKind.FAILURE:
             job.ended_at = -inf  # What has failed since may have failed because of that.
@@ -272,8 +280,9 @@ def _recover(job: JobState, found: Recovery, at: float) -> list[JobEffect]:
     if found.is_contested:
         text = "two agents told the coordinator that took over that they were the same node"
         return _over(job, EndReason(EndKind.LOSS, text), at)
-    missing = _missing(found)
-    return _lost(job, found, missing, at) if missing else []
+    if missing := _missing(found):
+        return _lost(job, found, missing, at)
+    return _without_workers(job, found, at)
 
 
 def _lost(job: JobState, found: Recovery, missing: list[int], at: float) -> list[JobEffect]:
@@ -297,6 +306,20 @@ def _lost(job: JobState, found: Recovery, missing: list[int], at: float) -> list
     for effect in quarantine.count_round(job.round) if job.verdict is None else []:
         effects += perform(job, effect, at)
     return effects
+
+
+def _without_workers(job: JobState, found: Recovery, at: float) -> list[JobEffect]:
+    """All nodes are here. If one has ended its workers by itself, since its lease was over, what
+    others report may follow from that: it was lost, though it is back."""
+    if not found.record.is_started:
+        return []
+    told = {life for life, numbered, _ in found.reports if not isinstance(numbered.report, m.Join)}
+    for node in found.returned.values():
+        if node.doing in _STOPPED and node.ref.incarnation not in told:
+            job.losses.append(NodeLoss(node.ref.node_id, 0.0, CAME_BACK))
+            text = f"node {node.ref} was lost: {CAME_BACK}"
+            return _over(job, EndReason(EndKind.LOSS, text, node.ref.node_id), at)
+    return []
 
 
 def _may_run(record: JobRecord, rank: int) -> bool:

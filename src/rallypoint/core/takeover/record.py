@@ -12,6 +12,7 @@ Fields are only ever appended, with defaults. What an older version could not ig
 from __future__ import annotations
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from rallypoint.core import job_state
 from rallypoint.core import messages as m
@@ -19,6 +20,7 @@ from rallypoint.core.job_state import JobState
 from rallypoint.core.model import EndReason, Epoch, SharedSettings, Verdict, WorldEntry
 from rallypoint.core.restart import Ledger
 from rallypoint.core.round_state import BadRoute, Loss, MemberState, Phase, RoundState, is_active
+from rallypoint.core.worker_exits import WorkerExit
 
 NUMBERS_BITS = 20
 SCHEMA = 1
@@ -50,6 +52,14 @@ class FormerLife(Struct, frozen=True, array_like=True):
 
     incarnation: int
     verdict: Verdict
+
+
+class Blamed(Struct, frozen=True, array_like=True):
+    """A worker's failure that nobody would tell another coordinator of."""
+
+    node_id: str
+    failure: WorkerExit
+    """Without its traceback."""
 
 
 class JobRecord(Struct, frozen=True, array_like=True):
@@ -93,6 +103,9 @@ class JobRecord(Struct, frozen=True, array_like=True):
     stepped_down: int = 0
     """How many leaders in a row have stepped down to let others lead, and none of them has known
     what runs."""
+    blamed: Blamed | None = None
+    """Of the newest round, until that is judged: the first failure of the leader's own node, or of
+    one that is gone."""
 
     @property
     def newest_round(self) -> int | None:
@@ -186,7 +199,22 @@ def record_of(job: JobState, former: FormerLife | None = None, own_agent: str = 
         if job.stopped
         else b"",
         leader_node=state.world[leader_rank].node_id if leader_rank >= 0 else "",
+        blamed=_blamed(job, own_agent),
     )
+
+
+def _blamed(job: JobState, own_agent: str) -> Blamed | None:
+    state = job.round
+    if not job.reports or state.phase is Phase.ACTIVE or job.judged_round == state.round:
+        return None
+    members = state.members
+    untold = (
+        report
+        for report in job.reports
+        if report.node_id not in members or members[report.node_id].ref.incarnation == own_agent
+    )
+    first = min(untold, key=lambda r: (r.failure.tells_of_lost_peer, r.happened_at), default=None)
+    return None if first is None else Blamed(first.node_id, replace(first.failure, detail=""))
 
 
 def _rank_of(incarnation: str, world: list[WorldEntry]) -> int:
