@@ -73,6 +73,7 @@ from rallypoint.core.group_state import (
     wait,
 )
 from rallypoint.core.group_state import claim as claim
+from rallypoint.core.liveness import LEASE_OVER
 from rallypoint.core.messages import (
     Assigned,
     CheckpointNotWanted,
@@ -264,7 +265,7 @@ def _expelled(state: GroupState, why: str, final: bool) -> list[GroupEffect]:
 
 
 def _lease_ended(state: GroupState, waits_for: str) -> list[GroupEffect]:
-    text = "the lease expired without an answer from the coordinator"
+    text = LEASE_OVER
     state.is_member = False
     if state.telling and not state.cancels:
         return group_leave.told_enough(state)

@@ -31,6 +31,7 @@ from rallypoint.core.group_events import (
     WaitKind,
     WorkerEnded,
 )
+from rallypoint.core.liveness import LEASE_OVER
 from rallypoint.core.messages import Claim, Doing, Failed, Finishing, Succeeded
 from rallypoint.core.model import Assignment, Stamp, Verdict
 from rallypoint.core.worker_exits import WorkerExit
@@ -237,6 +238,7 @@ def claim(state: GroupState, drains_for_s: float = 0.0) -> Claim:
     match state.phase:
         case Phase.IDLE:
             doing = Doing.JOINED if state.has_joined else Doing.IDLE
+            return Claim(doing, state.stamp, LEASE_OVER if state.stop_why == LEASE_OVER else "")
         case Phase.ENROLLING:
             doing = Doing.ENROLLING
         case Phase.READY:

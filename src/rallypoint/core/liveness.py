@@ -37,6 +37,8 @@ RESET_SHARE = 1 / 3
 MASS_MIN = 2
 MASS_SHARE = 0.05
 DIED = "its agent died, and its workers with it"
+LEASE_OVER = "the lease expired without an answer from the coordinator"
+"""Why a node has ended its workers by itself; a coordinator that takes over knows it by that."""
 MISSING_SHARE = 2 / 3
 """Of the lease: who sent nothing for so long counts as missing too, when one is overdue. Members
 that vanished together were last heard up to a heartbeat apart."""

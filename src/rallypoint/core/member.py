@@ -24,6 +24,7 @@ from msgspec import Struct
 
 from rallypoint.core import messages as m
 from rallypoint.core.group_events import EnrolmentDone, LeaseEnded, SessionOpened
+from rallypoint.core.liveness import LEASE_OVER
 from rallypoint.core.model import Assignment, Candidate, Outcome, Stamp, Verdict
 from rallypoint.errors import (
     RallypointError,
@@ -174,7 +175,7 @@ def step(member: Member, event: MemberEvent) -> list[MemberEffect]:
         case SessionFailed(error):
             return _fail(member, error)
         case LeaseEnded():
-            return _round_over(member, "the lease expired without an answer from the coordinator")
+            return _round_over(member, LEASE_OVER)
         case Acknowledged(report):
             # A job that no node is in has no node to give a verdict to.
             if isinstance(report, m.Cancel) and member.verdict is None:

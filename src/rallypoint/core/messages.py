@@ -58,7 +58,7 @@ class Claim(Struct, frozen=True, array_like=True):
     stamp: Stamp | None = None
     """The newest round that this node took part in; None: in none yet."""
     why: str = ""
-    """Why it drains, or stops its workers."""
+    """Why it drains, or stops its workers; `LEASE_OVER` also once they have stopped."""
     signal: int = 0
     """What told it to drain."""
     age_s: float = 0.0

@@ -28,7 +28,7 @@ from rallypoint.core.claims import join_refused
 from rallypoint.core.events import RoundOver, RoundReleased, Timer, TimerKind
 from rallypoint.core.job_rounds import perform, run_round
 from rallypoint.core.job_state import JobEffect, JobState
-from rallypoint.core.liveness import DIED
+from rallypoint.core.liveness import DIED, LEASE_OVER
 from rallypoint.core.model import EndKind, EndReason, NodeLoss, NodeRef, Stamp, WorldEntry
 from rallypoint.core.round_state import Member, MemberState, Phase, add, is_active
 from rallypoint.core.takeover.record import JobRecord, Mark, is_set, is_settled, mark_of, with_bit
@@ -43,7 +43,6 @@ NOT_STARTED_S = 3.0
 LED_AND_DIED = f"{DIED}, while it led the job"
 LED_AND_GONE = "it led the job, and did not come back"
 CAME_BACK = "its lease was over, and it came back without its workers"
-_STOPPED = frozenset({m.Doing.IDLE, m.Doing.JOINED, m.Doing.STOPPING})
 
 
 def with_margin(seconds: float) -> float:
@@ -62,7 +61,8 @@ class _Returned(Struct, frozen=True):
 
     ref: NodeRef
     place: m.Place
-    doing: m.Doing
+    is_without_workers: bool
+    """They were ended when its lease was over."""
 
     @property
     def claims(self) -> list[object]:
@@ -149,7 +149,7 @@ class Recovery(Struct):
             return False
         if join_refused(record.settings, place.joined.candidate):
             return False
-        node = _Returned(ref, place, hello.claim.doing)
+        node = _Returned(ref, place, hello.claim.why == LEASE_OVER)
         if any(claim in self._held for claim in node.claims):
             self.is_contested = True
             return False
@@ -313,9 +313,8 @@ def _without_workers(job: JobState, found: Recovery, at: float) -> list[JobEffec
     others report may follow from that: it was lost, though it is back."""
     if not found.record.is_started:
         return []
-    told = {life for life, numbered, _ in found.reports if not isinstance(numbered.report, m.Join)}
     for node in found.returned.values():
-        if node.doing in _STOPPED and node.ref.incarnation not in told:
+        if node.is_without_workers:
             job.losses.append(NodeLoss(node.ref.node_id, 0.0, CAME_BACK))
             text = f"node {node.ref} was lost: {CAME_BACK}"
             return _over(job, EndReason(EndKind.LOSS, text, node.ref.node_id), at)
