@@ -1,11 +1,14 @@
-"""Plants known bugs, one at a time, in a copy of the source, and lists which of them the simulator
-finds. `python tools/planted_bugs.py [--seeds A-B] [NAME ...]`; exits 1 if one was not found.
+"""Plants known bugs, one at a time, in a copy of the source, and lists by which seed the simulator
+finds each. `python tools/planted_bugs.py [--seeds A-B] [NAME ...]`; exits 1 if one was not found.
+
+A seed that breaks a rule without the bug has not found it.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -28,6 +31,8 @@ class Bug(NamedTuple):
     old: str
     """Occurs once."""
     new: str
+    rule: str = ""
+    """Of leading and taking over (L0 to L8), if it breaks one of these."""
 
 
 BUGS = (
@@ -156,102 +161,119 @@ BUGS = (
         "takeover/record.py",
         "    if job.verdict is not None:\n        return True\n    match report:",
         "    if report:\n        return True\n    match report:",
+        "L3",
     ),
     Bug(
         "what is decided is done before it is recorded",
         "takeover/durable.py",
         "if self.is_recorded and is_sure and not self._kept:",
         "if is_sure:",
+        "L3",
     ),
     Bug(
         "who takes over waits for ever for a node that does not come",
         "sessions.py",
         "return self._recovery.timers_wanted()",
         "return {}",
+        "L5",
     ),
     Bug(
         "the hold counts from the confirmation",
         "../coordinator/leadership.py",
         "self.lead.confirmed(record, sent_at)",
         "self.lead.confirmed(record, self._runtime.clock())",
+        "L2",
     ),
     Bug(
         "an attempt to renew the hold has the beat of the one before",
         "takeover/leading.py",
         "self._beat += 1",
         "self._beat = self.record.beat + 1",
+        "L2",
     ),
     Bug(
         "who takes over does not know which round was judged",
         "takeover/record.py",
         "job.judged_round, job.backoff_s = record.judged_round, record.backoff_s",
         "job.judged_round, job.backoff_s = 0, record.backoff_s",
+        "L3",
     ),
     Bug(
         "a beat amid a recovery forgets the world",
         "takeover/durable.py",
         "if (recovery := self.handover.recovery) is not None:",
         "if (recovery := self.handover.recovery) is not None and self._changed > 9:",
+        "L5",
     ),
     Bug(
         "who would lead does not wait for the end of the hold",
         "takeover/leading.py",
         "still_s = with_margin(self._hold_s) + turn.delay_s",
         "still_s = self._hold_s / 4 + turn.delay_s",
+        "L1",
     ),
     Bug(
         "an heir claims in spite of its promise",
         "takeover/leading.py",
         "            ends_at = max(ends_at, claimant.promised_until)\n",
         "            pass\n",
+        "L1",
     ),
     Bug(
         "a promise counts from its receipt",
         "takeover/consent.py",
         "promised.since = answers[promise.answered]",
         "promised.since = now",
+        "L2",
     ),
     Bug(
         "a leader acts by promises of some of its heirs",
         "takeover/consent.py",
         "return min((-inf if each is None else each.since for each in promised), default=-inf)",
         "return max((-inf if each is None else each.since for each in promised), default=-inf)",
+        "L2",
     ),
     Bug(
         "a leading node has a lease of its own making",
         "session.py",
         "self._lease.renew(now, sent_at, self._rules.vouched_at())",
         "self._lease.renew(now, sent_at)",
+        "L4",
     ),
     Bug(
         "the node of the last leader is not awaited",
         "takeover/handover.py",
         "return self.rank >= 0 and not self.is_dead and self.fenced_in_s <= 0",
         "return self.rank >= 0 and not self.is_dead",
+        "L4",
     ),
     Bug(
         "a leader that goes is said to be dead",
         "takeover/leading.py",
         "beat=self._beat, job=job, is_vacant=is_vacant)",
         "beat=self._beat, job=job, is_vacant=is_vacant, is_dead=is_vacant)",
+        "L6",
     ),
     Bug(
         "the guard of a dead leader marks the record of another one",
         "takeover/leading.py",
         "    if found.epoch != epoch or found.is_vacant:\n",
         "    if found.is_vacant:\n",
+        "L6",
     ),
     Bug(
         "workers start when the lease is over",
         "session.py",
         "over = [LeaseOver(self._waits_for(now))] if self._lease.is_over else []",
         "over: list[AgentEffect] = []",
+        "L4",
     ),
     Bug(
         "what an agent said before it began anew counts",
         "sessions.py",
         "            self._recovery.forget(hello.incarnation)\n",
         "            pass\n",
+        "L5",
     ),
     Bug(
         "a place that is told again answers a newer join",
@@ -264,13 +286,113 @@ BUGS = (
         "takeover/record.py",
         "    if member is None or not is_same or member.state is not MemberState.RUNNING:\n",
         "    if member is None or not is_same:\n",
+        "L3",
+    ),
+    Bug(
+        "an agent follows a leader of an earlier epoch than before",
+        "session.py",
+        "if former is not None and epoch_number(message.epoch) < epoch_number(former.epoch):",
+        "if former is None and epoch_number(message.epoch) < 0:",
+        "L0",
+    ),
+    Bug(
+        "an agent takes another leader's word for the loss of its session",
+        "session.py",
+        "Opened(message.resumed, replaced)",
+        "Opened(message.resumed and not replaced, replaced)",
+        "L0",
+    ),
+    Bug(
+        "who has lost the race for a claim leads all the same",
+        "../coordinator/leadership.py",
+        "self._record.swap(record):\n            return False\n        self._lead",
+        "self._record.swap(record):\n            pass\n        self._lead",
+        "L1",
+    ),
+    Bug(
+        "a leader answers when its hold is over",
+        "takeover/leading.py",
+        "        return now < self.sure_until\n",
+        "        return True\n",
+        "L2",
+    ),
+    Bug(
+        "what waited for a swap is done though the swap took longer than the hold",
+        "../coordinator/leadership.py",
+        "            if not self.is_sure:\n",
+        "            if self._is_deposed:\n",
+        "L2",
+    ),
+    Bug(
+        "a success is acknowledged before it is recorded",
+        "takeover/record.py",
+        "        state.succeeded,\n        state.loss_count,",
+        "        state.loss_count,",
+        "L3",
+    ),
+    Bug(
+        "a leader without its register tells any verdict",
+        "../coordinator/led_job.py",
+        "job.verdict is None or job.verdict.outcome is not Outcome.CANCELLED:",
+        "job.verdict is None or job.verdict.outcome is Outcome.INFRASTRUCTURE:",
+        "L3",
+    ),
+    Bug(
+        "who takes over does not wait until those who are missing are fenced",
+        "takeover/handover.py",
+        "return with_margin(record.settings.lease_s) if record.is_started else NOT_STARTED_S",
+        "return NOT_STARTED_S",
+        "L4",
+    ),
+    Bug(
+        "who takes over ends the round of which all nodes have come",
+        "takeover/handover.py",
+        "    return _lost(job, found, missing, at) if missing else []\n",
+        "    return _lost(job, found, missing or [0], at)\n",
+        "L5",
+    ),
+    Bug(
+        "a job begins anew before all have heard how it ended",
+        "../coordinator/leadership.py",
+        "if job is not None and job.is_heard else None",
+        "if job is not None and job.verdict else None",
+        "L7",
+    ),
+    Bug(
+        "a node that was away at the end begins the job anew",
+        "job_lives.py",
+        "            return HearVerdict(known.incarnation, found.life.verdict)\n        if known",
+        "            return None\n        if known",
+        "L7",
+    ),
+    Bug(
+        "a leader has nothing but its hold when its register is away",
+        "takeover/leading.py",
+        "return max(self._held_until, min(by_consent, latest))",
+        "return max(self._held_until, min(by_consent, self._held_until))",
+        "L8",
+    ),
+    Bug(
+        "who takes over begins with an empty ledger",
+        "takeover/record.py",
+        "    job.ledger = Ledger(record.restarts, list(record.restarts_counted))\n",
+        "",
+        "L8",
     ),
 )
 
 
-def plant(bug: Bug, folder: Path) -> None:
+class Found(NamedTuple):
+    """How the simulator came upon a bug."""
+
+    seed: int
+    rule: str
+    """The one that broke, with what broke it."""
+
+
+def plant(bug: Bug, source: Path, folder: Path) -> None:
     """Make a copy of the source with this bug. Raises ValueError where its place is not found."""
-    shutil.copytree(SOURCE, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(source, folder, ignore=shutil.ignore_patterns("__pycache__"))
     path = folder / CORE / bug.module
     text = path.read_text()
     if text.count(bug.old) != 1:
@@ -278,38 +400,59 @@ def plant(bug: Bug, folder: Path) -> None:
     path.write_text(text.replace(bug.old, bug.new))
 
 
-def found(bug: Bug, seeds: str) -> str:
-    """The line that tells how it was found; empty: it was not."""
+def first_broken(source: Path, first: int, last: int) -> Found | None:
+    """The first of these seeds that breaks a rule there. Raises RuntimeError if none can be run."""
+    command = [sys.executable, "-m", "rallypoint.testing.simulator", "--first", "--brief"]
+    done = subprocess.run(
+        [*command, "--seeds", f"{first}-{last}"],
+        env=os.environ | {"PYTHONPATH": str(source)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    told = re.search(r"^seed (\d+) broke a rule: (.*)", done.stdout, re.MULTILINE)
+    if told is not None:
+        return Found(int(told[1]), told[2])
+    if done.returncode:
+        raise RuntimeError(f"the simulator fails: {done.stderr.strip().splitlines()[-1][:100]}")
+    return None
+
+
+def found(bug: Bug, source: Path, first: int, last: int) -> Found | None:
+    """The first seed that breaks a rule with this bug, and none without it."""
     with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder) / "src"
-        plant(bug, source)
-        command = [sys.executable, "-m", "rallypoint.testing.simulator", "--first", "--brief"]
-        environ = os.environ | {"PYTHONPATH": str(source)}
-        done = subprocess.run(
-            [*command, "--seeds", seeds], env=environ, capture_output=True, text=True, check=False
-        )
-        told = [line for line in done.stdout.splitlines() if " broke a rule: " in line]
-        if done.returncode not in (0, 1):
-            return f"the simulator fails: {done.stderr.splitlines()[-1][:100]}"
-        return told[0] if told else ""
+        planted = Path(folder) / "src"
+        plant(bug, source, planted)
+        while (how := first_broken(planted, first, last)) is not None:
+            if first_broken(source, how.seed, how.seed) is None:
+                return how
+            first = how.seed + 1
+    return None
 
 
 def main() -> int:
     """Returns 1 if a bug was not found."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--seeds", default="1-3000")
+    parser.add_argument("--seeds", default="1-3000", metavar="A-B")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("names", nargs="*", help="a part of a bug's name; all, if none is given")
     options = parser.parse_args()
     names = options.names
     chosen = [bug for bug in BUGS if not names or any(name in bug.name for name in names)]
+    first, _, last = options.seeds.partition("-")
     began, missed = time.monotonic(), 0
-    with ThreadPoolExecutor(options.jobs) as pool:
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(options.jobs) as pool:
+        # What is edited meanwhile is not half of a bug.
+        source = Path(folder) / "src"
+        shutil.copytree(SOURCE, source, ignore=shutil.ignore_patterns("__pycache__"))
         for bug, how in zip(
-            chosen, pool.map(lambda b: found(b, options.seeds), chosen), strict=True
+            chosen,
+            pool.map(lambda each: found(each, source, int(first), int(last)), chosen),
+            strict=True,
         ):
-            missed += not how
-            print(f"{'found    ' if how else 'NOT FOUND'} {bug.name:<60} {how[:110]}", flush=True)
+            missed += how is None
+            told = "NOT FOUND" if how is None else f"seed {how.seed:<5} {how.rule[:100]}"
+            print(f"{bug.rule:<2} {bug.name:<75} {told}", flush=True)
     print(f"{len(chosen) - missed} of {len(chosen)} found in {time.monotonic() - began:.0f} s")
     return 1 if missed else 0
 

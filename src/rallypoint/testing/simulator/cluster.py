@@ -17,7 +17,7 @@ from rallypoint.testing.simulator.led_invariants import LedInvariants
 from rallypoint.testing.simulator.loop import MachineClock, ProcessLoop, Schedule
 from rallypoint.testing.simulator.machines import AgentProcess, Guard, Machine, MakeProcess
 from rallypoint.testing.simulator.network import Network
-from rallypoint.testing.simulator.plan import LEADER, Plan
+from rallypoint.testing.simulator.plan import FORMER, LEADER, Plan
 from rallypoint.testing.simulator.register import SimulatedRegister
 from rallypoint.testing.simulator.serves import Serves
 from rallypoint.testing.simulator.transcript import Transcript
@@ -79,7 +79,10 @@ class SimulatedCluster:
         return [machine for machine in self.machines if not machine.is_over]
 
     def of(self, name: str) -> Machine | None:
-        """The one of this name, or that leads, whose agent runs."""
+        """The one of this name, or that leads, or did before, whose agent runs."""
+        if name == FORMER:
+            life = "" if self._leading is None else self._leading.former_life
+            return next((each for each in self.live if each.ref.incarnation == life), None)
         if name == LEADER:
             name = self.leader
         return next((machine for machine in self.live if machine.name == name), None)

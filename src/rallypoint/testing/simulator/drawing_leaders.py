@@ -14,6 +14,7 @@ from rallypoint.testing.simulator.plan import (
     AGENTS,
     AWAY_SLACK_S,
     BRIEFLY,
+    FORMER,
     LEADER,
     MOMENT_S,
     SHORT_SHARE,
@@ -111,18 +112,21 @@ def _pause(rng: Random, at_s: float, lease_s: float) -> list[Fault]:
 
 
 def _cut_off(rng: Random, at_s: float, lease_s: float) -> list[Fault]:
-    """From the register, from the agents, or from both."""
-    longest_s = rng.choice((5.0, 13.0, 25.0, 40.0, lease_s, 2 * lease_s, 3 * lease_s))
+    """From the register, from the agents, or from both; or from the register, and one of those that
+    might lead next from it."""
+    longest_s = rng.choice((5.0, 13.0, 25.0, 40.0, lease_s, lease_s, 2 * lease_s, 3 * lease_s))
     length_s = round(longest_s * rng.uniform(0.8, 1.2), 2)
     kind = rng.choice(("isolate", "isolate", "mute", "deafen"))
     cut, away = Fault(at_s, kind, LEADER, length_s), Fault(at_s, "away", LEADER, length_s)
-    match rng.choice(("agents", "register", "both", "slow")):
+    match rng.choice(("agents", "register", "both", "slow", "heir")):
         case "agents":
             return [cut]
         case "register":
             return [away]
         case "both":
             return [cut, away]
+        case "heir":
+            return [away, replace(cut, kind="isolate", node=f"n{rng.randrange(1, 4)}")]
         case _:
             slow_s = str(rng.choice((1.0, 3.0)))
             return [away, Fault(at_s, "slow", "", length_s, slow_s)]
@@ -151,6 +155,25 @@ def _drag(rng: Random, at_s: float, lease_s: float) -> list[Fault]:
             return [Fault(at_s, kind, rng.choice(("", LEADER)), length_s)]
 
 
+def _half_recorded(rng: Random, at_s: float, lease_s: float) -> list[Fault]:
+    """It is lost when it has heard something that it could not record yet."""
+    node = f"n{rng.randrange(1, 4)}"
+    kind, code = rng.choice((("fail", "1"), ("fail", "1"), ("done", ""), ("leave", "")))
+    told_s = at_s + rng.uniform(0.1, 2.0)
+    return [
+        Fault(at_s, "drag", "", 8.0, str(rng.choice((2.0, 4.0, 15.0)))),
+        Fault(round(told_s, 3), kind, node, 0.0, code),
+        *_loss(rng, round(told_s + rng.uniform(0.1, 4.0), 3), lease_s),
+    ]
+
+
+def _killed_asleep(rng: Random, at_s: float, lease_s: float) -> list[Fault]:
+    """It is stopped, another one leads, and then it is killed."""
+    length_s = round(HOLD_S + lease_s + 10.0, 2)
+    killed_s = at_s + with_margin(HOLD_S) + rng.uniform(0.5, lease_s + 5.0)
+    return [Fault(at_s, "pause", LEADER, length_s), Fault(round(killed_s, 3), "kill", FORMER)]
+
+
 def _leave(rng: Random, at_s: float, lease_s: float) -> list[Fault]:
     """It is told to go, and perhaps it dies while it does."""
     faults = [Fault(at_s, rng.choice(("term", "leave")), LEADER)]
@@ -161,5 +184,14 @@ def _leave(rng: Random, at_s: float, lease_s: float) -> list[Fault]:
 
 
 _Draw = Callable[[Random, float, float], list[Fault]]
-_KINDS: tuple[_Draw, ...] = (_loss, _pause, _cut_off, _away, _drag, _leave)
-_WEIGHTS = (6, 5, 5, 3, 3, 3)
+_KINDS: tuple[_Draw, ...] = (
+    _loss,
+    _pause,
+    _cut_off,
+    _away,
+    _drag,
+    _leave,
+    _half_recorded,
+    _killed_asleep,
+)
+_WEIGHTS = (6, 5, 6, 3, 3, 3, 3, 1)

@@ -41,6 +41,8 @@ class LeadingInvariants(LedInvariants):
         self._led_by: dict[int, str] = {}
         """The incarnation of each agent, by its number."""
         self._lease_s, self._stored_at = lease_s, 0.0
+        self.former_life = self._leading_life = ""
+        """The incarnation of the agent that led before the one that does, or did last."""
         self._asked_late: set[tuple[str, int]] = set()
         """Agents whose newest attaching to that leader came when another one led."""
 
@@ -103,6 +105,8 @@ class LeadingInvariants(LedInvariants):
     def _follows_record(self, new: LeadRecord) -> None:
         self._stored_at = self.now_s
         super()._follows_record(new)
+        if self.leading_life != self._leading_life:
+            self.former_life, self._leading_life = self._leading_life, self.leading_life
         life = self.lives[self.leading_life]
         if new.is_dead and not life.died:
             raise Violation("release", f"{life.ref} is called dead in the record, and is not")

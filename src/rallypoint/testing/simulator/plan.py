@@ -47,8 +47,8 @@ Where a stand-alone coordinator leads by a register (`register="here"`, or "else
                             that value with it, and is away for so long
 
 Where any agent may lead by one (`register="agents"`) there is no other coordinator. Each fault of a
-node may be one of "leader": whoever leads then. A swap of the leader counts as one of its reports.
-There, besides:
+node may be one of "leader", whoever leads then, or of "former", who led before. A swap of the
+leader counts as one of its reports. There, besides:
 
     orphan NODE             its agent is killed, and the guard kills the workers, but does not reach
                             the register
@@ -81,6 +81,8 @@ COORDINATOR = "coordinator"
 """The machine of one that stands alone."""
 LEADER = "leader"
 """Whichever machine leads."""
+FORMER = "former"
+"""The one that led before."""
 AGENTS = "agents"
 SHORT_SHARE = 0.15
 """Of the lease: so long a coordinator may be away, and its agents come back in time."""
