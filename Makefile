@@ -97,9 +97,9 @@ sim: $(SETUP)
 	$(BIN)/python -m rallypoint.testing.simulator --seeds $(FIRST)- --seconds $$(($(SECONDS) * 9 / 10))
 	$(BIN)/python -m rallypoint.testing.simulator --seeds $(FIRST)- --seconds $$(($(SECONDS) / 10)) --nodes 120
 
-# Which of the bugs that tools/planted_bugs.py lists the simulator finds.
+# Which of the bugs that tools/planted_bug_list.py has the simulator finds.
 planted: $(SETUP)
-	$(BIN)/python tools/planted_bugs.py
+	$(BIN)/python -m tools.planted_bugs
 
 $(SETUP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)

@@ -10,7 +10,8 @@ from random import Random
 
 import pytest
 from tests.limits import patience
-from tools.planted_bugs import BUGS, CORE, SOURCE
+from tools.planted_bug_list import BUGS
+from tools.planted_bugs import CORE, SOURCE
 
 from rallypoint.testing.simulator import (
     Outline,
