@@ -37,6 +37,7 @@ class LeaderCluster(HostCluster):
     def __init__(self, folder: Path, *hosts: str, **options: Option) -> None:
         self.jobs = folder / "jobs"
         super().__init__(folder, *hosts, data=False, **options)
+        self.jobs.mkdir(mode=0o700, exist_ok=True)
         self.options |= {"rdzv_backend": "file", "rdzv_endpoint": str(self.jobs)}
         self._opened = ExitStack()
         self.views: dict[str, View] = {}

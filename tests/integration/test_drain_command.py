@@ -102,7 +102,9 @@ def test_A7_drain_names_what_is_wrong_in_one_line(cluster: Cluster) -> None:
 
 def by_directory(cluster: Cluster) -> None:
     """Any of its nodes may lead."""
-    where = str(cluster.folder / "jobs")
+    jobs = cluster.folder / "jobs"
+    jobs.mkdir(mode=0o700)
+    where = str(jobs)
     cluster.options |= {"rdzv_backend": "file", "rdzv_endpoint": where, "local_addr": "127.0.0.1"}
 
 
@@ -165,10 +167,10 @@ def test_A5_L5_a_drain_goes_on_when_another_node_takes_over_meanwhile(cluster: C
 
 def test_A7_a_directory_that_does_not_have_the_job_is_named(cluster: Cluster) -> None:
     by_directory(cluster)
-    none = drain(cluster, "a")
-    (cluster.folder / "jobs").mkdir(mode=0o700)
     cluster.make_token()
     empty = drain(cluster, "a")
+    (cluster.folder / "jobs").rmdir()
+    none = drain(cluster, "a")
     unnamed = drain(cluster, "a", rdzv_id="none")
     for failed, says in (
         (none, "jobs: there is no such directory on this machine"),

@@ -14,10 +14,12 @@ from rallypoint.cli.exit_codes import SIGNALLED
 def cluster_of(folder: Path, nnodes: str) -> Cluster:
     """Nodes of one machine, each with the same view of the directory. The first world has as many
     as may take part."""
+    jobs = folder / "jobs"
+    jobs.mkdir(mode=0o700)
     return Cluster(
         folder,
         rdzv_backend="file",
-        rdzv_endpoint=str(folder / "jobs"),
+        rdzv_endpoint=str(jobs),
         nnodes=nnodes,
         lease=30,
         local_addr="127.0.0.1",

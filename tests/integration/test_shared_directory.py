@@ -45,6 +45,32 @@ def test_nodes_that_can_not_meet_on_a_file_system_of_one_machine_hear_of_it(
     assert not run.told("rank")
 
 
+def test_L1_nodes_that_could_begin_the_job_apart_wait_for_a_directory_that_is_missing(
+    tmp_path: Path, local: str
+) -> None:
+    """It may be about to be mounted: the nodes that see it would begin the job there as well."""
+    where, nodes = "--rdzv-endpoint=jobs", "--nnodes=1:2"
+    why = f"it does not exist, and would lie on {local}, a file system that other machines do not"
+    with agent(
+        tmp_path, *BY_DIRECTORY, where, nodes, "--rdzv-conf=join_timeout=1", program=WORKER
+    ) as run:
+        assert run.wait() == 75
+    assert run.err.splitlines()[-1].startswith(
+        f"rallypoint: --rdzv-endpoint {tmp_path}/jobs: {why}"
+    )
+    assert run.err.endswith(
+        "mount it; or make it with mkdir if all nodes run on this machine (waited 1 s)\n"
+    )
+    assert not (tmp_path / "jobs").exists()
+    with agent(
+        tmp_path, *BY_DIRECTORY, where, nodes, "--rdzv-conf=last_call_timeout=0.1", program=WORKER
+    ) as run:
+        eventually(lambda: f"waiting for the directory {tmp_path}/jobs: {why}" in run.err, "a word")
+        (tmp_path / "jobs").mkdir(mode=0o700)
+        assert run.wait() == 0, run.err
+    assert run.told("rank") == ["0"]
+
+
 def test_one_node_may_keep_its_job_on_its_own_disk(tmp_path: Path, local: str) -> None:
     with agent(tmp_path, *BY_DIRECTORY, "--rdzv-endpoint=jobs", program=WORKER) as run:
         assert run.wait() == 0, run.err

@@ -11,6 +11,7 @@ from rallypoint.rendezvous.file_systems import (
     Reach,
     file_system_of,
     local_file_system,
+    not_mounted,
 )
 
 MOUNTS = b"""\
@@ -62,6 +63,43 @@ def test_a_path_lies_where_it_is_mounted_last(
 def test_types_that_machines_share_and_types_of_one_machine(types: str, reach: Reach) -> None:
     for each in types.split():
         assert FileSystem(each, "/").reach is reach, each
+
+
+TO_MOUNT = b"""\
+# <file system> <mount point> <type> <options>
+UUID=1 / ext4 defaults 0 1
+server:/jobs /shared nfs4 rw,_netdev 0 0
+server:/deep /shared/deep/ nfs4 rw 0 0
+server:/space /with\\040space nfs rw 0 0
+server:/later /later nfs rw,noauto 0 0
+/dev/cdrom /cdrom iso9660 ro,noauto 0 0
+UUID=2 none swap sw 0 0
+server:/all /files nfs4 rw 0 0
+server:/all /files/me nfs4 rw 0 0
+a line of something else
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "point"),
+    [
+        ("/jobs", ""),
+        ("/shared", "/shared"),
+        ("/shared/jobs", "/shared"),
+        ("/shared/deep/jobs", "/shared/deep"),
+        ("/sharedjobs", ""),
+        ("/with space/jobs", "/with space"),
+        ("/later/jobs", "/later"),
+        ("/cdrom/jobs", ""),
+        ("/files/jobs", ""),
+        ("/files/me/jobs", "/files/me"),
+        ("/files/me/local/jobs", ""),
+    ],
+)
+def test_L1_a_directory_that_is_about_to_be_mounted_is_known(path: str, point: str) -> None:
+    """Where something is mounted below the mount point, the directory is there."""
+    assert not_mounted(path, MOUNTS, TO_MOUNT) == point
+    assert not_mounted(path, MOUNTS, b"") == not_mounted(path, b"", TO_MOUNT) == ""
 
 
 def test_nothing_is_known_without_mounts() -> None:

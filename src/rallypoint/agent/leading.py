@@ -11,7 +11,7 @@ from functools import partial
 from random import SystemRandom
 from socket import socket
 from threading import Thread
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from rallypoint.agent.agent import Agent
 from rallypoint.config import AccessConfig, RendezvousConfig
@@ -29,14 +29,18 @@ from rallypoint.errors import RendezvousTimeoutError, UsageError
 from rallypoint.rendezvous.data_directory import prepare, sweep
 from rallypoint.rendezvous.directory_backend import DirectoryBackend
 from rallypoint.rendezvous.directory_files import LocalFiles
-from rallypoint.rendezvous.file_systems import lies_here, local_file_system
+from rallypoint.rendezvous.file_systems import lies_here, local_file_system, why_not_there
 from rallypoint.wire.address import Address
+
+T = TypeVar("T")
 
 DIAL_TIMEOUT_S = 2.0
 """A leader whose machine is gone must not use up the lease of those that look for the next one."""
 FIRST_CLAIM_S = 0.002
 """For each node of the job."""
 FIRST_CLAIM_MAX_S = 2.0
+MOUNT_LOOK_S = 1.0
+"""How often it is looked whether a directory is mounted by now."""
 UNANSWERED_S = 2.0
 """A directory that takes longer to be looked at is said to be waited for."""
 FLAG = "--rdzv-endpoint"
@@ -153,12 +157,22 @@ async def register_of(
     directory, limit_s = rendezvous.register.directory, rendezvous.join_timeout_s
     waiting = f"waiting for the directory {directory}, which does not answer"
     told = asyncio.get_running_loop().call_later(UNANSWERED_S, on_wait, waiting)
+    why = said = ""
     try:
         async with asyncio.timeout(limit_s):
-            remarks = await run_in_thread(partial(_prepared, rendezvous), "rallypoint-registers")
+            while why := await _in_thread(partial(_why_not_there, rendezvous)):
+                told.cancel()
+                if why != said:
+                    said = why
+                    say(kinds.NOTICE(f"waiting for the directory {directory}: {why}"))
+                await asyncio.sleep(MOUNT_LOOK_S)
+            remarks = await _in_thread(partial(_prepared, rendezvous))
     except TimeoutError:
+        waited = f"waited {limit_s:g} s"
+        if why:
+            raise RendezvousTimeoutError(f"{FLAG} {directory}: {why} ({waited})") from None
         raise RendezvousTimeoutError(
-            f"{FLAG} {directory} does not answer: waited {limit_s:g} s; see that its file server "
+            f"{FLAG} {directory} does not answer: {waited}; see that its file server "
             "is up, or name another directory"
         ) from None
     finally:
@@ -166,6 +180,18 @@ async def register_of(
     for remark in remarks:
         say(kinds.NOTICE(remark))
     return DirectoryBackend(directory, rendezvous.run_id, secret)
+
+
+async def _in_thread(call: Callable[[], T]) -> T:
+    return await run_in_thread(call, "rallypoint-registers")
+
+
+def _why_not_there(rendezvous: RendezvousConfig) -> str:
+    assert rendezvous.register is not None
+    if rendezvous.max_nodes == 1:
+        return ""
+    may_part = rendezvous.min_nodes < rendezvous.max_nodes
+    return why_not_there(rendezvous.register.directory, may_part=may_part)
 
 
 def _prepared(rendezvous: RendezvousConfig) -> list[str]:

@@ -1,7 +1,9 @@
 """On which file system a directory lies, and whether other machines may see what is in it.
 
 A type says much, not all: a disk of this machine may be exported to others, and this machine may be
-all that a job has. So this is for remarks; nothing is refused because of it.
+all that a job has. So this is for remarks; nothing is refused because of it. But a directory that
+is about to be mounted is waited for (`why_not_there`): in its empty mount point a node would begin
+the job that the others have begun elsewhere.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from enum import Enum
 from msgspec import Struct
 
 _MOUNTS = "/proc/self/mountinfo"
+_TO_MOUNT = "/etc/fstab"
 _OCTAL = re.compile(rb"\\([0-7]{3})")
 
 
@@ -63,12 +66,56 @@ def file_system_of(path: str, mounts: bytes) -> FileSystem | None:
         fields, kinds = before.split(), after.split()
         if len(fields) < 5 or not kinds:
             continue
-        point = _OCTAL.sub(lambda octal: bytes([int(octal[1], 8) & 255]), fields[4])
-        is_below = name == point or name.startswith(point.rstrip(b"/") + b"/")
-        if is_below and len(point) >= longest:
+        point = _unescaped(fields[4])
+        if _is_below(name, point) and len(point) >= longest:
             longest = len(point)
             found = FileSystem(kinds[0].decode("utf-8", "replace"), os.fsdecode(point))
     return found
+
+
+def not_mounted(path: str, mounts: bytes, to_mount: bytes) -> str:
+    """The mount point above an absolute path without links on which nothing is mounted; empty: it
+    has none. `to_mount`: as /etc/fstab has them; those that are mounted by hand do not count
+    unless other machines see them. Pure."""
+    name, found = os.fsencode(path), b""
+    for line in to_mount.splitlines():
+        fields = line.split()
+        if len(fields) < 4 or fields[0].startswith(b"#"):
+            continue
+        point, options = _unescaped(fields[1]).rstrip(b"/"), fields[3].split(b",")
+        kind = FileSystem(fields[2].decode("utf-8", "replace"), "")
+        is_expected = b"noauto" not in options or kind.reach is Reach.SHARED
+        if is_expected and _is_below(name, point) and len(point) > len(found):
+            found = point
+    there = file_system_of(path, mounts)
+    is_mounted = there is None or len(os.fsencode(there.mounted_on)) >= len(found)
+    return "" if is_mounted else os.fsdecode(found)
+
+
+def _unescaped(point: bytes) -> bytes:
+    return _OCTAL.sub(lambda octal: bytes([int(octal[1], 8) & 255]), point)
+
+
+def _is_below(name: bytes, point: bytes) -> bool:
+    return name == point or name.startswith(point.rstrip(b"/") + b"/")
+
+
+def why_not_there(path: str, *, may_part: bool) -> str:
+    """Why a directory of several nodes is not to be made or used yet; empty: it may be. `may_part`:
+    some of the nodes suffice for the job, so that others could begin it elsewhere. Blocks."""
+    try:
+        with open(_TO_MOUNT, "rb") as to_mount, open(_MOUNTS, "rb") as mounts:
+            point = not_mounted(os.path.realpath(path), mounts.read(), to_mount.read())
+    except OSError:
+        point = ""
+    if point:
+        return f"{point} is in {_TO_MOUNT}, and is not mounted: mount it"
+    if not may_part or os.path.lexists(path) or not (local := local_file_system(path)):
+        return ""
+    return (
+        f"it does not exist, and would lie on {local}, a file system that other machines do not "
+        "see: mount it; or make it with mkdir if all nodes run on this machine"
+    )
 
 
 def local_file_system(path: str) -> str:
