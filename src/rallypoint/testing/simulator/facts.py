@@ -65,3 +65,8 @@ class Job(Struct, eq=False):
     charges: int
     round: int
     verdict: Verdict | None
+
+
+def name_of(worker: Worker) -> str:
+    """For a person."""
+    return f"rank {worker.rank} on {worker.owner.place.name}"

@@ -28,7 +28,7 @@ from rallypoint.core.liveness import AGENT_FIRST_NS, DIED
 from rallypoint.core.model import Assignment, NodeRef, Outcome, Stamp, Verdict
 from rallypoint.core.round_state import Phase
 from rallypoint.core.session import NO_ANSWER_S
-from rallypoint.testing.simulator.facts import Job, Life, Violation, World
+from rallypoint.testing.simulator.facts import Job, Life, Violation, World, name_of
 from rallypoint.testing.simulator.workers import KILL_S, Worker
 
 SLACK_S = 0.05
@@ -192,7 +192,7 @@ class Invariants:
         """Nobody is blamed before all have stopped, or are lost."""
         for worker in world.running.values():
             if self._life_of(worker).lost_at is None:
-                raise Violation("blame", f"{stamp} is judged while {_name(worker)} runs")
+                raise Violation("blame", f"{stamp} is judged while {name_of(worker)} runs")
 
     def _check_blame(self, world: World, failed: list[Worker], node_id: str) -> None:
         """Where nothing disturbs the reports, who failed first is blamed."""
@@ -210,7 +210,7 @@ class Invariants:
                 continue
             if self._life_of(worker).ref.node_id == node_id:
                 return
-        raise Violation("blame", f"{node_id} is blamed, and {_name(failed[0])} failed first")
+        raise Violation("blame", f"{node_id} is blamed, and {name_of(failed[0])} failed first")
 
     def _life_of(self, worker: Worker) -> Life:
         return self.lives[worker.owner.place.life]
@@ -307,7 +307,7 @@ class Invariants:
         stamp, life = worker.owner.stamp, self.lives[worker.owner.place.life]
         world = self.worlds.get(stamp)
         if world is None or life.ref.incarnation not in world.lives:
-            raise Violation("world", f"{_name(worker)} of {stamp}, which was not formed so")
+            raise Violation("world", f"{name_of(worker)} of {stamp}, which was not formed so")
         if worker.rank in world.workers or not 0 <= worker.rank < world.size:
             raise Violation("ranks", f"rank {worker.rank} of {stamp} started twice")
         self._check_fence(life, starts=True)
@@ -322,8 +322,9 @@ class Invariants:
                 if each.owner.place.name == worker.owner.place.name:
                     raise Violation("world", f"{other} runs on a machine where {stamp} starts")
                 life = self.lives[each.owner.place.life]
-                if life.has_fence and life.lost_at is None and not self._is_orphaned(older):
-                    raise Violation("world", f"{stamp} starts while {_name(each)} is in {other}")
+                is_member = life.lost_at is None and not self._is_orphaned(older)
+                if life.has_fence and (is_member or other.incarnation < stamp.incarnation):
+                    raise Violation("world", f"{stamp} starts while {name_of(each)} is in {other}")
 
     def _is_orphaned(self, world: World) -> bool:
         """Nobody knows of it any more."""
@@ -393,7 +394,3 @@ class Invariants:
     def any_runs(self) -> bool:
         """Some worker."""
         return any(world.running for world in self.worlds.values())
-
-
-def _name(worker: Worker) -> str:
-    return f"rank {worker.rank} on {worker.owner.place.name}"

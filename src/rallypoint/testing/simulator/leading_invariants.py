@@ -5,7 +5,8 @@
   that it attaches. (By what a leader knows that may look right: here the register itself is asked.)
 * The workers of the node that led are fenced before another world runs without it, as those of any
   node that nobody has declared lost.
-* A verdict that is in no record is told only after the register was away for a hold and a lease.
+* A verdict that is in no record is that a person has cancelled the job, and is told only after the
+  register was away for a hold and a lease.
 * In a *gentle* plan no worker is signalled: the register is away for no longer than a leader may
   act by promises, or the leader is stopped or cut off for a moment.
 * Once nothing goes wrong any more, it takes two holds and a lease at most until there is a world or
@@ -18,7 +19,7 @@ from msgspec.structs import replace
 
 from rallypoint.coordinator.register_record import decode
 from rallypoint.core import messages as m
-from rallypoint.core.model import Verdict
+from rallypoint.core.model import Outcome, Verdict
 from rallypoint.core.takeover.leading import HOLD_S
 from rallypoint.core.takeover.record import LeadRecord
 from rallypoint.testing.simulator.facts import Violation
@@ -98,6 +99,8 @@ class LeadingInvariants(LedInvariants):
         """It was given by a leader whose register has been away for its hold and a lease: it may be
         told, and whoever leads later may know nothing of it."""
         number, verdict = ended.stamp.incarnation, plain(ended.verdict)
+        if verdict.outcome is not Outcome.CANCELLED:
+            return False
         if self.now_s - self._stored_at < SLOWEST * (HOLD_S + self._lease_s):
             return False
         return number not in self.verdicts and (number, verdict) in [g[:2] for g in self._given]

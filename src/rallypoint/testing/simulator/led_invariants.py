@@ -5,6 +5,8 @@
 * What an agent is told is in the newest record: the epoch before it is attached, its round before
   it is assigned to it, and the charge with it; the start, the end and the verdict before they are
   told.
+* A failure is acknowledged when the record has the charge for its round, or none is due any more; a
+  success when the record has it, but where workers were asked for a last checkpoint.
 * A round that an agent was told of has one world, whoever leads. A round is charged once in all.
 * An agent follows no coordinator of an earlier epoch than one that it has followed.
 * A coordinator answers no heartbeat that it read when its hold was over, before a later swap
@@ -21,7 +23,8 @@ import msgspec
 from rallypoint.core import messages as m
 from rallypoint.core.job_state import JobEffect, JobEvent, JobState
 from rallypoint.core.model import Stamp, Verdict, epoch_number
-from rallypoint.core.takeover.record import FormerLife, JobRecord, LeadRecord
+from rallypoint.core.settings import OnJoin
+from rallypoint.core.takeover.record import FormerLife, JobRecord, LeadRecord, is_set
 from rallypoint.testing.simulator.facts import Violation, World
 from rallypoint.testing.simulator.invariants import Invariants
 from rallypoint.testing.simulator.workers import Worker
@@ -47,6 +50,8 @@ class LedInvariants(Invariants):
         self._late: set[tuple[str, int]] = set()
         """Heartbeats that the leader has read when its hold was over, and is still."""
         self._followed: dict[str, int] = {}
+        self._said: dict[str, dict[int, m.Report]] = {}
+        """What each agent has said, and was not told yet that it has arrived."""
         self._before: tuple[list[LeadRecord], set[int], list[tuple[int, Verdict, list[str]]]]
         """What was true before the newest record: the record, whose verdicts are recorded, and
         those that are not."""
@@ -73,6 +78,10 @@ class LedInvariants(Invariants):
         self, incarnation: str, coordinator: int, message: m.ToCoordinator, *, is_late: bool
     ) -> None:
         super().read(incarnation, coordinator, message, is_late=is_late)
+        if isinstance(message, m.Attach):
+            self._said.pop(incarnation, None)  # It says again what it has no acknowledgement of.
+        if isinstance(message, m.Numbered):
+            self._said.setdefault(incarnation, {})[message.number] = message.report
         if isinstance(message, m.Heartbeat) and is_late:
             self._late.add((incarnation, message.number))
 
@@ -203,6 +212,10 @@ class LedInvariants(Invariants):
                     raise Violation("durable", f"{incarnation} attached to an epoch of nobody")
                 if resumed:
                     self.lives[incarnation].lost_at = None
+            case m.Ack(number):
+                said = self._said.get(incarnation, {})
+                for each in [each for each in said if each <= number]:
+                    self._check_acknowledged(incarnation, said.pop(each))
             case m.HeartbeatAck(number):
                 if (incarnation, number) in self._late:
                     raise Violation("hold", f"heartbeat {number} of {incarnation} was answered")
@@ -212,6 +225,26 @@ class LedInvariants(Invariants):
                     raise Violation("durable", f"{incarnation} hears {verdict}, and not {known}")
             case m.Assigned() | m.StartNow() | m.StopNow():
                 self._check_durable(incarnation, message)
+
+    def _check_acknowledged(self, incarnation: str, report: m.Report) -> None:
+        job = self._job
+        if job is None or job.verdict is not None:
+            return
+        match report:
+            case m.Failed(stamp):
+                is_passed = job.judged_round > stamp.round or job.round < stamp.round
+            case m.Succeeded(stamp) if stamp in self.worlds and not self._asks(job):
+                place = self.worlds[stamp].places.get(incarnation)
+                is_over = not job.is_active or job.round != stamp.round
+                is_passed = is_over or place is None or is_set(job.succeeded, place.group_rank)
+            case _:
+                return
+        if not is_passed and stamp.incarnation == job.incarnation:
+            raise Violation("durable", f"{report} of {incarnation} is acknowledged, not recorded")
+
+    def _asks(self, job: JobRecord) -> bool:
+        """Workers may have been asked for a last checkpoint: what follows is not held for good."""
+        return bool(self.asked) or job.settings.on_join is OnJoin.AT_CHECKPOINT
 
     def _check_durable(
         self, incarnation: str, message: m.Assigned | m.StartNow | m.StopNow

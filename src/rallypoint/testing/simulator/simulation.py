@@ -155,6 +155,8 @@ class Simulation:
     def _check_rest(self) -> None:
         """Nothing is left."""
         cluster = self._cluster
+        if cluster.live:
+            raise Violation("liveness", f"nothing will ever happen: {self._whose_end()}")
         while any(machine.place.workers for machine in cluster.machines) and cluster.step():
             cluster.rules.check_fences()
         if any(machine.place.workers for machine in cluster.machines):
