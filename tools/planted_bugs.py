@@ -21,6 +21,7 @@ from typing import NamedTuple
 from tools.planted_bug_list import BUGS, Bug
 
 SOURCE = Path(__file__).resolve().parent.parent / "src"
+PLANS = sorted((SOURCE.parent / "tests/simulated").glob("*.txt"))
 CORE = "rallypoint/core"
 
 
@@ -28,8 +29,12 @@ class Found(NamedTuple):
     """How the simulator came upon a bug."""
 
     seed: int
+    """0: no seed did, but a plan that `make test` runs."""
     rule: str
     """The one that broke, with what broke it."""
+
+    def __str__(self) -> str:
+        return f"{f'seed {self.seed}' if self.seed else 'plan':<9} {self.rule[:100]}"
 
 
 def plant(bug: Bug, source: Path, folder: Path) -> None:
@@ -60,8 +65,22 @@ def first_broken(source: Path, first: int, last: int) -> Found | None:
     return None
 
 
+def broken_by(source: Path, plan: Path) -> Found | None:
+    """If this plan breaks a rule there."""
+    done = subprocess.run(
+        [sys.executable, "-m", "rallypoint.testing.simulator", "--plan", str(plan)],
+        env=os.environ | {"PYTHONPATH": str(source)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    told = re.search(r"^at [0-9.]+ s: (.*)", done.stdout, re.MULTILINE)
+    return None if told is None else Found(0, f"{plan.stem}: {told[1]}")
+
+
 def found(bug: Bug, source: Path, first: int, last: int) -> Found | None:
-    """The first seed that breaks a rule with this bug, and none without it."""
+    """The first seed that breaks a rule with this bug, and none without it; if no seed does, a plan
+    that broke a rule once."""
     with tempfile.TemporaryDirectory() as folder:
         planted = Path(folder) / "src"
         plant(bug, source, planted)
@@ -69,7 +88,7 @@ def found(bug: Bug, source: Path, first: int, last: int) -> Found | None:
             if first_broken(source, how.seed, how.seed) is None:
                 return how
             first = how.seed + 1
-    return None
+        return next(filter(None, (broken_by(planted, plan) for plan in PLANS)), None)
 
 
 def main() -> int:
@@ -93,7 +112,7 @@ def main() -> int:
             strict=True,
         ):
             missed += how is None
-            told = "NOT FOUND" if how is None else f"seed {how.seed:<5} {how.rule[:100]}"
+            told = "NOT FOUND" if how is None else str(how)
             print(f"{bug.rule:<2} {bug.name:<75} {told}", flush=True)
     print(f"{len(chosen) - missed} of {len(chosen)} found in {time.monotonic() - began:.0f} s")
     return 1 if missed else 0

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from rallypoint.testing.simulator.drawing_leaders import with_leaders
+from rallypoint.testing.simulator.drawing_leaders import with_leaders, with_slow_swaps
 from rallypoint.testing.simulator.drawing_pairs import draw_pair
 from rallypoint.testing.simulator.plan import COORDINATOR, SHORT_SHARE, Fault, Plan
 from rallypoint.testing.simulator.serves import SECOND
@@ -15,6 +15,8 @@ from rallypoint.testing.simulator.workers import Program
 
 LEADERS_SHARE = 0.3
 """Of the others: any of their agents may lead them."""
+SLOW_SWAPS_SHARE = 0.01
+"""Of the jobs: a swap takes longer than a lease, and there are many."""
 PAIRS_SHARE = 0.15
 """Of the jobs: one thing goes wrong with whoever leads, in one state."""
 
@@ -48,6 +50,9 @@ def draw(seed: int, nodes: int | None = None) -> Plan:
         rates={} if steady else rates,
         faults=_draw_faults(rng, names, embedded, peace_s),
     )
+    slow = Random(f"slow swaps {seed}")
+    if slow.random() < SLOW_SWAPS_SHARE:
+        return with_slow_swaps(plan, slow)
     pairs = Random(f"pair {seed}")
     if pairs.random() < PAIRS_SHARE:
         return draw_pair(plan, pairs)

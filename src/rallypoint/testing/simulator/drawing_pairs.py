@@ -36,6 +36,10 @@ def _for_long(*kinds: str) -> _Draw:
     return drawn
 
 
+def _slow_for_leader(rng: Random, lease_s: float) -> list[Fault]:
+    return [Fault(0.0, "drag", LEADER, _past_hold_s(rng, lease_s), "15.0")]
+
+
 def _of_register(kind: str, other: str = "") -> _Draw:
     return lambda rng, lease_s: [Fault(0.0, kind, "", _past_hold_s(rng, lease_s), other)]
 
@@ -63,6 +67,7 @@ FAULTS: dict[str, _Draw] = {
     "register away for long": _away_long,
     "register slow": _of_register("drag", "2.0"),
     "register slower than the hold": _of_register("drag", "15.0"),
+    "register slower than the hold for the leader": _slow_for_leader,
     "register read-only": _of_register("readonly"),
     "register without answers": _of_register("lapse"),
     "register stale": _of_register("stale"),

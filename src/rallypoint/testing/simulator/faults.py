@@ -205,16 +205,20 @@ class Faults:
                 serves.divert(1)
                 self._for(fault.value, partial(serves.divert, -1))
             case "drag":
-                register.slow_s += float(fault.other)
-                self._for(fault.value, partial(register.hurry, float(fault.other)))
+                where, slow_s = self._machine_of(fault), float(fault.other)
+                register.drag(where, slow_s)
+                self._for(fault.value, partial(register.drag, where, -slow_s))
             case _:
                 if fault.kind == "lose":
                     register.lose()
                 troubles = register.troubles["away" if fault.kind == "lose" else fault.kind]
-                where = self._cluster.leader if fault.node == LEADER else fault.node
+                where = self._machine_of(fault)
                 if where or not fault.node:
                     troubles[where] += 1
                     self._for(fault.value, partial(troubles.subtract, [where]))
+
+    def _machine_of(self, fault: Fault) -> str:
+        return self._cluster.leader if fault.node == LEADER else fault.node
 
     def _lose(self, machine: Machine, how: str) -> None:
         if machine.process.hosted is not None:

@@ -36,7 +36,7 @@ Where a stand-alone coordinator leads by a register (`register="here"`, or "else
 
     second                  another coordinator is started, on another machine
     divert S                for so long new connections reach the one that does not lead
-    drag S D                for S seconds every way to the register, and back, takes up to D longer
+    drag [MACHINE] S D      for S seconds every way to the register, and back, takes up to D longer
     away [MACHINE] S        for so long the register can't be reached, from there or from anywhere
     lapse [MACHINE] S       for so long calls of it may have no answer; then they have been carried
                             out, or are carried out later, two minutes at most, or never

@@ -10,7 +10,7 @@ stored may be lost with the power of its server.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 from functools import partial
 from random import Random
@@ -57,14 +57,14 @@ class SimulatedRegister:
         self._lost: set[int] = set()
         self._cached: dict[str, tuple[float, Found | None]] = {}
         """What each machine has seen last, and when."""
-        self.slow_s = 0.0
-        """Every way may take so much longer."""
+        self.slow_s: dict[str, float] = defaultdict(float)
+        """Every way from a machine, or back, may take so much longer; "": from any."""
         self.troubles = {kind: Counter[str]() for kind in TROUBLES}
         """What is wrong for which machines, "" for all of them."""
 
-    def hurry(self, slow_s: float) -> None:
-        """So much less."""
-        self.slow_s -= slow_s
+    def drag(self, host: str, slow_s: float) -> None:
+        """So much slower from there, or from anywhere."""
+        self.slow_s[host] += slow_s
 
     def has(self, trouble: str, host: str) -> bool:
         """That is wrong for this machine."""
@@ -175,7 +175,8 @@ class RegisterCalls:
         self._answer(delay_s, future, None, RendezvousConnectionError("it does not answer"))
 
     def _delay_s(self) -> float:
-        return DELAY_S * self._random.random() + self._register.slow_s * self._random.random()
+        slow_s = self._register.slow_s[""] + self._register.slow_s[self._loop.host]
+        return DELAY_S * self._random.random() + slow_s * self._random.random()
 
     def _arrived(self, call: Callable[[], Any], future: asyncio.Future[Any]) -> None:
         if self._loop.is_stopped and self._random.random() < 0.5:
