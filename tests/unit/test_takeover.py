@@ -277,9 +277,12 @@ def test_L5_a_round_that_nobody_has_started_waits_a_moment_for_its_nodes_not_a_l
         cluster.deliver(cluster.moves()[0])
         cluster.write_record()
     cluster.deliver(next(m for m in cluster.moves() if m[0] == "down" and m[1] is a))
-    take_over(cluster)
-    assert a.running is None
+    take_over(cluster, b)
+    assert cluster.job.round.round == 0
     cluster.pass_time(3.0)
+    cluster.settle()
+    assert cluster.job.round.round == 1
+    cluster.connect(b)
     cluster.settle()
     assert a.running == b.running
     assert a.running is not None
@@ -466,3 +469,58 @@ def test_L5_a_person_reads_what_was_taken_over_and_who_did_not_come() -> None:
     assert said[1:] == [
         "took over round 0 with 2 of 3 nodes: 1 node did not come back (group rank 2)"
     ]
+
+
+def formed_and_not_told(cluster: Cluster, leader: SimulatedAgent) -> None:
+    """A round has ended; the next one is formed and recorded, and its leader is gone."""
+    cluster.fail(leader)
+    for _ in range(1000):
+        if cluster.job.round.round == 1 and cluster.job.round.phase is Phase.ACTIVE:
+            break
+        if moves := cluster.moves():
+            cluster.deliver(moves[0])
+        else:
+            cluster.write_record()
+    assert cluster._durable is not None
+    cluster.record = cluster._durable.begin()
+    assert cluster.record.is_active
+    assert cluster.record.newest_round == 1
+
+
+@pytest.mark.parametrize("is_dead", [True, False])
+def test_R1_nodes_that_were_not_told_of_their_round_wait_for_no_last_call(is_dead: bool) -> None:
+    settings = SharedSettings("job", 2, 8, last_call_s=60.0, max_restarts=3)
+    cluster = Cluster(settings, has_register=True)
+    by_rank = [cluster.start(name) for name in "bc"]
+    cluster.settle()
+    cluster.pass_time(60.0)
+    cluster.settle()
+    by_rank.append(cluster.start("a"))
+    cluster.settle()
+    formed_and_not_told(cluster, by_rank[0])
+    if is_dead:
+        cluster.agents.remove(by_rank.pop(0))
+    take_over(cluster, predecessor=Predecessor(0, is_dead=is_dead))
+    assert [agent.running for agent in by_rank] == [Stamp(1, 2)] * len(by_rank)
+    assert cluster.job.ledger.total == 1
+    ranks = [cluster.job.assigned[agent.ref.node_id].group_rank for agent in by_rank]
+    assert ranks == list(range(len(by_rank)))
+    assert len(cluster.job.round.lossy_rounds) == is_dead
+
+
+def test_R1_a_node_that_does_not_come_is_called_for_once_more() -> None:
+    settings = SharedSettings("job", 2, 8, last_call_s=60.0, max_restarts=3)
+    cluster = Cluster(settings, has_register=True)
+    a, b, c = (cluster.start(name) for name in "abc")
+    cluster.settle()
+    cluster.pass_time(60.0)
+    cluster.settle()
+    formed_and_not_told(cluster, a)
+    cluster.agents.remove(c)
+    take_over(cluster)
+    cluster.pass_time(3.0)
+    cluster.settle()
+    assert a.running is None
+    cluster.pass_time(60.0)
+    cluster.settle()
+    assert a.running == b.running == Stamp(1, 2)

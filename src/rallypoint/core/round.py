@@ -358,7 +358,7 @@ def _try_complete(state: RoundState) -> list[Effect]:
     if state.roster_size:
         roster_is_back = not state.counts[MemberState.STOPPING]
         return _complete(state) if roster_is_back and enough else []
-    if joined >= settings.max_nodes:
+    if joined >= max(settings.min_nodes, state.expected or settings.max_nodes):
         return _complete(state)
     state.phase = Phase.LAST_CALL if enough else Phase.FORMING
     return []
@@ -379,7 +379,7 @@ def _complete(state: RoundState) -> list[Effect]:
         WorldEntry(s.ref.node_id, s.ref.incarnation, s.candidate.workers, s.candidate.role)
         for s in ordered
     ]
-    state.phase, state.roster_size = Phase.ACTIVE, 0
+    state.phase, state.roster_size, state.expected = Phase.ACTIVE, 0, 0
     state.growth_allowed = state.settings.min_growth_interval_s == 0
     state.largest_world = max(state.largest_world, len(ordered))
     return [FormWorld(state.round, tuple(ordered))]

@@ -110,6 +110,9 @@ class RoundState(Struct, array_like=True):
     """The incarnations of the last world whose nodes all reached the store of rank 0."""
     departed: dict[str, int] = field(default_factory=dict)
     """The last join of each incarnation that is gone: older joins are void."""
+    expected: int = 0
+    """So many nodes are waited for and no more, though nobody knows which: a world of theirs was
+    formed, and they were not told. 0: there was none."""
 
 
 def is_active(state: RoundState, round_: int) -> bool:

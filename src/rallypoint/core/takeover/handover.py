@@ -17,163 +17,33 @@ from __future__ import annotations
 
 from math import inf
 
-from msgspec import Struct, field
 from msgspec.structs import replace
 
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core import messages as m
 from rallypoint.core import quarantine
 from rallypoint.core.cause import Report
-from rallypoint.core.claims import join_refused
-from rallypoint.core.events import RoundOver, RoundReleased, Timer, TimerKind
+from rallypoint.core.events import RoundOver, RoundReleased
 from rallypoint.core.job_rounds import perform, run_round
 from rallypoint.core.job_state import JobEffect, JobState
-from rallypoint.core.liveness import DIED, LEASE_OVER
-from rallypoint.core.model import EndKind, EndReason, NodeLoss, NodeRef, Stamp, WorldEntry
+from rallypoint.core.liveness import DIED
+from rallypoint.core.model import EndKind, EndReason, NodeLoss, NodeRef, WorldEntry
 from rallypoint.core.round_state import Member, MemberState, Phase, add, is_active
 from rallypoint.core.takeover.record import JobRecord, Mark, is_set, is_settled, mark_of, with_bit
+from rallypoint.core.takeover.recovery import MARGIN_S as MARGIN_S
+from rallypoint.core.takeover.recovery import SLEW as SLEW
+from rallypoint.core.takeover.recovery import UNKNOWN as UNKNOWN
+from rallypoint.core.takeover.recovery import Predecessor as Predecessor
+from rallypoint.core.takeover.recovery import Recovery as Recovery
+from rallypoint.core.takeover.recovery import may_run, missing_ranks
+from rallypoint.core.takeover.recovery import own_lease_s as own_lease_s
+from rallypoint.core.takeover.recovery import with_margin as with_margin
 from rallypoint.core.text import count, names
 
-MARGIN_S = 0.5
-SLEW = 1 / 12
-"""So much faster or slower than true time a clock may run: chrony corrects one by no more unless it
-is told to. Others correct by 0.05 %."""
-NOT_STARTED_S = 3.0
-"""So long agents are waited for whose workers can't run yet: a few tries to reconnect."""
 LED_AND_DIED = f"{DIED}, while it led the job"
 LED_AND_GONE = "it led the job, and did not come back"
+UNTOLD = "another coordinator took over before its nodes had heard of it"
 CAME_BACK = "its lease was over, and it came back without its workers"
-
-
-def with_margin(seconds: float) -> float:
-    """So long another clock may take for it: the fastest, while the slowest shows `seconds`."""
-    return seconds * (1 + SLEW) / (1 - SLEW) + MARGIN_S
-
-
-def own_lease_s(lease_s: float) -> float:
-    """The lease of a leader's own node. It is shorter than that of the others, so that who leads
-    next has waited for its end after a lease and half a second, whatever the two clocks do."""
-    return lease_s * (1 - SLEW) / (1 + SLEW)
-
-
-class _Returned(Struct, frozen=True):
-    """A node of the newest world, as it came back."""
-
-    ref: NodeRef
-    place: m.Place
-    is_without_workers: bool
-    """They were ended when its lease was over."""
-
-    @property
-    def claims(self) -> list[object]:
-        """What no other node has: its group rank, its id, its fixed rank if there are such."""
-        fixed = self.place.joined.candidate.node_rank
-        found: list[object] = [self.place.assignment.group_rank, self.ref.node_id]
-        return found if fixed < 0 else [*found, (fixed,)]
-
-
-class Predecessor(Struct, frozen=True):
-    """What a new leader knows of the node in whose agent the leader before it lived. That node is
-    not like others: nobody but its own agent could renew its lease, and only while that led."""
-
-    rank: int = -1
-    """Its group rank in the newest world, as the record said before this leader claimed; -1: it
-    took no part, or is not known."""
-    is_dead: bool = False
-    """The record said so: no worker of that node lives."""
-    fenced_in_s: float = inf
-    """After so long it has ended its workers by itself."""
-    node_id: str = ""
-
-    @property
-    def is_fenced(self) -> bool:
-        """It runs no worker, though nobody has said that it is dead."""
-        return self.rank >= 0 and not self.is_dead and self.fenced_in_s <= 0
-
-
-UNKNOWN = Predecessor()
-
-
-class Recovery(Struct):
-    """What is known of the newest world so far."""
-
-    record: JobRecord
-    awaited: int
-    """How many nodes of the newest world are neither here, nor have succeeded, nor are dead."""
-    predecessor: Predecessor = UNKNOWN
-    """While it is missing."""
-    reports: list[tuple[str, m.Numbered, float]] = field(default_factory=list)
-    """Of the agents of these incarnations, in the order in which they came, each with when."""
-    returned: dict[int, _Returned] = field(default_factory=dict)
-    """By group rank."""
-    is_contested: bool = False
-    """Two agents have claimed the same: who took part is not known."""
-    _held: dict[object, NodeRef] = field(default_factory=dict)
-    """Who has what only one node has."""
-    _ranks: dict[NodeRef, int] = field(default_factory=dict)
-
-    @property
-    def is_complete(self) -> bool:
-        """Nobody is waited for."""
-        return self.awaited <= self.predecessor.is_fenced
-
-    @property
-    def lasts_s(self) -> float:
-        """How long it may take at most."""
-        record = self.record
-        return with_margin(record.settings.lease_s) if record.is_started else NOT_STARTED_S
-
-    def timers_wanted(self) -> dict[Timer, float]:
-        """The waits of the job meanwhile, in seconds; answered by `is_over`."""
-        wanted = {Timer(TimerKind.RECOVERY): 0.0 if self.is_complete else self.lasts_s}
-        led = self.predecessor
-        if led.rank >= 0 and not led.is_dead and 0 < led.fenced_in_s < self.lasts_s:
-            wanted[Timer(TimerKind.FENCE)] = led.fenced_in_s
-        return wanted
-
-    def is_over(self, timer: Timer) -> bool:
-        """This wait has ended: whether nobody is waited for any longer."""
-        if timer.kind is TimerKind.FENCE:
-            self.predecessor = replace(self.predecessor, fenced_in_s=0.0)
-        return timer.kind is TimerKind.RECOVERY or self.is_complete
-
-    def takes(self, ref: NodeRef, hello: m.Attach) -> bool:
-        """An agent attaches. Whether its session goes on: it took part in the newest world. Any
-        other agent, which has nothing to lose, begins anew."""
-        record, place = self.record, hello.place
-        stamp, newest = hello.claim.stamp, record.newest_round
-        if place is None or newest is None or stamp != Stamp(record.incarnation, newest):
-            return False
-        rank = place.assignment.group_rank
-        if place.assignment.round != newest or rank >= record.nodes:
-            return False
-        if join_refused(record.settings, place.joined.candidate):
-            return False
-        node = _Returned(ref, place, hello.claim.why == LEASE_OVER)
-        if any(claim in self._held for claim in node.claims):
-            self.is_contested = True
-            return False
-        self.returned[rank], self._ranks[ref] = node, rank
-        self._held.update(dict.fromkeys(node.claims, ref))
-        if rank == self.predecessor.rank:  # It is a node like any other from now on.
-            self.predecessor = UNKNOWN
-        if is_set(record.stopped, rank):  # Nobody who comes is dead.
-            self.record = replace(record, stopped=with_bit(record.stopped, rank, is_set=False))
-        else:
-            self.awaited -= _may_run(record, rank)
-        return True
-
-    def forget(self, incarnation: str) -> None:
-        """This agent begins anew: it says again what holds, of all that it has said before."""
-        self.reports = [each for each in self.reports if each[0] != incarnation]
-
-    def lost(self, ref: NodeRef) -> None:
-        """An agent is gone, or comes again."""
-        rank = self._ranks.pop(ref, None)
-        if rank is not None:
-            for claim in self.returned.pop(rank).claims:
-                del self._held[claim]
-            self.awaited += _may_run(self.record, rank)
 
 
 class Handover:
@@ -249,11 +119,11 @@ class Handover:
 def _begun(record: JobRecord, predecessor: Predecessor) -> Recovery:
     """Nobody is here yet."""
     rank = predecessor.rank
-    if not 0 <= rank < record.nodes or not _may_run(record, rank):
+    if not 0 <= rank < record.nodes or not may_run(record, rank):
         predecessor = UNKNOWN
     elif predecessor.is_dead:  # Who leads after this one has to know that too.
         record = replace(record, stopped=with_bit(record.stopped, rank, is_set=True))
-    awaited = sum(_may_run(record, rank) for rank in range(record.nodes))
+    awaited = sum(may_run(record, rank) for rank in range(record.nodes))
     return Recovery(record, awaited, predecessor)
 
 
@@ -280,7 +150,10 @@ def _recover(job: JobState, found: Recovery, at: float) -> list[JobEffect]:
     if found.is_contested:
         text = "two agents told the coordinator that took over that they were the same node"
         return _over(job, EndReason(EndKind.LOSS, text), at)
-    if missing := _missing(found):
+    missing = missing_ranks(found)
+    if missing and found.untold:
+        return _untold(job, found, missing, at)
+    if missing:
         return _lost(job, found, missing, at)
     return _without_workers(job, found, at)
 
@@ -308,6 +181,28 @@ def _lost(job: JobState, found: Recovery, missing: list[int], at: float) -> list
     return effects
 
 
+def _untold(job: JobState, found: Recovery, missing: list[int], at: float) -> list[JobEffect]:
+    """Nodes of the newest world were not told of it, and wait: the same nodes suffice for the next
+    one, without a last call. Which of the missing they are nobody knows."""
+    gone = [rank for rank in missing if is_set(found.record.stopped, rank)]
+    if len(missing) - len(gone) > len(found.untold):
+        effects = _lost(job, found, missing, at)
+    elif found.predecessor.is_dead:
+        effects = _lost(job, found, gone, at)
+    else:
+        effects = _over(job, EndReason(EndKind.LOSS, UNTOLD), at)
+    job.round.expected = found.record.nodes - len(gone)
+    placed = sorted(
+        (place.assignment.round, place.assignment.group_rank, ref, place.joined.candidate)
+        for ref, place in found.untold.items()
+        if place is not None
+    )
+    job.round.world = [
+        WorldEntry(ref.node_id, ref.incarnation, c.workers, c.role) for _, _, ref, c in placed
+    ]
+    return effects
+
+
 def _without_workers(job: JobState, found: Recovery, at: float) -> list[JobEffect]:
     """All nodes are here. If one has ended its workers by itself, since its lease was over, what
     others report may follow from that: it was lost, though it is back."""
@@ -321,24 +216,16 @@ def _without_workers(job: JobState, found: Recovery, at: float) -> list[JobEffec
     return []
 
 
-def _may_run(record: JobRecord, rank: int) -> bool:
-    """Workers of this group rank may live."""
-    return not is_set(record.succeeded, rank) and not is_set(record.stopped, rank)
-
-
-def _missing(found: Recovery) -> list[int]:
-    """The group ranks of those that are neither here nor have succeeded."""
-    record = found.record
-    gone = (rank for rank in range(record.nodes) if rank not in found.returned)
-    return [rank for rank in gone if not is_set(record.succeeded, rank)]
-
-
 def _taken_over(found: Recovery) -> str:
     """What a person reads."""
-    record, led, missing = found.record, found.predecessor, _missing(found)
+    record, led, missing = found.record, found.predecessor, missing_ranks(found)
     here = record.nodes - len(missing)
     missing = [rank for rank in missing if not is_set(record.stopped, rank)]
-    text = f"took over round {record.newest_round} with {here} of {count(record.nodes, 'node')}"
+    nodes = count(record.nodes, "node")
+    text = f"took over round {record.newest_round} with {here} of {nodes}"
+    if found.untold:
+        text = f"took over round {record.newest_round} of {nodes}, of which not all had heard"
+        missing = []
     said: list[str] = []
     if led.is_dead:
         name = led.node_id or f"group rank {led.rank}"

@@ -1,0 +1,171 @@
+"""What a coordinator that takes over a job knows so far of what runs (`handover.py`). Pure."""
+
+from __future__ import annotations
+
+from math import inf
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from rallypoint.core import messages as m
+from rallypoint.core.claims import join_refused
+from rallypoint.core.events import Timer, TimerKind
+from rallypoint.core.liveness import LEASE_OVER
+from rallypoint.core.model import NodeRef, Stamp
+from rallypoint.core.takeover.record import JobRecord, is_set, with_bit
+
+MARGIN_S = 0.5
+SLEW = 1 / 12
+"""So much faster or slower than true time a clock may run: chrony corrects one by no more unless it
+is told to. Others correct by 0.05 %."""
+NOT_STARTED_S = 3.0
+"""So long agents are waited for whose workers can't run yet: a few tries to reconnect."""
+
+
+def with_margin(seconds: float) -> float:
+    """So long another clock may take for it: the fastest, while the slowest shows `seconds`."""
+    return seconds * (1 + SLEW) / (1 - SLEW) + MARGIN_S
+
+
+def own_lease_s(lease_s: float) -> float:
+    """The lease of a leader's own node. It is shorter than that of the others, so that who leads
+    next has waited for its end after a lease and half a second, whatever the two clocks do."""
+    return lease_s * (1 - SLEW) / (1 + SLEW)
+
+
+class Returned(Struct, frozen=True):
+    """A node of the newest world, as it came back."""
+
+    ref: NodeRef
+    place: m.Place
+    is_without_workers: bool
+    """They were ended when its lease was over."""
+
+    @property
+    def claims(self) -> list[object]:
+        """What no other node has: its group rank, its id, its fixed rank if there are such."""
+        fixed = self.place.joined.candidate.node_rank
+        found: list[object] = [self.place.assignment.group_rank, self.ref.node_id]
+        return found if fixed < 0 else [*found, (fixed,)]
+
+
+class Predecessor(Struct, frozen=True):
+    """What a new leader knows of the node in whose agent the leader before it lived. That node is
+    not like others: nobody but its own agent could renew its lease, and only while that led."""
+
+    rank: int = -1
+    """Its group rank in the newest world, as the record said before this leader claimed; -1: it
+    took no part, or is not known."""
+    is_dead: bool = False
+    """The record said so: no worker of that node lives."""
+    fenced_in_s: float = inf
+    """After so long it has ended its workers by itself."""
+    node_id: str = ""
+
+    @property
+    def is_fenced(self) -> bool:
+        """It runs no worker, though nobody has said that it is dead."""
+        return self.rank >= 0 and not self.is_dead and self.fenced_in_s <= 0
+
+
+UNKNOWN = Predecessor()
+
+
+class Recovery(Struct):
+    """What is known of the newest world so far."""
+
+    record: JobRecord
+    awaited: int
+    """How many nodes of the newest world are neither here, nor have succeeded, nor are dead."""
+    predecessor: Predecessor = UNKNOWN
+    """While it is missing."""
+    reports: list[tuple[str, m.Numbered, float]] = field(default_factory=list)
+    """Of the agents of these incarnations, in the order in which they came, each with when."""
+    returned: dict[int, Returned] = field(default_factory=dict)
+    """By group rank."""
+    untold: dict[NodeRef, m.Place | None] = field(default_factory=dict)
+    """Nodes that wait for a world while that of the record has not begun, each with its last place:
+    they were not told of it."""
+    is_contested: bool = False
+    """Two agents have claimed the same: who took part is not known."""
+    _held: dict[object, NodeRef] = field(default_factory=dict)
+    """Who has what only one node has."""
+    _ranks: dict[NodeRef, int] = field(default_factory=dict)
+
+    @property
+    def is_complete(self) -> bool:
+        """Nobody is waited for."""
+        return self.awaited - len(self.untold) <= self.predecessor.is_fenced
+
+    @property
+    def lasts_s(self) -> float:
+        """How long it may take at most."""
+        record = self.record
+        return with_margin(record.settings.lease_s) if record.is_started else NOT_STARTED_S
+
+    def timers_wanted(self) -> dict[Timer, float]:
+        """The waits of the job meanwhile, in seconds; answered by `is_over`."""
+        wanted = {Timer(TimerKind.RECOVERY): 0.0 if self.is_complete else self.lasts_s}
+        led = self.predecessor
+        if led.rank >= 0 and not led.is_dead and 0 < led.fenced_in_s < self.lasts_s:
+            wanted[Timer(TimerKind.FENCE)] = led.fenced_in_s
+        return wanted
+
+    def is_over(self, timer: Timer) -> bool:
+        """This wait has ended: whether nobody is waited for any longer."""
+        if timer.kind is TimerKind.FENCE:
+            self.predecessor = replace(self.predecessor, fenced_in_s=0.0)
+        return timer.kind is TimerKind.RECOVERY or self.is_complete
+
+    def takes(self, ref: NodeRef, hello: m.Attach) -> bool:
+        """An agent attaches. Whether its session goes on: it took part in the newest world. Any
+        other agent, which has nothing to lose, begins anew."""
+        record, place = self.record, hello.place
+        stamp, newest = hello.claim.stamp, record.newest_round
+        if place is None or newest is None or stamp != Stamp(record.incarnation, newest):
+            if hello.claim.doing is m.Doing.JOINED and not record.is_started:
+                self.untold[ref] = place
+            return False
+        rank = place.assignment.group_rank
+        if place.assignment.round != newest or rank >= record.nodes:
+            return False
+        if join_refused(record.settings, place.joined.candidate):
+            return False
+        node = Returned(ref, place, hello.claim.why == LEASE_OVER)
+        if any(claim in self._held for claim in node.claims):
+            self.is_contested = True
+            return False
+        self.returned[rank], self._ranks[ref] = node, rank
+        self._held.update(dict.fromkeys(node.claims, ref))
+        if rank == self.predecessor.rank:  # It is a node like any other from now on.
+            self.predecessor = UNKNOWN
+        if is_set(record.stopped, rank):  # Nobody who comes is dead.
+            self.record = replace(record, stopped=with_bit(record.stopped, rank, is_set=False))
+        else:
+            self.awaited -= may_run(record, rank)
+        return True
+
+    def forget(self, incarnation: str) -> None:
+        """This agent begins anew: it says again what holds, of all that it has said before."""
+        self.reports = [each for each in self.reports if each[0] != incarnation]
+
+    def lost(self, ref: NodeRef) -> None:
+        """An agent is gone, or comes again."""
+        self.untold.pop(ref, None)
+        rank = self._ranks.pop(ref, None)
+        if rank is not None:
+            for claim in self.returned.pop(rank).claims:
+                del self._held[claim]
+            self.awaited += may_run(self.record, rank)
+
+
+def may_run(record: JobRecord, rank: int) -> bool:
+    """Workers of this group rank may live."""
+    return not is_set(record.succeeded, rank) and not is_set(record.stopped, rank)
+
+
+def missing_ranks(found: Recovery) -> list[int]:
+    """The group ranks of those that are neither here nor have succeeded."""
+    record = found.record
+    gone = (rank for rank in range(record.nodes) if rank not in found.returned)
+    return [rank for rank in gone if not is_set(record.succeeded, rank)]
