@@ -4,6 +4,7 @@ anybody is told to care for a token."""
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import struct
 import sys
@@ -163,3 +164,17 @@ def test_F6_a_connection_that_is_reset_before_it_is_looked_at_has_hung_up() -> N
             await connection.established
 
     asyncio.run(body())
+
+
+def test_a_connection_that_is_lost_when_nobody_waits_for_it_any_more_is_no_unexpected_error() -> (
+    None
+):
+    errors: list[dict[str, object]] = []
+
+    async def body() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, error: errors.append(error))
+        ClientConnection("job", None).connection_lost(None)
+        gc.collect()
+
+    asyncio.run(body())
+    assert not errors

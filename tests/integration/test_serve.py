@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import socket
@@ -114,6 +115,25 @@ def test_R5_a_failed_job_begins_anew_and_one_that_succeeded_does_not(tmp_path: P
         assert late.verdict["ended_s_ago"] >= 0
         assert second.verdict["ended_s_ago"] is None
         serve.said("job job: job failed")
+
+
+def test_L7_a_job_that_begins_anew_waits_for_the_workers_of_its_last_life(tmp_path: Path) -> None:
+    with Cluster(tmp_path, nnodes="1") as cluster, Serve(cluster) as serve:
+        first = cluster.agent("a", hosts=False)
+        wait_started(first, 0)
+        [worker] = first.workers()
+        cluster.order("signal.signal(signal.SIGINT, signal.SIG_IGN); os.write(1, b'deaf\\n')")
+        wait_until(lambda: "deaf" in first.stdout_lines, "a worker that ignores SIGINT")
+        first.signal(signal.SIGINT)
+        serve.said("job job: job cancelled")
+        second = cluster.agent("b", hosts=False)
+        second.wait_event("waiting", "1 node to stop")
+        assert second.workers() == []
+        os.kill(worker.pid, signal.SIGKILL)
+        wait_started(second, 0)
+        assert first.wait_exit() == 128 + signal.SIGINT
+        cluster.order("sys.exit(0)")
+        assert second.wait_exit() == 0
 
 
 @pytest.mark.parametrize("end", ["failed", "cancelled"])

@@ -343,6 +343,13 @@ def test_A5_a_node_without_workers_leaves_at_once(phase: Phase) -> None:
     assert node.step(Announced()) == [LEFT]
 
 
+def test_A5_a_node_that_leaves_starts_no_workers_by_an_order_that_it_reads_late() -> None:
+    node = Node(Phase.READY)
+    node.step(SignalCaught(TERM))
+    assert node.step(m.StartNow(stamp())) == [], "others do not wait for it"
+    assert node.step(Announced()) == [AbandonRound(), LEFT]
+
+
 def test_A5_sigint_cancels_the_job() -> None:
     node = Node(Phase.RUNNING)
     assert node.step(SignalCaught(INT))[0] == ReportNow(m.Cancel("got SIGINT", INT))

@@ -216,8 +216,7 @@ class ClientConnection(_FramedConnection):
             self._deliver(Refused(text, is_fault=True))
             self._end(text)
         except (AccessError, ProtocolError) as error:
-            if not self.established.done():
-                self.established.set_exception(error)
+            self._fail(error)
             self._end(str(error))
 
     def _shake_hands(self, handshake: ClientHandshake, data: bytes) -> bytes:
@@ -260,10 +259,15 @@ class ClientConnection(_FramedConnection):
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.established.done():
             assert self._handshake is not None
-            self.established.set_exception(self._handshake.unfinished())
+            self._fail(self._handshake.unfinished())
         reason = _reason(exc) if isinstance(exc, OSError) else str(exc)
         self._end(reason if exc else "the coordinator closed the connection")
         self._transport = None
+
+    def _fail(self, error: AccessError | ProtocolError) -> None:
+        if not self.established.done():
+            self.established.set_exception(error)
+            self.established.exception()  # Who dials may have run out of time just before.
 
     def _end(self, why: str) -> None:
         if not self.lost.done():

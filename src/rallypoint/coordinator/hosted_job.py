@@ -14,7 +14,7 @@ from rallypoint.core import sessions as core
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.events import Timer, TimerEnded
 from rallypoint.core.job_lives import Life
-from rallypoint.core.job_state import JobEvent
+from rallypoint.core.job_state import FormerLifeGone, JobEvent
 from rallypoint.core.model import SharedSettings, Verdict
 from rallypoint.core.sessions import HostEffect, Session, Sessions
 from rallypoint.core.text import quoted_job
@@ -111,6 +111,10 @@ class HostedJob:
     def carries(self, connection: ServerConnection) -> bool:
         """A session uses this connection."""
         return self._sessions.on(connection.number) is not None
+
+    def former_life_gone(self) -> None:
+        """No agent of the job's life before is here any more."""
+        self._run(self._sessions.apply_own(FormerLifeGone(), self._loop.time()))
 
     def renumber(self, incarnation: int) -> None:
         """Before the first round: workers get the number with their round."""

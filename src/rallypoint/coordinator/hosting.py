@@ -11,8 +11,9 @@ from msgspec import Struct
 from rallypoint.coordinator.clocks import wall_ms
 from rallypoint.core import job as machine
 from rallypoint.core.event_kinds import Record
-from rallypoint.core.model import NONCE_BITS, Epoch, SharedSettings
+from rallypoint.core.model import NONCE_BITS, UNNAMED_RUN_ID, Epoch, SharedSettings
 from rallypoint.core.sessions import Machine
+from rallypoint.core.text import quoted_job
 
 if TYPE_CHECKING:  # Most coordinators have no registers.
     from rallypoint.coordinator.leadership import Leadership
@@ -60,3 +61,25 @@ class Hosting(Struct, frozen=True):
     """As `clocks.wall_ms`."""
     own_agent: str = ""
     """The incarnation of the agent that it lives in, if that is known already."""
+
+    def refusal(self, run_id: str) -> str:
+        """Why a job of this name can't be hosted here; empty: it can."""
+        if self.only is not None:
+            other = self.only.run_id
+            if run_id == other:
+                return ""
+            return (
+                f"this port is used by {quoted_job(other)}, not {quoted_job(run_id)}: "
+                f"{give_id(other)} to take part in it, or choose another port"
+            )
+        if run_id != UNNAMED_RUN_ID:
+            return ""
+        return (
+            "this coordinator (rallypoint serve) serves many jobs, and distinguishes them by their "
+            "run ids: give every node of this job the same --rdzv-id, like --rdzv-id my-job-1"
+        )
+
+
+def give_id(run_id: str) -> str:
+    """What to do to take part in that job."""
+    return "leave --rdzv-id out" if run_id == UNNAMED_RUN_ID else f"give --rdzv-id {run_id}"

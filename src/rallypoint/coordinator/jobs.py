@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from rallypoint.coordinator.clocks import wall_time
 from rallypoint.coordinator.connection import ServerConnection
 from rallypoint.coordinator.hosted_job import HostedJob, refuse
-from rallypoint.coordinator.hosting import Hosting
+from rallypoint.coordinator.hosting import Hosting, give_id
 from rallypoint.core import claims
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core import messages as m
@@ -34,7 +34,7 @@ from rallypoint.core.job_lives import (
     TakePart,
 )
 from rallypoint.core.job_state import JobState, ended_job, new_job
-from rallypoint.core.model import UNNAMED_RUN_ID, SharedSettings, Verdict
+from rallypoint.core.model import SharedSettings, Verdict
 from rallypoint.core.sessions import Sessions
 from rallypoint.core.text import quoted_job
 from rallypoint.errors import MessageError, RallypointError
@@ -116,7 +116,9 @@ class HostedJobs:
         if hello.settings.run_id != run_id:
             raise MessageError(f"a node of job {run_id!r} attached to {hello.settings.run_id!r}")
         text = (
-            self._refusal(run_id) or claims.settings_refused(hello.settings) or self._no_room(hello)
+            self._hosting.refusal(run_id)
+            or claims.settings_refused(hello.settings)
+            or self._no_room(hello)
         )
         if not text and self._hosting.led is not None and self._leadership(run_id) is None:
             if self._hosting.only is not None:  # This node leads no more: it looks again.
@@ -148,7 +150,7 @@ class HostedJobs:
         text = f"this coordinator does not host {quoted_job(run_id)}: check --rdzv-id"
         if self._hosting.only is not None:
             other = self._hosting.only.run_id
-            text = f"this coordinator hosts {quoted_job(other)}: {_give_id(other)}"
+            text = f"this coordinator hosts {quoted_job(other)}: {give_id(other)}"
         connection.send(m.DrainAnswer(text, done=True, found=False))
         connection.close()
 
@@ -161,23 +163,6 @@ class HostedJobs:
 
     def _all(self) -> list[HostedJob]:
         return [*self._ended, *self._jobs.values()]
-
-    def _refusal(self, run_id: str) -> str:
-        """Why a job of this name can't be hosted here."""
-        if self._hosting.only is not None:
-            other = self._hosting.only.run_id
-            if run_id == other:
-                return ""
-            return (
-                f"this port is used by {quoted_job(other)}, not {quoted_job(run_id)}: "
-                f"{_give_id(other)} to take part in it, or choose another port"
-            )
-        if run_id != UNNAMED_RUN_ID:
-            return ""
-        return (
-            "this coordinator (rallypoint serve) serves many jobs, and distinguishes them by their "
-            "run ids: give every node of this job the same --rdzv-id, like --rdzv-id my-job-1"
-        )
 
     def _no_room(self, hello: m.Attach) -> str:
         """Why no other life of a job can be hosted, should this agent need one."""
@@ -239,7 +224,9 @@ class HostedJobs:
     def _begin(
         self, settings: SharedSettings, incarnation: int, former: Life | None = None
     ) -> HostedJob:
-        state, leadership = new_job(settings, incarnation), self._leadership(settings.run_id)
+        still_here = sum(len(each.sessions) for each in self._ended_of(settings.run_id))
+        state = new_job(settings, incarnation, still_here)
+        leadership = self._leadership(settings.run_id)
         led = None if leadership is None else leadership.begin(state, former)
         job = self._jobs[settings.run_id] = self._host(state, led)
         return job
@@ -360,11 +347,12 @@ class HostedJobs:
     def _hold(self, ended: HostedJob) -> None:
         """Until it is empty, or newer lives of the same job are too many."""
         self._ended.append(ended)
-        run_id = ended.settings.run_id
-        own = [job for job in self._ended if job.settings.run_id == run_id]
-        for oldest in own[:-ENDED_MAX]:
+        for oldest in self._ended_of(ended.settings.run_id)[:-ENDED_MAX]:
             self._ended.remove(oldest)
             oldest.close()
+
+    def _ended_of(self, run_id: str) -> list[HostedJob]:
+        return [job for job in self._ended if job.settings.run_id == run_id]
 
     def _emptied(self, job: HostedJob) -> None:
         """The last session of a job is gone: end the wait for that, and forget the job later."""
@@ -376,6 +364,8 @@ class HostedJobs:
         if job in self._ended:
             self._ended.remove(job)
             job.close()
+            if run_id in self._jobs and not self._ended_of(run_id):
+                self._jobs[run_id].former_life_gone()
         elif self._hosting.only is None and self._jobs.get(run_id) is job:
             self._keep(run_id)
             leadership = self._leadership(run_id)
@@ -394,7 +384,3 @@ class HostedJobs:
         """It is not about to be forgotten."""
         if (timer := self._forgetting.pop(run_id, None)) is not None:
             timer.cancel()
-
-
-def _give_id(run_id: str) -> str:
-    return "leave --rdzv-id out" if run_id == UNNAMED_RUN_ID else f"give --rdzv-id {run_id}"

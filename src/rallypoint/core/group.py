@@ -155,8 +155,8 @@ def _ordered(state: GroupState, order: Order) -> list[GroupEffect]:
         case Assigned(stamp, assignment):
             return _assigned(state, stamp, assignment)
         case StartNow(stamp):
-            if state.phase is not Phase.READY or stamp != state.stamp:
-                return []
+            if state.phase is not Phase.READY or stamp != state.stamp or state.leaving:
+                return []  # A node that leaves is not waited for: the next round may run already.
             return _spawn(state)
         case StopNow(stamp, reason):
             return _stop_ordered(state, stamp, reason)

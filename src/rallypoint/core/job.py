@@ -43,8 +43,8 @@ from rallypoint.core.job_departures import (
     succeeded_meanwhile,
     want_checkpoint,
 )
-from rallypoint.core.job_rounds import is_member, run_round, stop_order
-from rallypoint.core.job_state import JobEffect, JobEvent, SessionLost, close
+from rallypoint.core.job_rounds import former_life_gone, is_member, run_round, stop_order
+from rallypoint.core.job_state import FormerLifeGone, JobEffect, JobEvent, SessionLost, close
 from rallypoint.core.job_state import JobState as JobState
 from rallypoint.core.job_state import ended_job as ended_job
 from rallypoint.core.job_state import new_job as new_job
@@ -137,6 +137,8 @@ def _apply(job: JobState, event: JobEvent, at: float) -> list[JobEffect]:
             return _timer_ended(job, timer, at)
         case NodeJoined():
             return run_round(job, event, at)
+        case FormerLifeGone():
+            return former_life_gone(job, at)
         case _:
             assert_never(event)
 

@@ -92,6 +92,14 @@ def perform(job: JobState, effect: Effect, at: float) -> list[JobEffect]:
             assert_never(effect)
 
 
+def former_life_gone(job: JobState, at: float) -> list[JobEffect]:
+    """The first round may be formed. What is held for another reason stays so."""
+    if not job.former:
+        return []
+    job.former = 0
+    return run_round(job, RoundReleased(job.round.round), at)
+
+
 def _form(job: JobState, effect: FormWorld) -> list[JobEffect]:
     first = job.end_reason is None
     why = "the first round" if job.end_reason is None else job.end_reason.text

@@ -40,7 +40,11 @@ class SessionLost(Struct, frozen=True):
     wall_time: float = 0.0
 
 
-JobEvent = NodeJoined | TimerEnded | SessionLost | FromNode
+class FormerLifeGone(Struct, frozen=True):
+    """All agents of the life before have left, or are lost: no worker of it runs."""
+
+
+JobEvent = NodeJoined | TimerEnded | SessionLost | FromNode | FormerLifeGone
 JobEffect = ToNode | RefuseNode | Record
 
 
@@ -82,11 +86,13 @@ class JobState(Struct):
     verdict: Verdict | None = None
     own_agent: str = ""
     """The incarnation of the agent that the coordinator lives in, if any."""
+    former: int = 0
+    """So many agents of the life before are still here: no round is formed beside their workers."""
 
 
-def new_job(settings: SharedSettings, incarnation: int = 1) -> JobState:
-    """A job that nobody has joined yet."""
-    return JobState(RoundState(settings), incarnation)
+def new_job(settings: SharedSettings, incarnation: int = 1, former: int = 0) -> JobState:
+    """A job that nobody has joined yet. `former`: see there; ended by `FormerLifeGone`."""
+    return JobState(RoundState(settings, held=former > 0), incarnation, former=former)
 
 
 def ended_job(settings: SharedSettings, verdict: Verdict, incarnation: int = 1) -> JobState:
@@ -113,7 +119,7 @@ def status(job: JobState, node_id: str = "") -> JobStatus:
         phase=state.phase.value,
         round=state.round,
         joined=state.counts[MemberState.JOINED],
-        stopping=state.counts[MemberState.STOPPING],
+        stopping=state.counts[MemberState.STOPPING] + job.former,
         waiting=state.counts[MemberState.WAITING],
         standby=state.counts[MemberState.STANDBY],
         world_nodes=len(state.world) if active else 0,

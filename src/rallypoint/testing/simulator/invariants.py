@@ -1,7 +1,8 @@
 """What must hold in every simulated job, whatever goes wrong; checked as things happen.
 
 * Two rounds' worlds run at once only where a member of the older one was lost, or its coordinator,
-  or where it drains (it takes its time, and the others do not wait); never on one machine.
+  or where it drains (it takes its time, and the others do not wait); never on one machine. A node
+  that was lost may also start its workers only then: it reads late that it was.
 * A node's workers are dead when its lease is over, counted from when the coordinator heard it last
   (in a job of one node at most a stopped agent is left alone: see `agent.run`; where another node
   takes its place meanwhile, two worlds run).
@@ -317,10 +318,13 @@ class Invariants:
         life.runs.add(worker.pid)
 
     def _check_alone(self, worker: Worker, stamp: Stamp, world: World) -> None:
+        is_lost = self.lives[worker.owner.place.life].lost_at is not None
         for other, older in self.worlds.items():
             for each in older.running.values() if other != stamp else ():
                 if each.owner.place.name == worker.owner.place.name:
                     raise Violation("world", f"{other} runs on a machine where {stamp} starts")
+                if is_lost and stamp.incarnation == other.incarnation and stamp.round < other.round:
+                    continue
                 life = self.lives[each.owner.place.life]
                 is_member = life.lost_at is None and not self._is_orphaned(older)
                 if life.has_fence and (is_member or other.incarnation < stamp.incarnation):
