@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.integration.cluster import AgentProcess, Cluster, free_port, wait_until
+from tests.integration.test_drain_command import drain
 from tests.integration.test_leading_agents import cluster_of, leader_of, leads
 
 
@@ -86,3 +87,22 @@ def test_L7_a_job_that_a_candidate_led_to_its_end_is_begun_anew_under_its_name(
         wait_until(lambda: all(agent.workers(round=0) for agent in again), "workers of all")
         leader_of(*again)
         cluster.end_well(*again)
+
+
+def test_A7_a_candidate_that_is_asked_for_a_node_says_who_leads_the_job(tmp_path: Path) -> None:
+    with cluster_of(tmp_path, "1:2") as cluster:
+        port = free_port()
+        a = cluster.agent("a")
+        jobs = str(cluster.options["rdzv_endpoint"])
+        cluster.serve("--data-dir", jobs, "--candidate", port=port)
+        cluster.wait_workers(1)
+        (led,) = (event for event in a.events if event.name == "leads")
+        cluster.options |= {"rdzv_backend": "tcp", "rdzv_endpoint": f"127.0.0.1:{port}"}
+        told, none = drain(cluster, "a"), drain(cluster, "a", rdzv_id="other")
+        assert told.returncode == none.returncode == 2
+        assert told.stderr == (
+            "rallypoint drain: a: this coordinator only stands ready to lead job 'job', which is "
+            f"led at {led.message.rpartition(' ')[2]}: ask there\n"
+        )
+        assert "this coordinator knows no job 'other': check --rdzv-id" in none.stderr
+        cluster.end_well(a)

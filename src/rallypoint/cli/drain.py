@@ -85,8 +85,9 @@ lives on that very node ends as preempted, unless any node may lead it.
     ),
     """\
 Exit codes: 0 the node has left (or has the request, with --no-wait), 2 there is
-no such node or job, or wrong usage, 75 no coordinator answers there, or it went
-away before the node had left.
+no such node or job, the coordinator there does not lead the job (the line says
+who does), or wrong usage, 75 no coordinator answers there, or it went away
+before the node had left.
 """,
     ("NODE",),
 )

@@ -149,7 +149,8 @@ async def _serve(options: _Options, token: Token | None, lines: EventLines) -> i
     faults = Faults(lambda text: lines.say(kinds.FAULT(text)))
     asyncio.get_running_loop().set_exception_handler(faults.of_loop)
     led = None if options.data_dir is None else _led(options.data_dir, listeners, token, lines)
-    hosting = Hosting(lines.record, led=led)
+    who_leads = None if led is None else led.who_leads
+    hosting = Hosting(lines.record, led=led, who_leads=who_leads)
     coordinator = Coordinator(listeners, hosting, None if token is None else token.for_job)
     candidates = None
     if led is not None and options.is_candidate:

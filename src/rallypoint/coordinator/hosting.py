@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 
 from rallypoint.coordinator.clocks import wall_ms
+from rallypoint.coordinator.connection import ServerConnection
 from rallypoint.core import job as machine
+from rallypoint.core import messages as m
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.model import NONCE_BITS, UNNAMED_RUN_ID, Epoch, SharedSettings
 from rallypoint.core.sessions import Machine
@@ -61,6 +63,9 @@ class Hosting(Struct, frozen=True):
     """As `clocks.wall_ms`."""
     own_agent: str = ""
     """The incarnation of the agent that it lives in, if that is known already."""
+    who_leads: Callable[[str], Awaitable[str]] | None = None
+    """Who leads the job of this run id, which this coordinator does not: what a person reads. None:
+    no other one can."""
 
     def refusal(self, run_id: str) -> str:
         """Why a job of this name can't be hosted here; empty: it can."""
@@ -80,6 +85,18 @@ class Hosting(Struct, frozen=True):
         )
 
 
+async def turn_away(hosting: Hosting, connection: ServerConnection, run_id: str) -> None:
+    """Answer a person who asks for a node of a job that this coordinator does not host."""
+    text = f"this coordinator does not host {quoted_job(run_id)}: check --rdzv-id"
+    if hosting.only is not None:
+        other = hosting.only.run_id
+        text = f"this coordinator hosts {quoted_job(other)}: {give_id(other)}"
+    elif hosting.who_leads is not None:
+        text = await hosting.who_leads(run_id)
+    connection.send(m.DrainAnswer(text, done=True, found=False))
+    connection.close()
+
+
 def give_id(run_id: str) -> str:
-    """What to do to take part in that job."""
+    """What a person is to do who has meant this job."""
     return "leave --rdzv-id out" if run_id == UNNAMED_RUN_ID else f"give --rdzv-id {run_id}"

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from rallypoint.coordinator.clocks import wall_time
 from rallypoint.coordinator.connection import ServerConnection
 from rallypoint.coordinator.hosted_job import HostedJob, refuse
-from rallypoint.coordinator.hosting import Hosting, give_id
+from rallypoint.coordinator.hosting import Hosting, turn_away
 from rallypoint.core import claims
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core import messages as m
@@ -36,7 +36,6 @@ from rallypoint.core.job_lives import (
 from rallypoint.core.job_state import JobState, ended_job, new_job
 from rallypoint.core.model import SharedSettings, Verdict
 from rallypoint.core.sessions import Sessions
-from rallypoint.core.text import quoted_job
 from rallypoint.errors import MessageError, RallypointError
 from rallypoint.observe.faults import describe_fault
 
@@ -147,12 +146,9 @@ class HostedJobs:
             connection.owner = job
             job.drain(connection, node_id, why)
             return
-        text = f"this coordinator does not host {quoted_job(run_id)}: check --rdzv-id"
-        if self._hosting.only is not None:
-            other = self._hosting.only.run_id
-            text = f"this coordinator hosts {quoted_job(other)}: {give_id(other)}"
-        connection.send(m.DrainAnswer(text, done=True, found=False))
-        connection.close()
+        task = self._loop.create_task(turn_away(self._hosting, connection, run_id))
+        self._leading.add(task)
+        task.add_done_callback(self._leading.discard)
 
     def agent_died(self, connection: ServerConnection, run_id: str, notice: m.AgentDied) -> None:
         """The guard of an agent reports that it died."""

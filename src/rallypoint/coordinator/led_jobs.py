@@ -15,14 +15,18 @@ from rallypoint.coordinator.leadership import (
     Runtime,
     this_process,
 )
-from rallypoint.coordinator.register_record import Caller, Register
+from rallypoint.coordinator.register_record import Caller, Register, RegisterRecord
 from rallypoint.coordinator.threads import CallThread
 from rallypoint.core.takeover.record import Leader, Process
 from rallypoint.core.takeover.stepping_down import Deference
+from rallypoint.core.text import quoted_job
+from rallypoint.errors import RallypointError
 
 T = TypeVar("T")
 
 REMOVE_S = 60.0
+ASKED_S = 5.0
+"""So long a person who asks waits for a register."""
 
 
 class LocalLeader(Struct, frozen=True):
@@ -65,6 +69,28 @@ class LedJobs:
     def of(self, run_id: str) -> Leadership | None:
         """By which this coordinator leads the job; None: it does not."""
         return self._led.get(run_id)
+
+    async def who_leads(self, run_id: str) -> str:
+        """Of a job that this coordinator does not lead: what a person reads."""
+        try:
+            async with asyncio.timeout(ASKED_S):
+                record = await RegisterRecord(self._open_register(run_id), self._local.calls).read()
+        except TimeoutError:
+            return f"this coordinator does not lead {quoted_job(run_id)}, and its record is away"
+        except RallypointError as error:
+            return f"this coordinator does not lead {quoted_job(run_id)}: {error}"
+        if record is None:
+            return f"this coordinator knows no {quoted_job(run_id)}: check --rdzv-id"
+        verdict = None if record.job is None else record.job.verdict
+        if record.is_vacant and verdict is not None:
+            return f"{quoted_job(run_id)} has ended: {verdict.text}"
+        if record.is_vacant:
+            return f"nobody leads {quoted_job(run_id)} at present: ask again in a few seconds"
+        where = ", ".join(record.leader.addresses)
+        return (
+            f"this coordinator only stands ready to lead {quoted_job(run_id)}, which is led at "
+            f"{where}: ask there"
+        )
 
     async def lead(self, run_id: str) -> Leadership:
         """Become the leader of this job, however long that takes.
