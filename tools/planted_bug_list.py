@@ -272,13 +272,6 @@ BUGS = (
         "L3",
     ),
     Bug(
-        "an agent follows a leader of an earlier epoch than before",
-        "session.py",
-        "if former is not None and epoch_number(message.epoch) < epoch_number(former.epoch):",
-        "if former is None and epoch_number(message.epoch) < 0:",
-        "L0",
-    ),
-    Bug(
         "an agent takes another leader's word for the loss of its session",
         "session.py",
         "Opened(message.resumed, replaced)",
@@ -297,13 +290,6 @@ BUGS = (
         "takeover/leading.py",
         "        return now < self.sure_until\n",
         "        return True\n",
-        "L2",
-    ),
-    Bug(
-        "what waited for a swap is done though the swap took longer than the hold",
-        "../coordinator/leadership.py",
-        "            if not self.is_sure:\n",
-        "            if self._is_deposed:\n",
         "L2",
     ),
     Bug(
@@ -333,13 +319,6 @@ BUGS = (
         "    if missing := _missing(found):\n",
         "    if missing := _missing(found) or [0]:\n",
         "L5",
-    ),
-    Bug(
-        "a job begins anew before all have heard how it ended",
-        "../coordinator/leadership.py",
-        "if job is not None and job.is_heard else None",
-        "if job is not None and job.verdict else None",
-        "L7",
     ),
     Bug(
         "a node that was away at the end begins the job anew",

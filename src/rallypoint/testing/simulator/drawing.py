@@ -7,16 +7,17 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from rallypoint.testing.simulator.drawing_leaders import with_leaders, with_slow_swaps
+from rallypoint.testing.simulator.drawing_leaders import with_leaders
 from rallypoint.testing.simulator.drawing_pairs import draw_pair
+from rallypoint.testing.simulator.drawing_rare import draw_rare
 from rallypoint.testing.simulator.plan import COORDINATOR, SHORT_SHARE, Fault, Plan
 from rallypoint.testing.simulator.serves import SECOND
 from rallypoint.testing.simulator.workers import Program
 
 LEADERS_SHARE = 0.3
 """Of the others: any of their agents may lead them."""
-SLOW_SWAPS_SHARE = 0.01
-"""Of the jobs: a swap takes longer than a lease, and there are many."""
+RARE_SHARE = 0.04
+"""Of the jobs: what hardly ever comes together by chance."""
 PAIRS_SHARE = 0.15
 """Of the jobs: one thing goes wrong with whoever leads, in one state."""
 
@@ -50,9 +51,9 @@ def draw(seed: int, nodes: int | None = None) -> Plan:
         rates={} if steady else rates,
         faults=_draw_faults(rng, names, embedded, peace_s),
     )
-    slow = Random(f"slow swaps {seed}")
-    if slow.random() < SLOW_SWAPS_SHARE:
-        return with_slow_swaps(plan, slow)
+    rare = Random(f"rare {seed}")
+    if rare.random() < RARE_SHARE:
+        return draw_rare(plan, rare)
     pairs = Random(f"pair {seed}")
     if pairs.random() < PAIRS_SHARE:
         return draw_pair(plan, pairs)

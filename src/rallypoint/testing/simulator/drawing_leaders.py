@@ -65,27 +65,6 @@ def with_leaders(plan: Plan, rng: Random) -> Plan:
     )
 
 
-def with_slow_swaps(plan: Plan, rng: Random) -> Plan:
-    """A leader by which a round is formed when the lease of its own node may be over."""
-    settings = dict(plan.settings) | {"lease_s": 4.0, "heartbeat_s": 0.8, "join_timeout_s": 100.0}
-    settings |= {"max_restarts": 3, "restart_backoff_s": 0.0, "min_nodes": 1, "max_nodes": 2}
-    at_s = round(rng.uniform(0.0, 8.0), 3)
-    faults = [Fault(at_s, "drag", "", 60.0, str(rng.choice((4.0, 4.5, 5.0, 6.0))))]
-    for _ in range(2):
-        at_s = round(at_s + rng.uniform(5.0, 15.0), 3)
-        faults.append(Fault(at_s, "fail", f"n{rng.randrange(1, 3)}", 0.0, "1"))
-    return replace(
-        plan,
-        nodes=2,
-        embedded=False,
-        register=AGENTS,
-        peace_s=100.0,
-        settings=settings,
-        program=replace(plan.program, work_s=40.0),
-        faults=tuple(faults),
-    )
-
-
 def _gentle(plan: Plan, settings: dict[str, Any], rng: Random) -> Plan:
     """Nothing that a worker may notice; see `Plan.is_gentle`."""
     lease_s, nodes = settings["lease_s"], max(2, plan.nodes - rng.randrange(2))

@@ -11,6 +11,7 @@
 * An agent follows no coordinator of an earlier epoch than one that it has followed.
 * A coordinator answers no heartbeat that it read when its hold was over, before a later swap
   was confirmed: that one shows that nobody else led meanwhile.
+* An agent takes part in one life of the job, and hears how that has ended.
 * A verdict that is recorded is the only one of its life, and heard by every member that lives.
 * A coordinator that is started again in time is noticed by no worker.
 * No world is forgotten with its coordinator. What a coordinator has not recorded never happened.
@@ -50,6 +51,8 @@ class LedInvariants(Invariants):
         self._late: set[tuple[str, int]] = set()
         """Heartbeats that the leader has read when its hold was over, and is still."""
         self._followed: dict[str, int] = {}
+        self._took_part: dict[str, int] = {}
+        """In which life of the job the workers of each agent were."""
         self._said: dict[str, dict[int, m.Report]] = {}
         """What each agent has said, and was not told yet that it has arrived."""
         self._before: tuple[list[LeadRecord], set[int], list[tuple[int, Verdict, list[str]]]]
@@ -192,6 +195,13 @@ class LedInvariants(Invariants):
         self._given = [each for each in self._given if each[0] > number]
 
     # The agents
+
+    def worker_started(self, worker: Worker) -> None:
+        super().worker_started(worker)
+        incarnation = worker.owner.stamp.incarnation
+        life = self.lives[worker.owner.place.life]
+        if self._took_part.setdefault(life.ref.incarnation, incarnation) != incarnation:
+            raise Violation("life", f"{life.ref} takes part in another life of the job")
 
     def worker_ended(self, worker: Worker) -> None:
         super().worker_ended(worker)
