@@ -225,7 +225,7 @@ BUGS = (
     ),
     Bug(
         "the node of the last leader is not awaited",
-        "takeover/handover.py",
+        "takeover/recovery.py",
         "return self.rank >= 0 and not self.is_dead and self.fenced_in_s <= 0",
         "return self.rank >= 0 and not self.is_dead",
         "L4",
@@ -308,7 +308,7 @@ BUGS = (
     ),
     Bug(
         "who takes over does not wait until those who are missing are fenced",
-        "takeover/handover.py",
+        "takeover/recovery.py",
         "return with_margin(record.settings.lease_s) if record.is_started else NOT_STARTED_S",
         "return NOT_STARTED_S",
         "L4",
@@ -316,8 +316,8 @@ BUGS = (
     Bug(
         "who takes over ends the round of which all nodes have come",
         "takeover/handover.py",
-        "    if missing := _missing(found):\n",
-        "    if missing := _missing(found) or [0]:\n",
+        "    missing = missing_ranks(found)\n",
+        "    missing = missing_ranks(found) or [0]\n",
         "L5",
     ),
     Bug(
