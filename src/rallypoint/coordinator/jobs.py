@@ -307,12 +307,11 @@ class HostedJobs:
 
     def _take_over(self, run_id: str, leadership: Leadership) -> bool:
         """Go on with the job of the leader before, if there is one."""
-        if (over := leadership.over) is not None:
-            self._lives.over(run_id, over, self._loop.time())
+        for life in (leadership.before, leadership.over):
+            if life is not None:
+                self._lives.over(run_id, life, self._loop.time())
         if (taken_over := leadership.take_over()) is None:
             return False
-        if (former := taken_over.former) is not None:
-            self._lives.over(run_id, former, self._loop.time())
         self._jobs[run_id] = self._host(taken_over.state, taken_over.led)
         if text := taken_over.text:
             self._hosting.on_record(run_id, kinds.TAKEN_OVER(text))

@@ -214,6 +214,14 @@ class Leadership:
         job = self.lead.record.job
         return Life(job.incarnation, job.verdict) if job is not None and job.is_heard else None
 
+    @property
+    def before(self) -> Life | None:
+        """The life of the job before the one that the register held: who took part in it may come
+        late."""
+        job = self.lead.record.job
+        former = None if job is None else job.former
+        return None if former is None else Life(former.incarnation, former.verdict)
+
     def take_over(self) -> TakenOver | None:
         """The job that the register holds. None: it holds none."""
         record = self.lead.record.job
@@ -223,8 +231,7 @@ class Leadership:
         handover = Handover(record, self._predecessor)
         durable = Durable(state, handover, is_recorded=True, former=former)
         led = Led(handover, partial(LedJob, self, durable))
-        life = None if former is None else Life(former.incarnation, former.verdict)
-        return TakenOver(state, led, life)
+        return TakenOver(state, led)
 
     @property
     def now(self) -> float:

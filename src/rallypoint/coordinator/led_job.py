@@ -9,7 +9,6 @@ from msgspec import Struct
 
 from rallypoint.coordinator.hosted_job import OpenGate
 from rallypoint.core import messages as m
-from rallypoint.core.job_lives import Life
 from rallypoint.core.job_state import JobState
 from rallypoint.core.model import Outcome
 from rallypoint.core.sessions import HostEffect
@@ -37,8 +36,6 @@ class TakenOver(Struct, frozen=True):
 
     state: JobState
     led: Led
-    former: Life | None
-    """How its life before has ended."""
 
     @property
     def text(self) -> str:
