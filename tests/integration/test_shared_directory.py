@@ -11,6 +11,9 @@ import pytest
 from tests.integration.one_agent import agent, eventually
 from tests.integration.test_bad_input import is_one_line_with
 
+from rallypoint.coordinator.register_record import encode
+from rallypoint.core.model import Epoch, Outcome, SharedSettings, Verdict
+from rallypoint.core.takeover.record import JobRecord, Leader, LeadRecord, Process
 from rallypoint.rendezvous.data_directory import RETENTION_S
 from rallypoint.rendezvous.directory_backend import DirectoryBackend, job_directory
 from rallypoint.rendezvous.file_systems import local_file_system
@@ -159,3 +162,18 @@ def test_a_node_that_can_not_host_the_job_says_why_once_and_at_the_end(tmp_path:
     assert last.startswith(
         f"rallypoint: no node led the job within 3 s (this node can't lead the job: {why}"
     )
+
+
+def test_L7_a_new_job_does_not_hear_how_one_of_its_name_has_ended_long_ago(tmp_path: Path) -> None:
+    """Its last leader was killed before it could record that all had heard."""
+    jobs = tmp_path / "jobs"
+    jobs.mkdir(mode=0o700)
+    verdict = Verdict(Outcome.SUCCEEDED, "long ago", 0)
+    ended = JobRecord(SharedSettings("job", 1, 1, lease_s=1.0), 5, 0, verdict=verdict)
+    before = Leader(("127.0.0.1:1",), Process("boot", 1, 1), has_workers=True)
+    record = LeadRecord(1, Epoch(1, 1), before, 0, ended, is_vacant=True, is_dead=True)
+    assert DirectoryBackend(str(jobs), "job").set_state(encode(record))
+    options = ("--rdzv-endpoint=jobs", "--lease=1", "--insecure")
+    with agent(tmp_path, *BY_DIRECTORY, *options, program=WORKER) as run:
+        assert run.wait() == 0, run.err
+    assert run.told("rank") == ["0"]

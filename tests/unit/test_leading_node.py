@@ -212,3 +212,52 @@ def test_L2_a_leader_without_its_register_for_a_lease_leads_no_more() -> None:
         assert not answered(gate, 1, None)
 
     run(test)
+
+
+class Ended:
+    """The job has succeeded, and its leader was killed before all nodes had heard of it."""
+
+    def __init__(self) -> None:
+        self.register, self.thread = Away(), CallThread("register")
+        verdict = Verdict(Outcome.SUCCEEDED, "well", 0)
+        job = JobRecord(SETTINGS, 1, 3, True, True, 2, leader_rank=1, verdict=verdict)
+        before = Leader(("host0:1",), Process("boot0", 1, 1), has_workers=True)
+        record = LeadRecord(1, Epoch(1, 1), before, 0, job, is_vacant=True, is_dead=True)
+        self.register.set_state(encode(record))
+        leader = Leader(("host:1",), Process("boot", 1, 1), has_workers=True)
+        self.now = 100.0
+        runtime = Runtime(lambda: self.now, lambda process, own: False)
+        self.leadership = Leadership(self.register, leader, self.thread, runtime, Deference())
+
+
+def test_L7_who_begins_a_job_anew_waits_for_nodes_that_have_yet_to_hear_how_it_ended() -> None:
+    """And does not take that for its own end, however long ago it was."""
+
+    async def test() -> None:
+        ended = Ended()
+        leadership, fresh = ended.leadership, Claimant(is_fresh=True)
+        assert (await leadership.look(Claimant())).claims_in_s == 0
+        first = await leadership.look(fresh)
+        assert first.claims_in_s == pytest.approx(with_margin(LEASE_S))
+        ended.now += first.claims_in_s + 0.01
+        found = await leadership.look(fresh)
+        assert found.claims_in_s == 0
+        assert await leadership.take(found.record, claimant=fresh)
+        assert leadership.over is not None
+        assert leadership.take_over() is None
+        ended.thread.close()
+
+    asyncio.run(test())
+
+
+def test_L7_a_node_that_took_part_hears_how_the_job_has_ended() -> None:
+    async def test() -> None:
+        ended = Ended()
+        found = await ended.leadership.look(Claimant())
+        assert await ended.leadership.take(found.record, claimant=Claimant())
+        taken_over = ended.leadership.take_over()
+        assert taken_over is not None
+        assert taken_over.state.verdict is not None
+        ended.thread.close()
+
+    asyncio.run(test())

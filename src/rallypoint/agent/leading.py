@@ -91,6 +91,7 @@ class LeadingNode:
             rank=place.assignment.group_rank if is_placed and place is not None else -1,
             is_leaving=self._agent.is_leaving,
             spread=self._spread,
+            is_fresh=self._end.attached is None,
         )
 
     async def dial(self, addresses: Sequence[Address]) -> ClientConnection:

@@ -24,7 +24,7 @@ from rallypoint.core.takeover.consent import fenced_at
 from rallypoint.core.takeover.durable import Durable
 from rallypoint.core.takeover.handover import UNKNOWN, Handover, Predecessor
 from rallypoint.core.takeover.heirs import Claimant, rank_in
-from rallypoint.core.takeover.leading import Lead, Watch, claimed
+from rallypoint.core.takeover.leading import Lead, Watch, claimed, is_unheard
 from rallypoint.core.takeover.record import (
     FormerLife,
     JobRecord,
@@ -165,6 +165,7 @@ class Leadership:
         gone = self._runtime.is_gone(record.leader.process, self._leader.process)
         now = self._runtime.clock()
         wait_s = self._watch.claims_in_s(record, now, is_gone=gone, claimant=claimant)
+        wait_s = max(wait_s, self._watch.begins_in_s(record, now, claimant))
         return Look(record, wait_s)
 
     async def take(
@@ -176,6 +177,8 @@ class Leadership:
         """Claim the job, of which this was found; whether this process leads it now. `addresses`:
         where this process listens for it alone. `claimant`: as for `look`. Raises as `look`."""
         leader = replace(self._leader, addresses=addresses) if addresses else self._leader
+        if found is not None and found.job is not None and is_unheard(found, claimant):
+            found = replace(found, job=replace(found.job, is_heard=True))
         rank = -1 if found is None or claimant is None else rank_in(found, claimant)
         record = claimed(found, leader, self._nonce, rank)
         sent_at = self._runtime.clock()

@@ -28,7 +28,7 @@ from math import inf
 from msgspec.structs import replace
 
 from rallypoint.core import messages as m
-from rallypoint.core.model import Epoch
+from rallypoint.core.model import Epoch, Outcome
 from rallypoint.core.takeover.consent import Consent, heirs_in, promised_s
 from rallypoint.core.takeover.handover import own_lease_s, with_margin
 from rallypoint.core.takeover.heirs import Candidates, Claimant, Turn, turn_of
@@ -88,6 +88,12 @@ class Watch:
             ends_at = max(ends_at, claimant.promised_until)
         return max(0.0, defers_s, ends_at - now)
 
+    def begins_in_s(self, record: LeadRecord, now: float, claimant: Claimant | None) -> float:
+        """After `claims_in_s`: the same for a claimant that would begin the job anew."""
+        if record.job is None or not is_unheard(record, claimant):
+            return 0.0
+        return max(0.0, self._since + with_margin(record.job.settings.lease_s) - now)
+
     def _free_since(self, record: LeadRecord, now: float) -> float:
         """Of a leader that has gone."""
         if record.is_vacant or not record.leader.has_workers:
@@ -99,6 +105,15 @@ class Watch:
     def since(self) -> float:
         """When the newest record was seen first."""
         return self._since
+
+
+def is_unheard(record: LeadRecord, claimant: Claimant | None) -> bool:
+    """The job has succeeded, and who would claim it has no part in that: nodes that have may still
+    come to hear it. Those that live do so before their lease is over."""
+    job, is_fresh = record.job, claimant is not None and claimant.is_fresh
+    if job is None or job.verdict is None or not is_fresh:
+        return False
+    return job.verdict.outcome is Outcome.SUCCEEDED and not job.is_heard
 
 
 def claimed(found: LeadRecord | None, leader: Leader, nonce: int, own_rank: int = -1) -> LeadRecord:
