@@ -204,10 +204,9 @@ def record_of(job: JobState, former: FormerLife | None = None, own_agent: str = 
 
 
 def _blamed(job: JobState, own_agent: str) -> Blamed | None:
-    state = job.round
-    if not job.reports or state.phase is Phase.ACTIVE or job.judged_round == state.round:
+    if not _is_to_be_judged(job):
         return None
-    members = state.members
+    members = job.round.members
     untold = (
         report
         for report in job.reports
@@ -215,6 +214,13 @@ def _blamed(job: JobState, own_agent: str) -> Blamed | None:
     )
     first = min(untold, key=lambda r: (r.failure.tells_of_lost_peer, r.happened_at), default=None)
     return None if first is None else Blamed(first.node_id, replace(first.failure, detail=""))
+
+
+def _is_to_be_judged(job: JobState) -> bool:
+    """Workers have failed, and it is not decided yet what follows."""
+    state = job.round
+    is_over = state.phase is not Phase.ACTIVE and job.judged_round != state.round
+    return bool(job.reports) and is_over
 
 
 def _rank_of(incarnation: str, world: list[WorldEntry]) -> int:
@@ -282,4 +288,5 @@ def mark_of(job: JobState) -> Mark:
         len(state.lossy_rounds),
         job.backoff_s,
         job.verdict is not None,
+        len(state.members) if _is_to_be_judged(job) else 0,  # Who has gone can't say it again.
     )

@@ -326,8 +326,8 @@ class Invariants:
                 if is_lost and stamp.incarnation == other.incarnation and stamp.round < other.round:
                     continue
                 life = self.lives[each.owner.place.life]
-                is_member = life.lost_at is None and not self._is_orphaned(older)
-                if life.has_fence and (is_member or other.incarnation < stamp.incarnation):
+                is_member = life.lost_at is None or other.incarnation < stamp.incarnation
+                if life.has_fence and is_member and not self._is_orphaned(older):
                     raise Violation("world", f"{stamp} starts while {name_of(each)} is in {other}")
 
     def _is_orphaned(self, world: World) -> bool:

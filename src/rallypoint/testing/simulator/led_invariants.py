@@ -23,7 +23,7 @@ import msgspec
 
 from rallypoint.core import messages as m
 from rallypoint.core.job_state import JobEffect, JobEvent, JobState
-from rallypoint.core.model import Stamp, Verdict, epoch_number
+from rallypoint.core.model import EndKind, Stamp, Verdict, epoch_number
 from rallypoint.core.settings import OnJoin
 from rallypoint.core.takeover.record import FormerLife, JobRecord, LeadRecord, is_set
 from rallypoint.testing.simulator.facts import Violation, World
@@ -243,6 +243,7 @@ class LedInvariants(Invariants):
         match report:
             case m.Failed(stamp):
                 is_passed = job.judged_round > stamp.round or job.round < stamp.round
+                is_passed |= not job.is_active and self._needs_no_report(job, incarnation)
             case m.Succeeded(stamp) if stamp in self.worlds and not self._asks(job):
                 place = self.worlds[stamp].places.get(incarnation)
                 is_over = not job.is_active or job.round != stamp.round
@@ -251,6 +252,16 @@ class LedInvariants(Invariants):
                 return
         if not is_passed and stamp.incarnation == job.incarnation:
             raise Violation("durable", f"{report} of {incarnation} is acknowledged, not recorded")
+
+    def _needs_no_report(self, job: JobRecord, incarnation: str) -> bool:
+        """It is recorded what the failed round may be charged for, or that it ended for another
+        reason; or what failed on this node does not count, as it was told to go."""
+        if job.blamed is not None or job.end_reason is None:
+            return job.blamed is not None
+        node_id = self.lives[incarnation].ref.node_id
+        states = (each.state for each in self.jobs.values() if each.coordinator == self.leader)
+        counts = any(report.node_id == node_id for state in states for report in state.reports)
+        return job.end_reason.kind is not EndKind.FAILURE or not counts
 
     def _asks(self, job: JobRecord) -> bool:
         """Workers may have been asked for a last checkpoint: what follows is not held for good."""
