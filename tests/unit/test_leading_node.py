@@ -17,6 +17,8 @@ from rallypoint.coordinator.register_record import Register, decode, encode
 from rallypoint.coordinator.threads import CallThread
 from rallypoint.core import messages as m
 from rallypoint.core.events import Timer, TimerKind
+from rallypoint.core.job_lives import Life
+from rallypoint.core.job_state import new_job
 from rallypoint.core.model import (
     Candidate,
     Epoch,
@@ -33,7 +35,7 @@ from rallypoint.core.sessions import HangUp, HostEffect, SendTo
 from rallypoint.core.takeover.handover import MARGIN_S, with_margin
 from rallypoint.core.takeover.heirs import Claimant
 from rallypoint.core.takeover.leading import HOLD_S
-from rallypoint.core.takeover.record import JobRecord, Leader, LeadRecord, Process
+from rallypoint.core.takeover.record import FormerLife, JobRecord, Leader, LeadRecord, Process
 from rallypoint.core.takeover.stepping_down import Deference
 from rallypoint.errors import RendezvousConnectionError
 from rallypoint.rendezvous.backend import MemoryRendezvousBackend, Token
@@ -258,6 +260,31 @@ def test_L7_a_node_that_took_part_hears_how_the_job_has_ended() -> None:
         taken_over = ended.leadership.take_over()
         assert taken_over is not None
         assert taken_over.state.verdict is not None
+        ended.thread.close()
+
+    asyncio.run(test())
+
+
+def test_L7_how_a_job_has_ended_is_known_also_after_a_life_that_nobody_took_part_in() -> None:
+    """A node that came back after the end has begun that life, to hear how its own has ended."""
+
+    async def test() -> None:
+        ended = Ended()
+        former = FormerLife(4, Verdict(Outcome.SUCCEEDED, "well", 0))
+        empty = JobRecord(SETTINGS, 5, former=former)
+        before = Leader(("host0:1",), Process("boot0", 1, 1), has_workers=True)
+        found = await ended.leadership.look()
+        assert found.record is not None
+        record = LeadRecord(1, Epoch(2, 1), before, 0, empty, is_vacant=True)
+        token = ended.register.get_state()
+        assert token is not None
+        ended.register.set_state(encode(record), token[1])
+        found = await ended.leadership.look(Claimant())
+        assert await ended.leadership.take(found.record, claimant=Claimant())
+        led = ended.leadership.begin(new_job(SETTINGS, 6), Life(5, None))
+        led.open_gate(lambda effects: None, lambda life, seconds: False)
+        (job,) = ended.leadership.jobs
+        assert job.durable.begin().former == former
         ended.thread.close()
 
     asyncio.run(test())

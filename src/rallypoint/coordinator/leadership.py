@@ -204,7 +204,9 @@ class Leadership:
 
     def begin(self, state: JobState, former: Life | None) -> Led:
         """A life of the job of which the register holds nothing yet. `former`: the one before."""
-        over = None
+        job = self.lead.record.job
+        # A life that nobody has brought to an end has one before it, whose nodes may still come.
+        over = None if job is None else job.former
         if former is not None and former.verdict is not None:
             over = FormerLife(former.incarnation, former.verdict)
         handover = Handover()
