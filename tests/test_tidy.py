@@ -106,6 +106,7 @@ MODULE_LINES, FUNCTION_LINES, FILE_BYTES = 400, 60, 1_000_000
 LONG_MODULES: dict[str, str] = {
     "testing/backend_contract.py": "one contract, which the author of a backend reads as a whole",
     "core/settings.py": "the one table of settings, with the struct that all nodes agree on",
+    "core/messages.py": "the one table of what agents and coordinators say to each other",
     "core/session.py": "the agent's end of a session is one machine",
     "core/sessions.py": "the coordinator's end of a session is one machine",
 }

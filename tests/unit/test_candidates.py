@@ -104,13 +104,13 @@ def test_L2_a_candidate_keeps_its_promise_unless_the_leader_says_that_it_goes() 
 
 def test_L2_a_candidate_promises_from_when_it_attaches() -> None:
     promises = Promises(LEASE_S, FIRST)
-    assert promises.next() == Promise(0, NO_ROUND, 0, FIRST)
+    assert promises.next(0.0) == Promise(0, NO_ROUND, 0, FIRST)
     assert promises.until == -inf
     promises.answered(1, 100.0)
-    assert promises.next() == Promise(1, NO_ROUND, 0, FIRST)
+    assert promises.next(0.0) == Promise(1, NO_ROUND, 0, FIRST)
     assert promises.until > 100 + promised_s(LEASE_S)
     promises.claiming(running())
-    assert promises.next() is None
+    assert promises.next(0.0) is None
 
 
 def test_L1_a_leader_lists_the_candidates_that_it_hears() -> None:
@@ -196,7 +196,7 @@ def test_L2_a_leader_is_unsure_before_any_candidate_may_claim(numbers: tuple[int
         if now < 140:
             for each in nodes:
                 each.at(now)
-            if (promise := promises.next()) is not None:
+            if (promise := promises.next(0.0)) is not None:
                 number += 1
                 lead.heard(m.Heartbeat(number, promise), now)
                 answers.append(number)

@@ -297,5 +297,5 @@ def test_L5_an_heir_may_claim_from_a_silent_leader_before_its_own_workers_are_fe
     heir = Promises(LEASE_S)
     heir.assigned(ROUND, 1)
     heir.answered(1, 100.0)
-    heir.next()
+    heir.next(0.0)
     assert heir.until < 100.0 + LEASE_S - 5

@@ -103,7 +103,7 @@ class Cluster:
     def beat(self, heir: Heir, left: Iterator[Delays], now: float) -> None:
         if (delays := next(left, None)) is None:
             return
-        number, promise, delay_s = next(heir.numbers), heir.promises.next(), delays[0]
+        number, promise, delay_s = next(heir.numbers), heir.promises.next(0.0), delays[0]
         if delay_s is not None:
             heartbeat = m.Heartbeat(number, promise)
             self.later(now + delay_s, partial(self.hear, heir, heartbeat, delays[1]))

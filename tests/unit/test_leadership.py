@@ -15,7 +15,8 @@ import msgspec
 import pytest
 from tests.limits import patience
 
-from rallypoint.coordinator.leadership import Leadership, Runtime, is_gone, this_process
+from rallypoint.coordinator.leader_process import Runtime, is_gone, this_process
+from rallypoint.coordinator.leadership import Leadership
 from rallypoint.coordinator.threads import CallThread
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.job_state import new_job

@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from tests.limits import patience
 
 from rallypoint.coordinator.hosted_job import Gate
-from rallypoint.coordinator.leadership import Leadership, Runtime
+from rallypoint.coordinator.leader_process import Runtime
+from rallypoint.coordinator.leadership import Leadership
 from rallypoint.coordinator.led_job import TakenOver
 from rallypoint.coordinator.register_record import Register, decode, encode
 from rallypoint.coordinator.threads import CallThread

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from tests.limits import patience
 
 from rallypoint.coordinator.connection import ClientConnection
-from rallypoint.coordinator.leadership import Runtime
+from rallypoint.coordinator.leader_process import Runtime
 from rallypoint.coordinator.led_jobs import LocalLeader
 from rallypoint.coordinator.register_record import encode
 from rallypoint.coordinator.server import Coordinator
@@ -122,13 +122,13 @@ async def look(succession: Succession) -> None:
 def test_L2_a_node_whose_claim_may_still_be_stored_promises_nothing() -> None:
     async def test(register: ClaimsFail, promises: Promises, succession: Succession) -> None:
         promises.answered(1, 100.0)
-        assert promises.next() is not None
+        assert promises.next(0.0) is not None
         register.may_read.set()
         while "claim" not in register.calls:
             await look(succession)
-        assert promises.next() is None
+        assert promises.next(0.0) is None
         register.put(replace(RECORD, beat=1))
-        while promises.next() is None:
+        while promises.next(0.0) is None:
             await look(succession)
 
     run(replace(RECORD, is_vacant=True), test)
@@ -138,7 +138,7 @@ def test_L2_a_node_that_promises_while_it_reads_does_not_claim_by_what_it_reads(
     async def test(register: ClaimsFail, promises: Promises, succession: Succession) -> None:
         await asyncio.to_thread(register.is_read.wait)
         promises.answered(1, 100.0)
-        promises.next()
+        promises.next(0.0)
         register.may_read.set()
         while "claim" not in register.calls:
             await look(succession)
@@ -184,7 +184,7 @@ def test_L2_a_node_claims_by_what_it_has_promised_and_lets_others_do_first() -> 
     own = OwnJob(15.0)
     own.promises.assigned(ROUND, 1)
     own.promises.answered(1, 100.0)
-    own.promises.next()
+    own.promises.next(0.0)
     own.deference.begin(JOB, 200.0)
     claimant = own.claimant(Claimant(ROUND, 1, is_leaving=True))
     assert claimant == Claimant(

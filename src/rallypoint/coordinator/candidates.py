@@ -226,7 +226,7 @@ class _Attachment:
         connection.listen(self._received)
         try:
             while not connection.lost.done():
-                if (promise := self.promises.next()) is not None:
+                if (promise := self.promises.next(boot_time())) is not None:
                     self._sent += 1
                     connection.send(m.Heartbeat(self._sent, promise))
                 await asyncio.wait((connection.lost,), timeout=heartbeat_s)

@@ -116,6 +116,12 @@ class HostedJob:
         """No agent of the job's life before is here any more."""
         self._run(self._sessions.apply_own(FormerLifeGone(), self._loop.time()))
 
+    def tell_all(self, message: m.ToAgent) -> None:
+        """Every agent that is connected."""
+        for number, connection in self._connections.items():
+            if self._sessions.on(number) is not None:
+                connection.send(message)
+
     def renumber(self, incarnation: int) -> None:
         """Before the first round: workers get the number with their round."""
         self._run(self._sessions.renumber(incarnation))

@@ -321,7 +321,10 @@ class HostedJobs:
         """Another coordinator leads this job: its agents are to look for that one."""
         assert self._hosting.led is not None
         self._hosting.on_record(run_id, kinds.DEPOSED(why=why))
+        leadership = self._leadership(run_id)
         for job in [each for each in self._all() if each.settings.run_id == run_id]:
+            if leadership is not None and leadership.lead.successor:
+                job.tell_all(m.HandsOver(leadership.lead.successor))
             job.close()
             if job in self._ended:
                 self._ended.remove(job)

@@ -4,7 +4,6 @@ waits."""
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable
 from functools import partial
 from math import inf
@@ -12,14 +11,13 @@ from math import inf
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rallypoint.coordinator.clocks import boot_time
+from rallypoint.coordinator.leader_process import REAL_RUNTIME, Runtime
 from rallypoint.coordinator.led_job import Led, LedJob, TakenOver
 from rallypoint.coordinator.register_record import Caller, Register, RegisterRecord, Stall
 from rallypoint.core import messages as m
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.job_lives import Life
 from rallypoint.core.job_state import JobState
-from rallypoint.core.model import NONCE_BITS
 from rallypoint.core.takeover.consent import fenced_at
 from rallypoint.core.takeover.durable import Durable
 from rallypoint.core.takeover.handover import UNKNOWN, Handover, Predecessor
@@ -30,14 +28,9 @@ from rallypoint.core.takeover.record import (
     JobRecord,
     Leader,
     LeadRecord,
-    Process,
     job_of,
 )
-from rallypoint.core.takeover.stepping_down import (
-    CHECK_S,
-    Deference,
-    SteppingDown,
-)
+from rallypoint.core.takeover.stepping_down import CHECK_S, Deference, SteppingDown
 from rallypoint.errors import RallypointError, RendezvousConnectionError
 from rallypoint.observe.faults import describe_fault
 
@@ -45,51 +38,6 @@ VACATE_S = 1.0
 """So long a leader tries to say that it goes."""
 RETRY_S = 0.5
 """A register that can't be reached is tried again after so long."""
-
-
-def this_process() -> Process:
-    """The process that calls this."""
-    with open("/proc/sys/kernel/random/boot_id") as file:
-        boot_id = file.read().strip()
-    paths = ("/proc/self/ns/pid", "/proc/self/ns/time")  # Linux 5.5 has no second one
-    namespaces = " ".join(os.readlink(path) for path in paths if os.path.lexists(path))
-    return Process(f"{boot_id} {namespaces}", os.getpid(), _started_at(os.getpid()))
-
-
-def is_gone(process: Process, own: Process) -> bool:
-    """Whether this process, of the same boot and namespaces as `own`, has ended. Of others nothing
-    is known, nor of one that can't be looked at."""
-    if process.where != own.where:
-        return False
-    try:
-        return process == own or _started_at(process.pid) != process.started_at
-    except (FileNotFoundError, ProcessLookupError):
-        return True
-    except OSError:
-        return False
-
-
-def _started_at(pid: int) -> int:
-    """In clock ticks since the boot."""
-    with open(f"/proc/{pid}/stat") as file:
-        return int(file.read().rpartition(")")[2].split()[19])
-
-
-def random_nonce() -> int:
-    """Of one attempt to lead."""
-    return int.from_bytes(os.urandom(NONCE_BITS // 8), "big")
-
-
-class Runtime(Struct, frozen=True):
-    """What a leader knows of the machine that it runs on."""
-
-    clock: Callable[[], float] = boot_time
-    is_gone: Callable[[Process, Process], bool] = is_gone
-    """As the function of this name."""
-    nonce: Callable[[], int] = random_nonce
-
-
-REAL_RUNTIME = Runtime()
 
 
 class Look(Struct, frozen=True):
@@ -114,10 +62,8 @@ class Leadership:
         """`deference`: of a node that steps down so that others may lead; None: it never does."""
         self._deference = deference
         self._runtime, self._leader = runtime, leader
-        self._record, self._watch = (
-            RegisterRecord(register, thread, is_kept=deference is not None),
-            Watch(),
-        )
+        self._record = RegisterRecord(register, thread, is_kept=deference is not None)
+        self._watch = Watch()
         self._lead: Lead | None = None
         self._predecessor = UNKNOWN
         self.jobs: list[LedJob] = []
@@ -156,6 +102,11 @@ class Leadership:
         """For how long the record has, as far as it was looked at."""
         return self._runtime.clock() - self._watch.since
 
+    @property
+    def late_s(self) -> float:
+        """A record that stands still for longer is late."""
+        return self._watch.late_s
+
     async def look(self, claimant: Claimant | None = None) -> Look:
         """Read the record. `claimant`: as for `Watch`. Raises as `claim`, and
         RendezvousConnectionError."""
@@ -167,6 +118,11 @@ class Leadership:
         wait_s = self._watch.claims_in_s(record, now, is_gone=gone, claimant=claimant)
         wait_s = max(wait_s, self._watch.begins_in_s(record, now, claimant))
         return Look(record, wait_s)
+
+    async def could_be_written(self) -> bool:
+        """Whether the register takes what this process writes, though its record stands still."""
+        is_late = self.stands_still_s > self.late_s
+        return is_late and await self._record.could_be_written()
 
     async def take(
         self,
@@ -336,6 +292,11 @@ class Leadership:
         why = ""
         while not why and not self._is_deposed:
             await asyncio.sleep(CHECK_S)
+            if self.jobs and self.lead.hand_over(self.now):
+                self._is_deposed = True
+                self._stop()
+                on_deposed("it can't write its record, and another node can")
+                return
             if self.jobs:
                 why = stepping_down.why(self.lead, self.jobs[-1].silence, self.now)
         if why and not self.is_sure and self.jobs[-1].tell_cancel():

@@ -8,13 +8,8 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
-from rallypoint.coordinator.leadership import (
-    REAL_RUNTIME,
-    VACATE_S,
-    Leadership,
-    Runtime,
-    this_process,
-)
+from rallypoint.coordinator.leader_process import REAL_RUNTIME, Runtime, this_process
+from rallypoint.coordinator.leadership import VACATE_S, Leadership
 from rallypoint.coordinator.register_record import Caller, Register, RegisterRecord
 from rallypoint.coordinator.threads import CallThread
 from rallypoint.core.takeover.record import Leader, Process

@@ -14,7 +14,7 @@ from rallypoint.core import event_kinds as kinds
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.takeover.leading import HOLD_S
 from rallypoint.core.takeover.record import SCHEMA, LeadRecord
-from rallypoint.errors import RecordError, RendezvousConnectionError
+from rallypoint.errors import RallypointError, RecordError, RendezvousConnectionError
 
 T = TypeVar("T")
 
@@ -42,6 +42,14 @@ class RemovableRegister(Protocol):
     def remove(self, token: Any) -> bool:
         """Remove it, unless something follows the version of this token; returns whether it was
         removed."""
+
+
+@runtime_checkable
+class TriableRegister(Protocol):
+    """A register that tells whether it could be written."""
+
+    def try_writing(self) -> None:
+        """Do all that a swap does, beside the register. Raises as a swap."""
 
 
 class Caller(Protocol):
@@ -83,6 +91,16 @@ class RegisterRecord:
                 return True
             if there is None or self._token == token or decode(there).epoch != record.epoch:
                 return False
+
+    async def could_be_written(self) -> bool:
+        """Whether a swap would succeed now, as far as that can be known."""
+        if not isinstance(self._register, TriableRegister):
+            return False
+        try:
+            await self._thread.submit(self._register.try_writing)
+        except RallypointError:
+            return False
+        return True
 
     @property
     def is_removable(self) -> bool:

@@ -30,7 +30,6 @@ from rallypoint.coordinator.server import Coordinator
 from rallypoint.core.model import Epoch
 from rallypoint.core.takeover.consent import Promises
 from rallypoint.core.takeover.heirs import RANKS, Claimant
-from rallypoint.core.takeover.leading import HOLD_S
 from rallypoint.core.takeover.record import Leader, LeadRecord
 from rallypoint.core.takeover.stepping_down import Deference
 from rallypoint.errors import (
@@ -51,8 +50,6 @@ PATIENCE_S = 1.0
 all the same."""
 VACATE_S = 2.0
 AFTER_CLAIM_S = 5.0
-LATE_S = HOLD_S * 0.6
-"""Three times as long as a record stands still at most, as a rule."""
 RETRY_S = 0.2
 
 
@@ -106,6 +103,8 @@ class OwnJob:
         self.promises, self.deference = Promises(lease_s), Deference()
         self.leadership: Leadership | None = None
         """By which this node leads; None: it does not."""
+        self.offered: Listening | None = None
+        """Where it offers to lead instead of another one."""
         self._on_lost: Callable[[], None] | None = None
 
     def begin(self, leadership: Leadership, on_lost: Callable[[], None]) -> None:
@@ -118,8 +117,13 @@ class OwnJob:
 
     def claimant(self, node: Claimant) -> Claimant:
         """With what this node has promised, or lets others do first."""
-        promised_until, defers_until = self.promises.until, self.deference.until
-        return replace(node, promised_until=promised_until, defers_until=defers_until)
+        promises = self.promises
+        return replace(
+            node,
+            promised_until=promises.until,
+            defers_until=self.deference.until,
+            freed_epoch=promises.freed_epoch,
+        )
 
     def vouched_at(self) -> float:
         """When it was known last that no other node leads: the workers of a node that leads may run
@@ -199,6 +203,7 @@ class Succession:
         if (leadership := self._own.leadership) is not None:
             await leadership.vacate(VACATE_S, is_heard=is_heard)
         self._step_down()
+        self._withdraw()
         self._local.calls.close()
 
     async def connect(self, timeout_s: float, on_wait: Callable[[str], None]) -> ClientConnection:
@@ -252,7 +257,10 @@ class Succession:
             raise RendezvousConnectionError("no node leads the job yet")
         if record.is_vacant:
             raise RendezvousConnectionError("the node that led the job has gone")
-        addresses = [Address(*split_endpoint(text, 0)) for text in record.leader.addresses]
+        following = self._own.promises.next_leader
+        is_handed_over = following.epoch == record.epoch.as_int()
+        texts = following.addresses if is_handed_over else record.leader.addresses
+        addresses = [Address(*split_endpoint(text, 0)) for text in texts]
         try:
             return await self._node.dial(addresses)
         except (AccessError, ProtocolError) as error:
@@ -277,6 +285,7 @@ class Succession:
             if self._must_look:
                 with suppress(RallypointError):  # `dial` tells them.
                     wait_s = min(wait_s, await self._look())
+                    await self._offer()
             await asyncio.sleep(wait_s)
 
     @property
@@ -317,7 +326,7 @@ class Succession:
     def _compare_views(self) -> None:
         """A leader that answers swaps a record every few seconds."""
         still_s = self._candidacy.stands_still_s
-        if self._node.is_attached and still_s > LATE_S and not self._seen.is_late:
+        if self._node.is_attached and still_s > self._candidacy.late_s and not self._seen.is_late:
             self._seen.is_late = True
             self._node.notice(
                 f"the leader of the job answers, but nothing new was seen in its directory for "
@@ -326,10 +335,7 @@ class Succession:
             )
 
     async def _claim(self, found: LeadRecord | None, claimant: Claimant) -> None:
-        try:
-            listening = self._node.listen()
-        except (UsageError, InfrastructureError) as error:
-            raise _CannotLeadError(f"this node can't lead the job: {error}") from error
+        listening, self._own.offered = self._own.offered or self._listen(), None
         is_leader, leadership = False, self._candidacy
         self._own.promises.claiming(found)
         try:
@@ -342,6 +348,27 @@ class Succession:
             self._own.begin(leadership, self._deposed)
             self.coordinator = self._node.host(listening)
             self._changed.set()
+
+    def _listen(self) -> Listening:
+        try:
+            return self._node.listen()
+        except (UsageError, InfrastructureError) as error:
+            raise _CannotLeadError(f"this node can't lead the job: {error}") from error
+
+    async def _offer(self) -> None:
+        """To lead instead of a leader that answers and can't write its record, if this node can."""
+        is_needed = self._node.is_attached and self._own.leadership is None
+        if is_needed and await self._candidacy.could_be_written():
+            self._own.offered = self._own.offered or self._listen()
+        else:
+            self._withdraw()
+        addresses = () if self._own.offered is None else self._own.offered.addresses
+        self._own.promises.offer(addresses, self._local.runtime.clock())
+
+    def _withdraw(self) -> None:
+        if self._own.offered is not None:
+            self._own.offered.close()
+            self._own.offered = None
 
     def _deposed(self) -> None:
         self._step_down()

@@ -378,11 +378,17 @@ class DrainAnswer(Struct, frozen=True, array_like=True, tag=14):
     """False: there is no such node, and `text` names those that there are."""
 
 
+class HandsOver(Struct, frozen=True, array_like=True, tag=16):
+    """This coordinator leads the job no more; the next one is to listen there."""
+
+    addresses: tuple[str, ...]
+
+
 WorkerRequest = CheckpointWanted | CheckpointNotWanted | CollectStacks
 """What a node's workers are asked for, or no longer."""
 Order = Assigned | StartNow | StopNow | Ended | Expelled | LeaveNow | DrainWanted | WorkerRequest
 """What a job's machine has a node do."""
-ToAgent = Attached | Refused | Ack | HeartbeatAck | Order | DrainAnswer
+ToAgent = Attached | Refused | Ack | HeartbeatAck | Order | DrainAnswer | HandsOver
 
 
 class FromNode(Struct, frozen=True):

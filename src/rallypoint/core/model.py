@@ -146,6 +146,9 @@ class Promise(Struct, frozen=True, array_like=True):
     candidate: int = 0
     """The number of a process that is no node of the job but stands ready to lead it: such a
     heartbeat comes first on its connection, and has no round."""
+    offers: tuple[str, ...] = ()
+    """The job's record stands still, and this process could write where it lies just now: it would
+    lead at these addresses."""
 
 
 NONCE_BITS = 40

@@ -452,6 +452,10 @@ class AgentEnd:
                     self._rules.promises.answered(number, now)
                 renewed = self._renewed(now, self._lease.answered(number))
                 return [*renewed, Pushed(message)]
+            case m.HandsOver(addresses):
+                if self._rules.promises is not None and self.attached is not None:
+                    self._rules.promises.handed_over(self.attached.epoch, addresses)
+                return []
             case m.DrainAnswer():
                 return []  # for a person who asked instead of taking part
             case _:
@@ -475,20 +479,20 @@ class AgentEnd:
         unanswered_s = self._lease.unanswered_s(now)
         if unanswered_s > self.settings.lease_s * DEAF_SHARE:
             return self._drop(unanswered_s)
-        return [Send(m.Heartbeat(self._lease.beat(now), self._promise()))]
+        return [Send(m.Heartbeat(self._lease.beat(now), self._promise(now)))]
 
     def next_wake_s(self, now: float) -> float:
         """After how long to call `beat` again; just after the fence, should nothing renew the lease
         until then."""
         return self._lease.next_wake_s(now)
 
-    def _promise(self) -> Promise | None:
+    def _promise(self, now: float) -> Promise | None:
         """For the leader that has attached this node, if another one may follow it."""
         promises, attached = self._rules.promises, self.attached
         if promises is None or self._link is not Link.ATTACHED:
             return None
         assert attached is not None
-        return promises.next() if attached.is_replaceable else None
+        return promises.next(now) if attached.is_replaceable else None
 
     def _drop(self, unanswered_s: float) -> list[AgentEffect]:
         """Nothing comes back on it. A new one may get through, or be refused by the host."""

@@ -42,7 +42,7 @@ def prepare(path: str, files: Files, flag: str) -> list[str]:
         _make(path)
         if why := why_not_own(os.stat(path), what, "name another directory"):
             raise UsageError(why)
-        took_s = _probe(path, files)
+        took_s = probe(path, files)
     except (NotADirectoryError, FileExistsError) as error:
         raise UsageError(
             f"{what}: {error.filename or path} is not a directory: name a directory, or a path "
@@ -69,19 +69,19 @@ def _make(path: str) -> None:
         os.mkdir(path, 0o700)
 
 
-def _probe(path: str, files: Files) -> float:
+def probe(path: str, files: Files) -> float:
     """All that a register does: a file that survives a loss of power, linked under a name. Returns
-    how many seconds that took."""
+    how many seconds that took. Raises OSError."""
     began_at = files.now()
-    probe = os.path.join(path, PROBE + files.random_bytes(8).hex())
-    linked = probe + "-linked"
+    name = os.path.join(path, PROBE + files.random_bytes(8).hex())
+    linked = name + "-linked"
     try:
-        files.write(probe, b"rallypoint")
-        files.link(probe, linked)
+        files.write(name, b"rallypoint")
+        files.link(name, linked)
         files.sync(path)
         return files.now() - began_at
     finally:
-        for each in (linked, probe):
+        for each in (linked, name):
             with suppress(OSError):
                 files.remove(each)
 

@@ -25,7 +25,7 @@ from hashlib import blake2s
 from rallypoint.errors import ParameterError, RendezvousConnectionError
 from rallypoint.rendezvous.backend import RendezvousBackend, Token
 from rallypoint.rendezvous.chain_upkeep import temporary, tidy
-from rallypoint.rendezvous.data_directory import remove_register
+from rallypoint.rendezvous.data_directory import probe, remove_register
 from rallypoint.rendezvous.directory_files import FIXES, Files, LocalFiles
 from rallypoint.rendezvous.version_chain import (
     BELIEVED_S,
@@ -99,6 +99,11 @@ class DirectoryBackend(RendezvousBackend):
             except FileNotFoundError:
                 self._forget()  # It may have been removed, and begun anew.
                 raise
+
+    def try_writing(self) -> None:
+        """Do beside the register all that a set does. Raises as `get_state`."""
+        with self._explained():
+            probe(self._directory, self._files)
 
     def remove(self, token: Token) -> bool:
         """Remove this job's register, unless something follows the version of this token; returns

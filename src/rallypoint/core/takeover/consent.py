@@ -39,6 +39,8 @@ from rallypoint.core.takeover.record import JobRecord, LeadRecord
 UNANSWERED_MAX = 64
 """So many heartbeats of one heir are remembered until it names one."""
 
+OFFERED_S = 3.0
+"""An offer that is older is none: it comes again each time that the register was looked at."""
 PROMISE_SHARE = 1 / 2
 """Of the lease: how long a promise lasts."""
 
@@ -61,6 +63,14 @@ def fenced_at(seen_at: float, promised_until: float, lease_s: float) -> float:
     return max(seen_at + own_s, promised_until + own_s - with_margin(promised_s(lease_s)))
 
 
+class NextLeader(Struct, frozen=True):
+    """Of whom a leader says that it is to follow."""
+
+    epoch: int
+    """Of the one that says so; 0: none has."""
+    addresses: tuple[str, ...]
+
+
 class Promises:
     """Of one node, which is an heir once it was assigned the place of one; or of a candidate."""
 
@@ -69,6 +79,10 @@ class Promises:
         self.lease_s = lease_s
         self.until = -inf
         """It may not claim before, unless the leader says that it goes."""
+        self.next_leader = NextLeader(0, ())
+        """By the word of the last one that handed the job over."""
+        self._offers: tuple[str, ...] = ()
+        self._offered_at = -inf
         self._claims_after: tuple[int, int] | None = None
         """A claim of this node may still succeed: it follows the record of this epoch and beat."""
         self._heir: Heir | None = (NO_ROUND, 0, candidate) if candidate else None
@@ -92,12 +106,27 @@ class Promises:
         if self._claims_after is not None and _order(record) > self._claims_after:
             self._claims_after = None
 
-    def next(self) -> Promise | None:
+    def offer(self, addresses: tuple[str, ...], now: float) -> None:
+        """To lead there instead of a leader that can't write its record; empty: it does not."""
+        self._offers, self._offered_at = addresses, now
+
+    def handed_over(self, epoch: int, addresses: tuple[str, ...]) -> None:
+        """The leader of this epoch leads no more, by its own word."""
+        self.next_leader = NextLeader(epoch, addresses)
+
+    @property
+    def freed_epoch(self) -> int:
+        """The leader of this epoch has handed the job over to this node; 0: none has."""
+        own = self.next_leader.addresses == self._offers
+        return self.next_leader.epoch if own and self._offers else 0
+
+    def next(self, now: float) -> Promise | None:
         """What a heartbeat says that is sent now."""
         if self._heir is None or self._claims_after is not None:
             return None
         self.until = max(self.until, self._answered_at + with_margin(promised_s(self.lease_s)))
-        return Promise(self._answered, *self._heir)
+        offers = self._offers if now - self._offered_at <= OFFERED_S else ()
+        return Promise(self._answered, *self._heir, offers=offers)
 
 
 class _Promised(Struct):

@@ -61,6 +61,8 @@ class Claimant(Struct, frozen=True):
     """It lets others claim first: nodes that did not reach it may reach them."""
     candidate: int = 0
     """The number of a candidate, drawn by chance; 0: it is none."""
+    freed_epoch: int = 0
+    """The leader of this epoch has handed the job over to this process; 0: none has."""
     is_fresh: bool = False
     """It has taken no part in the job: it would begin one anew that has ended."""
 

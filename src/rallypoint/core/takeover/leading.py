@@ -13,6 +13,11 @@ claimed. A swap renews the hold, a beat does if nothing else is to be written. A
 node of the job may act for longer, while all heirs promise that they don't claim (`consent.py`): a
 register that stalls disturbs nobody.
 
+A leader that alone has lost the register hands over: an heir that sees the record stand still
+tries to write beside it, and offers in its heartbeats to lead instead. The leader tells all nodes
+who is to follow, and leads no more: that heir need not wait for its own promise, and the node of
+the old leader finds the new one though it can't read the register.
+
 Of the nodes of a job that has no leader an heir claims first, in the order of ranks. While a world
 runs, the others claim only when the record has stood still for so long that no heir can have a
 promise in force (`consent`), or when the leader has said that it goes and no heir has claimed.
@@ -43,6 +48,10 @@ LOOK_SHARE = 1 / 8
 RELEASE_S = 3.0
 """How long the guard of a leader may take. Who claims before it has marked the record does not know
 that no worker of that node lives, and must wait for its lease."""
+LONELY_SHARE = 3 / 5
+"""Of the hold: a leader that has written nothing for so long may be alone with that."""
+LONELY_S = 2.0
+"""For so long another process offers meanwhile to lead."""
 HEIRS_ONLY_LEASES = 4
 """For so long after the hold only heirs claim: a leader may act by their promises meanwhile."""
 CONSENT_LEASES = 3
@@ -63,6 +72,11 @@ class Watch:
         """How often to look."""
         return min(1.0, self._hold_s * LOOK_SHARE)
 
+    @property
+    def late_s(self) -> float:
+        """Three times as long as a record stands still at most, as a rule."""
+        return self._hold_s * LONELY_SHARE
+
     def claims_in_s(
         self, record: LeadRecord, now: float, *, is_gone: bool, claimant: Claimant | None = None
     ) -> float:
@@ -78,6 +92,8 @@ class Watch:
         if claimant is not None or record.leader.has_workers:
             turn = turn_of(record, claimant or Claimant())
         defers_s = 0.0 if claimant is None else claimant.defers_until - now
+        if claimant is not None and claimant.freed_epoch == record.epoch.as_int():
+            return 0.0
         if record.is_vacant or is_gone:
             return max(0.0, defers_s, self._free_since(record, now) + turn.delay_s - now)
         still_s = with_margin(self._hold_s) + turn.delay_s
@@ -147,6 +163,10 @@ class Lead:
         self._heirs = {heirs_in(record.job, record.candidates)}
         """Who may claim soon, by each record that the register may hold."""
         self._is_vacant = False
+        self._offers: dict[tuple[str, ...], float] = {}
+        """By the addresses of who could write what this one can't: since when."""
+        self.successor: tuple[str, ...] = ()
+        """The addresses of the one of these that it has handed over to."""
         self._expect_promises()
 
     @property
@@ -173,6 +193,7 @@ class Lead:
     def confirmed(self, record: LeadRecord, sent_at: float) -> None:
         """The register holds this, which was sent at `sent_at`."""
         self.record, self._sent_at = record, max(self._sent_at, sent_at)
+        self._offers.clear()
         self._heirs = {heirs_in(record.job, record.candidates)}
         self._expect_promises()
 
@@ -180,12 +201,23 @@ class Lead:
         """This has come. If it has an answer, that is about to be sent."""
         if heartbeat.promise is not None:
             self._candidates.heard(heartbeat.promise, now)
+            if offers := heartbeat.promise.offers:
+                self._offers.setdefault(offers, now)
         if self._lease_s:
             self._candidates.drop_silent(now - self._lease_s)
         if self._consent is not None:
             self._consent.heard(heartbeat, now)
             latest = self._held_until + (CONSENT_LEASES - 1) * self._lease_s
             self._consent_at = max(self._consent_at, min(self._consent_since, latest))
+
+    def hand_over(self, now: float) -> bool:
+        """Lead no more, if it alone has lost the register; whether it did."""
+        is_late = now >= self._sent_at + LONELY_SHARE * self._hold_s
+        long_offered = (each for each, since in self._offers.items() if now >= since + LONELY_S)
+        if is_late:
+            self.successor = next(long_offered, ())
+            self._is_vacant |= self.successor != ()
+        return self.successor != ()
 
     @property
     def vouched_at(self) -> float:

@@ -13,7 +13,7 @@ from msgspec import Struct
 from rallypoint.config import AgentConfig
 from rallypoint.coordinator.connection import ServerConnection
 from rallypoint.coordinator.hosting import Hosting, LedBy
-from rallypoint.coordinator.leadership import Runtime
+from rallypoint.coordinator.leader_process import Runtime
 from rallypoint.coordinator.led_jobs import LedJobs, LocalLeader
 from rallypoint.coordinator.server import Coordinator
 from rallypoint.core import event_kinds as kinds

@@ -15,7 +15,7 @@ from rallypoint.agent.leading import Hosts, LeadingNode
 from rallypoint.coordinator import register_record
 from rallypoint.coordinator.client import CoordinatorSession, Hooks
 from rallypoint.coordinator.connection import ClientConnection
-from rallypoint.coordinator.leadership import Runtime
+from rallypoint.coordinator.leader_process import Runtime
 from rallypoint.coordinator.led_jobs import LocalLeader
 from rallypoint.coordinator.server import Coordinator
 from rallypoint.coordinator.succession import Listening, OwnJob, Succession

@@ -86,6 +86,9 @@ class SimulatedRegister:
             self._on_stored(state)
         return None if (found := self.get_state()) is None else (*found, was_set)
 
+    def try_writing(self) -> None:
+        """What becomes of a value that is stored now."""
+
     def answers(self, host: str, found: Any, *, is_stale: bool) -> Any:
         """What a machine is answered: what it has seen already, if it `is_stale`, or what was
         `found`, which it has seen then."""
@@ -158,7 +161,8 @@ class RegisterCalls:
         call, future = self._waiting.popleft()
         register, host, pick = self._register, self._loop.host, self._random.random
         is_away = register.has("away", host)
-        if is_away or (isinstance(call, partial) and register.has("readonly", host)):
+        is_write = isinstance(call, partial) or call == register.try_writing
+        if is_away or (is_write and register.has("readonly", host)):
             delay_s = self._random.choice((0.01, 1.0, 3.0))
             self._answer(delay_s, future, None, RendezvousConnectionError("it is away"))
         elif register.has("lapse", host) and pick() < 0.6:
@@ -187,7 +191,9 @@ class RegisterCalls:
     def _carry_out(self, call: Callable[[], Any], future: asyncio.Future[Any]) -> None:
         register, host = self._register, self._loop.host
         is_stale = register.has("stale", host) and self._random.random() < 0.8
-        found = register.answers(host, call(), is_stale=is_stale)
+        found = call()
+        if call != register.try_writing:
+            found = register.answers(host, found, is_stale=is_stale)
         self._answer(self._delay_s(), future, found, None)
 
     def _answer(

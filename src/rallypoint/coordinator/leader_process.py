@@ -1,0 +1,58 @@
+"""What a process that leads a job knows of itself and its machine: its name in a record, which
+other processes are gone, and the clock of its hold."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from rallypoint.coordinator.clocks import boot_time
+from rallypoint.core.model import NONCE_BITS
+from rallypoint.core.takeover.record import Process
+
+
+def this_process() -> Process:
+    """The process that calls this."""
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        boot_id = file.read().strip()
+    paths = ("/proc/self/ns/pid", "/proc/self/ns/time")  # Linux 5.5 has no second one
+    namespaces = " ".join(os.readlink(path) for path in paths if os.path.lexists(path))
+    return Process(f"{boot_id} {namespaces}", os.getpid(), _started_at(os.getpid()))
+
+
+def is_gone(process: Process, own: Process) -> bool:
+    """Whether this process, of the same boot and namespaces as `own`, has ended. Of others nothing
+    is known, nor of one that can't be looked at."""
+    if process.where != own.where:
+        return False
+    try:
+        return process == own or _started_at(process.pid) != process.started_at
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    except OSError:
+        return False
+
+
+def _started_at(pid: int) -> int:
+    """In clock ticks since the boot."""
+    with open(f"/proc/{pid}/stat") as file:
+        return int(file.read().rpartition(")")[2].split()[19])
+
+
+def random_nonce() -> int:
+    """Of one attempt to lead."""
+    return int.from_bytes(os.urandom(NONCE_BITS // 8), "big")
+
+
+class Runtime(Struct, frozen=True):
+    """What a leader knows of the machine that it runs on."""
+
+    clock: Callable[[], float] = boot_time
+    is_gone: Callable[[Process, Process], bool] = is_gone
+    """As the function of this name."""
+    nonce: Callable[[], int] = random_nonce
+
+
+REAL_RUNTIME = Runtime()
