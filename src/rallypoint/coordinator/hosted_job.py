@@ -35,6 +35,11 @@ class Gate(Protocol):
     def answer(self, heartbeat: m.Heartbeat, effects: list[HostEffect]) -> list[HostEffect]:
         """The same for what the job has decided about this heartbeat, which has just come."""
 
+    @property
+    def is_open(self) -> bool:
+        """Nothing that the job has decided waits: it is told by now, and what nodes are to do about
+        it may be waited for."""
+
     def close(self) -> None:
         """The job is hosted no more."""
 
@@ -62,8 +67,8 @@ class HostedJob:
         self._check: asyncio.TimerHandle | None = None
         self._faults = Faults(lambda text: on_record(kinds.FAULT(text)))
         self._is_closed = False
-        self._gate = None if open_gate is None else open_gate(self._do, self._is_silent)
-        self._timers.want(sessions.timers_wanted())
+        self._gate = None if open_gate is None else open_gate(self._let_pass, self._is_silent)
+        self._want_timers()
 
     @property
     def verdict(self) -> Verdict | None:
@@ -200,8 +205,18 @@ class HostedJob:
     def _run(self, effects: list[HostEffect], tries: int = TRIES) -> None:
         self._perform_all(effects, tries)
         if not self._is_closed:
-            self._timers.want(self._sessions.timers_wanted())
+            self._want_timers()
             self._watch()
+
+    def _let_pass(self, effects: list[HostEffect]) -> None:
+        """These have waited at the gate."""
+        self._do(effects)
+        if not self._is_closed:
+            self._want_timers()
+
+    def _want_timers(self) -> None:
+        is_open = self._gate is None or self._gate.is_open
+        self._timers.want(self._sessions.timers_wanted(), may_begin=is_open)
 
     def _perform_all(self, effects: list[HostEffect], tries: int = TRIES) -> None:
         if self._gate is not None:
@@ -274,10 +289,13 @@ class Timers:
         self._ends: dict[Timer, float] = {}
         self._handle: asyncio.TimerHandle | None = None
 
-    def want(self, wanted: Mapping[Timer, float]) -> None:
-        """Keep exactly these waits, in seconds; those that run already run on."""
+    def want(self, wanted: Mapping[Timer, float], *, may_begin: bool = True) -> None:
+        """Keep exactly these waits, in seconds; those that run already run on, and only these if no
+        other one `may_begin`."""
         now = self._loop.time()
         ends = self._ends
+        if not may_begin:
+            wanted = {timer: length_s for timer, length_s in wanted.items() if timer in ends}
         if ends.keys() == wanted.keys():
             return
         self._ends = {t: ends.get(t, now + length_s) for t, length_s in wanted.items()}

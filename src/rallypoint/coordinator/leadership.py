@@ -136,7 +136,7 @@ class Leadership:
         if found is not None and found.job is not None and is_unheard(found, claimant):
             found = replace(found, job=replace(found.job, is_heard=True))
         rank = -1 if found is None or claimant is None else rank_in(found, claimant)
-        record = claimed(found, leader, self._nonce, rank)
+        record = claimed(found, leader, self._nonce, rank, self._record.swaps)
         sent_at = self._runtime.clock()
         if not await self._record.swap(record):
             return False

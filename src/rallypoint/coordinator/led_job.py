@@ -77,6 +77,11 @@ class LedJob:
         self._leadership.lead.heard(heartbeat, self._leadership.now)
         return self.after(effects)
 
+    @property
+    def is_open(self) -> bool:
+        """Nothing that the job has decided waits for a record."""
+        return self.durable.is_recorded
+
     def silence(self, seconds: float) -> Silence:
         """Of nodes that were not heard for so long."""
         durable = self.durable

@@ -68,6 +68,8 @@ class RegisterRecord:
         when all nodes have left."""
         self._register, self._thread, self._is_kept = register, thread, is_kept
         self._token: Any = None
+        self.swaps = 0
+        """So many were tried: what each of them writes has to differ."""
 
     async def read(self) -> LeadRecord | None:
         """None: there is none. Raises RecordError for what is no record, and what the
@@ -80,6 +82,7 @@ class RegisterRecord:
         swap of the same epoch, of which it was not known whether it was stored, is followed by this
         one. Raises as `read`."""
         data = encode(record)
+        self.swaps += 1
         while True:
             token = self._token
             after = await self._thread.submit(partial(self._register.set_state, data, token))

@@ -170,7 +170,7 @@ class Sessions:
     @property
     def life(self) -> Life:
         """Its number, and how far it is."""
-        formed = bool(self.job.round.world) or self._recovery is not None
+        formed = bool(self.job.round.world or self.job.round.round or self._recovery)
         return Life(self.job.incarnation, self.verdict, has_formed=formed)
 
     @property

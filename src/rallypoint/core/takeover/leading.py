@@ -132,13 +132,16 @@ def is_unheard(record: LeadRecord, claimant: Claimant | None) -> bool:
     return job.verdict.outcome is Outcome.SUCCEEDED and not job.is_heard
 
 
-def claimed(found: LeadRecord | None, leader: Leader, nonce: int, own_rank: int = -1) -> LeadRecord:
-    """What a claim writes over what it found. `nonce`: random. `own_rank`: as `leader_rank`."""
+def claimed(
+    found: LeadRecord | None, leader: Leader, nonce: int, own_rank: int = -1, beat: int = 0
+) -> LeadRecord:
+    """What a claim writes over what it found. `nonce`: random. `own_rank`: as `leader_rank`.
+    `beat`: another one at each attempt of one process, since an earlier one may yet be stored."""
     number = 1 if found is None else found.epoch.number + 1
     job = None if found is None else found.job
     if job is not None:
         job = replace(job, leader_rank=own_rank, leader_node="")
-    return LeadRecord(SCHEMA, Epoch(number, nonce), leader, 0, job)
+    return LeadRecord(SCHEMA, Epoch(number, nonce), leader, beat, job)
 
 
 def released(found: LeadRecord, epoch: Epoch) -> LeadRecord | None:

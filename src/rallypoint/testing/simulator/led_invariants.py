@@ -220,7 +220,7 @@ class LedInvariants(Invariants):
             case m.Attached(epoch=epoch, resumed=resumed):
                 if epoch not in self._epochs:
                     raise Violation("durable", f"{incarnation} attached to an epoch of nobody")
-                if resumed:
+                if resumed and not self.lives[incarnation].is_leaving:
                     self.lives[incarnation].lost_at = None
             case m.Ack(number):
                 said = self._said.get(incarnation, {})
