@@ -32,9 +32,20 @@ def test_L2_a_leader_hands_over_to_an_heir_that_has_offered_for_a_while_to_lead(
     lead.heard(beat(THERE), LATE_S)
     assert not lead.hand_over(LATE_S + LONELY_S - 0.1)
     assert lead.is_sure(LATE_S)
+    lead.heard(beat(THERE), LATE_S + LONELY_S)
     assert lead.hand_over(LATE_S + LONELY_S)
     assert lead.successor == THERE
     assert not lead.is_sure(0.0), "it leads no more"
+
+
+def test_L2_a_leader_leads_on_if_who_has_offered_takes_that_back_or_is_silent() -> None:
+    """The register may be away for all by now, or that heir is gone."""
+    lead = Lead(RECORD, 0.0)
+    lead.heard(beat(THERE), LATE_S)
+    lead.heard(beat(()), LATE_S + LONELY_S - 0.1)
+    assert not lead.hand_over(LATE_S + LONELY_S)
+    lead.heard(beat(THERE), LATE_S + LONELY_S)
+    assert not lead.hand_over(LATE_S + LONELY_S + 30.0)
 
 
 def test_L2_a_leader_whose_register_is_away_for_all_leads_on() -> None:

@@ -30,10 +30,11 @@ from __future__ import annotations
 
 from math import inf
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from rallypoint.core import messages as m
-from rallypoint.core.model import Epoch, Outcome
+from rallypoint.core.model import Epoch, Outcome, Promise, Stamp
 from rallypoint.core.takeover.consent import Consent, heirs_in, promised_s
 from rallypoint.core.takeover.handover import own_lease_s, with_margin
 from rallypoint.core.takeover.heirs import Candidates, Claimant, Turn, turn_of
@@ -152,6 +153,15 @@ def released(found: LeadRecord, epoch: Epoch) -> LeadRecord | None:
     return replace(found, beat=found.beat + 1, is_vacant=True, is_dead=True)
 
 
+class _Offer(Struct, frozen=True):
+    """Of an heir, to lead instead."""
+
+    addresses: tuple[str, ...]
+    since: float
+    heard_at: float
+    """The last heartbeat that says so."""
+
+
 class Lead:
     """One leader's record, and how long it may act."""
 
@@ -166,8 +176,8 @@ class Lead:
         self._heirs = {heirs_in(record.job, record.candidates)}
         """Who may claim soon, by each record that the register may hold."""
         self._is_vacant = False
-        self._offers: dict[tuple[str, ...], float] = {}
-        """By the addresses of who could write what this one can't: since when."""
+        self._offers: dict[tuple[Stamp, int], _Offer] = {}
+        """Of who could write what this one can't, by round and group rank."""
         self.successor: tuple[str, ...] = ()
         """The addresses of the one of these that it has handed over to."""
         self._expect_promises()
@@ -204,8 +214,7 @@ class Lead:
         """This has come. If it has an answer, that is about to be sent."""
         if heartbeat.promise is not None:
             self._candidates.heard(heartbeat.promise, now)
-            if offers := heartbeat.promise.offers:
-                self._offers.setdefault(offers, now)
+            self._offered(heartbeat.promise, now)
         if self._lease_s:
             self._candidates.drop_silent(now - self._lease_s)
         if self._consent is not None:
@@ -215,12 +224,22 @@ class Lead:
 
     def hand_over(self, now: float) -> bool:
         """Lead no more, if it alone has lost the register; whether it did."""
-        is_late = now >= self._sent_at + LONELY_SHARE * self._hold_s
-        long_offered = (each for each, since in self._offers.items() if now >= since + LONELY_S)
-        if is_late:
-            self.successor = next(long_offered, ())
-            self._is_vacant |= self.successor != ()
-        return self.successor != ()
+        job = self.record.job
+        if job is None or now < self._sent_at + LONELY_SHARE * self._hold_s:
+            return False
+        recent_s = 2 * job.settings.heartbeat_s
+        for offer in self._offers.values():
+            if now >= offer.since + LONELY_S and now < offer.heard_at + recent_s:
+                self.successor, self._is_vacant = offer.addresses, True
+                return True
+        return False
+
+    def _offered(self, promise: Promise, now: float) -> None:
+        place, offers = (promise.stamp, promise.rank), promise.offers
+        known = self._offers.pop(place, None)
+        if offers:
+            goes_on = known is not None and known.addresses == offers
+            self._offers[place] = _Offer(offers, known.since if known and goes_on else now, now)
 
     @property
     def vouched_at(self) -> float:
