@@ -74,6 +74,42 @@ def test_L1_nodes_that_could_begin_the_job_apart_wait_for_a_directory_that_is_mi
     assert run.told("rank") == ["0"]
 
 
+def test_nodes_that_have_a_directory_each_hear_that_no_other_one_comes(tmp_path: Path) -> None:
+    """Each mounts its own: the name is the same, and nothing else would be said for ten minutes."""
+    homes = [tmp_path / "a", tmp_path / "b"]
+    for home in homes:
+        home.mkdir()
+    where = ("--rdzv-endpoint=jobs", "--nnodes=2", "--rdzv-conf=join_timeout=12")
+    with (
+        agent(homes[0], *BY_DIRECTORY, *where, program=WORKER) as first,
+        agent(homes[1], *BY_DIRECTORY, *where, program=WORKER) as second,
+    ):
+        assert (first.wait(), second.wait()) == (75, 75)
+    said = "no other node has come for 8 s: see that all nodes have the same --rdzv-id, and that "
+    for home, run in zip(homes, (first, second), strict=True):
+        assert run.err.count(said) == 1, run.err
+        line = next(line for line in run.said if said in line)
+        assert f"that {home}/jobs (" in line, line
+        assert ", mounted on /" in line, line
+
+
+def test_a_node_that_is_joined_by_another_one_does_not_say_that_it_is_alone(
+    tmp_path: Path,
+) -> None:
+    """Though both wait for a third one."""
+    homes = [tmp_path / "a", tmp_path / "b"]
+    for home in homes:
+        home.mkdir()
+    where = (f"--rdzv-endpoint={tmp_path}/jobs", "--nnodes=3", "--rdzv-conf=join_timeout=12")
+    with (
+        agent(homes[0], *BY_DIRECTORY, *where, "--insecure", program=WORKER) as first,
+        agent(homes[1], *BY_DIRECTORY, *where, "--insecure", program=WORKER) as second,
+    ):
+        assert (first.wait(), second.wait()) == (75, 75)
+    assert "only 2 joined" in first.err + second.err
+    assert "no other node has come" not in first.err + second.err
+
+
 def test_one_node_may_keep_its_job_on_its_own_disk(tmp_path: Path, local: str) -> None:
     with agent(tmp_path, *BY_DIRECTORY, "--rdzv-endpoint=jobs", program=WORKER) as run:
         assert run.wait() == 0, run.err

@@ -29,7 +29,12 @@ from rallypoint.errors import RendezvousTimeoutError, UsageError
 from rallypoint.rendezvous.data_directory import prepare, sweep
 from rallypoint.rendezvous.directory_backend import DirectoryBackend
 from rallypoint.rendezvous.directory_files import LocalFiles
-from rallypoint.rendezvous.file_systems import lies_here, local_file_system, why_not_there
+from rallypoint.rendezvous.file_systems import (
+    lies_here,
+    local_file_system,
+    place_of,
+    why_not_there,
+)
 from rallypoint.wire.address import Address
 
 T = TypeVar("T")
@@ -43,6 +48,9 @@ MOUNT_LOOK_S = 1.0
 """How often it is looked whether a directory is mounted by now."""
 UNANSWERED_S = 2.0
 """A directory that takes longer to be looked at is said to be waited for."""
+ALONE_S = 8.0
+"""A leader that no other node has reached for so long says so: the others may have begun the job in
+another directory."""
 FLAG = "--rdzv-endpoint"
 
 
@@ -68,7 +76,9 @@ class LeadingNode:
         self._agent, self._end, self._hosts = agent, end, hosts
         self._rendezvous, self._secret = rendezvous, secret
         self._spread = SystemRandom().random()
-        self._has_swept = False
+        self._has_swept = self._has_told_alone = False
+        self._alone: asyncio.TimerHandle | None = None
+        self._telling: asyncio.Task[None] | None = None
 
     @property
     def first_claim_delay_s(self) -> float:
@@ -113,7 +123,26 @@ class LeadingNode:
         self._agent.say(kinds.LEADS(places=", ".join(listening.addresses)))
         self._hosts.reconnect("this node leads the job now")
         self._sweep()
+        if self._rendezvous.max_nodes > 1 and not self._has_told_alone:
+            loop = asyncio.get_running_loop()
+            self._alone = loop.call_later(ALONE_S, self._tell_alone, coordinator)
         return coordinator
+
+    def _tell_alone(self, coordinator: Coordinator) -> None:
+        """A directory that every node has for itself looks like one in which nobody else has come
+        yet, and nobody would say so before the job times out, or runs several times."""
+        if self._end.place is None and not coordinator.jobs.nodes:
+            self._has_told_alone = True
+            self._telling = asyncio.get_running_loop().create_task(self._say_alone())
+
+    async def _say_alone(self) -> None:
+        assert self._rendezvous.register is not None
+        directory = self._rendezvous.register.directory
+        there = await _in_thread(partial(place_of, directory))
+        self.notice(
+            f"no other node has come for {ALONE_S:g} s: see that all nodes have the same "
+            f"--rdzv-id, and that {directory}{there} is the same directory on all of them"
+        )
 
     def _sweep(self) -> None:
         """Of a job that has ended its register is left, which somebody must remove. Beside all
@@ -131,6 +160,8 @@ class LeadingNode:
 
     def leads_no_more(self) -> None:
         """The connection of this node to its own coordinator is closed with that."""
+        if self._alone is not None:
+            self._alone.cancel()
 
 
 def secret_of(run_id: str, access: AccessConfig) -> bytes | None:

@@ -121,12 +121,22 @@ def why_not_there(path: str, *, may_part: bool) -> str:
 def local_file_system(path: str) -> str:
     """The type of the file system if it is one of this machine alone; empty if it is not, or nobody
     knows. The path need not exist yet."""
+    found = _file_system(path)
+    return found.type if found is not None and found.reach is Reach.LOCAL else ""
+
+
+def place_of(path: str) -> str:
+    """On what it lies, in parentheses, after a space; empty if nobody knows. Blocks."""
+    found = _file_system(path)
+    return "" if found is None else f" ({found.type}, mounted on {found.mounted_on})"
+
+
+def _file_system(path: str) -> FileSystem | None:
     try:
         with open(_MOUNTS, "rb") as file:
-            found = file_system_of(os.path.realpath(path), file.read())
+            return file_system_of(os.path.realpath(path), file.read())
     except OSError:
-        return ""
-    return found.type if found is not None and found.reach is Reach.LOCAL else ""
+        return None
 
 
 def lies_here(path: str, local: str) -> str:
