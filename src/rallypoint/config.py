@@ -102,6 +102,8 @@ class RegisterConfig(Struct, frozen=True):
     """Absolute, and shared by all nodes."""
     ports: tuple[int, int] = ANY_PORTS
     """The first and the last of those that a leader may listen on."""
+    hold_s: float = 10.0
+    """How long this node, if it leads, may act after it has written the record."""
 
 
 class HandlerConfig(Struct, frozen=True):

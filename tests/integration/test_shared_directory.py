@@ -11,7 +11,7 @@ import pytest
 from tests.integration.one_agent import agent, eventually
 from tests.integration.test_bad_input import is_one_line_with
 
-from rallypoint.coordinator.register_record import encode
+from rallypoint.coordinator.register_record import decode, encode
 from rallypoint.core.model import Epoch, Outcome, SharedSettings, Verdict
 from rallypoint.core.takeover.record import JobRecord, Leader, LeadRecord, Process
 from rallypoint.rendezvous.data_directory import RETENTION_S
@@ -139,6 +139,40 @@ def test_a_directory_that_can_not_be_used_is_one_line(
         assert run.wait() == 2
     assert is_one_line_with(run.err, endpoint.replace("=", " ").split()[0], *parts)
     assert not run.told("rank")
+
+
+@pytest.mark.parametrize("hold", ["0", "-1", "soon", "1.9", "301"])
+def test_L2_a_hold_that_can_not_be_is_one_line(tmp_path: Path, hold: str) -> None:
+    conf = f"--rdzv-conf=hold={hold}"
+    with agent(tmp_path, *BY_DIRECTORY, "--rdzv-endpoint=jobs", conf, program=WORKER) as run:
+        assert run.wait() == 2
+    assert is_one_line_with(run.err, f"--rdzv-conf hold={hold}", "seconds")
+    assert not run.told("rank")
+
+
+def test_L2_the_record_has_the_hold_of_the_node_that_leads(tmp_path: Path) -> None:
+    """The other one was given none."""
+    homes = [tmp_path / "a", tmp_path / "b"]
+    for home in homes:
+        home.mkdir()
+    where = (f"--rdzv-endpoint={tmp_path}/jobs", "--nnodes=2", "--insecure")
+    go = str(tmp_path / "go")
+    waits = WORKER + f"import time\nwhile not os.path.exists({go!r}): time.sleep(0.02)\n"
+    with agent(homes[0], *BY_DIRECTORY, *where, "--rdzv-conf=hold=25", program=waits) as first:
+        first.wait_said("this node leads the job")
+        with agent(homes[1], *BY_DIRECTORY, *where, program=waits) as second:
+            second.wait_told("rank")
+            found = DirectoryBackend(str(tmp_path / "jobs"), "job").get_state()
+            assert found is not None
+            assert decode(found[0]).leader.hold_s == 25
+            (tmp_path / "go").touch()
+            assert (first.wait(), second.wait()) == (0, 0)
+
+
+def test_L2_a_hold_is_for_a_register(tmp_path: Path) -> None:
+    with agent(tmp_path, "--standalone", "--rdzv-conf=hold=5", program=WORKER) as run:
+        assert run.wait() == 0
+    assert "--rdzv-conf hold=5 has no effect without --rdzv-backend file" in run.err
 
 
 @pytest.mark.parametrize(

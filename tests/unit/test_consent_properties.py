@@ -78,10 +78,10 @@ class Cluster:
         self.heirs = [
             Heir(rank, clock, after, lease_s) for rank, after in enumerate(claims_after, 1)
         ]
-        leader = Leader((), Process("boot", 1, 1), has_workers=True)
+        leader = Leader((), Process("boot", 1, 1), has_workers=True, hold_s=HOLD_S)
         settings = SharedSettings("job", 1, 8, lease_s=lease_s)
         job = JobRecord(settings, 1, 3, True, True, len(claims_after) + 1, leader_rank=0)
-        self.lead = Lead(LeadRecord(1, Epoch(3, 7), leader, 0, job), self.clock.at(0.0), HOLD_S)
+        self.lead = Lead(LeadRecord(1, Epoch(3, 7), leader, 0, job), self.clock.at(0.0))
         self.queue: list[tuple[float, int, Callable[[float], None]]] = []
         self.ties = count()
 

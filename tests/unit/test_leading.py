@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from rallypoint.coordinator.register_record import decode, encode
 from rallypoint.core import messages as m
 from rallypoint.core.job_state import new_job
 from rallypoint.core.model import Epoch, JobStatus, SharedSettings, Stamp, Verdict, epoch_number
@@ -143,6 +144,26 @@ def test_L1_a_claim_keeps_the_job_and_has_the_next_number() -> None:
     assert (after.epoch, after.leader, after.job) == (Epoch(2, 2), OTHER, job)
     assert after.epoch.as_int() > held.epoch.as_int()
     assert epoch_number(after.epoch.as_int()) == 2
+
+
+def test_L2_everybody_waits_for_the_hold_that_the_leader_has() -> None:
+    """Whatever the nodes were given: the record tells. So no two act at once."""
+    for hold_s in (2.0, 60.0):
+        led = led_by(Leader(("host:1",), Process("boot2", 1, 10), hold_s=hold_s))
+        led = decode(encode(led))
+        lead, watch, now = Lead(led, 100.0), Watch(), 100.0
+        assert lead.is_sure(100.0 + hold_s - 0.1)
+        assert not lead.is_sure(100.0 + hold_s)
+        while wait_s := watch.claims_in_s(led, now, is_gone=False):
+            now += min(wait_s, watch.look_s)
+        assert now == pytest.approx(100.0 + with_margin(hold_s))
+
+
+def test_L2_who_takes_over_has_its_own_hold() -> None:
+    mine = Leader(("host:2",), Process("boot", 1, 10), hold_s=30.0)
+    lead = Lead(claimed(led_by(OTHER), mine, nonce=2), 100.0)
+    assert lead.next(None).leader.hold_s == 30.0
+    assert lead.is_sure(129.9)
 
 
 def test_L2_a_leader_may_act_for_the_hold_since_its_last_swap_was_sent() -> None:

@@ -36,7 +36,7 @@ def test_every_flag_and_key_of_torch_is_in_the_table() -> None:
     ours = {flag for flag, row in FLAGS.items() if is_torchrun(row)}
     assert ours <= {row.name for row in FLAG_ROWS}
     assert {row.name for row in FLAG_ROWS if row.effect} <= ours
-    own = {"host_timeout"}
+    own = {"host_timeout", "hold"}
     assert CONF.keys() - own <= {row.name for row in KEY_ROWS}
     assert {row.name for row in KEY_ROWS if row.effect} <= CONF.keys()
 

@@ -134,6 +134,7 @@ class Membership:
         from rallypoint.coordinator.succession import OwnJob, Succession
 
         rendezvous = self._config.rendezvous
+        assert rendezvous.register is not None
         secret = leading.secret_of(rendezvous.run_id, self._config.access)
         say, on_wait = self._agent.say, self._say_status
         register = await leading.register_of(rendezvous, secret, say, on_wait)
@@ -144,8 +145,9 @@ class Membership:
         end = AgentEnd(identity, self._settings, rules)
         hosting = Hosting(self._record, self._settings, led=own, own_agent=identity.incarnation)
         hosts = leading.Hosts(partial(self._coordinator_of, hosting), self._reconnect)
+        local = local_leader(rendezvous.register.hold_s)
         node = leading.LeadingNode(self._agent, end, rendezvous, secret, hosts)
-        succession = self._succession = Succession(register, local_leader(), own, node)
+        succession = self._succession = Succession(register, local, own, node)
         await asyncio.sleep(node.first_claim_delay_s)
         connection = await succession.connect(rendezvous.join_timeout_s, self._say_status)
         return Connected(connection, succession.dial, secret, None), end

@@ -17,6 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from msgspec.structs import replace
+
 from rallypoint.cli.empty_values import was_empty
 from rallypoint.cli.machine import Machine
 from rallypoint.cli.parser import Scanned
@@ -38,6 +40,7 @@ from rallypoint.config import (
     DEFAULT_STATIC_PORT,
     Endpoint,
     HandlerConfig,
+    RegisterConfig,
     RendezvousConfig,
 )
 from rallypoint.core.liveness import RESET_SHARE
@@ -110,6 +113,8 @@ def read_rendezvous(scanned: Scanned, machine: Machine, notices: list[str]) -> R
         two_ways = _TWO_WAYS.format(nnodes=nnodes.text if nnodes else most, most=most)
         raise UsageError(f"{is_empty}{two_ways}")
     scanned = with_conf(scanned, notices)
+    if (hold := scanned.get("hold")) is not None:
+        notices.append(f"{hold.origin} has no effect without --rdzv-backend file")
     rank = _node_rank(scanned, static=static, notices=notices)
     where = Endpoint("localhost", 0) if alone else _endpoint(scanned)
     if where.port == 0 and most > 1:
@@ -196,6 +201,7 @@ def _by_register(scanned: Scanned, machine: Machine, notices: list[str]) -> Rend
     """All that a coordinator has, but no node is the one that hosts it."""
     nnodes, register = scanned.get("--nnodes"), read_register(scanned, machine)
     scanned = with_conf(scanned, notices)
+    register = replace(register, **scanned.fields(RegisterConfig, CONF.values()))
     _node_rank(scanned, static=False, notices=[])
     notices += remarks_on(scanned)
     least, most = nodes(nnodes) if nnodes else (1, 1)

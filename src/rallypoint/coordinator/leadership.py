@@ -232,7 +232,8 @@ class Leadership:
         """Lead from now on. `on_deposed` is told, once, why this process leads no more; `on_record`
         that the register can't be written, and that it can be again."""
         loop = asyncio.get_running_loop()
-        self._tasks.append(loop.create_task(self._keep(on_deposed, Stall(on_record))))
+        stall = Stall(on_record, self._leader.hold_s)
+        self._tasks.append(loop.create_task(self._keep(on_deposed, stall)))
         if self._deference is not None:
             stepping_down = SteppingDown(self._deference)
             self._tasks.append(loop.create_task(self._step_down(stepping_down, on_deposed)))

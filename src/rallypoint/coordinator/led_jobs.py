@@ -12,7 +12,7 @@ from rallypoint.coordinator.leader_process import REAL_RUNTIME, Runtime, this_pr
 from rallypoint.coordinator.leadership import VACATE_S, Leadership
 from rallypoint.coordinator.register_record import Caller, Register, RegisterRecord
 from rallypoint.coordinator.threads import CallThread
-from rallypoint.core.takeover.record import Leader, Process
+from rallypoint.core.takeover.record import HOLD_S, Leader, Process
 from rallypoint.core.takeover.stepping_down import Deference
 from rallypoint.core.text import quoted_job
 from rallypoint.errors import RallypointError
@@ -31,11 +31,13 @@ class LocalLeader(Struct, frozen=True):
     calls: Caller
     """One for all registers: one disk is behind them."""
     runtime: Runtime = REAL_RUNTIME
+    hold_s: float = HOLD_S
 
 
-def local_leader() -> LocalLeader:
+def local_leader(hold_s: float = HOLD_S) -> LocalLeader:
     """This process. An exit waits for no daemon thread."""
-    return LocalLeader(this_process(), CallThread("rallypoint-registers"))
+    calls = CallThread("rallypoint-registers")
+    return LocalLeader(this_process(), calls, hold_s=hold_s)
 
 
 class LedJobs:
@@ -53,7 +55,7 @@ class LedJobs:
         for `local_leader()`."""
         self._open_register, self._on_wait = open_register, on_wait
         self._local = local or local_leader()
-        self._leader = Leader(addresses, self._local.process)
+        self._leader = Leader(addresses, self._local.process, hold_s=self._local.hold_s)
         self._led: dict[str, Leadership] = {}
         self._claiming: set[str] = set()
         """The jobs that agents which came here wait for."""

@@ -12,14 +12,14 @@ import msgspec
 
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.event_kinds import Record
-from rallypoint.core.takeover.leading import HOLD_S
 from rallypoint.core.takeover.record import SCHEMA, LeadRecord
 from rallypoint.errors import RallypointError, RecordError, RendezvousConnectionError
 
 T = TypeVar("T")
 
-STALL_S = HOLD_S / 2
-"""A person is told when nothing could be recorded for so long, while there is time to act."""
+STALL_SHARE = 1 / 2
+"""Of the hold. A person is told when nothing could be recorded for so long, while there is time to
+act."""
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(LeadRecord)
@@ -138,8 +138,9 @@ def gone() -> RendezvousConnectionError:
 class Stall:
     """Tells a person that nothing can be recorded, and when it can be again."""
 
-    def __init__(self, on_record: Callable[[Record], None]) -> None:
+    def __init__(self, on_record: Callable[[Record], None], hold_s: float) -> None:
         self._on_record, self._is_told = on_record, False
+        self._stall_s = hold_s * STALL_SHARE
         self.why = ""
         """The last error; empty: the register has not answered."""
         self._timer = self._begin()
@@ -158,12 +159,12 @@ class Stall:
         self._timer.cancel()
 
     def _begin(self) -> asyncio.TimerHandle:
-        return asyncio.get_running_loop().call_later(STALL_S, self._tell)
+        return asyncio.get_running_loop().call_later(self._stall_s, self._tell)
 
     def _tell(self) -> None:
         self._is_told = True
         why = self.why or "the register does not answer"
-        self._on_record(kinds.NOT_RECORDED(why=why, seconds=f"{STALL_S:g}"))
+        self._on_record(kinds.NOT_RECORDED(why=why, seconds=f"{self._stall_s:g}"))
 
 
 def encode(record: LeadRecord) -> bytes:

@@ -383,7 +383,7 @@ class Succession:
 
     def _new_candidacy(self) -> Leadership:
         local = self._local
-        leader = Leader((), local.process, has_workers=True)
+        leader = Leader((), local.process, has_workers=True, hold_s=local.hold_s)
         return Leadership(self._register, leader, local.calls, local.runtime, self._own.deference)
 
 

@@ -416,6 +416,9 @@ KEYS = (
     Setting("keep_alive_interval", "SECONDS",
             "times keep_alive_max_attempt: the lease, unless --lease is given",
             "seconds", default="5", least=MIN_SECONDS, key="any"),
+    Setting("hold", "SECONDS", "with --rdzv-backend file: how long a leader may act after it has"
+            " written its record",
+            "seconds", "hold_s", least=2, most=300),
     Setting("keep_alive_max_attempt", "N", "see keep_alive_interval",
             "integer", default="3", least=1, most=MAX_GIVEN, key="any"),
     Setting("close_timeout", "SECONDS", "ignored; a library handler's node may take so long to"

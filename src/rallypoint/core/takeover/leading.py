@@ -38,10 +38,9 @@ from rallypoint.core.model import Epoch, Outcome, Promise, Stamp
 from rallypoint.core.takeover.consent import Consent, heirs_in, promised_s
 from rallypoint.core.takeover.handover import own_lease_s, with_margin
 from rallypoint.core.takeover.heirs import Candidates, Claimant, Turn, turn_of
+from rallypoint.core.takeover.record import HOLD_S as HOLD_S
 from rallypoint.core.takeover.record import SCHEMA, JobRecord, Leader, LeadRecord
 
-HOLD_S = 10.0
-"""For registers in directories."""
 BEAT_SHARE = 1 / 5
 """Of the hold: how often a leader renews it. Of the lease, where that is shorter."""
 LOOK_SHARE = 1 / 8
@@ -62,8 +61,9 @@ CONSENT_LEASES = 3
 class Watch:
     """One process that would lead, and looks at the record of another that does."""
 
-    def __init__(self, hold_s: float = HOLD_S) -> None:
-        self._hold_s = hold_s
+    def __init__(self) -> None:
+        self._hold_s = HOLD_S
+        """That of the leader which was seen last."""
         self._seen: tuple[Epoch, int] | None = None
         self._since = self._looked_at = 0.0
         self._gone_since: float | None = None
@@ -85,6 +85,7 @@ class Watch:
         `is_gone`: the process of this leader is known to be gone. `claimant`: None for a process
         that is none of the job's nodes, which waits for nobody but a leader that is none either."""
         seen = record.epoch, record.beat
+        self._hold_s = record.leader.hold_s
         has_gap = now - self._looked_at > self._hold_s * BEAT_SHARE + self.look_s
         if seen != self._seen or (has_gap and not record.is_vacant):
             self._seen, self._since, self._gone_since = seen, now, None
@@ -165,9 +166,9 @@ class _Offer(Struct, frozen=True):
 class Lead:
     """One leader's record, and how long it may act."""
 
-    def __init__(self, record: LeadRecord, sent_at: float, hold_s: float = HOLD_S) -> None:
+    def __init__(self, record: LeadRecord, sent_at: float) -> None:
         """`record`: the claim, which was confirmed; it was sent at `sent_at`."""
-        self.record, self._hold_s = record, hold_s
+        self.record, self._hold_s = record, record.leader.hold_s
         self._beat = record.beat
         self._sent_at = self._consent_at = sent_at
         # Other processes than nodes promise nothing.

@@ -25,6 +25,8 @@ from rallypoint.core.worker_exits import WorkerExit
 NUMBERS_BITS = 20
 SCHEMA = 1
 """Of this version of Rallypoint."""
+HOLD_S = 10.0
+"""For registers in directories."""
 
 
 class Process(Struct, frozen=True, array_like=True):
@@ -45,6 +47,8 @@ class Leader(Struct, frozen=True, array_like=True):
     process: Process
     has_workers: bool = False
     """It is an agent: its guard marks the record when it is dead, and its workers are."""
+    hold_s: float = HOLD_S
+    """How long it may act after a swap. Others wait for this one, whatever their own would be."""
 
 
 class FormerLife(Struct, frozen=True, array_like=True):
