@@ -1,16 +1,37 @@
 """Whole jobs of which any node may lead, each with one fault in one state, by a seed.
 
-    python -m tests.fault.leader_runs [--at-once N] FIRST [LAST]
+    python -m tests.fault.leader_runs [--at-once N] [--table FILE] FIRST [LAST]
 
-Prints a line for each run. All of these must hold, whatever happens: no job is lost, the budget is
-exact, no round has two workers of one rank, and nothing is left. If the fault concerns nobody but
-the leader, or only the directory and not for long, no worker is started again.
+Prints a line for each run, and appends it to the table. All of these must hold, whatever happens:
+no job is lost, the budget is exact, no round has two workers of one rank, and nothing is left. If
+the fault concerns nobody but the leader, or only the directory and not for long, no worker is
+started again.
+
+What shows each of the faults that leading has to survive:
+
+  leading agent that takes part is killed       kill, vanish
+  ... that only stands by                       kill, vanish in the state spare
+  `serve --candidate` that leads is killed      kill_candidate; test_candidate
+  leader is stopped past its hold, and wakes    stop
+  ... between the swap and telling of it        stop_after_swap; test_fault_register (L1: it wakes
+                                                while its directory hangs, and has a node to place)
+  leader is cut off from the directory          hide, hang
+  ... from the other nodes; from both           cut; cut_and_hide
+  directory is away and nobody notices          hide_all; test_fault_consent
+  ... so long that all are fenced               hide_all_for_long; test_fault_register (L2)
+  directory has four busy writers, a minute     saturate (on the disk of this machine)
+  ... is read-only; full; stale                 lock; fill; stale (ESTALE, by FUSE: no NFS client)
+  two jobs in one directory                     test_fault_leaders
+  either one of two nodes dies                  test_leading_agents
+
+The time of the directory is that of a short lease: with 8 s a job is fenced sooner than with 60 s.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import os
 import random
 import shutil
@@ -18,6 +39,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from collections import Counter, defaultdict
@@ -33,6 +55,8 @@ from tests.integration.restarted_serve import STEPS
 
 LEASE_S = 8.0
 NAMES = "abcd"
+TABLE = "RALLYPOINT_LEADER_RUNS"
+"""This variable of the environment names the file that each line is appended to."""
 STEP_ASIDE_S = 25.0
 """So long it may take until another node leads, of a leader that is alive."""
 DDP = """\
@@ -49,6 +73,18 @@ dist.destroy_process_group()
 sys.exit(0)
 """
 """An order: train, all together, until one is told to stop."""
+WRITER = """\
+import itertools, os, sys
+mine = f"{sys.argv[1]}/writer-{os.getpid()}"
+for n in itertools.count():
+    with open(mine + ".new", "wb") as file:
+        file.write(bytes(1 << 22))
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(mine + ".new", mine)
+"""
+"""A program that keeps a directory busy."""
+SATURATED_S = 60.0
 LISTEN = "from rallypoint import worker; worker.drain_requested(); os.write(1, b'listens\\n')"
 
 
@@ -63,6 +99,10 @@ class Job:
         self.restarts = 0
         """Of the budget."""
         self.drained: AgentProcess | None = None
+        self.to_begin = ""
+        """Nodes that come when the fault is over."""
+        self.last_call_s = 600
+        self.notes: list[str] = []
 
     # States
 
@@ -72,7 +112,7 @@ class Job:
         if self.is_ddp:
             env["GLOO_SOCKET_IFNAME"] = "eth0"
             env["TORCHINDUCTOR_CACHE_DIR"] = str(self.cluster.folder / "torch")
-        waits_s = 600 if self.cluster.options["nnodes"] != "3:4" else 1
+        waits_s = 1 if self.cluster.options["nnodes"] == "3:4" else self.last_call_s
         self.cluster.options["rdzv_conf"] = f"last_call_timeout={waits_s}"
         for name in names:
             self.cluster.agent(name, env=env, preload=preload)
@@ -82,8 +122,28 @@ class Job:
         if self.is_ddp:
             self.cluster.order(DDP)
         self.begin("ab")
+        self.to_begin = "cd"
         for name in "ab":
             self.cluster.node(name).wait_event("waiting", "1 more node")
+        self.leader = self.cluster.wait_leader()
+
+    def last_call(self) -> None:
+        """Enough nodes are there, and the last call for more is open."""
+        if self.is_ddp:
+            self.cluster.order(DDP)
+        self.last_call_s, self.to_begin = 30, "d"
+        self.begin("abc")
+        self.leader = self.cluster.wait_leader()
+        wait_until(lambda: sum("waiting" in e for e in self._told("abc")) == 3, "all to wait")
+        assert not self.cluster.workers()
+
+    def enroll(self) -> None:
+        """The leader is lost, and another one has just taken over."""
+        self.run()
+        before = self.cluster.epoch()
+        self.leader.kill()
+        self.gone.add(self.leader.name)
+        wait_until(lambda: self.cluster.epoch() > before, "a leader")
         self.leader = self.cluster.wait_leader()
 
     def run(self) -> None:
@@ -154,6 +214,17 @@ class Job:
         self.leader.kill()
         self.gone.add(self.leader.name)
 
+    def kill_candidate(self) -> None:
+        """A coordinator that takes over from the leading agent, and takes part in nothing."""
+        self.gone.add("serve")
+        candidate = self.cluster.candidate(CANDIDATE)
+        self.kill()
+        wait_until(
+            lambda: self.cluster.leading() == CANDIDATE or self._have_ended(), "the candidate"
+        )
+        self.notes.append("candidate led" if not self._have_ended() else "ended before")
+        candidate.kill()
+
     def vanish(self) -> None:
         """The leading machine."""
         self.cluster.vanish(self.leader.name)
@@ -162,6 +233,19 @@ class Job:
     def stop(self) -> None:
         """The leading agent does not run for longer than its hold."""
         self.leader.pause()
+        self.wait_other()
+        self.leader.resume()
+
+    def stop_after_swap(self) -> None:
+        """The leading agent is stopped when what it has decided is in the directory, mostly before
+        it tells of it; another one leads when it wakes."""
+        told, pid = len(self.leader.events), self.leader.pid
+        place = Path(self.cluster.disk.outside)
+        stopped = threading.Thread(target=_stop_at_change, args=(place, pid, time.monotonic() + 15))
+        stopped.start()
+        self._give_cause()
+        stopped.join()
+        self.notes.append(f"{len(self.leader.events) - told} told before")
         self.wait_other()
         self.leader.resume()
 
@@ -178,6 +262,27 @@ class Job:
         view.hang()
         self.sleep(2, 14)
         view.answer()
+
+    def stale(self) -> None:
+        """The leader gets ESTALE for whatever it asks of its directory."""
+        view = self.cluster.views[self.leader.name]
+        view.hang(is_stale=True)
+        self.sleep(2, 14)
+        view.answer()
+
+    def saturate(self) -> None:
+        """Four nodes write to the directory's disk as fast as they can."""
+        place = self.cluster.jobs / "busy"
+        Path(self.cluster.disk.outside, "busy").mkdir()
+        writers = [
+            subprocess.Popen([*self.cluster.views[n].prefix, sys.executable, "-c", WRITER, place])
+            for n in NAMES
+        ]
+        time.sleep(SATURATED_S)
+        for writer in writers:
+            writer.kill()
+            writer.wait()
+        shutil.rmtree(Path(self.cluster.disk.outside, "busy"))
 
     def cut(self) -> None:
         """The leader does not reach the other nodes."""
@@ -233,13 +338,12 @@ class Job:
 
     def go_on(self, state: str) -> None:
         """The fault is over: see the job to its end."""
-        if state == "form":
-            self.begin("cd")
+        self.begin(self.to_begin)
         if self.drained is not None:
             self.gone.add(self.drained.name)
             self.cluster.order("worker.checkpoint_saved(1)")
             assert self.drained.wait_exit() == 128 + signal.SIGTERM, "the exit code of a drain"
-        if state in ("form", "run", "back_off", "drain"):
+        if state in ("form", "last_call", "run", "back_off", "drain", "enroll"):
             self.wait_all()
         self.order_end()
         for agent in self.live():
@@ -286,37 +390,63 @@ class Job:
         with contextlib.suppress(AssertionError):
             wait_until(lambda: self.cluster.epoch() > before, "a leader", STEP_ASIDE_S)
 
+    def _give_cause(self) -> None:
+        """For a decision of the leader, if none is due in this state."""
+        if self.to_begin:
+            first, self.to_begin = self.to_begin[0], self.to_begin[1:]
+            self.begin(first)
+        elif not (self.restarts or self.gone or self.drained or self._have_ended()):
+            others = [w for w in self.newest() if w.node != self.leader.name and w.is_alive]
+            if others:
+                worker = self.random.choice(others)
+                self.cluster.order("os._exit(3)", round=worker.round, rank=worker.rank)
+                self.restarts = 1
+
+    def _told(self, names: str) -> list[set[str]]:
+        return [{event.name for event in self.cluster.node(name).events} for name in names]
+
+    def _have_ended(self) -> bool:
+        return all(agent.process.poll() is not None for agent in self.live())
+
     def sleep(self, least_s: float, most_s: float) -> None:
         time.sleep(self.random.uniform(least_s, most_s))
 
 
 STATES: dict[str, Callable[[Job], None]] = {
     "form": Job.form,
+    "last_call": Job.last_call,
     "run": Job.run,
     "spare": Job.spare,
     "back_off": Job.back_off,
     "drain": Job.drain,
+    "enroll": Job.enroll,
     "finish_half": Job.finish_half,
     "end": Job.end,
 }
 FAULTS: dict[str, Callable[[Job], None]] = {
     "kill": Job.kill,
+    "kill_candidate": Job.kill_candidate,
     "vanish": Job.vanish,
     "stop": Job.stop,
+    "stop_after_swap": Job.stop_after_swap,
     "hide": Job.hide,
     "hang": Job.hang,
+    "stale": Job.stale,
     "cut": Job.cut,
     "cut_and_hide": Job.cut_and_hide,
     "lock": Job.lock,
     "hide_all": Job.hide_all,
     "hide_all_for_long": Job.hide_all_for_long,
     "fill": Job.fill,
+    "saturate": Job.saturate,
 }
 UNNOTICED = defaultdict[str, set[str]](set)
 """No worker is started again because of these faults, by state."""
-UNNOTICED["run"] = {"hide", "hang", "lock", "hide_all", "fill"}
-UNNOTICED["spare"] = FAULTS.keys() - {"hide_all_for_long"}
-DDP_STATES = ("form", "run", "spare", "back_off", "end")
+UNNOTICED["run"] = {"hide", "hang", "stale", "lock", "hide_all", "fill", "saturate"}
+UNNOTICED["spare"] = FAULTS.keys() - {"hide_all_for_long", "stop_after_swap"}
+DDP_STATES = ("form", "last_call", "run", "spare", "back_off", "enroll", "end")
+CANDIDATE = "s"
+"""The host of a coordinator that takes part in nothing."""
 NNODES = {"form": "3:4", "spare": "3:3"}
 SPARE_LEASE_S = 20.0
 """Longer than it takes until another node leads, whatever became of the leader."""
@@ -332,10 +462,11 @@ class Plan(Struct, frozen=True):
 
 
 def plan_of(seed: int) -> Plan:
-    """Of so many seeds in a row as there are pairs, each has another pair of fault and state; every
-    fifth trains with DDP."""
-    states, is_ddp = list(STATES), seed % 5 == 4
-    state = states[seed // len(FAULTS) % len(states)]
+    """Of so many seeds in a row as there are pairs, each has another pair of fault and state, and
+    fewer have as many of each as can be; every fifth trains with DDP."""
+    states, is_ddp = list(STATES), (seed + seed // len(FAULTS)) % 5 == 4
+    periods = math.lcm(len(FAULTS), len(states))
+    state = states[(seed + seed // periods) % len(states)]
     if is_ddp and state not in DDP_STATES:
         state = DDP_STATES[seed % len(DDP_STATES)]
     return Plan(list(FAULTS)[seed % len(FAULTS)], state, is_ddp, seed)
@@ -347,6 +478,8 @@ def run(folder: Path, plan: Plan) -> str:
     with LeaderCluster(
         folder,
         *NAMES,
+        *([CANDIDATE] if plan.fault == "kill_candidate" else []),
+        is_real_disk=plan.fault == "saturate",
         nnodes=NNODES.get(plan.state, "2:4"),
         lease=SPARE_LEASE_S if is_spare else LEASE_S,
         max_restarts=1,
@@ -361,17 +494,30 @@ def run(folder: Path, plan: Plan) -> str:
         if plan.fault in UNNOTICED[plan.state]:
             assert cluster.workers() == before, "workers were started again"
         rounds = len({worker.round for worker in cluster.workers()})
-        return f"{cluster.epoch()} led, {rounds} rounds"
+        return ", ".join([f"{cluster.epoch()} led", f"{rounds} rounds", *job.notes])
+
+
+def _stop_at_change(place: Path, pid: int, until: float) -> None:
+    """Stop this process when another version is in the register below this directory; in any case
+    then. It looks all the time: what follows on the version comes within a millisecond."""
+    newest = max(place.glob("*/*-*/"), key=lambda path: path.name)
+    following = str(newest / f"{len(os.listdir(newest)) + 1:06}")
+    while not os.path.lexists(following) and time.monotonic() < until:
+        pass
+    os.kill(pid, signal.SIGSTOP)
 
 
 def main() -> int:
     """Run them, and say how many have failed."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--at-once", type=int, default=1)
+    parser.add_argument("--table", type=Path, help="a file that each line is appended to")
     parser.add_argument("--only", action="store_true", help="this one, in this process")
     parser.add_argument("first", type=int)
     parser.add_argument("last", type=int, nargs="?")
     options = parser.parse_args()
+    if options.table:
+        os.environ[TABLE] = str(options.table.absolute())
     if options.only:
         return _one(options.first)
     network.remove_abandoned()
@@ -380,8 +526,15 @@ def main() -> int:
         failed = [
             seed for seed, is_ok in zip(seeds, pool.map(_child, seeds), strict=True) if not is_ok
         ]
-    print(f"{len(seeds)} runs, {len(failed)} failed: {failed}")
+    _tell(f"{len(seeds)} runs, {len(failed)} failed: {failed}")
     return bool(failed)
+
+
+def _tell(line: str) -> None:
+    print(line, flush=True)
+    if table := os.environ.get(TABLE):
+        with open(table, "a") as file:
+            file.write(line + "\n")
 
 
 def _child(seed: int) -> bool:
@@ -403,9 +556,9 @@ def _one(seed: int) -> int:
                 raise
     except BaseException as error:
         first = (str(error) or repr(error)).splitlines()[0][:200]
-        print(f"{name} {time.monotonic() - began_at:5.1f} s FAILED {first} ({log})", flush=True)
+        _tell(f"{name} {time.monotonic() - began_at:5.1f} s FAILED {first} ({log})")
         return 1
-    print(f"{name} {time.monotonic() - began_at:5.1f} s {said}", flush=True)
+    _tell(f"{name} {time.monotonic() - began_at:5.1f} s {said}")
     shutil.rmtree(folder)
     return 0
 

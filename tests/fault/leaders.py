@@ -34,8 +34,10 @@ RUN_ID = "job"
 class LeaderCluster(HostCluster):
     """Options are those of `rallypoint run`, and hold for every node."""
 
-    def __init__(self, folder: Path, *hosts: str, **options: Option) -> None:
-        self.jobs = folder / "jobs"
+    def __init__(
+        self, folder: Path, *hosts: str, is_real_disk: bool = False, **options: Option
+    ) -> None:
+        self.jobs, self._is_real_disk = folder / "jobs", is_real_disk
         super().__init__(folder, *hosts, data=False, **options)
         self.jobs.mkdir(mode=0o700, exist_ok=True)
         self.options |= {"rdzv_backend": "file", "rdzv_endpoint": str(self.jobs)}
@@ -63,6 +65,13 @@ class LeaderCluster(HostCluster):
         return super(HostCluster, self).agent(
             name, nproc, script=script, env=env, prefix=inside, hosts=None, **options
         )
+
+    def candidate(self, host: str) -> AgentProcess:
+        """`serve --candidate` on this host, which is listed when this returns."""
+        words = "--data-dir", str(self.jobs), "--candidate"
+        served = self.serve(host, *words, prefix=self.views[host].prefix)
+        served.wait_event("waits_to_lead", "ready to take over from")
+        return served
 
     def record(self, run_id: str = RUN_ID) -> LeadRecord | None:
         """What the job's register holds."""
@@ -107,7 +116,9 @@ class LeaderCluster(HostCluster):
     def __enter__(self) -> LeaderCluster:
         super().__enter__()
         try:
-            self.disk = self._opened.enter_context(Disk(self.folder / "disk"))
+            self.disk = self._opened.enter_context(
+                Disk(self.folder / "disk", is_real=self._is_real_disk)
+            )
             for host in self.network.hosts:
                 view = self.disk.seen_at(self.jobs, self.network.inside(host))
                 self.views[host] = self._opened.enter_context(view)

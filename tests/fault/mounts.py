@@ -55,14 +55,16 @@ class _Space:
 class Disk:
     """A small file system, which only its views see."""
 
-    def __init__(self, place: Path) -> None:
-        """`place`: a directory that is made."""
-        self._place = place
+    def __init__(self, place: Path, *, is_real: bool = False) -> None:
+        """`place`: a directory that is made. `is_real`: it is on the disk of this machine, not in
+        memory, and as large."""
+        self._place, self._is_real = place, is_real
         self._opened = ExitStack()
 
     def __enter__(self) -> Disk:
-        self._place.mkdir()
-        mounting = f"mount -t tmpfs -o size={SIZE},mode=700 rallypoint {self._place}"
+        self._place.mkdir(mode=0o700)
+        of_memory = f"-t tmpfs -o size={SIZE},mode=700 rallypoint"
+        mounting = f"mount {f'--bind {self._place}' if self._is_real else of_memory} {self._place}"
         self._space = _Space((), mounting)
         self._opened.callback(self._space.close)
         return self
@@ -120,9 +122,11 @@ class View:
     def bring_back(self) -> None:
         self._space.run("mount", "--bind", self._place, self._directory)
 
-    def hang(self) -> None:
-        """Who looks at it waits."""
-        command = [*self.prefix, sys.executable, hanging_directory.__file__, self._directory]
+    def hang(self, *, is_stale: bool = False) -> None:
+        """Who looks at it waits; or gets ESTALE, as from a file server that has lost track of it,
+        if it `is_stale`."""
+        how = ["--stale"] if is_stale else []
+        command = [*self.prefix, sys.executable, hanging_directory.__file__, *how, self._directory]
         asking = [*map(str, command), "echo", "hangs"]
         pipe = subprocess.PIPE
         self._hanging = subprocess.Popen(asking, stdin=pipe, stdout=pipe)

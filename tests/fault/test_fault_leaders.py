@@ -1,5 +1,5 @@
 """Jobs of which any node may lead, by a directory that all share, when something fails that the
-leader needs. `make fault RUNS=100` has every fault in every state."""
+leader needs. `make fault RUNS=135` has every fault in every state."""
 
 from __future__ import annotations
 
@@ -34,6 +34,23 @@ def test_L2_a_directory_that_is_away_for_longer_than_the_hold_disturbs_nobody(
     tmp_path: Path,
 ) -> None:
     run(tmp_path, Plan("hide_all", "run", seed=ABOVE_THE_HOLD))
+
+
+def test_L1_a_leader_that_was_stopped_between_the_swap_and_telling_of_it_changes_nothing(
+    tmp_path: Path,
+) -> None:
+    """A worker's failure is counted once, which it alone has recorded, and told nobody of."""
+    run(tmp_path, Plan("stop_after_swap", "run"))
+
+
+def test_L1_a_candidate_that_is_killed_while_it_leads_is_replaced_by_a_node(tmp_path: Path) -> None:
+    run(tmp_path, Plan("kill_candidate", "spare"))
+
+
+def test_L2_a_directory_that_its_file_server_has_lost_track_of_disturbs_nobody(
+    tmp_path: Path,
+) -> None:
+    run(tmp_path, Plan("stale", "run"))
 
 
 def test_the_quick_benchmark_of_leaders_fills_its_table(tmp_path: Path) -> None:

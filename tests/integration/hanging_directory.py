@@ -1,19 +1,22 @@
 """Run as a program: runs a command that sees a directory whose file system answers nothing.
 
-    hanging_directory.py DIRECTORY COMMAND...
+    hanging_directory.py [--stale] DIRECTORY COMMAND...
 
-As on a server that is gone, what looks at DIRECTORY waits, and not even SIGKILL ends it. That is so
-until the end of stdin; then this waits for the command. Needs a mount namespace of its own.
+As on a server that is gone, what looks at DIRECTORY waits, and not even SIGKILL ends it. With
+--stale it gets ESTALE, as on a server that has lost track of the directory. That is so until the
+end of stdin; then this waits for the command. Needs a mount namespace of its own.
 """
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import select
 import struct
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -54,24 +57,29 @@ def _mount(directory: str) -> int:
     return device
 
 
-def _take_question(device: int, directory: Path) -> None:
-    """Answers the first one only, without which no other is asked."""
+def _take_question(device: int, directory: Path, *, is_stale: bool) -> None:
+    """Answers the first one, without which no other is asked; others if `is_stale`."""
     _, code, number = _HEADER.unpack_from(os.read(device, 1 << 20))
     if code == _INIT:
         answer = _STARTED.pack(*_VERSION, 0, 0, 0, 0, 4096, 1, 0, 0, *[0] * 8)
         os.write(device, struct.pack("=IiQ", 16 + len(answer), 0, number) + answer)
+    elif is_stale:
+        with suppress(FileNotFoundError):  # Some want no answer.
+            os.write(device, struct.pack("=IiQ", 16, -errno.ESTALE, number))
     else:
         _mark(directory).touch()
 
 
 def _main() -> None:
-    device = _mount(sys.argv[1])
-    command = subprocess.Popen(sys.argv[2:], stdin=subprocess.DEVNULL)
+    is_stale = sys.argv[1] == "--stale"
+    directory, *command_line = sys.argv[1 + is_stale :]
+    device = _mount(directory)
+    command = subprocess.Popen(command_line, stdin=subprocess.DEVNULL)
     while True:
         ready = select.select([device, 0], [], [])[0]
         if 0 in ready:
             break
-        _take_question(device, Path(sys.argv[1]))
+        _take_question(device, Path(directory), is_stale=is_stale)
     os.close(device)
     sys.exit(command.wait())
 
