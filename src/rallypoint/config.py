@@ -16,6 +16,7 @@ from msgspec import Struct
 from rallypoint.core.limits import MAX_NAME_BYTES, is_host, is_name
 from rallypoint.core.settings import (
     BY_FIELD,
+    HOLD_S,
     MAX_EXIT_CODES,
     MAX_NODES,
     MAX_WORKERS_PER_NODE,
@@ -102,7 +103,7 @@ class RegisterConfig(Struct, frozen=True):
     """Absolute, and shared by all nodes."""
     ports: tuple[int, int] = ANY_PORTS
     """The first and the last of those that a leader may listen on."""
-    hold_s: float = 10.0
+    hold_s: float = HOLD_S
     """How long this node, if it leads, may act after it has written the record."""
 
 

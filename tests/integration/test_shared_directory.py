@@ -169,6 +169,21 @@ def test_L2_the_record_has_the_hold_of_the_node_that_leads(tmp_path: Path) -> No
             assert (first.wait(), second.wait()) == (0, 0)
 
 
+@pytest.mark.parametrize(
+    ("lease_s", "hold_s", "is_short"), [(13, 10, True), (14, 10, False), (20, 20, True)]
+)
+def test_L8_a_lease_that_is_too_short_to_outlive_the_leader_s_machine_is_remarked(
+    tmp_path: Path, lease_s: int, hold_s: int, is_short: bool
+) -> None:
+    (tmp_path / "jobs").mkdir(mode=0o700)
+    where = ("--rdzv-endpoint=jobs", "--nnodes=1:2", "--insecure", f"--lease={lease_s}")
+    conf = f"--rdzv-conf=last_call_timeout=0.1,hold={hold_s}"
+    with agent(tmp_path, *BY_DIRECTORY, *where, conf, program=WORKER) as run:
+        assert run.wait() == 0, run.err
+    remark = f"--lease {lease_s}: if the machine of the leading node vanishes, another node leads"
+    assert run.err.count(remark) == is_short
+
+
 def test_L2_a_hold_is_for_a_register(tmp_path: Path) -> None:
     with agent(tmp_path, "--standalone", "--rdzv-conf=hold=5", program=WORKER) as run:
         assert run.wait() == 0

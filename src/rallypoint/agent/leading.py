@@ -8,6 +8,7 @@ import os.path
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from math import ceil
 from random import SystemRandom
 from socket import socket
 from threading import Thread
@@ -25,6 +26,7 @@ from rallypoint.core import event_kinds as kinds
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.session import AgentEnd
 from rallypoint.core.takeover.heirs import Claimant
+from rallypoint.core.takeover.leading import takeover_s
 from rallypoint.errors import RendezvousTimeoutError, UsageError
 from rallypoint.rendezvous.data_directory import prepare, sweep
 from rallypoint.rendezvous.directory_backend import DirectoryBackend
@@ -238,4 +240,17 @@ def _prepared(rendezvous: RendezvousConfig) -> list[str]:
     remarks = prepare(directory, LocalFiles(), FLAG)
     if rendezvous.max_nodes > 1 and (local := local_file_system(directory)):
         remarks.append(lies_here(directory, local))
+    hold_s, lease_s = rendezvous.register.hold_s, rendezvous.lease_s
+    if rendezvous.max_nodes > 1 and takeover_s(hold_s) >= lease_s:
+        remarks.append(short_lease(hold_s, lease_s))
     return remarks
+
+
+def short_lease(hold_s: float, lease_s: float) -> str:
+    """What to say if no other node leads before the leases end."""
+    late_s = ceil(takeover_s(hold_s))
+    return (
+        f"--lease {lease_s:g}: if the machine of the leading node vanishes, another node leads "
+        f"after {late_s} s at most (--rdzv-conf hold={hold_s:g}), and all nodes have stopped their "
+        f"workers by then: --lease {late_s + 1} or a shorter hold keeps them running"
+    )

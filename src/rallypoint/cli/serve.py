@@ -32,7 +32,7 @@ from rallypoint.coordinator.server import Coordinator
 from rallypoint.coordinator.token import Token
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.event_kinds import Record
-from rallypoint.core.settings import Setting
+from rallypoint.core.settings import HOLD_MAX_S, HOLD_MIN_S, HOLD_S, Setting
 from rallypoint.errors import UsageError
 from rallypoint.observe.faults import Faults
 
@@ -94,6 +94,16 @@ leads one when its leading node is lost or leaves:
                     "stand ready to lead the jobs whose nodes share DIR, before any of their nodes",
                     "switch",
                 ),
+                Setting(
+                    "--hold",
+                    "SECONDS",
+                    "with --data-dir: how long it may lead a job after it has written the job's"
+                    " record; another one waits so long before it leads",
+                    "seconds",
+                    default=f"{HOLD_S:g}",
+                    least=HOLD_MIN_S,
+                    most=HOLD_MAX_S,
+                ),
                 *access.token_options("let every host that reaches the port take part"),
                 Setting(
                     "--log-format",
@@ -122,6 +132,7 @@ class _Options(Struct, frozen=True):
     port: int
     access: access.Access
     data_dir: str | None
+    hold_s: float
     is_candidate: bool
     json: bool
     quiet: bool
@@ -148,7 +159,7 @@ async def _serve(options: _Options, token: Token | None, lines: EventLines) -> i
     raise_open_files_limit()
     faults = Faults(lambda text: lines.say(kinds.FAULT(text)))
     asyncio.get_running_loop().set_exception_handler(faults.of_loop)
-    led = None if options.data_dir is None else _led(options.data_dir, listeners, token, lines)
+    led = None if options.data_dir is None else _led(options, listeners, token, lines)
     who_leads = None if led is None else led.who_leads
     hosting = Hosting(lines.record, led=led, who_leads=who_leads)
     coordinator = Coordinator(listeners, hosting, None if token is None else token.for_job)
@@ -170,18 +181,19 @@ async def _serve(options: _Options, token: Token | None, lines: EventLines) -> i
 
 
 def _led(
-    directory: str, listeners: list[socket], token: Token | None, lines: EventLines
+    options: _Options, listeners: list[socket], token: Token | None, lines: EventLines
 ) -> LedJobs:
-    """By the registers in this directory, which is made if there is none. Raises UsageError or
+    """By the registers in its directory, which is made if there is none. Raises UsageError or
     InfrastructureError if they can't be kept there."""
-    from rallypoint.coordinator.led_jobs import LedJobs
+    from rallypoint.coordinator.led_jobs import LedJobs, local_leader
     from rallypoint.rendezvous.data_directory import prepare, sweep
     from rallypoint.rendezvous.directory_backend import DirectoryBackend
     from rallypoint.rendezvous.directory_files import LocalFiles
 
-    for remark in prepare(directory, LocalFiles(), "--data-dir"):
+    assert options.data_dir is not None
+    for remark in prepare(options.data_dir, LocalFiles(), "--data-dir"):
         lines.say(kinds.NOTICE(remark))
-    directory = os.path.abspath(directory)  # Agents elsewhere are told of files in it.
+    directory = os.path.abspath(options.data_dir)  # Agents elsewhere are told of files in it.
 
     def open_register(run_id: str) -> DirectoryBackend:
         return DirectoryBackend(directory, run_id, None if token is None else token.for_job(run_id))
@@ -189,7 +201,8 @@ def _led(
     def on_wait(run_id: str, text: str) -> None:
         lines.record(run_id, kinds.WAITS_TO_LEAD(text))
 
-    led = LedJobs(open_register, tuple(map(str, listening_at(listeners))), on_wait)
+    addresses = tuple(map(str, listening_at(listeners)))
+    led = LedJobs(open_register, addresses, on_wait, local_leader(options.hold_s))
     led.call(partial(sweep, LocalFiles(), directory))
     return led
 
@@ -216,6 +229,8 @@ def _parse(argv: list[str]) -> _Options:
     scanned = parse(SERVE, argv, {})
     if (given := scanned.get("--data-dir")) is not None and not given.text.strip():
         raise UsageError(needs_a_value("--data-dir"))
+    if scanned.get("--hold") is not None and scanned.get("--data-dir") is None:
+        raise UsageError("--hold: add --data-dir DIR, where the records of the jobs lie")
     if scanned.on("--candidate") and scanned.get("--data-dir") is None:
         raise UsageError(
             "--candidate: add --data-dir DIR, the directory that the nodes name as --rdzv-endpoint"
@@ -226,6 +241,7 @@ def _parse(argv: list[str]) -> _Options:
         access=access.read_access(scanned),
         data_dir=scanned.read(SERVE, "--data-dir", None),
         is_candidate=scanned.on("--candidate"),
+        hold_s=scanned.read(SERVE, "--hold", HOLD_S),
         json=scanned.read(SERVE, "--log-format") == "json",
         quiet=scanned.on("--quiet"),
     )

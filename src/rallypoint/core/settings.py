@@ -28,6 +28,9 @@ MAX_SECONDS = 1e9
 """30 years: more means no end. Every clock and timer here can take it."""
 MAX_WAIT_S = 86_400.0
 """A day: how long one node may have the others wait for its workers to stop."""
+HOLD_S = 10.0
+"""How long a leader may act after it has written its job's record."""
+HOLD_MIN_S, HOLD_MAX_S = 2, 300
 MAX_EXIT_CODES = 255
 """Of a list of them: all but 0."""
 UNNAMED_RUN_ID = "none"
@@ -418,7 +421,7 @@ KEYS = (
             "seconds", default="5", least=MIN_SECONDS, key="any"),
     Setting("hold", "SECONDS", "with --rdzv-backend file: how long a leader may act after it has"
             " written its record",
-            "seconds", "hold_s", least=2, most=300),
+            "seconds", "hold_s", least=HOLD_MIN_S, most=HOLD_MAX_S),
     Setting("keep_alive_max_attempt", "N", "see keep_alive_interval",
             "integer", default="3", least=1, most=MAX_GIVEN, key="any"),
     Setting("close_timeout", "SECONDS", "ignored; a library handler's node may take so long to"

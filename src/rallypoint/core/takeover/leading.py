@@ -41,6 +41,8 @@ from rallypoint.core.takeover.heirs import Candidates, Claimant, Turn, turn_of
 from rallypoint.core.takeover.record import HOLD_S as HOLD_S
 from rallypoint.core.takeover.record import SCHEMA, JobRecord, Leader, LeadRecord
 
+ATTACH_S = 0.5
+"""A claim and the nodes' way to who has claimed take so long, as a rule."""
 BEAT_SHARE = 1 / 5
 """Of the hold: how often a leader renews it. Of the lease, where that is shorter."""
 LOOK_SHARE = 1 / 8
@@ -58,6 +60,17 @@ CONSENT_LEASES = 3
 """For so long after the hold a leader acts by promises."""
 
 
+def takeover_s(hold_s: float) -> float:
+    """After how long at most, as a rule, another process leads if a leader's machine has vanished:
+    nodes that have no leader for a lease stop their workers."""
+    return with_margin(hold_s) + look_s(hold_s) + ATTACH_S
+
+
+def look_s(hold_s: float) -> float:
+    """How often who would lead looks at the record."""
+    return min(1.0, hold_s * LOOK_SHARE)
+
+
 class Watch:
     """One process that would lead, and looks at the record of another that does."""
 
@@ -71,7 +84,7 @@ class Watch:
     @property
     def look_s(self) -> float:
         """How often to look."""
-        return min(1.0, self._hold_s * LOOK_SHARE)
+        return look_s(self._hold_s)
 
     @property
     def late_s(self) -> float:

@@ -20,13 +20,12 @@ from rallypoint.core.job_state import JobState
 from rallypoint.core.model import EndReason, Epoch, SharedSettings, Verdict, WorldEntry
 from rallypoint.core.restart import Ledger
 from rallypoint.core.round_state import BadRoute, Loss, MemberState, Phase, RoundState, is_active
+from rallypoint.core.settings import HOLD_S as HOLD_S
 from rallypoint.core.worker_exits import WorkerExit
 
 NUMBERS_BITS = 20
 SCHEMA = 1
 """Of this version of Rallypoint."""
-HOLD_S = 10.0
-"""For registers in directories."""
 
 
 class Process(Struct, frozen=True, array_like=True):
