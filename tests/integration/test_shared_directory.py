@@ -142,7 +142,7 @@ def test_a_directory_that_can_not_be_used_is_one_line(
 
 
 @pytest.mark.parametrize("hold", ["0", "-1", "soon", "1.9", "301"])
-def test_L2_a_hold_that_can_not_be_is_one_line(tmp_path: Path, hold: str) -> None:
+def test_L8_a_hold_that_can_not_be_is_one_line(tmp_path: Path, hold: str) -> None:
     conf = f"--rdzv-conf=hold={hold}"
     with agent(tmp_path, *BY_DIRECTORY, "--rdzv-endpoint=jobs", conf, program=WORKER) as run:
         assert run.wait() == 2
@@ -150,7 +150,7 @@ def test_L2_a_hold_that_can_not_be_is_one_line(tmp_path: Path, hold: str) -> Non
     assert not run.told("rank")
 
 
-def test_L2_the_record_has_the_hold_of_the_node_that_leads(tmp_path: Path) -> None:
+def test_L8_the_record_has_the_hold_of_the_node_that_leads(tmp_path: Path) -> None:
     """The other one was given none."""
     homes = [tmp_path / "a", tmp_path / "b"]
     for home in homes:
@@ -184,7 +184,7 @@ def test_L8_a_lease_that_is_too_short_to_outlive_the_leader_s_machine_is_remarke
     assert run.err.count(remark) == is_short
 
 
-def test_L2_a_hold_is_for_a_register(tmp_path: Path) -> None:
+def test_L8_a_hold_is_for_a_register(tmp_path: Path) -> None:
     with agent(tmp_path, "--standalone", "--rdzv-conf=hold=5", program=WORKER) as run:
         assert run.wait() == 0
     assert "--rdzv-conf hold=5 has no effect without --rdzv-backend file" in run.err
