@@ -145,7 +145,11 @@ class Simulation:
 
     def _check_world(self) -> None:
         cluster, rules = self._cluster, self._cluster.rules
-        has_begun = any(w.formed_at > cluster.plan.peace_s for w in rules.worlds.values())
+        peace_s, worlds = cluster.plan.peace_s, rules.worlds.values()
+        has_begun = any(world.formed_at > peace_s for world in worlds)
+        # A round may have been formed just before, and be about to succeed.
+        ends = (worker.ended for world in worlds for worker in world.workers.values())
+        has_begun |= any(end and end.code == 0 and end.at_s > peace_s for end in ends)
         if not rules.any_runs and not rules.verdicts and not has_begun:
             raise Violation("liveness", f"no world and no verdict: {self._whose_end()}")
 
