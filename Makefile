@@ -60,7 +60,7 @@ record: $(SETUP)
 
 # Jobs on networks that fail: needs root and network namespaces, else each test says why it is skipped.
 # RUNS=100 adds so many seeded jobs by a shared directory, each with a fault in one of their states,
-# and a line for each to leader-runs.txt. With 135 every fault is there in every state.
+# and a line for each to leader-runs.txt. With 135 it is 128 of the 135 pairs of a fault and a state.
 RUNS ?= 0
 fault: $(SETUP)
 	$(BIN)/python -m pytest --workers 3 -rsfE -m fault
