@@ -242,7 +242,7 @@ def test_R5_who_joins_when_all_is_over_hears_how() -> None:
     go(body())
 
 
-def test_R5_a_failed_job_begins_anew_while_its_last_agents_still_leave() -> None:
+def test_R5_a_failed_job_begins_anew_when_its_last_agents_have_left() -> None:
     async def body() -> None:
         async with rally() as place:
             old = await place.attached(ONE, "life-a")
@@ -252,13 +252,14 @@ def test_R5_a_failed_job_begins_anew_while_its_last_agents_still_leave() -> None
             first, second = old.all(m.Attached)[0], fresh.all(m.Attached)[0]
             assert second.incarnation > first.incarnation
             fresh.join()
-            assert (await fresh.wait(m.Assigned)).stamp.incarnation == second.incarnation
             again = await place.attached(ONE, "life-a", generation=2, opened=1, last=first)
             assert again.all(m.Attached)[0].incarnation == first.incarnation
             assert (await again.wait(m.Ended)).verdict.outcome is Outcome.CANCELLED
+            await fresh.round_trip()
+            assert not fresh.all(m.Assigned)
             again.report(2, m.Leave())
             await again.wait_closed()
-            await fresh.round_trip()
+            assert (await fresh.wait(m.Assigned)).stamp.incarnation == second.incarnation
 
     go(body())
 

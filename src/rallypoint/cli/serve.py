@@ -229,8 +229,12 @@ def _parse(argv: list[str]) -> _Options:
     scanned = parse(SERVE, argv, {})
     if (given := scanned.get("--data-dir")) is not None and not given.text.strip():
         raise UsageError(needs_a_value("--data-dir"))
-    if scanned.get("--hold") is not None and scanned.get("--data-dir") is None:
-        raise UsageError("--hold: add --data-dir DIR, where the records of the jobs lie")
+    hold_s = scanned.read(SERVE, "--hold", HOLD_S)
+    if (given := scanned.get("--hold")) is not None:
+        if scanned.get("--data-dir") is None:
+            raise UsageError("--hold: add --data-dir DIR, where the records of the jobs lie")
+        if not HOLD_MIN_S <= hold_s <= HOLD_MAX_S:
+            raise given.wrong(f"needs {HOLD_MIN_S} to {HOLD_MAX_S} seconds")
     if scanned.on("--candidate") and scanned.get("--data-dir") is None:
         raise UsageError(
             "--candidate: add --data-dir DIR, the directory that the nodes name as --rdzv-endpoint"
@@ -241,7 +245,7 @@ def _parse(argv: list[str]) -> _Options:
         access=access.read_access(scanned),
         data_dir=scanned.read(SERVE, "--data-dir", None),
         is_candidate=scanned.on("--candidate"),
-        hold_s=scanned.read(SERVE, "--hold", HOLD_S),
+        hold_s=hold_s,
         json=scanned.read(SERVE, "--log-format") == "json",
         quiet=scanned.on("--quiet"),
     )
