@@ -25,6 +25,7 @@ types: $(SETUP)
 # Most tests wait for processes rather than compute: more of them than cores. tests/conftest.py puts
 # the files in order.
 unit: $(SETUP)
+	-tools/install_etcd.sh
 	$(BIN)/python -m pytest --workers 8 -rsfE -m "not fault or quick"
 
 # The tests on each Python from 3.11 to 3.14 that is found; says which were not.

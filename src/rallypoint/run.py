@@ -39,6 +39,7 @@ from rallypoint.launcher import LaunchConfig, elastic_launch
 from rallypoint.observe.printing import print_error, print_text
 from rallypoint.process.logs.plan import Std
 from rallypoint.process.logs.specs import DefaultLogsSpecs, LogsSpecs
+from rallypoint.wire.etcd_config import EtcdConfig
 from rallypoint.worker.error_file import record
 
 __all__ = [
@@ -357,8 +358,10 @@ def _rendezvous(asked: AgentConfig) -> tuple[str, str, dict[str, Any]]:
         conf["token_file"] = access.token_file
     elif access.token_text:
         conf["token"] = _Secret(access.token_text)
-    if chosen.register is not None:
-        return "file", chosen.register.directory, conf
+    if (register := chosen.register) is not None and register.etcd is not None:
+        return "etcd", str(register.etcd), conf | _of_etcd(register.etcd)
+    if register is not None:
+        return "file", register.directory, conf
     if chosen.static:
         conf["rank"] = chosen.node_rank
         conf.pop("is_host", None)
@@ -367,6 +370,13 @@ def _rendezvous(asked: AgentConfig) -> tuple[str, str, dict[str, Any]]:
         conf.pop("is_host", None)
         return "tcp", "", conf
     return "tcp", str(chosen.endpoint), conf
+
+
+def _of_etcd(etcd: EtcdConfig) -> dict[str, Any]:
+    from rallypoint.rendezvous.etcd.parameters import keys_of
+
+    password = {"password": _Secret(etcd.password)} if etcd.password else {}
+    return {**keys_of(etcd), **password}
 
 
 if __name__ == "__main__":

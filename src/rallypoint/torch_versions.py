@@ -45,7 +45,7 @@ _name = partial(Known, kind="name")
 _behaviour = partial(Known, kind="behaviour")
 
 _SEE = "see [every flag](from-torchrun.md#every-flag)"
-_ETCD = "the etcd backends are not supported"
+_ETCD = "it is for `--rdzv-backend etcd`, which takes it"
 _OLD_FLAGS = (
     *("--nnodes", "--nproc-per-node", "--rdzv-backend", "--rdzv-endpoint", "--rdzv-id"),
     *("--rdzv-conf", "--standalone", "--max-restarts", "--start-method", "--role", "--module"),
@@ -82,7 +82,8 @@ KNOWN: tuple[Known, ...] = (
               here="the same; `--log-line-prefix-template` wins"),
     _variable("2.6", name="TORCHELASTIC_HEALTH_CHECK_PORT",
               here="the agent answers `GET /health` there, which torch's public build does not"),
-    _variable("2.6", name="TORCHELASTIC_ETCD_BINARY_PATH", here=_ETCD, effect=False),
+    _variable("2.6", name="TORCHELASTIC_ETCD_BINARY_PATH", effect=False,
+              here="no etcd is started: `--rdzv-backend etcd` uses one that runs"),
     _variable("2.6", name="TORCH_ELASTIC_WORKER_IDENTICAL", effect=False,
               here="the coordinator gives the ranks; nodes exchange nothing that it could spare"),
     _variable("2.6", name="TORCH_DISABLE_SHARE_RDZV_TCP_STORE", effect=False,

@@ -46,7 +46,7 @@ OTHER_DEFAULTS = {
     ("WorkerSpec", "rdzv_handler"): "a node may be alone, and a handler may go to the agent",
     ("LocalElasticAgent", "logs_specs"): "output may just be inherited",
     ("LocalElasticAgent", "start_method"): "forkserver for functions",
-    ("LaunchConfig", "rdzv_backend"): "there is no etcd here; tcp needs no server",
+    ("LaunchConfig", "rdzv_backend"): "tcp needs no server, etcd does",
     ("LaunchConfig", "start_method"): "forkserver for functions",
 }
 OURS_BESIDES = {

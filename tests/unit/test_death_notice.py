@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from rallypoint.config import RegisterConfig
 from rallypoint.core.model import Epoch
 from rallypoint.process.death_report import report_death
 from rallypoint.process.guard import SharedPage
@@ -22,6 +23,7 @@ from rallypoint.wire.death_notice import (
     encode_release,
     is_proven,
 )
+from rallypoint.wire.etcd_config import EtcdConfig
 
 NOTICE = DeathNotice("127.0.0.1", 29400, "job", b"t" * 32, "life", 7, b"s" * SECRET_BYTES)
 
@@ -57,7 +59,7 @@ def test_F2_a_page_has_a_whole_notice_or_none() -> None:
 
 def test_L6_a_notice_of_a_leader_names_its_register_and_fits_or_is_none() -> None:
     directory = b"/shared/\xff\xc3\xa9".decode("utf-8", "surrogateescape")
-    data = encode_release(directory, "job", b"t" * 32, Epoch(3, 2**31))
+    data = encode_release(RegisterConfig(directory), "job", b"t" * 32, Epoch(3, 2**31))
     notice = decode(data)
     assert isinstance(notice, ReleaseNotice)
     assert (notice.directory, notice.run_id, notice.token, notice.epoch) == (
@@ -72,8 +74,20 @@ def test_L6_a_notice_of_a_leader_names_its_register_and_fits_or_is_none() -> Non
     assert decode(page.notice) == notice
     page.leave_notice(encode(NOTICE))
     assert decode(page.notice) == NOTICE
-    page.leave_notice(encode_release("/" + "d" * 5000, "job", None, Epoch(3, 7)))
+    page.leave_notice(encode_release(RegisterConfig("/" + "d" * 5000), "job", None, Epoch(3, 7)))
     assert page.notice == b""
+
+
+def test_L6_a_notice_of_a_leader_tells_all_that_an_etcd_asks_for_and_shows_no_password() -> None:
+    etcd = EtcdConfig(("e1:2379", "e2:2379"), "https", "/p", "u", "secret", "", "/ca", "/c", "/k")
+    data = encode_release(RegisterConfig(etcd=etcd), "job", b"t" * 32, Epoch(3, 7))
+    page = SharedPage()
+    page.leave_notice(data)
+    notice = decode(page.notice)
+    assert isinstance(notice, ReleaseNotice)
+    assert (notice.etcd, notice.run_id, notice.token) == (etcd, "job", b"t" * 32)
+    assert "secret" not in repr(notice)
+    assert "tttt" not in repr(notice)
 
 
 def test_F2_a_coordinator_that_is_gone_or_says_nothing_is_left_alone_soon() -> None:

@@ -16,6 +16,7 @@ from rallypoint.launcher import LaunchConfig
 from rallypoint.launcher.launch_config import agent_config
 from rallypoint.rendezvous.registry import RendezvousHandlerRegistry
 from rallypoint.run import config_from_args, parse_args
+from rallypoint.wire.etcd_config import EtcdConfig
 
 AT = "127.0.0.1:29999"
 
@@ -102,6 +103,32 @@ def test_R7_nodes_that_share_a_directory_agree_with_those_of_the_command_line() 
     assert not ours.access.insecure
 
 
+def test_an_etcd_is_chosen_as_by_the_command_line() -> None:
+    conf = {"join_timeout": 5, "protocol": "https", "cacert": "ca", "user": "u", "password": "p"}
+    etcd = {"rdzv_backend": "etcd", "rdzv_endpoint": "e1,e2:5", "run_id": "job"}
+    ours = settings(2, 2, **etcd, rdzv_configs=conf).rendezvous
+    assert ours.register == RegisterConfig(
+        etcd=EtcdConfig(
+            ("e1:2379", "e2:5"), "https", user="u", password="p", cacert=os.path.abspath("ca")
+        )
+    )
+    assert ours.join_timeout_s == 5
+    assert "'p'" not in repr(ours.register)
+    given = "join_timeout=5,protocol=https,cacert=ca,user=u,password_file=f"
+    words = ("--rdzv-backend=etcd", "--rdzv-endpoint=e1,e2:5", "--rdzv-id=job", "--nnodes=2")
+    args = parse_args([*words, f"--rdzv-conf={given}", "--no-python", "true"])
+    made, *_ = config_from_args(args)
+    theirs = command_line(*words, f"--rdzv-conf={given}").rendezvous
+    again = settings(
+        *(2, 2),
+        rdzv_backend=made.rdzv_backend,
+        rdzv_endpoint=made.rdzv_endpoint,
+        run_id=made.run_id,
+        rdzv_configs=made.rdzv_configs,
+    )
+    assert again.rendezvous.register == theirs.register
+
+
 def test_a_backend_that_the_program_has_registered_is_known(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -170,7 +197,7 @@ def test_functions_are_forked_from_a_prepared_process_unless_told_otherwise() ->
             "the endpoint '127.0.0.1:0': port 0 is any free port, which other nodes can't know",
         ),
         ({"drain_deadline": -5}, "drain_deadline=-5"),
-        ({"rdzv_backend": "etcd"}, "rdzv_backend='etcd': known are"),
+        ({"rdzv_backend": "etcd"}, "rdzv_backend='etcd': needs an rdzv_endpoint, HOST:2379"),
         ({"rdzv_backend": "file"}, "rdzv_backend='file': needs an rdzv_endpoint"),
         ({"rdzv_backend": "file", "rdzv_endpoint": "d"}, "run_id='': rdzv_backend='file' needs"),
         (

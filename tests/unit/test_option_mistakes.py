@@ -51,7 +51,7 @@ BAD: tuple[tuple[str, str], ...] = (
     ("--standalone --nnodes 2 train.py", "--nnodes 2: --standalone runs one node only"),
     (
         "--rdzv-backend tpc --rdzv-endpoint a train.py",
-        "--rdzv-backend tpc: known are tcp, c10d, static, file, theirs; did you mean tcp?",
+        "--rdzv-backend tpc: known are tcp, c10d, static, file, etcd, theirs; did you mean tcp?",
     ),
     (
         "--rdzv-backend file train.py",
@@ -86,7 +86,7 @@ BAD: tuple[tuple[str, str], ...] = (
     ),
     (
         "--rdzv-backend etcd-v2 train.py",
-        "--rdzv-backend etcd-v2: not supported; tcp, the default, needs no server",
+        "--rdzv-backend etcd-v2: give --rdzv-backend etcd, with the same endpoint (it is API v3)",
     ),
     ("--rdzv-endpoint a:b train.py", "--rdzv-endpoint a:b: b is not a valid port (1..65535)"),
     (

@@ -20,6 +20,7 @@ from rallypoint.config import (
 )
 from rallypoint.core.settings import FLAGS
 from rallypoint.errors import UsageError
+from rallypoint.wire.etcd_config import EtcdConfig
 
 BY_REGISTER = "--rdzv-backend file --rdzv-endpoint /shared/jobs --rdzv-id mine"
 EMPTY_FOR_TORCHRUN = frozenset(
@@ -263,6 +264,36 @@ def test_a_directory_means_that_any_node_may_lead() -> None:
     )
 
 
+def test_an_etcd_means_that_any_node_may_lead() -> None:
+    """With the keys of either of torch's backends; the others mean what they always do."""
+    line = "--rdzv-backend etcd --rdzv-endpoint e1,e2:5,[::1]:6 --rdzv-id mine --nnodes 2:4"
+    config = parse(f"{line} --port-range 5-6 train.py")
+    assert config.rendezvous.register == RegisterConfig(
+        "", (5, 6), etcd=EtcdConfig(("e1:2379", "e2:5", "[::1]:6"))
+    )
+    assert (config.rendezvous.handler, config.rendezvous.is_host) == (None, None)
+    assert config.notices == ()
+    expected = EtcdConfig(
+        ("e1:2379", "e2:5", "[::1]:6"),
+        protocol="https",
+        prefix="/a/b",
+        user="u",
+        password_file="/where/i/am/p",
+        cacert="/ca",
+        cert="/where/i/am/c",
+        key="/where/i/am/k",
+    )
+    conf = "protocol=https,etcd_prefix=/a/b/,user=u,password_file=p,join_timeout=5"
+    for files in ("cacert=/ca,cert=c,key=k", "ca_cert=/ca,ssl_cert=c,ssl_cert_key=k"):
+        meeting = parse(f"{line} --rdzv-conf {conf},{files} train.py").rendezvous
+        assert meeting.register == RegisterConfig(etcd=expected)
+        assert meeting.join_timeout_s == 5
+    (notice,) = parse(f"{line} --node-rank 1 train.py").notices
+    assert (
+        notice == "--node-rank 1 has no effect with --rdzv-backend etcd: any node may host the job"
+    )
+
+
 @pytest.mark.parametrize(
     ("given", "path"),
     [
@@ -314,7 +345,7 @@ def test_standalone_wins_over_a_directory() -> None:
 def test_a_range_of_ports_is_of_no_use_without_a_directory() -> None:
     for line in ("--rdzv-endpoint a", "--standalone", ""):
         assert parse(f"{line} --port-range 5-6 train.py").notices == (
-            "--port-range 5-6 has no effect without --rdzv-backend file",
+            "--port-range 5-6 has no effect without --rdzv-backend file or etcd",
         )
 
 

@@ -4,20 +4,19 @@ and what it hosts when it leads itself (`coordinator/succession.py`)."""
 from __future__ import annotations
 
 import asyncio
-import os.path
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from math import ceil
 from random import SystemRandom
 from socket import socket
 from threading import Thread
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from rallypoint.agent.agent import Agent
 from rallypoint.config import AccessConfig, RendezvousConfig
 from rallypoint.coordinator.connection import ClientConnection, dial
 from rallypoint.coordinator.own_addresses import addresses_of, bind_for_leader, own_addresses
+from rallypoint.coordinator.register_record import Register
 from rallypoint.coordinator.server import Coordinator, LookupToken
 from rallypoint.coordinator.succession import Listening
 from rallypoint.coordinator.threads import run_in_thread
@@ -27,33 +26,22 @@ from rallypoint.core.event_kinds import Record
 from rallypoint.core.session import AgentEnd
 from rallypoint.core.takeover.heirs import Claimant
 from rallypoint.core.takeover.leading import takeover_s
-from rallypoint.errors import RendezvousTimeoutError, UsageError
-from rallypoint.rendezvous.data_directory import prepare, sweep
-from rallypoint.rendezvous.directory_backend import DirectoryBackend
-from rallypoint.rendezvous.directory_files import LocalFiles
-from rallypoint.rendezvous.file_systems import (
-    lies_here,
-    local_file_system,
-    place_of,
-    why_not_there,
-)
+from rallypoint.errors import RendezvousConnectionError, RendezvousTimeoutError
+from rallypoint.rendezvous.places import place_of
 from rallypoint.wire.address import Address
-
-T = TypeVar("T")
 
 DIAL_TIMEOUT_S = 2.0
 """A leader whose machine is gone must not use up the lease of those that look for the next one."""
 FIRST_CLAIM_S = 0.002
 """For each node of the job."""
 FIRST_CLAIM_MAX_S = 2.0
-MOUNT_LOOK_S = 1.0
-"""How often it is looked whether a directory is mounted by now."""
 UNANSWERED_S = 2.0
-"""A directory that takes longer to be looked at is said to be waited for."""
+"""A register that takes longer to be looked at is said to be waited for."""
+RETRY_S = 1.0
+"""How often a place is looked at that can't be used yet."""
 ALONE_S = 8.0
 """A leader that no other node has reached for so long says so: the others may have begun the job in
-another directory."""
-FLAG = "--rdzv-endpoint"
+another place."""
 
 
 class Hosts(NamedTuple):
@@ -138,24 +126,22 @@ class LeadingNode:
             self._telling = asyncio.get_running_loop().create_task(self._say_alone())
 
     async def _say_alone(self) -> None:
-        assert self._rendezvous.register is not None
-        directory = self._rendezvous.register.directory
-        there = await _in_thread(partial(place_of, directory))
+        place = place_of(self._rendezvous)
+        is_the_same = await run_in_thread(place.is_the_same, "rallypoint-registers")
         self.notice(
             f"no other node has come for {ALONE_S:g} s: see that all nodes have the same "
-            f"--rdzv-id, and that {directory}{there} is the same directory on all of them"
+            f"--rdzv-id, and that {is_the_same}"
         )
 
     def _sweep(self) -> None:
         """Of a job that has ended its register is left, which somebody must remove. Beside all
-        else, since the directory may be large or slow, and by one node of each job."""
-        register = self._rendezvous.register
-        if self._has_swept or register is None:
+        else, since a place may be large or slow, and by one node of each job."""
+        if self._has_swept:
             return
         self._has_swept = True
-        there = LocalFiles(), register.directory
+        place = place_of(self._rendezvous)
         with suppress(RuntimeError):  # The system has no thread left.
-            Thread(target=sweep, args=there, name="rallypoint-sweep", daemon=True).start()
+            Thread(target=place.sweep, name="rallypoint-sweep", daemon=True).start()
 
     def notice(self, text: str) -> None:
         self._agent.say(kinds.NOTICE(text))
@@ -180,70 +166,41 @@ async def register_of(
     secret: bytes | None,
     say: Callable[[Record], None],
     on_wait: Callable[[str], None],
-) -> DirectoryBackend:
-    """The register of this node's job, in a directory that is made if there is none. `say` is
-    called with remarks on it, `on_wait` if it does not answer.
+) -> Register:
+    """The register of this node's job, in a place that can be used. `say` is called with remarks
+    on it, `on_wait` if it does not answer.
 
     Raises UsageError or InfrastructureError if the register can't be kept there, and
     RendezvousTimeoutError.
     """
-    assert rendezvous.register is not None
-    directory, limit_s = rendezvous.register.directory, rendezvous.join_timeout_s
-    waiting = f"waiting for the directory {directory}, which does not answer"
-    told = asyncio.get_running_loop().call_later(UNANSWERED_S, on_wait, waiting)
-    why = said = ""
+    place, limit_s = place_of(rendezvous), rendezvous.join_timeout_s
+    waiting = f"waiting for {place.name}"
+    silent = f"{waiting}, which does not answer"
+    told = asyncio.get_running_loop().call_later(UNANSWERED_S, on_wait, silent)
+    why = ""
     try:
         async with asyncio.timeout(limit_s):
-            while why := await _in_thread(partial(_why_not_there, rendezvous)):
-                told.cancel()
-                if why != said:
-                    said = why
-                    say(kinds.NOTICE(f"waiting for the directory {directory}: {why}"))
-                await asyncio.sleep(MOUNT_LOOK_S)
-            remarks = await _in_thread(partial(_prepared, rendezvous))
+            while True:
+                try:
+                    remarks = await run_in_thread(place.prepare, "rallypoint-registers")
+                    break
+                except RendezvousConnectionError as error:
+                    told.cancel()
+                    if str(error) != why:
+                        why = str(error)
+                        say(kinds.NOTICE(f"{waiting}: {why}"))
+                await asyncio.sleep(RETRY_S)
     except TimeoutError:
-        waited = f"waited {limit_s:g} s"
-        if why:
-            raise RendezvousTimeoutError(f"{FLAG} {directory}: {why} ({waited})") from None
-        raise RendezvousTimeoutError(
-            f"{FLAG} {directory} does not answer: {waited}; see that its file server "
-            "is up, or name another directory"
-        ) from None
+        raise RendezvousTimeoutError(place.unanswered(limit_s, why)) from None
     finally:
         told.cancel()
     for remark in remarks:
         say(kinds.NOTICE(remark))
-    return DirectoryBackend(directory, rendezvous.run_id, secret)
-
-
-async def _in_thread(call: Callable[[], T]) -> T:
-    return await run_in_thread(call, "rallypoint-registers")
-
-
-def _why_not_there(rendezvous: RendezvousConfig) -> str:
     assert rendezvous.register is not None
-    if rendezvous.max_nodes == 1:
-        return ""
-    may_part = rendezvous.min_nodes < rendezvous.max_nodes
-    return why_not_there(rendezvous.register.directory, may_part=may_part)
-
-
-def _prepared(rendezvous: RendezvousConfig) -> list[str]:
-    assert rendezvous.register is not None
-    directory = rendezvous.register.directory
-    if os.path.isfile(directory):
-        raise UsageError(
-            f"{FLAG} {directory}: it is a file, as earlier versions used for --rdzv-backend file: "
-            "name a directory that all nodes share (a file between peers is for a program's "
-            "DynamicRendezvousHandler)"
-        )
-    remarks = prepare(directory, LocalFiles(), FLAG)
-    if rendezvous.max_nodes > 1 and (local := local_file_system(directory)):
-        remarks.append(lies_here(directory, local))
     hold_s, lease_s = rendezvous.register.hold_s, rendezvous.lease_s
     if rendezvous.max_nodes > 1 and takeover_s(hold_s) >= lease_s:
-        remarks.append(short_lease(hold_s, lease_s))
-    return remarks
+        say(kinds.NOTICE(short_lease(hold_s, lease_s)))
+    return place.open(secret)
 
 
 def short_lease(hold_s: float, lease_s: float) -> str:

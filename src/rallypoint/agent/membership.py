@@ -285,7 +285,7 @@ class Membership:
             # The guard releases the register: there is no other coordinator to tell.
             register, run_id = self._config.rendezvous.register, self._config.rendezvous.run_id
             assert register is not None
-            release = death_notice.encode_release(register.directory, run_id, token, led)
+            release = death_notice.encode_release(register, run_id, token, led)
             self._setup.helpers.leave_notice(release)
             return b""
         secret, peer = os.urandom(SECRET_BYTES), connection.peer

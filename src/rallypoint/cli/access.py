@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rallypoint.agent.environ import TOKEN_VARIABLE
+from rallypoint.agent.environ import ETCD_PASSWORD_VARIABLE, TOKEN_VARIABLE
 from rallypoint.cli.parser import Scanned
 from rallypoint.cli.values import Value, integer
 from rallypoint.config import AgentConfig
@@ -25,11 +25,13 @@ def environ_token(environ: Mapping[str, str] | None = None) -> str | None:
 
 
 def keep_secrets() -> None:
-    """From now on no other process of this user is shown the token. For a command's own process."""
+    """From now on no other process of this user is shown the token, nor the password of etcd. For a
+    command's own process."""
     syscalls.hide_process()
-    if TOKEN_VARIABLE in os.environ:
-        syscalls.erase_variable(TOKEN_VARIABLE)
-        del os.environ[TOKEN_VARIABLE]
+    for name in (TOKEN_VARIABLE, ETCD_PASSWORD_VARIABLE):
+        if name in os.environ:
+            syscalls.erase_variable(name)
+            del os.environ[name]
 
 
 def check(*given: Value | None, insecure: bool) -> None:

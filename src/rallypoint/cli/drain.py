@@ -15,8 +15,8 @@ from msgspec import Struct
 from rallypoint.cli import access, values
 from rallypoint.cli.machine import Machine
 from rallypoint.cli.parser import Command, Scanned, parse, with_hint
-from rallypoint.cli.register_options import read_register
-from rallypoint.config import DEFAULT_COORDINATOR_PORT, Endpoint, check_name
+from rallypoint.cli.register_options import BY_REGISTER, read_register
+from rallypoint.config import DEFAULT_COORDINATOR_PORT, Endpoint, RegisterConfig, check_name
 from rallypoint.coordinator.connection import ClientConnection, dial, knock
 from rallypoint.coordinator.endpoint import NotYet, resolve
 from rallypoint.coordinator.threads import run_in_thread
@@ -67,17 +67,18 @@ lives on that very node ends as preempted, unless any node may lead it.
                 Setting(
                     "--rdzv-endpoint",
                     "HOST[:PORT]|DIR",
-                    "where the job's nodes connect, or the directory that they share",
+                    "where the job's nodes connect, the directory that they share, or their etcd",
                     default=f"localhost:{DEFAULT_COORDINATOR_PORT}",
                 ),
                 Setting("--rdzv-id", "ID", "the name of the job", default=UNNAMED_RUN_ID),
                 Setting(
                     "--rdzv-backend",
-                    "tcp|file",
-                    "file: the job's nodes were started with it, and with a directory",
+                    "tcp|file|etcd",
+                    "file, etcd: the job's nodes were started with it",
                     "choice",
                     default="tcp",
                 ),
+                Setting("--rdzv-conf", "K=V,...", "with etcd: as the job's nodes have it"),
                 Setting("--no-wait", "", "return once the node has the request", "switch"),
                 *access.token_options("the job runs with --insecure, without a token"),
             ),
@@ -96,8 +97,8 @@ before the node had left.
 class _Options(Struct, frozen=True):
     node: str
     endpoint: Endpoint
-    directory: str
-    """Of the job's register; empty: the coordinator is at the endpoint."""
+    register: RegisterConfig | None
+    """The job's; None: the coordinator is at the endpoint."""
     run_id: str
     access: access.Access
     wait: bool
@@ -112,7 +113,7 @@ def run(argv: list[str]) -> int:
     secret = _secret(options)
     access.keep_secrets()
     asyncio.run(
-        _drain(options, secret) if not options.directory else _Search(options, secret).run()
+        _drain(options, secret) if options.register is None else _Search(options, secret).run()
     )
     return 0
 
@@ -186,12 +187,14 @@ class _Search:
     """Finds the coordinator by the job's register, again and again if need be. `run` once."""
 
     def __init__(self, options: _Options, secret: bytes | None) -> None:
-        from rallypoint.rendezvous.directory_backend import DirectoryBackend
+        from rallypoint.rendezvous.places import register_in
 
+        assert options.register is not None
+        where = options.register.directory or f"etcd at {options.register.etcd}"
         if secret is None and not options.access.insecure:
-            raise no_token_error(options.directory)
-        self._options, self._secret = options, secret
-        self._register = DirectoryBackend(options.directory, options.run_id, secret)
+            raise no_token_error(where)
+        self._options, self._secret, self._where = options, secret, where
+        self._register = register_in(options.register, options.run_id, secret)
         self._was_asked = False
         """By a leader that is gone."""
         self._gone_at = 0.0
@@ -234,7 +237,7 @@ class _Search:
         found = await run_in_thread(self._register.get_state, "rallypoint-register")
         if found is None:
             raise UsageError(
-                f"{options.directory} has no record of {job_name(options.run_id)}: check "
+                f"{self._where} has no record of {job_name(options.run_id)}: check "
                 "--rdzv-endpoint and --rdzv-id"
             )
         record = decode(found[0])
@@ -259,23 +262,25 @@ def _parse(argv: list[str]) -> _Options:
     job = scanned.get("--rdzv-id")
     (node,) = scanned.words
     check_name("node", node)
-    endpoint, directory = Endpoint("localhost", DEFAULT_COORDINATOR_PORT), ""
-    if scanned.read(DRAIN, "--rdzv-backend") == "file":
-        directory = _existing_directory(scanned)
+    endpoint, register = Endpoint("localhost", DEFAULT_COORDINATOR_PORT), None
+    if (backend := scanned.read(DRAIN, "--rdzv-backend")) in BY_REGISTER:
+        register = _register(scanned, backend)
     elif (where := scanned.get("--rdzv-endpoint")) is not None:
         endpoint = values.endpoint(where, least_port=1)
     return _Options(
         node=node,
         endpoint=endpoint,
-        directory=directory,
+        register=register,
         run_id=job.text if job else UNNAMED_RUN_ID,
         access=access.read_access(scanned),
         wait=not scanned.on("--no-wait"),
     )
 
 
-def _existing_directory(scanned: Scanned) -> str:
-    directory = read_register(scanned, Machine()).directory
-    if not os.path.isdir(directory):
+def _register(scanned: Scanned, backend: str) -> RegisterConfig:
+    register, rest = read_register(scanned, backend, Machine())
+    if (other := rest.get("--rdzv-conf")) is not None and other.text:
+        raise other.wrong("only the keys of etcd are of use here")
+    if (directory := register.directory) and not os.path.isdir(directory):
         raise UsageError(f"--rdzv-endpoint {directory}: there is no such directory on this machine")
-    return directory
+    return register

@@ -10,6 +10,8 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
+from rallypoint.agent.environ import ETCD_PASSWORD_VARIABLE
+
 GpuUuids = Callable[[], Sequence[str] | None]
 """The UUIDs of this machine's NVIDIA GPUs; None when the library is missing or fails."""
 
@@ -52,6 +54,10 @@ class Machine:
     def absolute_path(self, path: str) -> str:
         """A relative path is one of the current directory."""
         return os.path.abspath(path)
+
+    def etcd_password(self) -> str:
+        """RALLYPOINT_ETCD_PASSWORD; empty: there is none."""
+        return os.environ.get(ETCD_PASSWORD_VARIABLE, "")
 
     def random_id(self) -> str:
         """Short enough to read aloud: `job-` and 40 random bits in base 32."""

@@ -94,7 +94,8 @@ torchrun does not have are RALLYPOINT_LEASE=30 and so on there.
 
 Environment: PYTHON_EXEC (the workers' interpreter), LOGLEVEL,
 OMP_NUM_THREADS (1 when there are several workers and it is not set),
-TORCH_ELASTIC_SHUTDOWN_TIMEOUT, RALLYPOINT_TOKEN (the shared secret itself).
+TORCH_ELASTIC_SHUTDOWN_TIMEOUT, RALLYPOINT_TOKEN (the shared secret itself),
+RALLYPOINT_ETCD_PASSWORD (of the user=NAME in --rdzv-conf).
 
 Exit codes: 0 success, 1 the job failed, 2 wrong usage, 75 infrastructure (worth
 starting again), 128+N ended by signal N.

@@ -1,7 +1,7 @@
 """The register of a job, by which any of its nodes may lead it: what the command line says of it.
 
-`run` keeps the register in the directory of `--rdzv-endpoint`; other commands find the job's
-coordinator by it. Pure.
+`run` keeps the register in the directory of `--rdzv-endpoint`, or in the etcd there; other commands
+find the job's coordinator by it. Pure.
 """
 
 from __future__ import annotations
@@ -9,39 +9,55 @@ from __future__ import annotations
 from rallypoint.cli.empty_values import was_empty
 from rallypoint.cli.machine import Machine
 from rallypoint.cli.parser import Scanned
-from rallypoint.cli.values import Value
+from rallypoint.cli.values import Value, conf_words
 from rallypoint.config import RegisterConfig
 from rallypoint.core.settings import FLAGS, UNNAMED_RUN_ID
 from rallypoint.errors import UsageError
 from rallypoint.wire.address import is_port
+from rallypoint.wire.etcd_config import EtcdConfig
 
+BY_REGISTER = ("file", "etcd")
+"""The backends of jobs that have one."""
+_NEEDS = {
+    "file": "DIR, a directory that all nodes share",
+    "etcd": "HOST[:2379],..., the members of an etcd that all nodes reach",
+}
 _OF_A_FIXED_HOST = ("--node-rank", "--master-addr", "is_host", "host_timeout")
 """What says which node hosts, or how long to wait for it."""
 
 
-def read_register(scanned: Scanned, machine: Machine) -> RegisterConfig:
-    """Where the register is, and where a leader listens. Raises UsageError, also without a run id:
-    the records of many jobs may lie in one directory."""
+def read_register(
+    scanned: Scanned, backend: str, machine: Machine
+) -> tuple[RegisterConfig, Scanned]:
+    """Where the register is, and where a leader listens; and the options without those keys of
+    `--rdzv-conf` that say so. Raises UsageError, also without a run id: the records of many jobs
+    may lie in one place."""
     where, job = scanned.get("--rdzv-endpoint"), scanned.get("--rdzv-id")
     if where is None:
         raise UsageError(
-            f"{was_empty(scanned, '--rdzv-endpoint')}--rdzv-backend file: needs --rdzv-endpoint "
-            "DIR, a directory that all nodes share"
+            f"{was_empty(scanned, '--rdzv-endpoint')}--rdzv-backend {backend}: needs "
+            f"--rdzv-endpoint {_NEEDS[backend]}"
         )
-    directory = _directory(where, machine)
+    directory, etcd = "", None
+    if backend == "file":
+        directory = _directory(where, machine)
+    else:
+        etcd, scanned = _etcd(where, scanned, machine)
     if job is None or job.text == UNNAMED_RUN_ID:
+        place = "a directory" if backend == "file" else "an etcd"
         raise UsageError(
-            f"{was_empty(scanned, '--rdzv-id')}--rdzv-backend file: a directory may hold many "
+            f"{was_empty(scanned, '--rdzv-id')}--rdzv-backend {backend}: {place} may hold many "
             "jobs, and distinguishes them by their run ids: give --rdzv-id, the same for all nodes "
             "of this job, like --rdzv-id my-job-1"
         )
-    return RegisterConfig(directory, **scanned.fields(RegisterConfig, FLAGS.values()))
+    ports = scanned.fields(RegisterConfig, FLAGS.values())
+    return RegisterConfig(directory, etcd=etcd, **ports), scanned
 
 
-def remarks_on(scanned: Scanned) -> list[str]:
+def remarks_on(scanned: Scanned, backend: str) -> list[str]:
     """A remark on each option that has no meaning where any node may lead."""
     return [
-        f"{given.origin} has no effect with --rdzv-backend file: any node may host the job"
+        f"{given.origin} has no effect with --rdzv-backend {backend}: any node may host the job"
         for name in _OF_A_FIXED_HOST
         if (given := scanned.get(name)) is not None
     ]
@@ -56,3 +72,27 @@ def _directory(where: Value, machine: Machine) -> str:
             f"address: leave --rdzv-backend out, or give the directory as ./{where.text}"
         )
     return machine.absolute_path(where.text)
+
+
+def _etcd(where: Value, scanned: Scanned, machine: Machine) -> tuple[EtcdConfig, Scanned]:
+    from rallypoint.rendezvous.etcd.parameters import FIELDS, read_etcd  # Most jobs have none.
+
+    given = scanned.get("--rdzv-conf")
+    words = [] if given is None else list(conf_words(given))
+    conf = {key: text for key, text in words if key in FIELDS}
+    if given is not None and "password" in conf:
+        raise UsageError(
+            "--rdzv-conf password: a command line is seen by others: give password_file=FILE, or "
+            "RALLYPOINT_ETCD_PASSWORD in the environment"
+        )
+    if "user" in conf and "password_file" not in conf and (secret := machine.etcd_password()):
+        conf["password"] = secret
+    try:
+        found = read_etcd(where.text, conf, machine.absolute_path)
+    except UsageError as error:
+        raise UsageError(f"--rdzv-backend etcd: {error}") from None
+    if given is None:
+        return found, scanned
+    rest = ",".join(f"{key}={text}" for key, text in words if key not in FIELDS)
+    values = scanned.values | {"--rdzv-conf": [Value(rest, f"--rdzv-conf {rest}")]}
+    return found, Scanned(scanned.words, values, scanned.empty)

@@ -6,6 +6,7 @@
     --node-rank, --master-addr, --master-port   static: ranks are given by the person
     --rdzv-backend static                       static, even when --rdzv-endpoint says where
     --rdzv-backend file                         any node leads, by a register in the directory
+    --rdzv-backend etcd                         any node leads, by a register in that etcd
     --rdzv-backend of another package           by that handler, to which the endpoint belongs
 
 As under torchrun, one node with neither endpoint nor --master-port is alone whatever else it says,
@@ -15,17 +16,18 @@ command many times, `refuse_copies` says so: each copy would run the whole job.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
 from rallypoint.cli.empty_values import was_empty
 from rallypoint.cli.machine import Machine
 from rallypoint.cli.parser import Scanned
-from rallypoint.cli.register_options import read_register, remarks_on
+from rallypoint.cli.register_options import BY_REGISTER, read_register, remarks_on
 from rallypoint.cli.values import (
     Value,
     check_range,
+    conf_words,
     endpoint,
     host,
     integer,
@@ -48,8 +50,7 @@ from rallypoint.core.settings import CONF, FLAGS, KEYS, UNNAMED_RUN_ID
 from rallypoint.errors import UsageError
 from rallypoint.wire.address import ANY_PORT
 
-_BACKENDS = ("tcp", "c10d", "static", "file")
-_NOT_YET = ("etcd", "etcd-v2")
+_BACKENDS = ("tcp", "c10d", "static", *BY_REGISTER)
 _INTERVAL_S, _ATTEMPTS = 5.0, 3
 """torchrun's defaults of the lease, where only one of its two keys is given."""
 HEARTBEAT_S, BEATS = 1.0, 5
@@ -100,10 +101,10 @@ def read_rendezvous(scanned: Scanned, machine: Machine, notices: list[str]) -> R
     backend = _backend(scanned.get("--rdzv-backend"), machine.handlers)
     if backend is not None and backend not in _BACKENDS and not scanned.on("--standalone"):
         return _by_handler(scanned, backend, notices)
-    if backend == "file" and not scanned.on("--standalone"):
-        return _by_register(scanned, machine, notices)
+    if backend in BY_REGISTER and not scanned.on("--standalone"):
+        return _by_register(scanned, backend, machine, notices)
     if (ports := scanned.get("--port-range")) is not None:
-        notices.append(f"{ports.origin} has no effect without --rdzv-backend file")
+        notices.append(f"{ports.origin} has no effect without --rdzv-backend file or etcd")
     alone = _is_alone(scanned, most, notices)
     static = not alone and _is_static(scanned, backend)
     is_empty = was_empty(scanned, "--rdzv-endpoint")
@@ -114,7 +115,7 @@ def read_rendezvous(scanned: Scanned, machine: Machine, notices: list[str]) -> R
         raise UsageError(f"{is_empty}{two_ways}")
     scanned = with_conf(scanned, notices)
     if (hold := scanned.get("hold")) is not None:
-        notices.append(f"{hold.origin} has no effect without --rdzv-backend file")
+        notices.append(f"{hold.origin} has no effect without --rdzv-backend file or etcd")
     rank = _node_rank(scanned, static=static, notices=notices)
     where = Endpoint("localhost", 0) if alone else _endpoint(scanned)
     if where.port == 0 and most > 1:
@@ -149,7 +150,7 @@ def with_conf(scanned: Scanned, notices: list[str]) -> Scanned:
     """
     conf: dict[str, list[Value]] = {}
     given = scanned.get("--rdzv-conf")
-    for key, text in _words(given) if given is not None else ():
+    for key, text in conf_words(given) if given is not None else ():
         assert given is not None
         if has_no_effect("key", key, f"--rdzv-conf {key}={text}", notices) and key not in CONF:
             continue
@@ -176,16 +177,6 @@ def has_no_effect(kind: str, name: str, origin: str, notices: list[str]) -> bool
     return known is not None
 
 
-def _words(given: Value) -> Iterator[tuple[str, str]]:
-    for part in given.text.split(","):
-        if not part.strip():
-            continue
-        key, equals, text = (word.strip() for word in part.partition("="))
-        if not equals or not key or not text:
-            raise given.wrong(f"{part.strip()!r} is not KEY=VALUE")
-        yield key, text
-
-
 def _lease(scanned: Scanned) -> float:
     given = scanned.get("--lease")
     if given is not None:
@@ -197,13 +188,16 @@ def _lease(scanned: Scanned) -> float:
     return interval_s * (_ATTEMPTS if attempts is None else integer(attempts))
 
 
-def _by_register(scanned: Scanned, machine: Machine, notices: list[str]) -> RendezvousConfig:
+def _by_register(
+    scanned: Scanned, backend: str, machine: Machine, notices: list[str]
+) -> RendezvousConfig:
     """All that a coordinator has, but no node is the one that hosts it."""
-    nnodes, register = scanned.get("--nnodes"), read_register(scanned, machine)
+    nnodes = scanned.get("--nnodes")
+    register, scanned = read_register(scanned, backend, machine)
     scanned = with_conf(scanned, notices)
     register = replace(register, **scanned.fields(RegisterConfig, CONF.values()))
     _node_rank(scanned, static=False, notices=[])
-    notices += remarks_on(scanned)
+    notices += remarks_on(scanned, backend)
     least, most = nodes(nnodes) if nnodes else (1, 1)
     fixed_port, lease_s = scanned.get("--master-port"), _lease(scanned)
     chosen = {
@@ -225,7 +219,7 @@ def _by_handler(scanned: Scanned, backend: str, notices: list[str]) -> Rendezvou
     nnodes, where = scanned.get("--nnodes"), scanned.get("--rdzv-endpoint")
     least, most = nodes(nnodes) if nnodes else (1, 1)
     given = scanned.get("--rdzv-conf")
-    conf = dict(_words(given)) if given is not None else {}
+    conf = dict(conf_words(given)) if given is not None else {}
     if scanned.on("--insecure"):
         notices.append(f"--insecure has no effect with --rdzv-backend {backend}")
     rank = scanned.get("--node-rank")
@@ -253,8 +247,8 @@ def _by_handler(scanned: Scanned, backend: str, notices: list[str]) -> Rendezvou
 def _backend(given: Value | None, handlers: Callable[[], Sequence[str]]) -> str | None:
     if given is None or given.text in _BACKENDS:
         return given.text if given else None
-    if given.text in _NOT_YET:
-        raise given.wrong("not supported; tcp, the default, needs no server")
+    if given.text == "etcd-v2":
+        raise given.wrong("give --rdzv-backend etcd, with the same endpoint (it is API v3)")
     known = (*_BACKENDS, *(name for name in handlers() if name not in _BACKENDS))
     if given.text in known:
         return given.text

@@ -72,8 +72,9 @@ def _take_part(config: AgentConfig) -> int:
                 console.line(verdict_json(view))
             return
         console.line(*lines)
-        if view.outcome is Outcome.TIMED_OUT and config.rendezvous.register is not None:
-            console.line(*_not_shared_hint(config.rendezvous.register.directory))
+        register = config.rendezvous.register
+        if view.outcome is Outcome.TIMED_OUT and register is not None and register.directory:
+            console.line(*_not_shared_hint(register.directory))
         failure = view.failure
         if whole and failure and failure.message.startswith("ModuleNotFoundError"):
             from rallypoint.cli.machine import other_python_hint

@@ -7,7 +7,7 @@ would be right. `read` picks the reader by the kind of the setting.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from msgspec import Struct
@@ -157,6 +157,17 @@ def _of_address(value: Value, read_text: Callable[[str], T]) -> T:
         return read_text(value.text)
     except ValueError as error:
         raise value.wrong(str(error)) from None
+
+
+def conf_words(value: Value) -> Iterator[tuple[str, str]]:
+    """`KEY=VALUE,...`, as `--rdzv-conf` has it."""
+    for part in value.text.split(","):
+        if not part.strip():
+            continue
+        key, equals, text = (word.strip() for word in part.partition("="))
+        if not equals or not key or not text:
+            raise value.wrong(f"{part.strip()!r} is not KEY=VALUE")
+        yield key, text
 
 
 def output_map(value: Value) -> str:

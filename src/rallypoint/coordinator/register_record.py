@@ -130,8 +130,8 @@ def gone() -> RendezvousConnectionError:
     """For who has seen the record of a job, and finds none: a directory that is not mounted looks
     like that. A job is not begun anew there while its leader and its nodes may live."""
     return RendezvousConnectionError(
-        "the job's record is gone: its directory was removed, or is not mounted: it is looked for "
-        "again"
+        "the job's record is gone: it was removed, or its directory is not mounted: it is looked "
+        "for again"
     )
 
 
@@ -179,10 +179,10 @@ def decode(data: bytes) -> LeadRecord:
         if schema > SCHEMA:
             raise RecordError(
                 f"the job's record has version {schema}, and this version of rallypoint reads up "
-                f"to {SCHEMA}: use the version that wrote it, or another directory"
+                f"to {SCHEMA}: use the version that wrote it, or another run id"
             )
         return _decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, IndexError) as error:
         raise RecordError(
-            f"the job's record does not parse ({error}): it is left as it is; use another directory"
+            f"the job's record does not parse ({error}): it is left as it is; use another run id"
         ) from error

@@ -329,7 +329,7 @@ class Succession:
         if self._node.is_attached and still_s > self._candidacy.late_s and not self._seen.is_late:
             self._seen.is_late = True
             self._node.notice(
-                f"the leader of the job answers, but nothing new was seen in its directory for "
+                f"the leader of the job answers, but nothing new was seen in its register for "
                 f"{still_s:.0f} s: it can't write there, or what it writes is seen late here (NFS "
                 "caches: mount it with actimeo=1), and then a takeover takes so much longer"
             )

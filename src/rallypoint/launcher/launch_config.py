@@ -40,7 +40,7 @@ from rallypoint.config import (
 )
 from rallypoint.core.limits import MAX_PORT
 from rallypoint.core.settings import FLAGS, MAX_WORKERS_PER_NODE, UNNAMED_RUN_ID
-from rallypoint.errors import ParameterError
+from rallypoint.errors import ParameterError, UsageError
 from rallypoint.observe.parameter_names import OF_A_LAUNCH, naming_parameters
 from rallypoint.rendezvous.parameters import (
     RendezvousParameters,
@@ -52,7 +52,9 @@ from rallypoint.rendezvous.registry import known_backends
 
 _log = logging.getLogger("rallypoint")
 NO_TIMEOUT = -1
-_BY_COORDINATOR = ("tcp", "c10d", "static", "file")
+_BY_COORDINATOR = ("tcp", "c10d", "static", "file", "etcd")
+_NEEDS = {"file": "a directory that all nodes share", "etcd": "HOST:2379 of each member"}
+"""The endpoints of jobs that any node may lead."""
 _OF_A_FIXED_HOST = ("rank", "is_host", "host_timeout")
 _DEFAULTS = {"join_settle": 10.0, "min_growth_interval": 60.0, "host_timeout": 30.0}
 """Those of the command line, where a handler's own differ."""
@@ -81,7 +83,7 @@ class LaunchConfig:
     once. `drain_deadline` and `hang_timeout` are seconds, as `--drain-deadline` and
     `--hang-timeout`; None: the shutdown timeout, and never. With an `rdzv_backend` of `file`, the
     endpoint is a directory that all nodes share, and any of them may host the job, on a port of
-    `port_range`: the first and the last.
+    `port_range`: the first and the last; with `etcd` it is the members of an etcd.
 
     A value that can't be used is refused when the job is launched, and the variable's at once:
     ParameterError or UsageError.
@@ -189,7 +191,7 @@ def _rendezvous(config: LaunchConfig) -> tuple[RendezvousConfig, AccessConfig]:
         conf.setdefault("timeout", config.rdzv_timeout)
     if backend not in _BY_COORDINATOR:
         return _by_handler(config, conf), AccessConfig()
-    if backend == "file":
+    if backend in _NEEDS:
         return _by_register(config, conf)
     alone = most == 1 and not endpoint
     if not alone and not endpoint:
@@ -221,15 +223,15 @@ def _rendezvous(config: LaunchConfig) -> tuple[RendezvousConfig, AccessConfig]:
 def _by_register(
     config: LaunchConfig, conf: dict[str, Any]
 ) -> tuple[RendezvousConfig, AccessConfig]:
+    backend = config.rdzv_backend
     if not config.rdzv_endpoint:
-        raise ParameterError(
-            "rdzv_backend='file': needs an rdzv_endpoint, a directory that all nodes share"
-        )
+        raise ParameterError(f"rdzv_backend={backend!r}: needs an rdzv_endpoint, {_NEEDS[backend]}")
     if config.run_id in ("", UNNAMED_RUN_ID):
         raise ParameterError(
-            f"run_id={config.run_id!r}: rdzv_backend='file' needs one, the same on all nodes: a "
-            "directory may hold many jobs"
+            f"run_id={config.run_id!r}: rdzv_backend={backend!r} needs one, the same on all nodes: "
+            "many jobs may be kept there"
         )
+    register = _register(config, conf)
     for name in _OF_A_FIXED_HOST:
         if conf.pop(name, None) is not None:
             _log.warning("the rendezvous parameter %s has no effect: any node may host", name)
@@ -243,7 +245,6 @@ def _by_register(
         **_DEFAULTS | conf,
     )
     made = read_parameters(params)
-    register = RegisterConfig(os.path.abspath(config.rdzv_endpoint), _ports(config.port_range))
     heartbeat_s = min(HEARTBEAT_S, made.config.lease_s / BEATS)
     found = replace(
         made.config,
@@ -252,6 +253,22 @@ def _by_register(
         endpoint=RendezvousConfig(config.run_id).endpoint,
     )
     return found, made.access
+
+
+def _register(config: LaunchConfig, conf: dict[str, Any]) -> RegisterConfig:
+    """Takes the keys of etcd out of `conf`."""
+    ports = _ports(config.port_range)
+    if config.rdzv_backend == "file":
+        return RegisterConfig(os.path.abspath(config.rdzv_endpoint), ports)
+    from rallypoint.rendezvous.etcd.parameters import FIELDS, read_etcd
+
+    given = {name: str(conf.pop(name)) for name in FIELDS if name in conf}
+    try:
+        return RegisterConfig(
+            "", ports, etcd=read_etcd(config.rdzv_endpoint, given, os.path.abspath)
+        )
+    except UsageError as error:
+        raise ParameterError(f"rdzv_backend='etcd': {error}") from None
 
 
 def _ports(given: tuple[int, int] | None) -> tuple[int, int]:

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
+_SECRETS = ("RALLYPOINT_TOKEN", "RALLYPOINT_ETCD_PASSWORD")
+
 
 class Gpu(Struct, frozen=True):
     """One GPU: its UUID and where it sits, as /sys/bus/pci/devices names it."""
@@ -107,9 +109,9 @@ def ask_interpreter(
     """What `interpreter -c program` prints on stdout; None if it fails or takes too long.
 
     Blocks for up to `timeout_s`; leaves no process behind; safe to retry. The answer is for us:
-    the other's stderr is thrown away, and the token is not shown to it.
+    the other's stderr is thrown away, and secrets are not shown to it.
     """
-    shown = {name: value for name, value in environ.items() if name != "RALLYPOINT_TOKEN"}
+    shown = {name: value for name, value in environ.items() if name not in _SECRETS}
     try:
         done = subprocess.run(
             [interpreter, "-c", program],

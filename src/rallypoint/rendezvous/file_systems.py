@@ -125,7 +125,7 @@ def local_file_system(path: str) -> str:
     return found.type if found is not None and found.reach is Reach.LOCAL else ""
 
 
-def place_of(path: str) -> str:
+def lies_on(path: str) -> str:
     """On what it lies, in parentheses, after a space; empty if nobody knows. Blocks."""
     found = _file_system(path)
     return "" if found is None else f" ({found.type}, mounted on {found.mounted_on})"

@@ -12,7 +12,7 @@ dead and no worker of its node lives: the guard has seen to both. Nothing else i
 * The same holds for a swap of this module whose process was killed: whoever has claimed meanwhile
   has its slot.
 
-All this blocks for as long as the directory does, so it is run by a process that can be killed.
+All this blocks for as long as a directory does, so it is run by a process that can be killed.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from rallypoint.rendezvous.directory_backend import DirectoryBackend
 from rallypoint.wire.death_notice import ReleaseNotice
 
 _RETRY_S = 0.1
+_ATTEMPT_S = 0.7
+"""There is time for more than one member of an etcd that does not answer."""
 
 
 def release(notice: ReleaseNotice, limit_s: float) -> bool:
@@ -35,10 +37,10 @@ def release(notice: ReleaseNotice, limit_s: float) -> bool:
 
     Returns whether this call has marked it, as far as is known.
 
-    A directory that can't be reached is tried again until `limit_s` have passed; then this raises
+    A register that can't be reached is tried again until `limit_s` have passed; then this raises
     RendezvousConnectionError. Also raises what else a register raises for what it can't use.
     """
-    register = DirectoryBackend(notice.directory, notice.run_id, notice.token)
+    register = _register_of(notice)
     ends_at = time.monotonic() + limit_s
     while True:
         try:
@@ -47,6 +49,14 @@ def release(notice: ReleaseNotice, limit_s: float) -> bool:
             if time.monotonic() + _RETRY_S >= ends_at:
                 raise
         time.sleep(_RETRY_S)
+
+
+def _register_of(notice: ReleaseNotice) -> Register:
+    if notice.etcd is None:
+        return DirectoryBackend(notice.directory, notice.run_id, notice.token)
+    from rallypoint.rendezvous.etcd.backend import EtcdBackend
+
+    return EtcdBackend(notice.etcd, notice.run_id, notice.token, _ATTEMPT_S)
 
 
 def mark_dead(register: Register, epoch: Epoch) -> bool:

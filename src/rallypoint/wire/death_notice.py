@@ -16,7 +16,9 @@ from hmac import compare_digest
 import msgspec
 from msgspec import Struct
 
+from rallypoint.config import RegisterConfig
 from rallypoint.core.model import Epoch
+from rallypoint.wire.etcd_config import EtcdConfig
 
 SECRET_BYTES = 32
 
@@ -45,11 +47,13 @@ class ReleaseNotice(Struct, frozen=True, array_like=True, tag=1):
     has the token."""
 
     path: bytes
-    """Of the register's directory; absolute, since a guard has no directory of its own."""
+    """Of the register's directory; absolute, since a guard has no directory of its own. Empty: the
+    register is in etcd."""
     run_id: str
     token: bytes | None
     epoch: Epoch
     """The one that the agent leads by."""
+    etcd: EtcdConfig | None = None
 
     @property
     def directory(self) -> str:
@@ -57,8 +61,9 @@ class ReleaseNotice(Struct, frozen=True, array_like=True, tag=1):
         return self.path.decode("utf-8", "surrogateescape")
 
     def __repr__(self) -> str:
-        """Never shows the token."""
-        return f"ReleaseNotice({self.directory!r}, {self.run_id!r}, epoch={self.epoch})"
+        """Never shows the token, nor a password."""
+        where = self.etcd or self.directory
+        return f"ReleaseNotice({where!r}, {self.run_id!r}, epoch={self.epoch})"
 
 
 Notice = DeathNotice | ReleaseNotice
@@ -81,11 +86,13 @@ def encode(notice: Notice) -> bytes:
     return msgspec.msgpack.encode(notice)
 
 
-def encode_release(directory: str, run_id: str, token: bytes | None, epoch: Epoch) -> bytes:
-    """The notice of an agent that leads a job by the register in this directory, an absolute path.
-    One that is longer than the shared memory is none: then a claim waits for the hold."""
-    path = directory.encode("utf-8", "surrogateescape")
-    return encode(ReleaseNotice(path, run_id, token, epoch))
+def encode_release(
+    register: RegisterConfig, run_id: str, token: bytes | None, epoch: Epoch
+) -> bytes:
+    """The notice of an agent that leads a job by this register. One that is longer than the shared
+    memory is none: then a claim waits for the hold."""
+    path = register.directory.encode("utf-8", "surrogateescape")
+    return encode(ReleaseNotice(path, run_id, token, epoch, register.etcd))
 
 
 def decode(data: bytes) -> Notice:

@@ -49,9 +49,12 @@ class UnreadableVersionError(Exception):
 class VersionFormat:
     """How one job writes its versions."""
 
-    def __init__(self, run_id: str, token: bytes | None) -> None:
+    def __init__(
+        self, run_id: str, token: bytes | None, elsewhere: str = "another directory"
+    ) -> None:
         """`token`: what the job's processes know and nobody else; None: files are not
-        authenticated."""
+        authenticated. `elsewhere`: where a person could have a job begin anew."""
+        self._elsewhere = elsewhere
         job = run_id.encode()
         self._job = pack(">I", len(job)) + job
         self._key = b"" if token is None else register_key(token, run_id)
@@ -68,17 +71,17 @@ class VersionFormat:
         if not _MAGIC.startswith(data[: len(_MAGIC)]):
             raise UnreadableVersionError(
                 f"was not written by Rallypoint (it begins with {data[:16]!r}): move it away, or "
-                "use another directory"
+                f"use {self._elsewhere}"
             )
         at = len(_MAGIC) + _SCHEMA.size
         schema = int.from_bytes(data[len(_MAGIC) : at], "big")
         if schema > SCHEMA and len(data) >= at:
             raise UnreadableVersionError(
                 f"was written by a newer Rallypoint (format {schema}; this one reads {SCHEMA}): "
-                "use that version on all nodes, or another directory"
+                f"use that version on all nodes, or {self._elsewhere}"
             )
         if len(data) <= at + _SEAL.size + NONCE_BYTES or schema != SCHEMA:
-            raise _corrupt()
+            raise _corrupt(self._elsewhere)
         kind, seal = _SEAL.unpack_from(data, at)
         sealed = data[at + _SEAL.size :]
         if kind != self._kind:
@@ -86,7 +89,7 @@ class VersionFormat:
             raise UnreadableVersionError(f"was written by a job {wrote} a token: {_SAME_TOKEN}")
         if not compare_digest(seal, self._seal(place, sealed)):
             raise (
-                _corrupt()
+                _corrupt(self._elsewhere)
                 if kind == _PLAIN
                 else UnreadableVersionError(
                     f"is corrupt, or was written with another token: {_SAME_TOKEN}"
@@ -128,7 +131,7 @@ def _opened(sealed: bytes) -> VersionFile:
     return VersionFile(sealed[:NONCE_BYTES], following, sealed[content_at:])
 
 
-def _corrupt() -> UnreadableVersionError:
+def _corrupt(elsewhere: str = "another directory") -> UnreadableVersionError:
     return UnreadableVersionError(
-        "is corrupt: restore it, or use another directory or run id; it is not overwritten"
+        f"is corrupt: restore it, or use {elsewhere} or run id; it is not overwritten"
     )

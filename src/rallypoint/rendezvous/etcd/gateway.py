@@ -1,0 +1,207 @@
+"""Calls of etcd's JSON gateway: whichever member answers is asked, one after the other.
+
+A call that got no answer may have been executed, or may be executed later. So each is one that may
+be repeated at another member: a read, or a transaction whose writer knows its own version by a
+nonce. Reads are linearizable, as is the default of etcd.
+"""
+
+from __future__ import annotations
+
+import time
+from base64 import b64decode, b64encode
+from contextlib import closing
+from typing import Any
+
+from rallypoint.errors import AccessError, ParameterError, RendezvousConnectionError
+from rallypoint.rendezvous.etcd.members import Member, MemberError, tls_context
+from rallypoint.wire.etcd_config import EtcdConfig
+
+ATTEMPT_S = 2.0
+"""A member that has not answered after so long is given up for now. An election takes 1 to 2 s."""
+LIMIT_S = 5.0
+"""Of a call at all members: half the hold of a leader."""
+STATUS_S = 0.5
+
+_AUTHENTICATION_IS_OFF = "authentication is not enabled"
+_UNAVAILABLE = (1, 4, 10, 14)
+_BY_CODE = {
+    7: "may not use what lies under {prefix}: grant it a role with read and write permission there",
+    8: "has no space left: compact and defragment it, and disarm its alarm",
+}
+
+
+class Gateway:
+    """Blocks, for one thread at a time."""
+
+    def __init__(self, config: EtcdConfig, attempt_s: float = ATTEMPT_S) -> None:
+        """Does no I/O."""
+        self._config, self._attempt_s = config, attempt_s
+        self._members: list[Member] = []
+        self._at = 0
+        """Of the member that has answered last."""
+        self._token = ""
+        self._is_open = False
+        """It is known that etcd wants no user."""
+        self._cluster = ""
+        self.has_repeated = False
+        """What was answered last had been sent before, and may have been executed then."""
+
+    def call(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """The answer of the first member that has one. Raises RendezvousConnectionError,
+        AccessError for a user that etcd refuses, ParameterError if nothing there is an etcd."""
+        ends_at = time.monotonic() + LIMIT_S
+        failures: list[tuple[str, MemberError]] = []
+        for _ in self._config.endpoints:
+            left_s = ends_at - time.monotonic()
+            if left_s <= 0:
+                break
+            try:
+                answer = self._ask(path, body, min(self._attempt_s, left_s))
+                self.has_repeated = bool(failures) or self._member.has_repeated
+                return answer
+            except MemberError as error:
+                failures.append((self._config.endpoints[self._at], error))
+                self._at = (self._at + 1) % len(self._config.endpoints)
+        raise self._failed(failures)
+
+    def watch(self, key: str, revision: int, seconds: float) -> bool:
+        """Whether a key may have changed since this revision; waits so long at most. Raises as
+        `call`."""
+        request = {"key": encoded(key), "start_revision": str(revision)}
+        try:
+            token, body = self._authenticated(seconds), {"create_request": request}
+            with closing(self._member.stream("/v3/watch", body, token, seconds)) as lines:
+                for line in lines:
+                    result = line.get("result", {})
+                    if "error" in line or result.get("canceled") or result.get("events"):
+                        return True
+        except MemberError as error:
+            where = self._config.endpoints[self._at]
+            self._at = (self._at + 1) % len(self._config.endpoints)
+            raise self._failed([(where, error)]) from error
+        return False
+
+    def abort(self) -> None:
+        """Whoever waits in another thread waits no more."""
+        for member in self._members:
+            member.abort()
+
+    @property
+    def _member(self) -> Member:
+        if not self._members:
+            tls = tls_context(self._config)
+            self._members = [Member(endpoint, tls) for endpoint in self._config.endpoints]
+        return self._members[self._at]
+
+    def _ask(self, path: str, body: dict[str, Any], limit_s: float) -> dict[str, Any]:
+        for is_last in (False, True):
+            token = self._authenticated(limit_s)
+            status, answer = self._member.post(path, body, token, limit_s)
+            if status == 200:
+                self._check_cluster(answer)
+                return answer  # type: ignore[no-any-return]
+            if not is_last and token and _is_of_an_old_token(answer):
+                self._token = ""
+                continue
+            raise self._refusal(answer, status)
+        raise AssertionError
+
+    def _authenticated(self, limit_s: float) -> str:
+        """What shows who asks; empty: nobody needs to."""
+        config = self._config
+        if not config.user or self._token or self._is_open:
+            return self._token
+        body = {"name": config.user, "password": _password(config)}
+        status, answer = self._member.post("/v3/auth/authenticate", body, "", limit_s)
+        if status == 200:
+            self._token = str(answer.get("token", ""))
+        elif _AUTHENTICATION_IS_OFF in _message(answer):
+            self._is_open = True
+        else:
+            raise self._refusal(answer, status)
+        return self._token
+
+    def _check_cluster(self, answer: dict[str, Any]) -> None:
+        """Two clusters in one list of endpoints would be two registers."""
+        header = answer.get("header", {})
+        cluster = str(header.get("cluster_id", ""))
+        if self._cluster not in ("", cluster):
+            self._member.close()
+            raise MemberError("it is of another cluster than the members before", is_lasting=True)
+        self._cluster = cluster
+
+    def _refusal(self, answer: dict[str, Any], status: int) -> Exception:
+        """What to raise for an answer that is none."""
+        said, code = _message(answer), answer.get("code")
+        user = f"the user {self._config.user!r}" if self._config.user else "who asks without a user"
+        if code in _UNAVAILABLE:
+            return MemberError(said)
+        if "authentication failed" in said:
+            return AccessError(f"etcd does not know {user} with this password")
+        if "user name is empty" in said or _is_of_an_old_token(answer):
+            fix = "give user=NAME in --rdzv-conf, and its password"
+            return AccessError(f"etcd wants a user ({said}): {fix}")
+        if code == 7:
+            return AccessError(f"{user} {_BY_CODE[7].format(prefix=self._config.prefix)}")
+        why = _BY_CODE.get(int(code) if isinstance(code, int) else -1, "")
+        return RendezvousConnectionError(
+            f"etcd {why} ({said})" if why else f"etcd refuses a request: {said or status}"
+        )
+
+    def _failed(self, failures: list[tuple[str, MemberError]]) -> Exception:
+        """What to raise when no member has answered."""
+        whys = {str(error) for _, error in failures}
+        each = "; ".join(f"{endpoint}: {error}" for endpoint, error in failures)
+        if len(whys) == 1:
+            each = f"{', '.join(endpoint for endpoint, _ in failures)}: {whys.pop()}"
+        if failures and all(error.is_lasting for _, error in failures):
+            return ParameterError(f"no etcd can be used: {each}")
+        if self._has_no_leader():
+            return RendezvousConnectionError(
+                f"etcd has no leader: most of its members are away, or can't reach each other "
+                f"({each})"
+            )
+        return RendezvousConnectionError(f"no member of etcd answers: {each}")
+
+    def _has_no_leader(self) -> bool:
+        for member in self._members:
+            try:
+                status, answer = member.post("/v3/maintenance/status", {}, self._token, STATUS_S)
+            except MemberError:
+                continue
+            if status == 200:
+                return bool(answer.get("leader", "0") == "0")
+        return False
+
+
+def encoded(key: str | bytes) -> str:
+    """Keys and values as the gateway has them."""
+    return b64encode(key.encode() if isinstance(key, str) else key).decode()
+
+
+def decoded(text: str) -> bytes:
+    """Raises ValueError."""
+    return b64decode(text, validate=True)
+
+
+def _password(config: EtcdConfig) -> str:
+    """Read anew for each log-in: it may have been changed."""
+    if not config.password_file:
+        return config.password
+    try:
+        with open(config.password_file) as file:
+            return file.read().strip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise AccessError(
+            f"password_file={config.password_file}: can't be read: {error}"
+        ) from error
+
+
+def _message(answer: dict[str, Any]) -> str:
+    return str(answer.get("message") or answer.get("error") or "")
+
+
+def _is_of_an_old_token(answer: dict[str, Any]) -> bool:
+    """Of one that a member has forgotten, or that was given out before users were changed."""
+    said = _message(answer)
+    return answer.get("code") == 16 or "auth token" in said or "auth store is old" in said

@@ -1,0 +1,93 @@
+"""How a person says which etcd to use: the endpoints, and keys of `--rdzv-conf`, in the spelling of
+either of torch's etcd backends. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rallypoint.errors import UsageError
+from rallypoint.wire.address import Address, split_endpoint
+from rallypoint.wire.etcd_config import EtcdConfig
+
+DEFAULT_PORT = 2379
+FIELDS = {
+    "protocol": "protocol",
+    "etcd_prefix": "prefix",
+    "user": "user",
+    "password": "password",
+    "password_file": "password_file",
+    "cacert": "cacert",
+    "ca_cert": "cacert",
+    "cert": "cert",
+    "ssl_cert": "cert",
+    "key": "key",
+    "ssl_cert_key": "key",
+}
+"""Key -> field of `EtcdConfig`."""
+_FILES = ("password_file", "cacert", "cert", "key")
+_PROTOCOLS = ("http", "https")
+
+
+def read_etcd(
+    endpoints: str, conf: Mapping[str, str], absolute_path: Callable[[str], str]
+) -> EtcdConfig:
+    """`conf` has keys of `FIELDS`. Raises UsageError, whose text names what was given."""
+    given: dict[str, Any] = {}
+    for name, text in conf.items():
+        field = FIELDS[name]
+        if field in given:
+            raise UsageError(f"{name}={text}: the same was given by another name")
+        given[field] = absolute_path(text) if field in _FILES else text
+    protocols = {given["protocol"]} if "protocol" in given else set()
+    found = []
+    for text in filter(None, map(str.strip, endpoints.split(","))):
+        scheme, is_given, rest = text.rpartition("://")
+        if is_given:
+            protocols.add(scheme)
+        found.append(_endpoint(rest.rstrip("/") if is_given else text))
+    if not found:
+        raise UsageError("needs the endpoints of etcd's members, HOST[:PORT],...")
+    if len(protocols) > 1 or not protocols <= set(_PROTOCOLS):
+        raise UsageError(f"protocol={' and '.join(sorted(protocols))}: needs one, http or https")
+    given["protocol"] = protocol = protocols.pop() if protocols else "http"
+    prefix = given.get("prefix", "/rallypoint")
+    if not prefix.startswith("/") or not prefix.strip("/") or not prefix.isprintable():
+        raise UsageError(f"etcd_prefix={prefix}: needs a path that begins with a slash")
+    given["prefix"] = prefix.rstrip("/")
+    _check(given, protocol)
+    return EtcdConfig(tuple(found), **given)
+
+
+def keys_of(config: EtcdConfig) -> dict[str, str]:
+    """What `read_etcd` reads as this, without the endpoints and the password."""
+    defaults = EtcdConfig(config.endpoints)
+    names = {field: name for name, field in reversed(FIELDS.items()) if field != "password"}
+    return {
+        name: getattr(config, field)
+        for field, name in names.items()
+        if getattr(config, field) != getattr(defaults, field)
+    }
+
+
+def _endpoint(text: str) -> str:
+    try:
+        where = Address(*split_endpoint(text, DEFAULT_PORT))
+    except ValueError as error:
+        raise UsageError(f"{text}: {error}") from None
+    if not where.port:
+        raise UsageError(f"{text}: 0 is not a valid port (1..65535)")
+    return str(where)
+
+
+def _check(given: dict[str, Any], protocol: str) -> None:
+    if protocol == "http":
+        for field in ("cacert", "cert", "key"):
+            if field in given:
+                raise UsageError(f"{field}={given[field]}: add protocol=https, or leave it out")
+    if "key" in given and "cert" not in given:
+        raise UsageError(f"key={given['key']}: add cert=FILE, the certificate that it belongs to")
+    if "password_file" in given and given.get("password"):
+        raise UsageError("a password and a password_file: give one of the two")
+    if "password_file" in given and "user" not in given:
+        raise UsageError(f"password_file={given['password_file']}: add user=NAME")

@@ -1,0 +1,108 @@
+"""Where the register of a job is kept that any node may lead: in a directory, or in etcd."""
+
+from __future__ import annotations
+
+import os.path
+from typing import Protocol
+
+from rallypoint.config import RegisterConfig, RendezvousConfig
+from rallypoint.coordinator.register_record import Register
+from rallypoint.errors import RendezvousConnectionError, UsageError
+from rallypoint.rendezvous.data_directory import prepare, sweep
+from rallypoint.rendezvous.directory_backend import DirectoryBackend
+from rallypoint.rendezvous.directory_files import LocalFiles
+from rallypoint.rendezvous.file_systems import (
+    lies_here,
+    lies_on,
+    local_file_system,
+    why_not_there,
+)
+
+FLAG = "--rdzv-endpoint"
+
+
+class Place(Protocol):
+    """For one job. All but `open` block."""
+
+    @property
+    def name(self) -> str:
+        """What is waited for."""
+
+    def prepare(self) -> list[str]:
+        """See that the register can be kept there; returns remarks for a person. Raises UsageError
+        or InfrastructureError, and RendezvousConnectionError for what may end by itself."""
+
+    def unanswered(self, seconds: float, why: str) -> str:
+        """What a person reads who has waited so long. `why`: the last error, if there was one."""
+
+    def is_the_same(self) -> str:
+        """What must be so for all nodes of the job."""
+
+    def open(self, token: bytes | None) -> Register:
+        """The register, without I/O. `token`: the job's; None: it needs none."""
+
+    def sweep(self) -> None:
+        """Remove what other jobs have left long ago, as far as that is possible."""
+
+
+def place_of(rendezvous: RendezvousConfig) -> Place:
+    """That of this node's job."""
+    register = rendezvous.register
+    assert register is not None
+    if register.etcd is None:
+        return DirectoryPlace(register.directory, rendezvous)
+    from rallypoint.rendezvous.etcd.place import EtcdPlace  # Most jobs have none.
+
+    return EtcdPlace(register.etcd, rendezvous.run_id, register.hold_s)
+
+
+def register_in(register: RegisterConfig, run_id: str, token: bytes | None) -> Register:
+    """The register of a job, without I/O. `token`: as for `Place.open`."""
+    return place_of(RendezvousConfig(run_id, register=register)).open(token)
+
+
+class DirectoryPlace:
+    """A directory, which is made if there is none."""
+
+    def __init__(self, path: str, rendezvous: RendezvousConfig) -> None:
+        self._path, self._run_id = path, rendezvous.run_id
+        self._is_shared = rendezvous.max_nodes > 1
+        self._may_part = rendezvous.min_nodes < rendezvous.max_nodes
+
+    @property
+    def name(self) -> str:
+        """See `Place`, also for the other methods."""
+        return f"the directory {self._path}"
+
+    def prepare(self) -> list[str]:
+        path = self._path
+        if self._is_shared and (why := why_not_there(path, may_part=self._may_part)):
+            raise RendezvousConnectionError(why)
+        if os.path.isfile(path):
+            raise UsageError(
+                f"{FLAG} {path}: it is a file, as earlier versions used for --rdzv-backend file: "
+                "name a directory that all nodes share (a file between peers is for a program's "
+                "DynamicRendezvousHandler)"
+            )
+        remarks = prepare(path, LocalFiles(), FLAG)
+        if self._is_shared and (local := local_file_system(path)):
+            remarks.append(lies_here(path, local))
+        return remarks
+
+    def unanswered(self, seconds: float, why: str) -> str:
+        waited = f"waited {seconds:g} s"
+        if why:
+            return f"{FLAG} {self._path}: {why} ({waited})"
+        return (
+            f"{FLAG} {self._path} does not answer: {waited}; see that its file server is up, or "
+            "name another directory"
+        )
+
+    def is_the_same(self) -> str:
+        return f"{self._path}{lies_on(self._path)} is the same directory on all of them"
+
+    def open(self, token: bytes | None) -> DirectoryBackend:
+        return DirectoryBackend(self._path, self._run_id, token)
+
+    def sweep(self) -> None:
+        sweep(LocalFiles(), self._path)

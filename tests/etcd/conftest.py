@@ -1,0 +1,30 @@
+"""One etcd for all tests of a process that leave it as it is; each has a prefix of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from tests.etcd.servers import Etcd
+from tests.resolver import nobody_asked
+
+from rallypoint.rendezvous.etcd.parameters import read_etcd
+from rallypoint.wire.etcd_config import EtcdConfig
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_names() -> Iterator[None]:
+    with nobody_asked():
+        yield
+
+
+@pytest.fixture(scope="module")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
+    with Etcd(tmp_path_factory.mktemp("etcd")) as server:
+        yield server
+
+
+@pytest.fixture
+def config(etcd: Etcd, request: pytest.FixtureRequest) -> EtcdConfig:
+    """A prefix for one test."""
+    return read_etcd(etcd.endpoints, {"etcd_prefix": f"/{request.node.name}"}, str)

@@ -1,0 +1,100 @@
+"""A job by an etcd of three members: any node may lead it, and any node and any member may be lost.
+Real agents, plain workers, a real etcd."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.etcd.servers import Etcd
+from tests.integration.cluster import Cluster, wait_until
+from tests.integration.test_drain_command import drain
+from tests.integration.test_leading_agents import leader_of, leads
+
+from rallypoint.cli.exit_codes import SIGNALLED
+from rallypoint.errors import RendezvousConnectionError
+from rallypoint.rendezvous.etcd.backend import EtcdBackend
+from rallypoint.rendezvous.etcd.parameters import read_etcd
+
+
+@pytest.fixture(scope="module")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
+    with Etcd(tmp_path_factory.mktemp("three"), 3) as members:
+        yield members
+
+
+def cluster_of(folder: Path, etcd: Etcd, nnodes: str, run_id: str) -> Cluster:
+    return Cluster(
+        folder,
+        rdzv_backend="etcd",
+        rdzv_endpoint=etcd.endpoints,
+        rdzv_id=run_id,
+        nnodes=nnodes,
+        lease=30,
+        local_addr="127.0.0.1",
+        rdzv_conf="last_call_timeout=20",
+    )
+
+
+@pytest.mark.executed
+def test_L6_agents_that_lead_and_members_of_etcd_are_lost_one_after_another(
+    tmp_path: Path, etcd: Etcd
+) -> None:
+    """No worker is restarted but for a lost node; then the last leader is told to go."""
+    with cluster_of(tmp_path, etcd, "1:4", "job") as cluster:
+        agents = [cluster.agent(name) for name in "abcd"]
+        first = cluster.wait_workers(4, round=0)
+        led_by = leader_of(*agents)
+
+        others = [number for number in range(3) if number != etcd.leader]
+        for number in others:
+            etcd.kill(number)
+        wait_until(lambda: is_away(etcd), "an etcd without a quorum")
+        for number in others:
+            etcd.start(number)
+        etcd.wait_ready()
+        assert all(worker.is_alive for worker in first)
+
+        member = (etcd.leader + 1) % 3
+        etcd.kill(member)
+        lost = led_by.name
+        led_by.kill()
+        agents.remove(led_by)
+        for agent in agents:
+            agent.wait_event("round_ended", f"node {lost} was lost")
+        cluster.wait_workers(3, round=1)
+        assert not any(worker.is_alive for worker in first)
+        led_by = leader_of(*agents)
+        # Its guard has written that.
+        led_by.wait_event("taken_over", f"the one that led has died ({lost})")
+        etcd.start(member)
+        etcd.wait_ready()
+
+        member = etcd.leader
+        etcd.kill(member)
+        leaving = drain(cluster, led_by.name)
+        assert (leaving.returncode, leaving.stderr) == (0, "")
+        assert led_by.wait_exit() == SIGNALLED + signal.SIGTERM
+        agents.remove(led_by)
+        wait_until(lambda: all(a.workers(2) or a.workers(3) for a in agents), "workers")
+        wait_until(lambda: any(leads(agent) for agent in agents), "the next leader")
+        cluster.end_well(*agents)
+        assert agents[0].verdict["restarts"] == 0
+        rounds = {worker.round for worker in cluster.workers()}
+        assert max(rounds) <= 3
+    etcd.start(member)
+    etcd.wait_ready()
+    (key,) = etcd.keys("/rallypoint/jobs/")
+    assert key.startswith("/rallypoint/jobs/rallypoint-job-")
+
+
+def is_away(etcd: Etcd) -> bool:
+    """Whether a register could not be read now."""
+    register = EtcdBackend(read_etcd(etcd.endpoints, {}, str), "other", attempt_s=0.3)
+    try:
+        register.get_state()
+    except RendezvousConnectionError:
+        return True
+    return False

@@ -1,0 +1,103 @@
+"""An etcd of three members, which are killed, hang, and come back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import pytest
+from msgspec.structs import replace
+from tests.etcd.servers import Etcd, state_of, stored
+from tests.integration.cluster import wait_until
+from tests.integration.proxy import Proxy
+from tests.limits import patience
+
+from rallypoint.errors import RendezvousConnectionError
+from rallypoint.rendezvous.etcd.backend import EtcdBackend
+from rallypoint.rendezvous.etcd.parameters import read_etcd
+
+TOKEN = b"a token of the job"
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
+    with Etcd(tmp_path_factory.mktemp("three"), 3) as etcd:
+        yield etcd
+
+
+def test_a_register_is_used_by_any_member_that_lives(three: Etcd) -> None:
+    """Also when the connection that is kept was to etcd's leader, which is killed."""
+    config = read_etcd(three.endpoints, {}, str)
+    leader = three.leader
+    first = replace(config, endpoints=(config.endpoints[leader], *config.endpoints))
+    backend = EtcdBackend(first, "lives", TOKEN)
+    stored(backend, b"0")
+    three.kill(leader)
+    again(partial(stored, backend, b"1"))
+    assert state_of(EtcdBackend(config, "lives", TOKEN)) == b"1"
+    three.start(leader)
+    three.wait_ready()
+
+
+def test_a_member_that_does_not_answer_is_left_for_another(three: Etcd) -> None:
+    config = read_etcd(three.endpoints, {}, str)
+    backend = EtcdBackend(config, "silent", TOKEN, attempt_s=0.5)
+    stored(backend, b"0")
+    three.pause(0)
+    try:
+        again(partial(stored, backend, b"1"))
+        assert state_of(backend) == b"1"
+    finally:
+        three.resume(0)
+
+
+def test_without_a_quorum_nothing_is_stored_and_the_line_says_so(three: Etcd) -> None:
+    backend = EtcdBackend(read_etcd(three.endpoints, {}, str), "quorum", TOKEN, attempt_s=0.5)
+    stored(backend, b"0")
+    found = backend.get_state()
+    assert found is not None
+    leader = three.leader
+    gone = (leader, (leader + 1) % 3)
+    for number in gone:
+        three.kill(number)
+    says = "etcd has no leader: most of its members are away"
+    wait_until(lambda: says in why(backend), f"{says!r} instead of {why(backend)!r}", 20)
+    with pytest.raises(RendezvousConnectionError):
+        backend.set_state(b"1", found[1])
+    for number in gone:
+        three.start(number)
+    three.wait_ready()
+    # It was not known whether that was stored: the record says.
+    again(partial(stored, backend, b"2"))
+    assert state_of(backend) == b"2"
+
+
+def why(backend: EtcdBackend) -> str:
+    """Nothing can be read; empty: it can."""
+    try:
+        backend.get_state()
+    except RendezvousConnectionError as error:
+        return str(error)
+    return ""
+
+
+def again(call: Callable[[], None]) -> None:
+    """As a leader does: what has failed is tried again."""
+    for _ in range(int(patience(20))):
+        try:
+            call()
+        except RendezvousConnectionError:
+            continue
+        return
+    raise AssertionError("etcd did not come back")
+
+
+def test_members_of_two_clusters_are_not_one_register(three: Etcd, etcd: Etcd) -> None:
+    """Whoever has such a list has mixed up two of them."""
+    with Proxy(three.ports[0]) as proxy:
+        config = read_etcd(f"127.0.0.1:{proxy.port},{etcd.endpoints}", {}, str)
+        backend = EtcdBackend(config, "clusters")
+        stored(backend, b"x")
+        proxy.cut()
+        with pytest.raises(RendezvousConnectionError, match="of another cluster than the members"):
+            backend.get_state()

@@ -1,0 +1,76 @@
+"""An etcd that is away for longer than a leader's hold. With a lease of 5 s a job acts for up to
+25 s without its register: the hold, and three leases."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.etcd.servers import Etcd
+from tests.integration.cluster import Cluster, wait_until
+from tests.integration.proxy import Proxy
+from tests.integration.test_leading_agents import leader_of, leads
+
+pytestmark = [pytest.mark.fault, pytest.mark.executed]
+
+
+@pytest.fixture(scope="module")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
+    with Etcd(tmp_path_factory.mktemp("three"), 3) as members:
+        yield members
+
+
+def cluster_of(folder: Path, etcd: Etcd, run_id: str, nnodes: str = "3") -> Cluster:
+    return Cluster(
+        folder,
+        rdzv_backend="etcd",
+        rdzv_endpoint=etcd.endpoints,
+        rdzv_id=run_id,
+        nnodes=nnodes,
+        local_addr="127.0.0.1",
+    )
+
+
+@pytest.mark.parametrize(("seconds", "rounds"), [(15, {0}), (45, {0, 1})], ids=["short", "long"])
+def test_without_a_quorum_a_job_goes_on_or_waits(
+    tmp_path: Path, etcd: Etcd, seconds: int, rounds: set[int]
+) -> None:
+    """It is never lost, and what a restart costs is not charged."""
+    with cluster_of(tmp_path, etcd, f"job{seconds}") as cluster:
+        agents = [cluster.agent(name) for name in "abc"]
+        first = cluster.wait_workers(3, round=0)
+        lost = [number for number in range(3) if number != etcd.leader]
+        for number in lost:
+            etcd.kill(number)
+        time.sleep(seconds)  # The outage is what is tested.
+        leader_of(*agents).wait_event("not_recorded", "etcd has no leader")
+        assert {worker.is_alive for worker in first} == {seconds < 25}
+        for number in lost:
+            etcd.start(number)
+        etcd.wait_ready()
+        cluster.wait_workers(3, round=max(rounds))
+        cluster.end_well(*agents)
+        assert {worker.round for worker in cluster.workers()} == rounds
+        assert agents[0].verdict["restarts"] == 0
+
+
+def test_a_leader_that_alone_does_not_reach_etcd_leads_on_and_is_replaced(
+    tmp_path: Path, etcd: Etcd
+) -> None:
+    with Proxy(etcd.ports[0]) as proxy, cluster_of(tmp_path, etcd, "cut", "1:3") as cluster:
+        cluster.options["rdzv_conf"] = "last_call_timeout=20"
+        leader = cluster.agent("a", rdzv_endpoint=f"127.0.0.1:{proxy.port}")
+        leader.wait_event("leads")
+        others = [cluster.agent(name) for name in "bc"]
+        first = cluster.wait_workers(3, round=0)
+        proxy.cut()
+        leader.wait_event("not_recorded")
+        assert all(worker.is_alive for worker in first)
+        assert not any(leads(agent) for agent in others)
+        wait_until(lambda: any(leads(agent) for agent in others), "the next leader")
+        proxy.mend()
+        cluster.wait_workers(3, round=1)
+        cluster.end_well(leader, *others)
+        assert leader.verdict["restarts"] == 0

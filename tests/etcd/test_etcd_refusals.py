@@ -1,0 +1,224 @@
+"""What a person is told of an etcd that can't be used, and of users and TLS that can."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from urllib.error import HTTPError
+
+import pytest
+from tests.etcd.servers import Etcd, encoded
+from tests.integration.cluster import free_port
+from tests.integration.one_agent import OneAgent, agent
+from tests.integration.test_bad_input import is_one_line_with
+
+from rallypoint.errors import RendezvousConnectionError
+from rallypoint.rendezvous.etcd.backend import key_of
+from rallypoint.rendezvous.etcd.parameters import read_etcd
+from rallypoint.rendezvous.etcd.place import EtcdPlace
+from rallypoint.wire.etcd_config import EtcdConfig
+
+WORKER = "import os\ntell('rank', os.environ['RANK'])\ntell('env', *os.environ)\n"
+
+
+def run(folder: Path, endpoints: str, conf: str = "", code: int = 2) -> OneAgent:
+    """To its end."""
+    words = ["--rdzv-backend=etcd", "--rdzv-id=job", "--local-addr=127.0.0.1"]
+    words += [f"--rdzv-endpoint={endpoints}", *([f"--rdzv-conf={conf}"] if conf else [])]
+    folder.mkdir(exist_ok=True)
+    with agent(folder, *words, program=WORKER) as ended:
+        assert ended.wait() == code, ended.err
+    assert ended.told("rank") == ([] if code else ["0"])
+    return ended
+
+
+def test_nothing_there_is_waited_for_and_said(tmp_path: Path) -> None:
+    where = f"127.0.0.1:{free_port()}"
+    *waiting, last = run(tmp_path, where, "join_timeout=0.3", code=75).err.splitlines()
+    assert is_one_line_with(last, f"--rdzv-endpoint {where}: waited 0.3 s", "Connection refused")
+    assert [line for line in waiting if f"waiting for etcd at {where}" in line] == waiting
+
+
+def test_an_etcd_without_space_is_waited_for_and_said(tmp_path: Path) -> None:
+    (tmp_path / "etcd").mkdir()
+    with Etcd(tmp_path / "etcd", 1, "--quota-backend-bytes", "100000") as full:
+        with suppress(HTTPError):
+            while True:
+                full.put("/somebody's", b"x" * 50_000)
+        ended = run(tmp_path, full.endpoints, "join_timeout=0.3", code=75)
+        assert full.keys("/rallypoint") == {}
+    last = ended.err.splitlines()[-1]
+    assert is_one_line_with(last, "etcd has no space left: compact and defragment it")
+
+
+class Other(BaseHTTPRequestHandler):
+    """A web server that is no etcd."""
+
+    def do_POST(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"hello")
+
+    def log_message(self, *_: object) -> None:
+        return
+
+
+def test_another_web_server_is_no_etcd(tmp_path: Path) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Other) as server:
+        Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        ended = run(tmp_path, f"127.0.0.1:{server.server_port}")
+        server.shutdown()
+    assert is_one_line_with(ended.err, "it is no etcd: it answers 200, 'hello'")
+
+
+def test_foreign_data_is_named_and_left(tmp_path: Path, etcd: Etcd, config: EtcdConfig) -> None:
+    key = key_of(config.prefix, "job")
+    etcd.put(key, b"somebody's")
+    ended = run(tmp_path, etcd.endpoints, f"etcd_prefix={config.prefix}")
+    assert is_one_line_with(ended.err, key, "was not written by Rallypoint", "another etcd_prefix")
+    assert etcd.keys(config.prefix) == {key: b"somebody's"}
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
+    """Knows `root`, `user`, who may use /rallypoint, and two who may use nothing,
+    and `reader`; the password of
+    each is its name."""
+    with Etcd(tmp_path_factory.mktemp("guarded")) as etcd:
+        for name in ("root", "user", "other", "idle", "reader"):
+            etcd.call("/v3/auth/user/add", {"name": name, "password": name})
+        grants = {"key": encoded("/rallypoint/"), "range_end": encoded("/rallypoint0")}
+        etcd.call("/v3/auth/role/add", {"name": "jobs"})
+        etcd.call("/v3/auth/role/add", {"name": "reading"})
+        for role, kind in (("jobs", "READWRITE"), ("reading", "READ")):
+            permission = {"permType": kind, **grants}
+            etcd.call("/v3/auth/role/grant", {"name": role, "perm": permission})
+        etcd.call("/v3/auth/role/add", {"name": "root"})
+        for name, role in (("user", "jobs"), ("reader", "reading"), ("root", "root")):
+            etcd.call("/v3/auth/user/grant", {"user": name, "role": role})
+        etcd.call("/v3/auth/enable", {})
+        yield etcd
+
+
+@pytest.mark.parametrize(
+    ("user", "password", "says"),
+    [
+        ("", "", "etcd wants a user (etcdserver: user name is empty): give user=NAME"),
+        ("user", "wrong", "etcd does not know the user 'user' with this password"),
+        ("nobody", "user", "etcd does not know the user 'nobody' with this password"),
+        ("idle", "idle", "the user 'idle' may not use what lies under /rallypoint: grant it"),
+        ("reader", "reader", "grant it a role with read and write permission there"),
+    ],
+)
+def test_a_user_that_etcd_refuses_is_one_line(
+    tmp_path: Path, guarded: Etcd, user: str, password: str, says: str
+) -> None:
+    file = tmp_path / "password"
+    file.write_text(password + "\n")
+    conf = f"user={user},password_file={file}" if user else ""
+    assert is_one_line_with(run(tmp_path, guarded.endpoints, conf).err, says)
+
+
+def test_a_user_that_etcd_knows_leads_and_its_password_is_shown_to_nobody(
+    tmp_path: Path, guarded: Etcd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a file, or by a variable, which workers do not get."""
+    file = tmp_path / "password"
+    file.write_text("user\n")
+    run(tmp_path / "file", guarded.endpoints, f"user=user,password_file={file}", code=0)
+    words = ["--rdzv-backend=etcd", "--rdzv-id=other", "--local-addr=127.0.0.1"]
+    words += [f"--rdzv-endpoint={guarded.endpoints}", "--rdzv-conf=user=user"]
+    (tmp_path / "variable").mkdir()
+    given = {"RALLYPOINT_ETCD_PASSWORD": "user"}
+    with agent(tmp_path / "variable", *words, program=WORKER, env=given) as ended:
+        assert ended.wait() == 0, ended.err
+    assert "RALLYPOINT_ETCD_PASSWORD" not in ended.out
+
+
+def test_a_password_may_be_changed_while_a_job_runs(tmp_path: Path, guarded: Etcd) -> None:
+    """It is read again when what was shown before counts no more."""
+    file = tmp_path / "password"
+    file.write_text("other")
+    root = guarded.call("/v3/auth/authenticate", {"name": "root", "password": "root"})["token"]
+    guarded.call("/v3/auth/user/grant", {"user": "other", "role": "jobs"}, token=root)
+    conf = {"user": "other", "password_file": str(file)}
+    register = EtcdPlace(read_etcd(guarded.endpoints, conf, str), "changed").open(None)
+    after = register.set_state(b"1")
+    assert after is not None
+    change = {"name": "other", "password": "changed"}
+    guarded.call("/v3/auth/user/changepw", change, token=root)
+    with pytest.raises(RendezvousConnectionError, match="does not know the user 'other'"):
+        register.get_state()
+    file.write_text("changed\n")
+    again = register.set_state(b"2", after[1])
+    assert again is not None
+    assert again[2]
+
+
+# TLS
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`ca.pem`, and a certificate with its key for `server` and `client`."""
+    if shutil.which("openssl") is None:
+        pytest.skip("there is no openssl to make certificates with")
+    folder = tmp_path_factory.mktemp("tls")
+
+    def openssl(*words: str) -> None:
+        subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
+
+    curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+    openssl("req", "-x509", *curve, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=ca")
+    (folder / "names").write_text("subjectAltName=IP:127.0.0.1\n")
+    for who in ("server", "client"):
+        openssl("req", *curve, "-keyout", f"{who}.key", "-out", f"{who}.csr", "-subj", f"/CN={who}")
+        signer = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-extfile", "names")
+        openssl("x509", "-req", "-in", f"{who}.csr", *signer, "-out", f"{who}.pem")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def secret(tmp_path_factory: pytest.TempPathFactory, files: Path) -> Iterator[Etcd]:
+    """By TLS alone, and only for who shows a certificate."""
+    own = ("--cert-file", "server.pem", "--key-file", "server.key", "--trusted-ca-file", "ca.pem")
+    words: Sequence[str] = [str(files / word) if "." in word else word for word in own]
+    folder = tmp_path_factory.mktemp("secret")
+    with Etcd(folder, 1, *words, "--client-cert-auth", scheme="https") as etcd:
+        etcd.wait_listening()
+        yield etcd
+
+
+def test_a_job_by_tls(tmp_path: Path, secret: Etcd, files: Path) -> None:
+    conf = f"protocol=https,cacert={files}/ca.pem,cert={files}/client.pem,key={files}/client.key"
+    run(tmp_path, secret.endpoints, conf, code=0)
+
+
+@pytest.mark.parametrize(
+    ("conf", "says"),
+    [
+        ("protocol=https", "its certificate is not trusted: "),
+        ("protocol=https,cacert={}/ca.pem", "TLS with it fails: "),
+        ("protocol=https,cacert={}/none.pem", "none.pem: can't be used: No such file"),
+        (
+            "protocol=https,cacert={0}/ca.pem,cert={0}/client.pem,key={0}/server.key",
+            "client.pem with key=",
+        ),
+    ],
+    ids=["unknown", "no certificate", "no file", "another key"],
+)
+def test_tls_that_can_not_be_used_is_one_line(
+    tmp_path: Path, secret: Etcd, files: Path, conf: str, says: str
+) -> None:
+    ended = run(tmp_path, secret.endpoints, conf.format(files))
+    assert is_one_line_with(ended.err, f"--rdzv-endpoint {secret.endpoints}: ", says)
+
+
+def test_tls_that_was_forgotten_is_hinted_at(tmp_path: Path, secret: Etcd) -> None:
+    ended = run(tmp_path, secret.endpoints, "join_timeout=0.3", code=75)
+    assert is_one_line_with(ended.err.splitlines()[-1], "(does it want protocol=https?)")
