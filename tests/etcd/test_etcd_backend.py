@@ -44,6 +44,16 @@ class TestEtcd(RendezvousBackendContract):
         return EtcdBackend(self.config, "job2", TOKEN)
 
 
+def test_L2_an_heir_tries_whether_etcd_takes_what_it_writes(etcd: Etcd, config: EtcdConfig) -> None:
+    backend = EtcdBackend(config, "job")
+    backend.try_writing()
+    backend.try_writing()
+    assert list(etcd.keys(config.prefix)) == [f"{config.prefix}/probe"]
+    away = replace(config, endpoints=(f"127.0.0.1:{free_port()}",))
+    with pytest.raises(RendezvousConnectionError):
+        EtcdBackend(away, "job").try_writing()
+
+
 def test_a_state_that_is_too_large_for_a_request_is_refused(config: EtcdConfig) -> None:
     backend = EtcdBackend(config, "job")
     with pytest.raises(RendezvousStateError, match="takes 1048576 bytes"):

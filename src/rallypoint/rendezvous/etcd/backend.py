@@ -61,7 +61,7 @@ class EtcdBackend(RendezvousBackend):
         `attempt_s`: after so long another member is asked. Does no I/O."""
         if not run_id:
             raise ParameterError("run_id='': a register needs the name of its job")
-        self._key = key_of(config.prefix, run_id)
+        self._key, self._probe = key_of(config.prefix, run_id), f"{config.prefix}/probe"
         self._layout = VersionFormat(run_id, token, "another etcd_prefix")
         self._gateway, self._watching = Gateway(config, attempt_s), Gateway(config, attempt_s)
         self._is_stopped = False
@@ -108,6 +108,11 @@ class EtcdBackend(RendezvousBackend):
         if self._gateway.has_repeated and not is_ours:
             return None  # Ours may have been stored, and replaced by now.
         return newest.content, now, is_ours
+
+    def try_writing(self) -> None:
+        """Store something beside the register, always under one key. Raises as `get_state`."""
+        with _explained():
+            self._gateway.call("/v3/kv/put", {"key": encoded(self._probe), "value": ""})
 
     def wait_for_change(self, token: Token | None, timeout: float) -> bool:
         """Until the key has another revision. A watch only wakes: what it says is not read."""
