@@ -297,7 +297,7 @@ def test_a_node_that_waits_for_others_says_so(tmp_path: Path) -> None:
         ("LaunchConfig(1, 1, 'gpu'), train", "nproc_per_node='gpu': needs 1..4096 workers"),
         ("LaunchConfig(2, 1, 1), train", "max_nodes=1 is less than min_nodes=2"),
         ("LaunchConfig(1, 2, 1), train", "max_nodes=2 without an rdzv_endpoint"),
-        ("LaunchConfig(1, 1, 1, rdzv_backend='zookeeper'), train", "known are c10d, file"),
+        ("LaunchConfig(1, 1, 1, rdzv_backend='zookeeper'), train", "known are c10d, etcd, file"),
         (
             "LaunchConfig(1, 1, 1, rdzv_backend='file', rdzv_endpoint='f'), train",
             "run_id='': rdzv_backend='file' needs one, the same on all nodes",

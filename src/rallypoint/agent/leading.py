@@ -113,7 +113,8 @@ class LeadingNode:
         self._agent.say(kinds.LEADS(places=", ".join(listening.addresses)))
         self._hosts.reconnect("this node leads the job now")
         self._sweep()
-        if self._rendezvous.max_nodes > 1 and not self._has_told_alone:
+        is_told = self._has_told_alone or self._rendezvous.register is None
+        if self._rendezvous.max_nodes > 1 and not is_told:
             loop = asyncio.get_running_loop()
             self._alone = loop.call_later(ALONE_S, self._tell_alone, coordinator)
         return coordinator
@@ -136,7 +137,7 @@ class LeadingNode:
     def _sweep(self) -> None:
         """Of a job that has ended its register is left, which somebody must remove. Beside all
         else, since a place may be large or slow, and by one node of each job."""
-        if self._has_swept:
+        if self._has_swept or self._rendezvous.register is None:
             return
         self._has_swept = True
         place = place_of(self._rendezvous)

@@ -181,7 +181,7 @@ class Member:
         if status == 404:
             raise MemberError(
                 "there is no JSON gateway of etcd's version 3: it is no etcd, or is older than "
-                "3.4, or was started with --enable-grpc-gateway=false",
+                "3.4, or was started without it (enable-grpc-gateway)",
                 is_lasting=True,
             )
         begins = data[:_SHOWN].decode("utf-8", "replace")
