@@ -296,7 +296,8 @@ def test_a_machine_without_a_process_to_spare(tmp_path: Path, count: int) -> Non
     with agent(tmp_path, *options, program=WORKER, under=under, env=env) as run:
         assert run.wait() == 75, run.err
     assert is_one_line_with(run.err, "ulimit -u")
-    assert not run.told("ran")
+    # The first worker may have run for a moment when there is none for the second one.
+    assert count == 4 or not run.told("ran")
 
 
 def test_a_guard_that_can_not_be_replaced_ends_the_job_and_all_its_processes(
