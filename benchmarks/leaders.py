@@ -30,7 +30,7 @@ from tests.fault.leader_runs import Job
 from tests.fault.leaders import LeaderCluster
 from tests.integration.cluster import AgentProcess, wait_until
 
-from rallypoint.core.takeover.leading import HOLD_S
+from rallypoint.core.settings import HOLD_S
 
 LEASE_S = 15.0
 KILLED_S = 1.5

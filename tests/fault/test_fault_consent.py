@@ -7,7 +7,8 @@ from pathlib import Path
 
 from tests.integration.cluster import Cluster
 
-from rallypoint.core.takeover.leading import CONSENT_LEASES, HOLD_S
+from rallypoint.core.settings import HOLD_S
+from rallypoint.core.takeover.leading import CONSENT_LEASES
 
 LEASE_S = 6.0
 AWAY_S = HOLD_S + 2 * LEASE_S

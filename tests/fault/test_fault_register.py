@@ -14,7 +14,7 @@ from tests.integration.cluster import AgentProcess, Cluster, wait_until
 from tests.integration.restarted_serve import STEPS, STOP, steps_of
 
 from rallypoint.core.liveness import DEAF_SHARE
-from rallypoint.core.takeover.leading import HOLD_S
+from rallypoint.core.settings import HOLD_S
 
 LEASE_S = 26.0
 """An agent hangs up after half of it, which is longer than the hold."""

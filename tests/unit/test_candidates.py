@@ -9,10 +9,11 @@ import pytest
 
 from rallypoint.core import messages as m
 from rallypoint.core.model import Epoch, Promise, SharedSettings, Stamp
+from rallypoint.core.settings import HOLD_S
+from rallypoint.core.takeover.clock_rates import with_margin
 from rallypoint.core.takeover.consent import NO_ROUND, Promises, promised_s
-from rallypoint.core.takeover.handover import with_margin
 from rallypoint.core.takeover.heirs import CANDIDATES_MAX, Claimant
-from rallypoint.core.takeover.leading import HOLD_S, Lead, Watch, claimed, released
+from rallypoint.core.takeover.leading import Lead, Watch, claimed, released
 from rallypoint.core.takeover.record import JobRecord, Leader, LeadRecord, Process
 
 SETTINGS = SharedSettings("job", 1, 8)

@@ -20,10 +20,11 @@ from rallypoint.core.model import (
     Stamp,
     Verdict,
 )
+from rallypoint.core.settings import HOLD_S
+from rallypoint.core.takeover.clock_rates import own_lease_s, with_margin
 from rallypoint.core.takeover.consent import Promises, promised_s
-from rallypoint.core.takeover.handover import own_lease_s, with_margin
 from rallypoint.core.takeover.heirs import Claimant
-from rallypoint.core.takeover.leading import HOLD_S, Lead, Watch
+from rallypoint.core.takeover.leading import Lead, Watch
 from rallypoint.core.takeover.record import JobRecord, Leader, LeadRecord, Process
 
 SETTINGS = SharedSettings("job", 1, 8)

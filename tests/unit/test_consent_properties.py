@@ -17,8 +17,8 @@ from tests.properties import examples
 
 from rallypoint.core import messages as m
 from rallypoint.core.model import Epoch, SharedSettings, Stamp
+from rallypoint.core.takeover.clock_rates import MARGIN_S, SLEW, with_margin
 from rallypoint.core.takeover.consent import Promises, fenced_at
-from rallypoint.core.takeover.handover import MARGIN_S, SLEW, with_margin
 from rallypoint.core.takeover.leading import Lead
 from rallypoint.core.takeover.record import JobRecord, Leader, LeadRecord, Process
 

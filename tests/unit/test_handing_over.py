@@ -8,9 +8,10 @@ import pytest
 
 from rallypoint.core import messages as m
 from rallypoint.core.model import Epoch, Promise, SharedSettings, Stamp
+from rallypoint.core.settings import HOLD_S
 from rallypoint.core.takeover.consent import OFFERED_S, Promises
 from rallypoint.core.takeover.heirs import Claimant
-from rallypoint.core.takeover.leading import HOLD_S, LONELY_S, LONELY_SHARE, Lead, Watch
+from rallypoint.core.takeover.leading import LONELY_S, LONELY_SHARE, Lead, Watch
 from rallypoint.core.takeover.record import JobRecord, Leader, LeadRecord, Process
 from rallypoint.errors import RendezvousConnectionError
 from rallypoint.rendezvous.directory_backend import DirectoryBackend

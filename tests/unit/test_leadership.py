@@ -23,7 +23,7 @@ from rallypoint.core.job_state import new_job
 from rallypoint.core.model import SharedSettings, WorldEntry
 from rallypoint.core.round_state import Phase
 from rallypoint.core.sessions import HangUp, HostEffect
-from rallypoint.core.takeover.leading import HOLD_S
+from rallypoint.core.settings import HOLD_S
 from rallypoint.core.takeover.record import JobRecord, Leader, LeadRecord, Process
 from rallypoint.errors import RendezvousConnectionError, RendezvousStateError
 from rallypoint.rendezvous.backend import MemoryRendezvousBackend, Token

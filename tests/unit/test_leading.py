@@ -10,10 +10,12 @@ from rallypoint.core.job_state import new_job
 from rallypoint.core.model import Epoch, JobStatus, SharedSettings, Stamp, Verdict, epoch_number
 from rallypoint.core.model import Outcome as OutcomeOfJob
 from rallypoint.core.sessions import HangUp, SendTo
+from rallypoint.core.settings import HOLD_S
+from rallypoint.core.takeover.clock_rates import with_margin
 from rallypoint.core.takeover.durable import Durable
-from rallypoint.core.takeover.handover import Handover, with_margin
+from rallypoint.core.takeover.handover import Handover
 from rallypoint.core.takeover.heirs import Claimant
-from rallypoint.core.takeover.leading import HOLD_S, RELEASE_S, Lead, Watch, claimed, released
+from rallypoint.core.takeover.leading import RELEASE_S, Lead, Watch, claimed, released
 from rallypoint.core.takeover.record import (
     JobRecord,
     Leader,

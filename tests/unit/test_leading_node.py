@@ -33,9 +33,9 @@ from rallypoint.core.model import (
 )
 from rallypoint.core.round_state import Member, MemberState, add
 from rallypoint.core.sessions import HangUp, HostEffect, SendTo
-from rallypoint.core.takeover.handover import MARGIN_S, with_margin
+from rallypoint.core.settings import HOLD_S
+from rallypoint.core.takeover.clock_rates import MARGIN_S, with_margin
 from rallypoint.core.takeover.heirs import Claimant
-from rallypoint.core.takeover.leading import HOLD_S
 from rallypoint.core.takeover.record import FormerLife, JobRecord, Leader, LeadRecord, Process
 from rallypoint.core.takeover.stepping_down import Deference
 from rallypoint.errors import RendezvousConnectionError

@@ -7,8 +7,9 @@ from msgspec.structs import replace
 
 from rallypoint.core.liveness import Liveness
 from rallypoint.core.model import Epoch, SharedSettings
+from rallypoint.core.settings import HOLD_S
 from rallypoint.core.takeover.heirs import Claimant
-from rallypoint.core.takeover.leading import HOLD_S, Lead, Watch
+from rallypoint.core.takeover.leading import Lead, Watch
 from rallypoint.core.takeover.record import JobRecord, Leader, LeadRecord, Process
 from rallypoint.core.takeover.stepping_down import (
     CHECK_S,

@@ -18,8 +18,8 @@ from rallypoint.coordinator.server import Coordinator
 from rallypoint.coordinator.succession import Listening, OwnJob, Succession
 from rallypoint.coordinator.threads import CallThread
 from rallypoint.core.model import Epoch, SharedSettings, Stamp
+from rallypoint.core.takeover.clock_rates import with_margin
 from rallypoint.core.takeover.consent import Promises
-from rallypoint.core.takeover.handover import with_margin
 from rallypoint.core.takeover.heirs import Claimant
 from rallypoint.core.takeover.record import JobRecord, Leader, LeadRecord, Process
 from rallypoint.errors import RendezvousConnectionError

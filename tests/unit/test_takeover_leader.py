@@ -8,7 +8,8 @@ from tests.unit.test_takeover import outcome, running, take_over
 
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.model import EndKind, Outcome, SharedSettings, Stamp
-from rallypoint.core.takeover.handover import Predecessor, with_margin
+from rallypoint.core.takeover.clock_rates import with_margin
+from rallypoint.core.takeover.handover import Predecessor
 from rallypoint.testing.cluster import Cluster, SimulatedAgent
 
 DEAD = Predecessor(0, is_dead=True)

@@ -12,7 +12,8 @@ from rallypoint.coordinator.leader_process import REAL_RUNTIME, Runtime, this_pr
 from rallypoint.coordinator.leadership import VACATE_S, Leadership
 from rallypoint.coordinator.register_record import Caller, Register, RegisterRecord
 from rallypoint.coordinator.threads import CallThread
-from rallypoint.core.takeover.record import HOLD_S, Leader, Process
+from rallypoint.core.settings import HOLD_S
+from rallypoint.core.takeover.record import Leader, Process
 from rallypoint.core.takeover.stepping_down import Deference
 from rallypoint.core.text import quoted_job
 from rallypoint.errors import RallypointError

@@ -19,8 +19,9 @@ from msgspec.structs import replace
 
 from rallypoint.core.liveness import DIED
 from rallypoint.core.model import SharedSettings, Stamp
-from rallypoint.core.takeover.handover import UNKNOWN, Predecessor, own_lease_s, with_margin
-from rallypoint.core.takeover.leading import HOLD_S
+from rallypoint.core.settings import HOLD_S
+from rallypoint.core.takeover.clock_rates import own_lease_s, with_margin
+from rallypoint.core.takeover.handover import UNKNOWN, Predecessor
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.testing.cluster import Cluster, SimulatedAgent
 

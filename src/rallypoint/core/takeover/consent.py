@@ -32,7 +32,7 @@ from msgspec import Struct, field
 
 from rallypoint.core import messages as m
 from rallypoint.core.model import Promise, Stamp
-from rallypoint.core.takeover.handover import own_lease_s, with_margin
+from rallypoint.core.takeover.clock_rates import own_lease_s, with_margin
 from rallypoint.core.takeover.heirs import RANKS, heirs_of
 from rallypoint.core.takeover.record import JobRecord, LeadRecord
 

@@ -30,14 +30,10 @@ from rallypoint.core.liveness import DIED
 from rallypoint.core.model import EndKind, EndReason, NodeLoss, NodeRef, WorldEntry
 from rallypoint.core.round_state import Member, MemberState, Phase, add, is_active
 from rallypoint.core.takeover.record import JobRecord, Mark, is_set, is_settled, mark_of, with_bit
-from rallypoint.core.takeover.recovery import MARGIN_S as MARGIN_S
-from rallypoint.core.takeover.recovery import SLEW as SLEW
 from rallypoint.core.takeover.recovery import UNKNOWN as UNKNOWN
 from rallypoint.core.takeover.recovery import Predecessor as Predecessor
 from rallypoint.core.takeover.recovery import Recovery as Recovery
 from rallypoint.core.takeover.recovery import may_run, missing_ranks
-from rallypoint.core.takeover.recovery import own_lease_s as own_lease_s
-from rallypoint.core.takeover.recovery import with_margin as with_margin
 from rallypoint.core.text import count, names
 
 LED_AND_DIED = f"{DIED}, while it led the job"

@@ -35,10 +35,10 @@ from msgspec.structs import replace
 
 from rallypoint.core import messages as m
 from rallypoint.core.model import Epoch, Outcome, Promise, Stamp
+from rallypoint.core.settings import HOLD_S
+from rallypoint.core.takeover.clock_rates import own_lease_s, with_margin
 from rallypoint.core.takeover.consent import Consent, heirs_in, promised_s
-from rallypoint.core.takeover.handover import own_lease_s, with_margin
 from rallypoint.core.takeover.heirs import Candidates, Claimant, Turn, turn_of
-from rallypoint.core.takeover.record import HOLD_S as HOLD_S
 from rallypoint.core.takeover.record import SCHEMA, JobRecord, Leader, LeadRecord
 
 ATTACH_S = 0.5

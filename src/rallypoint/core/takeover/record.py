@@ -20,7 +20,7 @@ from rallypoint.core.job_state import JobState
 from rallypoint.core.model import EndReason, Epoch, SharedSettings, Verdict, WorldEntry
 from rallypoint.core.restart import Ledger
 from rallypoint.core.round_state import BadRoute, Loss, MemberState, Phase, RoundState, is_active
-from rallypoint.core.settings import HOLD_S as HOLD_S
+from rallypoint.core.settings import HOLD_S
 from rallypoint.core.worker_exits import WorkerExit
 
 NUMBERS_BITS = 20

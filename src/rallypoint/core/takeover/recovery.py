@@ -12,25 +12,11 @@ from rallypoint.core.claims import join_refused
 from rallypoint.core.events import Timer, TimerKind
 from rallypoint.core.liveness import LEASE_OVER
 from rallypoint.core.model import NodeRef, Stamp
+from rallypoint.core.takeover.clock_rates import with_margin
 from rallypoint.core.takeover.record import JobRecord, is_set, with_bit
 
-MARGIN_S = 0.5
-SLEW = 1 / 12
-"""So much faster or slower than true time a clock may run: chrony corrects one by no more unless it
-is told to. Others correct by 0.05 %."""
 NOT_STARTED_S = 3.0
 """So long agents are waited for whose workers can't run yet: a few tries to reconnect."""
-
-
-def with_margin(seconds: float) -> float:
-    """So long another clock may take for it: the fastest, while the slowest shows `seconds`."""
-    return seconds * (1 + SLEW) / (1 - SLEW) + MARGIN_S
-
-
-def own_lease_s(lease_s: float) -> float:
-    """The lease of a leader's own node. It is shorter than that of the others, so that who leads
-    next has waited for its end after a lease and half a second, whatever the two clocks do."""
-    return lease_s * (1 - SLEW) / (1 + SLEW)
 
 
 class Returned(Struct, frozen=True):

@@ -12,6 +12,7 @@ import re
 from contextlib import suppress
 from typing import Any
 
+from rallypoint.core.settings import HOLD_S
 from rallypoint.errors import AccessError, RallypointError, UsageError
 from rallypoint.rendezvous.etcd.backend import EtcdBackend, if_unchanged, key_of, revision_of
 from rallypoint.rendezvous.etcd.gateway import ATTEMPT_S, Gateway, decoded, encoded
@@ -27,7 +28,7 @@ _MARK = re.compile(rb"(\d{1,19}) (\d{1,19})")
 class EtcdPlace:
     """A `places.Place`."""
 
-    def __init__(self, config: EtcdConfig, run_id: str, hold_s: float = 10.0) -> None:
+    def __init__(self, config: EtcdConfig, run_id: str, hold_s: float = HOLD_S) -> None:
         """`hold_s`: so long a leader may act that can't write."""
         self._config, self._run_id = config, run_id
         self._attempt_s = min(ATTEMPT_S, hold_s / 5)

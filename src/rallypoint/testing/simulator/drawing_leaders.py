@@ -8,8 +8,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from rallypoint.core.takeover.handover import with_margin
-from rallypoint.core.takeover.leading import CONSENT_LEASES, HEIRS_ONLY_LEASES, HOLD_S
+from rallypoint.core.settings import HOLD_S
+from rallypoint.core.takeover.clock_rates import with_margin
+from rallypoint.core.takeover.leading import CONSENT_LEASES, HEIRS_ONLY_LEASES
 from rallypoint.testing.simulator.plan import (
     AGENTS,
     AWAY_SLACK_S,

@@ -9,7 +9,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from rallypoint.core.takeover.leading import CONSENT_LEASES, HOLD_S
+from rallypoint.core.settings import HOLD_S
+from rallypoint.core.takeover.leading import CONSENT_LEASES
 from rallypoint.testing.simulator.plan import AGENTS, LEADER, Fault, Plan
 from rallypoint.testing.simulator.states import STATES
 

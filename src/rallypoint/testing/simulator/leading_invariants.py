@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from rallypoint.coordinator.register_record import decode
 from rallypoint.core import messages as m
 from rallypoint.core.model import Outcome, Verdict
-from rallypoint.core.takeover.leading import HOLD_S
+from rallypoint.core.settings import HOLD_S
 from rallypoint.core.takeover.record import LeadRecord
 from rallypoint.testing.simulator.facts import Violation
 from rallypoint.testing.simulator.led_invariants import LedInvariants

@@ -73,7 +73,8 @@ from rallypoint.config import (
     StopConfig,
     WorkerConfig,
 )
-from rallypoint.core.takeover.leading import CONSENT_LEASES, HOLD_S
+from rallypoint.core.settings import HOLD_S
+from rallypoint.core.takeover.leading import CONSENT_LEASES
 from rallypoint.core.text import is_number
 from rallypoint.testing.simulator.workers import Program
 

@@ -16,7 +16,7 @@ from functools import partial
 from random import Random
 from typing import Any, TypeVar
 
-from rallypoint.core.takeover.leading import HOLD_S
+from rallypoint.core.settings import HOLD_S
 from rallypoint.errors import RendezvousConnectionError
 from rallypoint.testing.simulator.loop import ProcessLoop, Schedule
 

@@ -10,8 +10,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rallypoint.core.session import NO_ANSWER_S
-from rallypoint.core.takeover.handover import with_margin
-from rallypoint.core.takeover.leading import HEIRS_ONLY_LEASES, HOLD_S
+from rallypoint.core.settings import HOLD_S
+from rallypoint.core.takeover.clock_rates import with_margin
+from rallypoint.core.takeover.leading import HEIRS_ONLY_LEASES
 from rallypoint.core.takeover.stepping_down import IN_A_ROW_MAX
 from rallypoint.errors import InvariantError
 from rallypoint.testing.simulator.cluster import SimulatedCluster
