@@ -23,7 +23,7 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
-from tests.integration.cluster import free_port, is_listening, wait_until
+from tests.integration.cluster import Cluster, Option, free_port, is_listening, wait_until
 
 from rallypoint.rendezvous.etcd.backend import EtcdBackend
 
@@ -173,6 +173,21 @@ class Etcd:
 
     def _logs(self) -> str:
         return "\n".join(path.read_text()[-2000:] for path in self._folder.glob("etcd-*.log"))
+
+
+def cluster_of(
+    folder: Path, etcd: Etcd, run_id: str, nnodes: str = "3", **options: Option
+) -> Cluster:
+    """A job by this etcd, on loopback."""
+    return Cluster(
+        folder,
+        rdzv_backend="etcd",
+        rdzv_endpoint=etcd.endpoints,
+        rdzv_id=run_id,
+        nnodes=nnodes,
+        local_addr="127.0.0.1",
+        **options,
+    )
 
 
 def encoded(text: str | bytes) -> str:

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.etcd.servers import Etcd
-from tests.integration.cluster import Cluster, wait_until
+from tests.etcd.servers import Etcd, cluster_of
+from tests.integration.cluster import Option, wait_until
 from tests.integration.test_drain_command import drain
 from tests.integration.test_leading_agents import leader_of, leads
 
@@ -25,25 +25,13 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
         yield members
 
 
-def cluster_of(folder: Path, etcd: Etcd, nnodes: str, run_id: str) -> Cluster:
-    return Cluster(
-        folder,
-        rdzv_backend="etcd",
-        rdzv_endpoint=etcd.endpoints,
-        rdzv_id=run_id,
-        nnodes=nnodes,
-        lease=30,
-        local_addr="127.0.0.1",
-        rdzv_conf="last_call_timeout=20",
-    )
-
-
 @pytest.mark.executed
 def test_L6_agents_that_lead_and_members_of_etcd_are_lost_one_after_another(
     tmp_path: Path, etcd: Etcd
 ) -> None:
     """No worker is restarted but for a lost node; then the last leader is told to go."""
-    with cluster_of(tmp_path, etcd, "1:4", "job") as cluster:
+    waits: dict[str, Option] = {"lease": 30, "rdzv_conf": "last_call_timeout=20"}
+    with cluster_of(tmp_path, etcd, "job", "1:4", **waits) as cluster:
         agents = [cluster.agent(name) for name in "abcd"]
         first = cluster.wait_workers(4, round=0)
         led_by = leader_of(*agents)

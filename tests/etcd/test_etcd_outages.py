@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.etcd.servers import Etcd
-from tests.integration.cluster import Cluster, wait_until
+from tests.etcd.servers import Etcd, cluster_of
+from tests.integration.cluster import wait_until
 from tests.integration.proxy import Proxy
 from tests.integration.test_leading_agents import leader_of, leads
 
@@ -20,17 +20,6 @@ pytestmark = [pytest.mark.fault, pytest.mark.executed]
 def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
     with Etcd(tmp_path_factory.mktemp("three"), 3) as members:
         yield members
-
-
-def cluster_of(folder: Path, etcd: Etcd, run_id: str, nnodes: str = "3") -> Cluster:
-    return Cluster(
-        folder,
-        rdzv_backend="etcd",
-        rdzv_endpoint=etcd.endpoints,
-        rdzv_id=run_id,
-        nnodes=nnodes,
-        local_addr="127.0.0.1",
-    )
 
 
 @pytest.mark.parametrize(("seconds", "rounds"), [(15, {0}), (45, {0, 1})], ids=["short", "long"])

@@ -112,12 +112,15 @@ class LeadingNode:
         coordinator = self._hosts.host(listening.listeners, lookup_token)
         self._agent.say(kinds.LEADS(places=", ".join(listening.addresses)))
         self._hosts.reconnect("this node leads the job now")
-        self._sweep()
-        is_told = self._has_told_alone or self._rendezvous.register is None
-        if self._rendezvous.max_nodes > 1 and not is_told:
+        if self._rendezvous.register is not None:  # There is none to look after in the simulator.
+            self._sweep()
+            self._await_others(coordinator)
+        return coordinator
+
+    def _await_others(self, coordinator: Coordinator) -> None:
+        if self._rendezvous.max_nodes > 1 and not self._has_told_alone:
             loop = asyncio.get_running_loop()
             self._alone = loop.call_later(ALONE_S, self._tell_alone, coordinator)
-        return coordinator
 
     def _tell_alone(self, coordinator: Coordinator) -> None:
         """A directory that every node has for itself looks like one in which nobody else has come
@@ -137,7 +140,7 @@ class LeadingNode:
     def _sweep(self) -> None:
         """Of a job that has ended its register is left, which somebody must remove. Beside all
         else, since a place may be large or slow, and by one node of each job."""
-        if self._has_swept or self._rendezvous.register is None:
+        if self._has_swept:
             return
         self._has_swept = True
         place = place_of(self._rendezvous)

@@ -251,9 +251,10 @@ class Lead:
     def _offered(self, promise: Promise, now: float) -> None:
         place, offers = (promise.stamp, promise.rank), promise.offers
         known = self._offers.pop(place, None)
+        if known is None or known.addresses != offers:
+            known = _Offer(offers, now, now)
         if offers:
-            goes_on = known is not None and known.addresses == offers
-            self._offers[place] = _Offer(offers, known.since if known and goes_on else now, now)
+            self._offers[place] = replace(known, heard_at=now)
 
     @property
     def vouched_at(self) -> float:
