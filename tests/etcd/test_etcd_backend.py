@@ -45,10 +45,14 @@ class TestEtcd(RendezvousBackendContract):
 
 
 def test_L2_an_heir_tries_whether_etcd_takes_what_it_writes(etcd: Etcd, config: EtcdConfig) -> None:
+    """Nothing is left of that."""
     backend = EtcdBackend(config, "job")
     backend.try_writing()
+    assert etcd.keys(config.prefix) == {}
+    stored(backend, b"x")
+    found = backend.get_state()
     backend.try_writing()
-    assert list(etcd.keys(config.prefix)) == [f"{config.prefix}/probe"]
+    assert backend.get_state() == found
     away = replace(config, endpoints=(f"127.0.0.1:{free_port()}",))
     with pytest.raises(RendezvousConnectionError):
         EtcdBackend(away, "job").try_writing()

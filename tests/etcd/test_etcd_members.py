@@ -64,6 +64,8 @@ def test_without_a_quorum_nothing_is_stored_and_the_line_says_so(three: Etcd) ->
     wait_until(lambda: says in why(backend), f"{says!r} instead of {why(backend)!r}", 20)
     with pytest.raises(RendezvousConnectionError):
         backend.set_state(b"1", found[1])
+    with pytest.raises(RendezvousConnectionError):
+        backend.try_writing()
     for number in gone:
         three.start(number)
     three.wait_ready()

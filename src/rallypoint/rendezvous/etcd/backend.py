@@ -61,7 +61,7 @@ class EtcdBackend(RendezvousBackend):
         `attempt_s`: after so long another member is asked. Does no I/O."""
         if not run_id:
             raise ParameterError("run_id='': a register needs the name of its job")
-        self._key, self._probe = key_of(config.prefix, run_id), f"{config.prefix}/probe"
+        self._key = key_of(config.prefix, run_id)
         self._layout = VersionFormat(run_id, token, "another etcd_prefix")
         self._gateway, self._watching = Gateway(config, attempt_s), Gateway(config, attempt_s)
         self._is_stopped = False
@@ -110,9 +110,9 @@ class EtcdBackend(RendezvousBackend):
         return newest.content, now, is_ours
 
     def try_writing(self) -> None:
-        """Store something beside the register, always under one key. Raises as `get_state`."""
+        """See that etcd would take a version. Stores nothing; raises as `get_state`."""
         with _explained():
-            self._gateway.call("/v3/kv/put", {"key": encoded(self._probe), "value": ""})
+            self._gateway.call("/v3/kv/txn", swap_of_nothing(self._key))
 
     def wait_for_change(self, token: Token | None, timeout: float) -> bool:
         """Until the key has another revision. A watch only wakes: what it says is not read."""
@@ -157,6 +157,17 @@ def key_of(prefix: str, run_id: str) -> str:
 def if_unchanged(key: str, revision: int) -> dict[str, str]:
     """The condition of a transaction; 0: that there is no such key."""
     return {"key": key, "target": "MOD", "result": "EQUAL", "mod_revision": str(revision)}
+
+
+def swap_of_nothing(key: str) -> dict[str, Any]:
+    """A transaction that needs all that a swap needs (a quorum, the permissions, space), and can't
+    store anything: no version is below 0."""
+    name = encoded(key)
+    return {
+        "compare": [{"key": name, "target": "VERSION", "result": "LESS", "version": "0"}],
+        "success": [{"request_put": {"key": name}}],
+        "failure": [{"request_range": {"key": name, "keys_only": True}}],
+    }
 
 
 def revision_of(answer: dict[str, Any]) -> int:

@@ -14,7 +14,13 @@ from typing import Any
 
 from rallypoint.core.settings import HOLD_S
 from rallypoint.errors import AccessError, RallypointError, UsageError
-from rallypoint.rendezvous.etcd.backend import EtcdBackend, if_unchanged, key_of, revision_of
+from rallypoint.rendezvous.etcd.backend import (
+    EtcdBackend,
+    if_unchanged,
+    key_of,
+    revision_of,
+    swap_of_nothing,
+)
 from rallypoint.rendezvous.etcd.gateway import ATTEMPT_S, Gateway, decoded, encoded
 from rallypoint.wire.etcd_config import EtcdConfig
 
@@ -41,13 +47,7 @@ class EtcdPlace:
     def prepare(self) -> list[str]:
         """See that the register can be read and written. A person can mend what raises UsageError;
         anything else is worth waiting for."""
-        key = encoded(key_of(self._config.prefix, self._run_id))
-        # No version is below 0, so nothing is written; but etcd judges whether it could be.
-        request = {
-            "compare": [{"key": key, "target": "VERSION", "result": "LESS", "version": "0"}],
-            "success": [{"request_put": {"key": key}}],
-            "failure": [{"request_range": {"key": key, "keys_only": True}}],
-        }
+        request = swap_of_nothing(key_of(self._config.prefix, self._run_id))
         try:
             Gateway(self._config).call("/v3/kv/txn", request)
         except (AccessError, UsageError) as error:
