@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,7 +13,7 @@ from tests.limits import patience
 
 from rallypoint.coordinator import jobs
 from rallypoint.coordinator.candidates import UNUSED_S, Candidates
-from rallypoint.coordinator.connection import ClientConnection, ServerConnection
+from rallypoint.coordinator.connection import ServerConnection
 from rallypoint.coordinator.hosting import Hosting, random_epoch
 from rallypoint.coordinator.jobs import HostedJobs
 from rallypoint.coordinator.led_jobs import LedJobs
@@ -23,10 +23,8 @@ from rallypoint.core.model import Candidate, Epoch, Outcome, Promise, SharedSett
 from rallypoint.core.takeover.consent import NO_ROUND
 from rallypoint.core.takeover.record import JobRecord, Leader, LeadRecord, Process
 from rallypoint.core.takeover.stepping_down import Deference
-from rallypoint.errors import RendezvousConnectionError
 from rallypoint.rendezvous.backend import MemoryRendezvousBackend, Token
 from rallypoint.rendezvous.directory_backend import DirectoryBackend
-from rallypoint.wire.address import Address
 
 SETTINGS = SharedSettings("job", 2, 2)
 
@@ -238,10 +236,7 @@ def test_L1_an_agent_that_comes_to_a_candidate_need_not_wait_for_a_claim_of_that
     register.set_state(encode(LeadRecord(1, Epoch(1, 1), gone, 0, job, is_vacant=True)))
 
     async def test(host: Host) -> None:
-        async def dial(run_id: str, addresses: Sequence[Address]) -> ClientConnection:
-            raise RendezvousConnectionError("nobody is there")
-
-        candidates = Candidates(host.led, host.jobs, lambda: ["job"], dial)
+        candidates = Candidates(host.led, host.jobs, lambda: ["job"], None)
         while host.led.stand_ready("job", Deference()) is not None:
             host.led.settle("job")
             await asyncio.sleep(0)

@@ -15,7 +15,7 @@ from msgspec import Struct
 from rallypoint.cli import access, values
 from rallypoint.cli.machine import Machine
 from rallypoint.cli.parser import Command, Scanned, parse, with_hint
-from rallypoint.cli.register_options import BY_REGISTER, read_register
+from rallypoint.cli.register_options import BY_REGISTER, check_conf, read_register
 from rallypoint.config import DEFAULT_COORDINATOR_PORT, Endpoint, RegisterConfig, check_name
 from rallypoint.coordinator.connection import ClientConnection, dial, knock
 from rallypoint.coordinator.endpoint import NotYet, resolve
@@ -279,8 +279,7 @@ def _parse(argv: list[str]) -> _Options:
 
 def _register(scanned: Scanned, backend: str) -> RegisterConfig:
     register, rest = read_register(scanned, backend, Machine())
-    if (other := rest.get("--rdzv-conf")) is not None and other.text:
-        raise other.wrong("only the keys of etcd are of use here")
+    check_conf(rest)
     if (directory := register.directory) and not os.path.isdir(directory):
         raise UsageError(f"--rdzv-endpoint {directory}: there is no such directory on this machine")
     return register

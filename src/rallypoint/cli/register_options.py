@@ -32,7 +32,21 @@ def read_register(
     """Where the register is, and where a leader listens; and the options without those keys of
     `--rdzv-conf` that say so. Raises UsageError, also without a run id: the records of many jobs
     may lie in one place."""
-    where, job = scanned.get("--rdzv-endpoint"), scanned.get("--rdzv-id")
+    register, rest = read_place(scanned, backend, machine)
+    job = scanned.get("--rdzv-id")
+    if job is None or job.text == UNNAMED_RUN_ID:
+        place = "a directory" if backend == "file" else "an etcd"
+        raise UsageError(
+            f"{was_empty(scanned, '--rdzv-id')}--rdzv-backend {backend}: {place} may hold many "
+            "jobs, and distinguishes them by their run ids: give --rdzv-id, the same for all nodes "
+            "of this job, like --rdzv-id my-job-1"
+        )
+    return register, rest
+
+
+def read_place(scanned: Scanned, backend: str, machine: Machine) -> tuple[RegisterConfig, Scanned]:
+    """The same for all jobs that are kept there."""
+    where = scanned.get("--rdzv-endpoint")
     if where is None:
         raise UsageError(
             f"{was_empty(scanned, '--rdzv-endpoint')}--rdzv-backend {backend}: needs "
@@ -43,15 +57,14 @@ def read_register(
         directory = _directory(where, machine)
     else:
         etcd, scanned = _etcd(where, scanned, machine)
-    if job is None or job.text == UNNAMED_RUN_ID:
-        place = "a directory" if backend == "file" else "an etcd"
-        raise UsageError(
-            f"{was_empty(scanned, '--rdzv-id')}--rdzv-backend {backend}: {place} may hold many "
-            "jobs, and distinguishes them by their run ids: give --rdzv-id, the same for all nodes "
-            "of this job, like --rdzv-id my-job-1"
-        )
     ports = scanned.fields(RegisterConfig, FLAGS.values())
     return RegisterConfig(directory, etcd=etcd, **ports), scanned
+
+
+def check_conf(rest: Scanned) -> None:
+    """Of a command to which only a place can be said by `--rdzv-conf`. Raises UsageError."""
+    if (other := rest.get("--rdzv-conf")) is not None and other.text:
+        raise other.wrong("only the keys of etcd are of use here")
 
 
 def remarks_on(scanned: Scanned, backend: str) -> list[str]:

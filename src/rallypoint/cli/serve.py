@@ -7,16 +7,17 @@ node of every job that uses it.
 from __future__ import annotations
 
 import asyncio
-import os.path
-from functools import partial
 from socket import socket
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from rallypoint.cli import access
 from rallypoint.cli.empty_values import needs_a_value
-from rallypoint.cli.parser import Command, parse, with_hint
+from rallypoint.cli.machine import Machine
+from rallypoint.cli.parser import Command, Scanned, parse, with_hint
+from rallypoint.cli.register_options import BY_REGISTER, check_conf, read_place
 from rallypoint.cli.service import (
     EndingSignal,
     EventLines,
@@ -25,20 +26,22 @@ from rallypoint.cli.service import (
     own_addresses,
     port_option,
 )
-from rallypoint.config import DEFAULT_COORDINATOR_PORT
+from rallypoint.config import DEFAULT_COORDINATOR_PORT, RegisterConfig
 from rallypoint.coordinator.hosting import Hosting
 from rallypoint.coordinator.listen import raise_open_files_limit
 from rallypoint.coordinator.server import Coordinator
+from rallypoint.coordinator.threads import run_in_thread
 from rallypoint.coordinator.token import Token
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.settings import HOLD_MAX_S, HOLD_MIN_S, HOLD_S, Setting
-from rallypoint.errors import UsageError
+from rallypoint.errors import RendezvousConnectionError, UsageError
 from rallypoint.observe.faults import Faults
 
-if TYPE_CHECKING:  # for --data-dir alone
-    from rallypoint.coordinator.candidates import Candidates
+if TYPE_CHECKING:  # where jobs are kept alone
     from rallypoint.coordinator.led_jobs import LedJobs
+    from rallypoint.coordinator.register_record import Register
+    from rallypoint.rendezvous.places import Registers
 
 SERVE = Command(
     "serve",
@@ -67,6 +70,12 @@ leads one when its leading node is lost or leaves:
 
   rallypoint serve --host 10.0.0.5 --data-dir /shared/jobs --candidate
   rallypoint run --rdzv-backend file --rdzv-endpoint /shared/jobs ...
+
+Jobs may also be kept in an etcd. On three machines, so that each may be lost:
+
+  rallypoint serve --host 10.0.0.5 --rdzv-backend etcd --rdzv-endpoint e1,e2,e3 \\
+      --candidate
+  rallypoint run --rdzv-backend etcd --rdzv-endpoint e1,e2,e3 ...
 """,
     (
         (
@@ -89,15 +98,28 @@ leads one when its leading node is lost or leaves:
                     "directory",
                 ),
                 Setting(
+                    "--rdzv-backend",
+                    "file|etcd",
+                    "where jobs are kept, as for rallypoint run; file is --data-dir",
+                    "choice",
+                ),
+                Setting(
+                    "--rdzv-endpoint",
+                    "DIR|HOST[:PORT],...",
+                    "with --rdzv-backend: the directory, or the members of the etcd",
+                ),
+                Setting("--rdzv-conf", "K=V,...", "with etcd: as for rallypoint run"),
+                Setting(
                     "--candidate",
                     "",
-                    "stand ready to lead the jobs whose nodes share DIR, before any of their nodes",
+                    "stand ready to lead the jobs whose nodes use that directory or etcd, before"
+                    " any of these nodes",
                     "switch",
                 ),
                 Setting(
                     "--hold",
                     "SECONDS",
-                    "with --data-dir: how long it may lead a job after it has written the job's"
+                    "where jobs are kept: how long it may lead a job after it has written the job's"
                     " record; another one waits so long before it leads",
                     "seconds",
                     default=f"{HOLD_S:g}",
@@ -118,11 +140,12 @@ leads one when its leading node is lost or leaves:
     ),
     """\
 Exit codes: 2 wrong usage (the port is in use, the address is not this
-machine's, DIR is no directory, not yours, or others may write to it), 75 the
-system refused to listen or to write to DIR (full, read-only), 130 and 143 ended
-by SIGINT and SIGTERM. Jobs that still run then lose their coordinator: their
-nodes stop the workers when the lease expires and exit with 75; with --data-dir
-they stop them then, and look for a coordinator until the join timeout.
+machine's, DIR is no directory, not yours, or others may write to it, etcd
+refuses the user), 75 the system refused to listen or to write to DIR (full,
+read-only), 130 and 143 ended by SIGINT and SIGTERM. Jobs that still run then
+lose their coordinator: their nodes stop the workers when the lease expires and
+exit with 75. Where jobs are kept another coordinator takes over; with none, the
+nodes stop them then, and look for one until the join timeout.
 """,
 )
 
@@ -131,8 +154,10 @@ class _Options(Struct, frozen=True):
     host: str
     port: int
     access: access.Access
-    data_dir: str | None
-    hold_s: float
+    register: RegisterConfig | None
+    """Where jobs are kept; None: nowhere."""
+    place_flag: str
+    """By which a person has said where."""
     is_candidate: bool
     json: bool
     quiet: bool
@@ -159,16 +184,20 @@ async def _serve(options: _Options, token: Token | None, lines: EventLines) -> i
     raise_open_files_limit()
     faults = Faults(lambda text: lines.say(kinds.FAULT(text)))
     asyncio.get_running_loop().set_exception_handler(faults.of_loop)
-    led = None if options.data_dir is None else _led(options, listeners, token, lines)
+    registers = await _registers(options, lines)
+    led = None if registers is None else _led(registers, options, listeners, token, lines)
     who_leads = None if led is None else led.who_leads
     hosting = Hosting(lines.record, led=led, who_leads=who_leads)
-    coordinator = Coordinator(listeners, hosting, None if token is None else token.for_job)
+    lookup_token = None if token is None else token.for_job
+    coordinator = Coordinator(listeners, hosting, lookup_token)
     candidates = None
-    if led is not None and options.is_candidate:
-        candidates = _candidates(options, led, coordinator, token)
+    if registers is not None and led is not None and options.is_candidate:
+        from rallypoint.coordinator.candidates import Candidates
+
+        candidates = Candidates(led, coordinator.jobs, registers.changed, lookup_token)
     try:
         ending = EndingSignal()
-        lines.say(_serving(listeners, token, options.data_dir))
+        lines.say(_serving(listeners, token, registers))
         code = await ending.wait(lines, kinds.SERVE_SIGNAL)
         if candidates is not None:
             candidates.close()
@@ -180,72 +209,95 @@ async def _serve(options: _Options, token: Token | None, lines: EventLines) -> i
     return code
 
 
+async def _registers(options: _Options, lines: EventLines) -> Registers | None:
+    """Those in the directory, which is made if there is none, or in the etcd. None: jobs are not
+    kept. Raises UsageError or InfrastructureError if they can't be kept there."""
+    if options.register is None:
+        return None
+    from rallypoint.rendezvous.places import registers_of
+
+    registers = registers_of(options.register, options.place_flag)
+    try:
+        for remark in await run_in_thread(registers.prepare, "rallypoint-prepare"):
+            lines.say(kinds.NOTICE(remark))
+    except RendezvousConnectionError as error:
+        lines.say(kinds.NOTICE(f"jobs wait until {registers.name} can be used: {error}"))
+    return registers
+
+
 def _led(
-    options: _Options, listeners: list[socket], token: Token | None, lines: EventLines
+    registers: Registers,
+    options: _Options,
+    listeners: list[socket],
+    token: Token | None,
+    lines: EventLines,
 ) -> LedJobs:
-    """By the registers in its directory, which is made if there is none. Raises UsageError or
-    InfrastructureError if they can't be kept there."""
     from rallypoint.coordinator.led_jobs import LedJobs, local_leader
-    from rallypoint.rendezvous.data_directory import prepare, sweep
-    from rallypoint.rendezvous.directory_backend import DirectoryBackend
-    from rallypoint.rendezvous.directory_files import LocalFiles
 
-    assert options.data_dir is not None
-    for remark in prepare(options.data_dir, LocalFiles(), "--data-dir"):
-        lines.say(kinds.NOTICE(remark))
-    directory = os.path.abspath(options.data_dir)  # Agents elsewhere are told of files in it.
+    assert options.register is not None
 
-    def open_register(run_id: str) -> DirectoryBackend:
-        return DirectoryBackend(directory, run_id, None if token is None else token.for_job(run_id))
+    def open_register(run_id: str) -> Register:
+        return registers.open(run_id, None if token is None else token.for_job(run_id))
 
     def on_wait(run_id: str, text: str) -> None:
         lines.record(run_id, kinds.WAITS_TO_LEAD(text))
 
     addresses = tuple(map(str, listening_at(listeners)))
-    led = LedJobs(open_register, addresses, on_wait, local_leader(options.hold_s))
-    led.call(partial(sweep, LocalFiles(), directory))
+    led = LedJobs(open_register, addresses, on_wait, local_leader(options.register.hold_s))
+    led.call(registers.sweep)
     return led
 
 
-def _candidates(
-    options: _Options, led: LedJobs, coordinator: Coordinator, token: Token | None
-) -> Candidates:
-    """Stands ready to lead the jobs that others lead by registers in this directory."""
-    from rallypoint.rendezvous.registers_in import stand_ready
-
-    assert options.data_dir is not None
-    lookup_token = None if token is None else token.for_job
-    return stand_ready(options.data_dir, led, coordinator.jobs, lookup_token)
-
-
-def _serving(listeners: list[socket], token: Token | None, directory: str | None) -> Record:
+def _serving(listeners: list[socket], token: Token | None, registers: Registers | None) -> Record:
     secret = "--insecure: anyone may take part" if token is None else f"token {token.source}"
-    if directory is not None:
-        secret += f"; jobs are kept in {directory}"
+    if registers is not None:
+        secret += f"; jobs are kept in {registers.name}"
     return kinds.SERVING(places=", ".join(map(str, listening_at(listeners))), secret=secret)
 
 
 def _parse(argv: list[str]) -> _Options:
     scanned = parse(SERVE, argv, {})
-    if (given := scanned.get("--data-dir")) is not None and not given.text.strip():
-        raise UsageError(needs_a_value("--data-dir"))
-    hold_s = scanned.read(SERVE, "--hold", HOLD_S)
+    register, flag = _place(scanned)
     if (given := scanned.get("--hold")) is not None:
-        if scanned.get("--data-dir") is None:
+        hold_s = scanned.read(SERVE, "--hold")
+        if register is None:
             raise UsageError("--hold: add --data-dir DIR, where the records of the jobs lie")
         if not HOLD_MIN_S <= hold_s <= HOLD_MAX_S:
             raise given.wrong(f"needs {HOLD_MIN_S} to {HOLD_MAX_S} seconds")
-    if scanned.on("--candidate") and scanned.get("--data-dir") is None:
+        register = replace(register, hold_s=hold_s)
+    if scanned.on("--candidate") and register is None:
         raise UsageError(
-            "--candidate: add --data-dir DIR, the directory that the nodes name as --rdzv-endpoint"
+            "--candidate: add --data-dir DIR, the directory that the nodes name as "
+            "--rdzv-endpoint, or --rdzv-backend etcd --rdzv-endpoint HOST[:2379],..."
         )
     return _Options(
         host=scanned.read(SERVE, "--host"),
         port=scanned.read(SERVE, "--port", DEFAULT_COORDINATOR_PORT),
         access=access.read_access(scanned),
-        data_dir=scanned.read(SERVE, "--data-dir", None),
+        register=register,
+        place_flag=flag,
         is_candidate=scanned.on("--candidate"),
-        hold_s=hold_s,
         json=scanned.read(SERVE, "--log-format") == "json",
         quiet=scanned.on("--quiet"),
     )
+
+
+def _place(scanned: Scanned) -> tuple[RegisterConfig | None, str]:
+    """Where jobs are kept, and by which flag a person has said so. Raises UsageError."""
+    machine, directory = Machine(), scanned.get("--data-dir")
+    backend = scanned.read(SERVE, "--rdzv-backend")
+    if directory is not None and not directory.text.strip():
+        raise UsageError(needs_a_value("--data-dir"))
+    if backend is None:
+        for name in ("--rdzv-endpoint", "--rdzv-conf"):
+            if (given := scanned.get(name)) is not None:
+                raise given.wrong(f"add --rdzv-backend {' or '.join(BY_REGISTER)}")
+        if directory is None:
+            return None, ""
+        # Agents elsewhere are told of files in it.
+        return RegisterConfig(machine.absolute_path(directory.text)), "--data-dir"
+    if directory is not None:
+        raise directory.wrong(f"jobs are kept by --rdzv-backend {backend}: give one of the two")
+    register, rest = read_place(scanned, backend, machine)
+    check_conf(rest)
+    return register, "--rdzv-endpoint"

@@ -1,5 +1,5 @@
-"""A process that is no node of any job, and stands ready to lead those whose registers lie in a
-directory (`rallypoint serve --candidate`; `core/takeover/heirs.py` has the rules).
+"""A process that is no node of any job, and stands ready to lead those whose registers lie in one
+place (`rallypoint serve --candidate`; `core/takeover/heirs.py` has the rules).
 
 Of each job it reads the record as an heir does, and attaches to its leader. The leader lists it in
 the record, and from then on it promises in its heartbeats what heirs promise, and claims the job
@@ -17,7 +17,7 @@ from math import inf
 
 from rallypoint.coordinator.client import raise_in_loop
 from rallypoint.coordinator.clocks import boot_time
-from rallypoint.coordinator.connection import ClientConnection
+from rallypoint.coordinator.connection import ClientConnection, dial
 from rallypoint.coordinator.jobs import HostedJobs
 from rallypoint.coordinator.leadership import Leadership
 from rallypoint.coordinator.led_jobs import LedJobs
@@ -32,15 +32,14 @@ from rallypoint.errors import RallypointError, RendezvousConnectionError
 from rallypoint.wire.address import Address, split_endpoint
 
 SCAN_S = 3.0
-"""How often the directory is looked at for other jobs."""
+"""How often the place is looked at for other jobs."""
 HURRY_S = 0.1
 """How often the record is read while the leader may have died just now."""
 REDIAL_S = 1.0
+DIAL_TIMEOUT_S = 2.0
+"""A leader whose machine is gone does not answer."""
 UNUSED_S = 60.0
 """A job that nobody has led for so long is left alone until its register changes."""
-
-DialLeader = Callable[[str, Sequence[Address]], Awaitable[ClientConnection]]
-"""One attempt to reach the leader of the job with this run id. Raises RallypointError."""
 
 
 class Candidates:
@@ -51,11 +50,12 @@ class Candidates:
         led: LedJobs,
         jobs: HostedJobs,
         find: Callable[[], list[str]],
-        dial: DialLeader,
+        lookup_token: Callable[[str], bytes] | None,
     ) -> None:
         """`jobs` hosts what this process leads. `find` blocks, and returns the run ids of jobs
-        whose registers have changed since the last call."""
-        self._led, self._jobs, self._find, self._dial = led, jobs, find, dial
+        whose registers have changed since the last call. `lookup_token`: the token of a run id;
+        None: nothing is proved."""
+        self._led, self._jobs, self._find, self._lookup_token = led, jobs, find, lookup_token
         self._loop = asyncio.get_running_loop()
         self._deferences: dict[str, Deference] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -74,6 +74,11 @@ class Candidates:
                     self._tasks[run_id] = task = self._loop.create_task(self._follow(run_id))
                     task.add_done_callback(raise_in_loop)
             await asyncio.sleep(SCAN_S)
+
+    async def _dial(self, run_id: str, addresses: Sequence[Address]) -> ClientConnection:
+        """One attempt to reach the leader of this job. Raises RallypointError."""
+        token = None if self._lookup_token is None else self._lookup_token(run_id)
+        return await dial(addresses, run_id, token, DIAL_TIMEOUT_S)
 
     async def _follow(self, run_id: str) -> None:
         """Until nobody needs it."""
@@ -119,7 +124,7 @@ class _Candidacy:
         self._changed_at = self._loop.time()
         self._has_changed = False
         self._is_of_nodes = False
-        """A node was seen to lead it: the others look for the leader in the directory."""
+        """A node was seen to lead it: the others look for the leader in the register."""
         self._told: Epoch | None = None
         """Of the leader after which a person knows that this process is ready."""
 

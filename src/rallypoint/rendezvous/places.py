@@ -45,6 +45,39 @@ class Place(Protocol):
         """Remove what other jobs have left long ago, as far as that is possible."""
 
 
+class Registers(Protocol):
+    """Those of all jobs in one place, for a process that is no node of any (`rallypoint serve`).
+    All but `open` block, and one thread calls them and the registers."""
+
+    @property
+    def name(self) -> str:
+        """Where jobs are kept."""
+
+    def prepare(self) -> list[str]:
+        """As `Place.prepare`."""
+
+    def open(self, run_id: str, token: bytes | None) -> Register:
+        """As `Place.open`, of the job with this run id."""
+
+    def changed(self) -> list[str]:
+        """The run ids of the jobs whose registers have changed since the last call. What can't be
+        read is left out."""
+
+    def sweep(self) -> None:
+        """As `Place.sweep`."""
+
+
+def registers_of(register: RegisterConfig, flag: str = FLAG) -> Registers:
+    """All that lie where this one would. `flag`: how a person gave the place."""
+    if register.etcd is None:
+        from rallypoint.rendezvous.registers_in import RegistersIn  # For `serve` alone.
+
+        return RegistersIn(register.directory, flag=flag)
+    from rallypoint.rendezvous.etcd.registers import EtcdRegisters
+
+    return EtcdRegisters(register.etcd, register.hold_s)
+
+
 def place_of(rendezvous: RendezvousConfig) -> Place:
     """That of this node's job."""
     register = rendezvous.register

@@ -1,36 +1,46 @@
-"""Which jobs have their registers in a directory, for a process that is no node of any, and stands
-ready to lead them."""
+"""The registers of all jobs in one directory, for a process that is no node of any
+(`rallypoint serve`)."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from rallypoint.coordinator.candidates import Candidates
-from rallypoint.coordinator.connection import ClientConnection, dial
-from rallypoint.coordinator.jobs import HostedJobs
-from rallypoint.coordinator.led_jobs import LedJobs
 from rallypoint.coordinator.register_record import decode
 from rallypoint.errors import RallypointError
-from rallypoint.rendezvous.directory_backend import job_directory
-from rallypoint.rendezvous.directory_files import Files, LocalFiles
+from rallypoint.rendezvous import data_directory
+from rallypoint.rendezvous.directory_backend import DirectoryBackend, job_directory
+from rallypoint.rendezvous.directory_files import LocalFiles
 from rallypoint.rendezvous.version_chain import VersionChain
-from rallypoint.wire.address import Address
 from rallypoint.wire.version_file import UnsealedFormat
 
 PREFIX = "rallypoint-"
-DIAL_TIMEOUT_S = 2.0
-"""A leader whose machine is gone does not answer."""
 _HASH = 33  # with the hyphen before it
 
 
 class RegistersIn:
-    """The registers in one directory."""
+    """The registers in one directory: `places.Registers`."""
 
-    def __init__(self, directory: str, files: Files) -> None:
-        self._directory, self._files = directory, files
+    def __init__(self, directory: str, flag: str = "--data-dir") -> None:
+        """`flag`: how a person gave the directory."""
+        self._directory, self._files, self._flag = directory, LocalFiles(), flag
         self._changed_at: dict[str, float] = {}
+
+    @property
+    def name(self) -> str:
+        """The directory."""
+        return self._directory
+
+    def prepare(self) -> list[str]:
+        """See `data_directory.prepare`."""
+        return data_directory.prepare(self._directory, self._files, self._flag)
+
+    def open(self, run_id: str, token: bytes | None) -> DirectoryBackend:
+        """See `places.Registers`, also for the other methods."""
+        return DirectoryBackend(self._directory, run_id, token)
+
+    def sweep(self) -> None:
+        data_directory.sweep(self._files, self._directory)
 
     def changed(self) -> list[str]:
         """The run ids of the jobs whose registers have changed since the last call. What can't be
@@ -39,7 +49,7 @@ class RegistersIn:
         found: list[str] = []
         with suppress(OSError):
             for name in sorted(self._files.names(self._directory)):
-                if not name.startswith(PREFIX) or len(name) <= len(PREFIX) + _HASH:
+                if not is_register(name):
                     continue
                 with suppress(OSError):
                     # Every version is written in it first, under a name that is removed again.
@@ -53,31 +63,31 @@ class RegistersIn:
 
     def _run_id(self, name: str) -> str:
         """Of the job with this directory; empty: it is not known."""
-        readable = name[len(PREFIX) : -_HASH]
-        if job_directory(readable) == name:
+        if readable := readable_run_id(name):
             return readable
         with suppress(RallypointError):
             path = os.path.join(self._directory, name)
             self._files.check_own(path)
-            # Nobody relies on what is not authenticated: a register is opened by the name found.
             tip = VersionChain(self._files, path, UnsealedFormat()).tip()
-            job = None if tip is None else decode(tip.content).job
-            if job is not None and job_directory(job.settings.run_id) == name:
-                return job.settings.run_id
+            return "" if tip is None else recorded_run_id(name, tip.content)
         return ""
 
 
-def stand_ready(
-    directory: str,
-    led: LedJobs,
-    jobs: HostedJobs,
-    lookup_token: Callable[[str], bytes] | None,
-) -> Candidates:
-    """For the jobs with registers in this directory. `jobs` hosts those that this process comes to
-    lead. `lookup_token`: the token of a run id; None: nothing is proved."""
+def is_register(name: str) -> bool:
+    """Whether a job's register may have this name."""
+    return name.startswith(PREFIX) and len(name) > len(PREFIX) + _HASH
 
-    async def dial_leader(run_id: str, addresses: Sequence[Address]) -> ClientConnection:
-        token = None if lookup_token is None else lookup_token(run_id)
-        return await dial(addresses, run_id, token, DIAL_TIMEOUT_S)
 
-    return Candidates(led, jobs, RegistersIn(directory, LocalFiles()).changed, dial_leader)
+def readable_run_id(name: str) -> str:
+    """Of the job whose register has this name; empty: the name does not tell."""
+    readable = name[len(PREFIX) : -_HASH]
+    return readable if job_directory(readable) == name else ""
+
+
+def recorded_run_id(name: str, content: bytes) -> str:
+    """The same by its record, which nobody has authenticated: the name has to agree. Empty: of a
+    job that has just begun. Raises RallypointError for what is no record."""
+    job = decode(content).job
+    if job is None or job_directory(job.settings.run_id) != name:
+        return ""
+    return job.settings.run_id

@@ -72,7 +72,7 @@ class EtcdBackend(RendezvousBackend):
 
     def get_state(self) -> tuple[bytes, Token] | None:
         """See `RendezvousBackend`. Raises RecordError for what is no version of this job."""
-        with _explained():
+        with explained():
             there = self._version(self._gateway.call("/v3/kv/range", {"key": encoded(self._key)}))
         return None if there is None else (there[0].content, there[1])
 
@@ -89,7 +89,7 @@ class EtcdBackend(RendezvousBackend):
         version = VersionFile(os.urandom(NONCE_BYTES), "", state)
         value = encoded(self._layout.encode(self._key, version))
         key = encoded(self._key)
-        with _explained():
+        with explained():
             answer = self._gateway.call(
                 "/v3/kv/txn",
                 {
@@ -111,14 +111,14 @@ class EtcdBackend(RendezvousBackend):
 
     def try_writing(self) -> None:
         """See that etcd would take a version. Stores nothing; raises as `get_state`."""
-        with _explained():
+        with explained():
             self._gateway.call("/v3/kv/txn", swap_of_nothing(self._key))
 
     def wait_for_change(self, token: Token | None, timeout: float) -> bool:
         """Until the key has another revision. A watch only wakes: what it says is not read."""
         ends_at = time.monotonic() + timeout
         try:
-            with _explained():
+            with explained():
                 answer = self._watching.call("/v3/kv/range", {"key": encoded(self._key)})
                 there = answer.get("kvs")
                 now = Revision(int(there[0]["mod_revision"])) if there else None
@@ -176,7 +176,7 @@ def revision_of(answer: dict[str, Any]) -> int:
 
 
 @contextmanager
-def _explained() -> Iterator[None]:
+def explained() -> Iterator[None]:
     """While a job runs nothing is refused for good: users and proxies are mended."""
     try:
         yield

@@ -47,11 +47,7 @@ class EtcdPlace:
     def prepare(self) -> list[str]:
         """See that the register can be read and written. A person can mend what raises UsageError;
         anything else is worth waiting for."""
-        request = swap_of_nothing(key_of(self._config.prefix, self._run_id))
-        try:
-            Gateway(self._config).call("/v3/kv/txn", request)
-        except (AccessError, UsageError) as error:
-            raise UsageError(f"{FLAG} {self._config}: {error}") from error
+        check_access(self._config, key_of(self._config.prefix, self._run_id))
         return []
 
     def unanswered(self, seconds: float, why: str) -> str:
@@ -71,6 +67,14 @@ class EtcdPlace:
         """Remove what other jobs have left long ago, as far as that is possible."""
         with suppress(RallypointError, KeyError, ValueError, TypeError):
             sweep(Gateway(self._config), self._config.prefix)
+
+
+def check_access(config: EtcdConfig, key: str) -> None:
+    """See that this key can be read and written. Raises as `EtcdPlace.prepare`."""
+    try:
+        Gateway(config).call("/v3/kv/txn", swap_of_nothing(key))
+    except (AccessError, UsageError) as error:
+        raise UsageError(f"{FLAG} {config}: {error}") from error
 
 
 def sweep(gateway: Gateway, prefix: str, page: int = PAGE) -> int:
