@@ -348,15 +348,16 @@ class PeerHungUpError(ForeignPeerError):
 
 
 class VersionMismatchError(ProtocolError):
-    """The other side uses another version of the session protocol (behaviour R7)."""
+    """The other side uses no version of the session protocol that this one uses (behaviour R7)."""
 
     exit_class = ExitClass.USAGE
 
-    def __init__(self, ours: int, theirs: int) -> None:
+    def __init__(self, ours: str, theirs: str) -> None:
+        """Each as `version 2` or `versions 2 to 3`."""
         self.ours, self.theirs = ours, theirs
         super().__init__(
-            f"this node uses version {ours} of Rallypoint's protocol but its peer uses version "
-            f"{theirs}: install the same version of rallypoint on every node of the job"
+            f"this node uses {ours} of Rallypoint's protocol but its peer uses {theirs}: "
+            "install the same version of rallypoint on every node of the job"
         )
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from rallypoint.errors import RallypointError
-from rallypoint.wire.handshake import PROTOCOL_VERSION, ClientHandshake, ServerHandshake
+from rallypoint.wire.handshake import ClientHandshake, ServerHandshake
+from rallypoint.wire.versions import SPOKEN, Versions
 
 TOKEN = b"the token of this job, 32 bytes."
 SERVER_ID = b"0123456789abcdef"
@@ -20,9 +21,9 @@ def new_server(
     *,
     nonce: bytes = SERVER_NONCE,
     insecure: bool = False,
-    version: int = PROTOCOL_VERSION,
+    spoken: Versions = SPOKEN,
 ) -> ServerHandshake:
-    return ServerHandshake(SERVER_ID, lambda run_id: token, nonce, insecure, version)
+    return ServerHandshake(SERVER_ID, lambda run_id: token, nonce, insecure, spoken)
 
 
 def new_client(
@@ -30,9 +31,9 @@ def new_client(
     *,
     nonce: bytes = CLIENT_NONCE,
     run_id: str = "job",
-    version: int = PROTOCOL_VERSION,
+    spoken: Versions = SPOKEN,
 ) -> ClientHandshake:
-    return ClientHandshake(run_id, token, nonce, version)
+    return ClientHandshake(run_id, token, nonce, spoken)
 
 
 @dataclass

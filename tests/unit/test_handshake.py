@@ -25,10 +25,10 @@ from rallypoint.errors import AccessError, ExitClass, VersionMismatchError
 from rallypoint.wire.codec import encode
 from rallypoint.wire.handshake import (
     MAX_HANDSHAKE_BYTES,
-    PROTOCOL_VERSION,
     Established,
     ServerHandshake,
 )
+from rallypoint.wire.versions import SPOKEN, Versions
 
 
 @given(
@@ -242,17 +242,60 @@ def test_F8_no_flipped_bit_gets_through(direction: str, position: int, bit: int)
         assert client.result is None or server.result == client.result
 
 
-def test_R7_versions_that_differ_are_named_on_both_sides() -> None:
-    client, server = new_client(version=7), new_server()
-    talk = converse(client, server)
+@pytest.mark.parametrize("token", [TOKEN, None])
+@pytest.mark.parametrize(
+    ("client", "server", "common"),
+    [
+        ((2, 2), (2, 2), 2),
+        ((2, 2), (2, 3), 2),
+        ((2, 3), (2, 2), 2),
+        ((2, 4), (2, 3), 3),
+        ((3, 4), (2, 3), 3),
+        ((2, 5), (3, 9), 5),
+    ],
+)
+def test_R7_the_newest_version_that_both_sides_speak_is_used(
+    client: tuple[int, int], server: tuple[int, int], common: int, token: bytes | None
+) -> None:
+    dials = new_client(token, spoken=Versions(*client))
+    answers = new_server(token, insecure=token is None, spoken=Versions(*server))
+    talk = converse(dials, answers)
+    assert (talk.client_error, talk.server_error) == (None, None)
+    assert dials.result is not None
+    assert dials.result == answers.result
+    assert dials.result.version == common
+
+
+@pytest.mark.parametrize(
+    ("client", "server", "their"),
+    [((7, 7), (2, 3), "version 3"), ((2, 3), (5, 7), "version 7"), ((1, 1), (2, 2), "version 2")],
+)
+def test_R7_versions_that_do_not_overlap_are_named_on_both_sides(
+    client: tuple[int, int], server: tuple[int, int], their: str
+) -> None:
+    dials, spoken = new_client(spoken=Versions(*client)), Versions(*server)
+    talk = converse(dials, new_server(spoken=spoken))
     assert isinstance(talk.client_error, VersionMismatchError)
     assert isinstance(talk.server_error, VersionMismatchError)
-    assert (talk.client_error.ours, talk.client_error.theirs) == (7, PROTOCOL_VERSION)
-    assert (talk.server_error.ours, talk.server_error.theirs) == (PROTOCOL_VERSION, 7)
+    assert (talk.client_error.ours, talk.client_error.theirs) == (str(Versions(*client)), their)
+    assert talk.server_error.ours == str(spoken)
+    assert talk.server_error.theirs == str(Versions(*client))
     assert is_one_line(talk.client_error)
-    assert "version 7" in str(talk.client_error)
-    assert f"version {PROTOCOL_VERSION}" in str(talk.client_error)
+    assert f"its peer uses {their}: install the same version" in str(talk.client_error)
     assert talk.client_error.exit_class is ExitClass.USAGE
+    # A client whose layout of an answer is another one can still show what this says.
+    assert f"uses {Versions(*client)} of" in talk.to_client.decode("latin-1")
+    assert f"its peer uses {spoken}: install" in talk.to_client.decode("latin-1")
+
+
+def test_R7_a_coordinator_that_changes_the_version_is_refused() -> None:
+    def alter(direction: str, data: bytes) -> bytes:
+        return data.replace(b"RLYP\0\3\2", b"RLYP\0\2\2") if direction == "down" else data
+
+    dials = new_client(spoken=Versions(2, 3))
+    talk = converse(dials, new_server(spoken=Versions(2, 3)), tamper=alter)
+    assert "changed to version 2 in the handshake" in str(talk.client_error)
+    assert dials.result is None
 
 
 def test_a_failure_has_the_layout_of_this_version_on_the_wire() -> None:
@@ -264,4 +307,4 @@ def test_a_failure_has_the_layout_of_this_version_on_the_wire() -> None:
     _, _, (_, _, (fields,)) = msgspec.msgpack.decode(on_the_wire)
     values = [None, 11, True, 1, 3, "trainer", 7, 0.5, 9.0, "m", "d", "log", False, "why"]
     assert fields[: len(values)] == values
-    assert PROTOCOL_VERSION == 2
+    assert Versions(2, 2) == SPOKEN

@@ -9,6 +9,7 @@ from rallypoint.cli.exit_codes import of_class
 from rallypoint.cli.main import main
 from rallypoint.cli.options import parse_run
 from rallypoint.errors import ExitClass
+from rallypoint.wire.versions import SPOKEN
 
 SECONDS = "needs a number of seconds, more than 0"
 SEE = " (see rallypoint run --help)"
@@ -85,7 +86,7 @@ def test_help_is_no_mistake(line: str, capsys: pytest.CaptureFixture[str]) -> No
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
-    assert capsys.readouterr().out == f"rallypoint {__version__}\n"
+    assert capsys.readouterr().out == (f"rallypoint {__version__} (session protocol: {SPOKEN})\n")
 
 
 def test_exit_codes_may_be_chosen() -> None:

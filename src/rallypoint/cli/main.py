@@ -84,8 +84,9 @@ def _run(command: str, rest: list[str]) -> int:
             case "--version" | "-V":
                 from rallypoint import __version__
                 from rallypoint.observe.printing import print_text
+                from rallypoint.wire.versions import SPOKEN
 
-                print_text(f"rallypoint {__version__}")
+                print_text(f"rallypoint {__version__} (session protocol: {SPOKEN})")
                 return 0
             case _:
                 print_error("rallypoint", _unknown(command))

@@ -5,8 +5,8 @@ A report comes from a node (`FromNode`), an order goes to one (`ToNode`): the jo
 the first and emits the second, the node's machine the other way round, so that one
 struct has one name everywhere. `wire/codec.py` makes bytes of them: on the wire a message is a
 MessagePack array that begins with its tag. Fields are only ever appended, with defaults, so that a
-newer peer may say more than an older one understands; anything else raises `PROTOCOL_VERSION`,
-which the handshake compares.
+newer peer may say more than an older one understands; anything else is a new version of the
+protocol (`wire/versions.py`), which the handshake agrees on.
 
 An agent numbers its reports (`Numbered`), keeps each until it is acknowledged, and sends it again
 on a new connection; the coordinator applies each number once. Heartbeats are not numbered: a lost

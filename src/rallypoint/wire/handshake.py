@@ -1,15 +1,15 @@
 """The handshake: both sides prove that they know the job's token, the client first (behaviour F8).
 
     client                                              server
-    hello      RLYP version flags run_id nonce CRLF CRLF  ---->
+    hello      RLYP oldest flags run_id nonce CRLF CRLF  ---->
                <----  RLYP version CHALLENGE flags nonce server_id
     proof      HMAC(token, "rallypoint client" | context)  ---->
                <----  RLYP version WELCOME HMAC(token, "rallypoint server" | context)
 
-where context = version, run id, both nonces, server id. The labels differ, so no proof can be
-reflected; both nonces are fresh, so none can be replayed. With `--insecure` the challenge says so
-and the handshake ends there. There is no downgrade: a node with a token refuses a server
-that does not ask for it, and a server that asks accepts nothing else.
+where context = version, run id, both nonces, server id. The version is the newest that both speak
+(`versions.py`). The labels differ, so no proof can be reflected; both nonces are fresh, so none can
+be replayed. With `--insecure` the challenge says so and the handshake ends there. A node with a
+token refuses a server that does not ask for it, and a server that asks accepts nothing else.
 
 Before the proof nothing is parsed but these few fixed fields. Instead of an answer the server may
 send a REFUSED with one line for a person; the layout of its header and of that frame must never
@@ -40,8 +40,8 @@ from rallypoint.errors import (
 )
 from rallypoint.wire.keys import PROOF_BYTES, Context, SessionKeys
 from rallypoint.wire.preamble import SESSION_MAGIC, describe_foreign
+from rallypoint.wire.versions import SPOKEN, Versions
 
-PROTOCOL_VERSION = 2
 NONCE_BYTES = 32
 SERVER_ID_BYTES = 16
 MAX_RUN_ID_BYTES = 255
@@ -53,7 +53,6 @@ HOW_TO_GET_A_TOKEN = (
     "~/.config/rallypoint/token (mode 0600), in RALLYPOINT_TOKEN or by --token-file"
 )
 
-_PREFIX = Struct(">4sH")
 _HELLO = Struct(">4sHBB")
 _REPLY = Struct(">4sHB")
 _CHALLENGE = Struct(f">B{NONCE_BYTES}s{SERVER_ID_BYTES}s")
@@ -76,7 +75,8 @@ class _Stage(Enum):
 
 
 class Established(msgspec.Struct, frozen=True):
-    """Both sides have proven themselves; `keys` is None only with `--insecure`.
+    """Both sides have proven themselves; `keys` is None only with `--insecure`. `version` is the
+    one of the protocol that both use.
 
     `leftover` are bytes that followed the handshake: feed them to the frame decoder first.
     """
@@ -85,16 +85,17 @@ class Established(msgspec.Struct, frozen=True):
     keys: SessionKeys | None
     server_id: bytes
     leftover: bytes
+    version: int
 
 
 class _Handshake:
     """What both sides share: a small inbox, the opening magic, and how it ends."""
 
-    def __init__(self, nonce: bytes, version: int) -> None:
+    def __init__(self, nonce: bytes, spoken: Versions) -> None:
         if len(nonce) != NONCE_BYTES:
             raise ValueError(f"a nonce has {NONCE_BYTES} bytes, not {len(nonce)}")
         self._nonce = nonce
-        self._version = version
+        self._spoken, self._version = spoken, spoken.newest
         self._inbox = bytearray()
         self._has_heard = False
         self._stage = _Stage.OPENING
@@ -161,17 +162,13 @@ class _Handshake:
                 "the endpoint"
             )
 
-    def _their_version(self) -> int | None:
-        if len(self._inbox) < _PREFIX.size:
-            return None
-        return int.from_bytes(self._inbox[len(SESSION_MAGIC) : _PREFIX.size], "big")
-
     def _finish(self, context: Context, token: bytes | None) -> None:
         self.result = Established(
             run_id=context.run_id,
             keys=None if token is None else context.keys(token),
             server_id=context.server_id,
             leftover=bytes(self._inbox),
+            version=self._version,
         )
         self._inbox.clear()
         self._stage = _Stage.OVER
@@ -181,13 +178,13 @@ class ClientHandshake(_Handshake):
     """The side that dials. Send `hello()` first; done when `result` is set."""
 
     def __init__(
-        self, run_id: str, token: bytes | None, nonce: bytes, version: int = PROTOCOL_VERSION
+        self, run_id: str, token: bytes | None, nonce: bytes, spoken: Versions = SPOKEN
     ) -> None:
         """`token` is the job's token (never empty), or None with `--insecure`.
 
         Raises UsageError when the run id does not fit.
         """
-        super().__init__(nonce, version)
+        super().__init__(nonce, spoken)
         size = len(run_id.encode())
         if not 0 < size <= MAX_RUN_ID_BYTES:
             raise UsageError(
@@ -202,18 +199,19 @@ class ClientHandshake(_Handshake):
     def hello(self) -> bytes:
         """The first bytes of the connection."""
         run_id = self._run_id.encode()
-        flags = 0 if self._token is None else _HAS_TOKEN
-        head = _HELLO.pack(SESSION_MAGIC, self._version, flags, len(run_id))
+        flags = self._spoken.in_flags(0 if self._token is None else _HAS_TOKEN)
+        head = _HELLO.pack(SESSION_MAGIC, self._spoken.oldest, flags, len(run_id))
         return head + run_id + self._nonce + _LINE_END
 
     def _advance(self) -> bytes | None:
         self._check_magic()
-        version = self._their_version()
-        if version is not None and version != self._version:
-            raise VersionMismatchError(self._version, version)
         if len(self._inbox) < _REPLY.size:
             return None
-        kind = self._inbox[_REPLY.size - 1]
+        _, version, kind = _REPLY.unpack_from(self._inbox)
+        if self._context is None:
+            self._version = self._spoken.common(Versions(version, version))
+        elif version != self._version:
+            raise ProtocolError(f"the coordinator changed to version {version} in the handshake")
         match kind, self._context:
             case _Reply.REFUSED, _:
                 self._raise_refusal()
@@ -285,13 +283,13 @@ class ServerHandshake(_Handshake):
         lookup_token: Callable[[str], bytes | None],
         nonce: bytes,
         insecure: bool,
-        version: int = PROTOCOL_VERSION,
+        spoken: Versions = SPOKEN,
     ) -> None:
         """`lookup_token` gives the token of a run id; None is answered like a wrong token.
 
         It is called with what a stranger sent, at most once, and not at all when `insecure`.
         """
-        super().__init__(nonce, version)
+        super().__init__(nonce, spoken)
         if len(server_id) != SERVER_ID_BYTES:
             raise ValueError(f"a server id has {SERVER_ID_BYTES} bytes, not {len(server_id)}")
         self._server_id = server_id
@@ -312,15 +310,10 @@ class ServerHandshake(_Handshake):
 
     def _on_hello(self) -> bytes | None:
         self._check_magic()
-        version = self._their_version()
-        if version is not None and version != self._version:
-            error = VersionMismatchError(self._version, version)
-            # In the other's words: the line is printed on the node that is refused.
-            self.last_words = self._refusal(str(VersionMismatchError(version, self._version)))
-            raise error
         if len(self._inbox) < _HELLO.size:
             return None
-        _, _, flags, size = _HELLO.unpack_from(self._inbox)
+        _, oldest, flags, size = _HELLO.unpack_from(self._inbox)
+        self._version = self._agreed(Versions.of_hello(oldest, flags))
         if size == 0:
             raise ProtocolError("a node asked to join a job without a run id")
         message = self._take(_HELLO.size + size + NONCE_BYTES + len(_LINE_END))
@@ -333,6 +326,15 @@ class ServerHandshake(_Handshake):
         client_nonce = message[_HELLO.size + size : -len(_LINE_END)]
         context = Context(self._version, run_id, client_nonce, self._nonce, self._server_id)
         return self._challenge(context, has_token=bool(flags & _HAS_TOKEN))
+
+    def _agreed(self, theirs: Versions) -> int:
+        try:
+            return self._spoken.common(theirs)
+        except VersionMismatchError:
+            # In the other's words: the line is printed on the node that is refused.
+            error = VersionMismatchError(str(theirs), str(self._spoken))
+            self.last_words = self._refusal(str(error))
+            raise
 
     def _challenge(self, context: Context, has_token: bool) -> bytes:
         """If one side has a token and the other has none, each reports that."""
