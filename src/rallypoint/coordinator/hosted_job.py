@@ -129,7 +129,8 @@ class HostedJob:
 
     def renumber(self, incarnation: int) -> None:
         """Before the first round: workers get the number with their round."""
-        self._run(self._sessions.renumber(incarnation))
+        if incarnation != self.life.incarnation:
+            self._run(self._sessions.renumber(incarnation))
 
     def close(self) -> None:
         """Drop every connection and every wait."""

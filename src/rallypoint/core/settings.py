@@ -92,6 +92,8 @@ class SharedSettings(Struct, frozen=True, array_like=True):
     def differences(self, other: SharedSettings) -> Differences:
         """The settings that differ, as (name, self's value, other's value), without those that
         only follow from another one that differs."""
+        if self == other:
+            return ()
         fields = SharedSettings.__struct_fields__
         both = [(name, getattr(self, name), getattr(other, name)) for name in fields]
         differ = {name for name, mine, theirs in both if mine != theirs}

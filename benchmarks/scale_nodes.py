@@ -1,0 +1,173 @@
+"""Some of the N nodes of `scale.py`, in one process: real sessions, without workers.
+
+scale_nodes.py PORT FIRST COUNT TOTAL MIN LEASE
+
+Reads commands from its input, one in a line, and answers each with a line of JSON. All moments are
+`time.monotonic()`. Each node has the session that an agent has (`CoordinatorSession`), with its
+connection, its heartbeats and its reports; what it does in a round takes no time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+
+from rallypoint.coordinator.client import CoordinatorSession, Pushed
+from rallypoint.coordinator.connection import ClientConnection, dial
+from rallypoint.coordinator.listen import raise_open_files_limit
+from rallypoint.coordinator.token import parse_token
+from rallypoint.core import messages as m
+from rallypoint.core.model import Candidate, SharedSettings
+from rallypoint.core.session import AgentEnd, Identity, SessionRules
+from rallypoint.errors import RallypointError
+from rallypoint.wire.address import Address
+
+RUN_ID = "scale"
+AT_ONCE = 256
+"""Connections that one process makes at a time: a machine has one, and this one stands for many."""
+LIMIT_S = 120.0
+
+
+class Watch:
+    """How many of a process's nodes have come to something, and when the last one did."""
+
+    def __init__(self) -> None:
+        self.count, self.at = 0, 0.0
+        self._wanted = 0
+        self._reached = asyncio.Event()
+
+    def more(self) -> None:
+        """One more has."""
+        self.count, self.at = self.count + 1, time.monotonic()
+        if self.count >= self._wanted:
+            self._reached.set()
+
+    async def wait(self, count: int) -> float:
+        """Until so many have; when the last one did."""
+        self._wanted = count
+        if self.count < count:
+            self._reached.clear()
+            try:
+                await asyncio.wait_for(self._reached.wait(), LIMIT_S)
+            except TimeoutError:
+                raise SystemExit(f"{self.count} of {count} nodes within {LIMIT_S:g} s") from None
+        return self.at
+
+
+class Share:
+    """The nodes of this process, and what has become of them."""
+
+    def __init__(self) -> None:
+        self.assigned, self.resumed, self.started = Watch(), Watch(), Watch()
+        self.dialling = asyncio.Semaphore(AT_ONCE)
+        self.token = parse_token(os.environ["RALLYPOINT_TOKEN"], "benchmark").for_job(RUN_ID)
+        self.lost = 0
+
+
+class Node:
+    """A `SessionHandler` that does what an agent without workers would do."""
+
+    def __init__(self, share: Share, number: int, settings: SharedSettings, port: int) -> None:
+        self._share, self._address = share, Address("127.0.0.1", port)
+        self._seq, self._stamp = 0, None
+        self._candidate = Candidate(1, "default", f"10.{number >> 16}.{number >> 8 & 255}.1", 29500)
+        name = f"node{number:05}"
+        end = AgentEnd(Identity("", name, os.urandom(8).hex()), settings, SessionRules())
+        self.session = CoordinatorSession(end, self._dial, self)
+
+    async def begin(self) -> None:
+        """Attach, and join then."""
+        self.session.open(await self._dial())
+
+    def _join(self) -> None:
+        self._seq += 1
+        self.session.report(m.Join(self._seq, self._candidate))
+
+    async def _dial(self) -> ClientConnection:
+        async with self._share.dialling:
+            return await dial([self._address], RUN_ID, self._share.token)
+
+    # What the session reports
+
+    def claim(self) -> m.Claim:
+        doing = m.Doing.IDLE if self._stamp is None else m.Doing.RUNNING
+        return m.Claim(doing, self._stamp)
+
+    def session_opened(self, resumed: bool, replaced: bool) -> None:
+        if resumed:
+            self._share.resumed.more()
+        else:
+            self._join()
+
+    def session_suspended(self, why: str) -> None: ...
+
+    def session_given_up(self, why: str) -> None:
+        self._share.lost += 1
+
+    def reconnect_refused(self) -> None: ...
+
+    def session_refused(self, error: RallypointError) -> None:
+        print(f"refused: {error}", file=sys.stderr)
+
+    def lease_ended(self, waits_for: str) -> None:
+        self._share.lost += 1
+
+    def acknowledged(self, report: m.Report) -> None: ...
+
+    def pushed(self, message: Pushed) -> None:
+        match message:
+            case m.Assigned(stamp):
+                self._stamp = stamp
+                self._share.assigned.more()
+                self.session.report(m.Enrolled(stamp))
+            case m.StartNow():
+                self._share.started.more()
+            case m.StopNow():
+                self._stamp = None
+                self._join()
+            case m.Expelled(_, why):
+                print(f"expelled: {why}", file=sys.stderr)
+
+
+async def main(port: int, first: int, count: int, total: int, least: int, lease_s: float) -> None:
+    """Until the input ends."""
+    raise_open_files_limit()
+    settings = SharedSettings(
+        RUN_ID, least, total, lease_s=lease_s, last_call_s=600, reconnect_grace_s=0.1
+    )
+    share = Share()
+    nodes = [Node(share, number, settings, port) for number in range(first, first + count)]
+    gc.freeze()
+    loop, reader = asyncio.get_running_loop(), asyncio.StreamReader()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    print(json.dumps("ready"), flush=True)
+    while line := (await reader.readline()).decode().split():
+        match line:
+            case ["connect"]:
+                began_at = time.monotonic()
+                await asyncio.gather(*(node.begin() for node in nodes))
+                answer: object = [began_at, time.monotonic()]
+            case ["assigned", wanted]:
+                answer = await share.assigned.wait(int(wanted))
+            case ["started", wanted]:
+                answer = await share.started.wait(int(wanted))
+            case ["resumed", wanted]:
+                answer = await share.resumed.wait(int(wanted))
+            case ["lose"]:
+                answer = time.monotonic()
+                nodes.pop().session.abort()
+            case ["lost"]:
+                answer = share.lost
+            case _:
+                raise SystemExit(f"{line}: no such command")
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    numbers: list[Callable[[str], float]] = [int, int, int, int, int, float]
+    asyncio.run(main(*(read(text) for read, text in zip(numbers, sys.argv[1:], strict=True))))
