@@ -17,7 +17,11 @@ from rallypoint.agent.run import JobEnd
 from rallypoint.agent.status import place_text
 from rallypoint.cli.render import render_event, render_event_json
 from rallypoint.cli.verdict import verdict_json, verdict_lines, verdict_view
-from rallypoint.coordinator.connection import ClientConnection, ServerConnection
+from rallypoint.coordinator.connection import (
+    ClientConnection,
+    FramedConnection,
+    ServerConnection,
+)
 from rallypoint.coordinator.hosting import Hosting
 from rallypoint.coordinator.server import Coordinator
 from rallypoint.core import messages as m
@@ -43,7 +47,7 @@ class Pipe(asyncio.Transport):
     def __init__(self, scene: Scene) -> None:
         super().__init__()
         self._scene = scene
-        self.far: asyncio.Protocol | None = None
+        self.far: FramedConnection | None = None
         self.is_closed = False
 
     def write(self, data: Any) -> None:

@@ -38,34 +38,35 @@ DIAL_TIMEOUT_S = 5.0
 """For each address."""
 FIRST_MESSAGE_MAX_BYTES = 16 * 1024
 """Until a peer has attached its messages are short."""
-BUFFER_BYTES = 16 * 1024
+BUFFER_BYTES = 8 * 1024
 """So much is read at once."""
 UNSENT_MAX_BYTES = 1024 * 1024
 """A peer that reads so slowly is cut off; it connects again and gets the current state."""
 
 
-class _FramedConnection(asyncio.BufferedProtocol):
+class FramedConnection(asyncio.BufferedProtocol):
     """What both ends share: messages in frames, once the handshake is over.
 
     A small message costs little but its system calls. So all that is sent while bytes are handled
-    goes out at once; and bytes come into a buffer that is there already: for any other protocol
-    asyncio allocates 256 KiB each time, which costs more than the rest.
+    goes out at once; and they come into a small buffer: for a protocol without one asyncio
+    allocates 256 KiB each time, which costs more than all the rest.
     """
 
-    def __init__(self, buffer: bytearray) -> None:
-        """`buffer`: may be that of other connections of the same loop too."""
-        self._buffer = memoryview(buffer)
+    def __init__(self) -> None:
+        self._buffer = bytearray()
         self._transport: asyncio.Transport | None = None
         self._encoder: FrameEncoder | None = None
         self._decoder: FrameDecoder | None = None
         self._held: list[bytes] | None = None
         """What answers the bytes that are handled just now; None: none are."""
 
-    def get_buffer(self, sizehint: int) -> memoryview:
+    def get_buffer(self, sizehint: int) -> bytearray:
+        self._buffer = bytearray(BUFFER_BYTES)  # None is kept between messages.
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        self.data_received(bytes(self._buffer[:nbytes]))
+        data, self._buffer = bytes(self._buffer[:nbytes]), bytearray()
+        self.data_received(data)
 
     def data_received(self, data: bytes) -> None:
         """These bytes have come."""
@@ -108,9 +109,6 @@ class _FramedConnection(asyncio.BufferedProtocol):
 class ConnectionObserver(Protocol):
     """What a connection reports to. All calls are synchronous and short."""
 
-    buffer: bytearray
-    """Where its connections read; nothing in it lasts."""
-
     def new_handshake(self) -> ServerHandshake: ...
 
     def established(self, connection: ServerConnection, established: Established) -> None: ...
@@ -129,11 +127,11 @@ class ConnectionObserver(Protocol):
         """The connection is closed for what came on it, or did not."""
 
 
-class ServerConnection(_FramedConnection):
+class ServerConnection(FramedConnection):
     """No task and no timer of its own: every handler is synchronous."""
 
     def __init__(self, observer: ConnectionObserver, number: int, peer: str) -> None:
-        super().__init__(observer.buffer)
+        super().__init__()
         self._observer = observer
         self.number, self.peer = number, peer
         self._is_aborted = False
@@ -215,11 +213,11 @@ class ServerConnection(_FramedConnection):
             self._observer.failed(self, error)
 
 
-class ClientConnection(_FramedConnection):
+class ClientConnection(FramedConnection):
     """Use `dial`. Messages that arrive before `on_message` is set are kept for it."""
 
     def __init__(self, run_id: str, token: bytes | None, *, knocks: bool = False) -> None:
-        super().__init__(bytearray(BUFFER_BYTES))
+        super().__init__()
         self._handshake: ClientHandshake | None = ClientHandshake(
             run_id, token, os.urandom(NONCE_BYTES)
         )

@@ -14,7 +14,7 @@ from socket import socket
 from typing import TYPE_CHECKING
 
 from rallypoint.coordinator.acceptor import Acceptor, ConnectionLog, Kind
-from rallypoint.coordinator.connection import BUFFER_BYTES, ServerConnection
+from rallypoint.coordinator.connection import ServerConnection
 from rallypoint.coordinator.hosted_job import HostedJob
 from rallypoint.coordinator.hosting import Hosting
 from rallypoint.coordinator.jobs import HostedJobs
@@ -63,7 +63,6 @@ class Coordinator:
         self._loop = asyncio.get_running_loop()
         self._listeners = list(listeners)
         self._lookup_token = lookup_token
-        self.buffer = bytearray(BUFFER_BYTES)
         self._making: set[asyncio.Task[None]] = set()
         self.server_id = os.urandom(SERVER_ID_BYTES)
         """Tells this coordinator from every other: a node that gets it has dialled this one."""

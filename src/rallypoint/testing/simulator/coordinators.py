@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from functools import partial
 from random import Random
@@ -11,7 +10,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from rallypoint.config import AgentConfig
-from rallypoint.coordinator.connection import ServerConnection
+from rallypoint.coordinator.connection import FramedConnection, ServerConnection
 from rallypoint.coordinator.hosting import Hosting, LedBy
 from rallypoint.coordinator.leader_process import Runtime
 from rallypoint.coordinator.led_jobs import LedJobs, LocalLeader
@@ -168,7 +167,7 @@ class HostedCoordinator:
 
     # As an observer of connections: the coordinator, with somebody who listens in.
 
-    def _accept(self, transport: Transport) -> asyncio.Protocol:
+    def _accept(self, transport: Transport) -> FramedConnection:
         self._connections += 1
         peer = transport.get_extra_info("peername")
         return ServerConnection(self, self._connections, f"{peer[0]}:{peer[1]}")

@@ -18,6 +18,7 @@ from contextvars import Context
 from enum import Enum
 from typing import Any, Protocol, TypeVar
 
+from rallypoint.coordinator.connection import FramedConnection
 from rallypoint.errors import InvariantError
 
 T = TypeVar("T")
@@ -78,7 +79,7 @@ class Dialler(Protocol):
     """The network, as a process sees it."""
 
     async def dial(
-        self, loop: ProcessLoop, make: Callable[[], asyncio.Protocol], host: str, port: int
+        self, loop: ProcessLoop, make: Callable[[], FramedConnection], host: str, port: int
     ) -> asyncio.Transport: ...
 
 
@@ -254,8 +255,8 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         return asyncio.Task(coro, loop=self, name=name)
 
     async def create_connection(  # type: ignore[override]
-        self, protocol_factory: Callable[[], asyncio.Protocol], host: str, port: int
-    ) -> tuple[asyncio.Transport, asyncio.Protocol]:
+        self, protocol_factory: Callable[[], FramedConnection], host: str, port: int
+    ) -> tuple[asyncio.Transport, FramedConnection]:
         protocol = protocol_factory()
         transport = await self._network.dial(self, lambda: protocol, host, port)
         return transport, protocol

@@ -15,6 +15,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
+from rallypoint.coordinator.connection import FramedConnection
 from rallypoint.testing.simulator.loop import ProcessLoop, Schedule
 
 LOOPBACK_S = 0.00005
@@ -27,7 +28,7 @@ FIN, RST = b"FIN", b"RST"
 class Listener:
     """A socket of a process that accepts connections."""
 
-    def __init__(self, loop: ProcessLoop, accept: Callable[[Transport], asyncio.Protocol]) -> None:
+    def __init__(self, loop: ProcessLoop, accept: Callable[[Transport], FramedConnection]) -> None:
         """`accept` returns what gets the data of a connection; its `connection_made` is called."""
         self.loop, self.accept = loop, accept
 
@@ -38,7 +39,7 @@ class Transport(asyncio.Transport):
     def __init__(self, loop: ProcessLoop, peer: tuple[str, int], own: tuple[str, int]) -> None:
         super().__init__({"peername": peer, "sockname": own})
         self._loop = loop
-        self._protocol: asyncio.Protocol | None = None
+        self._protocol: FramedConnection | None = None
         self.pipe: Pipe | None = None
         """To the other end."""
         self.is_open = True
@@ -48,7 +49,7 @@ class Transport(asyncio.Transport):
         """Of the process that has this end."""
         return self._loop
 
-    def connect(self, protocol: asyncio.Protocol, pipe: Pipe) -> None:
+    def connect(self, protocol: FramedConnection, pipe: Pipe) -> None:
         """From now on `protocol` gets what arrives, and `pipe` what is sent."""
         self._protocol, self.pipe = protocol, pipe
         protocol.connection_made(self)
@@ -263,7 +264,7 @@ class Network:
         return [each for each in self._connections if each.client.loop.host == host]
 
     async def dial(
-        self, loop: ProcessLoop, make: Callable[[], asyncio.Protocol], host: str, port: int
+        self, loop: ProcessLoop, make: Callable[[], FramedConnection], host: str, port: int
     ) -> asyncio.Transport:
         """As `create_connection`: raises ConnectionRefusedError, or waits for ever."""
         answered: asyncio.Future[Transport] = loop.create_future()
@@ -274,7 +275,7 @@ class Network:
     def _syn(
         self,
         loop: ProcessLoop,
-        protocol: asyncio.Protocol,
+        protocol: FramedConnection,
         host: str,
         answered: asyncio.Future[Transport],
     ) -> None:
@@ -295,7 +296,7 @@ class Network:
     def _connect(
         self,
         loop: ProcessLoop,
-        protocol: asyncio.Protocol,
+        protocol: FramedConnection,
         listener: Listener,
         answered: asyncio.Future[Transport],
     ) -> None:

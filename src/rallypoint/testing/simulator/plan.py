@@ -155,6 +155,8 @@ class Plan(Struct, frozen=True, kw_only=True):
         no worker may notice."""
         if self.any_leads:
             return self._is_gentle_for_leaders
+        if not self.faults:
+            return True
         lease_s, ends = self.settings["lease_s"], [fault.at_s for fault in self.faults]
         is_one = len(ends) == 1
         for fault, next_s in zip(self.faults, [*ends[1:], ends[-1] + lease_s], strict=True):
