@@ -1,6 +1,6 @@
 """Some of the N nodes of `scale.py`, in one process: real sessions, without workers.
 
-scale_nodes.py PORT FIRST COUNT TOTAL MIN LEASE
+scale_nodes.py PORT FIRST COUNT TOTAL LEASE
 
 Reads commands from its input, one in a line, and answers each with a line of JSON. All moments are
 `time.monotonic()`. Each node has the session that an agent has (`CoordinatorSession`), with its
@@ -15,14 +15,13 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
 
 from rallypoint.coordinator.client import CoordinatorSession, Pushed
 from rallypoint.coordinator.connection import ClientConnection, dial
 from rallypoint.coordinator.listen import raise_open_files_limit
 from rallypoint.coordinator.token import parse_token
 from rallypoint.core import messages as m
-from rallypoint.core.model import Candidate, SharedSettings
+from rallypoint.core.model import Candidate, SharedSettings, Stamp
 from rallypoint.core.session import AgentEnd, Identity, SessionRules
 from rallypoint.errors import RallypointError
 from rallypoint.wire.address import Address
@@ -74,7 +73,8 @@ class Node:
 
     def __init__(self, share: Share, number: int, settings: SharedSettings, port: int) -> None:
         self._share, self._address = share, Address("127.0.0.1", port)
-        self._seq, self._stamp = 0, None
+        self._seq = 0
+        self._stamp: Stamp | None = None
         self._candidate = Candidate(1, "default", f"10.{number >> 16}.{number >> 8 & 255}.1", 29500)
         name = f"node{number:05}"
         end = AgentEnd(Identity("", name, os.urandom(8).hex()), settings, SessionRules())
@@ -134,11 +134,11 @@ class Node:
                 print(f"expelled: {why}", file=sys.stderr)
 
 
-async def main(port: int, first: int, count: int, total: int, least: int, lease_s: float) -> None:
-    """Until the input ends."""
+async def main(port: int, first: int, count: int, total: int, lease_s: float) -> None:
+    """Until the input ends. A round needs all nodes but one."""
     raise_open_files_limit()
     settings = SharedSettings(
-        RUN_ID, least, total, lease_s=lease_s, last_call_s=600, reconnect_grace_s=0.1
+        RUN_ID, total - 1, total, lease_s=lease_s, last_call_s=600, reconnect_grace_s=0.1
     )
     share = Share()
     nodes = [Node(share, number, settings, port) for number in range(first, first + count)]
@@ -169,5 +169,5 @@ async def main(port: int, first: int, count: int, total: int, least: int, lease_
 
 
 if __name__ == "__main__":
-    numbers: list[Callable[[str], float]] = [int, int, int, int, int, float]
-    asyncio.run(main(*(read(text) for read, text in zip(numbers, sys.argv[1:], strict=True))))
+    port, first, count, total = map(int, sys.argv[1:5])
+    asyncio.run(main(port, first, count, total, float(sys.argv[5])))

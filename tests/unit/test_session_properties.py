@@ -314,7 +314,7 @@ class Protocol(RuleBasedStateMachine):
             self.run_coordinator(self.sessions.check(self.now, LEASE_S + 1.0))
 
     def look(self) -> None:
-        due_s = self.sessions.next_check_s(self.now)
+        due_s = self.sessions.liveness.next_check(self.now)
         if due_s is not None and due_s <= 0:
             self.run_coordinator(self.sessions.check(self.now))
         for session in self.sessions.all:

@@ -194,18 +194,21 @@ class CoordinatorSession:
                 return
             self._connection = None
             self._run(self._end.disconnected(self._clock(), why))
-            found = await self._redial()
+            found = await self._redial(self._end.spread_s if connection.was_cut else 0.0)
             if found is None:
                 return
             connection = found
             self._attach(connection)
 
-    async def _redial(self) -> ClientConnection | None:
+    async def _redial(self, spread_s: float) -> ClientConnection | None:
         if (uniform := self._hooks.uniform) is None:
             from rallypoint.store import backoff
 
             uniform = backoff.uniform
 
+        # Thousands of agents that lost one coordinator must not come back at once, nor in step.
+        if spread_s:
+            await asyncio.sleep(uniform(0.0, spread_s))
         pause_s = FIRST_RETRY_S
         while not self._end.is_closed:
             if given_up := self._end.before_attempt(self._clock()):
@@ -216,7 +219,6 @@ class CoordinatorSession:
             except RallypointError as error:
                 answer = Answer.REFUSED if isinstance(error, _REFUSALS) else Answer.NONE
                 self._run(self._end.attempt_failed(self._clock(), answer, str(error)))
-            # Thousands of agents that lost one coordinator must not come back in step.
             await asyncio.sleep(pause_s * uniform(0.5, 1.0))
             pause_s = min(pause_s * 2, LONGEST_RETRY_S)
         return None

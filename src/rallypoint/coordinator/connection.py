@@ -225,10 +225,12 @@ class ClientConnection(FramedConnection):
         self._early: list[ToAgent] = []
         self._on_message: Callable[[ToAgent], None] | None = None
         loop = asyncio.get_running_loop()
-        self.established: asyncio.Future[None] = loop.create_future()
+        self.established: asyncio.Future[bytes] = loop.create_future()
+        """Set to the id of the coordinator that answers, when it has proven itself."""
         self.lost: asyncio.Future[str] = loop.create_future()
         """Set when the connection has ended, with the reason."""
-        self.server_id = b""
+        self.was_cut = False
+        """It was not this node that has ended it."""
         self.local_host = ""
         self.peer = Address("", 0)
         """What was reached, in digits."""
@@ -262,7 +264,7 @@ class ClientConnection(FramedConnection):
     def _shake_hands(self, handshake: ClientHandshake, data: bytes) -> bytes:
         answer = handshake.feed(data)
         if self._knocks and answer:
-            self.established.set_result(None)
+            self.established.set_result(b"")
             self.abort()
             return b""
         self._write(answer)
@@ -273,10 +275,14 @@ class ClientConnection(FramedConnection):
         self._handshake = None
         self._encoder = FrameEncoder(keys.client_to_server if keys else None)
         self._decoder = FrameDecoder(keys.server_to_client if keys else None, MAX_MESSAGE_BYTES)
-        self.server_id = result.server_id
         if not self.established.done():
-            self.established.set_result(None)
+            self.established.set_result(result.server_id)
         return result.leftover
+
+    @property
+    def server_id(self) -> bytes:
+        """Tells the coordinator from every other, once it is established."""
+        return self.established.result()
 
     def _deliver(self, message: ToAgent) -> None:
         if self._on_message is None:
@@ -299,6 +305,7 @@ class ClientConnection(FramedConnection):
         if not self.established.done():
             assert self._handshake is not None
             self._fail(self._handshake.unfinished())
+        self.was_cut = not self.lost.done()
         reason = _reason(exc) if isinstance(exc, OSError) else str(exc)
         self._end(reason if exc else "the coordinator closed the connection")
         self._transport = None

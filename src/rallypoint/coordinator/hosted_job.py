@@ -4,6 +4,7 @@ sends, waits, and tries again what failed."""
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
@@ -22,6 +23,9 @@ from rallypoint.observe.faults import Faults, describe_fault
 
 SPARE_SESSIONS = 1000
 """So many more than twice its nodes a job may have: spares, and those not yet found lost."""
+PUSHES_IN_A_TURN = 256
+"""So many messages are sent before the loop looks at its sockets again: a world of ten thousand
+nodes must not keep their heartbeats waiting."""
 TRIES = 3
 RETRY_S = 1.0
 
@@ -63,6 +67,8 @@ class HostedJob:
         self._sessions = sessions
         self._on_record, self._on_empty = on_record, on_empty
         self._connections: dict[int, ServerConnection] = {}
+        self._pushes: deque[core.SendTo | core.HangUp | core.Refuse] = deque()
+        """In their order; those that this turn of the loop had no time for."""
         self._timers = Timers(self._loop, self._timer_ended)
         self._check: asyncio.TimerHandle | None = None
         self._faults = Faults(lambda text: on_record(kinds.FAULT(text)))
@@ -141,6 +147,8 @@ class HostedJob:
         self._faults.tell_counts()
         if self._gate is not None:
             self._gate.close()
+        while self._pushes:
+            self._attempt(self._pushes.popleft())
         for connection in list(self._connections.values()):
             connection.close()
         self._connections.clear()
@@ -225,11 +233,28 @@ class HostedJob:
         self._do(effects, tries)
 
     def _do(self, effects: list[HostEffect], tries: int = TRIES) -> None:
+        is_pushing = bool(self._pushes)
         for effect in effects:
-            try:
-                self._perform(effect, tries)
-            except Exception as error:  # the others are for other nodes
-                self._faults.note(f"{type(effect).__name__} could not be done", error)
+            if isinstance(effect, core.SendTo | core.HangUp | core.Refuse):
+                self._pushes.append(effect)
+            else:
+                self._attempt(effect, tries)
+        if not is_pushing:
+            self._push()
+
+    def _push(self) -> None:
+        for _ in range(PUSHES_IN_A_TURN):
+            if not self._pushes:
+                return
+            self._attempt(self._pushes.popleft())
+        if self._pushes:
+            self._loop.call_soon(self._push)
+
+    def _attempt(self, effect: HostEffect, tries: int = TRIES) -> None:
+        try:
+            self._perform(effect, tries)
+        except Exception as error:  # the others are for other nodes
+            self._faults.note(f"{type(effect).__name__} could not be done", error)
 
     def _perform(self, effect: HostEffect, tries: int) -> None:
         match effect:
@@ -263,7 +288,7 @@ class HostedJob:
     def _watch(self) -> None:
         """One timer finds lost nodes. It fires too early when one was heard meanwhile."""
         now = self._loop.time()
-        delay_s = self._sessions.next_check_s(now)
+        delay_s = self._sessions.liveness.next_check(now)
         if delay_s is None or self._is_closed:
             return
         if self._check is not None:

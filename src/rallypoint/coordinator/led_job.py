@@ -10,6 +10,7 @@ from msgspec import Struct
 from rallypoint.coordinator.hosted_job import OpenGate
 from rallypoint.core import messages as m
 from rallypoint.core.job_state import JobState
+from rallypoint.core.liveness import pace_of
 from rallypoint.core.model import Outcome
 from rallypoint.core.sessions import HostEffect
 from rallypoint.core.takeover.durable import Durable
@@ -93,7 +94,7 @@ class LedJob:
         other verdict may as well be found anew by who leads next."""
         job = self.durable.job
         lives = [member.ref.incarnation for member in job.round.members.values()]
-        heard_s = HEARD_BEATS * job.round.settings.heartbeat_s
+        heard_s = HEARD_BEATS * pace_of(job.round.settings, len(lives)).beat_s
         is_silent = self._is_silent
         if job.verdict is None or job.verdict.outcome is not Outcome.CANCELLED:
             return False

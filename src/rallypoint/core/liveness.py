@@ -27,8 +27,11 @@ from collections import OrderedDict
 from collections.abc import Collection
 from itertools import islice, takewhile
 from math import inf
+from typing import NamedTuple
 
 from msgspec import Struct
+
+from rallypoint.core.settings import SharedSettings
 
 LEASE_SLACK_S = 0.5
 """A member's own fence falls at its lease: it has stopped before it is declared lost."""
@@ -44,6 +47,38 @@ MISSING_SHARE = 2 / 3
 that vanished together were last heard up to a heartbeat apart."""
 DEAF_SHARE = 0.5
 """Of the lease: how long a heartbeat may wait for its answer before its connection is dropped."""
+
+
+HEARTBEATS_PER_S = 3000
+"""Of all nodes of a job together: one coordinator has one core for them."""
+RETURNS_PER_S = 3000
+"""So many nodes attach again."""
+BEAT_SHARE = 1 / 5
+"""Of the lease: the longest that a node is asked to wait between two heartbeats."""
+FEW = 1000
+"""So many nodes need no pace of their own."""
+
+
+class Pace(NamedTuple):
+    """How fast the nodes of a job may speak to their coordinator, by how many they are."""
+
+    beat_s: float
+    """Between two heartbeats of a node."""
+    spread_s: float
+    """A node that finds its connection closed waits for a random part of this: so it is back before
+    its coordinator takes it for lost."""
+
+
+def pace_of(settings: SharedSettings, nodes: int) -> Pace:
+    """Few nodes keep what their settings say."""
+    longest_s = max(settings.heartbeat_s, BEAT_SHARE * settings.lease_s)
+    beat_s = min(max(settings.heartbeat_s, nodes / HEARTBEATS_PER_S), longest_s)
+    return Pace(beat_s, min(nodes / RETURNS_PER_S, settings.reset_grace_s / 2))
+
+
+def is_outgrown(nodes: int, told_of: int) -> bool:
+    """So many nodes need another pace than those of which one was told."""
+    return nodes > max(FEW, 2 * told_of)
 
 
 def is_mass(number: int, nodes: int) -> bool:
@@ -300,11 +335,13 @@ class Lease:
         """How long the oldest heartbeat of this connection has waited for its answer."""
         return now - next(iter(self._beats_sent.values()), now)
 
-    def next_wake_s(self, now: float) -> float:
-        """After how long to send a heartbeat; just after the end, should nothing renew it."""
+    def next_wake_s(self, now: float, beat_s: float = 0.0) -> float:
+        """After how long to send a heartbeat; just after the end, should nothing renew it.
+        `beat_s`: the coordinator wants no more than one in so many seconds."""
+        wake_s = max(self._heartbeat_s, beat_s)
         if self._held_until is None or self._is_over or not self._has_fence:
-            return self._heartbeat_s
-        return min(self._heartbeat_s, max(0.0, self._held_until - now) + 0.001)
+            return wake_s
+        return min(wake_s, max(0.0, self._held_until - now) + 0.001)
 
 
 AGENT_FIRST_NS = 100_000_000

@@ -272,6 +272,11 @@ class Attached(Struct, frozen=True, array_like=True, tag=1):
     """False: the coordinator knows nothing of an earlier round here, so none may run."""
     is_replaceable: bool = False
     """Another coordinator can take over from this one."""
+    beat_s: float = 0.0
+    """Seconds between two heartbeats of this node, if that is more than its settings say (see
+    `liveness.Pace`). It is said again when the job has grown."""
+    spread_s: float = 0.0
+    """Who finds the connection closed waits for a random part of this before it connects again."""
 
 
 class Refused(Struct, frozen=True, array_like=True, tag=2):

@@ -38,7 +38,7 @@ from msgspec.structs import replace
 
 from rallypoint.core import limits
 from rallypoint.core import messages as m
-from rallypoint.core.liveness import DEAF_SHARE, Lease
+from rallypoint.core.liveness import BEAT_SHARE, DEAF_SHARE, Lease
 from rallypoint.core.model import Promise, SharedSettings, Stamp, epoch_number
 
 if TYPE_CHECKING:  # Most nodes never lead.
@@ -484,7 +484,18 @@ class AgentEnd:
     def next_wake_s(self, now: float) -> float:
         """After how long to call `beat` again; just after the fence, should nothing renew the lease
         until then."""
-        return self._lease.next_wake_s(now)
+        attached, promises = self.attached, self._rules.promises
+        if attached is None or (promises is not None and promises.is_heir):
+            return self._lease.next_wake_s(now)
+        return self._lease.next_wake_s(
+            now, min(attached.beat_s, BEAT_SHARE * self.settings.lease_s)
+        )
+
+    @property
+    def spread_s(self) -> float:
+        """A random part of this is to be waited for before a connection is made again, if it was
+        not this node that ended the last one."""
+        return 0.0 if self.attached is None else min(self.attached.spread_s, self.settings.lease_s)
 
     def _promise(self, now: float) -> Promise | None:
         """For the leader that has attached this node, if another one may follow it."""

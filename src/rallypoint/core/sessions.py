@@ -35,7 +35,7 @@ from rallypoint.core.job_departures import is_leaving
 from rallypoint.core.job_lives import Life
 from rallypoint.core.job_state import JobEffect, JobEvent, JobState, SessionLost
 from rallypoint.core.job_state import close as close_job
-from rallypoint.core.liveness import Liveness, Patience
+from rallypoint.core.liveness import Liveness, Patience, is_outgrown, pace_of
 from rallypoint.core.model import NodeRef, Outcome, SharedSettings, Stamp, Verdict
 from rallypoint.core.session import aged
 from rallypoint.core.settings import settings_conflict
@@ -115,10 +115,10 @@ class Session(Struct, eq=False):
     """Who proves to know its preimage may report, once, that the agent died."""
     false_notices: int = 0
     """How many notices of its death had no proof."""
+    told_of: int = 0
+    """The number of nodes for which the agent knows its pace."""
     drain_why: str | None = None
     """Why a person wants this node to leave; None: nobody does."""
-    drain_waiting: list[int] = field(default_factory=list)
-    """The connections that wait until it has left."""
 
 
 class _OwnFaults(Struct):
@@ -151,6 +151,8 @@ class Sessions:
         self._sessions: dict[str, Session] = {}
         """By the incarnation of the agent."""
         self._by_connection: dict[int, Session] = {}
+        self._drain_waiting: dict[int, Session] = {}
+        """Connections that wait until the node has left."""
         self.liveness = Liveness(
             settings.lease_s, settings.reconnect_grace_s, settings.reset_grace_s
         )
@@ -193,8 +195,6 @@ class Sessions:
 
     def renumber(self, incarnation: int) -> list[HostEffect]:
         """Before the first round: workers get the number with their round."""
-        if incarnation == self.job.incarnation:
-            return []
         self.job.incarnation = incarnation
         found: list[HostEffect] = []
         for session in self._sessions.values():
@@ -250,7 +250,10 @@ class Sessions:
         self.liveness.heard(session.ref.incarnation, now)
         if isinstance(message, m.Heartbeat):
             status = jobs.status(self.job, session.ref.node_id)
-            return [SendTo(connection, m.HeartbeatAck(message.number, self._stamp, status))]
+            ack = SendTo(connection, m.HeartbeatAck(message.number, self._stamp, status))
+            is_slow_enough = not is_outgrown(len(self._sessions), session.told_of)
+            again = [] if is_slow_enough else [SendTo(connection, self._attached(session, True))]
+            return [ack, *again]
         effects: list[HostEffect] = []
         if message.number > session.inbox.received:
             session.inbox.received = message.number
@@ -269,10 +272,7 @@ class Sessions:
         if session is not None:
             session.connection = None
             self.liveness.vanished(session.ref.incarnation, now, reset=reset)
-            return
-        for session in self._sessions.values():
-            if connection in session.drain_waiting:
-                session.drain_waiting.remove(connection)
+        self._drain_waiting.pop(connection, None)
 
     def drain(self, connection: int, node_id: str, why: str) -> list[HostEffect]:
         """A person asks on this connection that a node leaves. It is answered at once, and again
@@ -286,7 +286,7 @@ class Sessions:
             return _drain_done(connection, text, found=False)
         if session.drain_why is None:
             session.drain_why = why
-        session.drain_waiting.append(connection)
+        self._drain_waiting[connection] = session
         effects: list[HostEffect] = []
         if is_leaving(self.job, session.ref):
             text = f"node {session.ref} is leaving already"
@@ -380,10 +380,6 @@ class Sessions:
         session = self._sessions.get(incarnation)
         return [] if session is None else self._lose(session, why, last_heard_at, now)
 
-    def next_check_s(self, now: float) -> float | None:
-        """After how long to call `check`; None: there is nobody to watch."""
-        return self.liveness.next_check(now)
-
     def timers_wanted(self) -> dict[Timer, float]:
         """Every wait that the job asks for, in seconds; answered by `apply(TimerEnded(...))`."""
         if self._recovery is not None:
@@ -405,7 +401,9 @@ class Sessions:
     def _attached(self, session: Session, resumed: bool) -> m.Attached:
         node_id, incarnation = session.ref.node_id, self.job.incarnation
         is_replaceable = self._handover is not None
-        return m.Attached(node_id, incarnation, self._epoch, resumed, is_replaceable)
+        session.told_of = max(len(self._sessions), self.settings.min_nodes)
+        pace = pace_of(self.settings, session.told_of)
+        return m.Attached(node_id, incarnation, self._epoch, resumed, is_replaceable, *pace)
 
     @property
     def _recovery(self) -> Recovery | None:
@@ -580,7 +578,9 @@ class Sessions:
         self.liveness.forget(ref.incarnation)
         ended = f", and the job has ended: {self.verdict.text}" if self.verdict else ""
         text = how or f"node {ref} has left{ended}"
-        effects = [one for each in session.drain_waiting for one in _drain_done(each, text)]
+        waiting = [each for each, whose in self._drain_waiting.items() if whose is session]
+        self._drain_waiting = {n: s for n, s in self._drain_waiting.items() if s is not session}
+        effects = [one for each in waiting for one in _drain_done(each, text)]
         return effects if self._sessions else [*effects, Empty()]
 
     def _lose(
@@ -592,8 +592,8 @@ class Sessions:
         return [*forgotten, *hung_up, *self.apply_own(lost, now)]
 
     def _patient(self, patience: Patience) -> HostEffect:
-        text = f"{patience.why}: no node is given up for another {self.settings.lease_s:g} s"
-        return kinds.PATIENCE(text)
+        lease_s = self.settings.lease_s
+        return kinds.PATIENCE(f"{patience.why}: no node is given up for another {lease_s:g} s")
 
 
 def _drain_done(connection: int, text: str, *, found: bool = True) -> list[HostEffect]:

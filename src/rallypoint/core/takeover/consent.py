@@ -92,6 +92,11 @@ class Promises:
         """The newest place of this node."""
         self._heir = (stamp, rank, 0) if rank < RANKS else None
 
+    @property
+    def is_heir(self) -> bool:
+        """The leader counts on the promises of this one."""
+        return self._heir is not None
+
     def answered(self, number: int, now: float) -> None:
         """The leader has acknowledged this heartbeat."""
         self._answered, self._answered_at = number, now

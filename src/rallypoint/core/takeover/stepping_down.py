@@ -32,7 +32,7 @@ from math import inf
 from msgspec import Struct
 
 from rallypoint.core.job_state import JobState
-from rallypoint.core.liveness import DEAF_SHARE
+from rallypoint.core.liveness import DEAF_SHARE, pace_of
 from rallypoint.core.model import Stamp
 from rallypoint.core.round_state import Phase
 from rallypoint.core.takeover.handover import Recovery
@@ -118,9 +118,8 @@ class SteppingDown:
         unsure_s = now - max(lead.sure_until, self._sure_at)
         if unsure_s >= 0:
             return f"its register did not answer for {lease_s:g} s" if unsure_s >= lease_s else ""
-        silent_s = max(
-            SILENT_SHARE * lease_s, SILENT_BEATS * job.settings.heartbeat_s, SILENT_MIN_S
-        )
+        beat_s, _ = pace_of(job.settings, max(job.nodes, job.settings.min_nodes))
+        silent_s = max(SILENT_SHARE * lease_s, SILENT_BEATS * beat_s, SILENT_MIN_S)
         has_been = self._deference.has_been(job) or job.stepped_down >= IN_A_ROW_MAX
         if now - self._hears_since < silent_s or has_been:
             return ""
