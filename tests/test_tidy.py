@@ -79,6 +79,7 @@ ENVIRON_READERS = (
     "config.py",
     "process/prepared/bootstrap.py",
     "process/processes.py",
+    "rendezvous/etcd/server.py",  # torch's variable names the program
     "run.py",
     "worker/error_file.py",
     "worker/environ.py",  # a worker is told its place by its environment

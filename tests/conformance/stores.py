@@ -18,8 +18,10 @@ from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
+from uuid import uuid4
 
 import torch.distributed
+from tests.etcd.servers import program
 from tests.limits import patience
 
 from rallypoint.errors import (
@@ -28,6 +30,8 @@ from rallypoint.errors import (
     StoreQueueEmptyError,
     StoreTimeoutError,
 )
+from rallypoint.rendezvous.etcd.server import EtcdServer
+from rallypoint.rendezvous.etcd.store import EtcdStore
 from rallypoint.store.file_store import FileStore
 from rallypoint.store.hash_store import HashStore
 from rallypoint.store.prefix_store import PrefixStore
@@ -84,8 +88,10 @@ PLAIN = (
     Subject("file", "", OURS, TORCH),
     Subject("file", "", TORCH, OURS),
 )
+ETCD = Subject("etcd", "", OURS, OURS)
 SUBJECTS = (
     *PLAIN,
+    ETCD,
     *(subject._replace(prefix=OWN) for subject in PLAIN),
     *(
         subject._replace(prefix=OURS)
@@ -123,6 +129,7 @@ class OurServers:
         self._process = subprocess.Popen(
             [sys.executable, "-c", HOST], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
+        self._etcd: EtcdServer | None = None
 
     def next_port(self) -> int:
         """A new, empty store."""
@@ -132,8 +139,19 @@ class OurServers:
         self._process.stdin.flush()
         return int(self._process.stdout.readline())
 
+    @property
+    def etcd(self) -> EtcdServer:
+        """One for all; the test is skipped where there is none."""
+        program()
+        if self._etcd is None:
+            self._etcd = EtcdServer()
+            self._etcd.start()
+        return self._etcd
+
     def close(self) -> None:
         self._process.communicate("\n", timeout=LIMIT_S)
+        if self._etcd is not None:
+            self._etcd.stop()
 
 
 @contextmanager
@@ -144,6 +162,8 @@ def opened(subject: Subject, servers: OurServers, folder: Path) -> Iterator[Pair
             pair = hash_pair(subject)
         elif subject.kind == "tcp":
             pair = tcp_pair(subject, servers, closing)
+        elif subject.kind == "etcd":
+            pair = etcd_pair(servers.etcd)
         else:
             pair = file_pair(subject, folder / "store")
         if subject.prefix:
@@ -176,6 +196,12 @@ def tcp_pair(subject: Subject, servers: OurServers, closing: ExitStack) -> Pair:
         return TorchTCPStore(dist.TCPStore("127.0.0.1", port, None, False, limit))
 
     return Pair(client(subject.a), client(subject.b))
+
+
+def etcd_pair(server: EtcdServer) -> Pair:
+    prefix = f"/{uuid4()}"
+    a, b = (EtcdStore(server.get_client(), prefix) for _ in range(2))
+    return Pair(a, b)
 
 
 def file_pair(subject: Subject, path: Path) -> Pair:

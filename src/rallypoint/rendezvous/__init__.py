@@ -36,6 +36,10 @@ if TYPE_CHECKING:
         create_backend,
     )
     from rallypoint.rendezvous.dynamic import DynamicRendezvousHandler, create_handler
+    from rallypoint.rendezvous.etcd.client import EtcdClient
+    from rallypoint.rendezvous.etcd.server import EtcdServer
+    from rallypoint.rendezvous.etcd.shared_backend import EtcdRendezvousBackend
+    from rallypoint.rendezvous.etcd.store import EtcdStore
     from rallypoint.rendezvous.handler import (
         RendezvousClosedException,
         RendezvousHandler,
@@ -75,6 +79,10 @@ __all__ = [
     "CoordinatorRendezvousHandler",
     "DynamicRendezvousHandler",
     "create_handler",
+    "EtcdClient",
+    "EtcdRendezvousBackend",
+    "EtcdServer",
+    "EtcdStore",
     "RendezvousClosedException",
     "RendezvousHandler",
     "RendezvousInfo",
@@ -136,6 +144,10 @@ __getattr__, __dir__ = exports(
             "create_rdzv_handler",
         ),
         ".dynamic": ("DynamicRendezvousHandler", "create_handler"),
+        ".etcd.client": ("EtcdClient",),
+        ".etcd.server": ("EtcdServer",),
+        ".etcd.shared_backend": ("EtcdRendezvousBackend",),
+        ".etcd.store": ("EtcdStore",),
         ".handler": (
             "RendezvousClosedException",
             "RendezvousHandler",

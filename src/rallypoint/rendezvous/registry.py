@@ -22,6 +22,7 @@ _BUILT_IN = {
     "tcp": ("tcp_handler", "create_handler_from"),
     "c10d": ("c10d_backend", "create_handler_from"),
     "file": ("c10d_backend", "create_handler_from"),
+    "etcd": ("etcd.shared_backend", "create_handler_from"),
     "static": ("tcp_handler", "create_static_handler_from"),
 }
 """Name -> the module, which is imported when it is asked for, and its function."""

@@ -87,14 +87,14 @@ class EtcdBackend(RendezvousBackend):
                 f"a register in etcd takes {MAX_STATE} bytes, and this has {len(state)}"
             )
         version = VersionFile(os.urandom(NONCE_BYTES), "", state)
-        value = encoded(self._layout.encode(self._key, version))
         key = encoded(self._key)
+        put = {"key": key, "value": encoded(self._layout.encode(self._key, version))}
         with explained():
             answer = self._gateway.call(
                 "/v3/kv/txn",
                 {
                     "compare": [if_unchanged(key, 0 if token is None else token.number)],
-                    "success": [{"request_put": {"key": key, "value": value}}],
+                    "success": [{"request_put": put | {"lease": str(self._lease())}}],
                     "failure": [{"request_range": {"key": key}}],
                 },
             )
@@ -136,6 +136,10 @@ class EtcdBackend(RendezvousBackend):
         self._is_stopped = True
         self._watching.abort()
 
+    def _lease(self) -> int:
+        """Which lease of etcd the next version is on; 0: it stays."""
+        return 0
+
     def _version(self, answer: dict[str, Any]) -> tuple[VersionFile, Revision] | None:
         kvs = answer.get("kvs")
         if not kvs:
@@ -157,6 +161,11 @@ def key_of(prefix: str, run_id: str) -> str:
 def if_unchanged(key: str, revision: int) -> dict[str, str]:
     """The condition of a transaction; 0: that there is no such key."""
     return {"key": key, "target": "MOD", "result": "EQUAL", "mod_revision": str(revision)}
+
+
+def number_given(answer: dict[str, Any]) -> int:
+    """How often a key has been put, this time included: 1, 2, 3 and so on for those who put it."""
+    return int(answer.get("prev_kv", {}).get("version", "0")) + 1
 
 
 def swap_of_nothing(key: str) -> dict[str, Any]:
@@ -181,7 +190,7 @@ def explained() -> Iterator[None]:
     try:
         yield
     except (AccessError, ParameterError) as error:
-        raise RendezvousConnectionError(f"can't use the register in etcd: {error}") from error
+        raise RendezvousConnectionError(f"can't use etcd: {error}") from error
     except (KeyError, ValueError, TypeError, IndexError, AttributeError) as error:
         raise RendezvousConnectionError(
             f"etcd gave an answer that does not parse ({type(error).__name__}: {error})"

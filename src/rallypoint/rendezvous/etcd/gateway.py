@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from base64 import b64decode, b64encode
 from contextlib import closing
-from typing import Any
+from typing import Any, NamedTuple
 
 from rallypoint.errors import AccessError, ParameterError, RendezvousConnectionError
 from rallypoint.rendezvous.etcd.members import Member, MemberError, tls_context
@@ -30,6 +30,18 @@ _BY_CODE = {
 }
 
 
+class LeaseEndedError(RendezvousConnectionError):
+    """There is no such lease in etcd; nothing was stored."""
+
+
+class _Failure(NamedTuple):
+    """Why a member was passed over. The error itself would keep the connections in a cycle."""
+
+    endpoint: str
+    why: str
+    is_lasting: bool
+
+
 class Gateway:
     """Blocks, for one thread at a time."""
 
@@ -44,41 +56,40 @@ class Gateway:
         """It is known that etcd wants no user."""
         self._cluster = ""
         self.has_repeated = False
-        """What was answered last had been sent before, and may have been executed then."""
+        """The last call was sent more often than it was answered, and may have been executed."""
 
     def call(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """The answer of the first member that has one. Raises RendezvousConnectionError,
         AccessError for a user that etcd refuses, ParameterError if nothing there is an etcd."""
         ends_at = time.monotonic() + LIMIT_S
-        failures: list[tuple[str, MemberError]] = []
+        self.has_repeated = False
+        failures: list[_Failure] = []
         for _ in self._config.endpoints:
             left_s = ends_at - time.monotonic()
             if left_s <= 0:
                 break
             try:
                 answer = self._ask(path, body, min(self._attempt_s, left_s))
-                self.has_repeated = bool(failures) or self._member.has_repeated
+                self.has_repeated |= self._member.has_repeated
                 return answer
             except MemberError as error:
-                failures.append((self._config.endpoints[self._at], error))
-                self._at = (self._at + 1) % len(self._config.endpoints)
+                self.has_repeated |= error.was_sent
+                failures.append(self._passed_over(error))
         raise self._failed(failures)
 
-    def watch(self, key: str, revision: int, seconds: float) -> bool:
-        """Whether a key may have changed since this revision; waits so long at most. Raises as
-        `call`."""
-        request = {"key": encoded(key), "start_revision": str(revision)}
+    def watch(self, key: str, revision: int, seconds: float, end: str = "") -> bool:
+        """Whether a key may have changed from this revision on; waits so long at most. With an
+        `end`: any key from `key` to before that. Raises as `call`."""
+        request = {"key": encoded(key), "start_revision": str(revision), "range_end": encoded(end)}
         try:
             token, body = self._authenticated(seconds), {"create_request": request}
-            with closing(self._member.stream("/v3/watch", body, token, seconds)) as lines:
+            with closing(self._member.watch(body, token, seconds)) as lines:
                 for line in lines:
                     result = line.get("result", {})
                     if "error" in line or result.get("canceled") or result.get("events"):
                         return True
         except MemberError as error:
-            where = self._config.endpoints[self._at]
-            self._at = (self._at + 1) % len(self._config.endpoints)
-            raise self._failed([(where, error)]) from error
+            raise self._failed([self._passed_over(error)]) from error
         return False
 
     def abort(self) -> None:
@@ -123,7 +134,7 @@ class Gateway:
 
     def _check_cluster(self, answer: dict[str, Any]) -> None:
         """Two clusters in one list of endpoints would be two registers."""
-        header = answer.get("header", {})
+        header = answer.get("result", answer).get("header", {})
         cluster = str(header.get("cluster_id", ""))
         if self._cluster not in ("", cluster):
             self._member.close()
@@ -136,6 +147,8 @@ class Gateway:
         user = f"the user {self._config.user!r}" if self._config.user else "who asks without a user"
         if code in _UNAVAILABLE:
             return MemberError(said)
+        if "lease not found" in said:
+            return LeaseEndedError(f"etcd has ended the lease ({said})")
         if "authentication failed" in said:
             return AccessError(f"etcd does not know {user} with this password")
         if "user name is empty" in said or _is_of_an_old_token(answer):
@@ -148,13 +161,19 @@ class Gateway:
             f"etcd {why} ({said})" if why else f"etcd refuses a request: {said or status}"
         )
 
-    def _failed(self, failures: list[tuple[str, MemberError]]) -> Exception:
+    def _passed_over(self, error: MemberError) -> _Failure:
+        """Another member is asked next."""
+        where = self._config.endpoints[self._at]
+        self._at = (self._at + 1) % len(self._config.endpoints)
+        return _Failure(where, str(error), error.is_lasting)
+
+    def _failed(self, failures: list[_Failure]) -> Exception:
         """What to raise when no member has answered."""
-        whys = {str(error) for _, error in failures}
-        each = "; ".join(f"{endpoint}: {error}" for endpoint, error in failures)
+        whys = {failure.why for failure in failures}
+        each = "; ".join(f"{failure.endpoint}: {failure.why}" for failure in failures)
         if len(whys) == 1:
-            each = f"{', '.join(endpoint for endpoint, _ in failures)}: {whys.pop()}"
-        if failures and all(error.is_lasting for _, error in failures):
+            each = f"{', '.join(failure.endpoint for failure in failures)}: {whys.pop()}"
+        if failures and all(failure.is_lasting for failure in failures):
             return ParameterError(f"no etcd can be used: {each}")
         if self._has_no_leader():
             return RendezvousConnectionError(

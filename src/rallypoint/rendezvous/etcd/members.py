@@ -25,8 +25,9 @@ from rallypoint.wire.etcd_config import EtcdConfig
 if TYPE_CHECKING:
     from ssl import SSLContext
 
-MAX_ANSWER = 4 << 20
-"""Bytes. A register has at most a fourth of that."""
+MAX_ANSWER = 64 << 20
+"""Bytes."""
+WATCH = "/v3/watch"
 _PIECE = 1 << 16
 _SHOWN = 60
 _OF_A_PROXY = (502, 503, 504)
@@ -40,6 +41,8 @@ class MemberError(Exception):
         """`is_lasting`: it is not worth trying again as it is."""
         super().__init__(why)
         self.is_lasting = is_lasting
+        self.was_sent = True
+        """It may have executed the request."""
 
 
 def tls_context(config: EtcdConfig) -> SSLContext | None:
@@ -86,15 +89,17 @@ class Member:
                 response = self._request(path, body, token, ends_at)
             data = self._read(response, ends_at)
         except (OSError, HTTPException, ValueError) as error:
+            failure = self._explained(error, limit_s)
+            failure.was_sent = self.has_repeated or self._connection is not None
             self.close()
-            raise self._explained(error, limit_s) from error
+            raise failure from error
         return response.status, self._parsed(response.status, data)
 
-    def stream(self, path: str, body: Any, token: str, limit_s: float) -> Any:
+    def watch(self, body: Any, token: str, limit_s: float) -> Any:
         """Yields the JSON lines of an answer that does not end, for so long. Raises MemberError."""
         ends_at = time.monotonic() + limit_s
         try:
-            response = self._request(path, body, token, ends_at)
+            response = self._request(WATCH, body, token, ends_at)
             while True:
                 self._limit(ends_at)
                 line = response.readline(MAX_ANSWER)
@@ -135,6 +140,8 @@ class Member:
         headers = {"Content-Type": "application/json"}
         if token:
             headers["Authorization"] = token
+        if path == WATCH:  # One that is cut off from the other members would be silent for ever.
+            headers["Grpc-Metadata-hasleader"] = "true"
         self._connection.request("POST", path, json.dumps(body).encode(), headers)
         return self._connection.getresponse()
 
@@ -157,7 +164,7 @@ class Member:
             self._connection.sock.settimeout(left_s)
 
     def _read(self, response: HTTPResponse, ends_at: float) -> bytes:
-        data = b""
+        data = bytearray()
         while piece := response.read1(_PIECE):
             data += piece
             if len(data) > MAX_ANSWER:
@@ -165,7 +172,7 @@ class Member:
                 raise MemberError(f"it answers with more than {MAX_ANSWER >> 20} MiB")
             self._limit(ends_at)
         response.close()  # With a length it does not know that it has ended; the next one waits.
-        return data
+        return bytes(data)
 
     def _parsed(self, status: int, data: bytes) -> Any:
         try:

@@ -51,12 +51,16 @@ def read_etcd(
     if len(protocols) > 1 or not protocols <= set(_PROTOCOLS):
         raise UsageError(f"protocol={' and '.join(sorted(protocols))}: needs one, http or https")
     given["protocol"] = protocol = protocols.pop() if protocols else "http"
-    prefix = given.get("prefix", "/rallypoint")
-    if not prefix.startswith("/") or not prefix.strip("/") or not prefix.isprintable():
-        raise UsageError(f"etcd_prefix={prefix}: needs a path that begins with a slash")
-    given["prefix"] = prefix.rstrip("/")
+    given["prefix"] = checked_prefix("etcd_prefix", given.get("prefix", "/rallypoint"))
     _check(given, protocol)
     return EtcdConfig(tuple(found), **given)
+
+
+def checked_prefix(name: str, prefix: str) -> str:
+    """Of keys in etcd, without a slash at its end. Raises UsageError."""
+    if not prefix.startswith("/") or not prefix.strip("/") or not prefix.isprintable():
+        raise UsageError(f"{name}={prefix}: needs a path that begins with a slash")
+    return prefix.rstrip("/")
 
 
 def keys_of(config: EtcdConfig) -> dict[str, str]:

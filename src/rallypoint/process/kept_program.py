@@ -1,0 +1,91 @@
+"""A program that ends when this process does, however that ends, and a directory that goes with it.
+
+Between the two is a keeper, in a session of its own, that no signal for this process reaches. It is
+this file, run by Python with the standard library alone. It makes the directory and starts the
+program; when this process stops it, is killed, or has closed the pipe between them, it ends the
+program and removes the directory. If the keeper itself is killed, the kernel kills the program.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import IO
+
+_PR_SET_PDEATHSIG = 1
+_END_S = 5.0
+"""So long a program has from SIGTERM to SIGKILL."""
+
+
+class KeptProgram:
+    """A program that runs. For one thread at a time."""
+
+    def __init__(self, argv: Sequence[str], directory: str, output: int | IO[bytes] | None) -> None:
+        """`directory` is made, and removed in the end; its parent is there. `output` is for all
+        that the program writes. Raises OSError."""
+        keeper = [sys.executable, "-I", "-S", os.path.abspath(__file__)]
+        self._keeper = subprocess.Popen(
+            [*keeper, str(os.getpid()), directory, *argv],
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+
+    def is_alive(self) -> bool:
+        """Whether it runs, or its directory is still there."""
+        return self._keeper.poll() is None
+
+    def stop(self) -> None:
+        """End it, and remove the directory. Blocks for 5 s, if it does not end by itself. May be
+        called again."""
+        assert self._keeper.stdin is not None
+        self._keeper.stdin.close()
+        self._keeper.wait()
+
+
+def keep(owner: int, directory: str, argv: Sequence[str]) -> int:
+    """In the keeper. Returns how the program has ended."""
+    os.mkdir(directory, 0o700)
+    try:
+        program = subprocess.Popen(argv, stdin=subprocess.DEVNULL, preexec_fn=_with_keeper())
+        end = threading.Thread(target=_end_with, args=(owner, program), daemon=True)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, lambda *_: program.terminate())
+        end.start()
+        return program.wait()
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _end_with(owner: int, program: subprocess.Popen[bytes]) -> None:
+    ends = [sys.stdin.fileno()]
+    with suppress(AttributeError, OSError):
+        # The pipe may be held by others that the owner has forked.
+        ends.append(os.pidfd_open(owner))
+    select.select(ends, [], [])
+    program.terminate()
+    try:
+        program.wait(_END_S)
+    except subprocess.TimeoutExpired:
+        program.kill()
+
+
+def _with_keeper() -> Callable[[], object]:
+    """What a child does to be killed with this process. Where there is no prctl it is nothing."""
+    import ctypes  # Before the fork: a child must not import.
+
+    prctl = getattr(ctypes.CDLL(None), "prctl", lambda *_: 0)
+    return partial(prctl, _PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+
+
+if __name__ == "__main__":
+    sys.exit(keep(int(sys.argv[1]), sys.argv[2], sys.argv[3:]))
