@@ -25,18 +25,23 @@ from urllib.request import Request, urlopen
 import pytest
 from tests.integration.cluster import Cluster, Option, free_port, is_listening, wait_until
 
+from rallypoint.errors import ParameterError
 from rallypoint.rendezvous.etcd.backend import EtcdBackend
+from rallypoint.rendezvous.etcd.server import BINARY_VARIABLE, find_etcd
 
 OWN = Path(__file__).resolve().parents[2] / ".venv/etcd/usr/bin/etcd"
 START_S = 20.0
 
 
 def program() -> str:
-    """Where etcd is; the test is skipped where there is none."""
-    found = shutil.which("etcd") or (str(OWN) if OWN.exists() else "")
-    if not found:
-        pytest.skip("there is no etcd: tools/install_etcd.sh gets Debian's")
-    return found
+    """Where etcd is, for these tests and for an `EtcdServer`: TORCHELASTIC_ETCD_BINARY_PATH, or the
+    one on PATH, or that of tools/install_etcd.sh. Without any the test is skipped."""
+    if not os.environ.get(BINARY_VARIABLE) and not shutil.which("etcd") and OWN.exists():
+        os.environ[BINARY_VARIABLE] = str(OWN)
+    try:
+        return find_etcd()
+    except ParameterError as error:
+        pytest.skip(f"{error} (tools/install_etcd.sh gets Debian's)")
 
 
 class Etcd:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from threading import Thread
 
 import pytest
 from msgspec.structs import replace
@@ -13,7 +14,8 @@ from tests.integration.proxy import Proxy
 from tests.limits import patience
 
 from rallypoint.errors import RendezvousConnectionError
-from rallypoint.rendezvous.etcd.backend import EtcdBackend
+from rallypoint.rendezvous.etcd.backend import EtcdBackend, revision_of
+from rallypoint.rendezvous.etcd.gateway import Gateway
 from rallypoint.rendezvous.etcd.parameters import read_etcd
 
 TOKEN = b"a token of the job"
@@ -72,6 +74,29 @@ def test_without_a_quorum_nothing_is_stored_and_the_line_says_so(three: Etcd) ->
     # It was not known whether that was stored: the record says.
     again(partial(stored, backend, b"2"))
     assert state_of(backend) == b"2"
+
+
+def test_a_watch_ends_when_its_member_is_cut_off_from_the_others(three: Etcd) -> None:
+    """It would be silent, though the key has changed."""
+    config = read_etcd(three.endpoints, {}, str)
+    leader = three.leader
+    gateway = Gateway(replace(config, endpoints=config.endpoints[leader : leader + 1]))
+    now = revision_of(gateway.call("/v3/kv/range", {"key": "AA=="}))
+
+    def watch() -> None:
+        with pytest.raises(RendezvousConnectionError):
+            gateway.watch("/cut", now + 1, 600.0)
+
+    watching = Thread(target=watch)
+    watching.start()
+    gone = [number for number in range(3) if number != leader]
+    for number in gone:
+        three.kill(number)
+    watching.join(patience(30))
+    assert not watching.is_alive()
+    for number in gone:
+        three.start(number)
+    three.wait_ready()
 
 
 def why(backend: EtcdBackend) -> str:

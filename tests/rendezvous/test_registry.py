@@ -94,7 +94,9 @@ def test_a_handler_that_does_not_know_its_name_is_taken() -> None:
 def test_an_unknown_backend_is_told_with_the_known_ones() -> None:
     registry = RendezvousHandlerRegistry()
     registry.register("mine", lambda given: Fixed("mine"))
-    with pytest.raises(ParameterError, match="'etcd': known are c10d, file, mine, static, tcp"):
+    with pytest.raises(
+        ParameterError, match="'etcd': known are c10d, etcd, file, mine, static, tcp"
+    ):
         registry.create_handler(params("etcd"))
 
 

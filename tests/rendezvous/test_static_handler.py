@@ -55,7 +55,10 @@ BAD: list[tuple[Callable[[], object], str]] = [
     (lambda: made(rank=2), "rank=2: needs 0..1"),
     (lambda: made(rank="x"), "rank='x': needs a whole number"),
     (lambda: made(least=1), "needs a fixed number of nodes"),
-    (lambda: made(backend="statik"), "unknown rendezvous backend 'statik': known are c10d, file"),
+    (
+        lambda: made(backend="statik"),
+        "unknown rendezvous backend 'statik': known are c10d, etcd, file",
+    ),
     (lambda: made(backend="file"), "backend 'file': nodes are not authenticated, and everyone"),
     (lambda: made(backend="file", insecure=False), "give insecure=True on every node"),
     (lambda: made(endpoint="a:b"), "the endpoint 'a:b': b is not a valid port (1..65535)"),

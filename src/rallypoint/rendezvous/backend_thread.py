@@ -33,7 +33,7 @@ FIRST_POLL_S = 0.01
 POLL_GROWTH = 1.5
 CLOSING_S = 0.3
 WAIT_SLICE_S = 1.0
-"""A thread that waits can't be interrupted, so it waits in pieces: closing takes no longer."""
+"""A wait that can't be ended is made in pieces: closing takes no longer."""
 _LEFT = "this node has left the job"
 
 
@@ -90,7 +90,8 @@ class BackendThread:
         least every `poll_max_s`, and never in step with other nodes.
         """
         if isinstance(self._backend, WakingBackend):
-            slice_s = min(timeout_s, WAIT_SLICE_S)
+            is_endable = hasattr(self._backend, "stop_waiting")
+            slice_s = timeout_s if is_endable else min(timeout_s, WAIT_SLICE_S)
             wait = partial(self._backend.wait_for_change, token, slice_s)
             await self._run(self._waiting, wait)
             return

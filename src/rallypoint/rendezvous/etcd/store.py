@@ -113,7 +113,7 @@ class EtcdStore(Store):
         self._client, self._lease = client, lease
 
     def set(self, key: str, value: Value) -> None:
-        self._put("set", self._value(key), _checked(value))
+        self._put("set", self._value(key).begin, _checked(value))
 
     def get(self, key: str) -> bytes:
         return self._gather("get", [key], [self._value(key)], self._timeout_s)[0]
@@ -183,8 +183,8 @@ class EtcdStore(Store):
 
     def queue_push(self, key: str, value: Value) -> None:
         folder, item = self._folder(key), _checked(value)
-        number = number_given(self._put("queue_push", _Range(f"{folder}n"), b"")[0])
-        if self._put("queue_push", _Range(f"{folder}q/{number:019}"), item)[1]:
+        number, _ = self._number("queue_push", f"{folder}n")
+        if self._put("queue_push", f"{folder}q/{number:019}", item):
             raise self._unsure("queue_push")  # The first of two may have been popped by now.
 
     def queue_pop(self, key: str, block: bool = True) -> bytes:
@@ -213,11 +213,10 @@ class EtcdStore(Store):
     def barrier(self, key: str, world_size: int, timeout: Timeout | None = None) -> None:
         folder, world_size = self._folder(key), index(world_size)
         wait_s, started = self._wait_s(timeout), time.monotonic()
-        answer, is_unsure = self._put("barrier", _Range(f"{folder}b"), b"")
+        number, is_unsure = self._number("barrier", f"{folder}b")
         if is_unsure:
             raise self._unsure("barrier")  # It may have been counted twice.
-        number = number_given(answer)
-        self._put("barrier", _Range(f"{folder}b/{number:019}"), b"")
+        self._put("barrier", f"{folder}b/{number:019}", b"")
         if number < world_size:
             last = _Range(f"{folder}b/{world_size:019}")
             if self._first_in_time("barrier", last, started + wait_s) is None:
@@ -304,9 +303,16 @@ class EtcdStore(Store):
 
     # Changing
 
-    def _put(self, doing: str, where: _Range, value: bytes) -> tuple[Answer, bool]:
-        body = self._stored(where.begin, value) | {"prev_kv": True}
-        return self._ask(doing, "/v3/kv/put", body)
+    def _put(self, doing: str, name: str, value: bytes) -> bool:
+        """Whether it may have been put twice."""
+        return self._ask(doing, "/v3/kv/put", self._stored(name, value))[1]
+
+    def _number(self, doing: str, name: str) -> tuple[int, bool]:
+        """1 for the first who asks for it by this name, then 2, 3 and so on; and whether a number
+        may have been given in vain."""
+        body = self._stored(name, b"") | {"prev_kv": True}
+        answer, is_unsure = self._ask(doing, "/v3/kv/put", body)
+        return number_given(answer), is_unsure
 
     def _stored(self, name: str, value: bytes) -> Answer:
         """What is to be put."""
