@@ -83,7 +83,7 @@ KNOWN: tuple[Known, ...] = (
     _variable("2.6", name="TORCHELASTIC_HEALTH_CHECK_PORT",
               here="the agent answers `GET /health` there, which torch's public build does not"),
     _variable("2.6", name="TORCHELASTIC_ETCD_BINARY_PATH", effect=False,
-              here="no etcd is started: `--rdzv-backend etcd` uses one that runs"),
+              here="the launcher starts no etcd; `EtcdServer` reads it"),
     _variable("2.6", name="TORCH_ELASTIC_WORKER_IDENTICAL", effect=False,
               here="the coordinator gives the ranks; nodes exchange nothing that it could spare"),
     _variable("2.6", name="TORCH_DISABLE_SHARE_RDZV_TCP_STORE", effect=False,
