@@ -95,9 +95,9 @@ def test_an_unknown_backend_is_told_with_the_known_ones() -> None:
     registry = RendezvousHandlerRegistry()
     registry.register("mine", lambda given: Fixed("mine"))
     with pytest.raises(
-        ParameterError, match="'etcd': known are c10d, etcd, file, mine, static, tcp"
+        ParameterError, match="'zookeeper': known are c10d, etcd, file, mine, static, tcp"
     ):
-        registry.create_handler(params("etcd"))
+        registry.create_handler(params("zookeeper"))
 
 
 def test_a_plug_in_is_found_by_its_entry_point_and_a_broken_one_is_named(tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ class EtcdStore(Store):
             self._prefix = checked_prefix("prefix", prefix) + "/"
         except UsageError as error:
             raise ParameterError(f"EtcdStore: {error}") from None
-        self._client, self._lease = client, lease
+        self._client, self._lease, self._peer = client, lease, f"etcd at {client.config}"
 
     def set(self, key: str, value: Value) -> None:
         self._put("set", self._value(key).begin, _checked(value))
@@ -352,10 +352,6 @@ class EtcdStore(Store):
     def _unsure(self, doing: str) -> StoreConnectionError:
         why = "an answer was lost, and it is not known whether it was done"
         return StoreConnectionError(self._peer, doing, why)
-
-    @property
-    def _peer(self) -> str:
-        return f"etcd at {self._client.config}"
 
     def _ask(self, doing: str, path: str, body: Answer) -> tuple[Answer, bool]:
         """The answer, and whether it may have been done before. Raises StoreConnectionError."""
