@@ -27,6 +27,7 @@ from rallypoint.core.settings import (
 from rallypoint.core.settings import OnJoin as OnJoin
 from rallypoint.errors import UsageError
 from rallypoint.wire.etcd_config import EtcdConfig
+from rallypoint.wire.kubernetes_config import KubernetesConfig
 
 DEFAULT_COORDINATOR_PORT = 29400
 """The coordinator's port when an endpoint names none (torchrun's number, on purpose)."""
@@ -101,12 +102,13 @@ class RegisterConfig(Struct, frozen=True):
     """Where the record of the job lies, and where a node that leads the job listens."""
 
     directory: str = ""
-    """Absolute, and shared by all nodes. Empty: it is in etcd."""
+    """Absolute, and shared by all nodes. Empty: it is elsewhere."""
     ports: tuple[int, int] = ANY_PORTS
     """The first and the last of those that a leader may listen on."""
     hold_s: float = HOLD_S
     """How long this node, if it leads, may act after it has written the record."""
     etcd: EtcdConfig | None = None
+    kubernetes: KubernetesConfig | None = None
 
 
 class HandlerConfig(Struct, frozen=True):

@@ -360,6 +360,10 @@ def _rendezvous(asked: AgentConfig) -> tuple[str, str, dict[str, Any]]:
         conf["token"] = _Secret(access.token_text)
     if (register := chosen.register) is not None and register.etcd is not None:
         return "etcd", str(register.etcd), conf | _of_etcd(register.etcd)
+    if register is not None and (kubernetes := register.kubernetes) is not None:
+        from rallypoint.rendezvous.kubernetes.parameters import keys_of
+
+        return "kubernetes", kubernetes.namespace, conf | keys_of(kubernetes)
     if register is not None:
         return "file", register.directory, conf
     if chosen.static:

@@ -21,7 +21,10 @@ SEE = " (see rallypoint run --help)"
         ("rnu x.py", "rallypoint: rnu: no such command; did you mean rallypoint run?"),
         (
             "zzz",
-            "rallypoint: zzz: no such command; known: run, drain, serve, store, token, completion",
+            (
+                "rallypoint: zzz: no such command; known: run, drain, serve, store, token, "
+                "generate, completion"
+            ),
         ),
         (
             "train.py --lr 3",

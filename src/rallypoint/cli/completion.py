@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rallypoint.cli.drain import DRAIN
+from rallypoint.cli.generate import GENERATE, KINDS
 from rallypoint.cli.options import RUN
 from rallypoint.cli.parser import Command, parse, with_hint
 from rallypoint.cli.serve import SERVE
@@ -33,7 +34,9 @@ Print a script that completes commands, options and choices in a shell.
     (),
     words=("SHELL",),
 )
-COMMANDS = (RUN, DRAIN, SERVE, STORE, TOKEN)
+COMMANDS = (RUN, DRAIN, SERVE, STORE, TOKEN, GENERATE)
+WORDS = {COMPLETION.name: SHELLS, GENERATE.name: KINDS}
+"""Command -> what its first word may be."""
 
 
 def run(argv: list[str]) -> int:
@@ -73,11 +76,12 @@ def _bash(*, zsh: bool) -> Iterator[str]:
     yield '  local word="${COMP_WORDS[COMP_CWORD]}" offer=""'
     yield '  case "$COMP_CWORD ${COMP_WORDS[1]} ${COMP_WORDS[COMP_CWORD-1]}" in'
     yield f'    1\\ *) offer="{names} --help --version" ;;'
-    yield f'    *\\ completion\\ completion) offer="{" ".join(SHELLS)}" ;;'
+    for name, words in WORDS.items():
+        yield f'    *\\ {name}\\ {name}) offer="{" ".join(words)}" ;;'
     for command in COMMANDS:
         for flag, row in command.options.items():
-            if words := _choices(row):
-                yield f'    *\\ {command.name}\\ {flag}) offer="{words}" ;;'
+            if offer := _choices(row):
+                yield f'    *\\ {command.name}\\ {flag}) offer="{offer}" ;;'
     for command in COMMANDS:
         flags = " ".join((*command.options, "--help"))
         yield f'    *\\ {command.name}\\ *) [[ $word == -* ]] && offer="{flags}" ;;'
@@ -101,15 +105,17 @@ def _fish() -> Iterator[str]:
                 f" -x -a '{words}'" if (words := _choices(row)) else " -r" if row.metavar else ""
             )
             yield f"{seen} -l {row.flag[2:]}{short}{takes} -d '{about}'"
-    shells = " ".join(SHELLS)
-    yield (f"complete -c rallypoint -n '__fish_seen_subcommand_from completion' -f -a '{shells}'")
+    for name, kinds in WORDS.items():
+        offer = " ".join(kinds)
+        yield f"complete -c rallypoint -n '__fish_seen_subcommand_from {name}' -f -a '{offer}'"
 
 
 def _tcsh() -> Iterator[str]:
     """This shell does not know which command stands before an option: it offers those of all."""
     rows = {flag: row for command in COMMANDS for flag, row in command.options.items()}
     names = " ".join(command.name for command in (*COMMANDS, COMPLETION))
-    rules = [f"p/1/({names} --help --version)/", f"n/completion/({' '.join(SHELLS)})/"]
+    rules = [f"p/1/({names} --help --version)/"]
+    rules += [f"n/{name}/({' '.join(words)})/" for name, words in WORDS.items()]
     rules += [f"n/{flag}/({words})/" for flag, row in rows.items() if (words := _choices(row))]
     rules.append(f"c/--/({' '.join(flag[2:] for flag in rows)} help)/")
     yield "complete rallypoint " + " ".join(f"'{rule}'" for rule in rules)

@@ -16,7 +16,13 @@ from rallypoint.cli import access, values
 from rallypoint.cli.machine import Machine
 from rallypoint.cli.parser import Command, Scanned, parse, with_hint
 from rallypoint.cli.register_options import BY_REGISTER, check_conf, read_register
-from rallypoint.config import DEFAULT_COORDINATOR_PORT, Endpoint, RegisterConfig, check_name
+from rallypoint.config import (
+    DEFAULT_COORDINATOR_PORT,
+    Endpoint,
+    RegisterConfig,
+    RendezvousConfig,
+    check_name,
+)
 from rallypoint.coordinator.connection import ClientConnection, dial, knock
 from rallypoint.coordinator.endpoint import NotYet, resolve
 from rallypoint.coordinator.threads import run_in_thread
@@ -67,18 +73,20 @@ lives on that very node ends as preempted, unless any node may lead it.
                 Setting(
                     "--rdzv-endpoint",
                     "HOST[:PORT]|DIR",
-                    "where the job's nodes connect, the directory that they share, or their etcd",
+                    "as the job's nodes have it",
                     default=f"localhost:{DEFAULT_COORDINATOR_PORT}",
                 ),
                 Setting("--rdzv-id", "ID", "the name of the job", default=UNNAMED_RUN_ID),
                 Setting(
                     "--rdzv-backend",
-                    "tcp|file|etcd",
-                    "file, etcd: the job's nodes were started with it",
+                    "tcp|file|etcd|kubernetes",
+                    "not tcp: the job's nodes were started with it",
                     "choice",
                     default="tcp",
                 ),
-                Setting("--rdzv-conf", "K=V,...", "with etcd: as the job's nodes have it"),
+                Setting(
+                    "--rdzv-conf", "K=V,...", "where the records are: as the job's nodes have it"
+                ),
                 Setting("--no-wait", "", "return once the node has the request", "switch"),
                 *access.token_options("the job runs with --insecure, without a token"),
             ),
@@ -187,14 +195,14 @@ class _Search:
     """Finds the coordinator by the job's register, again and again if need be. `run` once."""
 
     def __init__(self, options: _Options, secret: bytes | None) -> None:
-        from rallypoint.rendezvous.places import register_in
+        from rallypoint.rendezvous.places import place_of
 
         assert options.register is not None
-        where = options.register.directory or f"etcd at {options.register.etcd}"
+        place = place_of(RendezvousConfig(options.run_id, register=options.register))
         if secret is None and not options.access.insecure:
-            raise no_token_error(where)
-        self._options, self._secret, self._where = options, secret, where
-        self._register = register_in(options.register, options.run_id, secret)
+            raise no_token_error(place.name)
+        self._options, self._secret, self._where = options, secret, place.name
+        self._register = place.open(secret)
         self._was_asked = False
         """By a leader that is gone."""
         self._gone_at = 0.0

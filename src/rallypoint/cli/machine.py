@@ -59,6 +59,12 @@ class Machine:
         """RALLYPOINT_ETCD_PASSWORD; empty: there is none."""
         return os.environ.get(ETCD_PASSWORD_VARIABLE, "")
 
+    def kubernetes_server(self) -> str:
+        """Where a pod finds the API server; empty: this is no pod."""
+        from rallypoint.rendezvous.kubernetes.parameters import pod_server
+
+        return pod_server()
+
     def random_id(self) -> str:
         """Short enough to read aloud: `job-` and 40 random bits in base 32."""
         bits = int.from_bytes(os.urandom(5), "big")

@@ -13,7 +13,7 @@ from rallypoint.cli.parser import CompletionRequested, HelpRequested, help_text
 from rallypoint.errors import ExitClass, RallypointError
 from rallypoint.observe.printing import print_error
 
-_COMMANDS = ("run", "drain", "serve", "store", "token", "completion")
+_COMMANDS = ("run", "drain", "serve", "store", "token", "generate", "completion")
 _ENDED_BY_SIGINT = 130
 
 _HELP = """\
@@ -24,6 +24,7 @@ usage: rallypoint COMMAND [options]
   serve       host a coordinator for many jobs, apart from their nodes
   store       host a store for torch's TCPStore clients, outside any job
   token       make or show the secret that the nodes of a job share
+  generate    print what Kubernetes needs to run jobs: rbac
   completion  print a script that completes options in bash, zsh, tcsh or fish
 
   rallypoint run --nproc-per-node 2 train.py     two workers on this machine
@@ -72,6 +73,10 @@ def _run(command: str, rest: list[str]) -> int:
                 from rallypoint.cli.token import run as token
 
                 return token(rest)
+            case "generate":
+                from rallypoint.cli.generate import run as generate
+
+                return generate(rest)
             case "completion":
                 from rallypoint.cli.completion import run as completion
 

@@ -1,10 +1,13 @@
 """The register of a job, by which any of its nodes may lead it: what the command line says of it.
 
-`run` keeps the register in the directory of `--rdzv-endpoint`, or in the etcd there; other commands
-find the job's coordinator by it. Pure.
+`run` keeps the register in the directory of `--rdzv-endpoint`, in the etcd there, or in Kubernetes;
+other commands find the job's coordinator by it. Pure.
 """
 
 from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
 
 from rallypoint.cli.empty_values import was_empty
 from rallypoint.cli.machine import Machine
@@ -15,13 +18,16 @@ from rallypoint.core.settings import FLAGS, UNNAMED_RUN_ID
 from rallypoint.errors import UsageError
 from rallypoint.wire.address import is_port
 from rallypoint.wire.etcd_config import EtcdConfig
+from rallypoint.wire.kubernetes_config import KubernetesConfig
 
-BY_REGISTER = ("file", "etcd")
+BY_REGISTER = ("file", "etcd", "kubernetes")
 """The backends of jobs that have one."""
+WITH_ONE = "--rdzv-backend file, etcd or kubernetes"
 _NEEDS = {
     "file": "DIR, a directory that all nodes share",
     "etcd": "HOST[:2379],..., the members of an etcd that all nodes reach",
 }
+_PLACES = {"file": "a directory", "etcd": "an etcd", "kubernetes": "a namespace"}
 _OF_A_FIXED_HOST = ("--node-rank", "--master-addr", "is_host", "host_timeout")
 """What says which node hosts, or how long to wait for it."""
 
@@ -35,11 +41,10 @@ def read_register(
     register, rest = read_place(scanned, backend, machine)
     job = scanned.get("--rdzv-id")
     if job is None or job.text == UNNAMED_RUN_ID:
-        place = "a directory" if backend == "file" else "an etcd"
         raise UsageError(
-            f"{was_empty(scanned, '--rdzv-id')}--rdzv-backend {backend}: {place} may hold many "
-            "jobs, and distinguishes them by their run ids: give --rdzv-id, the same for all nodes "
-            "of this job, like --rdzv-id my-job-1"
+            f"{was_empty(scanned, '--rdzv-id')}--rdzv-backend {backend}: {_PLACES[backend]} may "
+            "hold many jobs, and distinguishes them by their run ids: give --rdzv-id, the same for "
+            "all nodes of this job, like --rdzv-id my-job-1"
         )
     return register, rest
 
@@ -47,24 +52,25 @@ def read_register(
 def read_place(scanned: Scanned, backend: str, machine: Machine) -> tuple[RegisterConfig, Scanned]:
     """The same for all jobs that are kept there."""
     where = scanned.get("--rdzv-endpoint")
-    if where is None:
+    if where is None and backend in _NEEDS:
         raise UsageError(
             f"{was_empty(scanned, '--rdzv-endpoint')}--rdzv-backend {backend}: needs "
             f"--rdzv-endpoint {_NEEDS[backend]}"
         )
-    directory, etcd = "", None
+    place: dict[str, Any] = {}
     if backend == "file":
-        directory = _directory(where, machine)
+        assert where is not None
+        place["directory"] = _directory(where, machine)
     else:
-        etcd, scanned = _etcd(where, scanned, machine)
-    ports = scanned.fields(RegisterConfig, FLAGS.values())
-    return RegisterConfig(directory, etcd=etcd, **ports), scanned
+        read = _etcd if backend == "etcd" else _kubernetes
+        place[backend], scanned = read("" if where is None else where.text, scanned, machine)
+    return RegisterConfig(**place, **scanned.fields(RegisterConfig, FLAGS.values())), scanned
 
 
 def check_conf(rest: Scanned) -> None:
     """Of a command to which only a place can be said by `--rdzv-conf`. Raises UsageError."""
     if (other := rest.get("--rdzv-conf")) is not None and other.text:
-        raise other.wrong("only the keys of etcd are of use here")
+        raise other.wrong("only the keys of the backend are of use here")
 
 
 def remarks_on(scanned: Scanned, backend: str) -> list[str]:
@@ -87,13 +93,11 @@ def _directory(where: Value, machine: Machine) -> str:
     return machine.absolute_path(where.text)
 
 
-def _etcd(where: Value, scanned: Scanned, machine: Machine) -> tuple[EtcdConfig, Scanned]:
+def _etcd(endpoints: str, scanned: Scanned, machine: Machine) -> tuple[EtcdConfig, Scanned]:
     from rallypoint.rendezvous.etcd.parameters import FIELDS, read_etcd  # Most jobs have none.
 
-    given = scanned.get("--rdzv-conf")
-    words = [] if given is None else list(conf_words(given))
-    conf = {key: text for key, text in words if key in FIELDS}
-    if given is not None and "password" in conf:
+    conf, rest = _parted(scanned, FIELDS)
+    if "password" in conf:
         raise UsageError(
             "--rdzv-conf password: a command line is seen by others: give password_file=FILE, or "
             "RALLYPOINT_ETCD_PASSWORD in the environment"
@@ -101,11 +105,31 @@ def _etcd(where: Value, scanned: Scanned, machine: Machine) -> tuple[EtcdConfig,
     if "user" in conf and "password_file" not in conf and (secret := machine.etcd_password()):
         conf["password"] = secret
     try:
-        found = read_etcd(where.text, conf, machine.absolute_path)
+        return read_etcd(endpoints, conf, machine.absolute_path), rest
     except UsageError as error:
         raise UsageError(f"--rdzv-backend etcd: {error}") from None
+
+
+def _kubernetes(
+    namespace: str, scanned: Scanned, machine: Machine
+) -> tuple[KubernetesConfig, Scanned]:
+    from rallypoint.rendezvous.kubernetes.parameters import FIELDS, read_kubernetes
+
+    conf, rest = _parted(scanned, FIELDS)
+    try:
+        server = machine.kubernetes_server()
+        return read_kubernetes(namespace, conf, machine.absolute_path, server), rest
+    except UsageError as error:
+        raise UsageError(f"--rdzv-backend kubernetes: {error}") from None
+
+
+def _parted(scanned: Scanned, fields: Collection[str]) -> tuple[dict[str, str], Scanned]:
+    """What `--rdzv-conf` says of these fields; and the options without that."""
+    given = scanned.get("--rdzv-conf")
     if given is None:
-        return found, scanned
-    rest = ",".join(f"{key}={text}" for key, text in words if key not in FIELDS)
+        return {}, scanned
+    words = list(conf_words(given))
+    rest = ",".join(f"{key}={text}" for key, text in words if key not in fields)
     values = scanned.values | {"--rdzv-conf": [Value(rest, f"--rdzv-conf {rest}")]}
-    return found, Scanned(scanned.words, values, scanned.empty)
+    conf = {key: text for key, text in words if key in fields}
+    return conf, Scanned(scanned.words, values, scanned.empty)

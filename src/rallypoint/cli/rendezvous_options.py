@@ -7,6 +7,7 @@
     --rdzv-backend static                       static, even when --rdzv-endpoint says where
     --rdzv-backend file                         any node leads, by a register in the directory
     --rdzv-backend etcd                         any node leads, by a register in that etcd
+    --rdzv-backend kubernetes                   any node leads, by a register in that namespace
     --rdzv-backend of another package           by that handler, to which the endpoint belongs
 
 As under torchrun, one node with neither endpoint nor --master-port is alone whatever else it says,
@@ -23,7 +24,7 @@ from msgspec.structs import replace
 from rallypoint.cli.empty_values import was_empty
 from rallypoint.cli.machine import Machine
 from rallypoint.cli.parser import Scanned
-from rallypoint.cli.register_options import BY_REGISTER, read_register, remarks_on
+from rallypoint.cli.register_options import BY_REGISTER, WITH_ONE, read_register, remarks_on
 from rallypoint.cli.values import (
     Value,
     check_range,
@@ -104,7 +105,7 @@ def read_rendezvous(scanned: Scanned, machine: Machine, notices: list[str]) -> R
     if backend in BY_REGISTER and not scanned.on("--standalone"):
         return _by_register(scanned, backend, machine, notices)
     if (ports := scanned.get("--port-range")) is not None:
-        notices.append(f"{ports.origin} has no effect without --rdzv-backend file or etcd")
+        notices.append(f"{ports.origin} has no effect without {WITH_ONE}")
     alone = _is_alone(scanned, most, notices)
     static = not alone and _is_static(scanned, backend)
     is_empty = was_empty(scanned, "--rdzv-endpoint")
@@ -115,7 +116,7 @@ def read_rendezvous(scanned: Scanned, machine: Machine, notices: list[str]) -> R
         raise UsageError(f"{is_empty}{two_ways}")
     scanned = with_conf(scanned, notices)
     if (hold := scanned.get("hold")) is not None:
-        notices.append(f"{hold.origin} has no effect without --rdzv-backend file or etcd")
+        notices.append(f"{hold.origin} has no effect without {WITH_ONE}")
     rank = _node_rank(scanned, static=static, notices=notices)
     where = Endpoint("localhost", 0) if alone else _endpoint(scanned)
     if where.port == 0 and most > 1:

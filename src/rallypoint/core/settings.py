@@ -214,13 +214,14 @@ NODES_AND_WORKERS = (
 RENDEZVOUS = (
     _torch("--rdzv-endpoint", "HOST[:PORT]|DIR",
            "where the nodes connect: one of them hosts it, or rallypoint serve; with --rdzv-backend"
-           " file a directory that all nodes share, with etcd its members, HOST[:2379],...",
+           " file a directory that all nodes share, with etcd its members, HOST[:2379],..., with"
+           " kubernetes the namespace, if not the pod's own",
            "endpoint", "endpoint", ":29400"),
     _torch("--rdzv-id", "ID", "name of the job, equal on all its nodes",
            "name", "run_id", "none; random when alone"),
     _torch("--rdzv-backend", "NAME",
-           "tcp (or c10d, its name in torchrun), file or etcd (any node may host; the job outlives"
-           " each of them), static, or the name of a package's",
+           "tcp (or c10d, its name in torchrun), file, etcd or kubernetes (any node may host; the"
+           " job outlives each of them), static, or the name of a package's",
            default="tcp"),
     _torch("--rdzv-conf", "K=V,...",
            "join_timeout (600 s), last_call_timeout (30 s), host_timeout (30 s), is_host (the node"
@@ -228,7 +229,7 @@ RENDEZVOUS = (
     _torch("--local-addr", "ADDR", "address by which the other nodes reach this one",
            "host", "local_addr", "the address of its connection to the coordinator"),
     _own("--port-range", "FIRST-LAST",
-         "with --rdzv-backend file or etcd: ports on which this node may host the job",
+         "with --rdzv-backend file, etcd or kubernetes: ports on which this node may host the job",
          "ports", "ports", "29400 if it is free, else any", by_coordinator=True),
     _own("--join-settle", "SECONDS",
          "admit late nodes once no further one has joined for this long",
@@ -422,8 +423,8 @@ KEYS = (
             "times keep_alive_max_attempt: the lease, unless --lease is given",
             "seconds", default="5", least=MIN_SECONDS, key="any"),
     Setting("hold", "SECONDS",
-            "with --rdzv-backend file or etcd: how long a leader may act after it has written its"
-            " record",
+            "with --rdzv-backend file, etcd or kubernetes: how long a leader may act after it has"
+            " written its record",
             "seconds", "hold_s", least=HOLD_MIN_S, most=HOLD_MAX_S),
     Setting("keep_alive_max_attempt", "N", "see keep_alive_interval",
             "integer", default="3", least=1, most=MAX_GIVEN, key="any"),

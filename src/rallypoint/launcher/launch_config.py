@@ -52,7 +52,7 @@ from rallypoint.rendezvous.registry import known_backends
 
 _log = logging.getLogger("rallypoint")
 NO_TIMEOUT = -1
-_BY_COORDINATOR = ("tcp", "c10d", "static", "file", "etcd")
+_BY_COORDINATOR = ("tcp", "c10d", "static", "file", "etcd", "kubernetes")
 _NEEDS = {"file": "a directory that all nodes share", "etcd": "HOST:2379 of each member"}
 """The endpoints of jobs that any node may lead."""
 _OF_A_FIXED_HOST = ("rank", "is_host", "host_timeout")
@@ -83,7 +83,8 @@ class LaunchConfig:
     once. `drain_deadline` and `hang_timeout` are seconds, as `--drain-deadline` and
     `--hang-timeout`; None: the shutdown timeout, and never. With an `rdzv_backend` of `file`, the
     endpoint is a directory that all nodes share, and any of them may host the job, on a port of
-    `port_range`: the first and the last; with `etcd` it is the members of an etcd.
+    `port_range`: the first and the last; with `etcd` it is the members of an etcd, with
+    `kubernetes` the namespace, or empty.
 
     A value that can't be used is refused when the job is launched, and the variable's at once:
     ParameterError or UsageError.
@@ -224,7 +225,7 @@ def _by_register(
     config: LaunchConfig, conf: dict[str, Any]
 ) -> tuple[RendezvousConfig, AccessConfig]:
     backend = config.rdzv_backend
-    if not config.rdzv_endpoint:
+    if not config.rdzv_endpoint and backend in _NEEDS:
         raise ParameterError(f"rdzv_backend={backend!r}: needs an rdzv_endpoint, {_NEEDS[backend]}")
     if config.run_id in ("", UNNAMED_RUN_ID):
         raise ParameterError(
@@ -256,17 +257,21 @@ def _by_register(
 
 
 def _register(config: LaunchConfig, conf: dict[str, Any]) -> RegisterConfig:
-    """Takes the keys of etcd out of `conf`."""
-    ports = _ports(config.port_range)
+    """Takes the keys of etcd, or of Kubernetes, out of `conf`."""
+    ports, where = _ports(config.port_range), config.rdzv_endpoint
     if config.rdzv_backend == "file":
-        return RegisterConfig(os.path.abspath(config.rdzv_endpoint), ports)
+        return RegisterConfig(os.path.abspath(where), ports)
+    if config.rdzv_backend == "kubernetes":
+        from rallypoint.rendezvous.kubernetes import parameters as kubernetes
+
+        given = {name: str(conf.pop(name)) for name in kubernetes.FIELDS if name in conf}
+        found = kubernetes.kubernetes_config(where, **given)
+        return RegisterConfig("", ports, kubernetes=found)
     from rallypoint.rendezvous.etcd.parameters import FIELDS, read_etcd
 
     given = {name: str(conf.pop(name)) for name in FIELDS if name in conf}
     try:
-        return RegisterConfig(
-            "", ports, etcd=read_etcd(config.rdzv_endpoint, given, os.path.abspath)
-        )
+        return RegisterConfig("", ports, etcd=read_etcd(where, given, os.path.abspath))
     except UsageError as error:
         raise ParameterError(f"rdzv_backend='etcd': {error}") from None
 

@@ -1,4 +1,5 @@
-"""Where the register of a job is kept that any node may lead: in a directory, or in etcd."""
+"""Where the register of a job is kept that any node may lead: in a directory, in etcd or
+in Kubernetes."""
 
 from __future__ import annotations
 
@@ -82,16 +83,16 @@ def place_of(rendezvous: RendezvousConfig) -> Place:
     """That of this node's job."""
     register = rendezvous.register
     assert register is not None
-    if register.etcd is None:
-        return DirectoryPlace(register.directory, rendezvous)
-    from rallypoint.rendezvous.etcd.place import EtcdPlace  # Most jobs have none.
+    # Most jobs need neither of these modules.
+    if register.etcd is not None:
+        from rallypoint.rendezvous.etcd.place import EtcdPlace
 
-    return EtcdPlace(register.etcd, rendezvous.run_id, register.hold_s)
+        return EtcdPlace(register.etcd, rendezvous.run_id, register.hold_s)
+    if register.kubernetes is not None:
+        from rallypoint.rendezvous.kubernetes.place import KubernetesPlace
 
-
-def register_in(register: RegisterConfig, run_id: str, token: bytes | None) -> Register:
-    """The register of a job, without I/O. `token`: as for `Place.open`."""
-    return place_of(RendezvousConfig(run_id, register=register)).open(token)
+        return KubernetesPlace(register.kubernetes, rendezvous.run_id, register.hold_s)
+    return DirectoryPlace(register.directory, rendezvous)
 
 
 class DirectoryPlace:

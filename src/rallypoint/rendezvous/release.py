@@ -29,7 +29,7 @@ from rallypoint.wire.death_notice import ReleaseNotice
 
 _RETRY_S = 0.1
 _ATTEMPT_S = 0.7
-"""There is time for more than one member of an etcd that does not answer."""
+"""There is time for more than one server that does not answer."""
 
 
 def release(notice: ReleaseNotice, limit_s: float) -> bool:
@@ -52,11 +52,16 @@ def release(notice: ReleaseNotice, limit_s: float) -> bool:
 
 
 def _register_of(notice: ReleaseNotice) -> Register:
-    if notice.etcd is None:
-        return DirectoryBackend(notice.directory, notice.run_id, notice.token)
-    from rallypoint.rendezvous.etcd.backend import EtcdBackend
+    run_id, token = notice.run_id, notice.token
+    if notice.etcd is not None:
+        from rallypoint.rendezvous.etcd.backend import EtcdBackend
 
-    return EtcdBackend(notice.etcd, notice.run_id, notice.token, _ATTEMPT_S)
+        return EtcdBackend(notice.etcd, run_id, token, _ATTEMPT_S)
+    if notice.kubernetes is not None:
+        from rallypoint.rendezvous.kubernetes.backend import KubernetesRendezvousBackend
+
+        return KubernetesRendezvousBackend(notice.kubernetes, run_id, token, _ATTEMPT_S)
+    return DirectoryBackend(notice.directory, run_id, token)
 
 
 def mark_dead(register: Register, epoch: Epoch) -> bool:

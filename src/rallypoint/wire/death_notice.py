@@ -19,6 +19,7 @@ from msgspec import Struct
 from rallypoint.config import RegisterConfig
 from rallypoint.core.model import Epoch
 from rallypoint.wire.etcd_config import EtcdConfig
+from rallypoint.wire.kubernetes_config import KubernetesConfig
 
 SECRET_BYTES = 32
 
@@ -48,12 +49,13 @@ class ReleaseNotice(Struct, frozen=True, array_like=True, tag=1):
 
     path: bytes
     """Of the register's directory; absolute, since a guard has no directory of its own. Empty: the
-    register is in etcd."""
+    register is elsewhere."""
     run_id: str
     token: bytes | None
     epoch: Epoch
     """The one that the agent leads by."""
     etcd: EtcdConfig | None = None
+    kubernetes: KubernetesConfig | None = None
 
     @property
     def directory(self) -> str:
@@ -62,7 +64,7 @@ class ReleaseNotice(Struct, frozen=True, array_like=True, tag=1):
 
     def __repr__(self) -> str:
         """Never shows the token, nor a password."""
-        where = self.etcd or self.directory
+        where = self.etcd or self.kubernetes or self.directory
         return f"ReleaseNotice({where!r}, {self.run_id!r}, epoch={self.epoch})"
 
 
@@ -92,7 +94,7 @@ def encode_release(
     """The notice of an agent that leads a job by this register. One that is longer than the shared
     memory is none: then a claim waits for the hold."""
     path = register.directory.encode("utf-8", "surrogateescape")
-    return encode(ReleaseNotice(path, run_id, token, epoch, register.etcd))
+    return encode(ReleaseNotice(path, run_id, token, epoch, register.etcd, register.kubernetes))
 
 
 def decode(data: bytes) -> Notice:

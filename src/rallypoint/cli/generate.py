@@ -1,0 +1,109 @@
+"""`rallypoint generate KIND`: prints what another system needs to run jobs, to be read, changed and
+given to it."""
+
+from __future__ import annotations
+
+from rallypoint.cli.parser import Command, Scanned, parse, with_hint
+from rallypoint.cli.values import Value, choice
+from rallypoint.core.settings import Setting
+from rallypoint.observe.printing import print_text
+
+KINDS = ("rbac",)
+_NAMESPACE, _ACCOUNT = "default", "rallypoint"
+
+GENERATE = Command(
+    "generate",
+    """\
+usage: rallypoint generate rbac [options]
+
+Print what another system needs to run jobs. Nothing is changed.
+
+rbac: the rights that a pod needs for --rdzv-backend kubernetes, as YAML: a
+service account, a role, and the binding of the two. Pods get them by
+serviceAccountName in their specification.
+
+  rallypoint generate rbac --namespace training | kubectl apply -f -
+""",
+    (
+        (
+            "Options",
+            (
+                Setting(
+                    "--namespace",
+                    "NAME",
+                    "where the jobs' records are kept: the pods' own, as a rule",
+                    default=_NAMESPACE,
+                ),
+                Setting(
+                    "--service-account",
+                    "[NAMESPACE:]NAME",
+                    "of the pods; the other namespace, if theirs is not that of the records",
+                    default=_ACCOUNT,
+                ),
+            ),
+        ),
+    ),
+    words=("KIND",),
+)
+
+RULES = """\
+apiVersion: v1
+kind: ServiceAccount
+metadata:
+  name: "{account}"
+  namespace: "{space}"
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata:
+  name: rallypoint
+  namespace: "{namespace}"
+rules:
+  # Records are named after their jobs, which are not known yet, so no names are given here.
+  - apiGroups: [""]
+    resources: [configmaps]
+    verbs: [get, list, watch, create, update, delete]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata:
+  name: "rallypoint-{space}-{account}"
+  namespace: "{namespace}"
+subjects:
+  - kind: ServiceAccount
+    name: "{account}"
+    namespace: "{space}"
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: Role
+  name: rallypoint
+"""
+
+
+def run(argv: list[str]) -> int:
+    """Print it to stdout. Raises UsageError and HelpRequested."""
+    text = with_hint(GENERATE, lambda: _generated(parse(GENERATE, argv, {})))
+    print_text(*text.splitlines())
+    return 0
+
+
+def _generated(scanned: Scanned) -> str:
+    (kind,) = scanned.words
+    choice(Value(kind, kind), KINDS)
+    return _rbac(scanned)
+
+
+def _rbac(scanned: Scanned) -> str:
+    from rallypoint.rendezvous.kubernetes.parameters import is_label, is_subdomain
+
+    def given(flag: str, default: str) -> Value:
+        return scanned.get(flag) or Value(default, f"{flag} {default}")
+
+    namespace, account = given("--namespace", _NAMESPACE), given("--service-account", _ACCOUNT)
+    space, _, name = account.text.rpartition(":")
+    space = space or namespace.text
+    if not is_label(namespace.text):
+        raise namespace.wrong("needs the name of a namespace, like training")
+    if not is_label(space) or not is_subdomain(name):
+        raise account.wrong("needs the name of a service account, like rallypoint or training:me")
+    return RULES.format(namespace=namespace.text, space=space, account=name)

@@ -1,0 +1,95 @@
+"""How a person says which API server of Kubernetes to use. In a pod nothing needs to be said: the
+namespace and keys of `--rdzv-conf` are for other namespaces, and for programs outside of a pod."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from urllib.parse import urlsplit
+
+from rallypoint.errors import ParameterError, UsageError
+from rallypoint.wire.address import Address, split_endpoint
+from rallypoint.wire.kubernetes_config import SERVICE_ACCOUNT, KubernetesConfig
+
+FIELDS = ("server", "service_account")
+"""Keys, which are fields of `KubernetesConfig`."""
+_PORTS = {"http": 80, "https": 443}
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_SUBDOMAIN = re.compile(rf"{_LABEL.pattern}(\.{_LABEL.pattern})*")
+_MAX_SUBDOMAIN = 253
+_NOT_A_POD = (
+    "this is no pod (KUBERNETES_SERVICE_HOST is not set): run it in one, or give --rdzv-conf "
+    "server=https://HOST:PORT,service_account=DIR, a directory with the files token, ca.crt and "
+    "namespace"
+)
+
+
+def kubernetes_config(
+    namespace: str = "", server: str = "", service_account: str = ""
+) -> KubernetesConfig:
+    """For a program: what is empty is the pod's own. `server`: http[s]://HOST:PORT.
+    `service_account`: a directory with the files `token`, `ca.crt` and `namespace`. Reads the
+    environment only. Raises ParameterError."""
+    given = {"server": server, "service_account": service_account}
+    conf = {name: text for name, text in given.items() if text}
+    try:
+        return read_kubernetes(namespace, conf, os.path.abspath, pod_server())
+    except UsageError as error:
+        raise ParameterError(f"kubernetes_config: {error}") from None
+
+
+def read_kubernetes(
+    namespace: str, conf: Mapping[str, str], absolute_path: Callable[[str], str], server: str
+) -> KubernetesConfig:
+    """`conf` has keys of `FIELDS`. `server`: the pod's; empty: this is none. Pure. Raises
+    UsageError, whose text names what was given."""
+    if namespace and not is_label(namespace):
+        raise UsageError(
+            f"{namespace}: is not the name of a namespace (lower-case letters, digits and hyphens, "
+            "at most 63)"
+        )
+    if not (server := conf.get("server", server)):
+        raise UsageError(_NOT_A_POD)
+    folder = conf.get("service_account")
+    return KubernetesConfig(
+        _server(server), namespace, absolute_path(folder) if folder else SERVICE_ACCOUNT
+    )
+
+
+def keys_of(config: KubernetesConfig) -> dict[str, str]:
+    """What `read_kubernetes` reads as this, without the namespace."""
+    folder = config.service_account
+    other = {} if folder == SERVICE_ACCOUNT else {"service_account": folder}
+    return {"server": config.server, **other}
+
+
+def pod_server(environ: Mapping[str, str] | None = None) -> str:
+    """Where Kubernetes tells its pods that the API server is; empty: this is no pod."""
+    environ = os.environ if environ is None else environ
+    host = environ.get("KUBERNETES_SERVICE_HOST", "")
+    port = environ.get("KUBERNETES_SERVICE_PORT", "443")
+    if not host:
+        return ""
+    return f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
+
+
+def is_label(text: str) -> bool:
+    """Whether it may name a namespace: a label of RFC 1123."""
+    return _LABEL.fullmatch(text) is not None
+
+
+def is_subdomain(text: str) -> bool:
+    """Whether it may name most other objects: a subdomain of RFC 1123."""
+    return len(text) <= _MAX_SUBDOMAIN and _SUBDOMAIN.fullmatch(text) is not None
+
+
+def _server(text: str) -> str:
+    try:
+        url = urlsplit(text)
+        if url.scheme not in _PORTS or url.query or url.fragment or "@" in url.netloc:
+            raise ValueError("needs http[s]://HOST[:PORT]")
+        where = Address(*split_endpoint(url.netloc, _PORTS[url.scheme]))
+    except ValueError as error:
+        raise UsageError(f"server={text}: {error}") from None
+    return f"{url.scheme}://{where}{url.path.rstrip('/')}"

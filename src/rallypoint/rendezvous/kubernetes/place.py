@@ -1,0 +1,97 @@
+"""The API server of Kubernetes by which a job's register is kept, as the nodes of the job use it;
+and how it is rid of what jobs have left in a namespace, a week or more after their last change.
+
+Clocks of machines are not compared: the API server says when a ConfigMap was changed last, and what
+time it is there, in the same answer.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import datetime, timedelta
+from typing import Any
+
+from rallypoint.core.settings import HOLD_S
+from rallypoint.errors import AccessError, RallypointError, UsageError
+from rallypoint.rendezvous.kubernetes.api_server import LIMIT_S, ApiServer
+from rallypoint.rendezvous.kubernetes.backend import LABELS, KubernetesRendezvousBackend
+from rallypoint.wire.kubernetes_config import KubernetesConfig
+
+BACKEND = "--rdzv-backend kubernetes"
+RETENTION = timedelta(days=7)
+PAGE = 500
+
+
+class KubernetesPlace:
+    """A `places.Place`."""
+
+    def __init__(self, config: KubernetesConfig, run_id: str, hold_s: float = HOLD_S) -> None:
+        """`hold_s`: so long a leader may act that can't write."""
+        self._config, self._run_id = config, run_id
+        self._limit_s = min(LIMIT_S, hold_s / 2)
+
+    @property
+    def name(self) -> str:
+        """What is waited for."""
+        return f"the API server {self._config}"
+
+    def prepare(self) -> list[str]:
+        """See that the register can be read and written. A person can mend what raises UsageError;
+        anything else is worth waiting for."""
+        try:
+            KubernetesRendezvousBackend(self._config, self._run_id).check()
+        except (AccessError, UsageError) as error:
+            raise UsageError(f"{BACKEND}: {error}") from error
+        return []
+
+    def unanswered(self, seconds: float, why: str) -> str:
+        """What a person reads who has waited so long."""
+        said = why or f"the API server {self._config} does not answer"
+        return f"{BACKEND}: waited {seconds:g} s: {said}"
+
+    def is_the_same(self) -> str:
+        """See `places.Place`."""
+        space = self._config.namespace or "of each pod"
+        return f"{self._config} is the same API server, and the namespace {space} the same one"
+
+    def open(self, token: bytes | None) -> KubernetesRendezvousBackend:
+        """The register, under the job's token."""
+        return KubernetesRendezvousBackend(self._config, self._run_id, token, self._limit_s)
+
+    def sweep(self) -> None:
+        """Remove what other jobs have left long ago, as far as that is possible."""
+        with suppress(RallypointError, KeyError, ValueError, TypeError):
+            sweep(ApiServer(self._config))
+
+
+def sweep(server: ApiServer, page: int = PAGE) -> int:
+    """Returns how many registers were removed. `page`: so many are asked for at once. Raises as
+    `ApiServer.call`, and what an answer that does not parse raises."""
+    query = {
+        "labelSelector": ",".join(f"{name}={value}" for name, value in LABELS.items()),
+        "limit": str(page),
+    }
+    found, following = 0, ""
+    while True:
+        listed = server.call("GET", query=query | ({"continue": following} if following else {}))
+        if listed.status != 200 or listed.at is None:  # 410: it is too old to be continued.
+            return found
+        for item in listed.body["items"]:
+            metadata = item["metadata"]
+            changed_at = _changed_at(metadata)
+            if changed_at is None or listed.at - changed_at < RETENTION:
+                continue
+            only = {name: metadata[name] for name in ("uid", "resourceVersion")}
+            options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": only}
+            found += server.call("DELETE", metadata["name"], options).status == 200
+        following = listed.body["metadata"].get("continue", "")
+        if not following:
+            return found
+
+
+def _changed_at(metadata: dict[str, Any]) -> datetime | None:
+    """None: the API server does not say, and it may have been a moment ago."""
+    fields = metadata.get("managedFields")
+    if not fields:
+        return None
+    return max(datetime.fromisoformat(entry["time"]) for entry in fields)

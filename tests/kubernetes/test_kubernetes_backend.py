@@ -1,0 +1,375 @@
+"""The register in Kubernetes: the contract of a backend, answers that are lost, late, refused or
+slow, what is left behind. By a stand-in of the API server, over HTTP and TLS."""
+
+from __future__ import annotations
+
+import threading
+from datetime import UTC, datetime, timedelta
+
+import kubernetes_validate
+import pytest
+from msgspec.structs import replace
+from tests.integration.cluster import free_port
+from tests.integration.proxy import Proxy
+from tests.kubernetes.stand_in import NAMESPACE, Pod, names, state_of, stored
+
+from rallypoint.coordinator.register_record import encode
+from rallypoint.core.job_state import new_job
+from rallypoint.core.model import Epoch, SharedSettings
+from rallypoint.core.takeover.record import Leader, LeadRecord, Process, record_of
+from rallypoint.errors import RecordError, RendezvousConnectionError, RendezvousStateError
+from rallypoint.rendezvous.backend import RendezvousBackend
+from rallypoint.rendezvous.kubernetes.api_server import ApiServer
+from rallypoint.rendezvous.kubernetes.backend import (
+    MAX_STATE,
+    KubernetesRendezvousBackend,
+    config_map,
+    name_of,
+)
+from rallypoint.rendezvous.kubernetes.place import KubernetesPlace, sweep
+from rallypoint.rendezvous.release import release
+from rallypoint.testing.backend_contract import RendezvousBackendContract
+from rallypoint.testing.kubernetes_api import Fault, KubernetesApi
+from rallypoint.wire.death_notice import ReleaseNotice
+from rallypoint.wire.kubernetes_config import KubernetesConfig
+
+TOKEN = b"a token of the job"
+
+
+class TestKubernetes(RendezvousBackendContract):
+    max_bytes = MAX_STATE
+
+    @pytest.fixture(autouse=True)
+    def _place(self, config: KubernetesConfig, request: pytest.FixtureRequest) -> None:
+        self.config, self.run_id = config, request.node.name
+
+    def make_backend(self) -> RendezvousBackend:
+        return KubernetesRendezvousBackend(self.config, self.run_id, TOKEN)
+
+    def make_backend_of_another_job(self) -> RendezvousBackend:
+        return KubernetesRendezvousBackend(self.config, self.run_id + "2", TOKEN)
+
+
+@pytest.fixture
+def job(request: pytest.FixtureRequest) -> str:
+    """A run id that no other test has."""
+    return str(request.node.name)
+
+
+@pytest.fixture
+def backend(config: KubernetesConfig, job: str) -> KubernetesRendezvousBackend:
+    return KubernetesRendezvousBackend(config, job, TOKEN)
+
+
+def test_a_register_is_an_object_that_kubernetes_takes(
+    api: KubernetesApi, backend: KubernetesRendezvousBackend, job: str
+) -> None:
+    stored(backend, b"x")
+    found = api.config_maps.read(NAMESPACE, name_of(job))
+    assert found["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "rallypoint"
+    there = backend.get_state()
+    assert there is not None
+    for sent in (config_map(name_of(job), there[1], "AA=="), config_map(name_of(job)), found):
+        kubernetes_validate.validate(sent, "1.30", strict=True)
+
+
+@pytest.mark.parametrize("run_id", ["..", "a/b", "A_B", "x" * 300, "nœud", "\n", " ", "\0", "-"])
+def test_any_run_id_has_a_name_of_its_own(
+    api: KubernetesApi, config: KubernetesConfig, run_id: str
+) -> None:
+    stored(KubernetesRendezvousBackend(config, run_id), b"x")
+    assert state_of(KubernetesRendezvousBackend(config, run_id)) == b"x"
+    assert KubernetesRendezvousBackend(config, run_id + "-").get_state() is None
+    assert name_of(run_id) != name_of(run_id.lower()) or run_id == run_id.lower()
+
+
+def test_L2_an_heir_tries_whether_it_could_write_and_leaves_nothing(
+    api: KubernetesApi, backend: KubernetesRendezvousBackend, config: KubernetesConfig, job: str
+) -> None:
+    backend.try_writing()
+    assert backend.get_state() is None
+    stored(backend, b"x")
+    before = api.config_maps.read(NAMESPACE, name_of(job))
+    backend.try_writing()
+    assert api.config_maps.read(NAMESPACE, name_of(job)) == before
+    away = replace(config, server=f"https://127.0.0.1:{free_port()}")
+    with pytest.raises(RendezvousConnectionError, match="Connection refused"):
+        KubernetesRendezvousBackend(away, job).try_writing()
+
+
+def test_a_state_that_is_too_large_is_refused(backend: KubernetesRendezvousBackend) -> None:
+    with pytest.raises(RendezvousStateError, match="takes 1000000 bytes"):
+        backend.set_state(b"x" * (MAX_STATE + 1))
+    assert backend.get_state() is None
+
+
+def test_a_config_map_that_is_not_ours_is_named_and_left(
+    api: KubernetesApi, backend: KubernetesRendezvousBackend, job: str
+) -> None:
+    theirs = {**config_map(name_of(job)), "binaryData": {}, "data": {"a": "b"}}
+    there = api.config_maps.create(NAMESPACE, theirs, "somebody", is_dry_run=False)
+    for call in (backend.get_state, lambda: backend.set_state(b"x")):
+        with pytest.raises(RecordError, match="was not written by Rallypoint") as raised:
+            call()
+        assert f"the ConfigMap {name_of(job)} in the namespace {NAMESPACE}" in str(raised.value)
+    assert api.config_maps.read(NAMESPACE, name_of(job)) == there
+
+
+def test_another_token_s_register_can_not_be_read(config: KubernetesConfig, job: str) -> None:
+    stored(KubernetesRendezvousBackend(config, job, TOKEN), b"x")
+    for token in (None, b"another"):
+        with pytest.raises(RecordError, match="start all nodes with the same token"):
+            KubernetesRendezvousBackend(config, job, token).get_state()
+
+
+def test_a_register_that_was_deleted_and_made_anew_is_another_one(
+    api: KubernetesApi, backend: KubernetesRendezvousBackend, job: str
+) -> None:
+    """The uid tells, whatever the resourceVersion is."""
+    stored(backend, b"x")
+    found = backend.get_state()
+    assert found is not None
+    api.config_maps.remove(NAMESPACE, name_of(job), {})
+    assert backend.set_state(b"y", found[1]) is None
+    stored(backend, b"z")
+    now = backend.get_state()
+    assert now is not None
+    assert backend.set_state(b"y", replace(now[1], uid=found[1].uid)) == (b"z", now[1], False)
+
+
+# Who asks
+
+
+def test_a_token_that_is_replaced_while_a_job_runs_is_read_again(
+    pod: Pod, backend: KubernetesRendezvousBackend
+) -> None:
+    stored(backend, b"1")
+    pod.rotate()
+    stored(backend, b"2")
+    assert state_of(backend) == b"2"
+
+
+def test_a_token_that_has_ended_is_waited_for_and_said(
+    api: KubernetesApi, pod: Pod, backend: KubernetesRendezvousBackend
+) -> None:
+    stored(backend, b"1")
+    before = pod.token
+    api.revoke(before)
+    with pytest.raises(RendezvousConnectionError, match="does not accept the token in /"):
+        backend.get_state()
+    pod.token = ""
+    pod.rotate()
+    assert state_of(backend) == b"1"
+
+
+def test_a_right_that_is_taken_away_is_waited_for_and_said(
+    api: KubernetesApi, backend: KubernetesRendezvousBackend
+) -> None:
+    stored(backend, b"1")
+    role = api.withdraw("Role", NAMESPACE, "rallypoint")
+    with pytest.raises(RendezvousConnectionError, match="may not get configmaps in the namespace"):
+        backend.get_state()
+    api.apply(role)
+    assert state_of(backend) == b"1"
+
+
+# Servers that have much to do
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_server_that_asks_to_wait_is_asked_again_after_that(
+    api: KubernetesApi, backend: KubernetesRendezvousBackend, status: int
+) -> None:
+    stored(backend, b"1")
+    api.faults.append(Fault("PUT", status, (("Retry-After", "1"),)))
+    stored(backend, b"2")
+    assert state_of(backend) == b"2"
+    assert not api.faults
+
+
+def test_a_server_that_asks_to_wait_for_long_is_left_alone_so_long(
+    api: KubernetesApi, backend: KubernetesRendezvousBackend
+) -> None:
+    api.faults.extend([Fault("GET", 429, (("Retry-After", "8"),)), Fault("GET", 500)])
+    for says in ("it answers 429", "wants no request for"):
+        with pytest.raises(RendezvousConnectionError, match=says):
+            backend.get_state()
+    assert api.faults.popleft().status == 500, "it was asked before the time"
+
+
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [
+        (Fault("GET", 500), "it answers 500"),
+        (Fault("GET", 504, (), b"<html>"), "it is no API server of Kubernetes: it answers 504"),
+    ],
+    ids=["internal", "proxy"],
+)
+def test_a_server_that_fails_is_said(
+    api: KubernetesApi, backend: KubernetesRendezvousBackend, fault: Fault, says: str
+) -> None:
+    api.faults.append(fault)
+    with pytest.raises(RendezvousConnectionError, match=says):
+        backend.get_state()
+    assert backend.get_state() is None
+
+
+def test_a_slow_server_is_waited_for_up_to_the_limit(
+    api: KubernetesApi, config: KubernetesConfig, job: str
+) -> None:
+    hasty = KubernetesRendezvousBackend(config, job, TOKEN, limit_s=0.2)
+    api.slow_s = 0.4
+    try:
+        stored(KubernetesRendezvousBackend(config, job, TOKEN), b"1")
+        with pytest.raises(RendezvousConnectionError, match=r"no answer within 0\.2 s"):
+            hasty.set_state(b"2")
+    finally:
+        api.slow_s = 0.0
+    assert state_of(hasty) == b"1"
+
+
+def test_a_server_that_was_away_is_used_again(
+    api: KubernetesApi, backend: KubernetesRendezvousBackend
+) -> None:
+    stored(backend, b"1")
+    api.stop()
+    try:
+        with pytest.raises(RendezvousConnectionError, match="Connection refused"):
+            backend.get_state()
+    finally:
+        api.start()
+    stored(backend, b"2")
+
+
+# Waiting
+
+
+def test_a_wait_in_another_thread_can_be_ended(backend: KubernetesRendezvousBackend) -> None:
+    stored(backend, b"x")
+    found = backend.get_state()
+    assert found is not None
+    waiting = threading.Thread(target=backend.wait_for_change, args=(found[1], 600.0))
+    waiting.start()
+    while waiting.is_alive():
+        backend.stop_waiting()
+        waiting.join(0.05)
+
+
+def test_a_wait_goes_on_when_changes_are_forgotten_and_when_watches_are_ended(
+    api: KubernetesApi, backend: KubernetesRendezvousBackend
+) -> None:
+    """410 Gone, in the answer and in place of it; and a server that ends each watch at once."""
+    stored(backend, b"x")
+    found = backend.get_state()
+    assert found is not None
+    seen: list[bool] = []
+    waiting = threading.Thread(target=lambda: seen.append(backend.wait_for_change(found[1], 60.0)))
+    api.requests.clear()
+    waiting.start()
+    for number in range(3):
+        while sum(request == "watch " for request in [*api.requests]) <= number:
+            assert waiting.is_alive(), seen
+        api.config_maps.forget()
+    assert seen == []
+    stored(backend, b"y")
+    waiting.join()
+    assert seen == [True]
+
+
+# Answers that are lost
+
+
+def test_a_version_whose_answer_was_lost_is_known_again(
+    api: KubernetesApi, backend: KubernetesRendezvousBackend, config: KubernetesConfig, job: str
+) -> None:
+    """Whoever asks again is told that the object has changed: by itself."""
+    other = KubernetesRendezvousBackend(config, job + "2", TOKEN)
+    assert other.get_state() is None  # A connection that breaks is replaced if it was used before.
+    for method in ("POST", "PUT"):
+        api.faults.append(Fault(method, 0))
+        found = other.get_state()
+        after = other.set_state(method.encode(), None if found is None else found[1])
+        assert after is not None
+        assert after[2]
+        assert other.get_state() == (method.encode(), after[1])
+    assert not api.faults
+
+
+def test_of_a_version_whose_answer_was_lost_and_that_was_replaced_nothing_is_said(
+    config: KubernetesConfig, pod: Pod, api: KubernetesApi, job: str
+) -> None:
+    """It was stored: who is told that it was not would do the same again."""
+    other = KubernetesRendezvousBackend(config, job, TOKEN)
+    with Proxy(api.port) as proxy:
+        backend = KubernetesRendezvousBackend(pod.config(proxy.port), job, TOKEN)
+        stored(backend, b"0")
+        found = backend.get_state()
+        assert found is not None
+
+        def follow() -> None:
+            assert other.wait_for_change(found[1], 60)
+            stored(other, b"2")
+            proxy.cut()
+            proxy.mend()
+
+        following = threading.Thread(target=follow)
+        following.start()
+        proxy.mute()
+        assert backend.set_state(b"1", found[1]) is None
+        following.join()
+    assert state_of(other) == b"2"
+
+
+# Retention
+
+
+def test_registers_that_have_not_changed_for_a_week_are_removed(
+    api: KubernetesApi, config: KubernetesConfig
+) -> None:
+    jobs = [f"old{number}" for number in range(7)]
+    for name in jobs:
+        stored(KubernetesRendezvousBackend(config, name), b"x")
+    week_ago = datetime.now(UTC) - timedelta(days=7)
+    for name in jobs[:5]:
+        api.config_maps.date(NAMESPACE, name_of(name), week_ago - timedelta(minutes=1))
+    api.config_maps.date(NAMESPACE, name_of(jobs[5]), week_ago + timedelta(minutes=5))
+    stored(KubernetesRendezvousBackend(config, jobs[0]), b"y")
+    theirs = {**config_map("theirs"), "metadata": {"name": "theirs"}}
+    api.config_maps.create(NAMESPACE, theirs, "somebody", is_dry_run=False)
+    api.config_maps.date(NAMESPACE, "theirs", week_ago - timedelta(days=9))
+    assert sweep(ApiServer(config), page=2) == 4
+    left = {*names(api)}
+    assert left >= {name_of(jobs[0]), name_of(jobs[5]), name_of(jobs[6]), "theirs"}
+    assert not left & {name_of(name) for name in jobs[1:5]}
+
+
+def test_a_register_that_is_not_dated_is_left(api: KubernetesApi, config: KubernetesConfig) -> None:
+    """Its job may run for longer than a week."""
+    stored(KubernetesRendezvousBackend(config, "undated"), b"x")
+    api.config_maps.date(NAMESPACE, name_of("undated"), datetime(2020, 1, 1, tzinfo=UTC))
+    api.config_maps.date(NAMESPACE, name_of("undated"), None)
+    KubernetesPlace(config, "job").sweep()
+    assert state_of(KubernetesRendezvousBackend(config, "undated")) == b"x"
+
+
+# A leader that is dead
+
+
+def test_L6_the_record_of_a_dead_leader_is_marked_and_no_other(config: KubernetesConfig) -> None:
+    leader = Leader(("10.0.0.1:29400",), Process("boot", 1, 10), has_workers=True)
+    job = record_of(new_job(SharedSettings("job", 1, 2), 5))
+    led = LeadRecord(1, Epoch(3, 7), leader, 12, job)
+    register = KubernetesRendezvousBackend(config, "job", TOKEN)
+    stored(register, encode(led))
+    for epoch in (Epoch(2, 7), Epoch(3, 8)):
+        assert not release(notice(epoch, config), 1.0)
+    assert state_of(register) == encode(led)
+    assert release(notice(led.epoch, config), 1.0)
+    assert state_of(register) == encode(replace(led, beat=13, is_vacant=True, is_dead=True))
+    gone = replace(config, server=f"https://127.0.0.1:{free_port()}")
+    with pytest.raises(RendezvousConnectionError):
+        release(notice(led.epoch, gone), 0.2)
+
+
+def notice(epoch: Epoch, config: KubernetesConfig) -> ReleaseNotice:
+    return ReleaseNotice(b"", "job", TOKEN, epoch, None, config)
