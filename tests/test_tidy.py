@@ -81,6 +81,7 @@ ENVIRON_READERS = (
     "process/processes.py",
     "rendezvous/etcd/server.py",  # torch's variable names the program
     "run.py",
+    "rendezvous/kubernetes/parameters.py",  # by it a pod is told where its API server is
     "worker/error_file.py",
     "worker/environ.py",  # a worker is told its place by its environment
     "worker/shm.py",
@@ -154,6 +155,7 @@ WALL_CLOCK_READERS: dict[str, str] = {
     "agent/timers.py": "turns what torch's clients date into what is left",
     "timer/clients.py": "torch's requests of timers are dated by it",
     "timer/scope.py": "torch's requests of timers are dated by it",
+    "testing/kubernetes_objects.py": "dates objects, as an API server does",
     "timer/servers.py": "torch's requests of timers are dated by it",
 }
 FILE_WRITERS: dict[tuple[str, str], str] = {

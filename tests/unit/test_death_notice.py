@@ -24,6 +24,7 @@ from rallypoint.wire.death_notice import (
     is_proven,
 )
 from rallypoint.wire.etcd_config import EtcdConfig
+from rallypoint.wire.kubernetes_config import KubernetesConfig
 
 NOTICE = DeathNotice("127.0.0.1", 29400, "job", b"t" * 32, "life", 7, b"s" * SECRET_BYTES)
 
@@ -88,6 +89,14 @@ def test_L6_a_notice_of_a_leader_tells_all_that_an_etcd_asks_for_and_shows_no_pa
     assert (notice.etcd, notice.run_id, notice.token) == (etcd, "job", b"t" * 32)
     assert "secret" not in repr(notice)
     assert "tttt" not in repr(notice)
+
+
+def test_L6_a_notice_of_a_leader_tells_which_api_server_has_the_record() -> None:
+    kubernetes = KubernetesConfig("https://10.0.0.1:443", "training", "/account")
+    data = encode_release(RegisterConfig(kubernetes=kubernetes), "job", None, Epoch(3, 7))
+    notice = decode(data)
+    assert isinstance(notice, ReleaseNotice)
+    assert (notice.kubernetes, notice.etcd, notice.directory) == (kubernetes, None, "")
 
 
 def test_F2_a_coordinator_that_is_gone_or_says_nothing_is_left_alone_soon() -> None:

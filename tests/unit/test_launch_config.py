@@ -17,6 +17,7 @@ from rallypoint.launcher.launch_config import agent_config
 from rallypoint.rendezvous.registry import RendezvousHandlerRegistry
 from rallypoint.run import config_from_args, parse_args
 from rallypoint.wire.etcd_config import EtcdConfig
+from rallypoint.wire.kubernetes_config import SERVICE_ACCOUNT, KubernetesConfig
 
 AT = "127.0.0.1:29999"
 
@@ -129,6 +130,36 @@ def test_an_etcd_is_chosen_as_by_the_command_line() -> None:
     assert again.rendezvous.register == theirs.register
 
 
+def test_kubernetes_is_chosen_as_by_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+    for given in ({}, {"server": "https://h:6443", "service_account": "sa"}):
+        ours = settings(
+            *(2, 2),
+            rdzv_backend="kubernetes",
+            rdzv_endpoint="training",
+            run_id="job",
+            rdzv_configs={**given, "join_timeout": 5},
+        )
+        words = ["--rdzv-backend=kubernetes", "--rdzv-endpoint=training", "--rdzv-id=job"]
+        conf = ",".join(f"{key}={value}" for key, value in given.items())
+        words += ["--nnodes=2", f"--rdzv-conf=join_timeout=5,{conf}"]
+        made, *_ = config_from_args(parse_args([*words, "--no-python", "true"]))
+        again = settings(
+            *(2, 2),
+            rdzv_backend=made.rdzv_backend,
+            rdzv_endpoint=made.rdzv_endpoint,
+            run_id=made.run_id,
+            rdzv_configs=made.rdzv_configs,
+        )
+        server = given.get("server", "https://10.0.0.1:443")
+        account = os.path.abspath("sa") if given else SERVICE_ACCOUNT
+        expected = RegisterConfig(kubernetes=KubernetesConfig(server, "training", account))
+        for each in (ours, command_line(*words), again):
+            assert each.rendezvous.register == expected
+            assert each.rendezvous.join_timeout_s == 5
+
+
 def test_a_backend_that_the_program_has_registered_is_known(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -198,6 +229,11 @@ def test_functions_are_forked_from_a_prepared_process_unless_told_otherwise() ->
         ),
         ({"drain_deadline": -5}, "drain_deadline=-5"),
         ({"rdzv_backend": "etcd"}, "rdzv_backend='etcd': needs an rdzv_endpoint, HOST:2379"),
+        ({"rdzv_backend": "kubernetes", "run_id": "job"}, "this is no pod (KUBERNETES_SERVICE"),
+        (
+            {"rdzv_backend": "kubernetes", "run_id": "job", "rdzv_endpoint": "a:5"},
+            "a:5: is not the name of a namespace",
+        ),
         ({"rdzv_backend": "file"}, "rdzv_backend='file': needs an rdzv_endpoint"),
         ({"rdzv_backend": "file", "rdzv_endpoint": "d"}, "run_id='': rdzv_backend='file' needs"),
         (

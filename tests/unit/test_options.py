@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
-from tests.unit.command_line import MACHINE, PYTHON, parse
+from tests.unit.command_line import MACHINE, PYTHON, SameMachine, parse
 
 from rallypoint.cli.options import RUN, default_of, parse_run
 from rallypoint.cli.parser import HelpRequested, help_text
 from rallypoint.config import (
     AffinityMode,
+    AgentConfig,
     Endpoint,
     HandlerConfig,
     NumaOptions,
@@ -20,7 +21,9 @@ from rallypoint.config import (
 )
 from rallypoint.core.settings import FLAGS
 from rallypoint.errors import UsageError
+from rallypoint.rendezvous.kubernetes.parameters import pod_server
 from rallypoint.wire.etcd_config import EtcdConfig
+from rallypoint.wire.kubernetes_config import KubernetesConfig
 
 BY_REGISTER = "--rdzv-backend file --rdzv-endpoint /shared/jobs --rdzv-id mine"
 EMPTY_FOR_TORCHRUN = frozenset(
@@ -294,6 +297,44 @@ def test_an_etcd_means_that_any_node_may_lead() -> None:
     )
 
 
+def test_kubernetes_means_that_any_node_may_lead() -> None:
+    """In a pod nothing else needs to be said."""
+    line = "--rdzv-backend kubernetes --rdzv-id mine --nnodes 2:4"
+    config = parse_in_pod(f"{line} train.py", "https://10.0.0.1:443")
+    assert config.rendezvous.register == RegisterConfig(
+        kubernetes=KubernetesConfig("https://10.0.0.1:443")
+    )
+    assert (config.rendezvous.handler, config.rendezvous.is_host) == (None, None)
+    assert config.notices == ()
+    conf = "server=http://h:80/k8s/,service_account=sa,join_timeout=5,hold=5"
+    line = f"{line} --rdzv-endpoint training --port-range 5-6 --rdzv-conf {conf} train.py"
+    meeting = parse(line).rendezvous
+    expected = KubernetesConfig("http://h:80/k8s", "training", "/where/i/am/sa")
+    assert meeting.register == RegisterConfig("", (5, 6), 5, kubernetes=expected)
+    assert meeting.join_timeout_s == 5
+
+
+def parse_in_pod(line: str, server: str) -> AgentConfig:
+    class Pod(SameMachine):
+        def kubernetes_server(self) -> str:
+            return server
+
+    return parse_run(line.split(), {}, Pod())
+
+
+@pytest.mark.parametrize(
+    ("environ", "server"),
+    [
+        ({"HOST": "10.0.0.1", "PORT": "443"}, "https://10.0.0.1:443"),
+        ({"HOST": "fd00::1", "PORT": "6443"}, "https://[fd00::1]:6443"),
+        ({"PORT": "443"}, ""),
+    ],
+)
+def test_a_pod_is_told_where_its_api_server_is(environ: dict[str, str], server: str) -> None:
+    found = {f"KUBERNETES_SERVICE_{name}": value for name, value in environ.items()}
+    assert pod_server(found) == server
+
+
 @pytest.mark.parametrize(
     ("given", "path"),
     [
@@ -345,7 +386,7 @@ def test_standalone_wins_over_a_directory() -> None:
 def test_a_range_of_ports_is_of_no_use_without_a_directory() -> None:
     for line in ("--rdzv-endpoint a", "--standalone", ""):
         assert parse(f"{line} --port-range 5-6 train.py").notices == (
-            "--port-range 5-6 has no effect without --rdzv-backend file or etcd",
+            "--port-range 5-6 has no effect without --rdzv-backend file, etcd or kubernetes",
         )
 
 

@@ -42,6 +42,8 @@ class HttpError(Exception):
 
 
 class Request(NamedTuple):
+    """What is asked, without the host."""
+
     method: str
     path: str
     """With the query."""
@@ -50,6 +52,8 @@ class Request(NamedTuple):
 
 
 class Answer(NamedTuple):
+    """A whole one."""
+
     status: int
     headers: HTTPMessage
     data: bytes
