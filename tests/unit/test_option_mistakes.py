@@ -51,7 +51,10 @@ BAD: tuple[tuple[str, str], ...] = (
     ("--standalone --nnodes 2 train.py", "--nnodes 2: --standalone runs one node only"),
     (
         "--rdzv-backend tpc --rdzv-endpoint a train.py",
-        "--rdzv-backend tpc: known are tcp, c10d, static, file, etcd, kubernetes, theirs; did you mean tcp?",
+        (
+            "--rdzv-backend tpc: known are tcp, c10d, static, file, etcd, kubernetes, theirs; did "
+            "you mean tcp?"
+        ),
     ),
     (
         "--rdzv-backend file train.py",

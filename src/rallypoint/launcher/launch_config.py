@@ -53,8 +53,12 @@ from rallypoint.rendezvous.registry import known_backends
 _log = logging.getLogger("rallypoint")
 NO_TIMEOUT = -1
 _BY_COORDINATOR = ("tcp", "c10d", "static", "file", "etcd", "kubernetes")
-_NEEDS = {"file": "a directory that all nodes share", "etcd": "HOST:2379 of each member"}
-"""The endpoints of jobs that any node may lead."""
+_NEEDS = {
+    "file": "a directory that all nodes share",
+    "etcd": "HOST:2379 of each member",
+    "kubernetes": "",
+}
+"""The endpoints of jobs that any node may lead; empty: it may be left out."""
 _OF_A_FIXED_HOST = ("rank", "is_host", "host_timeout")
 _DEFAULTS = {"join_settle": 10.0, "min_growth_interval": 60.0, "host_timeout": 30.0}
 """Those of the command line, where a handler's own differ."""
@@ -225,7 +229,7 @@ def _by_register(
     config: LaunchConfig, conf: dict[str, Any]
 ) -> tuple[RendezvousConfig, AccessConfig]:
     backend = config.rdzv_backend
-    if not config.rdzv_endpoint and backend in _NEEDS:
+    if not config.rdzv_endpoint and _NEEDS[backend]:
         raise ParameterError(f"rdzv_backend={backend!r}: needs an rdzv_endpoint, {_NEEDS[backend]}")
     if config.run_id in ("", UNNAMED_RUN_ID):
         raise ParameterError(

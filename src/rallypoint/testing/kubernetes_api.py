@@ -76,9 +76,11 @@ class KubernetesApi:
     """For `with`: one server on loopback, in threads of this process."""
 
     def __init__(self, cert: str, key: str, namespaces: tuple[str, ...] = ("default",)) -> None:
-        """`cert`, `key`: files; the certificate must name 127.0.0.1."""
-        self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self._tls.load_cert_chain(cert, key)
+        """`cert`, `key`: files; the certificate must name 127.0.0.1. Empty: there is no TLS, as
+        before a `kubectl proxy`."""
+        self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER) if cert else None
+        if self._tls is not None:
+            self._tls.load_cert_chain(cert, key)
         self._server: _Server | None = None
         self._tokens: dict[str, str] = {}
         self._applied: dict[tuple[str, str, str], Object] = {}
@@ -107,7 +109,7 @@ class KubernetesApi:
     @property
     def url(self) -> str:
         """For `server=`."""
-        return f"https://127.0.0.1:{self.port}"
+        return f"{'http' if self._tls is None else 'https'}://127.0.0.1:{self.port}"
 
     def start(self) -> None:
         """Again at the same port, with what it held."""
@@ -156,10 +158,7 @@ class KubernetesApi:
             if binding["kind"] != "RoleBinding":
                 continue
             namespace = binding["metadata"]["namespace"]
-            subjects = (
-                f"system:serviceaccount:{each['namespace']}:{each['name']}"
-                for each in binding["subjects"]
-            )
+            subjects = map(_user_of, binding["subjects"])
             role = self._applied.get(("Role", namespace, binding["roleRef"]["name"]), {"rules": []})
             is_of_it = namespace == asked.namespace and user in subjects
             if is_of_it and any(_lets(rule, asked) for rule in role["rules"]):
@@ -220,6 +219,12 @@ def selector(asked: Asked) -> Selector:
     return Selector(asked.namespace, pairs, name)
 
 
+def _user_of(subject: Object) -> str:
+    if subject["kind"] == "User":
+        return str(subject["name"])
+    return f"system:serviceaccount:{subject['namespace']}:{subject['name']}"
+
+
 def _lets(rule: Object, asked: Asked) -> bool:
     names = rule.get("resourceNames")
     return (
@@ -235,7 +240,7 @@ class _Server(ThreadingHTTPServer):
     allow_reuse_address = True
 
     def __init__(
-        self, port: int, tls: ssl.SSLContext, handler: Callable[..., BaseHTTPRequestHandler]
+        self, port: int, tls: ssl.SSLContext | None, handler: Callable[..., BaseHTTPRequestHandler]
     ) -> None:
         super().__init__(("127.0.0.1", port), handler)
         self._tls = tls
@@ -256,10 +261,12 @@ class _Server(ThreadingHTTPServer):
     def get_request(self) -> tuple[socket.socket, Any]:
         """The handshake is done by the connection's own thread, when it reads."""
         connection, address = self.socket.accept()
-        self._open.add(connection)
-        secured = self._tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
-        self._open = {each for each in self._open if each.fileno() >= 0} | {secured}
-        return secured, address
+        if self._tls is not None:
+            connection = self._tls.wrap_socket(
+                connection, server_side=True, do_handshake_on_connect=False
+            )
+        self._open = {each for each in self._open if each.fileno() >= 0} | {connection}
+        return connection, address
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that goes away is nobody's error."""

@@ -45,6 +45,8 @@ _ANSWERS = (200, 201, 404, 409, 410)
 _PAUSE_S = 1.0
 """Before a request that was not executed is sent again, if the server does not say."""
 _NOT_NOW = (429, 503)
+_OF_A_PROXY = (500, 502, 503, 504)
+"""When the API server behind it is away."""
 _MAX_PAUSE_S = 10.0
 """Longer than that no request is kept back, whatever the server says: a leader must write."""
 _METADATA_ONLY = (
@@ -198,7 +200,7 @@ class ApiServer:
         except ValueError:
             begins = answer.data[:60].decode("utf-8", "replace")
             text = f"it is {_KIND.name}: it answers {answer.status}, {begins!r}"
-            if answer.status >= 500:  # Of a proxy, when the API server behind it is away.
+            if answer.status in _OF_A_PROXY:
                 raise RendezvousConnectionError(self._of(text)) from None
             raise ParameterError(self._of(text)) from None
         said = str(body.get("message", ""))
