@@ -10,7 +10,6 @@ import kubernetes_validate
 import pytest
 from msgspec.structs import replace
 from tests.integration.cluster import free_port
-from tests.integration.proxy import Proxy
 from tests.kubernetes.stand_in import NAMESPACE, Pod, names, state_of, stored
 
 from rallypoint.coordinator.register_record import encode
@@ -296,28 +295,16 @@ def test_a_version_whose_answer_was_lost_is_known_again(
 
 
 def test_of_a_version_whose_answer_was_lost_and_that_was_replaced_nothing_is_said(
-    config: KubernetesConfig, pod: Pod, api: KubernetesApi, job: str
+    api: KubernetesApi, backend: KubernetesRendezvousBackend, config: KubernetesConfig, job: str
 ) -> None:
     """It was stored: who is told that it was not would do the same again."""
     other = KubernetesRendezvousBackend(config, job, TOKEN)
-    with Proxy(api.port) as proxy:
-        backend = KubernetesRendezvousBackend(pod.config(proxy.port), job, TOKEN)
-        stored(backend, b"0")
-        found = backend.get_state()
-        assert found is not None
-
-        def follow() -> None:
-            assert other.wait_for_change(found[1], 60)
-            stored(other, b"2")
-            proxy.cut()
-            proxy.mend()
-
-        following = threading.Thread(target=follow)
-        following.start()
-        proxy.mute()
-        assert backend.set_state(b"1", found[1]) is None
-        following.join()
-    assert state_of(other) == b"2"
+    stored(backend, b"0")
+    found = backend.get_state()
+    assert found is not None
+    api.faults.append(Fault("PUT", 0, meanwhile=lambda: stored(other, b"2")))
+    assert backend.set_state(b"1", found[1]) is None
+    assert state_of(backend) == b"2"
 
 
 # Retention

@@ -48,6 +48,8 @@ if TYPE_CHECKING:
         RendezvousStoreInfo,
         RendezvousTimeoutException,
     )
+    from rallypoint.rendezvous.kubernetes.backend import KubernetesRendezvousBackend
+    from rallypoint.rendezvous.kubernetes.parameters import kubernetes_config
     from rallypoint.rendezvous.parameters import (
         RendezvousParameters,
         RendezvousSettings,
@@ -90,6 +92,8 @@ __all__ = [
     "RendezvousStoreInfo",
     "RendezvousTimeoutException",
     "MemoryRendezvousBackend",
+    "KubernetesRendezvousBackend",
+    "kubernetes_config",
     "RendezvousParameters",
     "RendezvousSettings",
     "RendezvousTimeout",
@@ -156,6 +160,8 @@ __getattr__, __dir__ = exports(
             "RendezvousStoreInfo",
             "RendezvousTimeoutException",
         ),
+        ".kubernetes.backend": ("KubernetesRendezvousBackend",),
+        ".kubernetes.parameters": ("kubernetes_config",),
         ".parameters": (
             "RendezvousParameters",
             "RendezvousSettings",

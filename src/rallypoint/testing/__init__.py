@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rallypoint.testing.backend_contract import RendezvousBackendContract
     from rallypoint.testing.clock import Clock, FakeClock, VirtualTimers
     from rallypoint.testing.cluster import Cluster
+    from rallypoint.testing.kubernetes_api import KubernetesApi
     from rallypoint.testing.unreliable_files import Fault, FileServer, UnreliableFiles
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "FakeClock",
     "Fault",
     "FileServer",
+    "KubernetesApi",
     "UnreliableFiles",
     "VirtualTimers",
 ]
@@ -32,6 +34,7 @@ __getattr__, __dir__ = exports(
         ".backend_contract": ("RendezvousBackendContract",),
         ".cluster": ("Cluster",),
         ".clock": ("Clock", "FakeClock", "VirtualTimers"),
+        ".kubernetes_api": ("KubernetesApi",),
         ".unreliable_files": ("Fault", "FileServer", "UnreliableFiles"),
     },
 )

@@ -51,6 +51,8 @@ class Fault(NamedTuple):
     headers: tuple[tuple[str, str], ...] = ()
     text: bytes = b""
     """In place of a `Status`."""
+    meanwhile: Callable[[], None] | None = None
+    """Called when it was executed, before the answer is lost."""
 
 
 class Asked(NamedTuple):
@@ -308,6 +310,8 @@ class _Handler(BaseHTTPRequestHandler):
                 found = _partial(found)
             if fault is not None:
                 self.close_connection = True  # It was executed, and nobody hears of it.
+                if fault.meanwhile is not None:
+                    fault.meanwhile()
                 return
             self._say(201 if asked.verb == "create" else 200, found)
         except RefusedError as refused:
