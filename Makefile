@@ -62,10 +62,12 @@ record: $(SETUP)
 # Jobs on networks that fail: needs root and network namespaces, else each test says why it is skipped.
 # RUNS=100 adds so many seeded jobs by a shared directory, each with a fault in one of their states,
 # and a line for each to leader-runs.txt. With 135 it is 128 of the 135 pairs of a fault and a state.
+# BACKEND=etcd: by an etcd of three members, with its faults; 99 runs have each pair once.
 RUNS ?= 0
+BACKEND ?= file
 fault: $(SETUP)
 	$(BIN)/python -m pytest --workers 3 -rsfE -m fault
-	if [ $(RUNS) -gt 0 ]; then $(BIN)/python -m tests.fault.leader_runs --at-once 3 \
+	if [ $(RUNS) -gt 0 ]; then $(BIN)/python -m tests.fault.leader_runs --backend $(BACKEND) --at-once 3 \
 		--table leader-runs.txt 0 $$(($(RUNS) - 1)); fi
 
 demo: $(DEMO_SETUP)

@@ -73,16 +73,17 @@ class Etcd:
     @property
     def endpoints(self) -> str:
         """For `--rdzv-endpoint`."""
-        return ",".join(f"127.0.0.1:{port}" for port in self.ports)
+        return ",".join(f"{self._address(n)}:{port}" for n, port in enumerate(self.ports))
 
     def start(self, number: int) -> None:
         """A member, which may have run before."""
-        peers = [f"http://127.0.0.1:{port}" for port in self._peers]
-        client = f"{self._scheme}://127.0.0.1:{self.ports[number]}"
+        peers = [f"http://{self._address(n)}:{port}" for n, port in enumerate(self._peers)]
+        client = f"{self._scheme}://{self._address(number)}:{self.ports[number]}"
         log = (self._folder / f"etcd-{number}.log").open("ab")
         with log:
             self._running[number] = subprocess.Popen(
                 [
+                    *self._prefix(number),
                     self._program,
                     *("--name", f"m{number}"),
                     *("--data-dir", str(self._folder / f"etcd-{number}")),
@@ -150,7 +151,7 @@ class Etcd:
         headers = {"Authorization": token} if token else {}
         asked = list(self._running) if member is None else [member]
         for number in asked:
-            url = f"http://127.0.0.1:{self.ports[number]}{path}"
+            url = f"http://{self._address(number)}:{self.ports[number]}{path}"
             try:
                 with urlopen(Request(url, json.dumps(body).encode(), headers), timeout=5) as answer:
                     return json.load(answer)  # type: ignore[no-any-return]
@@ -169,6 +170,14 @@ class Etcd:
         body = {"key": encoded(prefix), "range_end": encoded(end)}
         kvs = self.call("/v3/kv/range", body).get("kvs", [])
         return {b64decode(kv["key"]).decode(): b64decode(kv.get("value", "")) for kv in kvs}
+
+    def _address(self, number: int) -> str:
+        """Of a member."""
+        return "127.0.0.1"
+
+    def _prefix(self, number: int) -> tuple[str, ...]:
+        """What is before the command of a member."""
+        return ()
 
     def _status(self, number: int) -> dict[str, Any] | None:
         try:

@@ -1,6 +1,6 @@
 """Whole jobs of which any node may lead, each with one fault in one state, by a seed.
 
-    python -m tests.fault.leader_runs [--at-once N] [--table FILE] FIRST [LAST]
+    python -m tests.fault.leader_runs [--backend etcd] [--at-once N] [--table FILE] FIRST [LAST]
 
 Prints a line for each run, and appends it to the table. All of these must hold, whatever happens:
 no job is lost, the budget is exact, no round has two workers of one rank, and nothing is left. If
@@ -24,6 +24,9 @@ What shows each of the faults that leading has to survive:
   two jobs in one directory                     test_fault_leaders
   either one of two nodes dies                  test_leading_agents
 
+With `--backend etcd` the register is in a real etcd of three members (tests.fault.etcd_leaders),
+whose faults take the place of those of a directory.
+
 The time of the directory is that of a short lease: with 8 s a job is fenced sooner than with 60 s.
 """
 
@@ -43,12 +46,13 @@ import threading
 import time
 import traceback
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from msgspec import Struct
-from tests.fault import network
+from tests.fault import etcd_leaders, network
 from tests.fault.leaders import LeaderCluster
 from tests.integration.cluster import AgentProcess, Worker, wait_until
 from tests.integration.restarted_serve import STEPS
@@ -359,6 +363,7 @@ class Job:
         assert not twice, f"of (round, rank) there are two: {twice}"
         sizes = {(w.round, w.env["WORLD_SIZE"]) for w in workers}
         assert len(sizes) == len({round_ for round_, _ in sizes}), f"two worlds: {sizes}"
+        self.cluster.check_left()
         names = [path.name for path in Path(self.cluster.disk.outside).rglob("*")]
         odd = [name for name in names if name.startswith(("probe-", "new-", "gone-"))]
         assert self.gone or not odd, f"left in the directory: {odd}"
@@ -461,21 +466,23 @@ class Plan(Struct, frozen=True):
     seed: int = 0
 
 
-def plan_of(seed: int) -> Plan:
+def plan_of(seed: int, faults: Sequence[str] = tuple(FAULTS)) -> Plan:
     """Of so many seeds in a row as there are pairs, each has another pair of fault and state, and
     fewer have as many of each as can be; every fifth trains with DDP."""
-    states, is_ddp = list(STATES), (seed + seed // len(FAULTS)) % 5 == 4
-    periods = math.lcm(len(FAULTS), len(states))
+    states, is_ddp = list(STATES), (seed + seed // len(faults)) % 5 == 4
+    periods = math.lcm(len(faults), len(states))
     state = states[(seed + seed // periods) % len(states)]
     if is_ddp and state not in DDP_STATES:
         state = DDP_STATES[seed % len(DDP_STATES)]
-    return Plan(list(FAULTS)[seed % len(FAULTS)], state, is_ddp, seed)
+    return Plan(faults[seed % len(faults)], state, is_ddp, seed)
 
 
-def run(folder: Path, plan: Plan) -> str:
+def run(folder: Path, plan: Plan, backend: str = "file") -> str:
     """Raises AssertionError. Returns a summary."""
     is_spare = plan.state == "spare"
-    with LeaderCluster(
+    made = etcd_leaders.EtcdLeaderCluster if backend == "etcd" else LeaderCluster
+    faults = ETCD_FAULTS if backend == "etcd" else FAULTS
+    with made(
         folder,
         *NAMES,
         *([CANDIDATE] if plan.fault == "kill_candidate" else []),
@@ -489,12 +496,22 @@ def run(folder: Path, plan: Plan) -> str:
         job = Job(cluster, random.Random(plan.seed), is_ddp=plan.is_ddp)
         STATES[plan.state](job)
         before = cluster.workers()
-        FAULTS[plan.fault](job)
+        faults[plan.fault](job)
         job.go_on(plan.state)
         if plan.fault in UNNOTICED[plan.state]:
             assert cluster.workers() == before, "workers were started again"
         rounds = len({worker.round for worker in cluster.workers()})
         return ", ".join([f"{cluster.epoch()} led", f"{rounds} rounds", *job.notes])
+
+
+ETCD_FAULTS: dict[str, Callable[[Job], None]] = {
+    "kill": Job.kill,
+    "vanish": Job.vanish,
+    "stop": Job.stop,
+    **etcd_leaders.FAULTS,
+}
+UNNOTICED["run"] |= etcd_leaders.UNNOTICED
+UNNOTICED["spare"] |= etcd_leaders.FAULTS.keys() - {"no_quorum_for_long"}
 
 
 def _stop_at_change(place: Path, pid: int, until: float) -> None:
@@ -511,6 +528,7 @@ def main() -> int:
     """Run them, and say how many have failed."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--at-once", type=int, default=1)
+    parser.add_argument("--backend", choices=("file", "etcd"), default="file")
     parser.add_argument("--table", type=Path, help="a file that each line is appended to")
     parser.add_argument("--only", action="store_true", help="this one, in this process")
     parser.add_argument("first", type=int)
@@ -519,12 +537,16 @@ def main() -> int:
     if options.table:
         os.environ[TABLE] = str(options.table.absolute())
     if options.only:
-        return _one(options.first)
+        return _one(options.first, options.backend)
     network.remove_abandoned()
     seeds = range(options.first, (options.last or options.first) + 1)
     with ThreadPoolExecutor(options.at_once) as pool:
         failed = [
-            seed for seed, is_ok in zip(seeds, pool.map(_child, seeds), strict=True) if not is_ok
+            seed
+            for seed, is_ok in zip(
+                seeds, pool.map(partial(_child, options.backend), seeds), strict=True
+            )
+            if not is_ok
         ]
     _tell(f"{len(seeds)} runs, {len(failed)} failed: {failed}")
     return bool(failed)
@@ -537,20 +559,23 @@ def _tell(line: str) -> None:
             file.write(line + "\n")
 
 
-def _child(seed: int) -> bool:
+def _child(backend: str, seed: int) -> bool:
     command = [sys.executable, "-m", "tests.fault.leader_runs", "--only", str(seed)]
+    command += ["--backend", backend]
     return subprocess.run(command).returncode == 0
 
 
-def _one(seed: int) -> int:
+def _one(seed: int, backend: str) -> int:
     plan, began_at = plan_of(seed), time.monotonic()
+    if backend == "etcd":
+        plan = plan_of(seed, tuple(ETCD_FAULTS))
     folder = Path(tempfile.mkdtemp(prefix=f"leader-run-{seed}-"))
     name = f"{seed:4} {plan.fault:17} {plan.state:11} {'ddp' if plan.is_ddp else '   '}"
     log = folder / "log"
     try:
         with log.open("w") as file, contextlib.redirect_stdout(file):
             try:
-                said = run(folder, plan)
+                said = run(folder, plan, backend)
             except BaseException:
                 traceback.print_exc(file=file)
                 raise

@@ -81,6 +81,9 @@ class LeaderCluster(HostCluster):
         found = backend.get_state()
         return None if found is None else register_record.decode(found[0])
 
+    def check_left(self) -> None:
+        """What is left of a job that has ended is what may be left."""
+
     def leading(self, run_id: str = RUN_ID) -> str:
         """The host of the leader; empty while none leads."""
         record = self.record(run_id)

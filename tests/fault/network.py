@@ -16,12 +16,14 @@ whether the machine allows it.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 PREFIX = "rallypoint-fault"
@@ -29,6 +31,7 @@ PREFIX = "rallypoint-fault"
 MAIN, DATA = 1, 2
 """The networks, as in the interface `eth{network - 1}`."""
 _NAMESPACES, _FILES = Path("/run/netns"), Path("/etc/netns")
+_CLONE_NEWNET = 0x40000000
 _NOBODY = "02:00:00:00:ff:ff"
 
 
@@ -78,6 +81,19 @@ class Network:
     def inside(self, host: str) -> tuple[str, ...]:
         """What to put before a command to run it on this host; the process stays the same."""
         return ("ip", "netns", "exec", self._space(host))
+
+    @contextmanager
+    def entered(self, host: str) -> Iterator[None]:
+        """What this thread connects to meanwhile it reaches from this host."""
+        with (
+            open("/proc/thread-self/ns/net") as before,
+            open(_NAMESPACES / self._space(host)) as there,
+        ):
+            _set_network(there.fileno())
+            try:
+                yield
+            finally:
+                _set_network(before.fileno())
 
     def cut(self, host: str, *others: str, network: int = MAIN) -> None:
         """Packets between it and these (all others) vanish from now on, in both directions."""
@@ -188,6 +204,13 @@ class Network:
     def _shown(self, host: str, words: str) -> str:
         command = ["ip", "-n", self._space(host), *words.split()]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def _set_network(descriptor: int) -> None:
+    """Of this thread."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.setns(descriptor, _CLONE_NEWNET) != 0:
+        raise OSError(ctypes.get_errno(), "setns")
 
 
 def remove_abandoned() -> None:

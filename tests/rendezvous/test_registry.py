@@ -91,6 +91,11 @@ def test_a_handler_that_does_not_know_its_name_is_taken() -> None:
     assert isinstance(registry.create_handler(params("mine")), Nameless)
 
 
+def test_a_name_of_torch_s_that_has_changed_is_told_with_the_new_one() -> None:
+    with pytest.raises(ParameterError, match="'etcd-v2': give 'etcd', with the same endpoint"):
+        RendezvousHandlerRegistry().create_handler(params("etcd-v2"))
+
+
 def test_an_unknown_backend_is_told_with_the_known_ones() -> None:
     registry = RendezvousHandlerRegistry()
     registry.register("mine", lambda given: Fixed("mine"))

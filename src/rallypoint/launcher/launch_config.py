@@ -48,7 +48,7 @@ from rallypoint.rendezvous.parameters import (
     parse_rendezvous_endpoint,
     read_parameters,
 )
-from rallypoint.rendezvous.registry import known_backends
+from rallypoint.rendezvous.registry import RENAMED, RENAMED_TO, known_backends
 
 _log = logging.getLogger("rallypoint")
 NO_TIMEOUT = -1
@@ -310,7 +310,8 @@ def _by_handler(config: LaunchConfig, conf: dict[str, Any]) -> RendezvousConfig:
     backend, endpoint = config.rdzv_backend, config.rdzv_endpoint
     known = {*_BY_COORDINATOR, *known_backends()}
     if backend not in known:
-        raise ParameterError(f"rdzv_backend={backend!r}: known are {', '.join(sorted(known))}")
+        why = RENAMED_TO if backend == RENAMED else f"known are {', '.join(sorted(known))}"
+        raise ParameterError(f"rdzv_backend={backend!r}: {why}")
     return RendezvousConfig(
         run_id=config.run_id or UNNAMED_RUN_ID,
         min_nodes=config.min_nodes,

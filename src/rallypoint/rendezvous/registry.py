@@ -16,6 +16,7 @@ from rallypoint.rendezvous.handler import RendezvousHandler
 from rallypoint.rendezvous.parameters import RendezvousParameters
 
 GROUP = "rallypoint.handlers"
+RENAMED, RENAMED_TO = "etcd-v2", "give 'etcd', with the same endpoint (it is API v3)"
 RendezvousHandlerCreator = Callable[[RendezvousParameters], RendezvousHandler]
 
 _BUILT_IN = {
@@ -80,6 +81,8 @@ class RendezvousHandlerRegistry:
                 ) from error
             self._creators[backend] = creator
             return creator
+        if backend == RENAMED:
+            raise ParameterError(f"rendezvous backend {backend!r}: {RENAMED_TO}")
         known = sorted({*known_backends(), *self._creators})
         raise ParameterError(
             f"unknown rendezvous backend {backend!r}: known are {', '.join(known)}"

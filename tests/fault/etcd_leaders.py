@@ -1,0 +1,196 @@
+"""A cluster (see `tests.fault.leaders`) of which any node may lead the job, by an etcd of three
+members, each on a host of its own; and what may happen to them.
+
+    with EtcdLeaderCluster(tmp_path, *"abcd", nnodes="2:4") as cluster:
+        cluster.agents(*"abcd")
+        cluster.etcd.kill(cluster.etcd.leader)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from tests.etcd.servers import Etcd
+from tests.fault.leaders import RUN_ID, LeaderCluster
+from tests.fault.network import Network
+from tests.integration.cluster import Option, wait_until
+
+from rallypoint.coordinator import register_record
+from rallypoint.coordinator.token import find_token
+from rallypoint.core.takeover.record import LeadRecord
+from rallypoint.errors import RendezvousConnectionError
+from rallypoint.rendezvous.etcd.backend import EtcdBackend
+from rallypoint.rendezvous.etcd.parameters import read_etcd
+
+if TYPE_CHECKING:
+    from tests.fault.leader_runs import Job
+
+MEMBERS = ("x", "y", "z")
+
+
+class NetworkEtcd(Etcd):
+    """Its members are on hosts. They elect a leader as soon as etcd does as a rule."""
+
+    def __init__(self, folder: Path, network: Network) -> None:
+        super().__init__(
+            folder, len(MEMBERS), "--heartbeat-interval", "100", "--election-timeout", "1000"
+        )
+        self._network = network
+
+    def _address(self, number: int) -> str:
+        return self._network.address(MEMBERS[number])
+
+    def _prefix(self, number: int) -> tuple[str, ...]:
+        return self._network.inside(MEMBERS[number])
+
+    def call(
+        self, path: str, body: dict[str, Any], *, member: int | None = None, token: str = ""
+    ) -> dict[str, Any]:
+        with self._network.entered(MEMBERS[member or 0]):
+            return super().call(path, body, member=member, token=token)
+
+
+class EtcdLeaderCluster(LeaderCluster):
+    """Options are those of `rallypoint run`, and hold for every node."""
+
+    def __init__(self, folder: Path, *hosts: str, is_real_disk: bool = False, **options: Option):
+        super().__init__(folder, *hosts, *MEMBERS, is_real_disk=is_real_disk, **options)
+        (folder / "etcd").mkdir()
+        self.etcd = NetworkEtcd(folder / "etcd", self.network)
+        self.options |= {"rdzv_backend": "etcd", "rdzv_endpoint": self.etcd.endpoints}
+
+    def record(self, run_id: str = RUN_ID) -> LeadRecord | None:
+        """What the job's register holds."""
+        token = find_token(None, None, self.home, create=False)
+        assert token is not None
+        config = read_etcd(self.etcd.endpoints, {}, str)
+
+        def read() -> list[tuple[bytes, Any] | None]:
+            try:
+                with self.network.entered(MEMBERS[0]):
+                    return [EtcdBackend(config, run_id, token.for_job(run_id)).get_state()]
+            except RendezvousConnectionError:
+                return []  # It elects a leader.
+
+        (found,) = wait_until(read, "etcd")
+        return None if found is None else register_record.decode(found[0])
+
+    def check_left(self) -> None:
+        """One key for the job, and the mark."""
+        self.etcd.wait_ready()
+        names = {name.rpartition("-")[0] for name in self.etcd.keys("/rallypoint/jobs/")}
+        assert names == {f"/rallypoint/jobs/rallypoint-{RUN_ID}"}, names
+        assert len(self.etcd.keys("/rallypoint")) <= 2
+
+    def __enter__(self) -> EtcdLeaderCluster:
+        super().__enter__()
+        try:
+            self.etcd.__enter__()
+        except BaseException as error:
+            self.__exit__(type(error), error, None)
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.etcd.__exit__(kind, error, traceback)
+        super().__exit__(kind, error, traceback)
+
+
+def _of(job: Job) -> EtcdLeaderCluster:
+    assert isinstance(job.cluster, EtcdLeaderCluster)
+    return job.cluster
+
+
+def cut(job: Job) -> None:
+    """The leader reaches etcd, and no other node."""
+    others = [host for host in job.cluster.network.hosts if host not in (*MEMBERS, job.leader.name)]
+    job.cluster.network.cut(job.leader.name, *others)
+    job.wait_other()
+    job.cluster.network.heal(job.leader.name, *others)
+
+
+def cut_and_hide(job: Job) -> None:
+    """The leader reaches neither."""
+    job.cut()
+
+
+def hide(job: Job) -> None:
+    """The leader reaches all but etcd."""
+    job.cluster.network.cut(job.leader.name, *MEMBERS)
+    job.sleep(2, 14)
+    job.cluster.network.heal(job.leader.name, *MEMBERS)
+
+
+def kill_member(job: Job) -> None:
+    """One that does not lead etcd."""
+    etcd = _of(job).etcd
+    _without(job, (etcd.leader + 1) % 3)
+
+
+def kill_etcd_leader(job: Job) -> None:
+    _without(job, _of(job).etcd.leader)
+
+
+def pause_etcd_leader(job: Job) -> None:
+    """It keeps its connections, and answers nobody."""
+    etcd = _of(job).etcd
+    number = etcd.leader
+    etcd.pause(number)
+    job.sleep(2, 14)
+    etcd.resume(number)
+    etcd.wait_ready()
+
+
+def no_quorum(job: Job) -> None:
+    """Two of three members are away."""
+    leader = _of(job).etcd.leader
+    _without(job, leader, (leader + 1) % 3)
+
+
+def no_quorum_for_long(job: Job) -> None:
+    """For so long that all workers are stopped."""
+    etcd = _of(job).etcd
+    gone = [number for number in range(3) if number != etcd.leader]
+    for number in gone:
+        etcd.kill(number)
+    workers = (
+        [worker for worker in job.newest() if worker.is_alive] if job.cluster.workers() else []
+    )
+    if not workers:
+        job.sleep(20, 30)
+    wait_until(lambda: not any(worker.is_alive for worker in workers), "the fences", 60)
+    for number in gone:
+        etcd.start(number)
+    etcd.wait_ready()
+
+
+def _without(job: Job, *numbers: int) -> None:
+    etcd = _of(job).etcd
+    for number in numbers:
+        etcd.kill(number)
+    job.sleep(2, 14)
+    for number in numbers:
+        etcd.start(number)
+    etcd.wait_ready()
+
+
+FAULTS: dict[str, Callable[[Job], None]] = {
+    "cut": cut,
+    "cut_and_hide": cut_and_hide,
+    "hide": hide,
+    "kill_member": kill_member,
+    "kill_etcd_leader": kill_etcd_leader,
+    "pause_etcd_leader": pause_etcd_leader,
+    "no_quorum": no_quorum,
+    "no_quorum_for_long": no_quorum_for_long,
+}
+UNNOTICED = FAULTS.keys() - {"cut", "cut_and_hide", "no_quorum_for_long"}
+"""Whoever runs runs on."""
