@@ -14,6 +14,8 @@ from tests.integration.test_leading_agents import cluster_of, leader_of
 
 NEXT, NEXT_BUT_ONE = "2-3", "3-4"
 """As this version is, if it spoke these versions of the protocol."""
+TOGETHER = "last_call_timeout=600"
+"""Both nodes are in the first round, however late one comes."""
 
 pytestmark = [pytest.mark.executed, pytest.mark.fault]
 """Of `make fault`, but for a few: each takes about a second."""
@@ -40,7 +42,7 @@ def test_R7_nodes_and_coordinators_of_several_versions_share_a_job(
     tmp_path: Path, folder: Path, coordinator: str, nodes: tuple[str, str]
 ) -> None:
     """A failure, a drain and the end reach all of them."""
-    with Cluster(tmp_path, nnodes="1:2", max_restarts=1) as cluster:
+    with Cluster(tmp_path, nnodes="1:2", max_restarts=1, rdzv_conf=TOGETHER) as cluster:
         cluster.env = environ_of(coordinator, folder)
         cluster.serve()
         cluster.env = {}
@@ -93,6 +95,7 @@ def test_L1_a_candidate_of_this_version_takes_over_from_one_of_another_and_back(
     tmp_path: Path, folder: Path
 ) -> None:
     with cluster_of(tmp_path, "1:2") as cluster:
+        cluster.options["rdzv_conf"] = TOGETHER
         a, b = cluster.agent("a", env=environ_of(FIRST_CANDIDATE, folder)), cluster.agent("b")
         cluster.wait_workers(2, round=0)
         cluster.env = environ_of(FIRST_CANDIDATE, folder)

@@ -7,6 +7,8 @@ node of every job that uses it.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 from socket import socket
 from typing import TYPE_CHECKING
 
@@ -26,7 +28,7 @@ from rallypoint.cli.service import (
     own_addresses,
     port_option,
 )
-from rallypoint.config import DEFAULT_COORDINATOR_PORT, RegisterConfig
+from rallypoint.config import DEFAULT_COORDINATOR_PORT, Endpoint, RegisterConfig
 from rallypoint.coordinator.hosting import Hosting
 from rallypoint.coordinator.listen import raise_open_files_limit
 from rallypoint.coordinator.server import Coordinator
@@ -38,10 +40,14 @@ from rallypoint.core.settings import HOLD_MAX_S, HOLD_MIN_S, HOLD_S, Setting
 from rallypoint.errors import RendezvousConnectionError, UsageError
 from rallypoint.observe.faults import Faults
 
-if TYPE_CHECKING:  # where jobs are kept alone
+if TYPE_CHECKING:  # for some options alone
+    from rallypoint.agent.telemetry.metrics_server import MetricsServer
     from rallypoint.coordinator.led_jobs import LedJobs
+    from rallypoint.coordinator.metrics import CoordinatorMetrics
     from rallypoint.coordinator.register_record import Register
     from rallypoint.rendezvous.places import Registers
+
+HEALTHZ_PATH = "/healthz"
 
 SERVE = Command(
     "serve",
@@ -126,6 +132,12 @@ Jobs may also be kept in an etcd. On three machines, so that each may be lost:
                     least=HOLD_MIN_S,
                     most=HOLD_MAX_S,
                 ),
+                Setting(
+                    "--metrics-port",
+                    "[HOST:]PORT",
+                    "serve metrics for Prometheus there, and /healthz (HOST: 127.0.0.1)",
+                    "listen",
+                ),
                 *access.token_options("let every host that reaches the port take part"),
                 Setting(
                     "--log-format",
@@ -159,6 +171,7 @@ class _Options(Struct, frozen=True):
     place_flag: str
     """By which a person has said where."""
     is_candidate: bool
+    metrics: Endpoint | None
     json: bool
     quiet: bool
 
@@ -174,78 +187,115 @@ def run(argv: list[str]) -> int:
     access.keep_secrets()
     lines = EventLines(json=options.json, quiet=options.quiet)
     try:
-        return asyncio.run(_serve(options, token, lines))
+        return asyncio.run(_Server(options, token, lines).run())
     finally:
         lines.close()
 
 
-async def _serve(options: _Options, token: Token | None, lines: EventLines) -> int:
-    listeners = bind(options.host, await own_addresses(options.host), options.port)
-    raise_open_files_limit()
-    faults = Faults(lambda text: lines.say(kinds.FAULT(text)))
-    asyncio.get_running_loop().set_exception_handler(faults.of_loop)
-    registers = await _registers(options, lines)
-    led = None if registers is None else _led(registers, options, listeners, token, lines)
-    who_leads = None if led is None else led.who_leads
-    hosting = Hosting(lines.record, led=led, who_leads=who_leads)
-    lookup_token = None if token is None else token.for_job
-    coordinator = Coordinator(listeners, hosting, lookup_token)
-    candidates = None
-    if registers is not None and led is not None and options.is_candidate:
-        from rallypoint.coordinator.candidates import Candidates
+class _Server:
+    """For the thread of the loop. `run` once."""
 
-        candidates = Candidates(led, coordinator.jobs, registers.changed, lookup_token)
-    try:
-        ending = EndingSignal()
-        lines.say(_serving(listeners, token, registers))
-        code = await ending.wait(lines, kinds.SERVE_SIGNAL)
-        if candidates is not None:
-            candidates.close()
-        await coordinator.vacate()
-    finally:
-        coordinator.close()
-        faults.tell_counts()
-    await asyncio.sleep(0)  # transports close their sockets in the next turn of the loop
-    return code
+    def __init__(self, options: _Options, token: Token | None, lines: EventLines) -> None:
+        self._options, self._token, self._lines = options, token, lines
+        self._lookup_token = None if token is None else token.for_job
+        self._metrics: CoordinatorMetrics | None = None
+        if options.metrics is not None:
+            from rallypoint.coordinator.metrics import CoordinatorMetrics
+
+            self._metrics = CoordinatorMetrics()
+
+    async def run(self) -> int:
+        """Until a signal ends it. Raises as the function `run`."""
+        options, lines = self._options, self._lines
+        listeners = bind(options.host, await own_addresses(options.host), options.port)
+        metrics_at = None if options.metrics is None else _bind_metrics(options.metrics)
+        raise_open_files_limit()
+        faults = Faults(lambda text: lines.say(kinds.FAULT(text)))
+        asyncio.get_running_loop().set_exception_handler(faults.of_loop)
+        registers, led = await self._registers(), None
+        if registers is not None:
+            led = self._led(registers, tuple(map(str, listening_at(listeners))))
+        hosting = Hosting(self._record, led=led, who_leads=None if led is None else led.who_leads)
+        coordinator = Coordinator(listeners, hosting, self._lookup_token)
+        closing: list[Callable[[], None]] = [faults.tell_counts, coordinator.close]
+        try:
+            ending = EndingSignal()
+            lines.say(_serving(listeners, self._token, registers))
+            if metrics_at is not None:
+                server = self._metrics_server(metrics_at, coordinator, led)
+                closing.append(server.close)
+                await server.open()
+                lines.say(kinds.METRICS(url=server.url))
+            if registers is not None and led is not None and options.is_candidate:
+                from rallypoint.coordinator.candidates import Candidates
+
+                jobs, find = coordinator.jobs, registers.changed
+                closing.append(Candidates(led, jobs, find, self._lookup_token).close)
+            code = await ending.wait(lines, kinds.SERVE_SIGNAL)
+            if options.is_candidate:
+                closing.pop()()
+            await coordinator.vacate()
+        finally:
+            for close in reversed(closing):
+                close()
+        await asyncio.sleep(0)  # transports close their sockets in the next turn of the loop
+        return code
+
+    async def _registers(self) -> Registers | None:
+        """Those in the directory, which is made if there is none, or in the etcd. None: jobs are
+        not kept. Raises UsageError or InfrastructureError if they can't be kept there."""
+        options, lines = self._options, self._lines
+        if options.register is None:
+            return None
+        from rallypoint.rendezvous.places import registers_of
+
+        registers = registers_of(options.register, options.place_flag)
+        try:
+            for remark in await run_in_thread(registers.prepare, "rallypoint-prepare"):
+                lines.say(kinds.NOTICE(remark))
+        except RendezvousConnectionError as error:
+            lines.say(kinds.NOTICE(f"jobs wait until {registers.name} can be used: {error}"))
+        return registers
+
+    def _led(self, registers: Registers, addresses: tuple[str, ...]) -> LedJobs:
+        from rallypoint.coordinator.led_jobs import LedJobs, local_leader
+
+        assert self._options.register is not None
+        local, token_of = local_leader(self._options.register.hold_s), self._lookup_token
+        if self._metrics is not None:
+            local = replace(local, calls=self._metrics.measured(local.calls))
+
+        def open_register(run_id: str) -> Register:
+            return registers.open(run_id, None if token_of is None else token_of(run_id))
+
+        def on_wait(run_id: str, text: str) -> None:
+            self._record(run_id, kinds.WAITS_TO_LEAD(text))
+
+        led = LedJobs(open_register, addresses, on_wait, local)
+        led.call(registers.sweep)
+        return led
+
+    def _record(self, run_id: str, record: Record) -> None:
+        if self._metrics is not None:
+            self._metrics.record(record)
+        self._lines.record(run_id, record)
+
+    def _metrics_server(
+        self, listener: socket, coordinator: Coordinator, led: LedJobs | None
+    ) -> MetricsServer:
+        from rallypoint.agent.telemetry.metrics_server import HEALTH, PATH, MetricsServer, Page
+
+        assert self._metrics is not None
+        assert self._options.metrics is not None
+        text = partial(self._metrics.text, coordinator, led)
+        pages = {PATH: Page(text), HEALTHZ_PATH: HEALTH}
+        return MetricsServer(listener, self._options.metrics.host, pages)
 
 
-async def _registers(options: _Options, lines: EventLines) -> Registers | None:
-    """Those in the directory, which is made if there is none, or in the etcd. None: jobs are not
-    kept. Raises UsageError or InfrastructureError if they can't be kept there."""
-    if options.register is None:
-        return None
-    from rallypoint.rendezvous.places import registers_of
+def _bind_metrics(endpoint: Endpoint) -> socket:
+    from rallypoint.agent.telemetry.metrics_server import bind_metrics
 
-    registers = registers_of(options.register, options.place_flag)
-    try:
-        for remark in await run_in_thread(registers.prepare, "rallypoint-prepare"):
-            lines.say(kinds.NOTICE(remark))
-    except RendezvousConnectionError as error:
-        lines.say(kinds.NOTICE(f"jobs wait until {registers.name} can be used: {error}"))
-    return registers
-
-
-def _led(
-    registers: Registers,
-    options: _Options,
-    listeners: list[socket],
-    token: Token | None,
-    lines: EventLines,
-) -> LedJobs:
-    from rallypoint.coordinator.led_jobs import LedJobs, local_leader
-
-    assert options.register is not None
-
-    def open_register(run_id: str) -> Register:
-        return registers.open(run_id, None if token is None else token.for_job(run_id))
-
-    def on_wait(run_id: str, text: str) -> None:
-        lines.record(run_id, kinds.WAITS_TO_LEAD(text))
-
-    addresses = tuple(map(str, listening_at(listeners)))
-    led = LedJobs(open_register, addresses, on_wait, local_leader(options.register.hold_s))
-    led.call(registers.sweep)
-    return led
+    return bind_metrics(endpoint)
 
 
 def _serving(listeners: list[socket], token: Token | None, registers: Registers | None) -> Record:
@@ -277,6 +327,7 @@ def _parse(argv: list[str]) -> _Options:
         register=register,
         place_flag=flag,
         is_candidate=scanned.on("--candidate"),
+        metrics=scanned.read(SERVE, "--metrics-port"),
         json=scanned.read(SERVE, "--log-format") == "json",
         quiet=scanned.on("--quiet"),
     )

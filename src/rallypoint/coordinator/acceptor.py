@@ -16,6 +16,8 @@ from enum import Enum
 from functools import partial
 from socket import AF_INET6, MSG_PEEK, SO_RCVLOWAT, SOL_SOCKET, inet_pton, socket
 
+from msgspec import Struct
+
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.admission import Admission
 from rallypoint.core.event_kinds import Record
@@ -31,6 +33,15 @@ _IPV6_NETWORK_BYTES = 8
 TakeSession = Callable[[socket, int, str], None]
 """Gets the connection, its number, and its peer, HOST:PORT."""
 TakeStore = Callable[[socket], None]
+
+
+class Traffic(Struct, frozen=True):
+    """The connections of a coordinator."""
+
+    accepted: int
+    open: int
+    refused: dict[str, int]
+    """By the names of `Kind`, in lower case."""
 
 
 class Acceptor:
@@ -60,6 +71,12 @@ class Acceptor:
             AcceptLoop(self._loop, listener, self._arrived, self._may_accept, self._on_shortage)
             for listener in listeners
         ]
+
+    @property
+    def traffic(self) -> Traffic:
+        """Up to now."""
+        refused = {kind.name.lower(): count for kind, count in self._log.refusals.items()}
+        return Traffic(self._numbers, self._admission.count, refused)
 
     def close(self) -> None:
         """Accept no more, and drop the connections that are unproven. Safe to call again."""
@@ -268,6 +285,8 @@ class ConnectionLog:
         self._loop = asyncio.get_running_loop()
         self._on_record, self._refusals = on_record, RefusalLog()
         self._more: Counter[Kind] = Counter()
+        self.refusals: Counter[Kind] = Counter(dict.fromkeys(Kind, 0))
+        """All that were closed."""
         self._last = ""
         self._timer: asyncio.TimerHandle | None = None
         self._shortage_at = float("-inf")
@@ -275,6 +294,7 @@ class ConnectionLog:
 
     def refused(self, peer: str, kind: Kind, why: str) -> None:
         """The connection from `peer` was closed. `why` continues "closed the connection"."""
+        self.refusals[kind] += 1
         address = peer.rpartition(":")[0]
         # What strangers send differs each time.
         reason = why if kind is Kind.UNPROVEN else kind.name

@@ -17,6 +17,7 @@ from rallypoint.core.events import Timer, TimerEnded
 from rallypoint.core.job_lives import Life
 from rallypoint.core.job_state import FormerLifeGone, JobEvent
 from rallypoint.core.model import SharedSettings, Verdict
+from rallypoint.core.round_state import RoundState
 from rallypoint.core.sessions import HostEffect, Session, Sessions
 from rallypoint.core.text import quoted_job
 from rallypoint.observe.faults import Faults, describe_fault
@@ -90,6 +91,11 @@ class HostedJob:
     def settings(self) -> SharedSettings:
         """What all nodes of the job agree on."""
         return self._sessions.settings
+
+    @property
+    def round(self) -> RoundState:
+        """As it stands."""
+        return self._sessions.job.round
 
     @property
     def sessions(self) -> Collection[Session]:

@@ -79,7 +79,7 @@ class HostedJobs:
     @property
     def nodes(self) -> list[str]:
         """The ids of the others that have neither left nor are lost."""
-        refs = [(job, session.ref) for job in self._all() for session in job.sessions]
+        refs = [(job, session.ref) for job in self.all for session in job.sessions]
         return [ref.node_id for job, ref in refs if ref.incarnation != job.own_agent]
 
     @property
@@ -101,7 +101,7 @@ class HostedJobs:
 
     def close(self) -> None:
         """Drop every job. Safe to call twice."""
-        for job in self._all():
+        for job in self.all:
             job.close()
         for run_id in list(self._forgetting):
             self._keep(run_id)
@@ -152,12 +152,14 @@ class HostedJobs:
 
     def agent_died(self, connection: ServerConnection, run_id: str, notice: m.AgentDied) -> None:
         """The guard of an agent reports that it died."""
-        for job in self._all():
+        for job in self.all:
             if job.settings.run_id == run_id and job.knows(notice.incarnation):
                 job.agent_died(connection, notice)
         connection.close()
 
-    def _all(self) -> list[HostedJob]:
+    @property
+    def all(self) -> list[HostedJob]:
+        """Lives of jobs that are over and that agents still leave, and the present ones."""
         return [*self._ended, *self._jobs.values()]
 
     def _no_room(self, hello: m.Attach) -> str:
@@ -178,7 +180,7 @@ class HostedJobs:
         """The life of its job that this agent belongs to."""
         settings, run_id = hello.settings, hello.settings.run_id
         job = self._jobs.get(run_id)
-        known_by = (each for each in self._all() if each.settings.run_id == run_id)
+        known_by = (each for each in self.all if each.settings.run_id == run_id)
         if (own := next((e for e in known_by if e.knows(hello.incarnation)), None)) is not None:
             return own
         known = None
@@ -322,7 +324,7 @@ class HostedJobs:
         assert self._hosting.led is not None
         self._hosting.on_record(run_id, kinds.DEPOSED(why=why))
         leadership = self._leadership(run_id)
-        for job in [each for each in self._all() if each.settings.run_id == run_id]:
+        for job in [each for each in self.all if each.settings.run_id == run_id]:
             if leadership is not None and leadership.lead.successor:
                 job.tell_all(m.HandsOver(leadership.lead.successor))
             job.close()

@@ -63,6 +63,18 @@ class LedJobs:
         self._candidacies: dict[str, asyncio.Event] = {}
         """The jobs that this process stands ready to lead; set when it leads or is not any more."""
         self._ending: set[asyncio.Task[None]] = set()
+        self.claims = 0
+        """So many times this process has come to lead a job."""
+
+    @property
+    def count(self) -> int:
+        """Of the jobs that this process leads."""
+        return len(self._led)
+
+    @property
+    def candidacies(self) -> int:
+        """Of the jobs that it stands ready to lead."""
+        return len(self._candidacies)
 
     def of(self, run_id: str) -> Leadership | None:
         """By which this coordinator leads the job; None: it does not."""
@@ -116,7 +128,7 @@ class LedJobs:
                 self._on_wait(run_id, text)
 
         await leadership.claim(on_wait)
-        self._led[run_id] = leadership
+        self._leads(run_id, leadership)
         return leadership
 
     def stand_ready(self, run_id: str, deference: Deference) -> Leadership | None:
@@ -134,8 +146,12 @@ class LedJobs:
     def settle(self, run_id: str, leadership: Leadership | None = None) -> None:
         """It stands ready no more. `leadership`: by which it leads the job now, if it does."""
         if leadership is not None:
-            self._led[run_id] = leadership
+            self._leads(run_id, leadership)
         self._candidacies.pop(run_id).set()
+
+    def _leads(self, run_id: str, leadership: Leadership) -> None:
+        self._led[run_id] = leadership
+        self.claims += 1
 
     def _unclaimed(self, run_id: str, deference: Deference | None = None) -> Leadership:
         register, local = self._open_register(run_id), self._local

@@ -13,7 +13,7 @@ from functools import partial
 from socket import socket
 from typing import TYPE_CHECKING
 
-from rallypoint.coordinator.acceptor import Acceptor, ConnectionLog, Kind
+from rallypoint.coordinator.acceptor import Acceptor, ConnectionLog, Kind, Traffic
 from rallypoint.coordinator.connection import ServerConnection
 from rallypoint.coordinator.hosted_job import HostedJob
 from rallypoint.coordinator.hosting import Hosting
@@ -78,6 +78,11 @@ class Coordinator:
             listener.close()
         self.jobs.close()
         self._log.close()
+
+    @property
+    def traffic(self) -> Traffic:
+        """Its connections."""
+        return self._acceptor.traffic
 
     async def vacate(self) -> None:
         """Before `close`: another coordinator may take over at once."""

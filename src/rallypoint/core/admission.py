@@ -48,6 +48,11 @@ class Admission:
         return max(0, min(self._slots_max, self._room - len(self._proven)))
 
     @property
+    def count(self) -> int:
+        """How many connections there are."""
+        return len(self._proven) + len(self._unproven)
+
+    @property
     def unproven(self) -> int:
         """How many are."""
         return len(self._unproven)

@@ -1,8 +1,8 @@
-"""Serves the metrics of this agent, or its health, over HTTP, within fixed limits of connections,
-bytes and time.
+"""Serves the metrics of this agent or coordinator, or its health, over HTTP, within fixed limits of
+connections, bytes and time.
 
-`GET` and `HEAD` of one path, `/metrics` or `/health`; every other request is refused. A connection
-serves one request and is closed after a few seconds; only a few are open at a time.
+`GET` and `HEAD` of a few paths, as `/metrics` or `/health`; every other request is refused. A
+connection serves one request and is closed after a few seconds; only a few are open at a time.
 
 On loopback only requests to a name or address of loopback are served: a page in a browser on this
 machine could else read the metrics, under a host name that it has pointed to 127.0.0.1 (DNS
@@ -14,8 +14,8 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import deque
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from rallypoint.config import Endpoint
 from rallypoint.core.text import shown
@@ -69,13 +69,20 @@ async def open_health_server(endpoint: Endpoint) -> MetricsServer:
         endpoint.host, endpoint.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )
     listener = _listen(*found[0])
-    server = MetricsServer(listener, endpoint.host, _alive, HEALTH_PATH, PLAIN_TEXT)
+    server = MetricsServer(listener, endpoint.host, {HEALTH_PATH: HEALTH})
     await server.open()
     return server
 
 
-def _alive(_lag_s: float) -> str:
-    return "alive\n"
+class Page(NamedTuple):
+    """What is served under one path."""
+
+    text: Callable[[float], str]
+    """Given the most that the loop was late to call, of late, in seconds."""
+    kind: str = CONTENT_TYPE
+
+
+HEALTH = Page(lambda _lag_s: "alive\n", PLAIN_TEXT)
 
 
 class MetricsServer:
@@ -85,14 +92,11 @@ class MetricsServer:
         self,
         listener: socket.socket,
         name: str,
-        text: Callable[[float], str],
-        path: str = PATH,
-        kind: str = CONTENT_TYPE,
+        pages: Mapping[str, Page],
     ) -> None:
-        """`name`: the host that a person gave; requests to it are served too. `text` makes what is
-        served, from the most that the loop was late to call, of late, in seconds."""
-        self.path, self.kind = path, kind
-        self._listener, self._name, self._text = listener, name, text
+        """`name`: the host that a person gave; requests to it are served too. `pages`: by path."""
+        self.pages = pages
+        self._listener, self._name = listener, name
         host, port = listener.getsockname()[:2]
         self._is_local = Address(host, port).is_loopback
         self._accepting: AcceptLoop | None = None
@@ -103,13 +107,13 @@ class MetricsServer:
 
     @property
     def url(self) -> str:
-        """Where it is served."""
+        """Where the first page is served."""
         host, port = self._listener.getsockname()[:2]
-        return f"http://{Endpoint(host, port)}{self.path}"
+        return f"http://{Endpoint(host, port)}{next(iter(self.pages))}"
 
-    def text(self) -> str:
+    def text(self, page: Page) -> str:
         """What is served now."""
-        return self._text(max(self._lags, default=0.0))
+        return page.text(max(self._lags, default=0.0))
 
     async def open(self) -> None:
         """Serve from now on."""
@@ -205,23 +209,24 @@ class _Connection(asyncio.Protocol):
         if len(words) != 3 or not words[2].startswith("HTTP/1."):
             self._answer("400 Bad Request", "this is not an HTTP/1 request\n")
         elif stranger is not None:
-            flag = "--metrics-port HOST:PORT" if self._server.path == PATH else "--local-addr"
+            flag = "--metrics-port HOST:PORT" if PATH in self._server.pages else "--local-addr"
             text = f"this port serves localhost and 127.0.0.1, not {stranger}: "
             text += f"{flag} with another address serves other names\n"
             self._answer("421 Misdirected Request", text, to=words[0])
-        elif words[1].partition("?")[0] != self._server.path:
-            self._answer("404 Not Found", f"there is only {self._server.path}\n", to=words[0])
+        elif (page := self._server.pages.get(words[1].partition("?")[0])) is None:
+            there = " and ".join(self._server.pages)
+            self._answer("404 Not Found", f"there is only {there}\n", to=words[0])
         elif words[0] not in ("GET", "HEAD"):
             self._answer("405 Method Not Allowed", "GET or HEAD\n", "Allow: GET, HEAD\r\n")
         else:
             try:
-                text = self._server.text()
+                text = self._server.text(page)
             except OSError as error:
                 self._answer("500 Internal Server Error", printed(str(error)), to=words[0])
             except Exception as error:
                 self._answer("500 Internal Server Error", f"{describe_fault(error)}\n", to=words[0])
             else:
-                self._answer("200 OK", text, to=words[0], kind=self._server.kind)
+                self._answer("200 OK", text, to=words[0], kind=page.kind)
 
     def _foreign_host(self, fields: list[str]) -> str | None:
         """The Host header that is not to be answered; None: there is none."""

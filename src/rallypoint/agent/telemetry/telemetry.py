@@ -135,10 +135,16 @@ class Telemetry:
         if endpoint is None:
             return
         from rallypoint.agent.telemetry.metrics import PrometheusMetrics
-        from rallypoint.agent.telemetry.metrics_server import MetricsServer, bind_metrics
+        from rallypoint.agent.telemetry.metrics_server import (
+            PATH,
+            MetricsServer,
+            Page,
+            bind_metrics,
+        )
 
         metrics = PrometheusMetrics(self._config, self.dispatcher, self.events_lost)
-        self._server = MetricsServer(bind_metrics(endpoint), endpoint.host, metrics.text)
+        pages = {PATH: Page(metrics.text)}
+        self._server = MetricsServer(bind_metrics(endpoint), endpoint.host, pages)
         self.dispatcher.subscribe(metrics)
 
     def _emit_events(self, name: str) -> None:
