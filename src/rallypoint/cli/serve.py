@@ -25,6 +25,7 @@ from rallypoint.cli.service import (
     EventLines,
     bind,
     listening_at,
+    notify,
     own_addresses,
     port_option,
 )
@@ -231,7 +232,9 @@ class _Server:
 
                 jobs, find = coordinator.jobs, registers.changed
                 closing.append(Candidates(led, jobs, find, self._lookup_token).close)
+            notify("READY=1")
             code = await ending.wait(lines, kinds.SERVE_SIGNAL)
+            notify("STOPPING=1")
             if options.is_candidate:
                 closing.pop()()
             await coordinator.vacate()

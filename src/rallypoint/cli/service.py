@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from collections.abc import Sequence
-from socket import socket
+from contextlib import suppress
+from socket import AF_UNIX, SOCK_DGRAM, socket
 
 from msgspec.structs import replace
 
@@ -86,6 +88,16 @@ def bind(host: str, addresses: tuple[Address, ...], port: int) -> list[socket]:
 def listening_at(listeners: Sequence[socket]) -> list[Endpoint]:
     """Where the sockets listen."""
     return [Endpoint(*listener.getsockname()[:2]) for listener in listeners]
+
+
+def notify(state: str) -> None:
+    """Tell a service manager that waits for it, as systemd does with Type=notify. Else nothing."""
+    where = os.environ.get("NOTIFY_SOCKET", "")
+    if not where.startswith(("/", "@")):
+        return
+    with suppress(OSError), socket(AF_UNIX, SOCK_DGRAM) as sending:
+        # A name that begins with @ is one of the abstract namespace.
+        sending.sendto(state.encode(), where.replace("@", "\0", 1) if where[0] == "@" else where)
 
 
 class EndingSignal:
