@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from http.client import (
     HTTPConnection,
     HTTPException,
@@ -128,18 +128,18 @@ class HttpConnection:
             raise HttpError(f"it wants TLS: add {self._kind.by_tls}", is_lasting=True)
         return Answer(response.status, response.headers, data)
 
-    def lines(self, request: Request, limit_s: float) -> Iterator[tuple[int, bytes]]:
-        """The status, and the lines of an answer that may not end; for so long. Ends with the
-        answer, too. Raises HttpError."""
+    def lines(self, request: Request, limit_s: float) -> Generator[tuple[int, bytes], None, None]:
+        """The status, and the lines of an answer that may not end, for so long. A line without its
+        end is the last: the server has ended it. Raises HttpError."""
         ends_at = time.monotonic() + limit_s
         try:
             response = self._send(request, ends_at)
             while True:
                 self._limit(ends_at)
                 line = response.readline(MAX_ANSWER)
-                if not line:
-                    return
                 yield response.status, line
+                if not line.endswith(b"\n"):
+                    return
         except TimeoutError:
             return
         except (OSError, HTTPException, ValueError, AttributeError) as error:
@@ -197,6 +197,7 @@ class HttpConnection:
         while piece := response.read1(_PIECE):
             data += piece
             if len(data) > MAX_ANSWER:
+                self.close()
                 raise HttpError(f"it answers with more than {MAX_ANSWER >> 20} MiB")
             self._limit(ends_at)
         response.close()  # With a length it does not know that it has ended; the next one waits.

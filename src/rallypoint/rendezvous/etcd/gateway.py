@@ -13,7 +13,8 @@ from contextlib import closing
 from typing import Any, NamedTuple
 
 from rallypoint.errors import AccessError, ParameterError, RendezvousConnectionError
-from rallypoint.rendezvous.etcd.members import Member, MemberError, tls_context
+from rallypoint.rendezvous.etcd.members import Member, tls_context
+from rallypoint.rendezvous.http_connection import HttpError
 from rallypoint.wire.etcd_config import EtcdConfig
 
 ATTEMPT_S = 2.0
@@ -72,7 +73,7 @@ class Gateway:
                 answer = self._ask(path, body, min(self._attempt_s, left_s))
                 self.has_repeated |= self._member.has_repeated
                 return answer
-            except MemberError as error:
+            except HttpError as error:
                 self.has_repeated |= error.was_sent
                 failures.append(self._passed_over(error))
         raise self._failed(failures)
@@ -88,7 +89,7 @@ class Gateway:
                     result = line.get("result", {})
                     if "error" in line or result.get("canceled") or result.get("events"):
                         return True
-        except MemberError as error:
+        except HttpError as error:
             raise self._failed([self._passed_over(error)]) from error
         return False
 
@@ -138,7 +139,7 @@ class Gateway:
         cluster = str(header.get("cluster_id", ""))
         if self._cluster not in ("", cluster):
             self._member.close()
-            raise MemberError("it is of another cluster than the members before", is_lasting=True)
+            raise HttpError("it is of another cluster than the members before", is_lasting=True)
         self._cluster = cluster
 
     def _refusal(self, answer: dict[str, Any], status: int) -> Exception:
@@ -146,7 +147,7 @@ class Gateway:
         said, code = _message(answer), answer.get("code")
         user = f"the user {self._config.user!r}" if self._config.user else "who asks without a user"
         if code in _UNAVAILABLE:
-            return MemberError(said)
+            return HttpError(said)
         if "lease not found" in said:
             return LeaseEndedError(f"etcd has ended the lease ({said})")
         if "authentication failed" in said:
@@ -161,7 +162,7 @@ class Gateway:
             f"etcd {why} ({said})" if why else f"etcd refuses a request: {said or status}"
         )
 
-    def _passed_over(self, error: MemberError) -> _Failure:
+    def _passed_over(self, error: HttpError) -> _Failure:
         """Another member is asked next."""
         where = self._config.endpoints[self._at]
         self._at = (self._at + 1) % len(self._config.endpoints)
@@ -186,7 +187,7 @@ class Gateway:
         for member in self._members:
             try:
                 status, answer = member.post("/v3/maintenance/status", {}, self._token, STATUS_S)
-            except MemberError:
+            except HttpError:
                 continue
             if status == 200:
                 return bool(answer.get("leader", "0") == "0")

@@ -116,6 +116,8 @@ class ApiServer:
         request = self._request("GET", "", None, self._token(), {**query, **watching})
         try:
             for status, line in self._connected().lines(request, seconds):
+                if not line:
+                    return
                 if status == 200:
                     yield _parsed(line)
                 else:
