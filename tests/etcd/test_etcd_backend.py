@@ -3,16 +3,18 @@ By a real etcd."""
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 
 import pytest
 from msgspec.structs import replace
 from tests.etcd.servers import Etcd, state_of, stored
-from tests.integration.cluster import free_port
+from tests.integration.cluster import free_port, wait_until
 from tests.integration.proxy import Proxy
+from tests.limits import patience
 
-from rallypoint.coordinator.register_record import encode
+from rallypoint.coordinator.register_record import RegisterWatch, encode
 from rallypoint.core.job_state import new_job
 from rallypoint.core.model import Epoch, SharedSettings
 from rallypoint.core.takeover.record import Leader, LeadRecord, Process, record_of
@@ -113,6 +115,32 @@ def test_a_wait_in_another_thread_can_be_ended(config: EtcdConfig) -> None:
     while waiting.is_alive():
         backend.stop_waiting()
         waiting.join(0.05)
+
+
+def test_L1_who_looks_for_a_leader_is_woken_by_a_watch(config: EtcdConfig) -> None:
+    """Also when it has looked meanwhile for another reason; and nothing is left of that."""
+    backend, other = EtcdBackend(config, "job"), EtcdBackend(config, "job")
+    stored(backend, b"1")
+
+    async def look() -> None:
+        watch = RegisterWatch(backend)
+        try:
+            for number in range(3):
+                found = backend.get_state()
+                assert found is not None
+                await watch.wait(found[1], 0.1)
+                storing = threading.Thread(target=stored, args=(other, b"%d" % number))
+                storing.start()
+                async with asyncio.timeout(patience(30)):
+                    await watch.wait(found[1], 600)
+                storing.join()
+                assert backend.get_state() != found
+        finally:
+            watch.close()
+
+    before = threading.active_count()
+    asyncio.run(look())
+    wait_until(lambda: threading.active_count() == before, "the thread to end")
 
 
 def test_a_wait_after_a_compaction_lasts(etcd: Etcd, config: EtcdConfig) -> None:

@@ -98,6 +98,11 @@ class Leadership:
         return self._watch.look_s
 
     @property
+    def seen(self) -> object:
+        """The token of the version that was seen last."""
+        return self._record.token
+
+    @property
     def stands_still_s(self) -> float:
         """For how long the record has, as far as it was looked at."""
         return self._runtime.clock() - self._watch.since

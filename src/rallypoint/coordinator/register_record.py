@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
+from rallypoint.coordinator.threads import CallThread
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.takeover.record import SCHEMA, LeadRecord
@@ -20,6 +21,11 @@ T = TypeVar("T")
 STALL_SHARE = 1 / 2
 """Of the hold. A person is told when nothing could be recorded for so long, while there is time to
 act."""
+
+LEAST_WAIT_S = 0.05
+"""Between two looks, however often the register wakes."""
+WATCH_S = 60.0
+"""Then a watch is begun anew."""
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(LeadRecord)
@@ -50,6 +56,17 @@ class TriableRegister(Protocol):
 
     def try_writing(self) -> None:
         """Do all that a swap does, beside the register. Raises as a swap."""
+
+
+@runtime_checkable
+class WakingRegister(Protocol):
+    """A register that can be waited for, while its other methods are called."""
+
+    def wait_for_change(self, token: Any, timeout: float) -> bool:
+        """As that of `WakingBackend`."""
+
+    def stop_waiting(self) -> None:
+        """End it early."""
 
 
 class Caller(Protocol):
@@ -95,6 +112,11 @@ class RegisterRecord:
             if there is None or self._token == token or decode(there).epoch != record.epoch:
                 return False
 
+    @property
+    def token(self) -> object:
+        """Of the version that this process has seen last; None: of none."""
+        return self._token
+
     async def could_be_written(self) -> bool:
         """Whether a swap would succeed now, as far as that can be known."""
         if not isinstance(self._register, TriableRegister):
@@ -124,6 +146,44 @@ class RegisterRecord:
             return None
         self._token = found[1]
         return found[0]
+
+
+class RegisterWatch:
+    """Wakes who looks at a register again and again, if the register can tell of changes. It only
+    wakes: what is there is read as always. For the thread of the loop."""
+
+    def __init__(self, register: Register) -> None:
+        """Has a thread from the first wait until `close`, if the register can be waited for."""
+        self._register = register if isinstance(register, WakingRegister) else None
+        self._thread: CallThread | None = None
+        self._waiting: asyncio.Future[bool] | None = None
+
+    async def wait(self, token: object, seconds: float) -> None:
+        """Return when another version than that of `token` may be there, or after so long."""
+        if self._register is None or seconds <= LEAST_WAIT_S:
+            await asyncio.sleep(seconds)
+            return
+        if self._thread is None:
+            self._thread = CallThread("rallypoint-register-wait")
+        await asyncio.sleep(LEAST_WAIT_S)
+        if self._waiting is None or self._waiting.done():
+            # It outlasts this call: the next one goes on with it.
+            wait = partial(self._register.wait_for_change, token, WATCH_S)
+            self._waiting = self._thread.submit(wait)
+            self._waiting.add_done_callback(_retrieve)
+        await asyncio.wait((self._waiting,), timeout=seconds - LEAST_WAIT_S)
+
+    def close(self) -> None:
+        """Wait no more."""
+        if self._register is not None and self._thread is not None:
+            self._thread.close()
+            self._register.stop_waiting()
+
+
+def _retrieve(waiting: asyncio.Future[bool]) -> None:
+    """A register that can't be reached wakes, too."""
+    if not waiting.cancelled():
+        waiting.exception()
 
 
 def gone() -> RendezvousConnectionError:

@@ -3,7 +3,8 @@ job's register (section L1 of the design; `core/takeover/` decides).
 
 An agent without a leader reads the register: it dials the leader that is named there, or claims the
 job when it is its turn, and hosts the coordinator itself. An heir looks all the time, since it is
-the first to claim. Nobody else reads the register while all is well.
+the first to claim. Nobody else reads the register while all is well. A register that can tell of
+changes wakes those who look; what is there they read.
 
 A leader that is deposed, or steps down, closes its coordinator: its own agent looks for the next
 one as all others do.
@@ -25,7 +26,7 @@ from rallypoint.coordinator.client import raise_in_loop
 from rallypoint.coordinator.connection import ClientConnection
 from rallypoint.coordinator.leadership import Leadership
 from rallypoint.coordinator.led_jobs import LocalLeader
-from rallypoint.coordinator.register_record import Register, gone
+from rallypoint.coordinator.register_record import Register, RegisterWatch, gone
 from rallypoint.coordinator.server import Coordinator
 from rallypoint.core.model import Epoch
 from rallypoint.core.takeover.consent import Promises
@@ -173,7 +174,7 @@ class Succession:
         self._register, self._local, self._own, self._node = register, local, own, node
         self._loop = asyncio.get_running_loop()
         self._looking = asyncio.Lock()
-        self._candidacy = self._new_candidacy()
+        self._candidacy, self._register_watch = self._new_candidacy(), RegisterWatch(register)
         self._seen = _Seen()
         self._claiming: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
@@ -204,6 +205,7 @@ class Succession:
             await leadership.vacate(VACATE_S, is_heard=is_heard)
         self._step_down()
         self._withdraw()
+        self._register_watch.close()
         self._local.calls.close()
 
     async def connect(self, timeout_s: float, on_wait: Callable[[str], None]) -> ClientConnection:
@@ -286,7 +288,9 @@ class Succession:
                 with suppress(RallypointError):  # `dial` tells them.
                     wait_s = min(wait_s, await self._look())
                     await self._offer()
-            await asyncio.sleep(wait_s)
+                await self._register_watch.wait(self._candidacy.seen, wait_s)
+            else:
+                await asyncio.sleep(wait_s)
 
     @property
     def _must_look(self) -> bool:
