@@ -154,13 +154,14 @@ class RegisterWatch:
 
     def __init__(self, register: Register) -> None:
         """Has a thread from the first wait until `close`, if the register can be waited for."""
-        self._register = register if isinstance(register, WakingRegister) else None
+        self.register = register
+        self._waking = register if isinstance(register, WakingRegister) else None
         self._thread: CallThread | None = None
         self._waiting: asyncio.Future[bool] | None = None
 
     async def wait(self, token: object, seconds: float) -> None:
         """Return when another version than that of `token` may be there, or after so long."""
-        if self._register is None or seconds <= LEAST_WAIT_S:
+        if self._waking is None or seconds <= LEAST_WAIT_S:
             await asyncio.sleep(seconds)
             return
         if self._thread is None:
@@ -168,16 +169,16 @@ class RegisterWatch:
         await asyncio.sleep(LEAST_WAIT_S)
         if self._waiting is None or self._waiting.done():
             # It outlasts this call: the next one goes on with it.
-            wait = partial(self._register.wait_for_change, token, WATCH_S)
+            wait = partial(self._waking.wait_for_change, token, WATCH_S)
             self._waiting = self._thread.submit(wait)
             self._waiting.add_done_callback(_retrieve)
         await asyncio.wait((self._waiting,), timeout=seconds - LEAST_WAIT_S)
 
     def close(self) -> None:
         """Wait no more."""
-        if self._register is not None and self._thread is not None:
+        if self._waking is not None and self._thread is not None:
             self._thread.close()
-            self._register.stop_waiting()
+            self._waking.stop_waiting()
 
 
 def _retrieve(waiting: asyncio.Future[bool]) -> None:

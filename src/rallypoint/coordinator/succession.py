@@ -171,10 +171,11 @@ class Succession:
 
     def __init__(self, register: Register, local: LocalLeader, own: OwnJob, node: Node) -> None:
         """`own`: the job of `node`, which asks it whether it leads."""
-        self._register, self._local, self._own, self._node = register, local, own, node
+        self._watched = RegisterWatch(register)
+        self._local, self._own, self._node = local, own, node
         self._loop = asyncio.get_running_loop()
         self._looking = asyncio.Lock()
-        self._candidacy, self._register_watch = self._new_candidacy(), RegisterWatch(register)
+        self._candidacy = self._new_candidacy()
         self._seen = _Seen()
         self._claiming: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
@@ -205,7 +206,7 @@ class Succession:
             await leadership.vacate(VACATE_S, is_heard=is_heard)
         self._step_down()
         self._withdraw()
-        self._register_watch.close()
+        self._watched.close()
         self._local.calls.close()
 
     async def connect(self, timeout_s: float, on_wait: Callable[[str], None]) -> ClientConnection:
@@ -288,7 +289,7 @@ class Succession:
                 with suppress(RallypointError):  # `dial` tells them.
                     wait_s = min(wait_s, await self._look())
                     await self._offer()
-                await self._register_watch.wait(self._candidacy.seen, wait_s)
+                await self._watched.wait(self._candidacy.seen, wait_s)
             else:
                 await asyncio.sleep(wait_s)
 
@@ -388,7 +389,9 @@ class Succession:
     def _new_candidacy(self) -> Leadership:
         local = self._local
         leader = Leader((), local.process, has_workers=True, hold_s=local.hold_s)
-        return Leadership(self._register, leader, local.calls, local.runtime, self._own.deference)
+        return Leadership(
+            self._watched.register, leader, local.calls, local.runtime, self._own.deference
+        )
 
 
 def _retrieve(task: asyncio.Task[Any]) -> None:
