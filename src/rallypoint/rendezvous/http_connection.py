@@ -17,7 +17,7 @@ from http.client import (
     HTTPResponse,
     HTTPSConnection,
 )
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from rallypoint.errors import ParameterError
 from rallypoint.wire.address import split_endpoint
@@ -39,6 +39,11 @@ class HttpError(Exception):
         self.is_lasting = is_lasting
         self.was_sent = True
         """The server may have executed the request."""
+
+    def when_sent(self, was_sent: bool) -> Self:
+        """The same, of a request that was sent to it, or was not."""
+        self.was_sent = was_sent
+        return self
 
 
 class Request(NamedTuple):
@@ -118,10 +123,10 @@ class HttpConnection:
                 response = self._send(request, ends_at)
             data = self._read(response, ends_at)
         except (OSError, HTTPException, ValueError) as error:
-            failure = self._explained(error, limit_s)
-            failure.was_sent = self.has_repeated or self._connection is not None
+            was_sent = self.has_repeated or self._connection is not None
             self.close()
-            raise failure from error
+            # No name for it: a frame that holds its own error holds the connections, too.
+            raise self._explained(error, limit_s).when_sent(was_sent) from error
         self._has_answered = True
         if b"HTTPS server" in data and self._tls is None:
             self.close()
