@@ -117,6 +117,13 @@ BAD: tuple[tuple[str, str], ...] = (
         "--rdzv-endpoint tcp://a:5: needs one HOST:PORT, without a scheme",
     ),
     (
+        "--nnodes 2 --rdzv-endpoint a,b train.py",
+        (
+            "--rdzv-endpoint a,b: needs one HOST:PORT: nodes find the one of several "
+            "coordinators that leads by --rdzv-backend file, etcd or kubernetes"
+        ),
+    ),
+    (
         "--rdzv-endpoint ::1:29400 train.py",
         "--rdzv-endpoint ::1:29400: an IPv6 address with a port needs brackets: [::1]:29400",
     ),

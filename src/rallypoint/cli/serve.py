@@ -106,21 +106,22 @@ Jobs may also be kept in an etcd. On three machines, so that each may be lost:
                 ),
                 Setting(
                     "--rdzv-backend",
-                    "file|etcd",
+                    "|".join(BY_REGISTER),
                     "where jobs are kept, as for rallypoint run; file is --data-dir",
                     "choice",
                 ),
                 Setting(
                     "--rdzv-endpoint",
                     "DIR|HOST[:PORT],...",
-                    "with --rdzv-backend: the directory, or the members of the etcd",
+                    "with --rdzv-backend: the directory, the members of the etcd, or the namespace"
+                    " in Kubernetes",
                 ),
-                Setting("--rdzv-conf", "K=V,...", "with etcd: as for rallypoint run"),
+                Setting("--rdzv-conf", "K=V,...", "with these: as for rallypoint run"),
                 Setting(
                     "--candidate",
                     "",
-                    "stand ready to lead the jobs whose nodes use that directory or etcd, before"
-                    " any of these nodes",
+                    "stand ready to lead the jobs whose nodes use the same place, before any of"
+                    " these nodes",
                     "switch",
                 ),
                 Setting(
@@ -153,12 +154,12 @@ Jobs may also be kept in an etcd. On three machines, so that each may be lost:
     ),
     """\
 Exit codes: 2 wrong usage (the port is in use, the address is not this
-machine's, DIR is no directory, not yours, or others may write to it, etcd
-refuses the user), 75 the system refused to listen or to write to DIR (full,
-read-only), 130 and 143 ended by SIGINT and SIGTERM. Jobs that still run then
-lose their coordinator: their nodes stop the workers when the lease expires and
-exit with 75. Where jobs are kept another coordinator takes over; with none, the
-nodes stop them then, and look for one until the join timeout.
+machine's, DIR is no directory, not yours, or others may write to it, etcd or
+Kubernetes refuses the user), 75 the system refused to listen or to write to DIR
+(full, read-only), 130 and 143 ended by SIGINT and SIGTERM. Jobs that still run
+then lose their coordinator: their nodes stop the workers when the lease expires
+and exit with 75. Where jobs are kept another coordinator takes over; with none,
+the nodes stop them then, and look for one until the join timeout.
 """,
 )
 

@@ -135,6 +135,11 @@ def endpoint(
     value: Value, default_port: int = DEFAULT_COORDINATOR_PORT, least_port: int = 0
 ) -> Endpoint:
     """`HOST`, `HOST:PORT`, `[V6]:PORT`, or a bare IPv6 address without a port."""
+    if "," in value.text:
+        raise value.wrong(
+            "needs one HOST:PORT: nodes find the one of several coordinators that leads by "
+            "--rdzv-backend file, etcd or kubernetes"
+        )
     where = Endpoint(*_of_address(value, lambda text: split_endpoint(text, default_port)))
     if 0 <= where.port < least_port:
         raise value.wrong(f"{where.port} is not a valid port ({least_port}..{MAX_PORT})")

@@ -70,13 +70,18 @@ class Registers(Protocol):
 
 def registers_of(register: RegisterConfig, flag: str = FLAG) -> Registers:
     """All that lie where this one would. `flag`: how a person gave the place."""
-    if register.etcd is None:
-        from rallypoint.rendezvous.registers_in import RegistersIn  # For `serve` alone.
+    # For `serve` alone.
+    if register.etcd is not None:
+        from rallypoint.rendezvous.etcd.registers import EtcdRegisters
 
-        return RegistersIn(register.directory, flag=flag)
-    from rallypoint.rendezvous.etcd.registers import EtcdRegisters
+        return EtcdRegisters(register.etcd, register.hold_s)
+    if register.kubernetes is not None:
+        from rallypoint.rendezvous.kubernetes.registers import KubernetesRegisters
 
-    return EtcdRegisters(register.etcd, register.hold_s)
+        return KubernetesRegisters(register.kubernetes, register.hold_s)
+    from rallypoint.rendezvous.registers_in import RegistersIn
+
+    return RegistersIn(register.directory, flag)
 
 
 def place_of(rendezvous: RendezvousConfig) -> Place:

@@ -69,7 +69,8 @@ class RegistersIn:
             path = os.path.join(self._directory, name)
             self._files.check_own(path)
             tip = VersionChain(self._files, path, UnsealedFormat()).tip()
-            return "" if tip is None else recorded_run_id(name, tip.content)
+            run_id = "" if tip is None else recorded_run_id(tip.content)
+            return run_id if job_directory(run_id) == name else ""
         return ""
 
 
@@ -84,10 +85,8 @@ def readable_run_id(name: str) -> str:
     return readable if job_directory(readable) == name else ""
 
 
-def recorded_run_id(name: str, content: bytes) -> str:
-    """The same by its record, which nobody has authenticated: the name has to agree. Empty: of a
-    job that has just begun. Raises RallypointError for what is no record."""
+def recorded_run_id(content: bytes) -> str:
+    """Of the job with this record, which nobody has authenticated: the name of its register has to
+    agree. Empty: of a job that has just begun. Raises RallypointError for what is no record."""
     job = decode(content).job
-    if job is None or job_directory(job.settings.run_id) != name:
-        return ""
-    return job.settings.run_id
+    return "" if job is None else job.settings.run_id

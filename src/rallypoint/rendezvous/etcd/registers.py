@@ -16,6 +16,7 @@ from typing import Any
 from rallypoint.core.settings import HOLD_S
 from rallypoint.errors import RallypointError
 from rallypoint.rendezvous.backend import Token
+from rallypoint.rendezvous.directory_backend import job_directory
 from rallypoint.rendezvous.etcd.backend import EtcdBackend, Revision, explained
 from rallypoint.rendezvous.etcd.gateway import ATTEMPT_S, Gateway, decoded, encoded
 from rallypoint.rendezvous.etcd.place import check_access, sweep
@@ -119,7 +120,8 @@ class EtcdRegisters:
         with suppress(RallypointError, UnreadableVersionError):
             for kv in kvs:
                 version = UnsealedFormat().decode("", decoded(kv.get("value", "")))
-                return recorded_run_id(name, version.content)
+                run_id = recorded_run_id(version.content)
+                return run_id if job_directory(run_id) == name else ""
         return ""
 
 

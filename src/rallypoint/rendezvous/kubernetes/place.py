@@ -7,13 +7,14 @@ time it is there, in the same answer.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
 
 from rallypoint.core.settings import HOLD_S
 from rallypoint.errors import AccessError, RallypointError, UsageError
-from rallypoint.rendezvous.kubernetes.api_server import LIMIT_S, ApiServer
+from rallypoint.rendezvous.kubernetes.api_server import LIMIT_S, ApiServer, Reply
 from rallypoint.rendezvous.kubernetes.backend import LABELS, KubernetesRendezvousBackend
 from rallypoint.wire.kubernetes_config import KubernetesConfig
 
@@ -67,26 +68,34 @@ class KubernetesPlace:
 def sweep(server: ApiServer, page: int = PAGE) -> int:
     """Returns how many registers were removed. `page`: so many are asked for at once. Raises as
     `ApiServer.call`, and what an answer that does not parse raises."""
-    query = {
-        "labelSelector": ",".join(f"{name}={value}" for name, value in LABELS.items()),
-        "limit": str(page),
-    }
-    found, following = 0, ""
-    while True:
-        listed = server.call("GET", query=query | ({"continue": following} if following else {}))
-        if listed.status != 200 or listed.at is None:  # 410: it is too old to be continued.
-            return found
-        for item in listed.body["items"]:
+    found = 0
+    for reply in listed(server, page):
+        for item in reply.body["items"]:
             metadata = item["metadata"]
             changed_at = _changed_at(metadata)
-            if changed_at is None or listed.at - changed_at < RETENTION:
+            if changed_at is None or reply.at is None or reply.at - changed_at < RETENTION:
                 continue
             only = {name: metadata[name] for name in ("uid", "resourceVersion")}
             options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": only}
             found += server.call("DELETE", metadata["name"], options).status == 200
-        following = listed.body["metadata"].get("continue", "")
+    return found
+
+
+def listed(server: ApiServer, page: int = PAGE) -> Iterator[Reply]:
+    """All registers, page by page. Raises as `sweep`."""
+    query = {
+        "labelSelector": ",".join(f"{name}={value}" for name, value in LABELS.items()),
+        "limit": str(page),
+    }
+    following = ""
+    while True:
+        reply = server.call("GET", query=query | ({"continue": following} if following else {}))
+        if reply.status != 200:  # 410: it is too old to be continued.
+            return
+        yield reply
+        following = reply.body["metadata"].get("continue", "")
         if not following:
-            return found
+            return
 
 
 def _changed_at(metadata: dict[str, Any]) -> datetime | None:
