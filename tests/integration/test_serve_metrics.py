@@ -40,6 +40,8 @@ def test_a_coordinator_tells_its_jobs_and_itself(tmp_path: Path) -> None:
         assert one(during, "job_nodes", job="job") == one(during, "sessions") == 2
         assert one(during, "events_total", event="round_formed") == 1
         assert one(during, "connections") >= 2
+        assert one(during, "received_bytes_total") > 500
+        assert one(during, "sent_bytes_total") > 500
         assert one(during, "register_seconds_count", call="write") > 2
         assert one(during, "register_failures_total", call="write") == 0
         assert during["process_resident_memory_bytes", ()] > 1e6

@@ -145,6 +145,9 @@ def _connections(coordinator: Coordinator) -> Iterator[Family]:
     traffic = coordinator.traffic
     yield _gauge("connections", "Open connections", traffic.open)
     yield _counter("connections_total", "Connections that were accepted", traffic.accepted)
+    volume = coordinator.volume
+    yield _counter("received_bytes_total", "Bytes that came on connections", volume.received)
+    yield _counter("sent_bytes_total", "Bytes that were sent on connections", volume.sent)
     yield _family(
         "connections_refused_total",
         "counter",

@@ -13,6 +13,8 @@ from functools import partial
 from socket import socket
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from rallypoint.coordinator.acceptor import Acceptor, ConnectionLog, Kind, Traffic
 from rallypoint.coordinator.connection import ServerConnection
 from rallypoint.coordinator.hosted_job import HostedJob
@@ -46,6 +48,29 @@ class _AttachedCandidate:
             self._connection.send(m.Ack(heartbeat.number))
 
 
+class Volume(Struct):
+    """Bytes of all connections up to now."""
+
+    received: int = 0
+    sent: int = 0
+
+
+class _Counted(ServerConnection):
+    """Adds its bytes to those of its coordinator."""
+
+    def __init__(self, coordinator: Coordinator, number: int, peer: str) -> None:
+        super().__init__(coordinator, number, peer)
+        self._volume = coordinator.volume
+
+    def data_received(self, data: bytes) -> None:
+        self._volume.received += len(data)
+        super().data_received(data)
+
+    def _write(self, data: bytes) -> None:
+        self._volume.sent += len(data)
+        super()._write(data)
+
+
 class Coordinator:
     """For the thread of the loop. Accepts from construction to `close`."""
 
@@ -66,6 +91,7 @@ class Coordinator:
         self._making: set[asyncio.Task[None]] = set()
         self.server_id = os.urandom(SERVER_ID_BYTES)
         """Tells this coordinator from every other: a node that gets it has dialled this one."""
+        self.volume = Volume()
         self.jobs, self._led = HostedJobs(hosting), hosting.led
         self._log = ConnectionLog(partial(hosting.on_record, ""))
         admission = admission or Admission(connection_room(OWN_FILES), HANDSHAKE_TIME_S)
@@ -90,7 +116,7 @@ class Coordinator:
             await self._led.vacate()
 
     def _take(self, accepted: socket, number: int, peer: str) -> None:
-        connection = ServerConnection(self, number, peer)
+        connection = _Counted(self, number, peer)
         self._acceptor.may_drop(number, connection.abort)
         task = self._loop.create_task(self._make(accepted, connection))
         self._making.add(task)
