@@ -2,9 +2,10 @@
 
 benchmarks/leaders.py [--quick] [-n TIMES]
 
-Prints Markdown. Four nodes with a worker each share a directory; each has a network of its own, so
-that a machine can vanish. Needs root and network namespaces, else it says so. What becomes of a job
-of torchrun is in `takeover.py`: it ends with the node that hosts its store.
+Prints Markdown. Four nodes with a worker each share a directory, or an etcd of three members; each
+has a network of its own, so that a machine can vanish. Needs root and network namespaces, else it
+says so. What becomes of a job of torchrun is in `takeover.py`: it ends with the node that hosts its
+store.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from tables import interleaved, markdown, spread
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from tests.fault import network
+from tests.fault.etcd_leaders import EtcdLeaderCluster
 from tests.fault.leader_runs import Job
 from tests.fault.leaders import LeaderCluster
 from tests.integration.cluster import AgentProcess, wait_until
@@ -56,13 +58,17 @@ def main() -> int:
 
 
 def of_job(
-    state: Callable[[Job], None], fault: Callable[[Job], None], last: str, nnodes: str
+    state: Callable[[Job], None],
+    fault: Callable[[Job], None],
+    last: str,
+    nnodes: str,
+    made: type[LeaderCluster] = LeaderCluster,
 ) -> float:
     """Until the last of the other nodes has told of this event. Seconds."""
     with (
         tempfile.TemporaryDirectory(prefix="rallypoint-bench-") as folder,
         contextlib.redirect_stdout(io.StringIO()),
-        LeaderCluster(Path(folder), *"abcd", nnodes=nnodes, lease=LEASE_S) as cluster,
+        made(Path(folder), *"abcd", nnodes=nnodes, lease=LEASE_S) as cluster,
     ):
         job = Job(cluster, random.Random(0), is_ddp=False)
         state(job)
@@ -102,11 +108,21 @@ def vanished_spare() -> float:
     return of_job(Job.spare, Job.vanish, "session_resumed", "3:3")
 
 
+def killed_by_etcd() -> float:
+    return of_job(Job.run, Job.kill, "workers_started", "2:4", EtcdLeaderCluster)
+
+
+def vanished_by_etcd() -> float:
+    return of_job(Job.run, Job.vanish, "workers_started", "2:4", EtcdLeaderCluster)
+
+
 ROWS = [
     ("its agent is killed: the workers of the next round have begun", killed, KILLED_S),
     ("its machine vanishes: the workers of the next round have begun", vanished, VANISHED_S),
     ("it stands by, and is killed: all are attached again", killed_spare, KILLED_S),
     ("it stands by, and vanishes: all are attached again", vanished_spare, VANISHED_S),
+    ("with etcd, its agent is killed: the workers have begun", killed_by_etcd, KILLED_S),
+    ("with etcd, its machine vanishes: the workers have begun", vanished_by_etcd, VANISHED_S),
 ]
 
 
