@@ -46,8 +46,8 @@ class Watch:
         if self.count >= self._wanted:
             self._reached.set()
 
-    async def wait(self, count: int) -> float:
-        """Until so many have; when the last one did."""
+    async def all_of(self, count: int) -> float:
+        """Wait until so many have, and count from 0 again; when the last one did."""
         self._wanted = count
         if self.count < count:
             self._reached.clear()
@@ -55,7 +55,19 @@ class Watch:
                 await asyncio.wait_for(self._reached.wait(), LIMIT_S)
             except TimeoutError:
                 raise SystemExit(f"{self.count} of {count} nodes within {LIMIT_S:g} s") from None
+        self.count = 0
         return self.at
+
+
+class End(AgentEnd):
+    """Of a session whose heartbeats keep the pace that the coordinator tells, or its own."""
+
+    has_own_pace = False
+
+    def next_wake_s(self, now: float) -> float:
+        """As of any other session, or a second at most."""
+        wake_s = super().next_wake_s(now)
+        return min(wake_s, self.settings.heartbeat_s) if self.has_own_pace else wake_s
 
 
 class Share:
@@ -65,7 +77,8 @@ class Share:
         self.assigned, self.resumed, self.started = Watch(), Watch(), Watch()
         self.dialling = asyncio.Semaphore(AT_ONCE)
         self.token = parse_token(os.environ["RALLYPOINT_TOKEN"], "benchmark").for_job(RUN_ID)
-        self.lost = 0
+        self.disturbed = 0
+        """So many are out of contact for too long, or were told to stop."""
 
 
 class Node:
@@ -77,8 +90,8 @@ class Node:
         self._stamp: Stamp | None = None
         self._candidate = Candidate(1, "default", f"10.{number >> 16}.{number >> 8 & 255}.1", 29500)
         name = f"node{number:05}"
-        end = AgentEnd(Identity("", name, os.urandom(8).hex()), settings, SessionRules())
-        self.session = CoordinatorSession(end, self._dial, self)
+        self.end = End(Identity("", name, os.urandom(8).hex()), settings, SessionRules())
+        self.session = CoordinatorSession(self.end, self._dial, self)
 
     async def begin(self) -> None:
         """Attach, and join then."""
@@ -107,7 +120,7 @@ class Node:
     def session_suspended(self, why: str) -> None: ...
 
     def session_given_up(self, why: str) -> None:
-        self._share.lost += 1
+        self._share.disturbed += 1
 
     def reconnect_refused(self) -> None: ...
 
@@ -115,7 +128,7 @@ class Node:
         print(f"refused: {error}", file=sys.stderr)
 
     def lease_ended(self, waits_for: str) -> None:
-        self._share.lost += 1
+        self._share.disturbed += 1
 
     def acknowledged(self, report: m.Report) -> None: ...
 
@@ -129,6 +142,7 @@ class Node:
                 self._share.started.more()
             case m.StopNow():
                 self._stamp = None
+                self._share.disturbed += 1
                 self._join()
             case m.Expelled(_, why):
                 print(f"expelled: {why}", file=sys.stderr)
@@ -149,20 +163,23 @@ async def main(port: int, first: int, count: int, total: int, lease_s: float) ->
     while line := (await reader.readline()).decode().split():
         match line:
             case ["connect"]:
-                began_at = time.monotonic()
+                answer: float = time.monotonic()
                 await asyncio.gather(*(node.begin() for node in nodes))
-                answer: object = [began_at, time.monotonic()]
-            case ["assigned", wanted]:
-                answer = await share.assigned.wait(int(wanted))
-            case ["started", wanted]:
-                answer = await share.started.wait(int(wanted))
-            case ["resumed", wanted]:
-                answer = await share.resumed.wait(int(wanted))
+            case ["assigned"]:
+                answer = await share.assigned.all_of(len(nodes))
+            case ["started"]:
+                answer = await share.started.all_of(len(nodes))
+                share.disturbed = 0
+            case ["resumed"]:
+                answer = await share.resumed.all_of(len(nodes))
+            case ["pace", whose]:
+                End.has_own_pace = whose == "own"
+                answer = max(node.end.next_wake_s(time.monotonic()) for node in nodes)
             case ["lose"]:
                 answer = time.monotonic()
                 nodes.pop().session.abort()
-            case ["lost"]:
-                answer = share.lost
+            case ["disturbed"]:
+                answer = share.disturbed
             case _:
                 raise SystemExit(f"{line}: no such command")
         print(json.dumps(answer), flush=True)
