@@ -9,7 +9,7 @@ SETUP := $(VENV)/.ready
 # The demo needs less than the tests: it installs its own set only where theirs is not there.
 DEMO_SETUP := $(if $(wildcard $(SETUP)),$(SETUP),$(VENV)/.ready-demo)
 
-.PHONY: test lint types unit matrix coverage compat record fault demo bench versions fuzz sim planted dist clean
+.PHONY: test lint types unit matrix coverage compat record fault demo bench scale versions fuzz sim planted dist clean
 
 # All three at once; each says what it found when it ends, and all are heard before this one fails.
 test: $(SETUP)
@@ -72,6 +72,10 @@ fault: $(SETUP)
 
 demo: $(DEMO_SETUP)
 	$(BIN)/python examples/digits/demo.py
+
+# One coordinator with up to 10,000 nodes; takes about ten minutes and no other load.
+scale: $(SETUP)
+	$(BIN)/python benchmarks/scale.py
 
 bench: $(SETUP)
 	$(BIN)/python benchmarks/launch.py

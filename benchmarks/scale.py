@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import os
 import secrets
 import socket
@@ -22,7 +23,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -30,6 +30,7 @@ from typing import Any
 
 from measure import free_port, machine
 from picture import charts
+from rendezvous import own_network
 from rendezvous_nodes import bring_loopback_up, cpu_s, hear, loopback_bytes
 from tables import interleaved, markdown, spread
 
@@ -37,13 +38,15 @@ HERE = Path(__file__).parent
 PICTURE = HERE.parent / "docs" / "scale.svg"
 COUNTS = (100, 1000, 4000, 10_000)
 LEASE_S = 15.0
-AT_REST_S = 6.0
+LARGEST_FLOOR = 4000
+"""More clients than that, which are threads, measure the threads."""
 LIMIT_S = 300.0
 Found = dict[str, float]
 LINES = {
     "meet_s": "first connect to last assignment",
     "again_s": "one node is lost: last assignment of the next round",
     "back_s": "the coordinator is killed and started again: last node is back",
+    "end_s": "all succeed: the last node knows it",
 }
 """What is drawn, in seconds, and the floor."""
 TARGETS = (
@@ -63,11 +66,11 @@ def main() -> None:
     options = parsed()
     os.environ["RALLYPOINT_TOKEN"] = secrets.token_hex(32)
     if options.once:
-        print(json.dumps(once(options.once)))
+        print(json.dumps(once(options.once, options.rest)))
         return
     print(f"Scale: {machine()}\n", flush=True)
     counts = [int(count) for count in options.counts.split(",")]
-    found = {count: measured(count, options.n) for count in counts}
+    found = {count: measured(count, options) for count in counts}
     print(markdown("Seconds", ("nodes", "barrier (floor)", *LINES.values()), seconds(found)))
     heads = ("nodes", "CPU ms of a join", "bytes to join", "kB of a session")
     rests = ("at rest: heartbeat s", "at rest: core", "one heartbeat a second: core")
@@ -83,21 +86,21 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="100 nodes, once")
     parser.add_argument("-n", type=int, default=3, help="how often each is measured (3)")
     parser.add_argument("--counts", default=",".join(map(str, COUNTS)), help="numbers of nodes")
+    parser.add_argument("--rest", type=float, default=6.0, help="seconds at rest, at least (6)")
     parser.add_argument("--once", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.quick:
-        options.n, options.counts = 1, str(COUNTS[0])
+        options.n, options.counts, options.rest = 1, str(COUNTS[0]), 1.0
     return options
 
 
-def measured(count: int, times: int) -> list[Found]:
+def measured(count: int, options: argparse.Namespace) -> list[Found]:
     """So often; each with the floor of the same moment."""
     of_rallypoint: list[Found] = []
 
-    def run(command: Sequence[object]) -> Found:
-        network = ("unshare", "--net", "--map-root-user", sys.executable)
+    def run(*command: object) -> Found:
         done = subprocess.run(
-            [*network, *map(str, command)],
+            [*own_network(), sys.executable, *map(str, command)],
             stdout=subprocess.PIPE,
             text=True,
             timeout=LIMIT_S,
@@ -107,13 +110,15 @@ def measured(count: int, times: int) -> list[Found]:
         return answer
 
     def job() -> float:
-        of_rallypoint.append(run([__file__, "--once", count]))
+        of_rallypoint.append(run(__file__, "--once", count, "--rest", options.rest))
         return 0.0
 
     def floor() -> float:
-        return run([HERE / "rendezvous_nodes.py", "floor", count])["seconds"]
+        if options.quick or count > LARGEST_FLOOR:
+            return math.nan
+        return run(HERE / "rendezvous_nodes.py", "floor", count)["seconds"]
 
-    floors = interleaved(times, {"floor": floor, "job": job})["floor"]
+    floors = interleaved(options.n, {"floor": floor, "job": job})["floor"]
     return [
         each | {"floor_s": at, "barriers": each["meet_s"] / at}
         for each, at in zip(of_rallypoint, floors, strict=True)
@@ -128,7 +133,12 @@ class Coordinator:
 
     def __init__(self, directory: str) -> None:
         self.port = free_port()
-        serve = ["serve", "--host=127.0.0.1", f"--port={self.port}", "--quiet"]
+        serve = [
+            "serve",
+            "--host=127.0.0.1",
+            f"--port={self.port}",
+            *([] if os.environ.get("LOUD") else ["--quiet"]),
+        ]
         self._command = [sys.executable, "-m", "rallypoint", *serve, f"--data-dir={directory}"]
         self.process = self._begin()
 
@@ -202,7 +212,7 @@ class Nodes:
             share.wait()
 
 
-def once(count: int) -> Found:
+def once(count: int, rest_s: float) -> Found:
     """All that is measured of so many nodes."""
     bring_loopback_up()
     with contextlib.ExitStack() as cleaned:
@@ -221,25 +231,27 @@ def once(count: int) -> Found:
         nodes.tell("started")
         found["kb_each"] = (coordinator.memory_kb - used_kb) / count
         found["beat_s"] = max(nodes.tell("pace told"))
-        found["rest"] = at_rest(coordinator, found["beat_s"])
+        found["rest"] = at_rest(coordinator, found["beat_s"], rest_s)
         nodes.tell("pace own")
-        found["rest_1s"] = at_rest(coordinator, 1.0)
+        found["rest_1s"] = at_rest(coordinator, 1.0, rest_s)
         nodes.tell("pace told")
         [lost_at] = nodes.tell("lose", slice(1))
         found["again_s"] = max(nodes.tell("assigned")) - lost_at
         nodes.tell("started")
         killed_at = coordinator.restart()
         found["back_s"] = max(nodes.tell("resumed")) - killed_at
-        if any(nodes.tell("disturbed")):
-            raise SystemExit("a node was lost, or was in another round, after the takeover")
+        if disturbed := sum(nodes.tell("disturbed")):
+            raise SystemExit(f"{disturbed} nodes were out of contact, or told to stop")
+        began_at = min(nodes.tell("succeed"))
+        found["end_s"] = max(nodes.tell("ended")) - began_at
     return found
 
 
-def at_rest(coordinator: Coordinator, beat_s: float) -> float:
+def at_rest(coordinator: Coordinator, beat_s: float, least_s: float) -> float:
     """The share of a core that it takes while nothing happens."""
     time.sleep(2 * beat_s)  # Until all keep this pace.
     used_s, began_at = coordinator.cpu_s, time.monotonic()
-    time.sleep(max(AT_REST_S, 2 * beat_s))
+    time.sleep(max(least_s, 2 * beat_s))
     return (coordinator.cpu_s - used_s) / (time.monotonic() - began_at)
 
 
@@ -249,9 +261,13 @@ def at_rest(coordinator: Coordinator, beat_s: float) -> float:
 def seconds(found: dict[int, list[Found]]) -> list[list[str]]:
     names = ("floor_s", *LINES)
     return [
-        [f"{count:,}", *(spread([run[name] for run in runs]) for name in names)]
+        [f"{count:,}", *(cell([run[name] for run in runs]) for name in names)]
         for count, runs in found.items()
     ]
+
+
+def cell(values: list[float]) -> str:
+    return "-" if any(map(math.isnan, values)) else spread(values)
 
 
 def costs(found: dict[int, list[Found]]) -> list[list[str]]:
@@ -270,7 +286,7 @@ def targets(found: dict[int, list[Found]]) -> list[list[str]]:
     return [
         [what, f"{value:.2f}", f"at most {aim:g}", "met" if value <= aim else "missed"]
         for what, value, aim in rows
-        if value == value  # not where one side was not measured
+        if not math.isnan(value)  # not where one side was not measured
     ]
 
 
@@ -286,7 +302,7 @@ def picture(found: dict[int, list[Found]]) -> str:
     rest = {"at the pace that nodes are told": "rest", "one heartbeat a second": "rest_1s"}
     panels = {
         title: {
-            line: [(float(count), value(count, name)) for count in found]
+            line: [(float(n), value(n, name)) for n in found if not math.isnan(value(n, name))]
             for line, name in named.items()
         }
         for title, named in (("seconds", lines), ("share of a core at rest", rest))

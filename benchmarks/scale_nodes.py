@@ -74,7 +74,8 @@ class Share:
     """The nodes of this process, and what has become of them."""
 
     def __init__(self) -> None:
-        self.assigned, self.resumed, self.started = Watch(), Watch(), Watch()
+        self.assigned, self.started = Watch(), Watch()
+        self.resumed, self.ended = Watch(), Watch()
         self.dialling = asyncio.Semaphore(AT_ONCE)
         self.token = parse_token(os.environ["RALLYPOINT_TOKEN"], "benchmark").for_job(RUN_ID)
         self.disturbed = 0
@@ -96,6 +97,12 @@ class Node:
     async def begin(self) -> None:
         """Attach, and join then."""
         self.session.open(await self._dial())
+
+    def succeed(self) -> None:
+        """Its workers have ended well."""
+        assert self._stamp is not None
+        self.session.report(m.Finishing(self._stamp))
+        self.session.report(m.Succeeded(self._stamp))
 
     def _join(self) -> None:
         self._seq += 1
@@ -144,6 +151,8 @@ class Node:
                 self._stamp = None
                 self._share.disturbed += 1
                 self._join()
+            case m.Ended():
+                self._share.ended.more()
             case m.Expelled(_, why):
                 print(f"expelled: {why}", file=sys.stderr)
 
@@ -178,6 +187,12 @@ async def main(port: int, first: int, count: int, total: int, lease_s: float) ->
             case ["lose"]:
                 answer = time.monotonic()
                 nodes.pop().session.abort()
+            case ["succeed"]:
+                answer = time.monotonic()
+                for node in nodes:
+                    node.succeed()
+            case ["ended"]:
+                answer = await share.ended.all_of(len(nodes))
             case ["disturbed"]:
                 answer = share.disturbed
             case _:

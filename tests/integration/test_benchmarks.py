@@ -77,6 +77,14 @@ def test_the_quick_benchmark_of_the_rendezvous_fills_its_tables(tmp_path: Path) 
     assert "most messages of a node to join | 4.00 | at most 6 | met" in out
 
 
+def test_the_quick_benchmark_of_scale_fills_its_tables(tmp_path: Path) -> None:
+    out = quick(tmp_path, "scale.py")
+    [seconds, costs] = [line for line in out.splitlines() if line.startswith("| 100 |")]
+    assert len(MEASURED.findall(seconds)) == 4, out
+    assert len(costs.split(" | ")) == 7
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_quick_benchmark_of_calls_fills_its_table(tmp_path: Path) -> None:
     out = quick(tmp_path, "calls.py")
     measured = [line for line in out.splitlines() if len(MEASURED.findall(line)) == 2]

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from tests.integration.proxy import Proxy
 from tests.integration.sessions import CANDIDATE, LIMIT_S, TOKEN, Rally, rally
 
-from rallypoint.coordinator.client import CoordinatorSession, Pushed
+from rallypoint.coordinator.client import CoordinatorSession, Hooks, Pushed
 from rallypoint.coordinator.clocks import WakeSelector, new_loop
 from rallypoint.coordinator.connection import ClientConnection, dial
 from rallypoint.core import messages as m
@@ -182,6 +182,37 @@ def test_F2_a_connection_that_was_reset_may_come_back_when_an_ended_one_is_lost(
                     await place.wait_record("node other was lost")
                     proxy.mend()
                     await agent.wait_said(("opened", True))
+
+    asyncio.run(body())
+
+
+def test_only_a_node_that_did_not_hang_up_itself_waits_before_it_comes_back() -> None:
+    """For the part that it draws of what it was told: thousands must not come back at once."""
+
+    async def body() -> None:
+        drawn: list[tuple[float, float]] = []
+
+        def uniform(least: float, most: float) -> float:
+            drawn.append((least, most))
+            return least
+
+        async with rally(RULES) as place:
+            with Proxy(place.port) as proxy:
+                agent = Agent(RULES, proxy.port, 0.0)
+                hooks = Hooks(uniform=uniform)
+                agent.session = CoordinatorSession(agent.end, agent.dial, agent, hooks=hooks)
+                agent.session.open(await agent.dial())
+                await agent.wait_said(("opened", False))
+                agent.session.reconnect("by itself")
+                await agent.wait_said(("opened", True))
+                assert drawn == []
+                await asyncio.to_thread(proxy.reset)
+                proxy.mend()
+                await agent.wait_said(("opened", True), 2)
+                assert drawn[0] == (0.0, agent.end.spread_s)
+                assert agent.end.spread_s > 0
+                agent.session.abort()
+                await asyncio.sleep(0.01)
 
     asyncio.run(body())
 

@@ -54,6 +54,8 @@ class NodeNames:
         self._by_id: dict[str, NodeRef] = {}
         self._by_rank: dict[int, NodeRef] = {}
         self._ranks: dict[NodeRef, int] = {}
+        self._ordinals: dict[str, int] = {}
+        """All that are smaller are taken, by the names of hosts: thousands may have the same."""
 
     def give_id(self, hello: Attach) -> NodeRef:
         """For a new session: the id that it asks for, its former one, or a new one. An id that
@@ -105,13 +107,18 @@ class NodeNames:
         self.yield_rank(ref)
         if self._by_id.get(ref.node_id) == ref:
             del self._by_id[ref.node_id]
+            host, _, ordinal = ref.node_id.rpartition("-")
+            if host in self._ordinals and ordinal.isdecimal():
+                self._ordinals[host] = min(self._ordinals[host], int(ordinal))
 
     def _id_for(self, hello: Attach) -> str:
         if hello.node_id:
             return hello.node_id
         if hello.former_id and hello.former_id not in self._by_id:
             return hello.former_id
-        ordinal = 0
-        while f"{hello.host_name}-{ordinal}" in self._by_id:
+        host = hello.host_name
+        ordinal = self._ordinals.get(host, 0)
+        while f"{host}-{ordinal}" in self._by_id:
             ordinal += 1
-        return f"{hello.host_name}-{ordinal}"
+        self._ordinals[host] = ordinal
+        return f"{host}-{ordinal}"

@@ -1,0 +1,187 @@
+"""One coordinator with thousands of nodes: the pace that it tells them, and its turns."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import cast
+
+import pytest
+from msgspec.structs import replace
+
+from rallypoint.coordinator.connection import ServerConnection
+from rallypoint.coordinator.hosted_job import PUSHES_IN_A_TURN, HostedJob
+from rallypoint.core import job as jobs
+from rallypoint.core import messages as m
+from rallypoint.core import session as s
+from rallypoint.core import sessions as c
+from rallypoint.core.job_state import new_job
+from rallypoint.core.liveness import FEW, pace_of
+from rallypoint.core.model import Assignment, Candidate, SharedSettings, Stamp
+from rallypoint.core.takeover.consent import Promises
+from rallypoint.core.takeover.heirs import RANKS
+
+RULES = SharedSettings("job", 1, 20_000, lease_s=15.0, heartbeat_s=1.0)
+CANDIDATE = Candidate(1, "default", "10.0.0.1", 29500)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "seconds"), [(1, 1.0), (3000, 1.0), (6000, 2.0), (9000, 3.0), (100_000, 3.0)]
+)
+def test_heartbeats_are_rarer_the_more_nodes_there_are_up_to_a_fifth_of_the_lease(
+    nodes: int, seconds: float
+) -> None:
+    assert pace_of(RULES, nodes).beat_s == seconds
+
+
+def test_heartbeats_are_never_more_often_than_the_settings_say() -> None:
+    rare = replace(RULES, heartbeat_s=5.0)
+    assert pace_of(rare, 1).beat_s == pace_of(rare, 100_000).beat_s == 5.0
+
+
+def test_nodes_come_back_before_the_coordinator_takes_them_for_lost() -> None:
+    assert pace_of(RULES, 3).spread_s == 0.001
+    assert pace_of(RULES, 3000).spread_s == 1.0
+    assert pace_of(RULES, 100_000).spread_s == RULES.reset_grace_s / 2
+
+
+def attached_node(promises: Promises | None = None) -> s.AgentEnd:
+    """Of a job with so many nodes that it was told a pace."""
+    end = s.AgentEnd(s.Identity("", "host", "life"), RULES, s.SessionRules(promises=promises))
+    end.connected(0.0, m.Claim())
+    end.received(0.0, m.Attached("host-0", 1, 1, False, True, *pace_of(RULES, 9000)))
+    return end
+
+
+def test_a_node_keeps_the_pace_that_it_was_told() -> None:
+    assert s.AgentEnd(s.Identity("", "host", "life"), RULES).next_wake_s(0.0) == 1.0
+    assert attached_node().next_wake_s(0.0) == 3.0
+    assert attached_node().spread_s == RULES.reset_grace_s / 2
+
+
+def test_a_node_does_not_lose_its_lease_by_the_pace_that_it_was_told() -> None:
+    end = attached_node()
+    end.received(0.0, m.Attached("host-0", 1, 1, True, True, 1e6, 1e6))
+    assert end.next_wake_s(0.0) == RULES.lease_s / 5
+    assert end.spread_s <= RULES.lease_s
+
+
+@pytest.mark.parametrize(("rank", "seconds"), [(0, 1.0), (RANKS - 1, 1.0), (RANKS, 3.0)])
+def test_L2_an_heir_keeps_its_own_pace_since_the_leader_needs_its_promises(
+    rank: int, seconds: float
+) -> None:
+    promises = Promises(RULES.lease_s)
+    end = attached_node(promises)
+    place = Assignment(0, rank, 9000, rank, 9000, rank, 9000, "10.0.0.1", 5000, 0, "first", True)
+    end.received(0.0, m.Assigned(Stamp(1, 0), place))
+    assert end.next_wake_s(0.0) == seconds
+
+
+def hello(number: int) -> m.Attach:
+    return m.Attach("", f"host{number}", f"life{number}", 1, RULES)
+
+
+def test_a_node_is_told_another_pace_when_its_job_has_grown() -> None:
+    sessions = c.Sessions(new_job(RULES, 1), 1)
+    first = sessions.attach(0, "10.0.0.1", hello(0), 0.0)[0]
+    assert isinstance(first, c.SendTo)
+    assert isinstance(first.message, m.Attached)
+    assert first.message.beat_s == 1.0
+    for number in range(1, 6000):
+        sessions.attach(number, "10.0.0.1", hello(number), 0.0)
+        if number + 1 <= FEW:
+            beats = sessions.received(0, m.Heartbeat(number + 1), 0.0)
+            assert len(beats) == 1, "few nodes keep the pace of their settings"
+    told = [
+        [effect.message for effect in sessions.received(0, m.Heartbeat(beat), 0.0)]  # type: ignore[union-attr]
+        for beat in (7001, 7002)
+    ]
+    assert [type(each) for each in told[0]] == [m.HeartbeatAck, m.Attached]
+    again = told[0][1]
+    assert isinstance(again, m.Attached)
+    assert again.resumed
+    assert again.beat_s == 2.0
+    assert [type(each) for each in told[1]] == [m.HeartbeatAck]
+
+
+def test_thousands_of_nodes_may_have_one_host_name() -> None:
+    sessions = c.Sessions(new_job(RULES, 1), 1)
+    one_host = replace(hello(0), host_name="localhost")
+    for number in range(3000):
+        sessions.attach(number, "10.0.0.1", replace(one_host, incarnation=f"life{number}"), 0.0)
+    assert {each.ref.node_id for each in sessions.all} == {f"localhost-{n}" for n in range(3000)}
+    for gone in (7, 5):
+        sessions.lose(f"life{gone}", "it was silent", 0.0, 1.0)
+    for number, ordinal in (3000, 5), (3001, 7), (3002, 3000):
+        sessions.attach(number, "10.0.0.1", replace(one_host, incarnation=f"life{number}"), 2.0)
+        session = sessions.of_agent(f"life{number}")
+        assert session is not None
+        assert session.ref.node_id == f"localhost-{ordinal}", "the smallest that is free"
+
+
+class Wire:
+    """What a coordinator sends, with the turn of the loop in which it does."""
+
+    ended_by_peer, peer = True, "10.0.0.1:40000"
+
+    def __init__(self, number: int, turns: list[int], sent: list[tuple[int, int, m.ToAgent]]):
+        self.number, self._turns, self._sent = number, turns, sent
+
+    def send(self, message: m.ToAgent) -> None:
+        self._sent.append((self._turns[0], self.number, message))
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_world_is_sent_in_turns_and_each_node_hears_all_in_its_order() -> None:
+    nodes = 4 * PUSHES_IN_A_TURN
+
+    async def body() -> list[tuple[int, int, m.ToAgent]]:
+        rules = replace(RULES, min_nodes=nodes, max_nodes=nodes)
+        turns: list[int] = [0]
+        sent: list[tuple[int, int, m.ToAgent]] = []
+        job = HostedJob(
+            c.Sessions(new_job(rules, 1), 1, jobs.step), lambda record: None, lambda: None
+        )
+        wires = [cast(ServerConnection, Wire(number, turns, sent)) for number in range(nodes)]
+        for wire in wires:
+            job.attach(wire, replace(hello(wire.number), settings=rules))
+        sent.clear()
+        for wire in wires:
+            job.received(wire, m.Numbered(1, m.Join(1, CANDIDATE)))
+        job.received(wires[-1], m.Heartbeat(1))
+        while sum(isinstance(message, m.Assigned) for *_, message in sent) < nodes:
+            turns[0] += 1
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        job.close()
+        return sent
+
+    sent = asyncio.run(body())
+    by_turn = Counter(turn for turn, _, message in sent if isinstance(message, m.Assigned))
+    assert max(by_turn.values()) <= PUSHES_IN_A_TURN
+    last = [type(message) for _, number, message in sent if number == nodes - 1]
+    assert last == [m.Assigned, m.Ack, m.HeartbeatAck]
+
+
+def test_a_coordinator_that_closes_sends_first_what_waits_for_its_turn() -> None:
+    nodes = 2 * PUSHES_IN_A_TURN
+
+    async def body() -> list[tuple[int, int, m.ToAgent]]:
+        sent: list[tuple[int, int, m.ToAgent]] = []
+        job = HostedJob(
+            c.Sessions(new_job(RULES, 1), 1, jobs.step), lambda record: None, lambda: None
+        )
+        wires = [cast(ServerConnection, Wire(number, [0], sent)) for number in range(nodes)]
+        for wire in wires:
+            job.attach(wire, hello(wire.number))
+        job.received(wires[0], m.Numbered(1, m.Join(1, CANDIDATE)))
+        job.received(wires[0], m.Numbered(2, m.Cancel("ctrl-c", 2)))
+        for wire in wires[1:]:
+            job.received(wire, m.Numbered(1, m.Join(1, CANDIDATE)))
+        job.close()
+        return sent
+
+    sent = asyncio.run(body())
+    assert sum(isinstance(message, m.Ended) for *_, message in sent) >= nodes - 1
