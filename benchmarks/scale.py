@@ -133,12 +133,7 @@ class Coordinator:
 
     def __init__(self, directory: str) -> None:
         self.port = free_port()
-        serve = [
-            "serve",
-            "--host=127.0.0.1",
-            f"--port={self.port}",
-            *([] if os.environ.get("LOUD") else ["--quiet"]),
-        ]
+        serve = ["serve", "--host=127.0.0.1", f"--port={self.port}", "--quiet"]
         self._command = [sys.executable, "-m", "rallypoint", *serve, f"--data-dir={directory}"]
         self.process = self._begin()
 

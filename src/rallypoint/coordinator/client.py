@@ -206,10 +206,11 @@ class CoordinatorSession:
 
             uniform = backoff.uniform
 
-        # Thousands of agents that lost one coordinator must not come back at once, nor in step.
+        # Thousands of agents that lost one coordinator must not come back at once, nor in step; nor
+        # may their attempts keep one busy that is slower than they are.
         if spread_s:
             await asyncio.sleep(uniform(0.0, spread_s))
-        pause_s = FIRST_RETRY_S
+        pause_s, longest_s = FIRST_RETRY_S, max(LONGEST_RETRY_S, self._end.spread_s)
         while not self._end.is_closed:
             if given_up := self._end.before_attempt(self._clock()):
                 self._run(given_up)
@@ -220,7 +221,7 @@ class CoordinatorSession:
                 answer = Answer.REFUSED if isinstance(error, _REFUSALS) else Answer.NONE
                 self._run(self._end.attempt_failed(self._clock(), answer, str(error)))
             await asyncio.sleep(pause_s * uniform(0.5, 1.0))
-            pause_s = min(pause_s * 2, LONGEST_RETRY_S)
+            pause_s = min(pause_s * 2, longest_s)
         return None
 
     def _beat(self) -> None:
