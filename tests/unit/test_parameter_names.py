@@ -52,8 +52,13 @@ from rallypoint.store import HashStore, TCPStore
 PACKAGE = Path(rallypoint.__file__).parent
 OF_COMMANDS = ("cli", "integrations", "run.py", "testing")
 """Whose messages are for who runs a command, or a tool of this project."""
-ROWS = ("core/settings.py", "torch_versions.py", "observe/parameter_names.py")
-"""Tables of flags, which are no messages."""
+ROWS = (
+    "core/settings.py",
+    "torch_versions.py",
+    "observe/parameter_names.py",
+    "rendezvous/etcd/server.py",
+)
+"""Tables of flags, and the command line of another program, which are no messages."""
 LIMIT_OF_BYTES = (
     "storing X bytes more would pass the limit of X (--max-memory), of which X are in use"
 )
