@@ -21,7 +21,7 @@ _HASH = 33  # with the hyphen before it
 class RegistersIn:
     """The registers in one directory: `places.Registers`."""
 
-    def __init__(self, directory: str, flag: str = "--data-dir") -> None:
+    def __init__(self, directory: str, flag: str) -> None:
         """`flag`: how a person gave the directory."""
         self._directory, self._files, self._flag = directory, LocalFiles(), flag
         self._changed_at: dict[str, float] = {}
