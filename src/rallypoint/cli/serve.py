@@ -7,7 +7,7 @@ node of every job that uses it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from socket import socket
 from typing import TYPE_CHECKING
@@ -219,29 +219,28 @@ class _Server:
             led = self._led(registers, tuple(map(str, listening_at(listeners))))
         hosting = Hosting(self._record, led=led, who_leads=None if led is None else led.who_leads)
         coordinator = Coordinator(listeners, hosting, self._lookup_token)
-        closing: list[Callable[[], None]] = [faults.tell_counts, coordinator.close]
-        try:
+        with ExitStack() as closing:
+            closing.callback(faults.tell_counts)
+            closing.callback(coordinator.close)
             ending = EndingSignal()
             lines.say(_serving(listeners, self._token, registers))
             if metrics_at is not None:
                 server = self._metrics_server(metrics_at, coordinator, led)
-                closing.append(server.close)
+                closing.callback(server.close)
                 await server.open()
                 lines.say(kinds.METRICS(url=server.url))
+            candidates = None
             if registers is not None and led is not None and options.is_candidate:
                 from rallypoint.coordinator.candidates import Candidates
 
                 jobs, find = coordinator.jobs, registers.changed
-                closing.append(Candidates(led, jobs, find, self._lookup_token).close)
+                candidates = Candidates(led, jobs, find, self._lookup_token)
             notify("READY=1")
             code = await ending.wait(lines, kinds.SERVE_SIGNAL)
             notify("STOPPING=1")
-            if options.is_candidate:
-                closing.pop()()
+            if candidates is not None:
+                candidates.close()
             await coordinator.vacate()
-        finally:
-            for close in reversed(closing):
-                close()
         await asyncio.sleep(0)  # transports close their sockets in the next turn of the loop
         return code
 
