@@ -10,11 +10,13 @@ import pytest
 from tests.integration.cluster import AgentProcess, Cluster, free_port
 from tests.integration.test_leading_agents import leader_of
 from tests.kubernetes.stand_in import Pod, cluster_of
+from tests.rendezvous.test_registers_in import write
 
 from rallypoint.rendezvous.kubernetes.registers import KubernetesRegisters
 from rallypoint.wire.kubernetes_config import KubernetesConfig
 
 
+@pytest.mark.fault
 @pytest.mark.executed
 def test_L1_a_candidate_takes_over_from_a_killed_node_and_another_one_from_it(
     tmp_path: Path, pod: Pod
@@ -45,10 +47,17 @@ def candidate_of(cluster: Cluster, pod: Pod) -> AgentProcess:
     return candidate
 
 
-def test_L1_only_registers_that_have_changed_are_found_again(config: KubernetesConfig) -> None:
+def test_L1_jobs_are_found_by_their_registers_when_these_have_changed(
+    config: KubernetesConfig,
+) -> None:
     registers = KubernetesRegisters(config)
     assert registers.prepare() == []
     registers.changed()
-    backend = registers.open("other", None)
-    assert backend.set_state(b"no record") is not None
-    assert registers.changed() == []
+    foreign, backend = registers.open("foreign", None), registers.open("A_Job", b"token")
+    assert foreign.set_state(b"no record") is not None
+    write(backend, "A_Job", 0)
+    assert registers.changed() == []  # It does not name its job yet.
+    for beat in (1, 2):
+        write(backend, "A_Job", beat)
+        assert registers.changed() == ["A_Job"]
+        assert registers.changed() == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rallypoint.coordinator.register_record import encode
+from rallypoint.coordinator.register_record import Register, encode
 from rallypoint.core.model import Epoch, SharedSettings
 from rallypoint.core.takeover.record import JobRecord, Leader, LeadRecord, Process
 from rallypoint.rendezvous.directory_backend import DirectoryBackend
@@ -18,7 +18,7 @@ def register(directory: Path, run_id: str, token: bytes | None = None) -> Direct
     return DirectoryBackend(str(directory), run_id, token)
 
 
-def write(backend: DirectoryBackend, run_id: str, beat: int) -> None:
+def write(backend: Register, run_id: str, beat: int) -> None:
     """What a leader does: the first record has no job."""
     found = backend.get_state()
     job = JobRecord(SharedSettings(run_id, 1, 2), 1) if beat else None
