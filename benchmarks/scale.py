@@ -74,7 +74,8 @@ def main() -> None:
     print(markdown("Seconds", ("nodes", "barrier (floor)", *LINES.values()), seconds(found)))
     heads = ("nodes", "CPU ms of a join", "bytes to join", "kB of a session")
     rests = ("at rest: heartbeat s", "at rest: core", "one heartbeat a second: core")
-    print(markdown("The coordinator", (*heads, *rests), costs(found)))
+    lates = ("nodes that were not back within their lease",)
+    print(markdown("The coordinator", (*heads, *rests, *lates), costs(found)))
     print(markdown("Targets", ("", "measured", "target", ""), targets(found)))
     if not options.quick:
         PICTURE.write_text(picture(found))
@@ -235,8 +236,9 @@ def once(count: int, rest_s: float) -> Found:
         nodes.tell("started")
         killed_at = coordinator.restart()
         found["back_s"] = max(nodes.tell("resumed")) - killed_at
-        if disturbed := sum(nodes.tell("disturbed")):
-            raise SystemExit(f"{disturbed} nodes were out of contact, or told to stop")
+        found["too_late"] = sum(nodes.tell("disturbed"))
+        if found["too_late"]:
+            return found | {"end_s": math.nan}
         began_at = min(nodes.tell("succeed"))
         found["end_s"] = max(nodes.tell("ended")) - began_at
     return found
@@ -267,6 +269,7 @@ def cell(values: list[float]) -> str:
 
 def costs(found: dict[int, list[Found]]) -> list[list[str]]:
     names = {"join_ms": 2, "bytes": 0, "kb_each": 1, "beat_s": 1, "rest": 2, "rest_1s": 2}
+    names["too_late"] = 0
     return [
         [f"{count:,}", *(spread([run[name] for run in runs], names[name]) for name in names)]
         for count, runs in found.items()

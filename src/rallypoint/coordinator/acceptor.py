@@ -126,7 +126,7 @@ class Acceptor:
         self._arm()
         # As a rule the first bytes have come with the connection.
         if not self._decide(number, connection, peer):
-            self._loop.add_reader(connection, self._decide, number, connection, peer)
+            self._loop.add_reader(connection.fileno(), self._decide, number, connection, peer)
 
     def _pause(self) -> None:
         self._is_paused = True
@@ -187,8 +187,13 @@ class Acceptor:
         return True
 
     def _hand_over(self, connection: socket) -> None:
-        self._loop.remove_reader(connection)
+        self._unwatch(connection)
         connection.setsockopt(SOL_SOCKET, SO_RCVLOWAT, 1)
+
+    def _unwatch(self, connection: socket) -> None:
+        # By its number: of an object that nobody watches `selectors` makes a text first.
+        if (fd := connection.fileno()) >= 0:
+            self._loop.remove_reader(fd)
 
     def _refuse(self, number: int, connection: socket, peer: str) -> None:
         try:
@@ -205,7 +210,7 @@ class Acceptor:
     # Making room
 
     def _close(self, connection: socket) -> None:
-        self._loop.remove_reader(connection)
+        self._unwatch(connection)
         connection.close()
 
     def _turn_away(self, number: int) -> None:

@@ -12,6 +12,7 @@ refuse.
 from __future__ import annotations
 
 from enum import Enum
+from functools import lru_cache
 from typing import TypeVar
 
 from msgspec import Struct
@@ -183,8 +184,16 @@ def _value_fault(value: object, name: str, sentence: int) -> str:
         needs, shown = f"at most {longest} items", f"{len(value)} items"
     else:
         assert isinstance(value, Struct), f"{name} has no limit"
+        if isinstance(value, settings.SharedSettings):
+            return _settings_fault(value, sentence)
         return _fault(value, sentence)
     return f" = {shown}{length} (needs {needs})"
+
+
+@lru_cache(maxsize=16)
+def _settings_fault(said: settings.SharedSettings, sentence: int) -> str:
+    """Thousands of nodes say the same."""
+    return _fault(said, sentence)
 
 
 def _fitting(value: object, name: str, sentence: int) -> object:
