@@ -1,6 +1,7 @@
 """Whole jobs of which any node may lead, each with one fault in one state, by a seed.
 
-    python -m tests.fault.leader_runs [--backend etcd] [--at-once N] [--table FILE] FIRST [LAST]
+    python -m tests.fault.leader_runs [--backend file|etcd|kubernetes] [--at-once N] [--table FILE]
+        FIRST [LAST]
 
 Prints a line for each run, and appends it to the table. All of these must hold, whatever happens:
 no job is lost, the budget is exact, no round has two workers of one rank, and nothing is left. If
@@ -25,7 +26,8 @@ What shows each of the faults that leading has to survive:
   either one of two nodes dies                  test_leading_agents
 
 With `--backend etcd` the register is in a real etcd of three members (tests.fault.etcd_leaders),
-whose faults take the place of those of a directory.
+whose faults take the place of those of a directory. With `--backend kubernetes` it is in a stand-in
+of an API server (tests.fault.kubernetes_leaders).
 
 The time of the directory is that of a short lease: with 8 s a job is fenced sooner than with 60 s.
 """
@@ -52,7 +54,7 @@ from functools import partial
 from pathlib import Path
 
 from msgspec import Struct
-from tests.fault import etcd_leaders, network
+from tests.fault import etcd_leaders, kubernetes_leaders, network
 from tests.fault.leaders import LeaderCluster
 from tests.integration.cluster import AgentProcess, Worker, wait_until
 from tests.integration.restarted_serve import STEPS
@@ -117,7 +119,7 @@ class Job:
             env["GLOO_SOCKET_IFNAME"] = "eth0"
             env["TORCHINDUCTOR_CACHE_DIR"] = str(self.cluster.folder / "torch")
         waits_s = 1 if self.cluster.options["nnodes"] == "3:4" else self.last_call_s
-        self.cluster.options["rdzv_conf"] = f"last_call_timeout={waits_s}"
+        self.cluster.options["rdzv_conf"] = f"{self.cluster.conf}last_call_timeout={waits_s}"
         for name in names:
             self.cluster.agent(name, env=env, preload=preload)
 
@@ -480,8 +482,7 @@ def plan_of(seed: int, faults: Sequence[str] = tuple(FAULTS)) -> Plan:
 def run(folder: Path, plan: Plan, backend: str = "file") -> str:
     """Raises AssertionError. Returns a summary."""
     is_spare = plan.state == "spare"
-    made = etcd_leaders.EtcdLeaderCluster if backend == "etcd" else LeaderCluster
-    faults = ETCD_FAULTS if backend == "etcd" else FAULTS
+    made = CLUSTERS[backend]
     with made(
         folder,
         *NAMES,
@@ -496,7 +497,7 @@ def run(folder: Path, plan: Plan, backend: str = "file") -> str:
         job = Job(cluster, random.Random(plan.seed), is_ddp=plan.is_ddp)
         STATES[plan.state](job)
         before = cluster.workers()
-        faults[plan.fault](job)
+        BY_BACKEND[backend][plan.fault](job)
         job.go_on(plan.state)
         if plan.fault in UNNOTICED[plan.state]:
             assert cluster.workers() == before, "workers were started again"
@@ -504,14 +505,24 @@ def run(folder: Path, plan: Plan, backend: str = "file") -> str:
         return ", ".join([f"{cluster.epoch()} led", f"{rounds} rounds", *job.notes])
 
 
-ETCD_FAULTS: dict[str, Callable[[Job], None]] = {
+_OF_ANY: dict[str, Callable[[Job], None]] = {
     "kill": Job.kill,
     "vanish": Job.vanish,
     "stop": Job.stop,
-    **etcd_leaders.FAULTS,
 }
-UNNOTICED["run"] |= etcd_leaders.UNNOTICED
+BY_BACKEND = {
+    "file": FAULTS,
+    "etcd": _OF_ANY | etcd_leaders.FAULTS,
+    "kubernetes": _OF_ANY | kubernetes_leaders.FAULTS,
+}
+CLUSTERS = {
+    "file": LeaderCluster,
+    "etcd": etcd_leaders.EtcdLeaderCluster,
+    "kubernetes": kubernetes_leaders.KubernetesLeaderCluster,
+}
+UNNOTICED["run"] |= etcd_leaders.UNNOTICED | kubernetes_leaders.UNNOTICED
 UNNOTICED["spare"] |= etcd_leaders.FAULTS.keys() - {"no_quorum_for_long"}
+UNNOTICED["spare"] |= kubernetes_leaders.FAULTS.keys() - {"away_for_long"}
 
 
 def _stop_at_change(place: Path, pid: int, until: float) -> None:
@@ -528,7 +539,7 @@ def main() -> int:
     """Run them, and say how many have failed."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--at-once", type=int, default=1)
-    parser.add_argument("--backend", choices=("file", "etcd"), default="file")
+    parser.add_argument("--backend", choices=tuple(BY_BACKEND), default="file")
     parser.add_argument("--table", type=Path, help="a file that each line is appended to")
     parser.add_argument("--only", action="store_true", help="this one, in this process")
     parser.add_argument("first", type=int)
@@ -566,9 +577,7 @@ def _child(backend: str, seed: int) -> bool:
 
 
 def _one(seed: int, backend: str) -> int:
-    plan, began_at = plan_of(seed), time.monotonic()
-    if backend == "etcd":
-        plan = plan_of(seed, tuple(ETCD_FAULTS))
+    plan, began_at = plan_of(seed, tuple(BY_BACKEND[backend])), time.monotonic()
     folder = Path(tempfile.mkdtemp(prefix=f"leader-run-{seed}-"))
     name = f"{seed:4} {plan.fault:17} {plan.state:11} {'ddp' if plan.is_ddp else '   '}"
     log = folder / "log"

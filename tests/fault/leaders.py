@@ -34,6 +34,9 @@ RUN_ID = "job"
 class LeaderCluster(HostCluster):
     """Options are those of `rallypoint run`, and hold for every node."""
 
+    conf = ""
+    """Keys of `--rdzv-conf` that every node needs, with a comma at their end."""
+
     def __init__(
         self, folder: Path, *hosts: str, is_real_disk: bool = False, **options: Option
     ) -> None:

@@ -59,15 +59,15 @@ class Pod:
         return f"server={self.url(port)},service_account={self.folder}{more}"
 
     def url(self, port: int | None = None) -> str:
-        return f"https://127.0.0.1:{port or self._api.port}"
+        return f"https://{self._api.host}:{port or self._api.port}"
 
 
 @contextmanager
-def stand_in(certificates: Path) -> Iterator[KubernetesApi]:
+def stand_in(certificates: Path, host: str = "127.0.0.1") -> Iterator[KubernetesApi]:
     """In which the account of the pods has the rights that we say it needs."""
     spaces = (NAMESPACE, "default")
     server = (str(certificates / "server.pem"), str(certificates / "server.key"))
-    with KubernetesApi(*server, spaces) as api:
+    with KubernetesApi(*server, spaces, host) as api:
         for found in rbac("--namespace", NAMESPACE, "--service-account", ACCOUNT):
             api.apply(found)
         yield api

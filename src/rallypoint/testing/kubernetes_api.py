@@ -75,11 +75,17 @@ class Asked(NamedTuple):
 
 
 class KubernetesApi:
-    """For `with`: one server on loopback, in threads of this process."""
+    """For `with`: one server, in threads of this process."""
 
-    def __init__(self, cert: str, key: str, namespaces: tuple[str, ...] = ("default",)) -> None:
-        """`cert`, `key`: files; the certificate must name 127.0.0.1. Empty: there is no TLS, as
-        before a `kubectl proxy`."""
+    def __init__(
+        self,
+        cert: str,
+        key: str,
+        namespaces: tuple[str, ...] = ("default",),
+        host: str = "127.0.0.1",
+    ) -> None:
+        """`cert`, `key`: files; the certificate must name the host. Empty: there is no TLS, as
+        before a `kubectl proxy`. `host`: an address of this machine."""
         self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER) if cert else None
         if self._tls is not None:
             self._tls.load_cert_chain(cert, key)
@@ -94,7 +100,7 @@ class KubernetesApi:
         """Of the next requests with their methods, in order."""
         self.requests: deque[str] = deque(maxlen=10_000)
         """`VERB NAME` of those that were let in."""
-        self.port = 0
+        self.host, self.port = host, 0
 
     def __enter__(self) -> KubernetesApi:
         self.start()
@@ -111,12 +117,12 @@ class KubernetesApi:
     @property
     def url(self) -> str:
         """For `server=`."""
-        return f"{'http' if self._tls is None else 'https'}://127.0.0.1:{self.port}"
+        return f"{'http' if self._tls is None else 'https'}://{self.host}:{self.port}"
 
     def start(self) -> None:
         """Again at the same port, with what it held."""
         if self._server is None:
-            self._server = _Server(self.port, self._tls, partial(_Handler, self))
+            self._server = _Server((self.host, self.port), self._tls, partial(_Handler, self))
             self.port = self._server.server_address[1]
 
     def stop(self) -> None:
@@ -242,9 +248,12 @@ class _Server(ThreadingHTTPServer):
     allow_reuse_address = True
 
     def __init__(
-        self, port: int, tls: ssl.SSLContext | None, handler: Callable[..., BaseHTTPRequestHandler]
+        self,
+        where: tuple[str, int],
+        tls: ssl.SSLContext | None,
+        handler: Callable[..., BaseHTTPRequestHandler],
     ) -> None:
-        super().__init__(("127.0.0.1", port), handler)
+        super().__init__(where, handler)
         self._tls = tls
         self._open: set[socket.socket] = set()
         self.is_over = False

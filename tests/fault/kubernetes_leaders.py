@@ -1,0 +1,187 @@
+"""A cluster (see `tests.fault.leaders`) of which any node may lead the job, by a stand-in of an API
+server of Kubernetes, on a host of its own; and what may happen to them.
+
+    with KubernetesLeaderCluster(tmp_path, *"abcd", nnodes="2:4") as cluster:
+        cluster.agents(*"abcd")
+        cluster.api.stop()
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from tests.certificates import make_certificates
+from tests.fault.leaders import RUN_ID, LeaderCluster
+from tests.integration.cluster import Option, wait_until
+from tests.kubernetes.stand_in import NAMESPACE, Pod, names, stand_in
+
+from rallypoint.coordinator import register_record
+from rallypoint.coordinator.token import find_token
+from rallypoint.core.takeover.record import LeadRecord
+from rallypoint.rendezvous.kubernetes.backend import KEY, name_of
+from rallypoint.testing.kubernetes_api import Fault
+from rallypoint.testing.kubernetes_objects import RefusedError
+from rallypoint.wire.version_file import VersionFormat
+
+if TYPE_CHECKING:
+    from tests.fault.leader_runs import Job
+
+HOST = "x"
+"""Of the API server."""
+
+
+class KubernetesLeaderCluster(LeaderCluster):
+    """Options are those of `rallypoint run`, and hold for every node."""
+
+    def __init__(self, folder: Path, *hosts: str, is_real_disk: bool = False, **options: Option):
+        super().__init__(folder, *hosts, HOST, is_real_disk=is_real_disk, **options)
+        self.options |= {"rdzv_backend": "kubernetes", "rdzv_endpoint": NAMESPACE}
+        self._serving = ExitStack()
+
+    def record(self, run_id: str = RUN_ID) -> LeadRecord | None:
+        """What the job's register holds."""
+        token, name = find_token(None, None, self.home, create=False), name_of(run_id)
+        assert token is not None
+        try:
+            found = self.api.config_maps.read(NAMESPACE, name)
+        except RefusedError:
+            return None
+        layout = VersionFormat(run_id, token.for_job(run_id))
+        version = layout.decode(name, b64decode(found["binaryData"][KEY]))
+        return register_record.decode(version.content)
+
+    def check_left(self) -> None:
+        """One object."""
+        assert names(self.api) == [name_of(RUN_ID)]
+
+    def start_api(self) -> None:
+        """Again, where it was."""
+        with self.network.entered(HOST):
+            self.api.start()
+
+    def __enter__(self) -> KubernetesLeaderCluster:
+        super().__enter__()
+        try:
+            folder, host = self.folder / "certificates", self.network.address(HOST)
+            folder.mkdir()
+            certificates = make_certificates(folder, host)
+            with self.network.entered(HOST):
+                self.api = self._serving.enter_context(stand_in(certificates, host))
+            self.pod = Pod(self.api, certificates, self.folder / "account")
+            self.conf = self.pod.conf() + ","
+        except BaseException as error:
+            self.__exit__(type(error), error, None)
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        super().__exit__(kind, error, traceback)
+        self._serving.close()
+
+
+def _of(job: Job) -> KubernetesLeaderCluster:
+    assert isinstance(job.cluster, KubernetesLeaderCluster)
+    return job.cluster
+
+
+def cut(job: Job) -> None:
+    """The leader reaches the API server, and no other node."""
+    others = [host for host in job.cluster.network.hosts if host not in (HOST, job.leader.name)]
+    job.cluster.network.cut(job.leader.name, *others)
+    job.wait_other()
+    job.cluster.network.heal(job.leader.name, *others)
+
+
+def cut_and_hide(job: Job) -> None:
+    """The leader reaches neither."""
+    job.cut()
+
+
+def hide(job: Job) -> None:
+    """The leader reaches all but the API server."""
+    job.cluster.network.cut(job.leader.name, HOST)
+    job.sleep(2, 14)
+    job.cluster.network.heal(job.leader.name, HOST)
+
+
+def away(job: Job) -> None:
+    """The API server does not run."""
+    _of(job).api.stop()
+    job.sleep(2, 14)
+    _of(job).start_api()
+
+
+def away_for_long(job: Job) -> None:
+    """For so long that all workers are stopped."""
+    workers = (
+        [worker for worker in job.newest() if worker.is_alive] if job.cluster.workers() else []
+    )
+    _of(job).api.stop()
+    if not workers:
+        job.sleep(20, 30)
+    wait_until(lambda: not any(worker.is_alive for worker in workers), "the fences", 60)
+    _of(job).start_api()
+
+
+def slow(job: Job) -> None:
+    """Each of its answers takes more than a second."""
+    _of(job).api.slow_s = 1.2
+    job.sleep(2, 14)
+    _of(job).api.slow_s = 0.0
+
+
+def lose_answers(job: Job) -> None:
+    """It does what it is asked to, and nobody hears of it."""
+    faults = _of(job).api.faults
+    faults.extend([Fault("PUT", 0)] * 3)
+    job.sleep(2, 14)
+    faults.clear()
+
+
+def refuse(job: Job) -> None:
+    """It has too much to do."""
+    faults = _of(job).api.faults
+    faults.extend([Fault("PUT", 429, (("Retry-After", "1"),)), Fault("PUT", 500)] * 2)
+    job.sleep(2, 14)
+    faults.clear()
+
+
+def rotate(job: Job) -> None:
+    """Tokens are replaced, again and again."""
+    for _ in range(5):
+        _of(job).pod.rotate()
+        job.sleep(0.5, 2)
+
+
+def forbid(job: Job) -> None:
+    """The rights are taken away for a while."""
+    api = _of(job).api
+    role = api.withdraw("Role", NAMESPACE, "rallypoint")
+    job.sleep(2, 14)
+    api.apply(role)
+
+
+FAULTS: dict[str, Callable[[Job], None]] = {
+    "cut": cut,
+    "cut_and_hide": cut_and_hide,
+    "hide": hide,
+    "away": away,
+    "away_for_long": away_for_long,
+    "slow": slow,
+    "lose_answers": lose_answers,
+    "refuse": refuse,
+    "rotate": rotate,
+    "forbid": forbid,
+}
+UNNOTICED = FAULTS.keys() - {"cut", "cut_and_hide", "away_for_long"}
+"""Whoever runs runs on."""
