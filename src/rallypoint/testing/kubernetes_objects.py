@@ -19,7 +19,6 @@ Object = dict[str, Any]
 
 MAX_DATA = 1 << 20
 """Bytes of all values of a ConfigMap."""
-BOOKMARK_S = 1.0
 _MAX_NAME = 253
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _DATA_KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
@@ -79,6 +78,8 @@ class ConfigMaps:
         self._events: list[_Event] = []
         self._oldest = 0
         """Of the versions from which changes are still known."""
+        self.bookmark_s = 1.0
+        """So often one is sent to who wants them."""
 
     def read(self, namespace: str, name: str) -> Object:
         with self._changed:
@@ -161,7 +162,7 @@ class ConfigMaps:
         while (now := time.monotonic()) < ends_at and not is_over():
             with self._changed:
                 if self._version <= seen:
-                    self._changed.wait(min(ends_at - now, BOOKMARK_S))
+                    self._changed.wait(min(ends_at - now, self.bookmark_s))
                 self._check_known(seen)
                 new = [event for event in self._events if event.version > seen]
                 seen = self._version

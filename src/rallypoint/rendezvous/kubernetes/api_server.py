@@ -4,7 +4,7 @@ A call that got no answer may have been executed, or may be executed later. So e
 be repeated: a read, or a write whose author knows its own version by a nonce.
 
 The token and the certificate of the API server's authority are files that the kubelet replaces
-while a pod runs: the token is read for each request, the certificate for each connection.
+while a pod runs: the token is read for each request, the certificate after each failure.
 """
 
 from __future__ import annotations
