@@ -295,7 +295,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self._answer()
 
-    do_POST = do_PUT = do_DELETE = do_GET  # noqa: N815
+    do_POST = do_PUT = do_DELETE = do_PATCH = do_GET  # noqa: N815
 
     def log_message(self, format: str, *arguments: Any) -> None:
         """Nobody reads it."""
@@ -314,7 +314,7 @@ class _Handler(BaseHTTPRequestHandler):
             if asked.verb == "watch":
                 self._watch(asked)
                 return
-            found = api.execute(asked, json.loads(sent or b"{}"))
+            found = api.execute(asked, json.loads(sent or b"{}") or {})
             if _PARTIAL in self.headers.get("Accept", "") and asked.verb == "list":
                 found = _partial(found)
             if fault is not None:
@@ -328,11 +328,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _body(self) -> bytes:
         length = int(self.headers.get("Content-Length", "0"))
+        sent = self.rfile.read(length)
         if length > MAX_REQUEST:
-            self.close_connection = True
             why = f"Request entity too large: limit is {MAX_REQUEST}"
             raise RefusedError(413, "RequestEntityTooLarge", why)
-        return self.rfile.read(length)
+        return sent
 
     def _asked(self) -> Asked:
         url = urlsplit(self.path)
@@ -341,7 +341,8 @@ class _Handler(BaseHTTPRequestHandler):
             raise RefusedError(404, "NotFound", "the server could not find the requested resource")
         manager = self.headers.get("User-Agent", "").partition("/")[0]
         name = unquote(where[2] or "")
-        if (self.command == "POST") == bool(name) and self.command != "GET":
+        is_known = self.command == "GET" or self.command in _VERBS
+        if not is_known or (self.command != "GET" and (self.command == "POST") == bool(name)):
             why = "the server does not allow this method on the requested resource"
             raise RefusedError(405, "MethodNotAllowed", why)
         return Asked(self.command, unquote(where[1]), name, dict(parse_qsl(url.query)), manager)
