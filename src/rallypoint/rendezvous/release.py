@@ -60,7 +60,8 @@ def _register_of(notice: ReleaseNotice) -> Register:
     if notice.kubernetes is not None:
         from rallypoint.rendezvous.kubernetes.backend import KubernetesRendezvousBackend
 
-        return KubernetesRendezvousBackend(notice.kubernetes, run_id, token, _ATTEMPT_S)
+        # There is one server, which may be slow.
+        return KubernetesRendezvousBackend(notice.kubernetes, run_id, token, 2 * _ATTEMPT_S)
     return DirectoryBackend(notice.directory, run_id, token)
 
 

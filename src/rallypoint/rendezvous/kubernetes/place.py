@@ -52,8 +52,8 @@ class KubernetesPlace:
 
     def is_the_same(self) -> str:
         """See `places.Place`."""
-        space = self._config.namespace or "of each pod"
-        return f"{self._config} is the same API server, and the namespace {space} the same one"
+        namespace = self._config.namespace or "that each pod is in"
+        return f"they have the same API server ({self._config}) and namespace ({namespace})"
 
     def open(self, token: bytes | None) -> KubernetesRendezvousBackend:
         """The register, under the job's token."""
