@@ -92,6 +92,7 @@ def test_every_wait_ends_after_the_timeout_of_the_store(
         call(b)
     assert "missing" in str(raised.value)
     a.set("missing", "v")
+    b.set_timeout(LIMIT_S)  # It is there, but this machine may be busy.
     call(b)
 
 
