@@ -1,8 +1,8 @@
 """A register in etcd: one key per job, whose mod revision is the token of a version.
 
 A swap is a transaction that stores if the key still has that revision, and else reads what is
-there. Its answer may be lost, so each version has a nonce: a writer that asks again knows its own.
-A late request finds another revision and stores nothing. The key has no lease, since a record must
+there; a lost answer is no matter (`swapping_backend.py`). A late request finds another revision and
+stores nothing. The key has no lease, since a record must
 outlive whoever wrote it.
 
 What is assumed of etcd: it is one cluster, which is not reset to an older backup while jobs run.
@@ -10,10 +10,9 @@ What is assumed of etcd: it is one cluster, which is not reset to an older backu
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from msgspec import Struct
@@ -23,14 +22,13 @@ from rallypoint.errors import (
     ParameterError,
     RecordError,
     RendezvousConnectionError,
-    RendezvousStateError,
 )
-from rallypoint.rendezvous.backend import RendezvousBackend, Token
+from rallypoint.rendezvous.backend import Token
 from rallypoint.rendezvous.directory_backend import job_directory
 from rallypoint.rendezvous.etcd.gateway import ATTEMPT_S, Gateway, decoded, encoded
+from rallypoint.rendezvous.swapping_backend import Found, Swapped, SwappingBackend
 from rallypoint.wire.etcd_config import EtcdConfig
 from rallypoint.wire.version_file import (
-    NONCE_BYTES,
     UnreadableVersionError,
     VersionFile,
     VersionFormat,
@@ -47,8 +45,10 @@ class Revision(Struct, frozen=True):
     number: int
 
 
-class EtcdBackend(RendezvousBackend):
+class EtcdBackend(SwappingBackend):
     """The register of one job. A wait for a change has connections of its own."""
+
+    store, max_state, token_type = "etcd", MAX_STATE, Revision
 
     def __init__(
         self,
@@ -70,44 +70,27 @@ class EtcdBackend(RendezvousBackend):
     def name(self) -> str:
         return "etcd"
 
-    def get_state(self) -> tuple[bytes, Token] | None:
-        """See `RendezvousBackend`. Raises RecordError for what is no version of this job."""
-        with explained():
-            there = self._version(self._gateway.call("/v3/kv/range", {"key": encoded(self._key)}))
-        return None if there is None else (there[0].content, there[1])
+    def _read(self) -> Found | None:
+        return self._version(self._gateway.call("/v3/kv/range", {"key": encoded(self._key)}))
 
-    def set_state(
-        self, state: bytes, token: Token | None = None
-    ) -> tuple[bytes, Token, bool] | None:
-        if token is not None and not isinstance(token, Revision):
-            found = self.get_state()
-            return None if found is None else (*found, False)
-        if len(state) > MAX_STATE:
-            raise RendezvousStateError(
-                f"a register in etcd takes {MAX_STATE} bytes, and this has {len(state)}"
-            )
-        version = VersionFile(os.urandom(NONCE_BYTES), "", state)
+    def _swap(self, version: VersionFile, token: Token | None) -> Swapped:
         key = encoded(self._key)
         put = {"key": key, "value": encoded(self._layout.encode(self._key, version))}
-        with explained():
-            answer = self._gateway.call(
-                "/v3/kv/txn",
-                {
-                    "compare": [if_unchanged(key, 0 if token is None else token.number)],
-                    "success": [{"request_put": put | {"lease": str(self._lease())}}],
-                    "failure": [{"request_range": {"key": key}}],
-                },
-            )
-            if answer.get("succeeded"):
-                return state, Revision(revision_of(answer)), True
-            there = self._version(answer["responses"][0]["response_range"])
-        if there is None:
-            return None
-        newest, now = there
-        is_ours = newest.nonce == version.nonce
-        if self._gateway.has_repeated and not is_ours:
-            return None  # Ours may have been stored, and replaced by now.
-        return newest.content, now, is_ours
+        answer = self._gateway.call(
+            "/v3/kv/txn",
+            {
+                "compare": [if_unchanged(key, 0 if token is None else token.number)],
+                "success": [{"request_put": put | {"lease": str(self._lease())}}],
+                "failure": [{"request_range": {"key": key}}],
+            },
+        )
+        if answer.get("succeeded"):
+            return Swapped(Revision(revision_of(answer)))
+        there = self._version(answer["responses"][0]["response_range"])
+        return Swapped(None, there, self._gateway.has_repeated)
+
+    def _explained(self) -> AbstractContextManager[None]:
+        return explained()
 
     def try_writing(self) -> None:
         """See that etcd would take a version. Stores nothing; raises as `get_state`."""
@@ -140,7 +123,7 @@ class EtcdBackend(RendezvousBackend):
         """Which lease of etcd the next version is on; 0: it stays."""
         return 0
 
-    def _version(self, answer: dict[str, Any]) -> tuple[VersionFile, Revision] | None:
+    def _version(self, answer: dict[str, Any]) -> Found | None:
         kvs = answer.get("kvs")
         if not kvs:
             return None

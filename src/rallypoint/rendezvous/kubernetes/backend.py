@@ -2,20 +2,19 @@
 version.
 
 A swap is a PUT with both, or a POST for the first version; the API server refuses one that comes
-late, with 409. Its answer may be lost, so each version has a nonce: a writer that asks again knows
-its own. What is read is the newest version: a GET without resourceVersion asks etcd's quorum. Lists
-and watches may be older than that, so they only wake.
+late, with 409. A lost answer is no matter (`swapping_backend.py`). What is read is the newest
+version: a GET without resourceVersion asks etcd's quorum. Lists and watches may be older than that,
+so they only wake.
 
 What is assumed of Kubernetes: its etcd is not reset to an older backup while jobs run.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from base64 import b64decode, b64encode
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 
 from msgspec import Struct
 
@@ -24,14 +23,13 @@ from rallypoint.errors import (
     ParameterError,
     RecordError,
     RendezvousConnectionError,
-    RendezvousStateError,
 )
-from rallypoint.rendezvous.backend import RendezvousBackend, Token
+from rallypoint.rendezvous.backend import Token
 from rallypoint.rendezvous.directory_backend import job_directory
-from rallypoint.rendezvous.kubernetes.api_server import LIMIT_S, ApiServer, Object, Query, Reply
+from rallypoint.rendezvous.kubernetes.api_server import LIMIT_S, ApiServer, Object, Query
+from rallypoint.rendezvous.swapping_backend import Found, Swapped, SwappingBackend
 from rallypoint.wire.kubernetes_config import KubernetesConfig
 from rallypoint.wire.version_file import (
-    NONCE_BYTES,
     UnreadableVersionError,
     VersionFile,
     VersionFormat,
@@ -57,9 +55,11 @@ class ObjectVersion(Struct, frozen=True):
     version: str
 
 
-class KubernetesRendezvousBackend(RendezvousBackend):
+class KubernetesRendezvousBackend(SwappingBackend):
     """The state of one job, for a `DynamicRendezvousHandler` or for the coordinators of a job.
     Calls block, for 5 s at most. A wait for a change has a connection of its own."""
+
+    store, max_state, token_type = "Kubernetes", MAX_STATE, ObjectVersion
 
     def __init__(
         self,
@@ -81,37 +81,6 @@ class KubernetesRendezvousBackend(RendezvousBackend):
     @property
     def name(self) -> str:
         return "kubernetes"
-
-    def get_state(self) -> tuple[bytes, Token] | None:
-        """See `RendezvousBackend`. Raises RecordError for what is no version of this job."""
-        with _explained():
-            there = self._read()
-        return None if there is None else (there[0].content, there[1])
-
-    def set_state(
-        self, state: bytes, token: Token | None = None
-    ) -> tuple[bytes, Token, bool] | None:
-        if token is not None and not isinstance(token, ObjectVersion):
-            found = self.get_state()
-            return None if found is None else (*found, False)
-        if len(state) > MAX_STATE:
-            raise RendezvousStateError(
-                f"a register in Kubernetes takes {MAX_STATE} bytes, and this has {len(state)}"
-            )
-        version = VersionFile(os.urandom(NONCE_BYTES), "", state)
-        with _explained():
-            reply = self._store(config_map(self._name, token, self._encoded(version)))
-            if reply.status in (200, 201):
-                return state, _version_of(reply.body), True
-            has_repeated = self._server.has_repeated
-            there = self._read()
-        if there is None:
-            return None
-        newest, now = there
-        is_ours = newest.nonce == version.nonce
-        if has_repeated and not is_ours:
-            return None  # Ours may have been stored, and replaced by now.
-        return newest.content, now, is_ours
 
     def check(self) -> None:
         """See that the register can be read, made and changed, without doing it. Raises AccessError
@@ -163,7 +132,7 @@ class KubernetesRendezvousBackend(RendezvousBackend):
                     return event.get("type") != "ERROR"
         return False
 
-    def _read(self) -> tuple[VersionFile, ObjectVersion] | None:
+    def _read(self) -> Found | None:
         reply = self._server.call("GET", self._name)
         if reply.status != 200:
             return None
@@ -181,10 +150,19 @@ class KubernetesRendezvousBackend(RendezvousBackend):
             raise RecordError(f"{where} {error}") from error
         return version, _version_of(reply.body)
 
-    def _store(self, body: Object) -> Reply:
-        if "uid" in body["metadata"]:
-            return self._server.call("PUT", self._name, body)
-        return self._server.call("POST", body=body)
+    def _swap(self, version: VersionFile, token: Token | None) -> Swapped:
+        body = config_map(self._name, token, self._encoded(version))
+        if token is None:
+            reply = self._server.call("POST", body=body)
+        else:
+            reply = self._server.call("PUT", self._name, body)
+        if reply.status in (200, 201):
+            return Swapped(_version_of(reply.body))
+        has_repeated = self._server.has_repeated
+        return Swapped(None, self._read(), has_repeated)
+
+    def _explained(self) -> AbstractContextManager[None]:
+        return _explained()
 
     def _encoded(self, version: VersionFile) -> str:
         return b64encode(self._layout.encode(self._name, version)).decode()
