@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -110,8 +111,13 @@ def test_L2_the_directory_is_away_for_the_leader_alone_and_no_worker_notices() -
 
 def test_L2_a_directory_tells_whether_it_could_be_written(tmp_path: Path) -> None:
     register = DirectoryBackend(str(tmp_path), "job")
-    register.try_writing()
+    with pytest.raises(RendezvousConnectionError):
+        register.try_writing()  # As in a mount point where nothing is mounted.
     assert list(tmp_path.iterdir()) == []
-    tmp_path.rmdir()
+    assert register.set_state(b"record") is not None
+    there = list(tmp_path.iterdir())
+    register.try_writing()
+    assert list(tmp_path.iterdir()) == there
+    shutil.rmtree(tmp_path)
     with pytest.raises(RendezvousConnectionError):
         register.try_writing()

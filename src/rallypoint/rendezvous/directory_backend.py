@@ -101,8 +101,10 @@ class DirectoryBackend(RendezvousBackend):
                 raise
 
     def try_writing(self) -> None:
-        """Do beside the register all that a set does. Raises as `get_state`."""
+        """Do beside the register all that a set does. Raises as `get_state`, also if there is no
+        register: the mount point takes files when nothing is mounted there."""
         with self._explained():
+            self._files.check_own(self._job)
             probe(self._directory, self._files)
 
     def remove(self, token: Token) -> bool:
