@@ -9,7 +9,7 @@ SETUP := $(VENV)/.ready
 # The demo needs less than the tests: it installs its own set only where theirs is not there.
 DEMO_SETUP := $(if $(wildcard $(SETUP)),$(SETUP),$(VENV)/.ready-demo)
 
-.PHONY: test lint types unit matrix coverage compat record fault demo bench scale versions fuzz sim planted dist clean
+.PHONY: test lint types unit matrix coverage compat record fault clusters demo bench scale versions fuzz sim planted dist clean
 
 # All three at once; each says what it found when it ends, and all are heard before this one fails.
 test: $(SETUP)
@@ -26,7 +26,7 @@ types: $(SETUP)
 # the files in order.
 unit: $(SETUP)
 	-tools/install_etcd.sh
-	$(BIN)/python -m pytest --workers 8 -rsfE -m "not fault or quick"
+	$(BIN)/python -m pytest --workers 8 -rsfE -m "not (fault or clusters) or quick"
 
 # The tests on each Python from 3.11 to 3.14 that is found; says which were not.
 matrix:
@@ -36,7 +36,7 @@ matrix:
 coverage: $(VENV)/.ready-coverage
 	rm -rf .coverage-data
 	mkdir .coverage-data
-	-$(BIN)/coverage run -m pytest --workers 3 --agents=executed -m "not fault or quick"
+	-$(BIN)/coverage run -m pytest --workers 3 --agents=executed -m "not (fault or clusters) or quick"
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage html --quiet
 	$(BIN)/coverage report
@@ -70,6 +70,11 @@ fault: $(SETUP)
 	$(BIN)/python -m pytest --workers 3 -rsfE -m fault
 	if [ $(RUNS) -gt 0 ]; then $(BIN)/python -m tests.fault.leader_runs --backend $(BACKEND) --at-once 3 \
 		--table leader-runs.txt 0 $$(($(RUNS) - 1)); fi
+
+# Jobs under a real Slurm, over a real sshd, and in pods of network namespaces: needs root, else each
+# test says why it is skipped.
+clusters: $(SETUP)
+	$(BIN)/python -m pytest --workers 3 -rsfE -m clusters
 
 demo: $(DEMO_SETUP)
 	$(BIN)/python examples/digits/demo.py

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from msgspec.structs import replace
+
 from rallypoint.cli.drain import DRAIN
-from rallypoint.cli.generate import GENERATE, KINDS
+from rallypoint.cli.generate.command import GENERATE, KINDS
 from rallypoint.cli.options import RUN
 from rallypoint.cli.parser import Command, parse, with_hint
 from rallypoint.cli.serve import SERVE
@@ -34,8 +36,9 @@ Print a script that completes commands, options and choices in a shell.
     (),
     words=("SHELL",),
 )
-COMMANDS = (RUN, DRAIN, SERVE, STORE, TOKEN, GENERATE)
-WORDS = {COMPLETION.name: SHELLS, GENERATE.name: KINDS}
+_KINDS = tuple(group for kind in KINDS.values() for group in kind.command.groups)
+COMMANDS = (RUN, DRAIN, SERVE, STORE, TOKEN, replace(GENERATE, groups=_KINDS))
+WORDS = {COMPLETION.name: SHELLS, GENERATE.name: tuple(KINDS)}
 """Command -> what its first word may be."""
 
 

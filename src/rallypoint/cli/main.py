@@ -24,7 +24,7 @@ usage: rallypoint COMMAND [options]
   serve       host a coordinator for many jobs, apart from their nodes
   store       host a store for torch's TCPStore clients, outside any job
   token       make or show the secret that the nodes of a job share
-  generate    print what Kubernetes needs to run jobs: rbac
+  generate    print what a cluster needs to run jobs
   completion  print a script that completes options in bash, zsh, tcsh or fish
 
   rallypoint run --nproc-per-node 2 train.py     two workers on this machine
@@ -74,7 +74,7 @@ def _run(command: str, rest: list[str]) -> int:
 
                 return token(rest)
             case "generate":
-                from rallypoint.cli.generate import run as generate
+                from rallypoint.cli.generate.command import run as generate
 
                 return generate(rest)
             case "completion":

@@ -1,24 +1,19 @@
-"""`rallypoint generate KIND`: prints what another system needs to run jobs, to be read, changed and
-given to it."""
+"""`rallypoint generate rbac`: the rights that a pod needs for `--rdzv-backend kubernetes`."""
 
 from __future__ import annotations
 
-from rallypoint.cli.parser import Command, Scanned, parse, with_hint
-from rallypoint.cli.values import Value, choice
+from rallypoint.cli.parser import Command, Scanned
+from rallypoint.cli.values import Value
 from rallypoint.core.settings import Setting
-from rallypoint.observe.printing import print_text
 
-KINDS = ("rbac",)
 _NAMESPACE, _ACCOUNT = "default", "rallypoint"
 
-GENERATE = Command(
-    "generate",
+RBAC = Command(
+    "generate rbac",
     """\
 usage: rallypoint generate rbac [options]
 
-Print what another system needs to run jobs. Nothing is changed.
-
-rbac: the rights that a pod needs for --rdzv-backend kubernetes, as YAML: a
+Print the rights that a pod needs for --rdzv-backend kubernetes, as YAML: a
 service account, a role, and the binding of the two. Pods get them by
 serviceAccountName in their specification.
 
@@ -43,7 +38,6 @@ serviceAccountName in their specification.
             ),
         ),
     ),
-    words=("KIND",),
 )
 
 RULES = """\
@@ -80,20 +74,8 @@ roleRef:
 """
 
 
-def run(argv: list[str]) -> int:
-    """Print it to stdout. Raises UsageError and HelpRequested."""
-    text = with_hint(GENERATE, lambda: _generated(parse(GENERATE, argv, {})))
-    print_text(*text.splitlines())
-    return 0
-
-
-def _generated(scanned: Scanned) -> str:
-    (kind,) = scanned.words
-    choice(Value(kind, kind), KINDS)
-    return _rbac(scanned)
-
-
-def _rbac(scanned: Scanned) -> str:
+def text(scanned: Scanned) -> str:
+    """The YAML. Raises UsageError."""
     from rallypoint.rendezvous.kubernetes.parameters import is_label, is_subdomain
 
     def given(flag: str, default: str) -> Value:

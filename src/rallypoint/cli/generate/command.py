@@ -1,0 +1,58 @@
+"""`rallypoint generate KIND`: prints what another system needs to run jobs, to be read, changed and
+given to it. Each kind has a module of its own and options of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from rallypoint.cli.generate import rbac
+from rallypoint.cli.parser import Command, Scanned, parse, with_hint
+from rallypoint.cli.values import Value, choice
+from rallypoint.observe.printing import print_text
+
+
+class Kind(Struct, frozen=True):
+    """What can be generated."""
+
+    about: str
+    command: Command
+    text: Callable[[Scanned], str]
+    """Of what was given. Raises UsageError."""
+
+
+KINDS = {
+    "rbac": Kind("the rights that pods need in Kubernetes, as YAML", rbac.RBAC, rbac.text),
+}
+_LIST = "\n".join(f"  {name:<12}{kind.about}" for name, kind in KINDS.items())
+
+GENERATE = Command(
+    "generate",
+    f"""\
+usage: rallypoint generate KIND [options]
+
+Print what another system needs to run jobs, to be read, changed and given to it.
+Nothing is changed. KIND is one of
+
+{_LIST}
+
+  rallypoint generate KIND --help     its options
+""",
+    (),
+    words=("KIND",),
+)
+
+
+def run(argv: list[str]) -> int:
+    """Print it to stdout. Raises UsageError and HelpRequested."""
+    kind = with_hint(GENERATE, lambda: _kind(argv))
+    text = with_hint(kind.command, lambda: kind.text(parse(kind.command, argv[1:], {})))
+    print_text(*text.splitlines())
+    return 0
+
+
+def _kind(argv: list[str]) -> Kind:
+    if not argv or argv[0].startswith("-"):
+        parse(GENERATE, argv, {})  # Raises: it has no options.
+    return KINDS[choice(Value(argv[0], argv[0]), tuple(KINDS))]
