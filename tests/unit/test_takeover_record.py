@@ -250,13 +250,30 @@ def lose_a_round(job: JobState) -> None:
     job.round.lossy_rounds.append(1)
 
 
+def leave(job: JobState) -> None:
+    job.stopped.add("an incarnation")
+
+
 def end(job: JobState) -> None:
     job.verdict = Verdict(Outcome.FAILED, "a text", 0, 0, 0, None, 0)
 
 
 @pytest.mark.parametrize(
     "change",
-    [begin_anew, form, name_round, start, judge, charge, wait, succeed, lose, lose_a_round, end],
+    [
+        begin_anew,
+        form,
+        name_round,
+        start,
+        judge,
+        charge,
+        wait,
+        succeed,
+        lose,
+        lose_a_round,
+        leave,
+        end,
+    ],
 )
 def test_L3_what_must_not_be_forgotten_is_recorded_before_anything_is_said(
     change: Callable[[JobState], None],

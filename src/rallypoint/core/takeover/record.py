@@ -291,5 +291,6 @@ def mark_of(job: JobState) -> Mark:
         len(state.lossy_rounds),
         job.backoff_s,
         job.verdict is not None,
-        len(state.members) if _is_to_be_judged(job) else 0,  # Who has gone can't say it again.
+        len(state.members) if _is_to_be_judged(job) else 0,  # Who has gone can't say it again,
+        len(job.stopped) if job.verdict is None else 0,  # and would be awaited for a lease.
     )
