@@ -6,7 +6,9 @@ import pytest
 
 from rallypoint.agent.status import waiting_for
 from rallypoint.core.group import GroupSettings, GroupState, Phase
-from rallypoint.core.model import JobStatus, Stamp
+from rallypoint.core.model import JobStatus, SharedSettings, Stamp
+
+SETTINGS = SharedSettings("job")
 
 
 @pytest.mark.parametrize(
@@ -21,7 +23,7 @@ from rallypoint.core.model import JobStatus, Stamp
 )
 def test_what_an_agent_waits_for(phase: Phase, imports: bool, what: str) -> None:
     state = GroupState(GroupSettings(1, 5.0, 5.0, ()), phase)
-    assert waiting_for(state, None, 1, imports=imports) == what
+    assert waiting_for(state, None, SETTINGS, imports=imports) == what
 
 
 @pytest.mark.parametrize(
@@ -32,10 +34,17 @@ def test_a_node_whose_round_has_ended_waits_for_the_next_one_and_does_not_stand_
 ) -> None:
     state = GroupState(GroupSettings(1, 5.0, 5.0, ()), stamp=Stamp(1, took_part_in))
     last_told = JobStatus("active", 3, 0, 0, 0, 1, 2, 2, 0)
-    assert waiting_for(state, last_told, 1) == what
+    assert waiting_for(state, last_told, SETTINGS) == what
 
 
 def test_R3_a_node_that_is_held_back_says_so_while_it_waits() -> None:
     state = GroupState(GroupSettings(1, 5.0, 5.0, ()))
     told = JobStatus("active", 3, 0, 0, 1, 0, 2, 2, 0, "held back for 120 s")
-    assert waiting_for(state, told, 1) == "the next round; this node is held back for 120 s"
+    assert waiting_for(state, told, SETTINGS) == "the next round; this node is held back for 120 s"
+
+
+def test_R1_a_person_is_told_that_the_workers_do_not_fit_yet() -> None:
+    settings = SharedSettings("job", 1, 4, world_multiple_of=16)
+    told = JobStatus("forming", 3, 3, 0, 0, 0, 0, 0, 0)
+    what = waiting_for(GroupState(GroupSettings(1, 5.0, 5.0, ())), told, settings)
+    assert what == "a round of a multiple of 16 workers (3 nodes joined)"

@@ -190,3 +190,42 @@ def test_R1_who_waits_for_the_gate_does_not_time_out() -> None:
     assert TimerKind.JOIN not in kinds(host)
     host.pass_time(60.0)
     assert not any(isinstance(e, JoinTimedOut) for e in host.seen)
+
+
+def test_R1_a_round_has_a_multiple_of_the_workers_that_were_asked_for_and_the_rest_stand_by() -> (
+    None
+):
+    host = job(1, 8, world_multiple_of=4)
+    for name in "abcdefg":
+        host.join(name, candidate=Candidate(2, "r", name, 1))
+    host.pass_time(host.settings.last_call_s)
+    assert host.world == ["a", "b", "c", "d", "e", "f"]
+    assert host.member_state("g") is MemberState.STANDBY
+
+
+def test_R1_a_node_with_a_broken_device_stands_by_where_workers_must_fit() -> None:
+    host = job(3, 3, world_multiple_of=8)
+    for name, workers in (("a", 8), ("b", 7), ("c", 8)):
+        host.join(name, candidate=Candidate(workers, "r", name, 1))
+    assert host.worlds == []
+    host.join("d", candidate=Candidate(8, "r", "d", 1))
+    assert host.world == ["a", "c", "d"]
+
+
+def test_R1_a_round_of_which_the_workers_do_not_fit_waits_for_the_join_timeout() -> None:
+    host = job(2, 4, world_multiple_of=4)
+    host.join("a")
+    host.join("b")
+    host.join("c")
+    assert kinds(host) == {TimerKind.JOIN}
+    host.join("c", candidate=Candidate(2, "r", "c", 1))
+    assert kinds(host) == {TimerKind.LAST_CALL}, "it has joined again with other workers"
+    host.pass_time(host.settings.last_call_s)
+    assert host.world == ["a", "b", "c"]
+
+
+def test_R1_a_roster_that_does_not_fit_any_more_leaves_nodes_out() -> None:
+    host = running(2, 4, "a b c d", world_multiple_of=2)
+    host.lose("d")
+    assert host.world == ["a", "b"]
+    assert host.member_state("c") is MemberState.STANDBY

@@ -108,6 +108,26 @@ def test_R2_a_round_that_ends_anyway_admits_everyone() -> None:
     assert host.world == ["a", "b", "c"]
 
 
+def test_R2_a_newcomer_is_admitted_when_the_workers_of_more_nodes_fit() -> None:
+    host = running(2, 6, "a b", min_growth_interval_s=0.0, world_multiple_of=2)
+    host.join("c")
+    host.pass_time(86_400.0)
+    assert host.world == ["a", "b"]
+    assert host.stops == []
+    host.join("d")
+    host.pass_time(host.settings.join_settle_s)
+    assert host.world == ["a", "b", "c", "d"]
+
+
+def test_R2_a_node_that_stood_by_because_it_did_not_fit_comes_in_with_the_next() -> None:
+    host = running(2, 6, "a b c d", min_growth_interval_s=0.0, world_multiple_of=2)
+    host.lose("b")
+    assert host.world == ["a", "c"]
+    assert host.member_state("d") is MemberState.STANDBY
+    host.join("e")
+    assert host.world == ["a", "c", "d", "e"]
+
+
 @pytest.mark.parametrize("every_s", [0.01, 0.1, 0.2, 0.24])
 def test_R2_five_hundred_trickling_nodes_cause_at_most_two_growth_restarts(every_s: float) -> None:
     host = job(1, 1000)

@@ -9,6 +9,7 @@ from rallypoint.config import AgentConfig
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.group import GroupState, Phase
 from rallypoint.core.model import Assignment, JobStatus
+from rallypoint.core.settings import SharedSettings
 from rallypoint.core.text import count
 from rallypoint.observe.records import StatusView, event_now
 
@@ -42,7 +43,7 @@ def anew_text(
 
 
 def waiting_for(
-    state: GroupState, status: JobStatus | None, min_nodes: int, *, imports: bool = False
+    state: GroupState, status: JobStatus | None, settings: SharedSettings, *, imports: bool = False
 ) -> str:
     """What this agent waits for, in a few words; empty while its workers run. `imports`: what they
     are forked from has not imported all yet."""
@@ -62,10 +63,10 @@ def waiting_for(
         case Phase.FINISHED:
             return "the workers of the other nodes to finish"
         case Phase.IDLE:
-            return _idle(state, status, min_nodes)
+            return _idle(state, status, settings)
 
 
-def _idle(state: GroupState, status: JobStatus | None, min_nodes: int) -> str:
+def _idle(state: GroupState, status: JobStatus | None, settings: SharedSettings) -> str:
     if status is None:
         return "the coordinator"
     if status.phase == "active" and state.stamp and status.round <= state.stamp.round:
@@ -80,10 +81,13 @@ def _idle(state: GroupState, status: JobStatus | None, min_nodes: int) -> str:
         case _ if status.stopping:
             return f"{count(status.stopping, 'node')} to stop ({status.joined} joined)"
         case _:
-            missing = max(min_nodes - status.joined, 0)
-            if not missing:
-                return "the next round"
-            return f"{count(missing, 'more node')} ({status.joined} of {min_nodes} joined)"
+            missing = max(settings.min_nodes - status.joined, 0)
+            if missing:
+                here = f"{status.joined} of {settings.min_nodes} joined"
+                return f"{count(missing, 'more node')} ({here})"
+            if (multiple := settings.world_multiple_of) > 1:
+                return f"a round of a multiple of {multiple} workers ({status.joined} nodes joined)"
+            return "the next round"
 
 
 class StatusReporter:
@@ -99,7 +103,7 @@ class StatusReporter:
 
     def show(self, state: GroupState, node_id: str, *, imports: bool) -> None:
         """Now; `imports` as for `waiting_for`."""
-        what = waiting_for(state, self.job, self._config.rendezvous.min_nodes, imports=imports)
+        what = waiting_for(state, self.job, self._config.rendezvous, imports=imports)
         if what != self._waiting_since[0]:
             self._waiting_since = (what, self._clock())
             if what and state.phase is Phase.IDLE and not state.leaving:

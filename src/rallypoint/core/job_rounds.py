@@ -200,6 +200,8 @@ def _judge(job: JobState, round_: int, at: float) -> list[JobEffect]:
 def _nobody_came(settings: SharedSettings, timeout: JoinTimedOut) -> str:
     """Who was missing, and how long was waited."""
     waited = f"waited {settings.join_timeout_s:g} s for {words.count(settings.min_nodes, 'node')}"
+    if len(timeout.joined) >= settings.min_nodes:
+        waited += f" with a multiple of {settings.world_multiple_of} workers (--world-multiple-of)"
     here = f"only {len(timeout.joined)} joined: {words.names(timeout.joined) or 'none'}"
     missing = f"; missing: {words.names(timeout.missing)}" if timeout.missing else ""
     held_back = ""

@@ -6,7 +6,10 @@ that is trusted: it triggers nothing for minutes, and would only keep the other 
 
 from __future__ import annotations
 
+from collections import Counter
+
 from rallypoint.core.quarantine import is_held_back
+from rallypoint.core.ranks import fitting
 from rallypoint.core.round_state import Member, MemberState, Phase, RoundState, set_member_state
 from rallypoint.core.settings import OnJoin
 
@@ -28,7 +31,8 @@ def may_be_admitted(state: RoundState) -> bool:
     size, waiting = len(state.world), state.eager_waiting
     vacant = state.largest_world - size
     full = size + waiting >= state.settings.max_nodes
-    return vacant > 0 or full or state.settled or state.settings.join_settle_s == 0
+    is_time = vacant > 0 or full or state.settled or state.settings.join_settle_s == 0
+    return is_time and (state.settings.world_multiple_of == 1 or _would_grow(state))
 
 
 def seek_place(state: RoundState, member: Member) -> None:
@@ -69,6 +73,17 @@ def quarantine_over(state: RoundState, node_id: str) -> None:
 def free_places(state: RoundState) -> int:
     """Places of the active world that nobody has and nobody waits for."""
     return state.settings.max_nodes - len(state.world) - state.counts[MemberState.WAITING]
+
+
+def _would_grow(state: RoundState) -> bool:
+    """With those that came, and those that stand by, the workers of more nodes fit. O(N)."""
+    settings, here = state.settings, (MemberState.RUNNING, MemberState.WAITING)
+    workers = Counter(
+        member.candidate.workers
+        for member in state.members.values()
+        if member.state in here or _is_spare(state, member)
+    )
+    return fitting(workers, settings.max_nodes, settings.world_multiple_of) > len(state.world)
 
 
 def _is_spare(state: RoundState, member: Member) -> bool:

@@ -1,4 +1,4 @@
-"""Ranks: the order of a world's nodes, and the ranks of their workers (behaviour R4).
+"""Ranks: which nodes make up a world, their order, and the ranks of their workers (behaviour R4).
 
 The first world is sorted by (topology, node id), numbers inside names compared as numbers, so
 that `node2` comes before `node10` whatever the order of arrival. A later world keeps its
@@ -9,7 +9,9 @@ survivor whenever there is one, because local checkpoints of rank 0 are on its d
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from math import gcd
 
 from msgspec import Struct
 
@@ -68,6 +70,42 @@ def sort_key(node: Participant) -> tuple[object, ...]:
         natural_key(candidate.topology),
         natural_key(node.ref.node_id),
     )
+
+
+def fitting(nodes: Mapping[int, int], most: int, multiple: int) -> int:
+    """How many nodes can be one world. `nodes`: how many there are with so many workers each.
+
+    Those of which there are most come first, so that a node with a broken device is the one that
+    stands by; of that order as many as together have a multiple of `multiple` workers.
+    """
+    fits = taken = workers = 0
+    for each, count in sorted(nodes.items(), key=lambda item: (-item[1], -item[0])):
+        here = min(count, most - taken)
+        period = multiple // gcd(each, multiple)  # More nodes than that leave the same remainder.
+        for number in range(here, max(here - period, 0), -1):
+            if not (workers + number * each) % multiple:
+                fits = taken + number
+                break
+        taken, workers = taken + here, workers + here * each
+    return fits
+
+
+def choose(
+    offered: Sequence[tuple[bool, Participant]], most: int, multiple: int
+) -> list[Participant]:
+    """The nodes of the next world, in no order. True: it was in the last one, and goes before
+    another of as many workers. O(N log N)."""
+    have = (
+        Counter(node.candidate.workers for _, node in offered) if multiple > 1 else Counter[int]()
+    )
+
+    def key(offer: tuple[bool, Participant]) -> tuple[object, ...]:
+        was_in, node = offer
+        workers = node.candidate.workers
+        return (-have[workers], -workers if have else 0, not was_in, sort_key(node))
+
+    number = fitting(have, most, multiple) if have else most
+    return [node for _, node in sorted(offered, key=key)[:number]]
 
 
 def order(

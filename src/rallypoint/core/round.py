@@ -80,7 +80,9 @@ from rallypoint.core.round_state import (
     RoundState,
     add,
     is_active,
+    joined_enough,
     remove,
+    renew,
     set_member_state,
     timers_wanted,
     withdraw,
@@ -186,7 +188,7 @@ def _come_back(state: RoundState, member: Member, event: NodeJoined) -> list[Eff
     if member.state is MemberState.RUNNING:
         text = f"node {member.ref} came back without its workers"
         effects = _end_round(state, EndReason(EndKind.LOSS, text, member.ref.node_id))
-    member.seq, member.candidate = event.seq, event.candidate
+    renew(state, member, event)
     if member.state is MemberState.STOPPING:
         set_member_state(state, member, MemberState.JOINED)
     return effects
@@ -353,12 +355,11 @@ def _settle(state: RoundState) -> list[Effect]:
 def _try_complete(state: RoundState) -> list[Effect]:
     if state.phase not in (Phase.FORMING, Phase.LAST_CALL) or state.held:
         return []
-    joined, settings = state.counts[MemberState.JOINED], state.settings
-    enough = joined >= settings.min_nodes
+    settings, enough = state.settings, joined_enough(state)
     if state.roster_size:
         roster_is_back = not state.counts[MemberState.STOPPING]
         return _complete(state) if roster_is_back and enough else []
-    if joined >= max(settings.min_nodes, state.expected or settings.max_nodes):
+    if enough and state.counts[MemberState.JOINED] >= (state.expected or settings.max_nodes):
         return _complete(state)
     state.phase = Phase.LAST_CALL if enough else Phase.FORMING
     return []
@@ -366,11 +367,10 @@ def _try_complete(state: RoundState) -> list[Effect]:
 
 def _complete(state: RoundState) -> list[Effect]:
     joined = [m for m in state.members.values() if m.state is MemberState.JOINED]
-    nodes = {m.ref: ranks.Participant(m.ref, m.candidate) for m in joined}
-    first_served = sorted(joined, key=lambda m: (not m.in_roster, ranks.sort_key(nodes[m.ref])))
-    chosen = [nodes[m.ref] for m in first_served[: state.settings.max_nodes]]
+    offered = [(m.in_roster, ranks.Participant(m.ref, m.candidate)) for m in joined]
+    chosen = ranks.choose(offered, state.settings.max_nodes, state.settings.world_multiple_of)
     ordered = ranks.order(state.world, chosen, not_first=state.passed_over)
-    for member in first_served:
+    for member in joined:
         member.in_roster = False
         set_member_state(state, member, MemberState.STANDBY)
     for node in ordered:

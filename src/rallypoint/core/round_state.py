@@ -13,8 +13,9 @@ from enum import Enum
 
 from msgspec import Struct, field
 
-from rallypoint.core.events import Timer, TimerKind
+from rallypoint.core.events import NodeJoined, Timer, TimerKind
 from rallypoint.core.model import Candidate, NodeRef, SharedSettings, WorldEntry
+from rallypoint.core.ranks import fitting
 from rallypoint.core.settings import OnJoin
 
 DEPARTED_MAX = 4096
@@ -76,6 +77,8 @@ class RoundState(Struct, array_like=True):
     round: int = 0
     members: dict[str, Member] = field(default_factory=dict)
     counts: dict[MemberState, int] = field(default_factory=lambda: dict.fromkeys(MemberState, 0))
+    joined_workers: dict[int, int] = field(default_factory=dict)
+    """How many of those that have joined have so many workers."""
     world: list[WorldEntry] = field(default_factory=list)
     """The last world, in rank order."""
     roster_size: int = 0
@@ -122,21 +125,28 @@ def is_active(state: RoundState, round_: int) -> bool:
 
 def set_member_state(state: RoundState, member: Member, member_state: MemberState) -> None:
     """Change a member's state."""
-    state.counts[member.state] -= 1
-    state.counts[member_state] += 1
+    _count(state, member, -1)
     member.state = member_state
+    _count(state, member, 1)
 
 
 def add(state: RoundState, member: Member) -> None:
     """A new member."""
     state.members[member.ref.node_id] = member
-    state.counts[member.state] += 1
+    _count(state, member, 1)
+
+
+def renew(state: RoundState, member: Member, join: NodeJoined) -> None:
+    """A member has joined again, and may have other workers."""
+    _count(state, member, -1)
+    member.seq, member.candidate = join.seq, join.candidate
+    _count(state, member, 1)
 
 
 def remove(state: RoundState, member: Member) -> None:
     """A member is gone; its late joins are void from now on."""
     withdraw(state, member)
-    state.counts[member.state] -= 1
+    _count(state, member, -1)
     del state.members[member.ref.node_id]
     state.quarantine.pop(member.ref.node_id, None)
     state.departed[member.ref.incarnation] = member.seq
@@ -151,6 +161,22 @@ def withdraw(state: RoundState, member: Member) -> None:
         state.roster_size -= 1
     if member.state is MemberState.WAITING and member.ref.node_id not in state.quarantine:
         state.eager_waiting -= 1
+
+
+def joined_enough(state: RoundState) -> bool:
+    """Those that have joined can be a world: they are the minimum, and their workers a multiple of
+    what was asked for, if some stand by."""
+    settings, joined = state.settings, state.counts[MemberState.JOINED]
+    if settings.world_multiple_of > 1 and joined >= settings.min_nodes:
+        joined = fitting(state.joined_workers, settings.max_nodes, settings.world_multiple_of)
+    return joined >= settings.min_nodes
+
+
+def _count(state: RoundState, member: Member, number: int) -> None:
+    state.counts[member.state] += number
+    if member.state is MemberState.JOINED:
+        workers = member.candidate.workers
+        state.joined_workers[workers] = state.joined_workers.get(workers, 0) + number
 
 
 RECENT_LOSS_S = 600.0
@@ -205,5 +231,5 @@ def _while_forming(state: RoundState, wanted: dict[Timer, float]) -> None:
             wanted[Timer(TimerKind.STOP, state.round, PATIENCE)] = settings.stop_patience_s
         else:
             wanted[Timer(TimerKind.STOP, state.round)] = state.stop_grace_s + STOP_SLACK_S
-    elif state.members and state.counts[MemberState.JOINED] < settings.min_nodes:
+    elif state.members and not joined_enough(state):
         wanted[Timer(TimerKind.JOIN, state.round)] = settings.join_timeout_s

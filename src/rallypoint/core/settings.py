@@ -88,6 +88,8 @@ class SharedSettings(Struct, frozen=True, array_like=True):
     """How long a node may take to come back whose connection broke in any other way."""
     stop_patience_s: float = 60.0
     """So much longer many nodes that are slow to stop at once are waited for; 0: not at all."""
+    world_multiple_of: int = 1
+    """Every world has a multiple of so many workers; nodes that are too many for that stand by."""
 
     def differences(self, other: SharedSettings) -> Differences:
         """The settings that differ, as (name, self's value, other's value), without those that
@@ -253,6 +255,10 @@ RENDEZVOUS = (
          "name", "node_id", "its host name and a number", key="tcp", of_one_agent=True),
     _own("--topology", "KEY", "rank nodes by this first, for example rack-07",
          "name", "topology", key="tcp", by_coordinator=True),
+    _own("--world-multiple-of", "K",
+         "start only with a multiple of K workers; nodes that are too many for that stand by",
+         "integer", "world_multiple_of", least=1, most=MAX_WORKERS_PER_NODE, key="tcp",
+         by_coordinator=True),
 )
 FIXED_RANKS = (
     _torch("--node-rank", "K", "this node's rank; node 0 is the one at the endpoint",

@@ -29,6 +29,7 @@ def draw(seed: int, nodes: int | None = None) -> Plan:
     embedded = rng.random() < 0.5
     peace_s = rng.choice((20.0, 45.0, 90.0))
     settings = _draw_settings(rng, count)
+    settings["world_multiple_of"] = _draw_multiple(Random(f"multiple {seed}"), settings)
     program = Program(
         work_s=round(rng.choice((4.0, 12.0, 30.0, 60.0)) * rng.uniform(0.8, 1.2), 1),
         deaf=rng.choice((0.0, 0.2, 0.5)),
@@ -87,6 +88,11 @@ def _draw_settings(rng: Random, count: int) -> dict[str, Any]:
     if rng.random() < 0.5:
         settings["reconnect_timeout_s"] = rng.choice((5.0, 20.0))
     return settings
+
+
+def _draw_multiple(rng: Random, settings: dict[str, Any]) -> int:
+    """One that some number of nodes fits."""
+    return rng.choice((1, 1, 1, rng.randint(settings["min_nodes"], settings["max_nodes"])))
 
 
 _WEIGHTS: dict[str, int] = {

@@ -230,10 +230,10 @@ class Invariants:
             if self.lives[ref.incarnation].banned_in == stamp.incarnation:
                 raise Violation("expelled", f"{ref} was expelled for good, and is in {stamp}")
             self.lives[ref.incarnation].lost_at = None
-        lives = tuple(ref.incarnation for ref, _ in assigned)
-        size = places[0].world_size
+        if (size := places[0].world_size) % state.round.settings.world_multiple_of:
+            raise Violation("multiple", f"{stamp} has {size} workers")
         own = {ref.incarnation: message.assignment for ref, message in assigned}
-        self._keep(stamp, World(job.coordinator, self.now_s, lives, size, places=own))
+        self._keep(stamp, World(job.coordinator, self.now_s, tuple(own), size, places=own))
 
     def _is_known(self, stamp: Stamp) -> bool:
         return stamp in self.worlds
