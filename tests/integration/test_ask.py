@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rallypoint.process.devices import ask_interpreter
+from rallypoint.process.devices import ask_interpreter, ask_program
 
 
 def test_the_answer_is_what_it_prints_and_the_token_is_not_shown() -> None:
@@ -37,6 +37,19 @@ def test_one_that_takes_too_long_is_ended(tmp_path: Path) -> None:
         assert ask_interpreter(sys.executable, program, {}, timeout_s=3) is None
         os.set_blocking(reader, True)
         assert os.read(reader, 1) in (b"x", b"")
+        assert os.read(reader, 1) == b""
+    finally:
+        os.close(reader)
+
+
+def test_nothing_remains_of_a_shell_command_that_takes_too_long(tmp_path: Path) -> None:
+    pipe = tmp_path / "alive"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    command = f"sleep 600 > {pipe} & sleep 600"
+    try:
+        assert ask_program(["/bin/sh", "-c", command], os.environ, timeout_s=1) is None
+        os.set_blocking(reader, True)
         assert os.read(reader, 1) == b""
     finally:
         os.close(reader)

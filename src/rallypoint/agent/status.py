@@ -86,7 +86,8 @@ def _idle(state: GroupState, status: JobStatus | None, settings: SharedSettings)
                 here = f"{status.joined} of {settings.min_nodes} joined"
                 return f"{count(missing, 'more node')} ({here})"
             if (multiple := settings.world_multiple_of) > 1:
-                return f"a round of a multiple of {multiple} workers ({status.joined} nodes joined)"
+                here = count(status.joined, "node")
+                return f"a round of a multiple of {multiple} workers ({here} joined)"
             return "the next round"
 
 

@@ -55,6 +55,17 @@ class Machine:
         """A relative path is one of the current directory."""
         return os.path.abspath(path)
 
+    def read_text(self, path: str) -> str:
+        """What a small file says. Raises OSError and UnicodeDecodeError."""
+        with open(path, encoding="utf-8") as file:
+            return file.read(4096)
+
+    def ask_command(self, command: str, timeout_s: float) -> str | None:
+        """What a shell command prints; None if it fails or takes longer. Blocks meanwhile."""
+        from rallypoint.process.devices import ask_program
+
+        return ask_program(["/bin/sh", "-c", command], os.environ, timeout_s=timeout_s)
+
     def etcd_password(self) -> str:
         """RALLYPOINT_ETCD_PASSWORD; empty: there is none."""
         return os.environ.get(ETCD_PASSWORD_VARIABLE, "")

@@ -25,6 +25,7 @@ from rallypoint.cli.empty_values import without_empty
 from rallypoint.cli.exit_codes import CLASSES
 from rallypoint.cli.machine import Machine
 from rallypoint.cli.parser import Command, CompletionRequested, Scanned, parse
+from rallypoint.cli.placement_options import with_placement
 from rallypoint.cli.rendezvous_options import (
     has_no_effect,
     read_rendezvous,
@@ -161,6 +162,7 @@ def read_run(scanned: Scanned, environ: Mapping[str, str], machine: Machine) -> 
     notices: list[str] = []
     refuse_copies(scanned, environ, notices)
     _need_a_script(scanned)
+    scanned = with_placement(scanned, machine)
     rendezvous = read_rendezvous(scanned, machine, notices)
     if (interval := scanned.get("--monitor-interval")) is not None:
         values.seconds(interval)

@@ -253,8 +253,12 @@ RENDEZVOUS = (
          "seconds", "stop_patience_s", key="any", by_coordinator=True),
     _own("--node-id", "NAME", "name of this node",
          "name", "node_id", "its host name and a number", key="tcp", of_one_agent=True),
-    _own("--topology", "KEY", "rank nodes by this first, for example rack-07",
+    _own("--topology", "KEY|file:FILE|cmd:COMMAND",
+         "rank nodes by this first, for example rack-07; or by the line that FILE has or COMMAND"
+         " prints",
          "name", "topology", key="tcp", by_coordinator=True),
+    _own("--spares", "N", "so many of --nnodes stand by, and take the place of lost ones",
+         "integer", default="0", most=MAX_NODES, by_coordinator=True),
     _own("--world-multiple-of", "K",
          "start only with a multiple of K workers; nodes that are too many for that stand by",
          "integer", "world_multiple_of", least=1, most=MAX_WORKERS_PER_NODE, key="tcp",

@@ -3,8 +3,11 @@ others by asking another interpreter what its torch sees."""
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from msgspec import Struct
 
@@ -106,22 +109,36 @@ def _pci_address(nvml: object, device: object) -> str:
 def ask_interpreter(
     interpreter: str, program: str, environ: Mapping[str, str], *, timeout_s: float
 ) -> str | None:
-    """What `interpreter -c program` prints on stdout; None if it fails or takes too long.
+    """What `interpreter -c program` prints on stdout, as `ask_program` says."""
+    return ask_program([interpreter, "-c", program], environ, timeout_s=timeout_s)
+
+
+def ask_program(
+    command: Sequence[str], environ: Mapping[str, str], *, timeout_s: float
+) -> str | None:
+    """What a program prints on stdout; None if it fails or takes too long.
 
     Blocks for up to `timeout_s`; leaves no process behind; safe to retry. The answer is for us:
     the other's stderr is thrown away, and secrets are not shown to it.
     """
     shown = {name: value for name, value in environ.items() if name not in _SECRETS}
     try:
-        done = subprocess.run(
-            [interpreter, "-c", program],
+        program = subprocess.Popen(
+            command,
             env=shown,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            timeout=timeout_s,
-            check=False,
+            start_new_session=True,
         )
-    except (OSError, subprocess.TimeoutExpired):
+    except OSError:
         return None
-    return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else None
+    with program:
+        try:
+            said, _ = program.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            with suppress(ProcessLookupError):  # A shell may have started more.
+                os.killpg(program.pid, signal.SIGKILL)
+    return said.decode("utf-8", "replace") if program.returncode == 0 else None

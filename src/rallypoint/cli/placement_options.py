@@ -1,0 +1,90 @@
+"""Which nodes take part and in which order, as the command line says it: `--spares` and
+`--topology`.
+
+Both are read first, and become what the rest of the command line means by `--nnodes` and
+`--topology KEY`. The coordinator decides by these and `--world-multiple-of`.
+"""
+
+from __future__ import annotations
+
+from rallypoint.cli.machine import Machine
+from rallypoint.cli.parser import Scanned
+from rallypoint.cli.values import Value, integer, nodes
+from rallypoint.config import check_name
+from rallypoint.errors import UsageError
+
+_FILE, _COMMAND = "file:", "cmd:"
+COMMAND_TIMEOUT_S = 10.0
+"""Of `--topology cmd:COMMAND`."""
+_FIXED = ("--node-rank", "--master-addr", "--master-port", "--standalone")
+"""What says that every node of the job takes part."""
+
+
+def with_placement(scanned: Scanned, machine: Machine) -> Scanned:
+    """The same with the number of nodes that work and the key of the topology itself.
+
+    Raises UsageError. Blocks while a file or a command is asked, 10 s at most for a command.
+    """
+    found: dict[str, list[Value]] = {}
+    if (spares := scanned.get("--spares")) is not None and (number := _number(spares)):
+        found["--nnodes"] = [_less(scanned, spares, number)]
+    if (topology := scanned.get("--topology")) is not None:
+        found["--topology"] = [_key(topology, machine)]
+    return Scanned(scanned.words, scanned.values | found, scanned.empty)
+
+
+def _number(spares: Value) -> int:
+    number = integer(spares)
+    if number < 0:
+        raise spares.wrong("needs 0 or more nodes")
+    return number
+
+
+def _less(scanned: Scanned, spares: Value, number: int) -> Value:
+    nnodes = scanned.get("--nnodes")
+    for fixed in filter(None, map(scanned.get, _FIXED)):
+        raise spares.wrong(f"with {fixed.origin} every node takes part, and none stands by")
+    if nnodes is None:
+        raise spares.wrong("needs --nnodes, with the spare nodes: --nnodes 5 --spares 1 is 4 and 1")
+    if scanned.get("--rdzv-endpoint") is None and scanned.get("--rdzv-backend") is None:
+        raise spares.wrong("needs --rdzv-endpoint, where the spare nodes find the others too")
+    least, most = nodes(nnodes)
+    work = most - number
+    if least == most:
+        least = work
+    if work < max(least, 1):
+        raise UsageError(f"{nnodes.origin}, {spares.origin}: leaves {max(work, 0)} nodes to work")
+    return Value(f"{least}:{work}", f"{nnodes.origin}, {spares.origin}")
+
+
+def _key(topology: Value, machine: Machine) -> Value:
+    text = topology.text
+    if text.startswith(_FILE):
+        key = _read(topology, machine)
+    elif text.startswith(_COMMAND):
+        key = _ask(topology, machine)
+    else:
+        return topology
+    lines = key.strip().splitlines()
+    if len(lines) != 1:
+        says = "nothing" if not lines else f"{len(lines)} lines"
+        raise topology.wrong(f"says {says}: one line is needed, like rack-07")
+    found = Value(lines[0].strip(), f"{topology.origin}, which says {lines[0].strip()}")
+    check_name(topology.origin, found.text)
+    return found
+
+
+def _read(topology: Value, machine: Machine) -> str:
+    try:
+        return machine.read_text(topology.text.removeprefix(_FILE))
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise topology.wrong(f"can't be read: {why}") from None
+
+
+def _ask(topology: Value, machine: Machine) -> str:
+    answer = machine.ask_command(topology.text.removeprefix(_COMMAND), COMMAND_TIMEOUT_S)
+    if answer is None:
+        limit = f"{COMMAND_TIMEOUT_S:g} s"
+        raise topology.wrong(f"failed, or took more than {limit}: try it in a shell on this node")
+    return answer
