@@ -8,12 +8,27 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
-from rallypoint.cli.parser import CompletionRequested, HelpRequested, help_text
+from rallypoint.cli.parser import (
+    CompletionRequested,
+    ExplainRequested,
+    HelpRequested,
+    help_text,
+)
 from rallypoint.errors import ExitClass, RallypointError
 from rallypoint.observe.printing import print_error
 
-_COMMANDS = ("run", "drain", "serve", "store", "token", "generate", "completion")
+_COMMANDS = {
+    "run": "rallypoint.cli.run",
+    "drain": "rallypoint.cli.drain",
+    "serve": "rallypoint.cli.serve",
+    "store": "rallypoint.cli.store",
+    "token": "rallypoint.cli.token",
+    "generate": "rallypoint.cli.generate.command",
+    "completion": "rallypoint.cli.completion",
+}
+"""Each with the module whose `run` it is."""
 _ENDED_BY_SIGINT = 130
 
 _HELP = """\
@@ -52,55 +67,32 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(command: str, rest: list[str]) -> int:
     try:
-        match command:
-            case "run":
-                from rallypoint.cli.run import run
+        if command in _COMMANDS:
+            return import_module(_COMMANDS[command]).run(rest)  # type: ignore[no-any-return]
+        if command in ("--help", "-h", "help"):
+            from rallypoint.observe.printing import print_text
 
-                return run(rest)
-            case "drain":
-                from rallypoint.cli.drain import run as drain
+            print_text(*_HELP.splitlines())
+            return 0
+        if command in ("--version", "-V"):
+            from rallypoint import __version__
+            from rallypoint.observe.printing import print_text
+            from rallypoint.wire.versions import SPOKEN
 
-                return drain(rest)
-            case "serve":
-                from rallypoint.cli.serve import run as serve
-
-                return serve(rest)
-            case "store":
-                from rallypoint.cli.store import run as store
-
-                return store(rest)
-            case "token":
-                from rallypoint.cli.token import run as token
-
-                return token(rest)
-            case "generate":
-                from rallypoint.cli.generate.command import run as generate
-
-                return generate(rest)
-            case "completion":
-                from rallypoint.cli.completion import run as completion
-
-                return completion(rest)
-            case "--help" | "-h" | "help":
-                from rallypoint.observe.printing import print_text
-
-                print_text(*_HELP.splitlines())
-                return 0
-            case "--version" | "-V":
-                from rallypoint import __version__
-                from rallypoint.observe.printing import print_text
-                from rallypoint.wire.versions import SPOKEN
-
-                print_text(f"rallypoint {__version__} (session protocol: {SPOKEN})")
-                return 0
-            case _:
-                print_error("rallypoint", _unknown(command))
-                return ExitClass.USAGE.value
+            print_text(f"rallypoint {__version__} (session protocol: {SPOKEN})")
+            return 0
+        print_error("rallypoint", _unknown(command))
+        return ExitClass.USAGE.value
     except CompletionRequested as asked:
         from rallypoint.cli.completion import script
         from rallypoint.observe.printing import print_text
 
         print_text(*script(asked.args[0]))
+        return 0
+    except ExplainRequested as asked:
+        from rallypoint.observe.printing import print_text
+
+        print_text(*asked.args[0])
         return 0
     except HelpRequested as asked:
         from rallypoint.cli.options import default_of

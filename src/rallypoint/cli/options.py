@@ -24,7 +24,13 @@ from rallypoint.cli.access import check, environ_token
 from rallypoint.cli.empty_values import without_empty
 from rallypoint.cli.exit_codes import CLASSES
 from rallypoint.cli.machine import Machine
-from rallypoint.cli.parser import Command, CompletionRequested, Scanned, parse
+from rallypoint.cli.parser import (
+    Command,
+    CompletionRequested,
+    ExplainRequested,
+    Scanned,
+    parse,
+)
 from rallypoint.cli.placement_options import with_placement
 from rallypoint.cli.rendezvous_options import (
     has_no_effect,
@@ -142,8 +148,8 @@ def parse_run(
 ) -> AgentConfig:
     """Reads `rallypoint run`'s words (without the program's and the command's name).
 
-    Raises UsageError, HelpRequested or CompletionRequested. May ask the worker's interpreter how
-    many accelerators it sees (`--nproc-per-node auto`), which can take seconds.
+    Raises UsageError, HelpRequested, CompletionRequested or ExplainRequested. May ask the worker's
+    interpreter how many accelerators it sees (`--nproc-per-node auto`), which can take seconds.
     """
     environ = os.environ if environ is None else environ
     return read_run(scan_run(argv, environ), environ, machine or Machine())
@@ -170,7 +176,7 @@ def read_run(scanned: Scanned, environ: Mapping[str, str], machine: Machine) -> 
     for flag in scanned.values.keys() - FLAGS.keys():
         has_no_effect("flag", flag, flag, notices)
     workers = _workers(scanned, environ, machine, notices)
-    return AgentConfig(
+    config = AgentConfig(
         rendezvous=rendezvous,
         output=_output(scanned, environ, workers.count, machine, notices),
         stop=_stop(scanned, environ),
@@ -179,6 +185,11 @@ def read_run(scanned: Scanned, environ: Mapping[str, str], machine: Machine) -> 
         workers=workers,
         notices=tuple(notices),
     )
+    if scanned.on("--explain"):
+        from rallypoint.cli.explain import explain  # Few command lines ask for it.
+
+        raise ExplainRequested(tuple(explain(config, scanned)))
+    return config
 
 
 def _stop(scanned: Scanned, environ: Mapping[str, str]) -> StopConfig:

@@ -52,6 +52,10 @@ class HelpRequested(Exception):
     """`--help` stood on the command line, for the command `args[0]`."""
 
 
+class ExplainRequested(Exception):
+    """`--explain` stood on the command line, whose explanation `args[0]` are lines."""
+
+
 class CompletionRequested(Exception):
     """`--print-completion` stood on the command line, with the shell `args[0]`."""
 
@@ -248,21 +252,21 @@ def help_text(command: Command, default_of: Callable[[Setting], str]) -> str:
         for row in rows:
             default = default_of(row)
             head = f"  {row.short + ', ' if row.short else ''}{row.flag} {row.metavar}".rstrip()
-            lines += _entry(f"{row.about} ({default})" if default else row.about, head)
+            lines += entry(f"{row.about} ({default})" if default else row.about, head)
         parts.append("\n".join(lines) + "\n")
     return "\n".join([*parts, command.bottom])
 
 
-def _entry(about: str, head: str) -> Iterable[str]:
-    """`head` and, in the second column, `about`; a long head has its own line."""
-    lines = [head] if len(head) > _COLUMN - 2 else []
+def entry(about: str, head: str, *, column: int = _COLUMN) -> Iterable[str]:
+    """`head` and, in the second column, `about`; a long head has its own line. At most 79 wide."""
+    lines = [head] if len(head) > column - 2 else []
     line = "" if lines else head
     for word in about.split():
-        if len(line) < _COLUMN:
-            line = line.ljust(_COLUMN) + word
+        if len(line) < column:
+            line = line.ljust(column) + word
         elif len(line) + 1 + len(word) > _WIDTH:
             lines.append(line)
-            line = " " * _COLUMN + word
+            line = " " * column + word
         else:
             line += " " + word
     return [*lines, line]

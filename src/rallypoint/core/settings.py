@@ -377,6 +377,9 @@ OUTPUT = (
            "texts", "duplicate_stdout_filters"),
     _torch("--duplicate-stderr-filters", "TEXT,...", "the same for stderr",
            "texts", "duplicate_stderr_filters"),
+    _own("--explain", "",
+         "print what this job would do, and where each value comes from; start nothing",
+         "switch", of_one_agent=True),
     Setting("--print-completion", "bash|zsh|tcsh|fish",
             "print a script that completes options in this shell, and nothing else", "choice"),
 )

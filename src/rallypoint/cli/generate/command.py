@@ -1,5 +1,9 @@
 """`rallypoint generate KIND`: prints what another system needs to run jobs, to be read, changed and
-given to it. Each kind has a module of its own and options of its own."""
+given to it.
+
+Each kind has a module of its own, with its options, its help, and what it makes of them; a new kind
+is one more line of `KINDS`.
+"""
 
 from __future__ import annotations
 

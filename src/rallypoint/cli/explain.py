@@ -1,0 +1,178 @@
+"""`rallypoint run --explain`: the policy in force in words, and where each value comes from.
+
+Where a value comes from is what its `Value` says: a flag, a variable of the environment, or what
+a scheduler says. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from msgspec import Struct
+
+from rallypoint.cli.parser import Scanned, entry
+from rallypoint.cli.values import conf_words
+from rallypoint.config import AgentConfig, RendezvousConfig, StopConfig
+from rallypoint.core.settings import OnJoin
+from rallypoint.core.text import count
+
+_BY_DEFAULT = "default"
+_COLUMN = 20
+_LATE = {
+    OnJoin.RESTART: "the workers restart with them, once no more have come for {settle}",
+    OnJoin.HOLD: "wait for the next restart",
+    OnJoin.AT_CHECKPOINT: "the workers are asked for a checkpoint, and restart with them after it",
+}
+
+
+class _Row(Struct, frozen=True):
+    topic: str
+    text: str
+    said_by: Sequence[str]
+    """The options, and the keys of --rdzv-conf, that say it."""
+
+
+def explain(config: AgentConfig, scanned: Scanned) -> Iterator[str]:
+    """The lines. `scanned`: what `config` was read from, with what the surroundings say."""
+    yield f"rallypoint run would start: {' '.join(config.workers.argv)}"
+    for row in _rows(config):
+        origin = _origin(row.said_by, scanned)
+        yield from entry(f"{row.text} [{origin}]", f"  {row.topic}", column=_COLUMN)
+    for notice in config.notices:
+        yield f"note: {notice}"
+
+
+def _origin(names: Sequence[str], scanned: Scanned) -> str:
+    conf = scanned.get("--rdzv-conf")
+    words = dict(conf_words(conf)) if conf is not None else {}
+    found = []
+    for name in names:
+        if name in words:
+            found.append(f"--rdzv-conf {name}={words[name]}")
+        elif (given := scanned.get(name)) is not None and given.origin not in found:
+            found.append(given.origin)
+    return ", ".join(found) or _BY_DEFAULT
+
+
+def _rows(config: AgentConfig) -> Iterator[_Row]:
+    job = config.rendezvous
+    is_alone = job.max_nodes == 1 and not (job.register or job.handler or job.endpoint.port)
+    yield _Row("job", job.run_id, ["--rdzv-id"])
+    nodes = "this one alone" if is_alone else _nodes(job)
+    yield _Row("nodes", nodes, ["--nnodes", "--standalone", "last_call_timeout"])
+    if job.world_multiple_of > 1:
+        text = f"a multiple of {job.world_multiple_of}; nodes that are too many for that stand by"
+        yield _Row("workers in all", text, ["--world-multiple-of"])
+    workers = count(config.workers.count, "worker")
+    yield _Row("this node", f"{_name(job)}, {workers}", ["--node-id", "--nproc-per-node"])
+    if not is_alone:
+        yield _Row("rendezvous", *_meeting(job))
+        yield _Row("ranks", *_ranks(job))
+    if job.handler is None:
+        yield from _failures(job)
+    if job.handler is None and not is_alone:
+        yield from _losses(job)
+    yield from _stopping(config.stop)
+    if not is_alone:
+        yield _Row("token", _token(config), ["--token-file", "--token-fd", "--insecure"])
+
+
+def _nodes(job: RendezvousConfig) -> str:
+    if job.min_nodes == job.max_nodes:
+        return f"{job.min_nodes} work; any more stand by"
+    least, most, last_call = job.min_nodes, job.max_nodes, _seconds(job.last_call_s)
+    start = f"the first round waits for {most}, or {last_call} once there are {least}"
+    return f"{least} to {most} work, and any more stand by; {start}"
+
+
+def _name(job: RendezvousConfig) -> str:
+    return job.node_id or "named after its host"
+
+
+def _meeting(job: RendezvousConfig) -> tuple[str, list[str]]:
+    said_by = ["--rdzv-backend", "--rdzv-endpoint", "--node-rank", "--master-addr", "is_host"]
+    if job.handler is not None:
+        return f"by the backend {job.handler.backend} at {job.handler.endpoint}", said_by
+    if (register := job.register) is not None:
+        from rallypoint.rendezvous.places import place_of  # Few command lines have one.
+
+        where = place_of(job).name
+        text = f"any node leads the job, and another takes over from it; its record is in {where}"
+        return f"{text}; a leader acts {_seconds(register.hold_s)} without it", said_by
+    if job.endpoint.port == 0:
+        return "none", said_by
+    host = {
+        None: "the node that can bind it hosts the job, which ends if that node is lost",
+        True: "this node hosts the job, which ends if this node is lost",
+        False: "another node, or rallypoint serve, hosts the job",
+    }[job.is_host]
+    return f"at {job.endpoint}: {host}", said_by
+
+
+def _ranks(job: RendezvousConfig) -> tuple[str, list[str]]:
+    if job.node_rank is not None:
+        return f"fixed: this is node {job.node_rank}", ["--node-rank"]
+    key = f"by topology (here {job.topology}), then " if job.topology else ""
+    stay = "kept by those that stay, and whoever comes for a lost one takes its rank"
+    return f"{key}by the node's name, n2 before n10; {stay}", ["--topology"]
+
+
+def _failures(job: RendezvousConfig) -> Iterator[_Row]:
+    said_by = ["--max-restarts", "--restart-window", "--restart-backoff", "--no-restart-on"]
+    yield _Row("a worker fails", _restarts(job), said_by)
+    hang = "nobody notices"
+    if job.hang_timeout_s:
+        hang = f"it has failed after {_seconds(job.hang_timeout_s)} without progress"
+    yield _Row("a worker hangs", hang, ["--hang-timeout"])
+
+
+def _losses(job: RendezvousConfig) -> Iterator[_Row]:
+    lost = f"noticed after {_seconds(job.lease_s)} of silence at most; costs no restart"
+    yield _Row("a node is lost", lost, ["--lease", "keep_alive_interval", "keep_alive_max_attempt"])
+    often = f"in {job.max_node_losses_per_hour} rounds of an hour; once more ends the job"
+    yield _Row("... again", often, ["--max-node-losses"])
+    few = f"fewer than {job.min_nodes}: the job ends after {_seconds(job.join_timeout_s)}"
+    yield _Row("too few nodes", few, ["join_timeout", "timeout"])
+    if job.max_nodes > 1:
+        late = _LATE[job.on_join].format(settle=_seconds(job.join_settle_s))
+        said_by = ["--on-join", "--join-settle", "--min-growth-interval"]
+        yield _Row("a late node", late, said_by)
+
+
+def _restarts(job: RendezvousConfig) -> str:
+    if not job.max_restarts:
+        return "the job fails"
+    length = f" in {_seconds(job.restart_window_s)}" if job.restart_window_s else ""
+    text = f"all start again, {count(job.max_restarts, 'time')}{length}; then the job fails"
+    if job.restart_backoff_s:
+        text += f"; before the first restart {_seconds(job.restart_backoff_s)} pass"
+    if job.no_restart_exit_codes:
+        text += f"; at once if it ends with {', '.join(map(str, job.no_restart_exit_codes))}"
+    return text
+
+
+def _stopping(stop: StopConfig) -> Iterator[_Row]:
+    grace = f"{_seconds(stop.shutdown_grace_s)} from SIGTERM to SIGKILL when the job ends"
+    text = f"{grace}, {_seconds(stop.restart_grace_s)} when it restarts"
+    yield _Row("workers stop", text, ["--shutdown-timeout", "--restart-grace"])
+    by = f"asked by {', '.join(stop.signals)}"
+    if stop.preempt_notice:
+        by += f" or {stop.preempt_notice}"
+    text = f"{by}: a checkpoint, and then this node stops, in {_seconds(stop.drain_deadline)}"
+    said_by = ["--signals-to-handle", "--preempt-notice", "--drain-deadline", "--shutdown-timeout"]
+    yield _Row("this node leaves", text, said_by)
+
+
+def _token(config: AgentConfig) -> str:
+    access = config.access
+    if access.insecure:
+        return "none: every host that reaches the port may take part"
+    if access.token_text is not None:
+        return "RALLYPOINT_TOKEN"
+    if access.token_fd is not None:
+        return f"from descriptor {access.token_fd}"
+    return access.token_file or "~/.config/rallypoint/token"
+
+
+def _seconds(number: float) -> str:
+    return f"{number:g} s"
