@@ -1,0 +1,57 @@
+"""docs/placement.md: its command lines do what they say, and print what it shows."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.docs.page import blocks, commands
+from tests.integration.one_agent import free_port
+from tests.limits import patience
+
+TO_COPY, EXPLAINED = blocks("placement.md")
+HOW_MANY = {"--spares": (3, 2), "--topology": (2, 2), "--world-multiple-of": (2, 4)}
+"""By the option that a line is about: how many nodes are started, and how many workers run."""
+TRAIN = "import os; open(os.environ['RANK'], 'w').write(os.environ['RALLYPOINT_NODE_ID'])"
+
+
+@pytest.fixture
+def env(tmp_path: Path) -> dict[str, str]:
+    (tmp_path / "train.py").write_text(TRAIN)
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    quick = {"PET_RDZV_CONF": "last_call_timeout=1", "OMP_NUM_THREADS": "1"}
+    return quick | {"PATH": path, "HOME": str(tmp_path), "PYTHON_EXEC": "python3"}
+
+
+@pytest.mark.parametrize("line", commands(TO_COPY))
+def test_each_line_to_copy_runs(line: str, tmp_path: Path, env: dict[str, str]) -> None:
+    """On nodes of this machine: node-a is one of its ports, and /etc/rack a file of the test."""
+    nodes, workers = next(how for option, how in HOW_MANY.items() if option in line)
+    rack = tmp_path / "rack"
+    rack.write_text("rack-1\n")
+    line = line.replace("node-a", f"127.0.0.1:{free_port()}").replace("/etc/rack", str(rack))
+    words = shlex.split(line, comments=True)
+    started = [
+        subprocess.Popen(words, cwd=tmp_path, env=env | {"RALLYPOINT_NODE_ID": f"n{number}"})
+        for number in range(nodes)
+    ]
+    try:
+        assert [agent.wait(patience(60)) for agent in started] == [0] * nodes
+    finally:
+        for agent in started:
+            agent.kill()
+            agent.wait()
+    assert sorted(path.name for path in tmp_path.glob("[0-9]")) == [str(n) for n in range(workers)]
+
+
+def test_what_is_explained_is_what_a_person_sees(tmp_path: Path, env: dict[str, str]) -> None:
+    first, _, shown = EXPLAINED.partition("\n")
+    del env["PET_RDZV_CONF"]
+    command = ["/bin/sh", "-c", first.removeprefix("$ ")]
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == shown
