@@ -51,7 +51,8 @@ CLOCKS = frozenset({"datetime.now", "datetime.today", "datetime.utcnow", "date.t
 THIRD_PARTY = frozenset({"msgspec", "rallypoint"})
 LAYERS = (
     {"__main__", "run"},
-    {"cli", "dashboard", "integrations"},
+    {"cli", "dashboard"},
+    {"integrations"},
     {"launcher"},
     {"agent"},
     {"timer"},

@@ -6,16 +6,25 @@ from pathlib import Path
 
 from tests.integration.one_agent import agent
 
-TASK = {"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES": "2"}
+TASK = {
+    "SLURM_JOB_ID": "1",
+    "SLURM_STEP_ID": "0",
+    "SLURM_STEP_NUM_TASKS": "2",
+    "SLURM_STEP_NODELIST": "n1",
+    "SLURMD_NODENAME": "n1",
+}
 WORKER = "tell('ran')"
 
 
-def test_a_plain_run_in_two_tasks_runs_no_job_and_says_how_to_run_one(tmp_path: Path) -> None:
+def test_a_plain_run_in_two_tasks_of_a_node_runs_no_job_and_says_how_to_run_one(
+    tmp_path: Path,
+) -> None:
     for task in ("0", "1"):
         with agent(tmp_path, program=WORKER, env=TASK | {"SLURM_PROCID": task}) as run:
             assert run.wait() == 2
-        assert "srun has started this command 2 times" in run.err
-        assert ("srun rallypoint run --nnodes" in run.err) == (task == "0")
+        assert "srun has started 2 tasks on 1 node" in run.err
+        assert ("srun --ntasks-per-node 1 rallypoint run" in run.err) == (task == "0")
+        assert len(run.err.splitlines()) == 1
         assert not run.told("ran")
 
 

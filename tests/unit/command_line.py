@@ -37,6 +37,9 @@ class SameMachine(Machine):
     def absolute_path(self, path: str) -> str:
         return os.path.join("/where/i/am", path)
 
+    def shared_home(self) -> str:
+        return ""
+
     def random_id(self) -> str:
         return "job-abc"
 

@@ -23,6 +23,7 @@ _ASK_TORCH = {
     "xpu": "import torch; print(torch.xpu.device_count())",
     "auto": "import torch; print(torch.accelerator.device_count())",
 }
+_RECORDS = ".local/state/rallypoint/jobs"
 _MISSING = re.compile(r"ModuleNotFoundError: No module named '(?P<module>[\w.]+)'")
 
 
@@ -75,6 +76,15 @@ class Machine:
         from rallypoint.rendezvous.kubernetes.parameters import pod_server
 
         return pod_server()
+
+    def shared_home(self) -> str:
+        """A directory for the records of jobs in a home that other machines see; empty: this one's
+        is its own. Blocks as long as a file server does not answer."""
+        from rallypoint.coordinator.token import user_home
+        from rallypoint.rendezvous.file_systems import is_shared
+
+        home = user_home()
+        return os.path.join(home, _RECORDS) if home is not None and is_shared(home) else ""
 
     def random_id(self) -> str:
         """Short enough to read aloud: `job-` and 40 random bits in base 32."""

@@ -35,8 +35,8 @@ from rallypoint.cli.placement_options import with_placement
 from rallypoint.cli.rendezvous_options import (
     has_no_effect,
     read_rendezvous,
-    refuse_copies,
 )
+from rallypoint.cli.surroundings import with_surroundings
 from rallypoint.cli.values import Value
 from rallypoint.config import (
     AccessConfig,
@@ -166,8 +166,8 @@ def scan_run(argv: Sequence[str], environ: Mapping[str, str]) -> Scanned:
 def read_run(scanned: Scanned, environ: Mapping[str, str], machine: Machine) -> AgentConfig:
     """The same for a command line that is scanned already: `environ` gives no option."""
     notices: list[str] = []
-    refuse_copies(scanned, environ, notices)
     _need_a_script(scanned)
+    scanned = with_surroundings(scanned, environ, machine, notices)
     scanned = with_placement(scanned, machine)
     rendezvous = read_rendezvous(scanned, machine, notices)
     if (interval := scanned.get("--monitor-interval")) is not None:

@@ -11,13 +11,12 @@
     --rdzv-backend of another package           by that handler, to which the endpoint belongs
 
 As under torchrun, one node with neither endpoint nor --master-port is alone whatever else it says,
-so that two such jobs on one machine don't disturb each other. If a scheduler has started such a
-command many times, `refuse_copies` says so: each copy would run the whole job.
+so that two such jobs on one machine don't disturb each other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
@@ -67,32 +66,6 @@ _TWO_WAYS = """\
   rallypoint run --nnodes {nnodes} --rdzv-endpoint HOST:29400 ...
 or, with fixed ranks (K is 0 on the node ADDRESS, then 1, 2, ...),
   rallypoint run --nnodes {most} --node-rank K --master-addr ADDRESS ..."""
-
-_SAYS_WHERE = (
-    "--nnodes",
-    "--rdzv-endpoint",
-    "--rdzv-backend",
-    "--node-rank",
-    "--master-addr",
-    "--master-port",
-)
-"""With one of these a person has said whether there are other nodes."""
-
-_EACH_IS_WHOLE = "has started this command {tasks} times, and each would run the whole job"
-
-_BY_SRUN = f"""\
-srun {_EACH_IS_WHOLE}; for one job, write in the batch script
-  head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-  srun {{once}}rallypoint run --nnodes "$SLURM_NNODES" --rdzv-id "$SLURM_JOB_ID" \
---rdzv-endpoint "$head:29400" {{workers}}...
-or give --standalone, to run a separate job in each task"""
-
-_BY_SRUN_BRIEFLY = f"srun {_EACH_IS_WHOLE}: task 0 prints what to do"
-
-_BY_MPI = """\
-mpirun has started this command {tasks} times, and each runs the whole job (if that is \
-wanted, add --standalone); for one job, start it once on each node, with --nnodes and \
---rdzv-endpoint"""
 
 
 def read_rendezvous(scanned: Scanned, machine: Machine, notices: list[str]) -> RendezvousConfig:
@@ -323,39 +296,3 @@ def _is_host(scanned: Scanned, rank: int | None, *, alone: bool, static: bool) -
     if not static and asked is not None:
         return truth(asked)
     return None if rank is None else rank == 0
-
-
-def refuse_copies(scanned: Scanned, environ: Mapping[str, str], notices: list[str]) -> None:
-    """Raises UsageError if this is one of several tasks of a Slurm step. Under mpirun, where this
-    is less certain to be a mistake, a remark is added to `notices`.
-
-    A worker may start another job: the scheduler's variables then describe its agent, not it.
-    """
-    inside_a_worker = "RALLYPOINT_INCARNATION" in environ
-    if inside_a_worker or scanned.on("--standalone") or any(map(scanned.get, _SAYS_WHERE)):
-        return
-    if (started := _number(environ, "OMPI_COMM_WORLD_SIZE")) > 1:
-        notices.append(_BY_MPI.format(tasks=started))
-    elif (tasks := _number(environ, "SLURM_STEP_NUM_TASKS")) > 1 and not _is_typed(environ):
-        raise UsageError(_advice(scanned, environ, tasks))
-
-
-def _is_typed(environ: Mapping[str, str]) -> bool:
-    """In a shell that `srun --pty` or `salloc` has started, a person runs this once."""
-    return "SLURM_PTY_PORT" in environ
-
-
-def _advice(scanned: Scanned, environ: Mapping[str, str], tasks: int) -> str:
-    if environ.get("SLURM_PROCID", "0") != "0":
-        return _BY_SRUN_BRIEFLY.format(tasks=tasks)
-    nodes, once, workers = _number(environ, "SLURM_STEP_NUM_NODES"), "", ""
-    if 0 < nodes < tasks:
-        once = '--ntasks "$SLURM_NNODES" --ntasks-per-node 1 '
-        if scanned.get("--nproc-per-node") is None:
-            workers = f"--nproc-per-node {tasks // nodes} "
-    return _BY_SRUN.format(tasks=tasks, once=once, workers=workers)
-
-
-def _number(environ: Mapping[str, str], name: str) -> int:
-    text = environ.get(name, "")
-    return int(text) if text.isascii() and text.isdecimal() else 0

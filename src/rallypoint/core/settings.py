@@ -212,6 +212,9 @@ NODES_AND_WORKERS = (
            "workers", "count", least=1, most=MAX_WORKERS_PER_NODE),
     _torch("--standalone", "", "this node alone: no other node can join", "switch"),
     _torch("--role", "NAME", "name of this node's kind of worker", "name", "role"),
+    _own("--scheduler", "auto|slurm|none",
+         "who says what the command line leaves out: auto: Slurm, in a step of several tasks",
+         "choice", default="auto"),
 )
 RENDEZVOUS = (
     _torch("--rdzv-endpoint", "HOST[:PORT]|DIR",

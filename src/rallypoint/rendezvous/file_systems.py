@@ -125,6 +125,12 @@ def local_file_system(path: str) -> str:
     return found.type if found is not None and found.reach is Reach.LOCAL else ""
 
 
+def is_shared(path: str) -> bool:
+    """Whether it lies on a file system that other machines see. It need not exist. Blocks."""
+    found = _file_system(path)
+    return found is not None and found.reach is Reach.SHARED
+
+
 def lies_on(path: str) -> str:
     """On what it lies, in parentheses, after a space; empty if nobody knows. Blocks."""
     found = _file_system(path)

@@ -1,0 +1,94 @@
+"""What a scheduler says of a job, for the options that a person has left out (`--scheduler`).
+
+A scheduler starts the same command on every node. What its environment says becomes further values
+of the options, each with the variable that it comes from: the command line and the variables of
+Rallypoint and torchrun win over it. It is asked only where the command line does not say itself
+how the nodes find each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rallypoint.cli.machine import Machine
+from rallypoint.cli.parser import Scanned
+from rallypoint.cli.register_options import BY_REGISTER
+from rallypoint.cli.values import Value, choice, nodes
+from rallypoint.core.settings import FLAGS
+
+_SAYS_HOW = ("--rdzv-endpoint", "--node-rank", "--master-addr", "--master-port")
+"""With one of these a person has said how the nodes find each other."""
+_BY_MPI = """\
+mpirun has started this command {tasks} times, and each runs the whole job (if that is \
+wanted, add --standalone); for one job, start it once on each node, with --nnodes and \
+--rdzv-endpoint"""
+
+
+def with_surroundings(
+    scanned: Scanned, environ: Mapping[str, str], machine: Machine, notices: list[str]
+) -> Scanned:
+    """The same with what the scheduler says; remarks are added to `notices`. Raises UsageError.
+
+    A worker may start another job: the scheduler's variables then describe its agent, not it.
+    """
+    asked = scanned.get("--scheduler")
+    scheduler = choice(asked, FLAGS["--scheduler"].metavar.split("|")) if asked else "auto"
+    if scheduler == "none" or "RALLYPOINT_INCARNATION" in environ:
+        return scanned
+    is_slurm = scheduler == "slurm"
+    if not is_slurm and _says_how(scanned):
+        return scanned
+    if not is_slurm and (started := _number(environ, "OMPI_COMM_WORLD_SIZE")) > 1:
+        notices.append(_BY_MPI.format(tasks=started))
+    elif is_slurm or (_number(environ, "SLURM_STEP_NUM_TASKS") > 1 and not _is_typed(environ)):
+        return _with_slurm(scanned, environ, machine, notices)
+    return scanned
+
+
+def _says_how(scanned: Scanned) -> bool:
+    nnodes, backend = scanned.get("--nnodes"), scanned.get("--rdzv-backend")
+    if scanned.on("--standalone") or (nnodes is not None and nodes(nnodes) == (1, 1)):
+        return True
+    if backend is not None and backend.text in BY_REGISTER:
+        return False  # Their endpoint is a place where many jobs are.
+    return (backend is not None and backend.text not in ("tcp", "c10d")) or any(
+        map(scanned.get, _SAYS_HOW)
+    )
+
+
+def _is_typed(environ: Mapping[str, str]) -> bool:
+    """In a shell that `srun --pty` or `salloc` has started, a person runs this once."""
+    return "SLURM_PTY_PORT" in environ
+
+
+def _with_slurm(
+    scanned: Scanned, environ: Mapping[str, str], machine: Machine, notices: list[str]
+) -> Scanned:
+    from rallypoint.integrations.slurm.step import (  # Most jobs are none of Slurm's.
+        options_of,
+        read_step,
+        refuse_a_task_for_each_worker,
+    )
+
+    step = read_step(environ)
+    if scanned.get("--nproc-per-node") is None:
+        refuse_a_task_for_each_worker(step)
+    said = {flag: Value(each.text, each.origin) for flag, each in options_of(step).items()}
+    backend = scanned.get("--rdzv-backend")
+    if (backend is None or backend.text == "file") and (home := machine.shared_home()):
+        where = Value(f"{home}/{step.cluster}", "the shared home directory")
+        said |= {"--rdzv-backend": Value("file", where.origin), "--rdzv-endpoint": where}
+        if backend is None:
+            notices.append(
+                f"the record of the job lies in {where.text}, so that any node may be lost"
+                " (--rdzv-backend tcp: the first node hosts the job instead)"
+            )
+    elif backend is not None and backend.text in BY_REGISTER:
+        del said["--rdzv-endpoint"]
+    further = {flag: [value] for flag, value in said.items() if scanned.get(flag) is None}
+    return Scanned(scanned.words, scanned.values | further, scanned.empty)
+
+
+def _number(environ: Mapping[str, str], name: str) -> int:
+    text = environ.get(name, "")
+    return int(text) if text.isascii() and text.isdecimal() else 0

@@ -1,0 +1,162 @@
+"""One task of a Slurm step: what its environment says of the job, and the options that follow.
+
+From the environment alone: neither Slurm's commands nor its configuration are needed, which a
+container lacks. The variables are those of a *step* (`srun`): in the batch script itself, where
+some of them are set too, a command is started once. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from rallypoint.core.text import count
+from rallypoint.errors import UsageError
+from rallypoint.integrations.slurm.node_list import node_names
+
+_FIRST_PORT, _PORTS = 20_000, 10_000
+"""Below those that systems give to whoever asks for any."""
+_STEP_STRIDE = 97
+_DEVICES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
+_HAS_DEVICES = ("SLURM_STEP_GPUS", "SLURM_GPUS_ON_NODE", "SLURM_JOB_GPUS")
+
+
+class Said(Struct, frozen=True):
+    """A value, and the variables that it comes from."""
+
+    text: str
+    origin: str
+
+    def wrong(self, why: str) -> UsageError:
+        """The error that shows it."""
+        return UsageError(f"{self.origin}: {why}")
+
+
+class Step(Struct, frozen=True):
+    """What a task knows."""
+
+    job: int
+    step: str
+    restarts: int
+    """How often Slurm has requeued the job."""
+    tasks: int
+    nodes: tuple[str, ...]
+    node: str
+    task: int
+    task_on_node: int
+    node_list: Said
+    topology: Said | None
+    """The switches above this node; None: there are none."""
+    workers: Said | None
+    """As many as this task has devices; None: it has none."""
+    cluster: str
+
+    @property
+    def run_id(self) -> str:
+        """The same for all tasks, and another one when Slurm starts the job again."""
+        again = f"-restart-{self.restarts}" if self.restarts else ""
+        return f"slurm-{self.job}.{self.step}{again}"
+
+    @property
+    def port(self) -> int:
+        """Where the first node hosts the job: jobs and steps next to each other have others."""
+        step = int(self.step) if self.step.isdecimal() else 0
+        return _FIRST_PORT + (self.job + _STEP_STRIDE * step) % _PORTS
+
+
+def read_step(environ: Mapping[str, str]) -> Step:
+    """Of this task. Raises UsageError if something is missing or wrong."""
+
+    def given(name: str) -> Said:
+        if not environ.get(name):
+            raise UsageError(f"--scheduler slurm: {name} is not set: start this with srun")
+        return Said(environ[name], f"{name}={environ[name]}")
+
+    def number(name: str, default: int | None = None) -> int:
+        if default is not None and name not in environ:
+            return default
+        text = given(name)
+        if not (text.text.isascii() and text.text.isdecimal()):
+            raise text.wrong("Slurm gives a number there")
+        return int(text.text)
+
+    if number("SLURM_HET_SIZE", 1) > 1:
+        raise UsageError(
+            f"{given('SLURM_HET_SIZE').origin}: Slurm does not tell the tasks of a heterogeneous"
+            " job what the others have: give --nnodes, --rdzv-id and --rdzv-endpoint"
+        )
+    node_list = given("SLURM_STEP_NODELIST")
+    try:
+        nodes = node_names(node_list.text)
+    except ValueError as error:
+        raise node_list.wrong(str(error)) from None
+    return Step(
+        job=number("SLURM_JOB_ID"),
+        step=environ.get("SLURM_STEP_ID", "0"),
+        restarts=number("SLURM_RESTART_COUNT", 0),
+        tasks=number("SLURM_STEP_NUM_TASKS"),
+        nodes=nodes,
+        node=given("SLURMD_NODENAME").text,
+        task=number("SLURM_PROCID", 0),
+        task_on_node=number("SLURM_LOCALID", 0),
+        node_list=node_list,
+        topology=_switches(environ),
+        workers=_workers(environ),
+        cluster=environ.get("SLURM_CLUSTER_NAME", "cluster"),
+    )
+
+
+def options_of(step: Step) -> dict[str, Said]:
+    """What the step says of the options that a person has left out, with the first node as host."""
+    job = f"SLURM_JOB_ID={step.job}"
+    where = f"{step.nodes[0]}:{step.port}"
+    found = {
+        "--rdzv-id": Said(step.run_id, job),
+        "--nnodes": Said(str(step.tasks), f"SLURM_STEP_NUM_TASKS={step.tasks}"),
+        "--node-id": Said(_node_id(step), f"SLURMD_NODENAME={step.node}"),
+        "--rdzv-endpoint": Said(where, f"{step.node_list.origin}, {job}"),
+    }
+    if step.topology is not None:
+        found["--topology"] = step.topology
+    if step.workers is not None:
+        found["--nproc-per-node"] = step.workers
+    return found
+
+
+def refuse_a_task_for_each_worker(step: Step) -> None:
+    """Raises UsageError if there are more tasks than nodes; that of the first task says what to
+    write instead."""
+    if step.tasks <= len(step.nodes):
+        return
+    started = f"srun has started {step.tasks} tasks on {count(len(step.nodes), 'node')}"
+    if step.task:
+        raise UsageError(f"{started}: task 0 prints what to do")
+    each = step.tasks // len(step.nodes)
+    raise UsageError(
+        f"{started}, and one agent starts all workers of a node: srun --ntasks-per-node 1"
+        f" rallypoint run --nproc-per-node {each} ... (or give --nproc-per-node 1: a worker a task)"
+    )
+
+
+def _node_id(step: Step) -> str:
+    """Further agents of a node come after the first one."""
+    return f"{step.node}.{step.task_on_node}" if step.task_on_node else step.node
+
+
+def _switches(environ: Mapping[str, str]) -> Said | None:
+    address = environ.get("SLURM_TOPOLOGY_ADDR", "")
+    switches = address.rpartition(".")[0]
+    return Said(switches, f"SLURM_TOPOLOGY_ADDR={address}") if switches else None
+
+
+def _workers(environ: Mapping[str, str]) -> Said | None:
+    if not any(environ.get(name) for name in _HAS_DEVICES):
+        return None
+    for name in _DEVICES:
+        if devices := environ.get(name):
+            return Said(str(len(devices.split(","))), f"{name}={devices}")
+    on_node = environ.get("SLURM_GPUS_ON_NODE", "")
+    if on_node.isdecimal() and int(on_node):
+        return Said(on_node, f"SLURM_GPUS_ON_NODE={on_node}")
+    return None

@@ -1,0 +1,56 @@
+"""Slurm's lists of nodes, as other readers of them read them."""
+
+from __future__ import annotations
+
+import random
+
+import hostlist
+import pytest
+from ClusterShell.NodeSet import NodeSet
+
+from rallypoint.integrations.slurm.node_list import node_names
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("n1", ["n1"]),
+        ("n[1-3]", ["n1", "n2", "n3"]),
+        ("n[08-11]", ["n08", "n09", "n10", "n11"]),
+        ("n[1-2,7,010]", ["n1", "n2", "n7", "n010"]),
+        ("login,gpu[0-1]-ib,c[3]", ["login", "gpu0-ib", "gpu1-ib", "c3"]),
+        ("r[1-2]n[1-2]", ["r1n1", "r1n2", "r2n1", "r2n2"]),
+    ],
+)
+def test_a_list_is_read_in_its_order(text: str, names: list[str]) -> None:
+    assert list(node_names(text)) == names
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "n[", "n[1-", "n[]", "n[1-3", "n]", "n[3-1]", "n[a]", ",n1", "n1,,n2", "n[1-999999999]"],
+)
+def test_what_is_no_list_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"[a-z]"):
+        node_names(text)
+
+
+def test_other_readers_read_the_same() -> None:
+    rng = random.Random(20)
+    for _ in range(300):
+        text = ",".join(_part(rng) for _ in range(rng.randint(1, 3)))
+        names = node_names(text)
+        assert list(names) == hostlist.expand_hostlist(text, allow_duplicates=True), text
+        assert set(names) == set(NodeSet(text)), text
+
+
+def _part(rng: random.Random) -> str:
+    text = rng.choice(("n", "gpu", "c-r")) + str(rng.choice(("", 1)))
+    for _ in range(rng.randint(0, 2)):
+        ranges = []
+        for _ in range(rng.randint(1, 3)):
+            width, first = rng.choice((1, 3)), rng.randint(0, 20)
+            last = first + rng.randint(0, 4)
+            ranges.append(rng.choice((f"{first:0{width}}", f"{first:0{width}}-{last:0{width}}")))
+        text += f"x[{','.join(ranges)}]"
+    return text
