@@ -25,7 +25,7 @@ STEP = {
 
 class SharedHome(SameMachine):
     def shared_home(self) -> str:
-        return "/home/me/jobs"
+        return "/shared/me/jobs"
 
 
 def parse_at_home(line: str, **environ: str) -> AgentConfig:
@@ -48,10 +48,10 @@ def test_with_a_shared_home_any_node_may_be_lost_and_a_line_says_so() -> None:
     config = parse_at_home("train.py", **STEP)
     register = config.rendezvous.register
     assert register is not None
-    assert register.directory == "/home/me/jobs/big"
+    assert register.directory == "/shared/me/jobs/big"
     assert config.notices == (
         (
-            "the record of the job lies in /home/me/jobs/big, so that any node may be lost"
+            "the record of the job lies in /shared/me/jobs/big, so that any node may be lost"
             " (--rdzv-backend tcp: the first node hosts the job instead)"
         ),
     )
