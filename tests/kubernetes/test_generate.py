@@ -45,7 +45,7 @@ def test_rights_are_objects_that_kubernetes_takes_and_no_more_than_needed(
     ("line", "says"),
     [
         ("generate", "the following arguments are required: KIND"),
-        ("generate slurmy", "slurmy: needs one of rbac"),
+        ("generate slurmy", "slurmy: needs one of "),
         ("generate rbac --namespace A", "--namespace A: needs the name of a namespace, like trai"),
         ("generate rbac --service-account a/b", "--service-account a/b: needs the name of a serv"),
         ("generate rbac --service-account :", "--service-account :: needs the name of a service"),
