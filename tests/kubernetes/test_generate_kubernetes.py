@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
@@ -169,3 +171,36 @@ def test_without_an_image_the_person_is_told_so() -> None:
     told = subprocess.run(command, capture_output=True, text=True, check=False)
     assert told.returncode == 2
     assert "the following arguments are required: --image" in told.stderr
+
+
+def test_the_docs_list_every_field_of_kinds_whose_schemas_are_not_at_hand(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "kubernetes.md").read_text()
+    for kind in ("--jobset", "--trainer"):
+        for name, made in generated(capsys, kind).items():
+            if name in OF_OTHERS:
+                assert made["apiVersion"] in page
+                assert [key for key in keys(made["spec"]) if key not in page] == []
+
+
+def keys(value: Any) -> set[str]:
+    """All that are the kind's own: a Job's specification has been validated."""
+    if isinstance(value, list):
+        return {key for each in value for key in keys(each)}
+    if not isinstance(value, dict) or "podFailurePolicy" in value:
+        return set()
+    return {*value} - {"metadata", "labels"} | {
+        key for each in value.values() for key in keys(each)
+    }
+
+
+def test_the_docs_lines_are_run_as_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "kubernetes.md").read_text()
+    lines = page.replace("\\\n", " ").splitlines()
+    commands = [line.partition("|")[0] for line in lines if line.startswith("rallypoint generate")]
+    assert len(commands) >= 2
+    for command in commands:
+        assert main(shlex.split(command)[1:]) == 0
+        for each in yaml.safe_load_all(capsys.readouterr().out):
+            kubernetes_validate.validate(each, VERSIONS[0], strict=True)
