@@ -41,7 +41,7 @@ PURE_MODULES = (
     "cli/parser.py",
     "cli/values.py",
     "cli/verdict.py",
-    "cli/rendezvous_options.py",
+    "cli/run_options/rendezvous.py",
 )
 IMPURE_IMPORTS = frozenset(
     {"time", "random", "secrets", "uuid", "os", "socket", "threading", "asyncio", "logging"}
@@ -143,6 +143,7 @@ OPTIONAL_CLIENTS: dict[tuple[str, str], str] = {
     ): "a faster loop, where it is installed",
 }
 WALL_CLOCK_READERS: dict[str, str] = {
+    "cli/machine.py": "tells how far away the end of an allocation is, which is a time of day",
     "observe/records.py": "dates events for people",
     "agent/telemetry/dispatcher.py": "dates the ends of workers for whoever reads of them",
     "agent/hang.py": "dates a hang for people",

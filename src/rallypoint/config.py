@@ -339,6 +339,8 @@ class StopConfig(Struct, frozen=True, kw_only=True):
     preempt_notice: str = ""
     """A file whose appearance means that this node must leave, or `cmd:COMMAND`, that it ends with
     code 0; empty: nothing is watched."""
+    leave_in_s: float | None = None
+    """When this node leaves by itself, since its time is over; None: it does not."""
     signals: tuple[str, ...] = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
     exit_codes: tuple[tuple[str, int], ...] = ()
     """Overrides of the exit code of a class: (`success|failed|usage|infrastructure`, code)."""
@@ -367,9 +369,8 @@ class AccessConfig(Struct, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         """Never shows the token."""
-        given = "given" if self.token_text else "none"
-        file, insecure = self.token_file, self.insecure
-        return f"AccessConfig(token_file={file!r}, token_text={given}, insecure={insecure})"
+        text, insecure = "given" if self.token_text else "none", self.insecure
+        return f"AccessConfig(token_file={self.token_file!r}, token_text={text}, {insecure=})"
 
 
 class ObserveConfig(Struct, frozen=True, kw_only=True):

@@ -30,7 +30,7 @@ from rallypoint.cli.empty_values import is_empty, refuse_empty
 from rallypoint.cli.machine import Machine
 from rallypoint.cli.options import RUN, read_count, read_run, scan_run
 from rallypoint.cli.parser import CompletionRequested, HelpRequested, Scanned, parse
-from rallypoint.cli.rendezvous_options import read_rendezvous
+from rallypoint.cli.run_options.rendezvous import read_rendezvous
 from rallypoint.cli.values import Value, nodes, read, texts, truth
 from rallypoint.config import ANY_PORTS, AgentConfig, RendezvousConfig, StopConfig
 from rallypoint.core.settings import FLAGS, Setting, is_torchrun, parameters

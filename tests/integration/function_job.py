@@ -60,7 +60,7 @@ def launch(function, *args, count=2, max_restarts=0, **workers):
     except RallypointError as error:
         sys.exit(f"{type(error).__name__}: {error}")
     tell("returned", end.return_values)
-    sys.exit(of_finish(config, end.finish))
+    sys.exit(of_finish(config, end.finish, end.elapsed_s))
 
 
 """

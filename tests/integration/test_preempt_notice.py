@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -63,3 +64,13 @@ def test_a_command_that_can_not_be_run_is_told_once(tmp_path: Path) -> None:
         run.wait_said("--preempt-notice cmd:no-such-command-here: it ended with code 127")
         os.kill(run.pid, 15)
         assert run.wait() == 143
+
+
+def test_A5_A7_a_node_leaves_after_a_checkpoint_before_its_time_is_over(cluster: Cluster) -> None:
+    """Every node does at about the same time, and all say that the job is to be started again."""
+    cluster.options |= {"stop_at": int(time.time()) + 63, "stop_before": 60}
+    a, b = cluster.agents("a", "b")
+    cluster.wait_workers(2, round=0)
+    assert [a.wait_exit(), b.wait_exit()] == [75, 75]
+    told = "leaving the job: its time is over (--stop-before)"
+    assert told in a.said + b.said

@@ -209,3 +209,12 @@ def test_under_mpirun_a_line_says_that_each_process_is_a_job_of_its_own() -> Non
     assert under_both.notices == (notice,)
     assert parse("--standalone train.py", OMPI_COMM_WORLD_SIZE="4").notices == ()
     assert parse("train.py", OMPI_COMM_WORLD_SIZE="1").notices == ()
+
+
+def test_the_end_of_the_allocation_is_that_which_slurm_tells() -> None:
+    told = STEP | {"SLURM_JOB_END_TIME": "1800003600"}
+    config = parse("--stop-before 600 train.py", **told)
+    assert config.stop.leave_in_s == 3000
+    (notice,) = config.notices
+    assert notice.endswith(": SLURM_JOB_END_TIME=1800003600, --stop-before 600")
+    assert parse("train.py", **told).stop.leave_in_s is None

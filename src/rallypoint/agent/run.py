@@ -53,6 +53,9 @@ if TYPE_CHECKING:
     from rallypoint.process.process_failure import ProcessFailure
 
 
+TIME_IS_OVER = "its time is over (--stop-before)"
+
+
 class JobEnd(Struct, frozen=True):
     """How one node's part of a job ended, and how long it took in seconds."""
 
@@ -278,6 +281,8 @@ class AgentRun:
         self._watch_notice()
 
     def _watch_notice(self) -> None:
+        if (leave_in_s := self._stop.leave_in_s) is not None:
+            asyncio.get_running_loop().call_later(leave_in_s, self.agent.leave, TIME_IS_OVER)
         if spec := self._stop.preempt_notice:
             # Imported only if it is requested: it is not needed for a start.
             from rallypoint.agent.preempt_notice import PreemptNotice

@@ -5,12 +5,16 @@ Apart from `verdict.py`, which a job imports at its end.
 
 from __future__ import annotations
 
+from signal import SIGINT
+
 from rallypoint.config import AgentConfig
 from rallypoint.core.group_events import Finish, FinishKind
 from rallypoint.core.model import Outcome
 from rallypoint.errors import ExitClass
 
 SIGNALLED = 128
+CLOCKS_DIFFER_S = 10.0
+"""So much earlier than this node another one may find that its time is over, and end the job."""
 ALREADY_SUCCEEDED = "already-succeeded"
 """Nothing was started, because the job has succeeded before. Like a success by default."""
 CLASSES = (*(kind.name.lower() for kind in ExitClass), ALREADY_SUCCEEDED)
@@ -22,9 +26,13 @@ def of_class(config: AgentConfig, kind: ExitClass) -> int:
     return dict(config.stop.exit_codes).get(kind.name.lower(), kind.value)
 
 
-def of_finish(config: AgentConfig, finish: Finish) -> int:
-    """128 + n for what a signal ended, else the code of the class."""
+def of_finish(config: AgentConfig, finish: Finish, elapsed_s: float) -> int:
+    """128 + n for what a signal ended, else the code of the class. `elapsed_s`: since the start."""
     kind, verdict = _class(finish), finish.verdict
+    leave_in_s = config.stop.leave_in_s
+    is_due = leave_in_s is not None and elapsed_s > leave_in_s - CLOCKS_DIFFER_S
+    if kind is None and is_due and finish.signal != SIGINT:
+        kind = ExitClass.INFRASTRUCTURE
     if kind is ExitClass.SUCCESS and verdict is not None and verdict.ended_s_ago is not None:
         return dict(config.stop.exit_codes).get(ALREADY_SUCCEEDED, of_class(config, kind))
     return SIGNALLED + finish.signal if kind is None else of_class(config, kind)

@@ -158,8 +158,11 @@ def _stopping(stop: StopConfig) -> Iterator[_Row]:
     by = f"asked by {', '.join(stop.signals)}"
     if stop.preempt_notice:
         by += f" or {stop.preempt_notice}"
+    if stop.leave_in_s is not None:
+        by += f", or in {_seconds(round(stop.leave_in_s))}"
     text = f"{by}: a checkpoint, and then this node stops, in {_seconds(stop.drain_deadline)}"
-    said_by = ["--signals-to-handle", "--preempt-notice", "--drain-deadline", "--shutdown-timeout"]
+    said_by = ["--signals-to-handle", "--preempt-notice", "--stop-at", "--stop-before"]
+    said_by += ["--drain-deadline", "--shutdown-timeout"]
     yield _Row("this node leaves", text, said_by)
 
 

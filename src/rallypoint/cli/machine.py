@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 
 from rallypoint.agent.environ import ETCD_PASSWORD_VARIABLE
@@ -85,6 +86,10 @@ class Machine:
 
         home = user_home()
         return os.path.join(home, _RECORDS) if home is not None and is_shared(home) else ""
+
+    def now(self) -> float:
+        """The time, in seconds since 1970."""
+        return time.time()
 
     def random_id(self) -> str:
         """Short enough to read aloud: `job-` and 40 random bits in base 32."""

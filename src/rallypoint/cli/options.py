@@ -13,16 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Literal, cast
 
-from rallypoint.agent.environ import (
-    SHUTDOWN_TIMEOUT_VARIABLE,
-    health_port_asked_for,
-    own_device,
-    shutdown_timeout_asked_for,
-)
+from rallypoint.agent.environ import health_port_asked_for, own_device
 from rallypoint.cli import values
 from rallypoint.cli.access import check, environ_token
 from rallypoint.cli.empty_values import without_empty
-from rallypoint.cli.exit_codes import CLASSES
 from rallypoint.cli.machine import Machine
 from rallypoint.cli.parser import (
     Command,
@@ -31,12 +25,13 @@ from rallypoint.cli.parser import (
     Scanned,
     parse,
 )
-from rallypoint.cli.placement_options import with_placement
-from rallypoint.cli.rendezvous_options import (
+from rallypoint.cli.run_options.placement import with_placement
+from rallypoint.cli.run_options.rendezvous import (
     has_no_effect,
     read_rendezvous,
 )
-from rallypoint.cli.surroundings import with_surroundings
+from rallypoint.cli.run_options.stopping import read_stop
+from rallypoint.cli.run_options.surroundings import with_surroundings
 from rallypoint.cli.values import Value
 from rallypoint.config import (
     AccessConfig,
@@ -179,7 +174,7 @@ def read_run(scanned: Scanned, environ: Mapping[str, str], machine: Machine) -> 
     config = AgentConfig(
         rendezvous=rendezvous,
         output=_output(scanned, environ, workers.count, machine, notices),
-        stop=_stop(scanned, environ),
+        stop=read_stop(scanned, environ, _PLAIN, machine.now(), notices),
         access=_access(scanned, environ),
         observe=_observe(scanned, environ, machine),
         workers=workers,
@@ -190,15 +185,6 @@ def read_run(scanned: Scanned, environ: Mapping[str, str], machine: Machine) -> 
 
         raise ExplainRequested(tuple(explain(config, scanned)))
     return config
-
-
-def _stop(scanned: Scanned, environ: Mapping[str, str]) -> StopConfig:
-    text = shutdown_timeout_asked_for(environ)
-    if text and scanned.get("--shutdown-timeout") is None:
-        given = Value(text, f"{SHUTDOWN_TIMEOUT_VARIABLE}={text}")
-        scanned = Scanned(scanned.words, scanned.values | {"--shutdown-timeout": [given]})
-    codes = tuple(values.exit_override(v, CLASSES) for v in scanned.all("--exit-code"))
-    return StopConfig(**scanned.fields(StopConfig, _PLAIN), exit_codes=codes)
 
 
 def _access(scanned: Scanned, environ: Mapping[str, str]) -> AccessConfig:

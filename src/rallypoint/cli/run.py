@@ -84,7 +84,7 @@ def _take_part(config: AgentConfig) -> int:
     gc.freeze()
     gc.enable()
     try:
-        finish = run_agent(config, report.telemetry, make_console, say_last).finish
+        end = run_agent(config, report.telemetry, make_console, say_last)
     except BaseException as error:
         consoles.clear()  # It has been taken down.
         report.failed(error)
@@ -92,7 +92,7 @@ def _take_part(config: AgentConfig) -> int:
     finally:
         # The interpreter looks once more as it ends, which would take longer than all the rest.
         gc.freeze()
-    code = of_finish(config, finish)
+    code = of_finish(config, end.finish, end.elapsed_s)
     report.close(code)
     return code
 

@@ -337,6 +337,13 @@ STOPPING = (
     _own("--preempt-notice", "FILE|cmd:COMMAND",
          "this node leaves when FILE appears, or COMMAND ends with 0 (run every 5 s)",
          "notice", "preempt_notice"),
+    _own("--stop-at", "TIME",
+         "when this node's allocation ends: seconds since 1970, or 2030-12-31T18:30:00",
+         default="what Slurm says", of_one_agent=True),
+    _own("--stop-before", "SECONDS",
+         "leave the job so long before --stop-at, after a checkpoint; the exit code is that of"
+         " infrastructure, so that the job is started again",
+         "seconds", default="never", of_one_agent=True),
     _torch("--monitor-interval", "SECONDS", "ignored (accepted for torchrun compatibility)",
            "seconds"),
     _own("--exit-code", "CLASS=N",

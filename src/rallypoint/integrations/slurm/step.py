@@ -7,7 +7,7 @@ some of them are set too, a command is started once. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
 
@@ -46,11 +46,10 @@ class Step(Struct, frozen=True):
     task: int
     task_on_node: int
     node_list: Said
-    topology: Said | None
-    """The switches above this node; None: there are none."""
-    workers: Said | None
-    """As many as this task has devices; None: it has none."""
     cluster: str
+    further: dict[str, Said]
+    """Options that not every step says: the switches above this node, as many workers as this task
+    has devices, the end of the allocation."""
 
     @property
     def run_id(self) -> str:
@@ -101,9 +100,8 @@ def read_step(environ: Mapping[str, str]) -> Step:
         task=number("SLURM_PROCID", 0),
         task_on_node=number("SLURM_LOCALID", 0),
         node_list=node_list,
-        topology=_switches(environ),
-        workers=_workers(environ),
         cluster=environ.get("SLURM_CLUSTER_NAME", "cluster"),
+        further=dict(_further(environ)),
     )
 
 
@@ -117,11 +115,7 @@ def options_of(step: Step) -> dict[str, Said]:
         "--node-id": Said(_node_id(step), f"SLURMD_NODENAME={step.node}"),
         "--rdzv-endpoint": Said(where, f"{step.node_list.origin}, {job}"),
     }
-    if step.topology is not None:
-        found["--topology"] = step.topology
-    if step.workers is not None:
-        found["--nproc-per-node"] = step.workers
-    return found
+    return found | step.further
 
 
 def refuse_a_task_for_each_worker(step: Step) -> None:
@@ -144,10 +138,14 @@ def _node_id(step: Step) -> str:
     return f"{step.node}.{step.task_on_node}" if step.task_on_node else step.node
 
 
-def _switches(environ: Mapping[str, str]) -> Said | None:
+def _further(environ: Mapping[str, str]) -> Iterator[tuple[str, Said]]:
     address = environ.get("SLURM_TOPOLOGY_ADDR", "")
-    switches = address.rpartition(".")[0]
-    return Said(switches, f"SLURM_TOPOLOGY_ADDR={address}") if switches else None
+    if switches := address.rpartition(".")[0]:
+        yield "--topology", Said(switches, f"SLURM_TOPOLOGY_ADDR={address}")
+    if (workers := _workers(environ)) is not None:
+        yield "--nproc-per-node", workers
+    if end := environ.get("SLURM_JOB_END_TIME"):
+        yield "--stop-at", Said(end, f"SLURM_JOB_END_TIME={end}")
 
 
 def _workers(environ: Mapping[str, str]) -> Said | None:

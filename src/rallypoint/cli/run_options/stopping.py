@@ -1,0 +1,71 @@
+"""How and when workers are stopped, as the command line says it; above all when the time of this
+node is over: `--stop-at` and `--stop-before`. Pure.
+
+A scheduler ends an allocation at a known time. With `--stop-before 120` the node leaves its job
+120 s before that by its own clock, as after `--preempt-notice`, and no signal has to be set up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+from rallypoint.agent.environ import SHUTDOWN_TIMEOUT_VARIABLE, shutdown_timeout_asked_for
+from rallypoint.cli import values
+from rallypoint.cli.exit_codes import CLASSES
+from rallypoint.cli.parser import Scanned
+from rallypoint.cli.values import Value
+from rallypoint.config import StopConfig
+from rallypoint.core.settings import Setting
+
+_NO_END = frozenset({"", "n/a", "none", "null", "unknown", "unlimited", "invalid", "0"})
+"""How schedulers say that a job has no end, or that they do not know it."""
+_YEAR_S = 366 * 86_400
+
+
+def read_stop(
+    scanned: Scanned,
+    environ: Mapping[str, str],
+    rows: Sequence[Setting],
+    now: float,
+    notices: list[str],
+) -> StopConfig:
+    """Builds the configuration. `rows`: the options that are read as they stand. `now`: the time,
+    in seconds since 1970. Remarks are added to `notices`. Raises UsageError."""
+    text = shutdown_timeout_asked_for(environ)
+    if text and scanned.get("--shutdown-timeout") is None:
+        given = Value(text, f"{SHUTDOWN_TIMEOUT_VARIABLE}={text}")
+        scanned = Scanned(scanned.words, scanned.values | {"--shutdown-timeout": [given]})
+    codes = tuple(values.exit_override(v, CLASSES) for v in scanned.all("--exit-code"))
+    leave_in_s = _leave_in_s(scanned, now, notices)
+    return StopConfig(**scanned.fields(StopConfig, rows), exit_codes=codes, leave_in_s=leave_in_s)
+
+
+def _leave_in_s(scanned: Scanned, now: float, notices: list[str]) -> float | None:
+    before, end = scanned.get("--stop-before"), scanned.get("--stop-at")
+    end_at = None if end is None else _end(end)
+    if before is None:
+        return None
+    before_s = values.seconds(before)
+    if end is None:
+        notices.append(f"{before.origin} has no effect: nobody says when: give --stop-at TIME")
+        return None
+    if end_at is None or not 0 < end_at - now < _YEAR_S:
+        why = "there is no end" if end_at is None else "it is over, or more than a year away"
+        notices.append(f"{end.origin}: {why}, so {before.origin} has no effect")
+        return None
+    leave_in_s = max(end_at - now - before_s, 0.0)
+    when = datetime.fromtimestamp(now + leave_in_s, UTC).astimezone().isoformat(" ", "seconds")
+    notices.append(f"this node leaves its job at {when}: {end.origin}, {before.origin}")
+    return leave_in_s
+
+
+def _end(given: Value) -> float | None:
+    """In seconds since 1970; None: there is none."""
+    text = given.text.strip()
+    if text.lower() in _NO_END:
+        return None
+    try:
+        return float(text) if text.isdecimal() else datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError):
+        raise given.wrong("needs a time, like 2030-12-31T18:30:00, or seconds since 1970") from None
