@@ -311,6 +311,30 @@ def test_a_directory_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
+class MountedLate(LocalFiles):
+    """The directory is away when it is looked into for the first time, and back right after."""
+
+    def __init__(self, away: Path, there: Path) -> None:
+        self._away, self._there = away, there
+
+    def check_own(self, path: str) -> None:
+        try:
+            super().check_own(path)
+        finally:
+            if self._away.exists():
+                self._away.rename(self._there)
+
+
+def test_a_register_that_is_back_between_two_looks_is_not_taken_for_none(tmp_path: Path) -> None:
+    there, away = tmp_path / "jobs", tmp_path / "away"
+    there.mkdir()
+    DirectoryBackend(str(there), "job", TOKEN).set_state(b"1")
+    there.rename(away)
+    found = DirectoryBackend(str(there), "job", TOKEN, MountedLate(away, there)).get_state()
+    assert found is not None
+    assert found[0] == b"1"
+
+
 def test_a_directory_of_somebody_else_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

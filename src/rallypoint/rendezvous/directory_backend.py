@@ -125,14 +125,22 @@ class DirectoryBackend(RendezvousBackend):
         self._chain.newest, self._is_checked = None, False
 
     def _tip(self) -> Version | None:
-        if not self._is_checked:
-            try:
-                self._files.check_own(self._job)
-            except FileNotFoundError:
+        if not self._is_checked and not self._is_there():
+            # One that was away may have come back after that look: it is looked for once more.
+            self._check_directory()
+            if not self._is_there():
                 self._check_directory()
                 return None
-            self._is_checked = True
         return self._chain.tip()
+
+    def _is_there(self) -> bool:
+        """Whether this job has a register; it is checked then."""
+        try:
+            self._files.check_own(self._job)
+        except FileNotFoundError:
+            return False
+        self._is_checked = True
+        return True
 
     def _check_directory(self) -> None:
         try:
