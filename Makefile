@@ -26,6 +26,7 @@ types: $(SETUP)
 # the files in order.
 unit: $(SETUP)
 	-tools/install_etcd.sh
+	-tools/install_slurm.sh
 	$(BIN)/python -m pytest --workers 8 -rsfE -m "not (fault or clusters) or quick"
 
 # The tests on each Python from 3.11 to 3.14 that is found; says which were not.
@@ -74,6 +75,7 @@ fault: $(SETUP)
 # Jobs under a real Slurm, over a real sshd, and in pods of network namespaces: needs root, else each
 # test says why it is skipped.
 clusters: $(SETUP)
+	-tools/install_slurm.sh
 	$(BIN)/python -m pytest --workers 3 -rsfE -m clusters
 
 demo: $(DEMO_SETUP)

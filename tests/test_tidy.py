@@ -36,7 +36,7 @@ Rule = Callable[[str, str], list[str]]
 
 PURE = ("core/", "wire/")
 PURE_MODULES = (
-    "cli/empty_values.py",
+    "cli/run_options/empty_values.py",
     "cli/render.py",
     "cli/parser.py",
     "cli/values.py",

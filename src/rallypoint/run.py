@@ -26,10 +26,10 @@ from typing import Any, NoReturn
 from rallypoint.agent.environ import macros
 from rallypoint.agent.output_files import logs_specs
 from rallypoint.cli.completion import SHELLS, script
-from rallypoint.cli.empty_values import is_empty, refuse_empty
 from rallypoint.cli.machine import Machine
 from rallypoint.cli.options import RUN, read_count, read_run, scan_run
 from rallypoint.cli.parser import CompletionRequested, HelpRequested, Scanned, parse
+from rallypoint.cli.run_options.empty_values import is_empty, refuse_empty
 from rallypoint.cli.run_options.rendezvous import read_rendezvous
 from rallypoint.cli.values import Value, nodes, read, texts, truth
 from rallypoint.config import ANY_PORTS, AgentConfig, RendezvousConfig, StopConfig

@@ -15,7 +15,7 @@ from msgspec import Struct
 from rallypoint.cli import access, values
 from rallypoint.cli.machine import Machine
 from rallypoint.cli.parser import Command, Scanned, parse, with_hint
-from rallypoint.cli.register_options import BY_REGISTER, check_conf, read_register
+from rallypoint.cli.run_options.register import BY_REGISTER, check_conf, read_register
 from rallypoint.config import (
     DEFAULT_COORDINATOR_PORT,
     Endpoint,

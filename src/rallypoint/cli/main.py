@@ -25,6 +25,7 @@ _COMMANDS = {
     "serve": "rallypoint.cli.serve",
     "store": "rallypoint.cli.store",
     "token": "rallypoint.cli.token",
+    "verdict": "rallypoint.cli.job_verdict",
     "generate": "rallypoint.cli.generate.command",
     "completion": "rallypoint.cli.completion",
 }
@@ -39,6 +40,7 @@ usage: rallypoint COMMAND [options]
   serve       host a coordinator for many jobs, apart from their nodes
   store       host a store for torch's TCPStore clients, outside any job
   token       make or show the secret that the nodes of a job share
+  verdict     say how a job has ended, with its exit code
   generate    print what a cluster needs to run jobs
   completion  print a script that completes options in bash, zsh, tcsh or fish
 

@@ -16,7 +16,6 @@ from typing import Literal, cast
 from rallypoint.agent.environ import health_port_asked_for, own_device
 from rallypoint.cli import values
 from rallypoint.cli.access import check, environ_token
-from rallypoint.cli.empty_values import without_empty
 from rallypoint.cli.machine import Machine
 from rallypoint.cli.parser import (
     Command,
@@ -25,6 +24,7 @@ from rallypoint.cli.parser import (
     Scanned,
     parse,
 )
+from rallypoint.cli.run_options.empty_values import without_empty
 from rallypoint.cli.run_options.placement import with_placement
 from rallypoint.cli.run_options.rendezvous import (
     has_no_effect,

@@ -16,10 +16,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rallypoint.cli import access
-from rallypoint.cli.empty_values import needs_a_value
 from rallypoint.cli.machine import Machine
 from rallypoint.cli.parser import Command, Scanned, parse, with_hint
-from rallypoint.cli.register_options import BY_REGISTER, check_conf, read_place
+from rallypoint.cli.run_options.empty_values import needs_a_value
+from rallypoint.cli.run_options.register import BY_REGISTER, check_conf, read_place
 from rallypoint.cli.service import (
     EndingSignal,
     EventLines,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import sys
 import time
@@ -20,7 +21,7 @@ from rallypoint.core import timeline
 from rallypoint.core.model import Cause, Outcome
 from rallypoint.core.text import shown
 from rallypoint.core.timeline import RoundLife
-from rallypoint.errors import ExitClass, RallypointError
+from rallypoint.errors import ExitClass, RallypointError, UsageError
 from rallypoint.observe.printing import print_error
 from rallypoint.observe.summary import RestartSummary, RoundSummary, Summary, SummaryFile
 from rallypoint.process.signals import late_signals_interrupt
@@ -110,6 +111,15 @@ def _rounded(seconds: float) -> float:
 _SIGINT = 2
 
 
+def _in_directory(path: str, node: str) -> str:
+    """The file of this node, in a directory that is made if it is missing. Raises UsageError."""
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--json-summary {path}: can't be made: {error.strerror}") from error
+    return os.path.join(path, f"{node.replace('/', '_')}.json")
+
+
 class JobReport:
     """Opened before anything is started; then `ended` and `close`, or `failed`."""
 
@@ -117,6 +127,8 @@ class JobReport:
         """As `Telemetry`; raises UsageError also where the summary can't be written."""
         self._config = config
         path = config.observe.json_summary
+        if path is not None and path.endswith("/"):
+            path = _in_directory(path, config.rendezvous.node_id or socket.gethostname())
         self._file = SummaryFile(path) if path is not None else None
         self._ended: VerdictView | BaseException | None = None
         self.telemetry = Telemetry(config, print_line)

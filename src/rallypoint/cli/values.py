@@ -243,6 +243,12 @@ def event_handler(value: Value, known: Callable[[], Sequence[str]]) -> str:
     return value.text
 
 
+def summary_file(value: Value) -> str:
+    """A file to write, or a directory with a slash at its end, for a file of each node."""
+    path = value.text.rstrip("/")
+    return f"{path}/" if path and value.text.endswith("/") else file_to_write(value)
+
+
 def file_to_write(value: Value) -> str:
     """A path; not `-`, and none that ends like a directory's."""
     if value.text in ("", "-", ".", "..") or value.text.endswith("/") or "\0" in value.text:
@@ -317,7 +323,7 @@ _READERS: Mapping[Kind, Callable[[Value], object]] = {
     "signals": signal_names,
     "notice": preempt_notice,
     "modules": module_names,
-    "file": file_to_write,
+    "file": summary_file,
     "directory": lambda value: value.text or None,
     "streams": output_map,
     "texts": texts,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from rallypoint.cli.generate import kubernetes, rbac
+from rallypoint.cli.generate import kubernetes, rbac, slurm
 from rallypoint.cli.parser import Command, Scanned, parse, with_hint
 from rallypoint.cli.values import Value, choice
 from rallypoint.observe.printing import print_text
@@ -30,6 +30,7 @@ KINDS = {
     "kubernetes": Kind(
         "a job in pods: Job, JobSet or TrainJob, as YAML", kubernetes.KUBERNETES, kubernetes.text
     ),
+    "slurm": Kind("a batch script for sbatch", slurm.SLURM, slurm.text),
     "rbac": Kind("the rights that pods need in Kubernetes, as YAML", rbac.RBAC, rbac.text),
 }
 _LIST = "\n".join(f"  {name:<12}{kind.about}" for name, kind in KINDS.items())

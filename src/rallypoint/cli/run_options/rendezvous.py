@@ -20,10 +20,10 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from rallypoint.cli.empty_values import was_empty
 from rallypoint.cli.machine import Machine
 from rallypoint.cli.parser import Scanned
-from rallypoint.cli.register_options import BY_REGISTER, WITH_ONE, read_register, remarks_on
+from rallypoint.cli.run_options.empty_values import was_empty
+from rallypoint.cli.run_options.register import BY_REGISTER, WITH_ONE, read_register, remarks_on
 from rallypoint.cli.values import (
     Value,
     check_range,

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from rallypoint.cli.machine import Machine
 from rallypoint.cli.parser import Scanned
-from rallypoint.cli.register_options import BY_REGISTER
+from rallypoint.cli.run_options.register import BY_REGISTER
 from rallypoint.cli.values import Value, choice, nodes
 from rallypoint.core.settings import FLAGS
 

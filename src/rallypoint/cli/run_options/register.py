@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from rallypoint.cli.empty_values import was_empty
 from rallypoint.cli.machine import Machine
 from rallypoint.cli.parser import Scanned
+from rallypoint.cli.run_options.empty_values import was_empty
 from rallypoint.cli.values import Value, conf_words
 from rallypoint.config import RegisterConfig
 from rallypoint.core.settings import FLAGS, UNNAMED_RUN_ID

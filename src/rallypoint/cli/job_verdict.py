@@ -1,0 +1,151 @@
+"""`rallypoint verdict WHERE`: how a job has ended, as a line and as this command's exit code.
+
+For a batch script, where the exit codes of single nodes say little: a node that was lost has
+failed, and the job that went on without it has not.
+"""
+
+from __future__ import annotations
+
+import os.path
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import Struct
+
+from rallypoint.cli import access
+from rallypoint.cli.exit_codes import SIGNALLED
+from rallypoint.cli.machine import Machine
+from rallypoint.cli.parser import Command, Scanned, parse, with_hint
+from rallypoint.cli.run_options.register import read_register
+from rallypoint.cli.values import Value
+from rallypoint.config import RendezvousConfig
+from rallypoint.core.model import Outcome
+from rallypoint.core.settings import Setting
+from rallypoint.core.text import shown
+from rallypoint.errors import ExitClass, InfrastructureError, UsageError
+from rallypoint.observe.printing import print_text
+
+_SURE = ("succeeded", "failed", "cancelled", "timed out", "infrastructure", "preempted", "usage")
+"""What nodes say of the job, the surest first: a verdict is of the whole job, and what follows it
+here may be what became of one node."""
+_CODES = {Outcome.SUCCEEDED: 0, Outcome.FAILED: 1}
+
+VERDICT = Command(
+    "verdict",
+    """\
+usage: rallypoint verdict WHERE [options]
+
+Print how a job has ended, and exit with the code of that. WHERE is a file that
+--json-summary has written, or a directory with one for each node. With --rdzv-id
+it is the endpoint where the job's record lies, as the job's nodes have it.
+
+  rallypoint run --json-summary logs/ train.py; rallypoint verdict logs/
+  rallypoint verdict /shared/jobs --rdzv-id digits
+""",
+    (
+        (
+            "Options",
+            (
+                Setting("--rdzv-id", "ID", "the job's: WHERE is where its record lies"),
+                Setting(
+                    "--rdzv-backend",
+                    "file|etcd|kubernetes",
+                    "the backend of that record",
+                    "choice",
+                    default="file",
+                ),
+                Setting(
+                    "--rdzv-conf", "K=V,...", "where the records are: as the job's nodes have it"
+                ),
+                *access.token_options("the job runs with --insecure, without a token"),
+            ),
+        ),
+    ),
+    """\
+Exit codes: those of the job: 0 it succeeded, 1 it failed, 2 wrong usage, 75 it is
+worth starting again, or nothing says how it has ended, 128+N ended by signal N.
+""",
+    ("WHERE",),
+)
+
+
+class _Said(Struct):
+    """What is read of a summary."""
+
+    outcome: str
+    exit_code: int
+    reason: str
+    node: str
+    schema: int
+
+
+def run(argv: list[str]) -> int:
+    """The job's exit code. Raises UsageError, InfrastructureError and HelpRequested."""
+    scanned = with_hint(VERDICT, lambda: parse(VERDICT, argv, {}))
+    (where,) = scanned.words
+    if scanned.get("--rdzv-id") is not None:
+        return _of_record(scanned, where)
+    for flag in ("--rdzv-backend", "--rdzv-conf"):
+        if (given := scanned.get(flag)) is not None:
+            raise given.wrong("needs --rdzv-id, the name of the job in those records")
+    return _of_summaries(where)
+
+
+def _of_summaries(where: str) -> int:
+    said = [_read(path) for path in _paths(where)]
+    known = [each for each in said if each.outcome in _SURE]
+    if not known:
+        raise InfrastructureError(
+            f"{shown(where)}: no summary of --json-summary is there: the job still runs, or all of"
+            " its agents were killed"
+        )
+    surest = min(known, key=lambda each: _SURE.index(each.outcome))
+    of = f" ({len(said)} nodes have said how it ended)" if len(said) > 1 else ""
+    print_text(f"the job {_ended(surest.outcome)}: {surest.reason}{of}")
+    return surest.exit_code
+
+
+def _ended(outcome: str) -> str:
+    passive = outcome in ("cancelled", "preempted")
+    return f"was {outcome}" if passive else outcome.replace("infrastructure", "did not go on")
+
+
+def _paths(where: str) -> Sequence[str]:
+    if not os.path.isdir(where):
+        return [where]
+    names = sorted(name for name in os.listdir(where) if name.endswith(".json"))
+    return [os.path.join(where, name) for name in names if not name.startswith(".")]
+
+
+def _read(path: str) -> _Said:
+    try:
+        with open(path, "rb") as file:
+            return msgspec.json.decode(file.read(), type=_Said)
+    except OSError as error:
+        raise UsageError(f"{shown(path)}: can't be read: {error.strerror}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise UsageError(f"{shown(path)}: is no summary that --json-summary has written") from None
+
+
+def _of_record(scanned: Scanned, where: str) -> int:
+    from rallypoint.coordinator.register_record import decode
+    from rallypoint.rendezvous.places import place_of
+
+    backend = scanned.read(VERDICT, "--rdzv-backend", "file")
+    endpoint = [Value(where, f"--rdzv-endpoint {where}")]
+    asked = Scanned((), scanned.values | {"--rdzv-endpoint": endpoint})
+    register, _ = read_register(asked, backend, Machine())
+    run_id = scanned.values["--rdzv-id"][-1].text
+    token = access.read_access(scanned).find(create=False)
+    place = place_of(RendezvousConfig(run_id, register=register))
+    found = place.open(None if token is None else token.for_job(run_id)).get_state()
+    record = None if found is None else decode(found[0]).job
+    if record is None:
+        raise UsageError(f"{place.name} has no record of job {shown(run_id)}")
+    if record.verdict is None:
+        raise InfrastructureError(f"job {shown(run_id)} has not ended")
+    outcome = record.verdict.outcome
+    print_text(f"the job {_ended(outcome.value)}: {record.verdict.text}")
+    if record.verdict.signal:
+        return SIGNALLED + record.verdict.signal
+    return _CODES.get(outcome, ExitClass.INFRASTRUCTURE.value)

@@ -1,0 +1,45 @@
+"""docs/slurm.md: each of its commands, as printed, on a real Slurm."""
+
+from __future__ import annotations
+
+import re
+
+from tests.docs.page import blocks, commands
+from tests.slurm.cluster import Slurm
+
+LINES = [line for block in blocks("slurm.md") for line in commands(block)]
+TRAIN = """
+import os
+from pathlib import Path
+task = os.environ["SLURM_JOB_ID"] + "." + os.environ["SLURM_PROCID"]
+Path(f"ran.{task}").write_text(os.environ["WORLD_SIZE"])
+"""
+WORLDS = {"--standalone": ["1"] * 4, "--nodes 3": ["3"] * 3, "sbatch train": ["3"] * 3}
+"""By what stands in a line: what the workers are told that it starts. An array has two jobs."""
+
+
+def test_each_line_does_what_the_page_says(slurm: Slurm) -> None:
+    """In their order: each goes on with what those before it have left."""
+    (slurm.work / "train.py").write_text(TRAIN)
+    job = ""
+    for line in LINES:
+        done = slurm.run("sh", "-c", line, env={"JOB": job})
+        assert done.returncode == 0, (line, done.stderr)
+        if submitted := re.match(r"Submitted batch job (\d+)\n", done.stdout):
+            job = submitted[1]
+            indices = ("_1", "_2") if "--array" in line else ("",)
+            for index in indices:
+                assert slurm.wait_state(job + index, "COMPLETED", "FAILED") == "COMPLETED 0:0"
+        ran = sorted(slurm.work.glob("ran.*"))
+        found = [path.read_text() for path in ran]
+        expected = next((worlds for word, worlds in WORLDS.items() if word in line), None)
+        if expected is not None:
+            assert found == expected, line
+        elif "--array" in line:
+            assert found == ["3"] * 6
+        elif "verdict" in line:
+            assert done.stdout.startswith("the job succeeded")
+        else:
+            assert line.startswith("rallypoint generate slurm"), f"{line}: what does it show?"
+        for path in ran:
+            path.unlink()

@@ -1,0 +1,60 @@
+"""`rallypoint generate slurm`, without a Slurm: what it prints is a script, and what it refuses."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from rallypoint.cli.main import main
+
+
+def script(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main(["generate", "slurm", *words]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    checked = subprocess.run(["bash", "-n"], input=out, capture_output=True, text=True)
+    assert (checked.returncode, checked.stderr) == (0, "")
+    return out
+
+
+def test_what_is_asked_for_is_in_the_script(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = "--nodes 5 --spares 1 --gpus 8 --time 2-12:00:00 --name big --partition long"
+    out = script(capsys, *asked.split(), "--max-restarts", "7", "a b.py", "--lr", "1e-3")
+    for line in ("nodes=5", "gpus-per-node=8", "time=2-12:00:00", "job-name=big", "partition=long"):
+        assert f"#SBATCH --{line}\n" in out
+    assert "rallypoint run --spares 1 --max-restarts 7 \\\n" in out
+    assert "    'a b.py' --lr 1e-3\n" in out
+
+
+def test_a_drain_is_over_before_the_time_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--stop-before 60 --drain-deadline 54 \\" in script(capsys, "--stop-before", "60")
+
+
+def test_what_is_left_out_is_left_to_slurm(capsys: pytest.CaptureFixture[str]) -> None:
+    out = script(capsys)
+    for option in ("gpus", "partition", "spares", "nproc"):
+        assert f"--{option}" not in out
+    assert "    train.py\n" in out
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("--nodes 2:4", "--nodes 2:4: needs one number: Slurm gives a job a fixed number of nodes"),
+        ("--nodes 0", "--nodes 0: needs"),
+        ("--nodes 3 --spares 3", "--nodes 3, --spares 3: leaves no node to work"),
+        ("--gpus many", "--gpus many: needs a whole number"),
+        ("--time soon", "--time soon: needs a time limit as Slurm has it, like 1:00:00"),
+        ("--name a/b", "--name a/b: needs letters, digits, and"),
+        ("--partition 'a b'", "--partition 'a: needs the name of a partition"),
+        ("--stop-before 0", "--stop-before 0: needs"),
+        ("--nodez 3", "--nodez"),
+    ],
+)
+def test_a_mistake_is_one_line(line: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", "slurm", *line.split()]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert len(err.splitlines()) <= 2, "the reason, and where help is"
+    assert says in err
