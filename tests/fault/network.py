@@ -148,6 +148,12 @@ class Network:
             # The hosts see the file itself, not its place: written over, not replaced.
             (_FILES / self._space(host) / "hosts").write_text(text)
 
+    def ask(self, server: str) -> None:
+        """From now on hosts ask the name server at this address, and know no names themselves."""
+        for host in self.hosts:
+            (_FILES / self._space(host) / "hosts").write_text("127.0.0.1 localhost\n")
+            (_FILES / self._space(host) / "resolv.conf").write_text(f"nameserver {server}\n")
+
     def processes(self, *hosts: str) -> list[int]:
         """All that run on these hosts, or on any."""
         return [pid for host in hosts or self.hosts for pid in _processes(self._space(host))]

@@ -1,4 +1,4 @@
-"""A TCP proxy on loopback whose wire a test can cut and mend."""
+"""A TCP proxy, on loopback as a rule, whose wire a test can cut and mend."""
 
 from __future__ import annotations
 
@@ -14,9 +14,13 @@ CHUNK_BYTES = 65536
 class Proxy:
     """Forwards connections to `target`. One thread per direction; all end with `close`."""
 
-    def __init__(self, target: int) -> None:
-        self._target = target
-        self._listener = socket.create_server(("127.0.0.1", 0))
+    def __init__(
+        self, target: int, host: str = "127.0.0.1", to: str = "127.0.0.1", port: int = 0
+    ) -> None:
+        """From this host and port (0: any) to the port `target` there; all in the network of the
+        calling thread."""
+        self._target = to, target
+        self._listener = socket.create_server((host, port))
         self.port: int = self._listener.getsockname()[1]
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
@@ -104,7 +108,7 @@ class Proxy:
         with self._lock:
             if not self._cut:
                 try:
-                    far = socket.create_connection(("127.0.0.1", self._target))
+                    far = socket.create_connection(self._target)
                 except OSError:
                     near.close()
                     return

@@ -35,7 +35,7 @@ from rallypoint.core.ranks import id_of_rank
 from rallypoint.core.session import AgentEnd, SessionRules
 from rallypoint.core.text import names, part_of
 from rallypoint.process.forks import fork_process
-from rallypoint.process.limits import descriptors_for
+from rallypoint.process.limits import MemoryWatch, descriptors_for
 from rallypoint.store.round_store import RoundStore
 from rallypoint.wire import death_notice
 from rallypoint.wire.address import Address
@@ -270,7 +270,8 @@ class Membership:
             found.coordinator.jobs.lives_in(incarnation)
             hooks = Hooks(on_held)  # No coordinator outlives this agent to get a death notice.
         else:
-            hooks = Hooks(on_held, partial(self._attaching, found.token, incarnation))
+            on_attach = partial(self._attaching, found.token, incarnation)
+            hooks = Hooks(on_held, on_attach, MemoryWatch().is_short)
         return CoordinatorSession(end, found.dial, self._agent, hooks=hooks)
 
     def _attaching(

@@ -92,6 +92,8 @@ class Hooks(Struct, frozen=True):
     on_attach: Callable[[ClientConnection, int], bytes] = lambda connection, generation: b""
     """Called before each attaching, with the connection and its generation; returns the agent's
     commitment (`wire/death_notice.py`)."""
+    is_short_of_memory: Callable[[], bool] = lambda: False
+    """Called before each heartbeat."""
     uniform: Callable[[float, float], float] | None = None
     """Draws pauses between attempts to connect; None: `store.backoff.uniform`."""
 
@@ -226,7 +228,7 @@ class CoordinatorSession:
 
     def _beat(self) -> None:
         now = self._clock()
-        self._run(self._end.beat(now))
+        self._run(self._end.beat(now, is_short_of_memory=self._hooks.is_short_of_memory()))
         self._timer = self._loop.call_later(self._end.next_wake_s(now), self._beat)
 
     def _run(self, effects: list[AgentEffect]) -> None:

@@ -18,7 +18,7 @@ from rallypoint.core.events import (
 )
 from rallypoint.core.job_rounds import is_member, perform, run_round
 from rallypoint.core.job_state import JobEffect, JobState, SessionLost, close, stamp
-from rallypoint.core.liveness import DIED
+from rallypoint.core.liveness import DEATHS
 from rallypoint.core.messages import (
     CheckpointAnswered,
     CheckpointNotWanted,
@@ -195,7 +195,7 @@ def keep_notice(job: JobState, at: float) -> list[JobEffect]:
 def before_it_goes(job: JobState, event: SessionLost | FromNode, at: float) -> list[JobEffect]:
     """A node is gone, that may have been told to go, or that has succeeded."""
     ref = event.ref
-    if not isinstance(event, SessionLost) or event.why == DIED:
+    if not isinstance(event, SessionLost) or event.why in DEATHS:
         job.stopped.add(ref.incarnation)
     notice = job.notice
     if is_leaver(job, ref):

@@ -40,6 +40,10 @@ RESET_SHARE = 1 / 3
 MASS_MIN = 2
 MASS_SHARE = 0.05
 DIED = "its agent died, and its workers with it"
+OUT_OF_MEMORY = "its container was probably killed for memory"
+DIED_FOR_MEMORY = f"{DIED}: {OUT_OF_MEMORY}"
+DEATHS = (DIED, DIED_FOR_MEMORY)
+"""Why a node is lost whose guard has said so."""
 LEASE_OVER = "the lease expired without an answer from the coordinator"
 """Why a node has ended its workers by itself; a coordinator that takes over knows it by that."""
 MISSING_SHARE = 2 / 3
@@ -117,6 +121,8 @@ class Liveness:
         self._gone: dict[str, None] = {}
         """Who is dead and has no connection, in order."""
         self._overdue: set[str] = set()
+        self._short: set[str] = set()
+        """Who had nearly no memory left, when it was last heard."""
         self._patient_until = 0.0
         self._mass_seen = False
 
@@ -140,10 +146,15 @@ class Liveness:
         elif member in self._heard and not self._has_vanished(member):
             (self._reset if reset else self._ended)[member] = now
 
-    def died(self, member: str, now: float) -> None:
+    def has_memory(self, member: str, yes: bool) -> None:
+        """It has said whether its container has memory left."""
+        (self._short.discard if yes else self._short.add)(member)
+
+    def died(self, member: str, now: float, *, out_of_memory: bool = False) -> None:
         """It can't be heard again but for what is on its way, for the reconnect grace at most."""
         if member in self._heard:
             self._dead.add(member)
+            self.has_memory(member, not (out_of_memory or member in self._short))
             if self._has_vanished(member):
                 self._gone[member] = None
             else:
@@ -156,6 +167,7 @@ class Liveness:
     def forget(self, member: str) -> None:
         """It is no member any more."""
         self._dead.discard(member)
+        self._short.discard(member)
         self._gone.pop(member, None)
         self._heard.pop(member, None)
         self._ended.pop(member, None)
@@ -190,7 +202,7 @@ class Liveness:
 
     def check(self, now: float) -> tuple[list[Lost], Patience | None]:
         """Who is lost now. Call it again at `next_check`."""
-        gone = [Lost(member, DIED, self._heard[member]) for member in self._gone]
+        gone = [Lost(member, self._why(member), self._heard[member]) for member in self._gone]
         for item in gone:
             self.forget(item.member)
         lost, patience = self._missing(now)
@@ -254,9 +266,12 @@ class Liveness:
         return list(takewhile(lambda member: self._heard[member] < since, self._heard))
 
     def _why(self, member: str) -> str:
+        is_short = member in self._short
         if member in self._dead:
-            return DIED
+            return DIED_FOR_MEMORY if is_short else DIED
         if self._has_vanished(member):
+            if is_short:
+                return OUT_OF_MEMORY
             return "its connection broke and did not come back"
         return f"it sent no heartbeat for {self._lease_s:g} s"
 

@@ -241,6 +241,8 @@ class Heartbeat(Struct, frozen=True, array_like=True, tag=21):
 
     number: int
     promise: Promise | None = None
+    is_short_of_memory: bool = False
+    """The container of this node has nearly reached its limit."""
 
 
 class DrainNode(Struct, frozen=True, array_like=True, tag=22):
@@ -257,6 +259,8 @@ class AgentDied(Struct, frozen=True, array_like=True, tag=23):
     incarnation: str
     generation: int
     secret: bytes
+    out_of_memory: bool = False
+    """The kernel has killed a process of its container for memory, just before."""
 
 
 ToCoordinator = Attach | Numbered | Heartbeat | DrainNode | AgentDied

@@ -472,14 +472,15 @@ class AgentEnd:
                 over = [LeaseOver(self._waits_for(now))] if self._lease.is_over else []
                 return [*renewed, Pushed(message), *over]
 
-    def beat(self, now: float) -> list[AgentEffect]:
+    def beat(self, now: float, *, is_short_of_memory: bool = False) -> list[AgentEffect]:
         """It is time for a heartbeat."""
         if self._link is Link.NONE:
             return []
         unanswered_s = self._lease.unanswered_s(now)
         if unanswered_s > self.settings.lease_s * DEAF_SHARE:
             return self._drop(unanswered_s)
-        return [Send(m.Heartbeat(self._lease.beat(now), self._promise(now)))]
+        number = self._lease.beat(now)
+        return [Send(m.Heartbeat(number, self._promise(now), is_short_of_memory))]
 
     def next_wake_s(self, now: float) -> float:
         """After how long to call `beat` again; just after the fence, should nothing renew the lease

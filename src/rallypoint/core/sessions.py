@@ -249,11 +249,11 @@ class Sessions:
             return []
         self.liveness.heard(session.ref.incarnation, now)
         if isinstance(message, m.Heartbeat):
+            self.liveness.has_memory(session.ref.incarnation, not message.is_short_of_memory)
             status = jobs.status(self.job, session.ref.node_id)
             ack = SendTo(connection, m.HeartbeatAck(message.number, self._stamp, status))
-            is_slow_enough = not is_outgrown(len(self._sessions), session.told_of)
-            again = [] if is_slow_enough else [SendTo(connection, self._attached(session, True))]
-            return [ack, *again]
+            again = is_outgrown(len(self._sessions), session.told_of)
+            return [ack, SendTo(connection, self._attached(session, True))] if again else [ack]
         effects: list[HostEffect] = []
         if message.number > session.inbox.received:
             session.inbox.received = message.number
@@ -307,7 +307,7 @@ class Sessions:
         is_newest = notice.generation == session.generation
         if is_newest and is_proof(notice.secret, session.death_commitment):
             session.death_commitment = b""
-            self.liveness.died(notice.incarnation, now)
+            self.liveness.died(notice.incarnation, now, out_of_memory=notice.out_of_memory)
             return []
         session.false_notices += 1
         if session.false_notices > 1:

@@ -32,12 +32,12 @@ Release = Callable[[ReleaseNotice, float], None]
 """Marks the record that the notice names, within so many seconds if its directory answers."""
 
 
-def tell(data: bytes, agent_pid: int, release: Release | None) -> None:
+def tell(data: bytes, agent_pid: int, release: Release | None, *, out_of_memory: bool) -> None:
     """Do what this notice asks for; takes `_LIMIT_S` at most. For a child of the agent. `release`
     runs in a process of its own."""
     notice = death_notice.decode(data)
     if isinstance(notice, DeathNotice):
-        report_death(notice)
+        report_death(notice, out_of_memory=out_of_memory)
         return
     began_at = time.monotonic()
     # The end of its pipe shows that an agent ends, not that it leads no more.
@@ -67,7 +67,9 @@ def _run_limited(body: Callable[[], None], limit_s: float) -> None:
     os.close(is_over)
 
 
-def report_death(notice: DeathNotice, limit_s: float = _LIMIT_S) -> bool:
+def report_death(
+    notice: DeathNotice, limit_s: float = _LIMIT_S, *, out_of_memory: bool = False
+) -> bool:
     """Report this death to the coordinator, on one connection; whether it was received. Blocks for
     `limit_s` at most. A coordinator that is gone, slow or a stranger raises nothing."""
     ends_at = time.monotonic() + limit_s
@@ -86,7 +88,8 @@ def report_death(notice: DeathNotice, limit_s: float = _LIMIT_S) -> bool:
                 peer.sendall(handshake.feed(received))
             keys = handshake.result.keys
             frames = FrameEncoder(keys.client_to_server if keys else None)
-            died = AgentDied(notice.incarnation, notice.generation, notice.secret)
+            life, generation = notice.incarnation, notice.generation
+            died = AgentDied(life, generation, notice.secret, out_of_memory)
             peer.sendall(frames.encode(encode(died)))
             peer.shutdown(socket.SHUT_WR)
             while receive():

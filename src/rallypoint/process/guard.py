@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING, Final
 from rallypoint.core import liveness
 from rallypoint.process import sessions, syscalls, titles
 from rallypoint.process.forks import ForkedProcess, fork_process
+from rallypoint.process.limits import OomWatch
 
 if TYPE_CHECKING:
     from rallypoint.process.death_report import Release
@@ -221,6 +222,7 @@ def _watch(
     if agent is not None:
         bursting.register(agent, select.POLLIN)
     os.set_blocking(channel, False)
+    oom = OomWatch()
     unswept = {os.path.dirname(path) for path in temporary_dirs}
     agent_lives = os.getppid() == agent_pid
     while agent_lives:
@@ -235,6 +237,7 @@ def _watch(
         agent_lives = _read_records(channel, registered) and agent not in ready
         _keep_fence(page, registered)
         if ready and agent_lives and agent is not None:
+            oom.rearm()  # What was killed before these workers began has not killed the agent.
             # Records come in bursts, at the moment when the machine has better to do: take the
             # rest of a burst at once, but the end of the agent or of its pipe at any time.
             bursting.poll(_BURST_MS)
@@ -244,7 +247,7 @@ def _watch(
         with suppress(Exception):  # It has no console, and must still remove what is left.
             from rallypoint.process.death_report import tell
 
-            tell(notice, agent_pid, release)
+            tell(notice, agent_pid, release, out_of_memory=oom.rose())
     remaining = [path for path in temporary_dirs if os.path.isdir(path)]
     if remaining:
         from shutil import rmtree

@@ -6,9 +6,14 @@ import errno
 import os
 import resource
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from rallypoint.errors import InfrastructureError
 
+SHORT_SHARE = 0.9
+"""Of a container's limit of memory."""
+_NO_LIMIT = 1 << 60
+"""Bytes: cgroup v1 has a number for none."""
 _FOR_THE_AGENT = 24
 """Descriptors of an agent: streams, pipes to its helpers, loop, listeners, connections."""
 _PER_WORKER = 5
@@ -99,35 +104,98 @@ class OomWatch:
         return 0
 
 
+class MemoryWatch:
+    """Whether our container has nearly reached its limit of memory, as the kernel counts it: what
+    could be given back at once, inactive pages of files, does not count.
+
+    It is asked before each heartbeat, for peers to know why this node may be gone in a moment: by
+    cgroup v2 the kernel kills all processes of a container together, and none can say so.
+    """
+
+    def __init__(self, folders: Sequence[str] | None = None) -> None:
+        """`folders`: of the memory cgroup; the first that has a limit counts."""
+        self._found: tuple[str, _Memory, int] | None = None
+        for folder in folders if folders is not None else _memory_folders():
+            for names in (_V2, _V1):
+                limit = _number_in(os.path.join(folder, names.limit))
+                if self._found is None and limit is not None and 0 < limit < _NO_LIMIT:
+                    self._found = folder, names, limit
+
+    def is_short(self) -> bool:
+        """Reads one small file, and another one where memory may be short. Without a limit, or
+        where none can be read, the answer is no."""
+        if self._found is None:
+            return False
+        folder, names, limit = self._found
+        enough = limit * SHORT_SHARE
+        used = _number_in(os.path.join(folder, names.used)) or 0
+        if used < enough:
+            return False
+        spare = _field(os.path.join(folder, "memory.stat"), names.spare) or 0
+        return used - spare >= enough
+
+
+class _Memory(NamedTuple):
+    """Names of files, and of a line of memory.stat."""
+
+    limit: str
+    used: str
+    spare: str
+
+
+_V2 = _Memory("memory.max", "memory.current", "inactive_file")
+_V1 = _Memory("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+
+
 def _counter_files() -> tuple[str, ...]:
     """`memory.events` of cgroup v2 and `memory.oom_control` of v1, ours before the root's."""
+    names = ("memory.events", "memory.oom_control")
+    return tuple(os.path.join(folder, name) for folder in _memory_folders() for name in names)
+
+
+def _memory_folders() -> tuple[str, ...]:
+    """Those of cgroup v2 and v1 that are there, ours before the root's."""
     try:
         with open("/proc/self/cgroup") as file:
             lines = file.read().splitlines()
     except (OSError, UnicodeDecodeError):
         return ()
-    files = []
+    folders = []
     for line in lines:
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if not controllers:
-            root, name = "/sys/fs/cgroup", "memory.events"
+            root = "/sys/fs/cgroup"
         elif "memory" in controllers.split(","):
-            root, name = "/sys/fs/cgroup/memory", "memory.oom_control"
+            root = "/sys/fs/cgroup/memory"
         else:
             continue
         # Within a container the path may be the host's; then only the root is to be seen.
-        files += [os.path.join(root + path, name), os.path.join(root, name)]
-    return tuple(files)
+        folders += [root + path, root]
+    return tuple(folders)
 
 
 def _read_count(path: str) -> int | None:
+    return _field(path, "oom_kill")
+
+
+def _field(path: str, name: str) -> int | None:
+    """The number after this name in a file of such lines; None where there is none."""
     try:
         with open(path) as file:
             for line in file:
                 key, _, value = line.partition(" ")
-                if key == "oom_kill":
+                if key == name:
                     return int(value)
     except (OSError, ValueError):
         return None
     return None
+
+
+def _number_in(path: str) -> int | None:
+    """None: the file has none, or `max`."""
+    try:
+        with open(path) as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return None

@@ -25,7 +25,7 @@ from rallypoint.core import messages as m
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.group_events import Finish, FinishKind
 from rallypoint.core.job_state import JobEffect, JobEvent, JobState, SessionLost
-from rallypoint.core.liveness import AGENT_FIRST_NS, DIED
+from rallypoint.core.liveness import AGENT_FIRST_NS, DEATHS
 from rallypoint.core.model import Assignment, NodeRef, Outcome, Stamp, Verdict
 from rallypoint.core.round_state import Phase
 from rallypoint.core.session import NO_ANSWER_S
@@ -161,7 +161,7 @@ class Invariants:
         life.lost_at = self.now_s
         self.owed.pop(event.ref.incarnation, None)
         silent_s = self.now_s - life.heard_by.get(coordinator, 0.0)
-        if event.why == DIED and not (life.died and not life.runs):
+        if event.why in DEATHS and not (life.died and not life.runs):
             raise Violation("death", f"{event.ref} is called dead, and is not")
         if event.why.startswith("its connection broke") and silent_s < 0.9 * self._grace_s:
             raise Violation("silence", f"{event.ref} was lost {silent_s:.1f} s after its word")
