@@ -22,8 +22,8 @@ SEE = " (see rallypoint run --help)"
         (
             "zzz",
             (
-                "rallypoint: zzz: no such command; known: run, drain, serve, store, token, verdict, "
-                "generate, completion"
+                "rallypoint: zzz: no such command; known: run, drain, serve, store, token, "
+                "verdict, generate, completion"
             ),
         ),
         (
