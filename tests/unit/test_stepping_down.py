@@ -92,11 +92,20 @@ def test_L2_a_leader_that_most_nodes_do_not_reach_lets_another_one_lead() -> Non
     assert node.why == "it does not hear 3 of 4 nodes, and another may"
 
 
-def test_L2_a_leader_to_which_no_other_node_comes_lets_another_one_lead_once() -> None:
-    node, alone = Node(), Silence(is_alone=True)
+@pytest.mark.parametrize(
+    "jobs",
+    [(JOB, JOB), (JobRecord(SETTINGS, 1), JobRecord(SETTINGS, 2))],
+    ids=["in a round", "before the first one"],
+)
+def test_L2_a_leader_to_which_no_other_node_comes_lets_another_one_lead_once(
+    jobs: tuple[JobRecord, JobRecord],
+) -> None:
+    """Or the wait for others would begin anew for ever, and the job never time out."""
+    node, alone = Node(jobs[0]), Silence(is_alone=True)
     stepped_down_at = node.leads_until(alone)
     assert LEASE_S <= stepped_down_at <= 2 * LEASE_S
     assert "no other node" in node.why
+    node.lead = Lead(record(jobs[1]), FOREVER - HOLD_S)
     node.leads_again()
     node.leads_until(alone)
     assert not node.why

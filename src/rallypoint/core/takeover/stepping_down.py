@@ -15,10 +15,11 @@ have succeeded, have left, or are dead as their guard says have a reason to be s
 waits for half a lease longer: so long agents may take to notice that the last one is gone.
 
 If most nodes have really died at once no other leader is better, and each change of the leader
-would begin the wait for the missing nodes anew. So a node steps down for silence once in a round:
-if the job comes back to it, nobody else has led it with more success. It lets others claim first
-for half a lease, since a node that does not hear its leader looks for another after that time. And
-of a hundred nodes not one after the other does so: when two in a row have, the third one waits.
+would begin the wait for the missing nodes anew, so that it would never be over. So a node steps
+down for silence once in a round, or before the first one: if the job comes back to it, nobody else
+has led it with more success. It lets others claim first for half a lease, since a node that does
+not hear its leader looks for another after that time. And of a hundred nodes not one after the
+other does so: when two in a row have, the third one waits.
 
 A coordinator of its own (`rallypoint serve`) never steps down: nodes know no other address. Unless
 it is a candidate: then nodes lead after it.
@@ -161,4 +162,6 @@ def silence_of(
 
 
 def _newest(job: JobRecord) -> Stamp:
-    return Stamp(job.incarnation, -1 if job.newest_round is None else job.newest_round)
+    if job.newest_round is None:
+        return Stamp(0, -1)  # Each leader before the first round gives the job another number.
+    return Stamp(job.incarnation, job.newest_round)

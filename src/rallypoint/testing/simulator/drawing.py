@@ -24,12 +24,17 @@ PAIRS_SHARE = 0.15
 
 def draw(seed: int, nodes: int | None = None) -> Plan:
     """The plan of this seed."""
+    plan = _draw(seed, nodes)
+    multiple = _draw_multiple(Random(f"multiple {seed}"), plan)
+    return replace(plan, settings=dict(plan.settings) | {"world_multiple_of": multiple})
+
+
+def _draw(seed: int, nodes: int | None) -> Plan:
     rng = Random(f"plan {seed}")
     count = nodes or rng.choice((2, 2, 3, 3, 4, 4, 5, 6, 8))
     embedded = rng.random() < 0.5
     peace_s = rng.choice((20.0, 45.0, 90.0))
     settings = _draw_settings(rng, count)
-    settings["world_multiple_of"] = _draw_multiple(Random(f"multiple {seed}"), settings)
     program = Program(
         work_s=round(rng.choice((4.0, 12.0, 30.0, 60.0)) * rng.uniform(0.8, 1.2), 1),
         deaf=rng.choice((0.0, 0.2, 0.5)),
@@ -90,9 +95,10 @@ def _draw_settings(rng: Random, count: int) -> dict[str, Any]:
     return settings
 
 
-def _draw_multiple(rng: Random, settings: dict[str, Any]) -> int:
+def _draw_multiple(rng: Random, plan: Plan) -> int:
     """One that some number of nodes fits."""
-    return rng.choice((1, 1, 1, rng.randint(settings["min_nodes"], settings["max_nodes"])))
+    fits = rng.randint(plan.settings["min_nodes"], plan.settings["max_nodes"])
+    return rng.choice((1, 1, 1, fits * rng.choice((1, plan.workers))))
 
 
 _WEIGHTS: dict[str, int] = {

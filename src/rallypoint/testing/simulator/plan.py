@@ -140,6 +140,12 @@ class Plan(Struct, frozen=True, kw_only=True):
         return [f"n{number}" for number in range(1, self.nodes + 1)]
 
     @property
+    def fewest_nodes(self) -> int:
+        """That can work: at least the minimum, and a multiple of workers."""
+        least, multiple = self.settings["min_nodes"], self.settings.get("world_multiple_of", 1)
+        return next(n for n in range(least, least + multiple) if n * self.workers % multiple == 0)
+
+    @property
     def coordinator_host(self) -> str:
         """The machine that hosts the coordinator, where that is always the same."""
         return "n1" if self.embedded else COORDINATOR

@@ -140,7 +140,7 @@ class Simulation:
         has_coordinator |= cluster.of(cluster.plan.coordinator_host) is not None
         if not cluster.live or not has_coordinator:
             return
-        for _ in range(cluster.shared.settings.min_nodes - len(cluster.live)):
+        for _ in range(cluster.plan.fewest_nodes - len(cluster.live)):
             cluster.start(f"y{len(cluster.machines) + 1}")
         cluster.schedule.after(KEEP_S, self._keep)
 
