@@ -10,13 +10,20 @@ from pathlib import Path
 
 import pytest
 from tests.docs.page import blocks, commands
+from tests.integration.cluster import wait_until
 from tests.integration.one_agent import free_port
 from tests.limits import patience
 
 TO_COPY, EXPLAINED = blocks("placement.md")
 HOW_MANY = {"--spares": (3, 2), "--topology": (2, 2), "--world-multiple-of": (2, 4)}
 """By the option that a line is about: how many nodes are started, and how many workers run."""
-TRAIN = "import os; open(os.environ['RANK'], 'w').write(os.environ['RALLYPOINT_NODE_ID'])"
+NAMES = ("n0", "n1", "n2")
+TRAIN = """
+import os, time
+open(os.environ["RANK"], "w").close()
+while not os.path.exists("go"):
+    time.sleep(0.02)
+"""
 
 
 @pytest.fixture
@@ -35,11 +42,18 @@ def test_each_line_to_copy_runs(line: str, tmp_path: Path, env: dict[str, str]) 
     rack.write_text("rack-1\n")
     line = line.replace("node-a", f"127.0.0.1:{free_port()}").replace("/etc/rack", str(rack))
     words = shlex.split(line, comments=True)
-    started = [
-        subprocess.Popen(words, cwd=tmp_path, env=env | {"RALLYPOINT_NODE_ID": f"n{number}"})
-        for number in range(nodes)
-    ]
+    log = tmp_path / "log"
+    with log.open("wb") as file:
+        started = [
+            subprocess.Popen(
+                words, cwd=tmp_path, stderr=file, env=env | {"RALLYPOINT_NODE_ID": name}
+            )
+            for name in NAMES[:nodes]
+        ]
     try:
+        # A node that comes when the job is over finds nobody.
+        wait_until(lambda: log.read_text().count(" joined\n") == nodes, "all nodes")
+        (tmp_path / "go").touch()
         assert [agent.wait(patience(60)) for agent in started] == [0] * nodes
     finally:
         for agent in started:
