@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import queue
 import signal
 import subprocess
@@ -76,7 +77,15 @@ class Node:
         self._process.wait()
 
     def pause(self) -> None:
-        self._process.send_signal(signal.SIGSTOP)
+        """While it holds no lock of a file, for which the others would wait until it goes on."""
+        pid = self._process.pid
+        while True:
+            self._process.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOWAIT)
+            locks = Path("/proc/locks").read_text().splitlines()
+            if not any(line.split()[-4] == str(pid) for line in locks):
+                return
+            self.resume()
 
     def resume(self) -> None:
         self._process.send_signal(signal.SIGCONT)
