@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.fault import network
+from tests.fault.namespaces import namespaces, nothing_left
+
+__all__ = ["namespaces", "nothing_left"]
 
 HERE = Path(__file__).parent
 
@@ -15,21 +16,3 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.fault)
-
-
-@pytest.fixture(scope="session")
-def namespaces() -> str:
-    """Why there are none; empty where there are. What killed runs have left is removed first."""
-    reason = network.why_impossible()
-    if not reason:
-        network.remove_abandoned()
-    return reason
-
-
-@pytest.fixture(autouse=True)
-def nothing_left(namespaces: str) -> Iterator[None]:
-    """Each test removes what it makes."""
-    if namespaces:
-        pytest.skip(namespaces)
-    yield
-    assert network.left() == []

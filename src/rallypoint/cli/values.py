@@ -79,6 +79,14 @@ def networks(value: Value) -> tuple[str, ...]:
     return tuple(found)
 
 
+def integer_within(value: Value, least: int, most: int) -> int:
+    """A whole number of this range."""
+    number = integer(value)
+    if not least <= number <= most:
+        raise value.wrong(f"needs {least} to {most}")
+    return number
+
+
 def seconds(value: Value, *, positive: bool = False) -> float:
     """A number of seconds, not negative; more than zero if `positive`."""
     try:

@@ -21,7 +21,7 @@ from rallypoint.cli.generate.kubernetes_texts import (
 )
 from rallypoint.cli.generate.rbac import RULES
 from rallypoint.cli.parser import Command, Scanned
-from rallypoint.cli.values import Value, integer, nodes, seconds
+from rallypoint.cli.values import Value, integer_within, nodes, seconds
 from rallypoint.core.settings import MAX_GIVEN, MAX_NODES, MAX_WAIT_S, MAX_WORKERS_PER_NODE, Setting
 from rallypoint.errors import UsageError
 
@@ -218,10 +218,7 @@ def _command(scanned: Scanned, job: _Job) -> tuple[str, ...]:
 
 def _number(scanned: Scanned, flag: str, default: int, least: int, most: int) -> int:
     given = scanned.get(flag)
-    number = default if given is None else integer(given)
-    if given is not None and not least <= number <= most:
-        raise given.wrong(f"needs {least} to {most}")
-    return number
+    return default if given is None else integer_within(given, least, most)
 
 
 def _name(scanned: Scanned) -> str:

@@ -6,7 +6,7 @@ import re
 import shlex
 
 from rallypoint.cli.parser import Command, Scanned
-from rallypoint.cli.values import Value, integer, nodes, seconds
+from rallypoint.cli.values import Value, integer, integer_within, nodes, seconds
 from rallypoint.core.settings import MAX_GIVEN, MAX_NODES, MAX_WAIT_S, MAX_WORKERS_PER_NODE, Setting
 from rallypoint.errors import UsageError
 
@@ -124,7 +124,7 @@ def text(scanned: Scanned) -> str:
         if not _NAME.fullmatch(partition.text):
             raise partition.wrong("needs the name of a partition")
         further += f"#SBATCH --partition={partition.text}\n"
-    if gpus := _number(given("--gpus", "0"), 0, MAX_WORKERS_PER_NODE):
+    if gpus := integer_within(given("--gpus", "0"), 0, MAX_WORKERS_PER_NODE):
         further += f"#SBATCH --gpus-per-node={gpus}\n"
     before = given("--stop-before", "120")
     before_s = seconds(before, positive=True)
@@ -147,7 +147,7 @@ def _nodes(wanted: Value, spares: Value) -> int:
     least, most = nodes(wanted)
     if least != most:
         raise wanted.wrong("needs one number: Slurm gives a job a fixed number of nodes")
-    if _number(spares, 0, MAX_NODES) >= most:
+    if integer_within(spares, 0, MAX_NODES) >= most:
         raise UsageError(f"{wanted.origin}, {spares.origin}: leaves no node to work")
     return most
 
@@ -157,14 +157,7 @@ def _options(scanned: Scanned) -> str:
     if (spares := scanned.get("--spares")) is not None and integer(spares):
         options += f" --spares {integer(spares)}"
     if (workers := scanned.get("--nproc-per-node")) is not None:
-        options += f" --nproc-per-node {_number(workers, 1, MAX_WORKERS_PER_NODE)}"
+        options += f" --nproc-per-node {integer_within(workers, 1, MAX_WORKERS_PER_NODE)}"
     restarts = scanned.get("--max-restarts")
-    number = 3 if restarts is None else _number(restarts, 0, MAX_GIVEN)
+    number = 3 if restarts is None else integer_within(restarts, 0, MAX_GIVEN)
     return f"{options} --max-restarts {number}"
-
-
-def _number(given: Value, least: int, most: int) -> int:
-    number = integer(given)
-    if not least <= number <= most:
-        raise given.wrong(f"needs {least} to {most}")
-    return number
