@@ -21,7 +21,7 @@ def clean_up(number, frame):
 for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
     signal.signal(number, clean_up)
 tell("pid", os.getpid())
-while True: time.sleep(600)
+while True: time.sleep(0.1)
 """
 # One child in the worker's group, one in a group apart; none of them ends by itself.
 STUBBORN = """
