@@ -123,6 +123,7 @@ WIDE_CLASSES: dict[str, str] = {
     "LaunchConfig": "torch's fields",
     "OutputConfig": "settings",
     "ProcessFailure": "torch's fields, and what else is known of one failure",
+    "RoundSummary": "the fields of a round in the JSON summary",
     "RoundState": "the state of one pure machine, which a shared store keeps as one value",
     "Setting": "the columns of the table of settings",
     "SharedSettings": "settings",

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from collections import Counter
 from pathlib import Path
@@ -246,11 +247,30 @@ def test_the_summary_of_a_job_that_restarts_has_its_rounds_their_phases_and_why(
     assert first["began_s"] < first["ended_s"] <= second["began_s"] < second["ended_s"]
 
 
+def test_the_summary_tells_how_far_each_round_came(tmp_path: Path) -> None:
+    program = """
+    from rallypoint import worker
+    import os, sys
+    again = os.environ["RALLYPOINT_ROUND"] == "1"
+    worker.progress(5 + again, total=10, loss=float("nan") if again else 0.25, tokens=700)
+    sys.exit(not again)
+    """
+    file = tmp_path / "summary.json"
+    options = ("--max-restarts", "1", "--json-summary", str(file))
+    run(tmp_path, *options, program=textwrap.dedent(program))
+    reached = [round_["progress"] for round_ in summary_in(file)["rounds"]]
+    assert reached == [
+        {"step": 5, "total": 10, "loss": 0.25, "tokens": 700},
+        {"step": 6, "total": 10, "loss": None, "tokens": 700},
+    ]
+
+
 def test_a_phase_that_can_not_be_known_is_absent(tmp_path: Path) -> None:
     file = tmp_path / "summary.json"
     run(tmp_path, "--output", "inherit", "--json-summary", str(file), program="tell('up')")
     (only,) = summary_in(file)["rounds"]
     assert set(only["phases"]) == {"rendezvous", "spawn", "stop"}
+    assert only["progress"] is None
 
 
 @pytest.mark.parametrize(

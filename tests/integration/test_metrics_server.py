@@ -17,7 +17,7 @@ from tests.observe.prometheus_parser import Samples, parse
 PROGRAM = """
 import os, sys, time
 from rallypoint.worker import progress
-progress(41)
+progress(41, total=90, loss=2.5, tokens=700)
 progress(42)
 tell("round", os.environ["TORCHELASTIC_RESTART_COUNT"])
 while not os.path.exists("go"):
@@ -89,6 +89,9 @@ def test_it_shows_how_a_job_stands_and_what_has_happened(tmp_path: Path) -> None
         assert one(first, "restarts_remaining") == 3
         for rank in "01":
             assert one(first, "worker_step", local_rank=rank) == 42
+            assert one(first, "worker_steps_wanted", local_rank=rank) == 90
+            assert one(first, "worker_loss", local_rank=rank) == 2.5
+            assert one(first, "worker_tokens", local_rank=rank) == 700
             assert 0 <= one(first, "worker_progress_age_seconds", local_rank=rank) < 60
         info = next(labels for name, labels in first if name == "rallypoint_info")
         assert dict(info)["run_id"] == 'a"\\b'

@@ -130,6 +130,29 @@ def test_progress_is_seen_and_ages(tmp_path: Path) -> None:
     asyncio.run(body())
 
 
+def test_what_is_left_out_of_progress_stays_as_it_was_told_last(tmp_path: Path) -> None:
+    async def body() -> None:
+        shm = WorkerShm.open(str(tmp_path), 3, 2)
+        with workers(shm, 2) as (first, second):
+            first.ask("worker.progress(1, total=100, loss=0.0)")
+            second.ask("worker.progress(1)")
+            told, plain = shm.progress()
+            assert told is not None
+            assert (told.total, told.loss, told.tokens) == (100, 0.0, None)
+            assert plain is not None
+            assert (plain.total, plain.loss, plain.tokens) == (None, None, None)
+            first.ask("worker.progress(2)")
+            first.ask("worker.progress(3, 100, float('nan'), 100)")
+        shm.close()
+        last = shm.progress()[0]
+        assert last is not None, "also when the round is over"
+        assert (last.step, last.total, last.tokens) == (3, 100, 100)
+        assert last.loss != last.loss
+        assert last.is_timed
+
+    asyncio.run(body())
+
+
 def test_the_wake_up_pipe_is_written_for_what_is_new(tmp_path: Path) -> None:
     async def body() -> None:
         rung: list[None] = []

@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 from rallypoint.wire import shm_words as at
 from rallypoint.wire.shm import (
     EMPTY_SLOT,
+    Reported,
     ShmRequest,
     fresh_shm,
+    pack_printed,
     pack_request,
     pack_word,
     parse_header,
@@ -58,11 +60,39 @@ def test_what_one_worker_says_is_its_own(workers: int, data: st.DataObject) -> N
     for word, value in enumerate(said):
         shm = written(shm, at.first_word(rank) + word, value)
     slots = parse_slots(shm, workers)
-    owner, listens, *others, holds = slots[rank]
-    assert [owner, *others] == [said[0], *said[2:7]]
-    assert holds is (said[7] == 1)
-    assert listens == bool(said[at.LISTENS])
+    slot = slots[rank]
+    assert [slot.owner, slot.answered, slot.checkpoint, slot.stacks] == [said[0], *said[4:7]]
+    assert slot.holds is (said[at.HOLDS] == 1)
+    assert slot.listens == bool(said[at.LISTENS])
+    assert slot.reported[:2] == (said[at.STEP], said[at.PROGRESS_AT])
+    assert slot.reported.total == (said[at.TOTAL] or None)
+    assert slot.reported.tokens == (said[at.TOKENS] or None)
+    assert (slot.reported.loss is None) == (said[at.LOSS] == 0)
+    assert slot.printed[:2] == (said[at.OUTPUT_STEP], said[at.OUTPUT_AT])
+    assert slot.printed.changes == said[at.OUTPUT_CHANGES]
     assert all(slot == EMPTY_SLOT for other, slot in enumerate(slots) if other != rank)
+
+
+def reported() -> st.SearchStrategy[Reported]:
+    told = st.none() | NUMBERS.filter(bool)
+    return st.builds(Reported, NUMBERS, NUMBERS, told, st.none() | st.floats(), told, NUMBERS)
+
+
+@given(reported())
+def test_what_was_printed_is_read_as_it_was_written(printed: Reported) -> None:
+    start = at.WORD_BYTES * (at.first_word(0) + at.OUTPUT_STEP)
+    words = pack_printed(printed)
+    shm = fresh_shm(2)
+    shm = shm[:start] + words + shm[start + len(words) :]
+    first, second = parse_slots(shm, 2)
+    assert second == EMPTY_SLOT
+    assert first.reported == EMPTY_SLOT.reported
+    assert repr(first.printed).replace("-0.0", "0.0") == repr(printed).replace("-0.0", "0.0")
+
+
+def test_numbers_that_do_not_fit_into_a_word_are_limited() -> None:
+    large = Reported(10**30, 1, 10**30, 0.5, -(10**30), 1)
+    assert pack_printed(large)[:8] == pack_word(at.MAX_WORD)
 
 
 @given(st.binary(max_size=400), st.integers(1, 8))

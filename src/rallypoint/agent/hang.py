@@ -56,8 +56,9 @@ class HangWatch:
             self._collecting = asyncio.get_running_loop().create_task(self._collect(message))
             self._collecting.add_done_callback(raise_in_loop)
 
-    def _all_progress(self) -> list[WorkerProgress]:
-        """Of the workers that still have to make some."""
+    def _all_progress(self, *, timed: bool = False) -> list[WorkerProgress]:
+        """Of the workers that still have to make some. `timed`: only of those whose silence may be
+        a hang."""
         shm = self._round.workers.shm
         try:
             reported = enumerate(shm.progress())
@@ -67,22 +68,24 @@ class HangWatch:
         return [
             WorkerProgress(rank, progress.step, progress.age_s)
             for rank, progress in reported
-            if progress is not None and rank not in self._round.exits
+            if progress is not None
+            and rank not in self._round.exits
+            and (progress.is_timed or not timed)
         ]
 
     def _changed(self) -> None:
-        """Only the first progress report wakes the agent; after that it looks at intervals."""
+        """Only what begins the time of a worker wakes the agent; then it looks at intervals."""
         if self._timer is None:
             self._arm()
 
     def _arm(self) -> None:
-        delay_s = hang.next_look_s(self._all_progress(), self._timeout_s)
+        delay_s = hang.next_look_s(self._all_progress(timed=True), self._timeout_s)
         loop = asyncio.get_running_loop()
         self._timer = None if delay_s is None else loop.call_later(delay_s, self._look)
 
     def _look(self) -> None:
         self._arm()
-        if hang.is_suspect(self._all_progress(), self._timeout_s):
+        if hang.is_suspect(self._all_progress(timed=True), self._timeout_s):
             self._actions.report(m.HangSuspected(self._round.stamp))
 
     async def _collect(self, message: m.CollectStacks) -> None:

@@ -19,8 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from msgspec import Struct
-
+from rallypoint.agent.progress import Progress, progress_of
 from rallypoint.files import safe_open
 from rallypoint.observe.faults import Faults
 from rallypoint.process.line_pipe import LinePipe
@@ -29,13 +28,6 @@ from rallypoint.wire import shm_words as at
 from rallypoint.wire.shm import ShmRequest, Slot
 
 SHM_NAME, WAKE_UP_NAME = "shm", "wake-up"
-
-
-class Progress(Struct, frozen=True):
-    """The last step that a worker has reported, and how many seconds ago."""
-
-    step: int
-    age_s: float
 
 
 def stacks_name(local_rank: int) -> str:
@@ -56,6 +48,8 @@ class WorkerShm:
         self.pids: Sequence[int] = ()
         """Of the workers, by local rank, once they run."""
         self.faults = faults or Faults(_ignore)
+        self._last: Sequence[Slot] | None = None
+        """What the workers had told in the end."""
         self._watchers: list[Callable[[], None]] = []
         self._timer_watchers: list[Callable[[bytes], None]] = []
 
@@ -142,14 +136,10 @@ class WorkerShm:
         return {rank: slot.owner for rank, slot in enumerate(self._slots()) if slot.holds}
 
     def progress(self) -> tuple[Progress | None, ...]:
-        """Per local rank what it has reported last; None: nothing yet."""
+        """Per local rank how far it is, also after `close`; None: nothing is known yet."""
         now_ns = time.monotonic_ns()
-        return tuple(
-            Progress(slot.step, max(now_ns - slot.progress_at_ns, 0) / at.NS_PER_S)
-            if slot.progress_at_ns > 0
-            else None
-            for slot in self._slots()
-        )
+        slots = self._slots() if self._last is None else self._last
+        return tuple(progress_of(slot, now_ns) for slot in slots)
 
     def checkpoints(self) -> tuple[int | None, ...]:
         """Per local rank the step of its last checkpoint, where it reported one."""
@@ -174,6 +164,7 @@ class WorkerShm:
         if self._wake_up_pipe is not None:
             self._wake_up_pipe.close()
         if self._fd >= 0:
+            self._last = self._slots()
             os.close(self._fd)
             self._fd = -1
         if self._folder:

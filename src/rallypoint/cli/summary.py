@@ -7,10 +7,12 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from math import isfinite
 
 from msgspec import Struct
 
 from rallypoint import __version__
+from rallypoint.agent.progress import Progress
 from rallypoint.agent.telemetry.dispatcher import EventDispatcher
 from rallypoint.agent.telemetry.telemetry import Telemetry
 from rallypoint.cli.exit_codes import SIGNALLED, of_class
@@ -23,7 +25,13 @@ from rallypoint.core.text import shown
 from rallypoint.core.timeline import RoundLife
 from rallypoint.errors import ExitClass, RallypointError, UsageError
 from rallypoint.observe.printing import print_error
-from rallypoint.observe.summary import RestartSummary, RoundSummary, Summary, SummaryFile
+from rallypoint.observe.summary import (
+    ProgressSummary,
+    RestartSummary,
+    RoundSummary,
+    Summary,
+    SummaryFile,
+)
 from rallypoint.process.signals import late_signals_interrupt
 
 _CLASSES = {ExitClass.USAGE: "usage", ExitClass.FAILED: "failed", ExitClass.SUCCESS: "succeeded"}
@@ -101,7 +109,15 @@ def _round(dispatcher: EventDispatcher, life: RoundLife, ending: _Ending) -> Rou
         began_s=_rounded(life.began_at - dispatcher.began_at),
         ended_s=None if life.ended_at is None else _rounded(life.ended_at - dispatcher.began_at),
         phases={name: _rounded(took_s) for name, took_s in life.phases.items()},
+        progress=_progress(dispatcher.reached(life.number)),
     )
+
+
+def _progress(reached: Progress | None) -> ProgressSummary | None:
+    if reached is None:
+        return None
+    loss = reached.loss if reached.loss is None or isfinite(reached.loss) else None  # as in JSON
+    return ProgressSummary(reached.step, reached.total, loss, reached.tokens)
 
 
 def _rounded(seconds: float) -> float:

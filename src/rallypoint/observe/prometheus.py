@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from math import isfinite, isnan
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
@@ -85,7 +86,7 @@ def _escaped(value: str) -> str:
 
 
 def _number(value: float) -> str:
-    if value == float("inf"):
-        return "+Inf"
+    if not isfinite(value):
+        return "NaN" if isnan(value) else "+Inf" if value > 0 else "-Inf"
     whole = isinstance(value, int) or (value.is_integer() and abs(value) < 1e15)
     return str(int(value)) if whole else repr(value)

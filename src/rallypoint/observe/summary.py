@@ -35,6 +35,15 @@ class CauseSummary(Struct, frozen=True):
     log_file: str
 
 
+class ProgressSummary(Struct, frozen=True):
+    """How far the furthest worker of this node was in a round; null: that was not told."""
+
+    step: int
+    total: int | None
+    loss: float | None
+    tokens: int | None
+
+
 class RoundSummary(Struct, frozen=True):
     """One round that this node took part in.
 
@@ -54,6 +63,8 @@ class RoundSummary(Struct, frozen=True):
     began_s: float
     ended_s: float | None
     phases: dict[str, float]
+    progress: ProgressSummary | None = None
+    """Null: no worker of this node has told any."""
 
 
 class RestartSummary(Struct, frozen=True):

@@ -2,11 +2,14 @@
 
 One small file that all of them map. Every field is one aligned word of 8 bytes in the byte order of
 the machine, which its processors read and write whole: so there are no locks and no torn values.
-Each word has one writer: the header's is the agent, a slot's is the worker of its local rank. That
-worker runs a user's code, so whatever stands in a slot is possible, and none of it an error.
+Each word has one writer: the header's is the agent, a slot's is the worker of its local rank, and
+of some of its words the relay. That worker runs a user's code, so whatever stands in a slot is
+possible, and none of it an error.
 
     header   magic, version, workers, current, request, deadline, held until, agent
-    slot     owner, listens, step, progress at, answered, checkpoint step, stacks, holds; per worker
+    slot     owner, listens, step, progress at, answered, checkpoint step, stacks, holds,
+             total, loss, tokens; per worker
+             of the relay: step, changed at, total, loss, tokens, changes
 
 A request is one word, its number above its kind, so that both are read as they belong together.
 
@@ -25,6 +28,7 @@ from rallypoint.wire import shm_words as at
 _HEADER = struct.Struct(f"={at.HEADER_WORDS}q")
 _SLOT = struct.Struct(f"={at.SLOT_WORDS}q")
 _WORD = struct.Struct("=q")
+_DOUBLE = struct.Struct("=d")
 
 
 class ShmRequest(IntEnum):
@@ -52,15 +56,31 @@ class Slot(NamedTuple):
 
     owner: int
     listens: bool
-    step: int
-    progress_at_ns: int
     answered: int
     checkpoint: int
     stacks: int
     holds: bool
+    reported: Reported
+    """What it has reported of its progress."""
+    printed: Reported
+    """What the relay has read of it in its output."""
 
 
-EMPTY_SLOT = Slot(0, False, 0, 0, 0, 0, 0, False)
+class Reported(NamedTuple):
+    """How far a worker is, by one source. None: that was not told."""
+
+    step: int
+    at_ns: int
+    """When that last changed; below 1: there is no progress."""
+    total: int | None
+    loss: float | None
+    tokens: int | None
+    changes: int
+    """How often the step has changed, by the relay."""
+
+
+_NOTHING = Reported(0, 0, None, None, None, 0)
+EMPTY_SLOT = Slot(0, False, 0, 0, 0, False, _NOTHING, _NOTHING)
 
 
 def fresh_shm(workers: int, agent_pid: int = 0) -> bytes:
@@ -103,8 +123,44 @@ def parse_slots(shm: bytes, workers: int) -> Sequence[Slot]:
 
 
 def _slot(shm: bytes, local_rank: int) -> Slot:
-    slot = Slot._make(_SLOT.unpack_from(shm, at.WORD_BYTES * at.first_word(local_rank)))
-    return slot._replace(listens=bool(slot.listens), holds=slot.holds == 1)
+    words = _SLOT.unpack_from(shm, at.WORD_BYTES * at.first_word(local_rank))
+    owner, listens, step, at_ns, answered, checkpoint, stacks, holds = words[: at.TOTAL]
+    return Slot(
+        owner,
+        bool(listens),
+        answered,
+        checkpoint,
+        stacks,
+        holds == 1,
+        _reported((step, at_ns, *words[at.TOTAL : at.TOKENS + 1], 0)),
+        _reported(words[at.OUTPUT_STEP : at.OUTPUT_CHANGES + 1]),
+    )
+
+
+def _reported(words: Sequence[int]) -> Reported:
+    step, at_ns, total, loss, tokens, changes = words
+    told = _DOUBLE.unpack(_WORD.pack(loss))[0] if loss else None
+    return Reported(step, at_ns, total or None, told, tokens or None, changes)
+
+
+def pack_printed(reported: Reported) -> bytes:
+    """The words of the relay, from `OUTPUT_STEP` on. Numbers that do not fit are limited."""
+    loss = _DOUBLE.pack(-0.0 if reported.loss == 0 else reported.loss or 0.0)
+    return b"".join(
+        (
+            pack_word(limited(reported.step)),
+            pack_word(reported.at_ns),
+            pack_word(limited(reported.total or 0)),
+            loss,
+            pack_word(limited(reported.tokens or 0)),
+            pack_word(reported.changes),
+        )
+    )
+
+
+def limited(number: int) -> int:
+    """What fits into a word."""
+    return max(min(number, at.MAX_WORD), -at.MAX_WORD)
 
 
 MAX_LINE_BYTES = 4096

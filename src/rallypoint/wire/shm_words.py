@@ -6,10 +6,11 @@ Imports nothing: workers pay for it at their start.
 from __future__ import annotations
 
 MAGIC = int.from_bytes(b"RPSHM\0\0\0", "little")
-VERSION = 1
+VERSION = 2
 WORD_BYTES = 8
 HEADER_WORDS = 8
-SLOT_WORDS = 8
+SLOT_WORDS = 24
+"""The first 16 are the worker's, the others the relay's; spare ones are 0."""
 
 # Words of the header; the first three are magic, version and workers.
 CURRENT = 3
@@ -39,6 +40,23 @@ STACKS = 6
 HOLDS = 7
 """1 while its owner ignores SIGTERM for no reason of its program's, so that a SIGKILL costs it
 nothing more than SIGTERM did."""
+
+TOTAL = 8
+"""How many steps there will be; 0: not told."""
+LOSS = 9
+"""A double, written as its bits; 0: not told. So a loss of 0 is written as -0.0."""
+TOKENS = 10
+"""How many tokens it has seen, by its own count; 0: not told."""
+
+# What the relay has read in the worker's output (`--progress-pattern`).
+OUTPUT_STEP = 16
+OUTPUT_AT = 17
+"""When that last changed, in ns on CLOCK_MONOTONIC; 0: nothing was read."""
+OUTPUT_TOTAL = 18
+OUTPUT_LOSS = 19
+OUTPUT_TOKENS = 20
+OUTPUT_CHANGES = 21
+"""How often it has changed; 1: only the first line was read."""
 
 KIND_BITS = 8
 KIND_MASK = (1 << KIND_BITS) - 1

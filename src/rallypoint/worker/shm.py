@@ -146,33 +146,52 @@ _slot: memoryview | None = None
 """This worker's slot, once the agent knows that it tells of its progress."""
 
 
-def progress(step: int) -> None:
+def progress(
+    step: int, total: int | None = None, loss: float | None = None, tokens: int | None = None
+) -> None:
     """Tell that this worker has made a step. Cheap enough for every one of them.
 
     With `--hang-timeout` this is what the job watches: call it where the script would not get to
     if it hung. The first call also lets the agent ask this process for the stacks of its threads.
+
+    `total`: how many steps there will be. `tokens`: how many tokens were seen until now. What is
+    left out stays as it was told last. `loss` may be anything that becomes a float; of a tensor on
+    a device that waits for the device.
     """
     slot = _slot
     if slot is None:
-        _begin(step)
+        _begin(step, total, loss, tokens)
         return
     try:
         slot[_STEP] = step
     except (TypeError, ValueError):
         slot[_STEP] = _whole(step)
+    if total is not None or loss is not None or tokens is not None:
+        _tell_more(slot, total, loss, tokens)
     slot[_PROGRESS_AT] = monotonic_ns()
 
 
-def _begin(step: int) -> None:
+def _begin(step: int, total: int | None, loss: float | None, tokens: int | None) -> None:
     global _slot
     found = own_shm()
     if found is None or found.slot is None:
         return
     found.offer_stacks()
     found.slot[_STEP] = _whole(step)
+    _tell_more(found.slot, total, loss, tokens)
     found.slot[_PROGRESS_AT] = monotonic_ns()
     _slot = found.slot
     found.notify("progress")
+
+
+def _tell_more(slot: memoryview, total: int | None, loss: float | None, tokens: int | None) -> None:
+    if total is not None:
+        slot[at.TOTAL] = _whole(total)
+    if loss is not None:
+        # The word 0 says that none was told.
+        slot.cast("B").cast("d")[at.LOSS] = float(loss) or -0.0
+    if tokens is not None:
+        slot[at.TOKENS] = _whole(tokens)
 
 
 def _whole(step: float) -> int:

@@ -13,6 +13,7 @@ from functools import partial
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from rallypoint.agent.progress import Progress, furthest
 from rallypoint.agent.worker_shm import WorkerShm
 from rallypoint.core import timeline
 from rallypoint.core.event_kinds import Record
@@ -48,6 +49,8 @@ class EventDispatcher:
         self.node = ""
         self.shm: WorkerShm | None = None
         """Of the newest round: its workers report progress there."""
+        self._reached: dict[int, Progress] = {}
+        """By round that has ended before that: how far its workers were in the end."""
         self._workers = _Workers()
         self._observers: list[Observer] = []
 
@@ -62,6 +65,7 @@ class EventDispatcher:
         phases = timeline.step(line, event, effects, at)
         if line.newest is not None and line.newest is not newest:
             self._workers = _Workers()
+            self._keep_reached(newest)
             for observer in self._observers:
                 observer.round_began(line.newest, newest, 0.0 if since is None else at - since)
         match event:
@@ -105,6 +109,13 @@ class EventDispatcher:
         at = time.monotonic()
         self._report_phases(timeline.first_seen(self.timeline, round_, "first_output", at))
 
+    def reached(self, round_: int) -> Progress | None:
+        """How far the furthest worker of this node was in that round, or is; None: not known."""
+        newest = self.timeline.newest
+        if newest is not None and newest.number == round_ and self.shm is not None:
+            return furthest(self.shm.progress())
+        return self._reached.get(round_)
+
     def event(self, event: AgentEvent) -> None:
         """Something happened on this node."""
         for observer in self._observers:
@@ -130,6 +141,12 @@ class EventDispatcher:
         """The agent ends; nothing is reported after this."""
         for observer in self._observers:
             observer.finished(succeeded, reason, self.timeline.verdict)
+
+    def _keep_reached(self, before: RoundLife | None) -> None:
+        if before is not None and self.shm is not None:
+            if (progress := furthest(self.shm.progress())) is not None:
+                self._reached[before.number] = progress
+            self.shm = None
 
     def _look_for_progress(self, round_: int, shm: WorkerShm) -> None:
         if any(progress is not None for progress in shm.progress()):

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from rallypoint import __version__
+from rallypoint.agent.progress import Progress
 from rallypoint.agent.telemetry.dispatcher import EventDispatcher
 from rallypoint.config import AgentConfig
 from rallypoint.core import event_kinds as kinds
@@ -136,11 +137,23 @@ class PrometheusMetrics(Observer):
             for rank, progress in enumerate(shm.progress() if shm is not None else ())
             if progress is not None and rank in self._running
         ]
-        steps = [Sample(progress.step, labels) for labels, progress in reported]
-        ages = [Sample(progress.age_s, labels) for labels, progress in reported]
-        yield _family("worker_step", "gauge", "The last step that a worker reported", steps)
-        about = "Seconds since a worker last reported progress"
-        yield _family("worker_progress_age_seconds", "gauge", about, ages)
+        for name, about, value_of in _PROGRESS:
+            told = [(labels, value_of(progress)) for labels, progress in reported]
+            samples = [Sample(value, labels) for labels, value in told if value is not None]
+            yield _family(f"worker_{name}", "gauge", about, samples)
+
+
+_PROGRESS: tuple[tuple[str, str, Callable[[Progress], float | None]], ...] = (
+    ("step", "The last step that a worker reported", lambda told: told.step),
+    (
+        "progress_age_seconds",
+        "Seconds since a worker last reported progress",
+        lambda told: told.age_s,
+    ),
+    ("steps_wanted", "How many steps a worker has to make", lambda told: told.total),
+    ("loss", "The last loss that a worker reported", lambda told: told.loss),
+    ("tokens", "How many tokens a worker has seen", lambda told: told.tokens),
+)
 
 
 def _gauge(name: str, about: str, value: float | None, **labels: str) -> Family:
