@@ -155,6 +155,7 @@ WALL_CLOCK_READERS: dict[str, str] = {
     "process/process_failure.py": "dates failures for people",
     "worker/error_file.py": "dates failures for people",
     "observe/event.py": "dates events for whoever reads them",
+    "agent/telemetry/trainer_status.py": "dates progress for whoever reads it",
     "observe/metrics.py": "dates numbers for whoever reads them",
     "agent/timers.py": "turns what torch's clients date into what is left",
     "timer/clients.py": "torch's requests of timers are dated by it",

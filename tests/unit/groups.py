@@ -36,8 +36,11 @@ def failures(exits: tuple[WorkerExit, ...], round_: int = 0) -> ReportNow:
     return ReportNow(m.Failed(stamp(round_), exits))
 
 
-def assigned(round_: int = 0, *, life: int = 1, enrol: bool = True) -> m.Assigned:
-    assignment = Assignment(round_, 0, 2, 0, 4, 0, 4, "a", 1, 0, "the first round", enrol)
+def assigned(
+    round_: int = 0, *, life: int = 1, enrol: bool = True, group_rank: int = 0
+) -> m.Assigned:
+    why = "the first round"
+    assignment = Assignment(round_, group_rank, 2, 0, 4, 0, 4, "a", 1, 0, why, enrol)
     return m.Assigned(stamp(round_, life=life), assignment)
 
 

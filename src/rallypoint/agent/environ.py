@@ -29,6 +29,8 @@ TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT = "TORCHELASTIC_UNINTERRUPTIBLE_STATE
 """The names of variables, as torch's modules have them."""
 SIGNALS_VARIABLE = "TORCHELASTIC_SIGNALS_TO_HANDLE"
 SHUTDOWN_TIMEOUT_VARIABLE = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
+_PROGRESS_VARIABLES = ("KUBEFLOW_TRAINER_SERVER", "KUBEFLOW_TRAINER_STATUS")
+"""Of release 2.2, and of the proposal before it: with _URL, _CA_CERT and _TOKEN (files)."""
 
 
 class WorkerContext(Struct, frozen=True, kw_only=True):
@@ -194,6 +196,29 @@ def health_port_asked_for(base: Mapping[str, str] | None = None) -> int | None:
         return read_port(text, 1)
     except ValueError as error:
         raise UsageError(f"{TORCHELASTIC_HEALTH_CHECK_PORT}={shown(text)}: {error}") from None
+
+
+class ProgressReceiver(Struct, frozen=True):
+    """Where Kubeflow Trainer takes the progress of a TrainJob: a URL, and two paths, which may be
+    empty."""
+
+    url: str
+    ca_cert: str
+    token_file: str
+    origin: str
+    """The variable that has the URL, and its text."""
+
+
+def progress_receiver_asked_for(base: Mapping[str, str] | None = None) -> ProgressReceiver | None:
+    """That of Kubeflow Trainer's variables; None: there is none, or a worker started this."""
+    environ = os.environ if base is None else base
+    if "RALLYPOINT_INCARNATION" in environ:
+        return None
+    for prefix in _PROGRESS_VARIABLES:
+        if url := environ.get(f"{prefix}_URL", "").strip():
+            ca_cert, token = (environ.get(f"{prefix}_{name}", "") for name in ("CA_CERT", "TOKEN"))
+            return ProgressReceiver(url, ca_cert, token, f"{prefix}_URL={shown(url)}")
+    return None
 
 
 def signals_asked_for(base: Mapping[str, str] | None = None) -> tuple[str, ...]:

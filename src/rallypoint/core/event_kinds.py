@@ -283,6 +283,9 @@ PREPARING = EventKind(
     quiet=False,
 )
 STACKS = EventKind("stacks", "where the stacks of workers that make no progress are kept")
+PROGRESS_NOT_POSTED = EventKind(
+    "progress_not_posted", "Kubeflow Trainer did not take the progress of the job", quiet=False
+)
 TIMER_EXPIRED = EventKind("timer_expired", "a worker is late for its own deadline")
 STDIN = EventKind(
     "stdin",

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from rallypoint.agent.environ import TORCHELASTIC_HEALTH_CHECK_PORT
+from rallypoint.agent.environ import TORCHELASTIC_HEALTH_CHECK_PORT, progress_receiver_asked_for
 from rallypoint.agent.telemetry.dispatcher import EventDispatcher
 from rallypoint.config import AgentConfig, Endpoint
 from rallypoint.core.group_events import Finish
@@ -20,6 +20,7 @@ from rallypoint.observe.printing import print_error, say
 
 if TYPE_CHECKING:
     from rallypoint.agent.telemetry.metrics_server import MetricsServer
+    from rallypoint.agent.telemetry.trainer_status import TrainerStatus
     from rallypoint.observe.event import Event
     from rallypoint.observe.metrics import MetricData
     from rallypoint.observe.parameter_names import Names
@@ -51,7 +52,9 @@ class Telemetry:
         self._finished = False
         self._server: MetricsServer | None = None
         self._health: MetricsServer | None = None
+        self._progress: TrainerStatus | None = None
         self._serve_metrics()
+        self._post_progress()
         self._emit_events(config.observe.event_log_handler)
         self._emit_metrics()
 
@@ -117,6 +120,8 @@ class Telemetry:
         Blocks up to `limit_s` for each handler: not for the loop. Safe to call again."""
         self.hang_up()
         lines = []
+        if self._progress is not None and (why := self._progress.close(limit_s)):
+            lines.append(why)
         if self._events is not None:
             name = self._config.observe.event_log_handler
             if lost := self._events.close(limit_s):
@@ -146,6 +151,21 @@ class Telemetry:
         pages = {PATH: Page(metrics.text)}
         self._server = MetricsServer(bind_metrics(endpoint), endpoint.host, pages)
         self.dispatcher.subscribe(metrics)
+
+    def _post_progress(self) -> None:
+        receiver = progress_receiver_asked_for()
+        if receiver is None:
+            return
+        from rallypoint.agent.telemetry.trainer_status import TrainerStatus
+
+        def post(status: bytes) -> None:
+            # Imported in the thread: what speaks HTTP and TLS takes longer than an agent's start.
+            from rallypoint.agent.telemetry.trainer_requests import post
+
+            post(receiver, status)
+
+        self._progress = TrainerStatus(self.dispatcher, post)
+        self.dispatcher.subscribe(self._progress)
 
     def _emit_events(self, name: str) -> None:
         if name == "null":

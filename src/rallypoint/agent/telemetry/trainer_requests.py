@@ -1,0 +1,61 @@
+"""The requests by which `TrainerStatus` tells Kubeflow Trainer of progress. For a thread."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from rallypoint.agent.environ import ProgressReceiver
+from rallypoint.core.text import shown
+from rallypoint.rendezvous.http_connection import (
+    HttpConnection,
+    HttpError,
+    Kind,
+    Request,
+    tls_context,
+)
+
+LIMIT_S = 5.0
+_KIND = Kind("no Kubeflow Trainer", "http://...", "https://...")
+_PORTS = {"http": 80, "https": 443}
+
+
+class NotPostedError(Exception):
+    """Why a status did not arrive, for a person."""
+
+
+def post(receiver: ProgressReceiver, body: bytes) -> None:
+    """Sends one status, with the token that its file has now: it is replaced about once an hour.
+    Blocks for at most `LIMIT_S`, and while a name is looked up. Raises NotPostedError."""
+    try:
+        status, said = _asked(receiver, body)
+    except (OSError, HttpError, ValueError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        if (path := getattr(error, "filename", None)) is not None:
+            why = f"{path}: {why}"
+        raise _not_posted(receiver, why) from error
+    if status != 200:
+        raise _not_posted(receiver, f"it answers {status} ({shown(said)})")
+
+
+def _not_posted(receiver: ProgressReceiver, why: str) -> NotPostedError:
+    return NotPostedError(f"progress can't be posted to {receiver.origin}: {why}")
+
+
+def _asked(receiver: ProgressReceiver, body: bytes) -> tuple[int, str]:
+    """The status, and what it says."""
+    url = urlsplit(receiver.url)
+    if url.scheme not in _PORTS or not url.hostname:
+        raise ValueError("is no URL like https://HOST:8082/PATH")
+    where = url.netloc if url.port else f"{url.netloc}:{_PORTS[url.scheme]}"
+    headers = {"Content-Type": "application/json"}
+    if receiver.token_file:
+        with open(receiver.token_file) as file:
+            headers["Authorization"] = f"Bearer {file.read().strip()}"
+    tls = tls_context(receiver.ca_cert) if url.scheme == "https" else None
+    path = url._replace(scheme="", netloc="", fragment="").geturl() or "/"
+    connection = HttpConnection(where, tls, _KIND)
+    try:
+        answer = connection.ask(Request("POST", path, body, headers), LIMIT_S)
+    finally:
+        connection.close()
+    return answer.status, answer.data[:200].decode("utf-8", "replace")

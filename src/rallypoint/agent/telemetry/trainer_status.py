@@ -1,0 +1,113 @@
+"""Posts the progress of a job to Kubeflow Trainer, which shows it as `status.trainerStatus` of the
+TrainJob, where its controller has told the pods where to.
+
+The node of rank 0 posts, once its workers have reported progress: every 5 s at most, as Kubeflow's
+documentation asks, and only what has changed. The requests are made in a thread. While one is under
+way a newer status replaces one that waits, so there is never more than one to be sent.
+
+Fields: the page "TrainJob Progress" of Kubeflow Trainer 2.2, and its proposal KEP-2779.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+import time
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from rallypoint.agent.telemetry.dispatcher import EventDispatcher
+from rallypoint.core import event_kinds as kinds
+from rallypoint.core.model import Verdict
+from rallypoint.observe.queue import BoundedQueue
+from rallypoint.observe.records import Observer, StatusView, event_now
+
+EVERY_S = 5.0
+MAX_PAUSE_S = 60.0
+"""Between two requests while they fail: each failure doubles the time, from `EVERY_S`."""
+
+Status = dict[str, object]
+Post = Callable[[bytes], None]
+"""Sends one status. Called in a thread; raises when it fails."""
+
+
+class _Sent(Struct):
+    """What the thread knows."""
+
+    waiting: Status | None = None
+    error: str = ""
+    """Of the last request; empty: it has arrived."""
+    pause_s: float = EVERY_S
+
+
+class TrainerStatus(Observer):
+    """For the loop's thread, which never waits for a request."""
+
+    def __init__(
+        self, dispatcher: EventDispatcher, post: Post, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._dispatcher, self._post, self._clock = dispatcher, post, clock
+        self._queue: BoundedQueue[bool] = BoundedQueue(self._send)
+        self._lock = threading.Lock()
+        self._sent = _Sent()
+        self._last: Status = {}
+        self._looked_at, self._is_told = -math.inf, False
+
+    @property
+    def pause_s(self) -> float:
+        """Between two requests: more when the last ones have failed."""
+        return self._sent.pause_s
+
+    def status(self, view: StatusView) -> None:
+        if self._sent.error and not self._is_told:
+            self._is_told = True
+            record = kinds.PROGRESS_NOT_POSTED(self._sent.error)
+            self._dispatcher.event(event_now(record, self._dispatcher.node))
+        now = self._clock()
+        if now - self._looked_at < self.pause_s or (step := self._step()) is None:
+            return
+        self._looked_at = now
+        values = {"step": step, "nodes": view.nodes, "workers": view.workers}
+        metrics = (values | {"restarts": view.restarts}).items()
+        self._put({"metrics": [{"name": name, "value": str(n)} for name, n in metrics]})
+
+    def finished(self, succeeded: bool, reason: str, verdict: Verdict | None) -> None:
+        if succeeded and self._last:
+            self._put(self._last | {"progressPercentage": 100, "estimatedRemainingSeconds": 0})
+
+    def close(self, limit_s: float) -> str:
+        """Let the last status be sent. Returns why it was not, for a person. Blocks so long."""
+        if self._queue.close(limit_s):
+            return "Kubeflow Trainer did not take the last progress in time"
+        return "" if self._is_told else self._sent.error
+
+    def _step(self) -> int | None:
+        """The least that a worker of rank 0's node has reported; None: this is another node, or
+        none has."""
+        life, shm = self._dispatcher.timeline.newest, self._dispatcher.shm
+        if life is None or life.ended_at is not None or life.assignment.group_rank or shm is None:
+            return None
+        steps = [progress.step for progress in shm.progress() if progress is not None]
+        return min(steps, default=None)
+
+    def _put(self, status: Status) -> None:
+        if status == self._last:
+            return
+        self._last = status
+        at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        with self._lock:
+            waits, self._sent.waiting = self._sent.waiting, status | {"lastUpdatedTime": at}
+        if waits is None:
+            self._queue.put(True)
+
+    def _send(self, _: bool) -> None:
+        sent = self._sent
+        with self._lock:
+            status, sent.waiting = sent.waiting, None
+        try:
+            self._post(json.dumps({"trainerStatus": status}).encode())
+            sent.error, sent.pause_s = "", EVERY_S
+        except Exception as error:
+            sent.error, sent.pause_s = str(error), min(sent.pause_s * 2, MAX_PAUSE_S)
