@@ -114,6 +114,10 @@ class Job:
 
     # States
 
+    def train(self) -> None:
+        """What workers do that start now: they all-reduce, by DDP or over the round's store."""
+        self.cluster.order(DDP if self.is_ddp else STEPS)
+
     def begin(self, names: str = NAMES) -> None:
         preload = "torch" if self.is_ddp else None
         env = {}
@@ -127,8 +131,7 @@ class Job:
 
     def form(self) -> None:
         """Nodes wait for more."""
-        if self.is_ddp:
-            self.cluster.order(DDP)
+        self.train()
         self.begin("ab")
         self.to_begin = "cd"
         for name in "ab":
@@ -137,8 +140,7 @@ class Job:
 
     def last_call(self) -> None:
         """Enough nodes are there, and the last call for more is open."""
-        if self.is_ddp:
-            self.cluster.order(DDP)
+        self.train()
         self.last_call_s, self.to_begin = 30, "d"
         self.begin("abc")
         self.leader = self.cluster.wait_leader()
@@ -156,7 +158,7 @@ class Job:
 
     def run(self) -> None:
         """All workers make steps."""
-        self.cluster.order(DDP if self.is_ddp else STEPS)
+        self.train()
         self.begin()
         self.wait_all()
         self.leader = self.cluster.wait_leader()
@@ -200,6 +202,7 @@ class Job:
 
     def finish_half(self) -> None:
         """Half of the nodes have succeeded."""
+        self.train()
         self.begin()
         self.wait_all()
         self.leader = self.cluster.wait_leader()
@@ -523,6 +526,7 @@ CLUSTERS = {
     "kubernetes": kubernetes_leaders.KubernetesLeaderCluster,
 }
 UNNOTICED["run"] |= etcd_leaders.UNNOTICED | kubernetes_leaders.UNNOTICED
+UNNOTICED["finish_half"] = UNNOTICED["end"] = UNNOTICED["run"]
 UNNOTICED["spare"] |= etcd_leaders.FAULTS.keys() - {"no_quorum_for_long"}
 UNNOTICED["spare"] |= kubernetes_leaders.FAULTS.keys() - {"away_for_long"}
 

@@ -13,16 +13,20 @@ store = TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_m
 ranks = [str(rank) for rank in range(int(os.environ["WORLD_SIZE"]))]
 step, steps = 0, True
 while True:
-    if steps: store.set(f"{step}/{os.environ['RANK']}", "1")
-    while steps and not store.check([f"{step}/{rank}" for rank in ranks]):
+    if steps: store.set(f"{step}/{os.environ['RANK']}", str(step + int(os.environ["RANK"])))
+    keys = [f"{step}/{rank}" for rank in ranks]
+    while steps and not store.check(keys):
         obey()
         time.sleep(0.01)
+    if steps:
+        total = sum(map(int, store.multi_get(keys)))
+        assert total == sum(step + int(rank) for rank in ranks), f"{total} in step {step}"
     step += steps
     obey()
     time.sleep(0.02)
 """
-"""An order that workers of a `Cluster` never end: they make steps, each of them all together, over
-the round's store, and obey meanwhile."""
+"""An order that workers of a `Cluster` never end: they make steps, in each of which they all-reduce
+a number over the round's store, and obey meanwhile."""
 STOP = "steps = False; os.write(1, f'made {step} steps\\n'.encode())"
 """An order: make no more of them."""
 
