@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 
 import pytest
@@ -97,6 +98,36 @@ def test_a_watch_ends_when_its_member_is_cut_off_from_the_others(three: Etcd) ->
     for number in gone:
         three.start(number)
     three.wait_ready()
+
+
+class Leaderless(BaseHTTPRequestHandler):
+    """A member that says in a watch, as 3.5.16 does and 3.4 does not, that it has no leader."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        for line in (
+            b'{"result":{"header":{"revision":"1"},"created":true}}\n',
+            b'{"error":{"code":14,"message":"etcdserver: no leader"}}\n',
+        ):
+            self.wfile.write(b"%x\r\n%b\r\n" % (len(line), line))
+        self.wfile.write(b"0\r\n\r\n")
+
+    def log_message(self, *_: object) -> None:
+        return
+
+
+def test_a_member_that_says_in_a_watch_that_it_has_no_leader_is_left_for_another() -> None:
+    """As a change it would be looked at again and again."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Leaderless) as server:
+        Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        gateway = Gateway(read_etcd(f"127.0.0.1:{server.server_port}", {}, str))
+        with pytest.raises(RendezvousConnectionError, match="etcdserver: no leader"):
+            gateway.watch("/cut", 2, 600.0)
+        server.shutdown()
 
 
 def why(backend: EtcdBackend) -> str:

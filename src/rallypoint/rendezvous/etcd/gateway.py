@@ -87,6 +87,8 @@ class Gateway:
             with closing(self._member.watch(body, token, seconds)) as lines:
                 for line in lines:
                     result = line.get("result", {})
+                    if _is_unavailable(line):  # 3.5.16 says so before it closes, 3.4 only closes.
+                        raise HttpError(_message(line["error"]))
                     if "error" in line or result.get("canceled") or result.get("events"):
                         return True
         except HttpError as error:
@@ -219,6 +221,12 @@ def _password(config: EtcdConfig) -> str:
 
 def _message(answer: dict[str, Any]) -> str:
     return str(answer.get("message") or answer.get("error") or "")
+
+
+def _is_unavailable(line: dict[str, Any]) -> bool:
+    """Of a watch: the member can't serve it now. Another one may."""
+    error = line.get("error")
+    return isinstance(error, dict) and error.get("code", error.get("grpc_code")) in _UNAVAILABLE
 
 
 def _is_of_an_old_token(answer: dict[str, Any]) -> bool:
