@@ -161,12 +161,7 @@ def no_quorum_for_long(job: Job) -> None:
     gone = [number for number in range(3) if number != etcd.leader]
     for number in gone:
         etcd.kill(number)
-    workers = (
-        [worker for worker in job.newest() if worker.is_alive] if job.cluster.workers() else []
-    )
-    if not workers:
-        job.sleep(20, 30)
-    wait_until(lambda: not any(worker.is_alive for worker in workers), "the fences", 60)
+    job.wait_fences(job.alive())
     for number in gone:
         etcd.start(number)
     etcd.wait_ready()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from tests.certificates import make_certificates
 from tests.fault.leaders import RUN_ID, LeaderCluster
-from tests.integration.cluster import Option, wait_until
+from tests.integration.cluster import Option
 from tests.kubernetes.stand_in import NAMESPACE, Pod, names, stand_in
 
 from rallypoint.coordinator import register_record
@@ -123,13 +123,9 @@ def away(job: Job) -> None:
 
 def away_for_long(job: Job) -> None:
     """For so long that all workers are stopped."""
-    workers = (
-        [worker for worker in job.newest() if worker.is_alive] if job.cluster.workers() else []
-    )
+    workers = job.alive()
     _of(job).api.stop()
-    if not workers:
-        job.sleep(20, 30)
-    wait_until(lambda: not any(worker.is_alive for worker in workers), "the fences", 60)
+    job.wait_fences(workers)
     _of(job).start_api()
 
 

@@ -59,6 +59,8 @@ from tests.fault.leaders import LeaderCluster
 from tests.integration.cluster import AgentProcess, Worker, wait_until
 from tests.integration.restarted_serve import STEPS
 
+from rallypoint.core.settings import HOLD_S
+
 LEASE_S = 8.0
 NAMES = "abcd"
 TABLE = "RALLYPOINT_LEADER_RUNS"
@@ -327,10 +329,7 @@ class Job:
         """For so long that all workers are stopped."""
         for view in self.cluster.views.values():
             view.take_away()
-        workers = [worker for worker in self.newest() if worker.is_alive]
-        if not workers:
-            self.sleep(20, 30)
-        wait_until(lambda: not any(worker.is_alive for worker in workers), "the fences")
+        self.wait_fences(self.alive())
         for view in self.cluster.views.values():
             view.bring_back()
 
@@ -382,6 +381,18 @@ class Job:
         """The workers of the newest round."""
         workers = self.cluster.workers()
         return [worker for worker in workers if worker.round == workers[-1].round]
+
+    def alive(self) -> list[Worker]:
+        """The workers that run."""
+        newest = self.newest() if self.cluster.workers() else []
+        return [worker for worker in newest if worker.is_alive]
+
+    def wait_fences(self, workers: list[Worker]) -> None:
+        """Until these were stopped, as the register is away for all; as long if there are none."""
+        if not workers:
+            self.sleep(20, 30)
+        limit_s = HOLD_S + 5 * float(self.cluster.options["lease"] or 0)
+        wait_until(lambda: not any(worker.is_alive for worker in workers), "the fences", limit_s)
 
     def wait_all(self) -> list[Worker]:
         """Exactly the nodes that live have workers in the newest round."""

@@ -219,17 +219,20 @@ class HttpConnection:
             why = getattr(error, "verify_message", "") or _reason(error)
             return HttpError(f"its certificate is not trusted: {why}", is_lasting=True)
         if type(error).__name__ in ("SSLEOFError", "SSLZeroReturnError"):
-            return HttpError("it closes the connection")
+            return self._closed(self._kind.plain)
         if type(error).__module__ == "ssl":
             why = f"TLS with it fails: {_reason(error)} (does it want {self._kind.plain}?)"
             return HttpError(why, is_lasting=True)
         if isinstance(error, HTTPException) and not isinstance(error, ConnectionError):
             return HttpError(f"it is {self._kind.name}: it does not speak HTTP", is_lasting=True)
         if isinstance(error, ConnectionResetError | BrokenPipeError):
-            hint = self._tls is None and not self._has_answered
-            why = f" (does it want {self._kind.by_tls}?)" if hint else ""
-            return HttpError(f"it closes the connection{why}")
+            return self._closed(self._kind.by_tls if self._tls is None else "")
         return HttpError(_reason(error))
+
+    def _closed(self, other: str) -> HttpError:
+        """`other`: how to say what else it may want, if it has never answered; empty: nothing."""
+        hint = f" (does it want {other}?)" if other and not self._has_answered else ""
+        return HttpError(f"it closes the connection{hint}")
 
 
 def _reason(error: Exception) -> str:

@@ -48,7 +48,9 @@ class KubernetesPlace:
     def unanswered(self, seconds: float, why: str) -> str:
         """What a person reads who has waited so long."""
         said = why or f"the API server {self._config} does not answer"
-        return f"{BACKEND}: waited {seconds:g} s: {said}"
+        return (
+            f"{BACKEND}: waited {seconds:g} s: {said}; see that it runs, and is reached from here"
+        )
 
     def is_the_same(self) -> str:
         """See `places.Place`."""
