@@ -9,7 +9,7 @@ SETUP := $(VENV)/.ready
 # The demo needs less than the tests: it installs its own set only where theirs is not there.
 DEMO_SETUP := $(if $(wildcard $(SETUP)),$(SETUP),$(VENV)/.ready-demo)
 
-.PHONY: test lint types unit matrix coverage compat record fault clusters demo bench scale versions fuzz sim planted dist clean
+.PHONY: test lint types unit matrix coverage compat record fault clusters etcd demo bench scale versions fuzz sim planted dist clean
 
 # All three at once; each says what it found when it ends, and all are heard before this one fails.
 test: $(SETUP)
@@ -77,6 +77,13 @@ fault: $(SETUP)
 clusters: $(SETUP)
 	-tools/install_slurm.sh
 	$(BIN)/python -m pytest --workers 3 -rsfE -m clusters
+
+# The tests by the etcd of another Debian: make etcd SUITE=sid
+SUITE ?= trixie
+etcd: $(SETUP)
+	tools/install_etcd.sh $(SUITE)
+	TORCHELASTIC_ETCD_BINARY_PATH=$(CURDIR)/$(VENV)/etcd-$(SUITE)/usr/bin/etcd \
+		$(BIN)/python -m pytest --workers 3 -rsfE -m "not fault" -k etcd tests/etcd tests/conformance
 
 demo: $(DEMO_SETUP)
 	$(BIN)/python examples/digits/demo.py

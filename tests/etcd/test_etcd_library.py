@@ -154,6 +154,24 @@ def whole(prefix: str) -> dict[str, str]:
     return {"key": encoded(prefix), "range_end": encoded(prefix + "0")}
 
 
+def test_a_run_whose_lease_somebody_has_revoked_begins_anew(
+    etcd: Etcd, client: EtcdClient, prefix: str
+) -> None:
+    """Its state, its heartbeats and its store are gone with the lease, and may be put again."""
+    backend = EtcdRendezvousBackend(client, "job", f"{prefix}/state", ttl=600)
+    store = EtcdStore(client, f"{prefix}/store", lease=backend.lease)
+    for _ in range(2):
+        stored(backend, b"x")
+        backend.set_beat("node", 1)
+        store.set("k", "v")
+        etcd.call("/v3/lease/revoke", {"ID": str(backend.lease.number())})
+        assert backend.get_state() is None
+        assert not store.check(["k"])
+    with pytest.raises(StoreConnectionError, match="etcd has ended the lease"):
+        store.set("k", "after")  # What was there before is gone: who waits for it is to hear so.
+    store.set("k", "again")
+
+
 @pytest.mark.parametrize("ttl", [0, -1, float("nan"), float("inf")])
 def test_a_ttl_that_is_none_is_refused(client: EtcdClient, ttl: float) -> None:
     with pytest.raises(ParameterError, match=f"ttl={ttl!r}: needs"):

@@ -76,6 +76,19 @@ def test_another_web_server_is_no_etcd(tmp_path: Path) -> None:
     assert is_one_line_with(ended.err, "it is no etcd: it answers 200, 'hello'")
 
 
+def test_an_etcd_without_its_gateway_is_one_line(tmp_path: Path) -> None:
+    etcd = Etcd(tmp_path, 1, "--enable-grpc-gateway=false")
+    etcd.start(0)
+    try:
+        etcd.wait_listening()
+        ended = run(tmp_path, etcd.endpoints)
+    finally:
+        etcd.kill(0)
+    assert is_one_line_with(
+        ended.err, "there is no JSON gateway of etcd's version 3: it is no etcd"
+    )
+
+
 def test_foreign_data_is_named_and_left(tmp_path: Path, etcd: Etcd, config: EtcdConfig) -> None:
     key = key_of(config.prefix, "job")
     etcd.put(key, b"somebody's")

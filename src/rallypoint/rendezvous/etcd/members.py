@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 _KIND = Kind("no etcd", "protocol=http", "protocol=https")
 _WATCH = "/v3/watch"
 _SHOWN = 60
+_OWN = "etcdserver: "
+"""What etcd does not find, like a lease, it tells with 404, too, and in words that begin so."""
 _OF_A_PROXY = (502, 503, 504)
 """When the member behind it is away."""
 
@@ -52,7 +54,7 @@ class Member(HttpConnection):
             answer = json.loads(data)
         except ValueError:
             answer = None
-        if isinstance(answer, dict) and (status != 404 or "code" not in answer):
+        if isinstance(answer, dict) and (status != 404 or _OWN in str(answer.get("message"))):
             return answer
         self.close()
         if status == 404:
