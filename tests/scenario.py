@@ -21,7 +21,8 @@ and joins again in the same instant, unless it is slow. The commands:
     cut NODE OTHER | mend NODE OTHER            NODE can't reach the round store of OTHER; or can
     unready NODE                                from now on it says nothing before a start
     back NODE                                   the same agent joins again
-    fail NODE [rank=LOCAL] [code=N | signal=SIGNAME] [age=S]
+    fail NODE [rank=LOCAL] [code=N | signal=SIGNAME] [age=S] [step=N]
+                                                step: the largest that its workers have reported
     helper-dies NODE                            its round store was killed
     finishing NODE | succeed NODE               its first worker, or all of them, ended well
     lose NODE [silent=S]                        it went away, last heard S seconds ago
@@ -179,7 +180,8 @@ class Scenario:
             case "fail":
                 base = assigned.base_rank if assigned else 0
                 role = self._candidates[ref].role
-                return m.Failed(stamp, (_failure(options, base, role),))
+                furthest = int(options.get("step", "-1"))
+                return m.Failed(stamp, (_failure(options, base, role),), furthest)
             case "helper-dies":
                 text = f"the process of the round store was killed by SIGKILL on node {ref}"
                 return m.HelperDied(stamp, text)
@@ -294,7 +296,7 @@ class Scenario:
 
 _REPORTS: Mapping[str, tuple[str, ...]] = {
     "back": (),
-    "fail": ("rank", "code", "signal", "age"),
+    "fail": ("rank", "code", "signal", "age", "step"),
     "helper-dies": (),
     "finishing": (),
     "succeed": (),

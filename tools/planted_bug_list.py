@@ -117,7 +117,7 @@ BUGS = (
     ),
     Bug(
         "one restart more than was allowed",
-        "restart.py",
+        "restarts/ledger.py",
         "if used >= budget:",
         "if used > budget:",
     ),

@@ -47,6 +47,15 @@ def explained(line: str, **environ: str) -> dict[str, str]:
             ),
         ),
         (
+            "--max-restarts 9 --max-no-progress 3",
+            {},
+            "a worker fails",
+            (
+                "all start again, 9 times; then the job fails; at once after 3 equal failures"
+                " without progress [--max-restarts 9, --max-no-progress 3]"
+            ),
+        ),
+        (
             "--nnodes 2:5 --spares 1 --rdzv-endpoint node-a",
             {},
             "nodes",

@@ -160,7 +160,7 @@ def test_A2_the_pause_before_a_restart_holds_the_round() -> None:
 def test_A2_restarts_are_counted_for_the_job_and_told_to_workers() -> None:
     host = running()
     for count in (1, 2, 3):
-        host.fail(A if count % 2 else B, failed(), at=float(count))
+        host.fail(A if count % 2 else B, failed(code=count), at=float(count))
         effects = host.join(A, B)
         assert {e.assignment.restart_count for e in orders(effects, m.Assigned)} == {count}
         for ref in (A, B):

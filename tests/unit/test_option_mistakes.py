@@ -175,9 +175,17 @@ BAD: tuple[tuple[str, str], ...] = (
         "--exit-code failed=256 train.py",
         (
             "--exit-code failed=256: needs CLASS=N: one of success, failed, usage, infrastructure, "
-            "already-succeeded, and 0 to 255"
+            "already-succeeded, no-progress, and 0 to 255"
         ),
     ),
+    (
+        "--max-no-progress 1 train.py",
+        (
+            "--max-no-progress 1: needs 2 or more: to end the job at its first failure: "
+            "--max-restarts 0"
+        ),
+    ),
+    ("--max-no-progress -3 train.py", "--max-no-progress -3: needs 0 or more"),
     (
         "--no-restart-on 0 train.py",
         "--no-restart-on 0: needs exit codes from 1 to 255, for example 3 or 3,77",

@@ -9,6 +9,7 @@ from tests.unit.command_line import MACHINE, parse, refusal
 
 from rallypoint.cli.exit_codes import of_finish
 from rallypoint.core.group_events import Finish, FinishKind
+from rallypoint.core.model import Outcome, Verdict
 
 NOW = MACHINE.now()
 
@@ -70,3 +71,22 @@ def test_A7_a_planned_end_has_the_exit_code_by_which_a_job_is_started_again(
     finish = Finish(FinishKind.SIGNAL, signal=signal)
     assert of_finish(config, finish, elapsed_s) == code
     assert of_finish(parse("train.py"), finish, elapsed_s) == 128 + signal
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ("", 1),
+        ("--exit-code failed=5", 5),
+        ("--exit-code no-progress=6", 6),
+        ("--exit-code no-progress=6 --exit-code failed=5", 6),
+    ],
+)
+def test_A7_a_job_that_restarting_does_not_help_may_have_its_own_exit_code(
+    options: str, code: int
+) -> None:
+    config = parse(f"{options} --max-restarts 9 --max-no-progress 3 train.py")
+    verdict = Verdict(Outcome.FAILED, "a text", 2, no_progress="the same failure 3 times")
+    assert of_finish(config, Finish(FinishKind.VERDICT, verdict), 9.0) == code
+    other = Verdict(Outcome.FAILED, "a text", 2)
+    assert of_finish(config, Finish(FinishKind.VERDICT, other), 9.0) in (1, 5)

@@ -11,6 +11,7 @@ from tests.properties import explore
 from tests.unit.test_cluster_properties import Hammer
 
 from rallypoint.core import event_kinds as kinds
+from rallypoint.core.job_state import note_step
 from rallypoint.core.model import EndKind, Outcome, SharedSettings, Stamp
 from rallypoint.core.round_state import MemberState, Phase
 from rallypoint.core.settings import OnJoin
@@ -138,6 +139,43 @@ def test_L3_a_failure_that_was_judged_is_not_charged_again() -> None:
     assert a.running == b.running
     assert a.running is not None
     assert a.running.round == 1
+
+
+@pytest.mark.parametrize("when", ["during a pause", "before the failure is judged"])
+def test_L3_how_often_the_same_has_failed_is_not_forgotten(when: str) -> None:
+    cluster, (a, b) = running(2)
+    note_step(cluster.job, 120)
+    cluster.fail(b)
+    cluster.settle()
+    assert a.running is not None, "the first one is followed at once"
+    cluster.fail(b)
+    if when == "during a pause":
+        cluster.settle()
+    else:
+        while move := next((m for m in cluster.moves() if m[1] is b and m[0] != "down"), None):
+            cluster.deliver(move)
+            cluster.write_record()
+        assert cluster.job.crash_loop.count == 1
+    take_over(cluster)
+    assert (cluster.job.crash_loop.count, cluster.job.furthest_step) == (2, 120)
+    assert a.running is None
+    cluster.pass_time(1.0)
+    cluster.settle()
+    assert a.running is not None
+    cluster.fail(b)
+    cluster.settle()
+    assert cluster.job.crash_loop.count == 3
+
+
+def test_L3_workers_that_ran_before_another_leads_may_have_run_for_long() -> None:
+    """Of which no steps are known: the clock of the dead leader is not that of this one."""
+    cluster, (_, b) = running(2)
+    cluster.fail(b)
+    cluster.settle()
+    take_over(cluster)
+    cluster.fail(b)
+    cluster.settle()
+    assert cluster.job.crash_loop.count == 1
 
 
 def test_L5_what_a_coordinator_has_not_applied_yet_it_does_not_acknowledge() -> None:

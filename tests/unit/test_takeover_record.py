@@ -22,7 +22,8 @@ from rallypoint.core.model import (
     Verdict,
     WorldEntry,
 )
-from rallypoint.core.restart import Ledger
+from rallypoint.core.restarts.crash_loop import CrashLoop, Ending
+from rallypoint.core.restarts.ledger import Ledger
 from rallypoint.core.round_state import BadRoute, Loss, Member, MemberState, Phase, add
 from rallypoint.core.sessions import SendTo
 from rallypoint.core.takeover.durable import Durable
@@ -46,6 +47,7 @@ def eventful_job() -> JobState:
     state.recent_losses, state.lossy_rounds = [Loss(6, "c"), Loss(7, "c")], [1, 3]
     state.bad_routes, state.passed_over = {"b": BadRoute(REF, 2)}, ["a"]
     job.ledger, job.judged_round, job.backoff_s = Ledger(9, [8, 9]), 4, 30.0
+    job.crash_loop, job.furthest_step = CrashLoop(2, 120, Ending("exit code 3", "no data")), 121
     job.end_reason, job.started = EndReason(EndKind.FAILURE, "rank 1 exited with code 1"), True
     return job
 

@@ -224,3 +224,12 @@ def test_A7_no_pid_is_told_of_a_worker_that_could_not_be_started() -> None:
         "rallypoint: job train-7 failed: rank 3 (node gpu4, local rank 1) exited with code 127 at"
     )
     assert json.loads(verdict_json(view))["cause"]["pid"] is None
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_A7_that_restarting_does_not_help_is_in_the_first_line(whole: bool) -> None:
+    view = replace(FAILED, no_progress="the same failure 3 times at step 120")
+    first = verdict_lines(view, whole=whole)[0]
+    assert "; the same failure 3 times at step 120, restarting does not help" in first
+    assert json.loads(verdict_json(view))["no_progress"] is True
+    assert json.loads(verdict_json(FAILED))["no_progress"] is False

@@ -20,8 +20,10 @@ from rallypoint.agent.node_workers import (
     RunningRound,
     WorkerRound,
 )
+from rallypoint.agent.progress import furthest
 from rallypoint.agent.telemetry.dispatcher import EventDispatcher
 from rallypoint.agent.worker_requests import WorkerRequests
+from rallypoint.agent.worker_shm import WorkerShm
 from rallypoint.config import AgentConfig
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core import group
@@ -124,12 +126,13 @@ class WorkerRounds:
 
     def report_failures(self, report: m.Failed) -> None:
         """These workers have failed; adds what is known of it."""
+        step = -1
         if self.current is None:
             failures = tuple(map(self._unstarted, report.failures))
         else:
-            failures = self.current.failures(report.failures)
+            failures, step = self.current.failures(report.failures), _furthest(self.current.shm)
         self._note(report.stamp, failures)
-        self._actions.report(m.Failed(report.stamp, failures))
+        self._actions.report(m.Failed(report.stamp, failures, step))
 
     def _unstarted(self, failure: WorkerExit) -> WorkerExit:
         """Of a worker that could not be started."""
@@ -176,3 +179,13 @@ class WorkerRounds:
             self._note(stamp, failures)
             self._actions.report(m.Detailed(stamp, failures))
         self._actions.step(g.WorkersGone(stamp, stuck))
+
+
+def _furthest(shm: WorkerShm) -> int:
+    """The largest step of these workers; -1: none is known."""
+    try:
+        found = furthest(shm.progress())
+    except Exception as error:
+        shm.faults.note("the workers' progress can't be read", error)
+        found = None
+    return -1 if found is None else found.step

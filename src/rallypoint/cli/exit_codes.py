@@ -17,7 +17,9 @@ CLOCKS_DIFFER_S = 10.0
 """So much earlier than this node another one may find that its time is over, and end the job."""
 ALREADY_SUCCEEDED = "already-succeeded"
 """Nothing was started, because the job has succeeded before. Like a success by default."""
-CLASSES = (*(kind.name.lower() for kind in ExitClass), ALREADY_SUCCEEDED)
+NO_PROGRESS = "no-progress"
+"""Restarting does not help (`--max-no-progress`). Like any other failure by default."""
+CLASSES = (*(kind.name.lower() for kind in ExitClass), ALREADY_SUCCEEDED, NO_PROGRESS)
 """What `--exit-code` takes."""
 
 
@@ -35,6 +37,8 @@ def of_finish(config: AgentConfig, finish: Finish, elapsed_s: float) -> int:
         kind = ExitClass.INFRASTRUCTURE
     if kind is ExitClass.SUCCESS and verdict is not None and verdict.ended_s_ago is not None:
         return dict(config.stop.exit_codes).get(ALREADY_SUCCEEDED, of_class(config, kind))
+    if kind is ExitClass.FAILED and verdict is not None and verdict.no_progress:
+        return dict(config.stop.exit_codes).get(NO_PROGRESS, of_class(config, kind))
     return SIGNALLED + finish.signal if kind is None else of_class(config, kind)
 
 

@@ -119,6 +119,7 @@ def _ranks(job: RendezvousConfig) -> tuple[str, list[str]]:
 
 def _failures(job: RendezvousConfig) -> Iterator[_Row]:
     said_by = ["--max-restarts", "--restart-window", "--restart-backoff", "--no-restart-on"]
+    said_by.append("--max-no-progress")
     yield _Row("a worker fails", _restarts(job), said_by)
     hang = "nobody notices"
     if job.hang_timeout_s:
@@ -146,6 +147,8 @@ def _restarts(job: RendezvousConfig) -> str:
     text = f"all start again, {count(job.max_restarts, 'time')}{length}; then the job fails"
     if job.restart_backoff_s:
         text += f"; before the first restart {_seconds(job.restart_backoff_s)} pass"
+    if job.max_no_progress:
+        text += f"; at once after {job.max_no_progress} equal failures without progress"
     if job.no_restart_exit_codes:
         text += f"; at once if it ends with {', '.join(map(str, job.no_restart_exit_codes))}"
     return text

@@ -42,6 +42,7 @@ class _Ending(Struct, frozen=True):
     reason: str
     restarts: int = 0
     cause: Cause | None = None
+    no_progress: bool = False
 
 
 def job_summary(
@@ -75,6 +76,7 @@ def job_summary(
         ),
         cause=cause_summary(ending.cause),
         collateral=ending.cause.collateral if ending.cause is not None else 0,
+        no_progress=ending.no_progress,
         events_lost=events_lost,
         versions={"rallypoint": __version__, "python": sys.version.partition(" ")[0]},
     )
@@ -83,7 +85,7 @@ def job_summary(
 def _ending(ended: VerdictView | BaseException) -> _Ending:
     if isinstance(ended, VerdictView):
         outcome, reason = ended.outcome.value, ended.reason
-        return _Ending(outcome, reason, ended.restarts, ended.cause)
+        return _Ending(outcome, reason, ended.restarts, ended.cause, bool(ended.no_progress))
     if isinstance(ended, RallypointError):
         return _Ending(_CLASSES.get(ended.exit_class, "infrastructure"), str(ended))
     return _Ending("infrastructure", f"{type(ended).__name__}: {ended}")

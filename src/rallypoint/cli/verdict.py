@@ -46,6 +46,8 @@ class VerdictView(Struct, frozen=True):
     reason: str = ""
     cause: Cause | None = None
     ended_s_ago: float | None = None
+    no_progress: str = ""
+    """Why restarting did not help, where that ended the job."""
 
     @property
     def failure(self) -> WorkerExit | None:
@@ -95,6 +97,8 @@ def verdict_lines(
     how = "failed" if view.outcome is Outcome.FAILED else view.outcome.value
     node, failure = view.cause.node_id, view.failure
     first = f"{job} {how}: {_what_happened(node, failure, zone)} in round {view.round}"
+    if view.no_progress:
+        first += f"; {view.no_progress}, restarting does not help"
     if not whole:
         log = failure.log_file
         return (f"{first}; log: {log} (on {node})" if log else first,)
@@ -186,6 +190,7 @@ def verdict_json(view: VerdictView) -> JsonLine:
         "reason": view.reason,
         "collateral": view.cause.collateral if view.cause is not None else 0,
         "ended_s_ago": view.ended_s_ago,
+        "no_progress": bool(view.no_progress),
         "cause": cause_summary(view.cause),
     }
     return json_line(record)
@@ -241,6 +246,7 @@ def verdict_view(end: JobEnd) -> VerdictView:
         reason=_reason(verdict.text, verdict.cause),
         cause=verdict.cause,
         ended_s_ago=verdict.ended_s_ago,
+        no_progress=verdict.no_progress,
     )
 
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from rallypoint.core.model import Cause, NodeLoss
 from rallypoint.core.text import names
@@ -83,6 +84,17 @@ def first_cause(
 def _is_consequence(report: Report, breakdown: Breakdown) -> bool:
     near = report.happened_at > breakdown.known_at - SIMULTANEOUS_S
     return near or report.failure.tells_of_lost_peer
+
+
+def add_details(reports: Sequence[Report], node_id: str, failures: Sequence[WorkerExit]) -> None:
+    """Add what is now known of these failures of a node, and keep when each was received and
+    happened."""
+    detailed = {failure.local_rank: failure for failure in failures}
+    for report in reports:
+        found = detailed.get(report.failure.local_rank)
+        if found is not None and report.node_id == node_id:
+            known = report.failure
+            report.failure = replace(found, rank=known.rank, age_s=known.age_s)
 
 
 def describe_failure(node_id: str, failure: WorkerExit) -> str:

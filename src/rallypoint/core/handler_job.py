@@ -29,7 +29,6 @@ from msgspec.structs import replace
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core import handler_round as e
 from rallypoint.core import messages as m
-from rallypoint.core import restart
 from rallypoint.core.cause import Breakdown, Report, describe, first_cause
 from rallypoint.core.handler_round import NodeInfo, assign, next_stamp
 from rallypoint.core.model import (
@@ -42,6 +41,7 @@ from rallypoint.core.model import (
     Stamp,
     Verdict,
 )
+from rallypoint.core.restarts import ledger as restart
 from rallypoint.core.text import NOT_NEEDED
 from rallypoint.core.worker_exits import WorkerExit
 

@@ -17,7 +17,7 @@ from typing import TypeGuard, assert_never
 from msgspec.structs import replace
 
 from rallypoint.core import cause as causes
-from rallypoint.core import checkpoint, hang, job_enrolment, restart, round_state
+from rallypoint.core import checkpoint, hang, job_enrolment, round_state
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.events import (
     NodeJoined,
@@ -44,7 +44,14 @@ from rallypoint.core.job_departures import (
     want_checkpoint,
 )
 from rallypoint.core.job_rounds import former_life_gone, is_member, run_round, stop_order
-from rallypoint.core.job_state import FormerLifeGone, JobEffect, JobEvent, SessionLost, close
+from rallypoint.core.job_state import (
+    FormerLifeGone,
+    JobEffect,
+    JobEvent,
+    SessionLost,
+    close,
+    note_step,
+)
 from rallypoint.core.job_state import JobState as JobState
 from rallypoint.core.job_state import ended_job as ended_job
 from rallypoint.core.job_state import new_job as new_job
@@ -76,6 +83,7 @@ from rallypoint.core.messages import (
     ToNode,
 )
 from rallypoint.core.model import EndKind, NodeLoss, NodeRef, Outcome
+from rallypoint.core.restarts import ledger as restart
 from rallypoint.core.round_state import MemberState, Phase, is_active
 from rallypoint.core.worker_exits import WorkerExit
 
@@ -153,7 +161,8 @@ def _reported(job: JobState, ref: NodeRef, report: Report, at: float) -> list[Jo
         case HelperDied():
             return _helper_died(job, ref, report, at)
         case Detailed():
-            _detail(job, ref, report)
+            if report.stamp.round == job.round.round - 1:
+                causes.add_details(job.reports, ref.node_id, report.failures)
             return []
         case Enrolled(named):
             return job_enrolment.enrolled(job, ref, named.round, at)
@@ -274,6 +283,7 @@ def _lost(job: JobState, ref: NodeRef, loss: NodeLoss, at: float) -> list[JobEff
 def _failed(job: JobState, ref: NodeRef, report: Failed, at: float) -> list[JobEffect]:
     if not _is_report_due(job, ref, report.stamp.round):
         return []
+    note_step(job, report.furthest)
     failures = _ranked(job, ref, report)
     if not failures:
         return []
@@ -339,6 +349,7 @@ def _stacks_collected(
     node_id = ref.node_id
     if node_id not in inquiry.awaited:
         return []
+    note_step(job, report.furthest)
     inquiry.awaited.discard(node_id)
     inquiry.found.append(hang.Found(node_id, report.behind, report.furthest))
     return [] if inquiry.awaited else _end_inquiry(job, at)
@@ -387,14 +398,3 @@ def _is_report_due(job: JobState, ref: NodeRef, round_: int) -> bool:
     if state.phase is Phase.ACTIVE:
         return round_ == state.round and member.state is MemberState.RUNNING
     return round_ == state.round - 1 and member.state is MemberState.STOPPING
-
-
-def _detail(job: JobState, ref: NodeRef, detailed: Detailed) -> None:
-    """Keep when a failure was received and happened, and add what is now known of it."""
-    for report in job.reports:
-        if report.node_id != ref.node_id or detailed.stamp.round != job.round.round - 1:
-            continue
-        for failure in detailed.failures:
-            if failure.local_rank == report.failure.local_rank:
-                known = report.failure
-                report.failure = replace(failure, rank=known.rank, age_s=known.age_s)

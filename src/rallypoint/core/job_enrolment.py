@@ -36,7 +36,7 @@ def enrolled(job: JobState, ref: NodeRef, round_: int, at: float) -> list[JobEff
     job.enrolled.add(ref.node_id)
     if len(job.enrolled) < len(state.world):
         return _judge_if_all_told(job, at)
-    job.started = True
+    job.started, job.started_at = True, at
     effects = run_round(job, RoundStarted(round_), at)
     running = [m.ref for m in state.members.values() if m.state is MemberState.RUNNING]
     return effects + [ToNode(ref, StartNow(stamp(job, round_))) for ref in running]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import assert_never
 
 from msgspec.structs import replace
 
 from rallypoint.core import cause as causes
 from rallypoint.core import event_kinds as kinds
-from rallypoint.core import restart
 from rallypoint.core import text as words
 from rallypoint.core.events import (
     Effect,
@@ -31,6 +31,8 @@ from rallypoint.core.messages import Assigned, Expelled, StopNow, ToNode
 from rallypoint.core.model import Assignment, EndKind, EndReason, NodeRef, Outcome, SharedSettings
 from rallypoint.core.quarantine import why_held_back
 from rallypoint.core.ranks import worker_ranks
+from rallypoint.core.restarts import crash_loop
+from rallypoint.core.restarts import ledger as restart
 from rallypoint.core.round import step as step_round
 from rallypoint.core.round_state import MemberState
 from rallypoint.core.settings import MAX_SECONDS
@@ -62,7 +64,7 @@ def perform(job: JobState, effect: Effect, at: float) -> list[JobEffect]:
     """What a wish of the round machine means for the job."""
     match effect:
         case FormWorld():
-            return _form(job, effect)
+            return _form(job, effect, at)
         case StopRound(round_, reason):
             job.ended_at = at
             faults = [report.happened_at for report in job.reports]
@@ -100,15 +102,16 @@ def former_life_gone(job: JobState, at: float) -> list[JobEffect]:
     return run_round(job, RoundReleased(job.round.round), at)
 
 
-def _form(job: JobState, effect: FormWorld) -> list[JobEffect]:
+def _form(job: JobState, effect: FormWorld, at: float) -> list[JobEffect]:
     first = job.end_reason is None
     why = "the first round" if job.end_reason is None else job.end_reason.text
     job.assigned = _assignments(effect, job.ledger.total, why)
     job.reports, job.losses, job.breakdown, job.end_reason = [], [], None, None
     job.enrolled, job.drained, job.stopped, job.succeeded_at = set(), set(), set(), {}
     job.unreached, job.withdrawn = {}, 0
-    job.started = len(effect.world) == 1
+    job.started, job.started_at = len(effect.world) == 1, None
     if job.started:
+        job.started_at = at
         step_round(job.round, RoundStarted(effect.round))
     nodes = len(effect.world)
     job.world_workers = sum(node.candidate.workers for node in effect.world)
@@ -172,6 +175,8 @@ def _judge(job: JobState, round_: int, at: float) -> list[JobEffect]:
         # What fails after a round was ended for another reason fails because of that end.
         job.reports = [r for r in job.reports if r.happened_at <= job.ended_at]
     cause = causes.first_cause(round_ - 1, job.reports, job.losses, job.breakdown)
+    lived_s = inf if job.started_at is None else job.ended_at - job.started_at
+    reach = crash_loop.Reach(job.furthest_step, lived_s)
     if cause is None or cause.failure is None:
         if job.breakdown is not None and job.end_reason.kind is EndKind.FAILURE:
             text, node_id = job.breakdown.text, job.breakdown.node_id
@@ -182,10 +187,14 @@ def _judge(job: JobState, round_: int, at: float) -> list[JobEffect]:
             # Those that were lost with the first, which alone was known when the round ended.
             text = causes.describe_losses(job.losses)
             job.end_reason = EndReason(EndKind.LOSS, text, job.end_reason.node_id)
+        is_planned = job.end_reason.kind.is_planned
+        job.crash_loop = crash_loop.after_another_end(job.crash_loop, reach, is_planned=is_planned)
         return run_round(job, RoundReleased(round_), at)
-    decision = restart.charge(job.ledger, job.round.settings, cause.failure)
+    job.crash_loop = crash_loop.after(job.crash_loop, cause.failure, reach)
+    decision = restart.charge(job.ledger, job.round.settings, cause.failure, job.crash_loop)
     blame = causes.describe(cause)
     if isinstance(decision, restart.GiveUp):
+        job.no_progress = decision.no_progress
         return close(job, Outcome.FAILED, f"{blame}; {decision.reason}", cause=True)
     # Told once: the end of the round has named the culprit, unless it was found since.
     text = restart.describe(decision, "" if blame == job.end_reason.text else blame)

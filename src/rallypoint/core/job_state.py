@@ -9,7 +9,6 @@ from msgspec import Struct, field
 
 from rallypoint.core import cause as causes
 from rallypoint.core import event_kinds as kinds
-from rallypoint.core import restart
 from rallypoint.core.checkpoint import Notice
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.events import JobClosed, NodeJoined, RefuseNode, TimerEnded
@@ -27,6 +26,8 @@ from rallypoint.core.model import (
     Verdict,
 )
 from rallypoint.core.quarantine import why_held_back
+from rallypoint.core.restarts import ledger as restart
+from rallypoint.core.restarts.crash_loop import CrashLoop
 from rallypoint.core.round import step as step_round
 from rallypoint.core.round_state import MemberState, Phase, RoundState
 
@@ -55,6 +56,12 @@ class JobState(Struct):
     incarnation: int = 1
     """The number of this life of the job. It may change before the first round."""
     ledger: restart.Ledger = field(default_factory=restart.Ledger)
+    crash_loop: CrashLoop = CrashLoop()
+    furthest_step: int = -1
+    """The largest that workers have reported, in this life of the job; -1: none was."""
+    started_at: float | None = None
+    """When the workers of the newest round started; None: they did not, or another coordinator led
+    then, whose clock was not this one."""
     reports: list[causes.Report] = field(default_factory=list)
     losses: list[NodeLoss] = field(default_factory=list)
     breakdown: causes.Breakdown | None = None
@@ -83,6 +90,8 @@ class JobState(Struct):
     """The number of the last notice of this round that was withdrawn."""
     inquiry: Inquiry | None = None
     inquiries: int = 0
+    no_progress: str = ""
+    """How often the same has happened, if the job ends because of that."""
     verdict: Verdict | None = None
     own_agent: str = ""
     """The incarnation of the agent that the coordinator lives in, if any."""
@@ -103,6 +112,11 @@ def ended_job(settings: SharedSettings, verdict: Verdict, incarnation: int = 1) 
 def stamp(job: JobState, round_: int | None = None) -> Stamp:
     """The name of this round; by default of the present one."""
     return Stamp(job.incarnation, job.round.round if round_ is None else round_)
+
+
+def note_step(job: JobState, step: int) -> None:
+    """Workers have reached this step; -1: they have reported none."""
+    job.furthest_step = max(job.furthest_step, step)
 
 
 def verdict_to(job: JobState, ref: NodeRef) -> ToNode:
@@ -140,7 +154,16 @@ def close(
         found = causes.first_cause(round_, job.reports, job.losses, job.breakdown)
     last = state.round if state.phase is Phase.ACTIVE else max(state.round - 1, 0)
     budget = state.settings.max_restarts
-    job.verdict = Verdict(outcome, text, last, job.ledger.total, budget, found, signal)
+    job.verdict = Verdict(
+        outcome,
+        text,
+        last,
+        job.ledger.total,
+        budget,
+        found,
+        signal,
+        no_progress=job.no_progress,
+    )
     step_round(state, JobClosed())
     effects: list[JobEffect] = [kinds.VERDICT(outcome=outcome.value, why=text)]
     effects += [verdict_to(job, member.ref) for member in state.members.values()]

@@ -110,6 +110,8 @@ class Failed(Struct, frozen=True, array_like=True, tag=3):
 
     stamp: Stamp
     failures: tuple[WorkerExit, ...]
+    furthest: int = -1
+    """The largest step that workers here have reported in this round; -1: none was."""
 
 
 class Detailed(Struct, frozen=True, array_like=True, tag=4):

@@ -125,6 +125,9 @@ class Verdict(Struct, frozen=True, array_like=True):
     """What ended it, for CANCELLED and PREEMPTED."""
     ended_s_ago: float | None = None
     """For a node that comes after the end, and for which nothing was started."""
+    no_progress: str = ""
+    """`the same failure 3 times at step 120`, where restarting did not help (`--max-no-progress`);
+    the outcome is FAILED then."""
 
 
 class Stamp(Struct, frozen=True, array_like=True):

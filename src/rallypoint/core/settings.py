@@ -90,6 +90,8 @@ class SharedSettings(Struct, frozen=True, array_like=True):
     """So much longer many nodes that are slow to stop at once are waited for; 0: not at all."""
     world_multiple_of: int = 1
     """Every world has a multiple of so many workers; nodes that are too many for that stand by."""
+    max_no_progress: int = 0
+    """So many equal failures in a row, without getting further, end the job; 0: they don't."""
 
     def differences(self, other: SharedSettings) -> Differences:
         """The settings that differ, as (name, self's value, other's value), without those that
@@ -305,6 +307,10 @@ FAILURES = (
          "seconds", "restart_window_s", "all", above_zero=True),
     _own("--restart-backoff", "SECONDS", "pause before a restart, doubled each time",
          "seconds", "restart_backoff_s"),
+    _own("--max-no-progress", "N",
+         "end the job when it has failed N times in a row in the same way and got no further; 3 is"
+         " a good choice",
+         "integer", "max_no_progress", "never", most=MAX_GIVEN, by_coordinator=True),
     _own("--no-restart-on", "CODE,...", "exit codes that end the job at once",
          "exit_codes", "no_restart_exit_codes", "none", least=1, most=MAX_EXIT_CODES),
     _own("--lease", "SECONDS", "a node without a heartbeat for this long is lost",
@@ -347,8 +353,9 @@ STOPPING = (
     _torch("--monitor-interval", "SECONDS", "ignored (accepted for torchrun compatibility)",
            "seconds"),
     _own("--exit-code", "CLASS=N",
-         "exit code for success, failed, usage, infrastructure (0, 1, 2, 75) or already-succeeded"
-         " (0: nothing was started, because the job had succeeded before); repeatable",
+         "exit code for success, failed, usage, infrastructure (0, 1, 2, 75), already-succeeded (0:"
+         " nothing was started, because the job had succeeded before) or no-progress (1: see"
+         " --max-no-progress); repeatable",
          "exit_code_of", "exit_codes", repeatable=True),
 )
 OUTPUT = (

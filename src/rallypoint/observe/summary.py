@@ -78,7 +78,8 @@ class RestartSummary(Struct, frozen=True):
 
 class Summary(Struct, frozen=True):
     """How a job ended for one agent. `outcome` is succeeded, failed, timed out, infrastructure,
-    cancelled, preempted or usage; `cause` is null where no worker's failure ended it."""
+    cancelled, preempted or usage; `cause` is null where no worker's failure ended it.
+    `no_progress`: it has failed because restarting did not help (`--max-no-progress`)."""
 
     outcome: str
     exit_code: int
@@ -95,6 +96,7 @@ class Summary(Struct, frozen=True):
     restarts: tuple[RestartSummary, ...]
     cause: CauseSummary | None
     collateral: int
+    no_progress: bool
     events_lost: int
     versions: dict[str, str]
     schema: int = SCHEMA

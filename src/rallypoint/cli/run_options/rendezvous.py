@@ -70,6 +70,8 @@ or, with fixed ranks (K is 0 on the node ADDRESS, then 1, 2, ...),
 
 def read_rendezvous(scanned: Scanned, machine: Machine, notices: list[str]) -> RendezvousConfig:
     """Build the configuration; remarks for the person are added to `notices`. Raises UsageError."""
+    if (often := scanned.get("--max-no-progress")) is not None and integer(often) == 1:
+        raise often.wrong("needs 2 or more: to end the job at its first failure: --max-restarts 0")
     nnodes = scanned.get("--nnodes")
     least, most = nodes(nnodes) if nnodes else (1, 1)
     backend = _backend(scanned.get("--rdzv-backend"), machine.handlers)

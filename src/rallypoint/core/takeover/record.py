@@ -18,7 +18,8 @@ from rallypoint.core import job_state
 from rallypoint.core import messages as m
 from rallypoint.core.job_state import JobState
 from rallypoint.core.model import EndReason, Epoch, SharedSettings, Verdict, WorldEntry
-from rallypoint.core.restart import Ledger
+from rallypoint.core.restarts.crash_loop import CrashLoop
+from rallypoint.core.restarts.ledger import Ledger
 from rallypoint.core.round_state import BadRoute, Loss, MemberState, Phase, RoundState, is_active
 from rallypoint.core.settings import HOLD_S
 from rallypoint.core.worker_exits import WorkerExit
@@ -109,6 +110,10 @@ class JobRecord(Struct, frozen=True, array_like=True):
     blamed: Blamed | None = None
     """Of the newest round, until that is judged: the first failure of the leader's own node, or of
     one that is gone."""
+    crash_loop: CrashLoop = CrashLoop()
+    """How often the newest failures were the same."""
+    furthest_step: int = -1
+    """The largest that workers have reported; -1: none was."""
 
     @property
     def newest_round(self) -> int | None:
@@ -203,6 +208,8 @@ def record_of(job: JobState, former: FormerLife | None = None, own_agent: str = 
         else b"",
         leader_node=state.world[leader_rank].node_id if leader_rank >= 0 else "",
         blamed=_blamed(job, own_agent),
+        crash_loop=job.crash_loop,
+        furthest_step=job.furthest_step,
     )
 
 
@@ -246,6 +253,7 @@ def job_of(record: JobRecord, epoch: Epoch) -> JobState:
     job.ledger = Ledger(record.restarts, list(record.restarts_counted))
     job.judged_round, job.backoff_s = record.judged_round, record.backoff_s
     job.end_reason = record.end_reason
+    job.crash_loop, job.furthest_step = record.crash_loop, record.furthest_step
     # Two coordinators never number what they ask of workers alike.
     job.notices = job.inquiries = epoch.number << NUMBERS_BITS
     return job

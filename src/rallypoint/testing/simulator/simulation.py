@@ -9,6 +9,7 @@ from random import Random
 from msgspec import Struct
 from msgspec.structs import replace
 
+from rallypoint.core.restarts.crash_loop import PAUSE_MAX_S
 from rallypoint.core.session import NO_ANSWER_S
 from rallypoint.core.settings import HOLD_S
 from rallypoint.core.takeover.clock_rates import with_margin
@@ -101,8 +102,14 @@ class Simulation:
         lease_s, stop = rendezvous.lease_s, self._cluster.shared.config.stop
         taken_s = 2 * with_margin(HOLD_S) + (1 + IN_A_ROW_MAX) * with_margin(lease_s)
         stops_s = stop.shutdown_grace_s + stop.restart_grace_s + rendezvous.stop_patience_s + 4.0
-        pause_s = 8 * rendezvous.restart_backoff_s + rendezvous.last_call_s
-        return 1.1 * (taken_s + stops_s + pause_s)
+        return 1.1 * (taken_s + stops_s + self._pause_s)
+
+    @property
+    def _pause_s(self) -> float:
+        """Before a restart, and after it until more nodes have had the time to come."""
+        rendezvous = self._cluster.shared.config.rendezvous
+        most = PAUSE_MAX_S if rendezvous.restart_window_s else 2.0**rendezvous.max_restarts
+        return max(8 * rendezvous.restart_backoff_s, most) + rendezvous.last_call_s
 
     @property
     def _desertion_s(self) -> float:
@@ -116,10 +123,9 @@ class Simulation:
         rendezvous, stop = self._cluster.shared.config.rendezvous, self._cluster.shared.config.stop
         lost_s = 2 * rendezvous.lease_s + 2.0
         stops_s = stop.shutdown_grace_s + stop.restart_grace_s + rendezvous.stop_patience_s + 4.0
-        pause_s = 8 * rendezvous.restart_backoff_s + rendezvous.last_call_s
         taken_s = 2 * with_margin(HOLD_S) if self._cluster.plan.any_leads else 0.0
         joins_s = rendezvous.join_timeout_s + NO_ANSWER_S / 2
-        return 1.1 * (taken_s + lost_s + stops_s + pause_s + joins_s)
+        return 1.1 * (taken_s + lost_s + stops_s + self._pause_s + joins_s)
 
     @property
     def _end_s(self) -> float:

@@ -1,6 +1,7 @@
 """The job-wide restart ledger (behaviour A2): what a worker failure costs, and when it is enough.
 
 Only worker failures are charged. Nodes that are lost, drained or join late never cost budget.
+What equal failures lead to, `crash_loop.py` says.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from msgspec import Struct, field
 
 from rallypoint.core.events import Timer, TimerKind
 from rallypoint.core.model import SharedSettings
+from rallypoint.core.restarts import crash_loop
+from rallypoint.core.restarts.crash_loop import NO_LOOP, CrashLoop
 from rallypoint.core.worker_exits import WorkerExit
 
 BACKOFF_MAX_S = 60.0
@@ -19,12 +22,16 @@ class Restart(Struct, frozen=True):
 
     delay_s: float
     reason: str
+    repeats: str = ""
+    """How often the same has happened; empty: it has not."""
 
 
 class GiveUp(Struct, frozen=True):
     """Do not try again."""
 
     reason: str
+    no_progress: str = ""
+    """How often the same has happened, if that is why."""
 
 
 Decision = Restart | GiveUp
@@ -37,11 +44,16 @@ class Ledger(Struct):
     entries: list[int] = field(default_factory=list)
 
 
-def decide(ledger: Ledger, settings: SharedSettings, failure: WorkerExit) -> Decision:
-    """What one more failure would lead to."""
+def decide(
+    ledger: Ledger, settings: SharedSettings, failure: WorkerExit, loop: CrashLoop = NO_LOOP
+) -> Decision:
+    """What one more failure would lead to. `loop`: with it, how often the same has happened."""
     code, budget, used = failure.code, settings.max_restarts, len(ledger.entries)
     if code is not None and code in settings.no_restart_exit_codes:
         return GiveUp(f"exit code {code} is not to be retried")
+    said, most = crash_loop.describe(loop), settings.max_no_progress
+    if crash_loop.is_hopeless(loop, most):
+        return GiveUp(f"{said}, restarting does not help (--max-no-progress {most})", said)
     if used >= budget:
         if budget == 0:
             return GiveUp("no restarts were allowed (--max-restarts 0)")
@@ -49,15 +61,18 @@ def decide(ledger: Ledger, settings: SharedSettings, failure: WorkerExit) -> Dec
         within = f" within {window:g} s" if window else ""
         all_used = "the only restart was" if budget == 1 else f"all {budget} restarts were"
         return GiveUp(f"{all_used} used{within}")
-    delay_s = 0.0
+    backoff_s = 0.0
     if settings.restart_backoff_s:
-        delay_s = min(settings.restart_backoff_s * 2.0 ** min(used, 30), BACKOFF_MAX_S)
-    return Restart(delay_s, f"restart {used + 1} of {budget}")
+        backoff_s = min(settings.restart_backoff_s * 2.0 ** min(used, 30), BACKOFF_MAX_S)
+    delay_s = max(backoff_s, crash_loop.pause_s(loop))
+    return Restart(delay_s, f"restart {used + 1} of {budget}", said)
 
 
-def charge(ledger: Ledger, settings: SharedSettings, failure: WorkerExit) -> Decision:
+def charge(
+    ledger: Ledger, settings: SharedSettings, failure: WorkerExit, loop: CrashLoop = NO_LOOP
+) -> Decision:
     """Decide about one failure and, if the workers restart, book it."""
-    decision = decide(ledger, settings, failure)
+    decision = decide(ledger, settings, failure, loop)
     if isinstance(decision, Restart):
         ledger.total += 1
         ledger.entries.append(ledger.total)
@@ -66,9 +81,10 @@ def charge(ledger: Ledger, settings: SharedSettings, failure: WorkerExit) -> Dec
 
 def describe(decision: Restart, cause: str) -> str:
     """`restart 1 of 3 in 2 s: rank 0 (node a, local rank 0) exited with code 1`; without a cause
-    that is known already."""
+    that is known already. `restart 3 of 9 in 2 s: the same failure 3 times at step 120`."""
     pause = f" in {decision.delay_s:g} s" if decision.delay_s else ""
-    return f"{decision.reason}{pause}: {cause}" if cause else f"{decision.reason}{pause}"
+    why = "; ".join(filter(None, (cause, decision.repeats)))
+    return f"{decision.reason}{pause}: {why}" if why else f"{decision.reason}{pause}"
 
 
 def timers_wanted(ledger: Ledger, settings: SharedSettings) -> dict[Timer, float]:

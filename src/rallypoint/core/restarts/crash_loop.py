@@ -1,0 +1,171 @@
+"""Equal failures, one after the other, of a job that gets no further (behaviour A2). Pure.
+
+    after(loop, failure, reach) -> loop
+
+Two failures are equal when their workers ended in the same way (exit code, signal, hang) and with
+the same last line, numbers in it aside. A job has got further when its workers have reported a
+larger step than ever before; where they report none, when they lived for a minute.
+
+The first failure says nothing of the next, so it is followed by a restart at once. Each equal one
+after it is paused for twice as long, and after `--max-no-progress` of them the job ends.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from rallypoint.core.text import signal_name
+from rallypoint.core.worker_exits import WorkerExit
+
+if TYPE_CHECKING:
+    from re import Pattern
+
+PAUSE_S, PAUSE_MAX_S = 1.0, 30.0
+"""Before the restart after the second of them; doubled with each, up to the maximum."""
+LIVED_S = 60.0
+"""Workers that report no steps have got further if they lived for so long."""
+MAX_LINE = 400
+"""Characters of a last line that are kept and compared."""
+_LONGEST = 30
+"""Doublings, so that no power overflows."""
+
+
+class Ending(Struct, frozen=True, array_like=True):
+    """How a worker ended, as far as two failures are compared."""
+
+    how: str
+    line: str
+
+
+class CrashLoop(Struct, frozen=True, array_like=True):
+    """How often the job has failed in the same way, without getting further meanwhile."""
+
+    count: int = 0
+    step: int = -1
+    """The furthest that was known when it failed last; -1: none was."""
+    ending: Ending | None = None
+
+
+NO_LOOP = CrashLoop()
+"""Nothing has failed yet."""
+
+
+class Reach(Struct, frozen=True):
+    """How far the job had come when a round ended."""
+
+    step: int
+    """The largest that was ever reported; -1: none was."""
+    lived_s: float
+    """How long the workers of the round ran."""
+
+
+def after(loop: CrashLoop, failure: WorkerExit, reach: Reach) -> CrashLoop:
+    """A round has ended by this failure."""
+    ending = ending_of(failure)
+    repeats = loop.ending is not None and is_same(loop.ending, ending)
+    count = loop.count + 1 if repeats and not _is_further(loop, reach) else 1
+    return CrashLoop(count, max(loop.step, reach.step), ending)
+
+
+def after_another_end(loop: CrashLoop, reach: Reach, *, is_planned: bool) -> CrashLoop:
+    """A round has ended and no worker is to blame. A planned end says nothing of the failures
+    before it, unless the job got further; any other is another cause between them."""
+    if is_planned and not _is_further(loop, reach):
+        return loop
+    return CrashLoop(step=max(loop.step, reach.step))
+
+
+def _is_further(loop: CrashLoop, reach: Reach) -> bool:
+    return reach.step > loop.step if reach.step >= 0 else reach.lived_s >= LIVED_S
+
+
+def pause_s(loop: CrashLoop) -> float:
+    """Before the restart that follows."""
+    if loop.count < 2:
+        return 0.0
+    return min(PAUSE_S * 2.0 ** min(loop.count - 2, _LONGEST), PAUSE_MAX_S)
+
+
+def is_hopeless(loop: CrashLoop, most: int) -> bool:
+    """It has failed so often (0: never) that restarting does not help."""
+    return 0 < most <= loop.count
+
+
+def describe(loop: CrashLoop) -> str:
+    """`the same failure 3 times at step 120`; empty for a first one."""
+    if loop.count < 2:
+        return ""
+    where = f" at step {loop.step}" if loop.step >= 0 else ", each within a minute of the start"
+    return f"the same failure {loop.count} times{where}"
+
+
+def same_cause(first: WorkerExit, second: WorkerExit) -> bool:
+    """Whether two failures are equal, as far as can be told."""
+    return is_same(ending_of(first), ending_of(second))
+
+
+def is_same(first: Ending, second: Ending) -> bool:
+    """The same, of what is kept of them."""
+    if first.how != second.how:
+        return False
+    return first.line == second.line or normalised(first.line) == normalised(second.line)
+
+
+def ending_of(failure: WorkerExit) -> Ending:
+    """What is compared of a failure."""
+    if failure.code is None and failure.signal is None and failure.reason:
+        return Ending("hang", "")  # How far it was is compared as progress.
+    if failure.signal is not None:
+        how = signal_name(failure.signal)
+    else:
+        how = f"exit code {failure.code}"
+    return Ending(how, _last_line(failure))
+
+
+def _last_line(failure: WorkerExit) -> str:
+    """The exception, in its first line, or the last that the worker has written."""
+    lines = failure.message.strip().splitlines() or failure.detail.strip().splitlines()[-1:]
+    return (lines[0] if lines else failure.reason)[:MAX_LINE]
+
+
+def normalised(line: str) -> str:
+    """Without what differs between two runs of one program: addresses, sizes, times, pids, ranks
+    and the like become `#`, also in the parts of a path; a part of a path that is made at random
+    is `#` as a whole."""
+    return _number().sub("#", _size().sub("#", _path_part().sub("#", line)))
+
+
+# Compiled at their first use: most jobs never compare two failures.
+
+
+@cache
+def _path_part() -> Pattern[str]:
+    """Between slashes: eight or more hexadecimal digits, or what Python's tempfile makes."""
+    import re
+
+    random = r"[\w.-]*?(?:[0-9a-f]{8,}|tmp\w{8})"
+    return re.compile(rf"(?<=/){random}(?=[/\s'\":,;.)]|$)")
+
+
+@cache
+def _size() -> Pattern[str]:
+    """`20.00 MiB` and `1.2 GiB` are of one kind."""
+    import re
+
+    return re.compile(r"[-+]?\b\d+(?:\.\d+)?\s?(?:[KMGTkmgt]i?B|bytes|B)\b")
+
+
+@cache
+def _number() -> Pattern[str]:
+    """An address; a hexadecimal number of eight digits or more, or with dashes as of a UUID; or a
+    decimal one, whatever stands around it."""
+    import re
+
+    address = r"0[xX][0-9a-fA-F]+"
+    uuid = r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"
+    long = r"\b(?=[0-9a-f]*\d)[0-9a-f]{8,}\b"
+    decimal = r"(?:(?<![\w.])[-+])?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
+    return re.compile(f"{address}|{uuid}|{long}|{decimal}")
