@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.etcd.servers import Etcd, cluster_of
+from tests.etcd.servers import Etcd, cluster_of, encoded
 from tests.integration.cluster import Option, wait_until
 from tests.integration.test_drain_command import drain
 from tests.integration.test_leading_agents import leader_of, leads
@@ -76,6 +76,9 @@ def test_L6_agents_that_lead_and_members_of_etcd_are_lost_one_after_another(
     etcd.wait_ready()
     (key,) = etcd.keys("/rallypoint/jobs/")
     assert key.startswith("/rallypoint/jobs/rallypoint-job-")
+    (kv,) = etcd.call("/v3/kv/range", {"key": encoded(key)})["kvs"]
+    assert "lease" not in kv, "it outlives whoever wrote it"
+    assert etcd.keys("/").keys() == {key, "/rallypoint/mark"}
 
 
 def is_away(etcd: Etcd) -> bool:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import Counter
-from typing import cast
+from types import FrameType
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
@@ -163,6 +165,47 @@ def test_a_world_is_sent_in_turns_and_each_node_hears_all_in_its_order() -> None
     assert max(by_turn.values()) <= PUSHES_IN_A_TURN
     last = [type(message) for _, number, message in sent if number == nodes - 1]
     assert last == [m.Assigned, m.Ack, m.HeartbeatAck]
+
+
+def lines_of_a_heartbeat(nodes: int) -> int:
+    """How many lines run for one, in a job of so many nodes that is in a round."""
+
+    async def body() -> int:
+        rules = replace(RULES, min_nodes=nodes, max_nodes=nodes)
+        sent: list[tuple[int, int, m.ToAgent]] = []
+        job = HostedJob(
+            c.Sessions(new_job(rules, 1), 1, jobs.step), lambda record: None, lambda: None
+        )
+        wires = [cast(ServerConnection, Wire(number, [0], sent)) for number in range(nodes)]
+        for wire in wires:
+            job.attach(wire, replace(hello(wire.number), settings=rules))
+            job.received(wire, m.Numbered(1, m.Join(1, CANDIDATE)))
+        for _ in range(nodes // PUSHES_IN_A_TURN + 2):
+            await asyncio.sleep(0)
+        assert sum(isinstance(message, m.Assigned) for *_, message in sent) == nodes
+        job.received(wires[nodes // 2], m.Heartbeat(1))  # May tell of another pace.
+        lines = 0
+
+        def count(frame: FrameType, event: str, _: Any) -> Any:
+            nonlocal lines
+            lines += event == "line"
+            return count
+
+        before = sys.gettrace()
+        sys.settrace(count)
+        try:
+            job.received(wires[nodes // 2], m.Heartbeat(2))
+        finally:
+            sys.settrace(before)
+        assert isinstance(sent[-1][2], m.HeartbeatAck)
+        job.close()
+        return lines
+
+    return asyncio.run(body())
+
+
+def test_a_heartbeat_costs_as_much_with_thousands_of_nodes_as_with_ten() -> None:
+    assert 0 < lines_of_a_heartbeat(2500) <= lines_of_a_heartbeat(10) + 10
 
 
 def test_a_coordinator_that_closes_sends_first_what_waits_for_its_turn() -> None:
