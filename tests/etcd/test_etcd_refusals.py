@@ -122,7 +122,8 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
     ("user", "password", "says"),
     [
         ("", "", "etcd wants a user (etcdserver: user name is empty): give user=NAME"),
-        ("user", "wrong", "etcd does not know the user 'user' with this password"),
+        ("user", "wrong", "'user' with this password: see what is in password_file=/"),
+        ("user", "", "etcd does not know the user 'user' without a password: give password_file="),
         ("nobody", "user", "etcd does not know the user 'nobody' with this password"),
         ("idle", "idle", "the user 'idle' may not use what lies under /rallypoint: grant it"),
         ("reader", "reader", "grant it a role with read and write permission there"),
@@ -133,7 +134,9 @@ def test_a_user_that_etcd_refuses_is_one_line(
 ) -> None:
     file = tmp_path / "password"
     file.write_text(password + "\n")
-    conf = f"user={user},password_file={file}" if user else ""
+    conf = f"user={user}" if user else ""
+    if password:
+        conf += f",password_file={file}"
     assert is_one_line_with(run(tmp_path, guarded.endpoints, conf).err, says)
 
 

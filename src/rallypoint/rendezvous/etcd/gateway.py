@@ -153,7 +153,7 @@ class Gateway:
         if "lease not found" in said:
             return LeaseEndedError(f"etcd has ended the lease ({said})")
         if "authentication failed" in said:
-            return AccessError(f"etcd does not know {user} with this password")
+            return AccessError(f"etcd does not know {user} {_with_password(self._config)}")
         if "user name is empty" in said or _is_of_an_old_token(answer):
             fix = "give user=NAME in --rdzv-conf, and its password"
             return AccessError(f"etcd wants a user ({said}): {fix}")
@@ -204,6 +204,16 @@ def encoded(key: str | bytes) -> str:
 def decoded(text: str) -> bytes:
     """Raises ValueError."""
     return b64decode(text, validate=True)
+
+
+def _with_password(config: EtcdConfig) -> str:
+    """What a person reads of a password that etcd refuses, and how to mend it."""
+    if config.password_file:
+        return f"with this password: see what is in password_file={config.password_file}"
+    fix = "password_file=FILE in --rdzv-conf, or RALLYPOINT_ETCD_PASSWORD"
+    return (
+        f"with this password: see {fix}" if config.password else f"without a password: give {fix}"
+    )
 
 
 def _password(config: EtcdConfig) -> str:
