@@ -9,6 +9,8 @@ import pytest
 from tests.integration.cluster import AgentProcess, wait_until
 from tests.pods.pods import INFRA, NAME, PORT, Pods
 
+from rallypoint.agent.environ import TOKEN_VARIABLE
+
 NOBODY = "10.5.1.77"
 
 
@@ -57,6 +59,29 @@ def test_the_command_of_the_docs_runs_in_pods(tmp_path: Path) -> None:
     with Pods(tmp_path, 4) as pods:
         pods.container["command"] = line.split()
         pods.end_well(*pods.pods(4))
+
+
+@pytest.mark.parametrize("by", ["kubeflow", "index"])
+def test_fixed_ranks_come_from_what_a_controller_says(tmp_path: Path, by: str) -> None:
+    """Kubeflow Trainer by its variables, in a runtime whose command is `rallypoint run train.py`;
+    an Indexed Job by the number of the pod. Pod 1 is there first."""
+    first, port = f"{NAME}-0.{NAME}", str(PORT)
+    with Pods(tmp_path, 2) as pods:
+        pods.container["env"] = [e for e in pods.container["env"] if e["name"] == TOKEN_VARIABLE]
+        pods.container["command"] = ["rallypoint", "run", "train.py"]
+        if by == "index":
+            options = ["--nnodes=2", f"--master-addr={first}", f"--master-port={port}"]
+            pods.container["command"][2:2] = options
+        started = []
+        for index in (1, 0):
+            env = {"PET_NNODES": "2", "PET_NPROC_PER_NODE": "1", "PET_NODE_RANK": str(index)}
+            env |= {"PET_MASTER_ADDR": first, "PET_MASTER_PORT": port}
+            env = env if by == "kubeflow" else {}
+            started.append(pods.start(f"{NAME}-{index}", env=env))
+        workers = pods.wait_workers(2, round=0)
+        assert {worker.env["MASTER_ADDR"] for worker in workers} == {first}
+        assert [[w.rank for w in pod.workers()] for pod in started] == [[1], [0]]
+        pods.end_well(*started)
 
 
 def test_names_may_come_late_and_change(tmp_path: Path) -> None:

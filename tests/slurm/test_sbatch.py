@@ -124,10 +124,17 @@ def test_before_the_time_limit_all_ranks_save_a_checkpoint_and_a_requeue_goes_on
     assert {path.name for path in (slurm.work / f"{NAME}-{job}").iterdir()} == {"run-0", "run-1"}
 
 
-def test_a_signal_before_the_limit_leaves_a_checkpoint_of_all_ranks_and_the_job_is_requeued(
+def test_a_signal_before_the_limit_and_the_limit_itself_leave_a_checkpoint_of_all_ranks(
     slurm: Slurm,
 ) -> None:
-    """Slurm sends it to every process of the step, up to a minute earlier than it is told."""
+    """Slurm sends the signal to every process of the step, up to a minute earlier than it is told,
+    and the job is requeued. At the limit it ends, with nothing set up for it."""
+    limited = slurm.work / "limited"
+    limited.mkdir()
+    (limited / "train.py").write_text(STEPS)
+    script = generated(slurm, "--nodes", "2", "--time", "1")
+    (stops,) = re.findall(r"^ +--stop-at .*\n", script, re.MULTILINE)
+    at_limit = slurm.sbatch("--chdir", str(limited), script=script.replace(stops, ""))
     script = generated(slurm, "--nodes", "2", "--time", "2", "--stop-before", "1")
     job = slurm.sbatch("--signal=TERM@40", script=script)
     wait_running(slurm, 2)
@@ -137,6 +144,11 @@ def test_a_signal_before_the_limit_leaves_a_checkpoint_of_all_ranks_and_the_job_
     assert "got SIGTERM" in output(slurm, job)
     assert "Exited with exit code 143" in output(slurm, job)
     assert slurm.run("scancel", job).returncode == 0
+    slurm.wait_state(at_limit, "TIMEOUT", "PENDING", "FAILED", "COMPLETED", limit_s=150)
+    assert slurm.state(at_limit).startswith("TIMEOUT")
+    wait_until(lambda: len(list(limited.glob("step.*"))) == 2, "checkpoints of both ranks")
+    logs = "".join(path.read_text() for path in limited.rglob("*.log"))
+    assert logs.count("got SIGTERM") == 2
 
 
 def test_scancel_leaves_a_checkpoint_of_all_ranks(slurm: Slurm) -> None:

@@ -1,4 +1,4 @@
-"""`srun rallypoint run train.py`, and nothing else, under a real Slurm: what `make test` runs."""
+"""`srun rallypoint run train.py`, and nothing else, under a real Slurm. `make test` has some."""
 
 from __future__ import annotations
 
@@ -7,16 +7,24 @@ import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from tests.integration.cluster import wait_until
 from tests.slurm.cluster import Slurm
+from tests.unit.test_slurm_node_list import lists
+
+from rallypoint.integrations.slurm.node_list import node_names
 
 TELL = """
 import json, os
 names = ("RANK", "WORLD_SIZE", "RALLYPOINT_NODE_ID", "RALLYPOINT_RUN_ID", "MASTER_ADDR")
 print(json.dumps({name: os.environ.get(name) for name in names}), flush=True)
 """
+UNTIL_TOLD = """
+import time
+while not os.path.exists("finish"):
+    time.sleep(0.05)
+"""
 ONE_EACH = ("--ntasks-per-node", "1")
-
-pytestmark = pytest.mark.quick
+quick = pytest.mark.quick
 
 
 @pytest.fixture(autouse=True)
@@ -30,6 +38,7 @@ def told(done: subprocess.CompletedProcess[str]) -> list[dict[str, str]]:
     return sorted(found, key=lambda each: int(each["RANK"]))
 
 
+@quick
 def test_a_plain_srun_is_one_job_with_a_rank_for_each_node(slurm: Slurm) -> None:
     done = slurm.srun("-N3", "rallypoint", "run", "train.py")
     assert done.returncode == 0, done.stderr
@@ -38,6 +47,7 @@ def test_a_plain_srun_is_one_job_with_a_rank_for_each_node(slurm: Slurm) -> None
     assert done.stderr.count("succeeded") == 3
 
 
+@quick
 def test_two_jobs_on_the_same_nodes_do_not_meet(slurm: Slurm) -> None:
     with ThreadPoolExecutor() as pool:
         one, two = pool.map(lambda _: slurm.srun("-N2", "rallypoint", "run", "train.py"), range(2))
@@ -47,12 +57,14 @@ def test_two_jobs_on_the_same_nodes_do_not_meet(slurm: Slurm) -> None:
     assert told(one)[0]["RALLYPOINT_RUN_ID"] != told(two)[0]["RALLYPOINT_RUN_ID"]
 
 
+@quick
 def test_a_sweep_runs_a_job_in_each_task(slurm: Slurm) -> None:
     done = slurm.srun("-N2", "-n4", "rallypoint", "run", "--standalone", "train.py")
     assert done.returncode == 0, done.stderr
     assert [each["WORLD_SIZE"] for each in told(done)] == ["1"] * 4
 
 
+@quick
 def test_a_task_for_each_worker_is_refused_with_what_to_write(slurm: Slurm) -> None:
     done = slurm.srun("-N2", "-n4", "rallypoint", "run", "train.py")
     assert done.returncode == 2
@@ -67,6 +79,7 @@ def test_two_agents_of_a_node_are_told_apart(slurm: Slurm) -> None:
     assert len({each["RALLYPOINT_NODE_ID"] for each in told(done)}) == 4
 
 
+@quick
 def test_a_heterogeneous_step_is_refused_with_the_reason(slurm: Slurm) -> None:
     done = slurm.srun("-N1", ":", "-N1", "rallypoint", "run", "train.py")
     assert done.returncode == 2
@@ -88,6 +101,7 @@ def test_each_job_of_an_array_is_one_of_its_own(slurm: Slurm) -> None:
     assert len(runs) == 2
 
 
+@quick
 def test_a_container_without_the_commands_of_slurm_runs_it_too(slurm: Slurm) -> None:
     """The agents see no command but Python and a shell."""
     bare = slurm.work / "bare"
@@ -99,6 +113,30 @@ def test_a_container_without_the_commands_of_slurm_runs_it_too(slurm: Slurm) -> 
     assert {each["WORLD_SIZE"] for each in told(done)} == {"2"}
 
 
+@quick
+def test_lists_of_nodes_are_read_as_scontrol_reads_them(slurm: Slurm) -> None:
+    text = ",".join(lists(100))
+    done = slurm.run("scontrol", "show", "hostnames", text)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == list(node_names(text))
+
+
+def test_more_nodes_than_the_maximum_stand_by(slurm: Slurm) -> None:
+    (slurm.work / "train.py").write_text(TELL + UNTIL_TOLD)
+    line = "srun -N4 rallypoint run --nnodes 1:2 train.py 2> err"
+    err, finish = slurm.work / "err", slurm.work / "finish"
+    with ThreadPoolExecutor() as pool:
+        running = pool.submit(slurm.run, "sh", "-c", line)
+        try:
+            wait_until(lambda: err.exists() and err.read_text().count(" joined\n") == 4, "all")
+        finally:
+            finish.touch()
+    done = running.result()
+    assert done.returncode == 0, err.read_text()
+    assert [each["WORLD_SIZE"] for each in told(done)] == ["2"] * 2
+
+
+@quick
 def test_slurm_takes_the_batch_script_that_is_generated(slurm: Slurm) -> None:
     generate = "rallypoint generate slurm --nodes 4 --spares 1 > a.sbatch"
     done = slurm.run("sh", "-c", f"{generate} && sbatch --test-only a.sbatch")

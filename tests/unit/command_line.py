@@ -43,6 +43,9 @@ class SameMachine(Machine):
     def shared_home(self) -> str:
         return ""
 
+    def why_no_records(self, path: str) -> str:
+        return ""
+
     def random_id(self) -> str:
         return "job-abc"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 
 import hostlist
 import pytest
@@ -35,10 +36,15 @@ def test_what_is_no_list_is_refused(text: str) -> None:
         node_names(text)
 
 
-def test_other_readers_read_the_same() -> None:
+def lists(number: int) -> Iterator[str]:
+    """So many of all kinds, always the same."""
     rng = random.Random(20)
-    for _ in range(300):
-        text = ",".join(_part(rng) for _ in range(rng.randint(1, 3)))
+    for _ in range(number):
+        yield ",".join(_part(rng) for _ in range(rng.randint(1, 3)))
+
+
+def test_other_readers_read_the_same() -> None:
+    for text in lists(300):
         names = node_names(text)
         assert list(names) == hostlist.expand_hostlist(text, allow_duplicates=True), text
         assert set(names) == set(NodeSet(text)), text

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from tests.unit.command_line import MACHINE, SameMachine, parse, refusal
 
+from rallypoint.cli.machine import Machine
 from rallypoint.cli.options import parse_run
 from rallypoint.config import AgentConfig
 
@@ -58,6 +61,32 @@ def test_with_a_shared_home_any_node_may_be_lost_and_a_line_says_so() -> None:
     by_tcp = parse_at_home("--rdzv-backend tcp train.py", **STEP)
     assert by_tcp.rendezvous.register is None
     assert str(by_tcp.rendezvous.endpoint) == "n08:24711"
+
+
+def test_a_shared_home_that_takes_no_records_is_named_and_the_first_node_hosts(
+    tmp_path: Path,
+) -> None:
+    """As one that is mounted read-only on the nodes; here a file stands in the way."""
+
+    class FullHome(SharedHome):
+        def shared_home(self) -> str:
+            return str(tmp_path / "file" / "jobs")
+
+        def why_no_records(self, path: str) -> str:
+            return Machine.why_no_records(self, path)
+
+    (tmp_path / "file").write_text("")
+    config = parse_run(["train.py"], STEP, FullHome())
+    assert config.rendezvous.register is None
+    assert str(config.rendezvous.endpoint) == "n08:24711"
+    (notice,) = config.notices
+    says = f"the job ends with its first node, as its record can't be kept: {tmp_path}/file"
+    assert notice.startswith(says)
+    assert " is not a directory: " in notice
+    (tmp_path / "file").unlink()
+    register = parse_run(["train.py"], STEP, FullHome()).rendezvous.register
+    assert register is not None
+    assert register.directory == f"{tmp_path}/file/jobs/big"
 
 
 def test_what_a_person_says_wins_over_the_scheduler() -> None:
@@ -200,6 +229,29 @@ def test_a_step_that_can_not_be_a_job_is_refused_in_one_line(
 def test_outside_of_slurm_it_can_not_be_asked_for() -> None:
     assert refusal("--scheduler slurm train.py").endswith(" is not set: start this with srun")
     assert "needs one of auto, slurm" in refusal("--scheduler pbs train.py")
+
+
+@pytest.mark.parametrize(
+    ("line", "rank"),
+    [
+        ("--nnodes 4 --master-addr digits-0.digits train.py", 2),
+        ("--nnodes 4 --rdzv-backend static --rdzv-endpoint digits-0.digits train.py", 2),
+        ("--nnodes 4 --master-addr digits-0.digits --node-rank 1 train.py", 1),
+        ("--nnodes 4 --master-addr digits-0.digits --scheduler none train.py", 0),
+        ("--nnodes 4 --rdzv-endpoint digits-0.digits train.py", None),
+        ("--nnodes 1 --master-addr digits-0.digits --master-port 29500 train.py", 0),
+        ("--standalone train.py", None),
+    ],
+)
+def test_a_pod_of_an_indexed_job_has_its_number_as_fixed_rank(line: str, rank: int | None) -> None:
+    assert parse(line, JOB_COMPLETION_INDEX="2").rendezvous.node_rank == rank
+
+
+def test_a_pod_with_a_number_that_is_no_rank_is_refused() -> None:
+    line = "--nnodes 2 --master-addr digits-0.digits train.py"
+    says = "JOB_COMPLETION_INDEX=2: must be 0..1, as --nnodes is 2"
+    assert refusal(line, JOB_COMPLETION_INDEX="2") == says
+    assert refusal(line, JOB_COMPLETION_INDEX="x").startswith("JOB_COMPLETION_INDEX=x: needs a w")
 
 
 def test_under_mpirun_a_line_says_that_each_process_is_a_job_of_its_own() -> None:

@@ -57,12 +57,13 @@ class Trainer:
             self.dispatcher.stepped(event, group.step(state, event))
         self.dispatcher.spawned((70, 71), 0.1, self.shm)
 
-    def step(self, *steps: int) -> None:
-        """Of the workers, by local rank."""
+    def step(self, *steps: int, total: int = 0, tokens: int = 0) -> None:
+        """Of the workers, by local rank; 0 is not told."""
         for rank, step in enumerate(steps):
-            first = at.WORD_BYTES * at.first_word(rank)
-            os.pwrite(self._fd, pack_word(step), first + at.WORD_BYTES * at.STEP)
-            os.pwrite(self._fd, pack_word(1), first + at.WORD_BYTES * at.PROGRESS_AT)
+            words = {at.STEP: step, at.PROGRESS_AT: 1, at.TOTAL: total, at.TOKENS: tokens}
+            for word, value in words.items():
+                place = at.WORD_BYTES * (at.first_word(rank) + word)
+                os.pwrite(self._fd, pack_word(value), place)
 
     def look(self, after_s: float) -> None:
         """As the agent does, once a second."""
@@ -116,6 +117,23 @@ def test_a_status_has_what_the_trainer_documents(trainer: Trainer) -> None:
     last = trainer.take()
     assert (last["progressPercentage"], last["estimatedRemainingSeconds"]) == (100, 0)
     assert last["metrics"] == status["metrics"]
+
+
+def test_with_a_total_it_tells_how_far_the_job_is_and_how_long_it_takes(trainer: Trainer) -> None:
+    trainer.step(10, 12, total=100, tokens=512)
+    trainer.look(1)
+    first = trainer.take()
+    assert {"name": "tokens", "value": "512"} in first["metrics"]
+    assert first["progressPercentage"] == 10
+    assert "estimatedRemainingSeconds" not in first
+    trainer.step(20, 22, total=100)
+    trainer.look(30)
+    second = trainer.take()
+    assert (second["progressPercentage"], second["estimatedRemainingSeconds"]) == (20, 240)
+    trainer.step(110, 110, total=100)
+    trainer.look(30)
+    third = trainer.take()
+    assert (third["progressPercentage"], third["estimatedRemainingSeconds"]) == (100, 0)
 
 
 def test_it_is_posted_every_five_seconds_at_most_and_only_when_it_changes(trainer: Trainer) -> None:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from rallypoint.agent.environ import ETCD_PASSWORD_VARIABLE
+from rallypoint.errors import InfrastructureError, UsageError
 
 GpuUuids = Callable[[], Sequence[str] | None]
 """The UUIDs of this machine's NVIDIA GPUs; None when the library is missing or fails."""
@@ -86,6 +87,22 @@ class Machine:
 
         home = user_home()
         return os.path.join(home, _RECORDS) if home is not None and is_shared(home) else ""
+
+    def why_no_records(self, path: str) -> str:
+        """Why the records of jobs can't be kept in this directory, which is made if it is missing;
+        empty: they can, or what the file server does now may pass. Blocks as `shared_home`."""
+        from rallypoint.rendezvous.data_directory import prepare
+        from rallypoint.rendezvous.directory_files import FIXES, LocalFiles
+
+        try:
+            prepare(path, LocalFiles(), "")
+        except UsageError as error:
+            return str(error).strip()
+        except InfrastructureError as error:
+            cause = error.__cause__
+            lasts = isinstance(cause, OSError) and cause.errno in FIXES
+            return str(error).strip() if lasts else ""
+        return ""
 
     def now(self) -> float:
         """The time, in seconds since 1970."""

@@ -18,6 +18,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
+from rallypoint.agent.progress import Progress
 from rallypoint.agent.telemetry.dispatcher import EventDispatcher
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.model import Verdict
@@ -25,6 +26,8 @@ from rallypoint.observe.queue import BoundedQueue
 from rallypoint.observe.records import Observer, StatusView, event_now
 
 EVERY_S = 5.0
+MAX_INT32 = (1 << 31) - 1
+"""What the field takes."""
 MAX_PAUSE_S = 60.0
 """Between two requests while they fail: each failure doubles the time, from `EVERY_S`."""
 
@@ -42,6 +45,14 @@ class _Sent(Struct):
     pause_s: float = EVERY_S
 
 
+class _Since(Struct, frozen=True):
+    """The first step of a round, and when it was seen."""
+
+    round: int
+    step: int
+    at: float
+
+
 class TrainerStatus(Observer):
     """For the loop's thread, which never waits for a request."""
 
@@ -53,6 +64,7 @@ class TrainerStatus(Observer):
         self._lock = threading.Lock()
         self._sent = _Sent()
         self._last: Status = {}
+        self._since = _Since(-2, 0, 0.0)
         self._looked_at, self._is_told = -math.inf, False
 
     @property
@@ -66,12 +78,13 @@ class TrainerStatus(Observer):
             record = kinds.PROGRESS_NOT_POSTED(self._sent.error)
             self._dispatcher.event(event_now(record, self._dispatcher.node))
         now = self._clock()
-        if now - self._looked_at < self.pause_s or (step := self._step()) is None:
+        if now - self._looked_at < self.pause_s or (progress := self._progress()) is None:
             return
         self._looked_at = now
-        values = {"step": step, "nodes": view.nodes, "workers": view.workers}
-        metrics = (values | {"restarts": view.restarts}).items()
-        self._put({"metrics": [{"name": name, "value": str(n)} for name, n in metrics]})
+        values = {"step": progress.step, "loss": progress.loss, "tokens": progress.tokens}
+        values |= {"nodes": view.nodes, "workers": view.workers, "restarts": view.restarts}
+        told = [{"name": name, "value": str(n)} for name, n in values.items() if n is not None]
+        self._put({"metrics": told} | self._how_far(progress, now))
 
     def finished(self, succeeded: bool, reason: str, verdict: Verdict | None) -> None:
         if succeeded and self._last:
@@ -83,14 +96,30 @@ class TrainerStatus(Observer):
             return "Kubeflow Trainer did not take the last progress in time"
         return "" if self._is_told else self._sent.error
 
-    def _step(self) -> int | None:
-        """The least that a worker of rank 0's node has reported; None: this is another node, or
-        none has."""
+    def _progress(self) -> Progress | None:
+        """Of the worker of rank 0's node that is behind; None: this is another node, or none has
+        told any."""
         life, shm = self._dispatcher.timeline.newest, self._dispatcher.shm
         if life is None or life.ended_at is not None or life.assignment.group_rank or shm is None:
             return None
-        steps = [progress.step for progress in shm.progress() if progress is not None]
-        return min(steps, default=None)
+        told = [progress for progress in shm.progress() if progress is not None]
+        return min(told, key=lambda progress: progress.step, default=None)
+
+    def _how_far(self, progress: Progress, now: float) -> Status:
+        """Where it is known how many steps there will be. The time left is by the pace of this
+        round, from when its first step was seen."""
+        life = self._dispatcher.timeline.newest
+        number = -1 if life is None else life.number
+        if number != self._since.round:
+            self._since = _Since(number, progress.step, now)
+        if not progress.total or progress.total < 0:
+            return {}
+        share = min(max(progress.step / progress.total, 0.0), 1.0)
+        found: Status = {"progressPercentage": int(100 * share)}
+        if (made := progress.step - self._since.step) > 0 and share:
+            left_s = (progress.total - progress.step) * (now - self._since.at) / made
+            found["estimatedRemainingSeconds"] = min(max(round(left_s), 0), MAX_INT32)
+        return found
 
     def _put(self, status: Status) -> None:
         if status == self._last:

@@ -3,7 +3,7 @@
 A scheduler starts the same command on every node. What its environment says becomes further values
 of the options, each with the variable that it comes from: the command line and the variables of
 Rallypoint and torchrun win over it. It is asked only where the command line does not say itself
-how the nodes find each other.
+how the nodes find each other. Kubernetes says nothing but the number of a pod, for fixed ranks.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from rallypoint.core.settings import FLAGS
 
 _SAYS_HOW = ("--rdzv-endpoint", "--node-rank", "--master-addr", "--master-port")
 """With one of these a person has said how the nodes find each other."""
+_INDEX = "JOB_COMPLETION_INDEX"
+"""Kubernetes numbers the pods of an Indexed Job by it."""
 _BY_MPI = """\
 mpirun has started this command {tasks} times, and each runs the whole job (if that is \
 wanted, add --standalone); for one job, start it once on each node, with --nnodes and \
@@ -36,6 +38,9 @@ def with_surroundings(
     if scheduler == "none" or "RALLYPOINT_INCARNATION" in environ:
         return scanned
     is_slurm = scheduler == "slurm"
+    if not is_slurm and _lacks_a_rank(scanned) and (index := environ.get(_INDEX)):
+        rank = Value(index, f"{_INDEX}={index}")
+        return Scanned(scanned.words, scanned.values | {"--node-rank": [rank]}, scanned.empty)
     if not is_slurm and _says_how(scanned):
         return scanned
     if not is_slurm and (started := _number(environ, "OMPI_COMM_WORLD_SIZE")) > 1:
@@ -54,6 +59,16 @@ def _says_how(scanned: Scanned) -> bool:
     return (backend is not None and backend.text not in ("tcp", "c10d")) or any(
         map(scanned.get, _SAYS_HOW)
     )
+
+
+def _lacks_a_rank(scanned: Scanned) -> bool:
+    """Several nodes with fixed ranks, of which this one's was left out."""
+    nnodes, backend = scanned.get("--nnodes"), scanned.get("--rdzv-backend")
+    if nnodes is None or nodes(nnodes)[1] == 1 or scanned.get("--node-rank") is not None:
+        return False
+    if backend is not None:
+        return backend.text == "static"
+    return scanned.get("--master-addr") is not None
 
 
 def _is_typed(environ: Mapping[str, str]) -> bool:
@@ -77,16 +92,26 @@ def _with_slurm(
     backend = scanned.get("--rdzv-backend")
     if (backend is None or backend.text == "file") and (home := machine.shared_home()):
         where = Value(f"{home}/{step.cluster}", "the shared home directory")
-        said |= {"--rdzv-backend": Value("file", where.origin), "--rdzv-endpoint": where}
-        if backend is None:
-            notices.append(
-                f"the record of the job lies in {where.text}, so that any node may be lost"
-                " (--rdzv-backend tcp: the first node hosts the job instead)"
-            )
+        said |= _recorded_in(where, backend, machine, notices)
     elif backend is not None and backend.text in BY_REGISTER:
         del said["--rdzv-endpoint"]
     further = {flag: [value] for flag, value in said.items() if scanned.get(flag) is None}
     return Scanned(scanned.words, scanned.values | further, scanned.empty)
+
+
+def _recorded_in(
+    where: Value, backend: Value | None, machine: Machine, notices: list[str]
+) -> dict[str, Value]:
+    """The options by which the job's record lies there, if it can."""
+    if backend is None and (why := machine.why_no_records(where.text)):
+        notices.append(f"the job ends with its first node, as its record can't be kept: {why}")
+        return {}
+    if backend is None:
+        notices.append(
+            f"the record of the job lies in {where.text}, so that any node may be lost"
+            " (--rdzv-backend tcp: the first node hosts the job instead)"
+        )
+    return {"--rdzv-backend": Value("file", where.origin), "--rdzv-endpoint": where}
 
 
 def _number(environ: Mapping[str, str], name: str) -> int:
