@@ -143,7 +143,7 @@ def test_F8_a_server_that_does_not_know_the_token_is_refused() -> None:
         client, impostor = new_client(), new_server()
         client.feed(impostor.feed(client.hello()))
         with pytest.raises(AccessError, match="could not prove"):
-            client.feed(b"RLYP\x00\x02\x02" + guess)
+            client.feed(b"RLYP\x00" + bytes([SPOKEN.newest]) + b"\x02" + guess)
         assert client.result is None
 
 
@@ -200,7 +200,7 @@ def test_F8_a_reflected_proof_does_not_open_the_door() -> None:
     challenge = new_server(nonce=CLIENT_NONCE).feed(client_again.hello())
     client_again.feed(challenge)
     with pytest.raises(AccessError, match="could not prove"):
-        client_again.feed(b"RLYP\x00\x02\x02" + proof)
+        client_again.feed(b"RLYP\x00" + bytes([SPOKEN.newest]) + b"\x02" + proof)
 
 
 def test_F8_a_replayed_session_does_not_open_the_door() -> None:
@@ -307,4 +307,4 @@ def test_a_failure_has_the_layout_of_this_version_on_the_wire() -> None:
     _, _, (_, _, (fields,)) = msgspec.msgpack.decode(on_the_wire)
     values = [None, 11, True, 1, 3, "trainer", 7, 0.5, 9.0, "m", "d", "log", False, "why"]
     assert fields[: len(values)] == values
-    assert Versions(2, 2) == SPOKEN
+    assert SPOKEN.oldest == 2

@@ -22,7 +22,7 @@ SEE = " (see rallypoint run --help)"
         (
             "zzz",
             (
-                "rallypoint: zzz: no such command; known: run, drain, serve, store, token, "
+                "rallypoint: zzz: no such command; known: run, status, drain, serve, store, token, "
                 "verdict, generate, completion"
             ),
         ),

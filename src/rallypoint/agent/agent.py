@@ -90,6 +90,11 @@ class Agent:
         return self._state.stamp.round if self._state.stamp else 0
 
     @property
+    def stamp(self) -> Stamp | None:
+        """The name of that round."""
+        return self._state.stamp
+
+    @property
     def is_leaving(self) -> bool:
         """This node has been told to go."""
         return self._state.leaving
@@ -207,6 +212,7 @@ class Agent:
                     self._enrolling.cancel()
                 self._links.store.close()
             case g.RoundEnding(stamp, reason):
+                self._tell_progress()
                 kind = kinds.ROUND_CHANGED if reason.kind.is_planned else kinds.ROUND_ENDED
                 self.say(kind(round=stamp.round, why=reason.text))
             case g.SignalWorkers() | g.KillWorkers():
@@ -214,8 +220,10 @@ class Agent:
             case g.Wait(kind, number, length_s):
                 self._loop.call_later(length_s, self._step, g.WaitEnded(kind, number))
             case g.ReportNow(m.Failed() as failed):
+                self._tell_progress()
                 self.workers.report_failures(failed)
             case g.ReportNow(m.Succeeded() as succeeded):
+                self._tell_progress()
                 self.workers.report_success(succeeded)
             case g.ReportNow(m.Drain() as drain):
                 hosts = self._membership is not None and self._membership.hosts
@@ -246,6 +254,11 @@ class Agent:
     def _report(self, report: m.Report) -> None:
         if self._membership is not None:
             self._membership.session.report(report)
+
+    def _tell_progress(self) -> None:
+        """While it can be known: the shared memory of a round ends with its workers."""
+        if self._membership is not None:
+            self._membership.session.tell_progress()
 
     async def _enrol(self, stamp: Stamp, assignment: Assignment) -> None:
         if assignment.group_rank == 0:

@@ -9,9 +9,12 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from rallypoint.agent.agent import Agent
 from rallypoint.agent.embedded.embedding import Embedding
 from rallypoint.agent.helper_processes import HelperProcesses, NodeLease, wait_unless
+from rallypoint.agent.progress_report import FirstStepTeller, ProgressReport
 from rallypoint.agent.round_store import StoreAccess, listen_for_peers, listen_on
 from rallypoint.agent.telemetry.telemetry import Telemetry
 from rallypoint.config import AgentConfig, RendezvousConfig
@@ -34,8 +37,10 @@ from rallypoint.core.model import Candidate
 from rallypoint.core.ranks import id_of_rank
 from rallypoint.core.session import AgentEnd, SessionRules
 from rallypoint.core.text import names, part_of
+from rallypoint.core.watch.node_progress import NodeProgress
 from rallypoint.process.forks import fork_process
 from rallypoint.process.limits import MemoryWatch, descriptors_for
+from rallypoint.process.scratch import LocalJob, leave_note
 from rallypoint.store.round_store import RoundStore
 from rallypoint.wire import death_notice
 from rallypoint.wire.address import Address
@@ -62,6 +67,8 @@ class AgentSetup(NamedTuple):
     """None: this agent starts no processes."""
     embedding: Embedding | None = None
     """None: this process is the agent's own."""
+    scratch: str = ""
+    """The directory of this agent alone; empty: there is none."""
 
 
 class Membership:
@@ -115,6 +122,7 @@ class Membership:
         )
         session = self._session = self._make_session(found, end)
         self._setup.selector.watch(session.check_fence)
+        self._setup.telemetry.dispatcher.subscribe(FirstStepTeller(session.tell_progress))
         self._agent.join(session, candidate, hosts=found.coordinator is not None)
         session.open(found.connection)
 
@@ -266,19 +274,39 @@ class Membership:
     def _make_session(self, found: Connected, end: AgentEnd) -> CoordinatorSession:
         incarnation = end.identity.incarnation
         on_held = self._lease.renewed if end.has_fence else _ignore
+        report = ProgressReport(self._setup.telemetry.dispatcher)
+
+        def progress(generation: int) -> NodeProgress | None:
+            return report.news(self._agent.stamp, generation)
+
         if found.coordinator is not None:
             found.coordinator.jobs.lives_in(incarnation)
-            hooks = Hooks(on_held)  # No coordinator outlives this agent to get a death notice.
+            # No coordinator outlives this agent to get a death notice.
+            on_attach = self._hosted
+            hooks = Hooks(on_held, on_attach, progress=progress)
         else:
             on_attach = partial(self._attaching, found.token, incarnation)
-            hooks = Hooks(on_held, on_attach, MemoryWatch().is_short)
+            hooks = Hooks(on_held, on_attach, MemoryWatch().is_short, progress)
         return CoordinatorSession(end, found.dial, self._agent, hooks=hooks)
+
+    def _hosted(self, connection: ClientConnection, generation: int) -> bytes:
+        self._leave_note(connection)
+        return b""
+
+    def _leave_note(self, connection: ClientConnection) -> None:
+        """For commands of this user on this node, which find the job by it."""
+        if not self._setup.scratch:
+            return
+        rendezvous, insecure = self._config.rendezvous, self._config.access.insecure
+        note = LocalJob(rendezvous.run_id, str(connection.peer), insecure=insecure, pid=os.getpid())
+        leave_note(self._setup.scratch, msgspec.json.encode(note))
 
     def _attaching(
         self, token: bytes | None, incarnation: str, connection: ClientConnection, generation: int
     ) -> bytes:
         """Leave the guard a death notice, with a secret of this connection alone; returns the
         commitment to it."""
+        self._leave_note(connection)
         if self._setup.helpers is None:
             return b""
         led = None if self._succession is None else self._succession.epoch

@@ -120,7 +120,9 @@ def run_agent(
         try:
             outputs = WorkerOutputs(settings, files.specs, helpers.relay)
             telemetry.dispatcher.subscribe(make_observer(helpers.relay))
-            setup = AgentSetup(config, signals, telemetry, selector, helpers, embedding)
+            setup = AgentSetup(
+                config, signals, telemetry, selector, helpers, embedding, scratch.path
+            )
             return run_to_its_end(loop, _run(setup, outputs, files, scratch.path, on_end))
         except OSError as error:
             if (short := out_of_files(error)) is None:

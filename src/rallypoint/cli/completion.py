@@ -19,6 +19,7 @@ from rallypoint.cli.serve import SERVE
 from rallypoint.cli.store import STORE
 from rallypoint.cli.token import TOKEN
 from rallypoint.cli.values import Value, choice
+from rallypoint.cli.watch.status import STATUS
 from rallypoint.core.settings import Setting
 from rallypoint.observe.printing import print_text
 
@@ -38,7 +39,7 @@ Print a script that completes commands, options and choices in a shell.
     words=("SHELL",),
 )
 _KINDS = tuple(group for kind in KINDS.values() for group in kind.command.groups)
-COMMANDS = (RUN, DRAIN, SERVE, STORE, TOKEN, VERDICT, replace(GENERATE, groups=_KINDS))
+COMMANDS = (RUN, STATUS, DRAIN, SERVE, STORE, TOKEN, VERDICT, replace(GENERATE, groups=_KINDS))
 WORDS = {COMPLETION.name: SHELLS, GENERATE.name: tuple(KINDS)}
 """Command -> what its first word may be."""
 

@@ -21,6 +21,7 @@ from rallypoint.observe.printing import print_error
 
 _COMMANDS = {
     "run": "rallypoint.cli.run",
+    "status": "rallypoint.cli.watch.status",
     "drain": "rallypoint.cli.drain",
     "serve": "rallypoint.cli.serve",
     "store": "rallypoint.cli.store",
@@ -36,6 +37,7 @@ _HELP = """\
 usage: rallypoint COMMAND [options]
 
   run         start, supervise and restart a job's workers on this node
+  status      show what a job does, and who keeps it from going on
   drain       make a node leave its job, after a checkpoint
   serve       host a coordinator for many jobs, apart from their nodes
   store       host a store for torch's TCPStore clients, outside any job

@@ -37,6 +37,8 @@ class Command(Struct, frozen=True):
     bottom: str = ""
     words: tuple[str, ...] = ()
     """The names of the words that it takes besides options. All are required."""
+    may_have: tuple[str, ...] = ()
+    """Those that may follow, one each; the last one may come again if its name ends with dots."""
     runs_a_script: bool = False
     """The first word that is no option, and all after it, is a command line that it starts."""
     ignored: Callable[[str], Setting | None] = lambda flag: None
@@ -159,11 +161,14 @@ class _Parse:
         missing += wanted[len(self._words) :]
         if missing:
             raise UsageError(f"the following arguments are required: {', '.join(missing)}")
-        if further := self._words[len(wanted) :]:
+        may_have = self._command.may_have
+        if may_have and may_have[-1].endswith("..."):
+            return
+        if further := self._words[len(wanted) + len(may_have) :]:
             raise UsageError(f"{shown(further[0])}: unexpected; {self._takes()}")
 
     def _takes(self) -> str:
-        wanted = self._command.words
+        wanted = (*self._command.words, *self._command.may_have)
         return f"it takes {', '.join(wanted)} and options" if wanted else "it takes options only"
 
     def _give(self, row: Setting, value: Value) -> None:

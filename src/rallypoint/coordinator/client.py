@@ -17,6 +17,7 @@ from rallypoint.core import messages as m
 from rallypoint.core import session as core
 from rallypoint.core.model import Stamp
 from rallypoint.core.session import AgentEffect, AgentEnd, Answer, Identity
+from rallypoint.core.watch.node_progress import NodeProgress
 from rallypoint.errors import (
     AccessError,
     InfrastructureError,
@@ -70,6 +71,9 @@ class AgentSession(Protocol):
 
     def report(self, report: m.Report) -> None: ...
 
+    def tell_progress(self) -> None:
+        """How far the workers are, now and not with the next heartbeat."""
+
     async def close(self, timeout_s: float) -> None: ...
 
 
@@ -94,6 +98,8 @@ class Hooks(Struct, frozen=True):
     commitment (`wire/death_notice.py`)."""
     is_short_of_memory: Callable[[], bool] = lambda: False
     """Called before each heartbeat."""
+    progress: Callable[[int], NodeProgress | None] = lambda generation: None
+    """Called before each heartbeat with the generation of the connection: what is new on it."""
     uniform: Callable[[float, float], float] | None = None
     """Draws pauses between attempts to connect; None: `store.backoff.uniform`."""
 
@@ -226,9 +232,19 @@ class CoordinatorSession:
             pause_s = min(pause_s * 2, longest_s)
         return None
 
+    def tell_progress(self) -> None:
+        """How far the workers are, now and not with the next heartbeat."""
+        if self._end.is_attached and not self._end.is_closed:
+            self._send_beat(self._clock())
+
+    def _send_beat(self, now: float) -> None:
+        hooks, end = self._hooks, self._end
+        progress = hooks.progress(end.generation) if end.is_attached else None
+        self._run(end.beat(now, is_short_of_memory=hooks.is_short_of_memory(), progress=progress))
+
     def _beat(self) -> None:
         now = self._clock()
-        self._run(self._end.beat(now, is_short_of_memory=self._hooks.is_short_of_memory()))
+        self._send_beat(now)
         self._timer = self._loop.call_later(self._end.next_wake_s(now), self._beat)
 
     def _run(self, effects: list[AgentEffect]) -> None:

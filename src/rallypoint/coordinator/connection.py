@@ -225,8 +225,8 @@ class ClientConnection(FramedConnection):
         self._early: list[ToAgent] = []
         self._on_message: Callable[[ToAgent], None] | None = None
         loop = asyncio.get_running_loop()
-        self.established: asyncio.Future[bytes] = loop.create_future()
-        """Set to the id of the coordinator that answers, when it has proven itself."""
+        self.established: asyncio.Future[Established | None] = loop.create_future()
+        """Set when what answers has proven itself; to None if it only was to answer."""
         self.lost: asyncio.Future[str] = loop.create_future()
         """Set when the connection has ended, with the reason."""
         self.was_cut = False
@@ -264,7 +264,7 @@ class ClientConnection(FramedConnection):
     def _shake_hands(self, handshake: ClientHandshake, data: bytes) -> bytes:
         answer = handshake.feed(data)
         if self._knocks and answer:
-            self.established.set_result(b"")
+            self.established.set_result(None)
             self.abort()
             return b""
         self._write(answer)
@@ -276,13 +276,18 @@ class ClientConnection(FramedConnection):
         self._encoder = FrameEncoder(keys.client_to_server if keys else None)
         self._decoder = FrameDecoder(keys.server_to_client if keys else None, MAX_MESSAGE_BYTES)
         if not self.established.done():
-            self.established.set_result(result.server_id)
+            self.established.set_result(result)
         return result.leftover
 
     @property
     def server_id(self) -> bytes:
         """Tells the coordinator from every other, once it is established."""
-        return self.established.result()
+        return found.server_id if (found := self.established.result()) else b""
+
+    @property
+    def version(self) -> int:
+        """Of the protocol that both sides use, once it is established."""
+        return found.version if (found := self.established.result()) else 0
 
     def _deliver(self, message: ToAgent) -> None:
         if self._on_message is None:

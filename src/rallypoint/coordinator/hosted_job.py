@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
 from rallypoint.coordinator.connection import ServerConnection
+from rallypoint.coordinator.watching import JobWatch
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core import messages as m
 from rallypoint.core import sessions as core
@@ -75,6 +76,7 @@ class HostedJob:
         self._faults = Faults(lambda text: on_record(kinds.FAULT(text)))
         self._is_closed = False
         self._gate = None if open_gate is None else open_gate(self._let_pass, self._is_silent)
+        self.watch = JobWatch(sessions, self._loop.time)
         self._want_timers()
 
     @property
@@ -168,7 +170,10 @@ class HostedJob:
     def received(self, connection: ServerConnection, message: m.Numbered | m.Heartbeat) -> None:
         """A message of an agent that has attached on this connection."""
         effects = self._sessions.received(connection.number, message, self._loop.time())
-        if isinstance(message, m.Heartbeat):  # It changes no wait, and makes no check due earlier.
+        if isinstance(message, m.Heartbeat):
+            if message.progress is not None:
+                self.watch.progressed(connection.number, message.progress)
+            # It changes no wait, and makes no check due earlier.
             self._do(effects if self._gate is None else self._gate.answer(message, effects))
         else:
             self._run(effects)
@@ -176,6 +181,7 @@ class HostedJob:
     def connection_closed(self, connection: ServerConnection) -> None:
         """A connection ended; the session lives on for its grace."""
         self._connections.pop(connection.number, None)
+        self.watch.closed(connection.number)
         now, reset = self._loop.time(), not connection.ended_by_peer
         self._sessions.connection_closed(connection.number, now, reset=reset)
         self._watch()
@@ -219,6 +225,7 @@ class HostedJob:
 
     def _run(self, effects: list[HostEffect], tries: int = TRIES) -> None:
         self._perform_all(effects, tries)
+        self.watch.noted()
         if not self._is_closed:
             self._want_timers()
             self._watch()
@@ -274,6 +281,7 @@ class HostedJob:
                 if (connection := self._connections.get(number)) is not None:
                     refuse(connection, text, self._on_record)
             case Record():
+                self.watch.record(effect)
                 self._on_record(effect)
             case core.Empty():
                 self._loop.call_soon(self._on_empty)

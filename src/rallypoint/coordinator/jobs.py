@@ -11,6 +11,7 @@ an agent of one of them hears how it ended when it attaches again.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ from rallypoint.coordinator.clocks import wall_time
 from rallypoint.coordinator.connection import ServerConnection
 from rallypoint.coordinator.hosted_job import HostedJob, refuse
 from rallypoint.coordinator.hosting import Hosting, turn_away
+from rallypoint.coordinator.watching import answer
 from rallypoint.core import claims
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core import messages as m
@@ -36,6 +38,8 @@ from rallypoint.core.job_lives import (
 from rallypoint.core.job_state import JobState, ended_job, new_job
 from rallypoint.core.model import SharedSettings, Verdict
 from rallypoint.core.sessions import Sessions
+from rallypoint.core.watch.job_view import job_line
+from rallypoint.core.watch.questions import Subject
 from rallypoint.errors import MessageError, RallypointError
 from rallypoint.observe.faults import describe_fault
 
@@ -146,9 +150,20 @@ class HostedJobs:
             connection.owner = job
             job.drain(connection, node_id, why)
             return
-        task = self._loop.create_task(turn_away(self._hosting, connection, run_id))
-        self._leading.add(task)
-        task.add_done_callback(self._leading.discard)
+        say = partial(m.DrainAnswer, done=True, found=False)
+        self._begin_task(turn_away(self._hosting, connection, run_id, say))
+
+    def ask(self, connection: ServerConnection, run_id: str, question: m.Ask) -> None:
+        """A person asks about a job, or about all of them, and waits on this connection."""
+        if (job := self._jobs.get(run_id)) is not None:
+            connection.owner = job
+            job.watch.ask(connection, question)
+        elif question.subject is Subject.JOBS and self._hosting.only is None:
+            lines = tuple(job_line(job.watch.view) for job in self._jobs.values())
+            answer(connection, lines, is_last=True)
+        else:
+            say = partial(m.Answer, b"", True, True)
+            self._begin_task(turn_away(self._hosting, connection, run_id, say))
 
     def agent_died(self, connection: ServerConnection, run_id: str, notice: m.AgentDied) -> None:
         """The guard of an agent reports that it died."""
@@ -273,9 +288,12 @@ class HostedJobs:
         waiting[hello.incarnation] = (connection, hello)
         self._early[connection.number] = []
         if is_first:
-            task = self._loop.create_task(self._lead(run_id))
-            self._leading.add(task)
-            task.add_done_callback(self._leading.discard)
+            self._begin_task(self._lead(run_id))
+
+    def _begin_task(self, what: Coroutine[object, object, None]) -> None:
+        task = self._loop.create_task(what)
+        self._leading.add(task)
+        task.add_done_callback(self._leading.discard)
 
     async def _lead(self, run_id: str) -> None:
         assert self._hosting.led is not None

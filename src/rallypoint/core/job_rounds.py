@@ -175,6 +175,7 @@ def _judge(job: JobState, round_: int, at: float) -> list[JobEffect]:
         # What fails after a round was ended for another reason fails because of that end.
         job.reports = [r for r in job.reports if r.happened_at <= job.ended_at]
     cause = causes.first_cause(round_ - 1, job.reports, job.losses, job.breakdown)
+    job.last_cause = cause
     lived_s = inf if job.started_at is None else job.ended_at - job.started_at
     reach = crash_loop.Reach(job.furthest_step, lived_s)
     if cause is None or cause.failure is None:

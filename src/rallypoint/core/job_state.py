@@ -16,6 +16,7 @@ from rallypoint.core.hang import Inquiry
 from rallypoint.core.messages import Ended, FromNode, ToNode
 from rallypoint.core.model import (
     Assignment,
+    Cause,
     EndReason,
     JobStatus,
     NodeLoss,
@@ -95,6 +96,8 @@ class JobState(Struct):
     verdict: Verdict | None = None
     own_agent: str = ""
     """The incarnation of the agent that the coordinator lives in, if any."""
+    last_cause: Cause | None = None
+    """Of the end of the round that was judged last, if a worker or a node was to blame."""
     former: int = 0
     """So many agents of the life before are still here: no round is formed beside their workers."""
 

@@ -29,6 +29,7 @@ from rallypoint.core.settings import (
     MAX_WORKERS_PER_NODE,
 )
 from rallypoint.core.text import quoted
+from rallypoint.core.watch.questions import PIECE_BYTES
 from rallypoint.errors import MessageError
 
 MAX_WORLD = MAX_NODES * MAX_WORKERS_PER_NODE
@@ -57,6 +58,8 @@ MAX_FAILURES = 128
 MAX_SIGNAL = 127
 """As a wait status has it. An agent that ends by one exits with 128 more, which is no success."""
 MAX_SECRET_BYTES = 64
+BYTES = {"piece": PIECE_BYTES}
+"""Fields of bytes that may be longer."""
 
 RANGES: dict[str, tuple[float, float]] = settings.RANGES | {
     "workers": (1, MAX_WORKERS_PER_NODE),
@@ -74,6 +77,10 @@ RANGES: dict[str, tuple[float, float]] = settings.RANGES | {
     "wall_time": (0, MAX_UNIX_TIME),
     "step": (-1, 2**63 - 1),  # what a worker wrote to shared memory
     "furthest": (-1, 2**63 - 1),
+    "total": (-1, 2**63 - 1),
+    "tokens": (-1, 2**63 - 1),
+    "saved": (-1, 2**63 - 1),
+    "loss": (-1e300, 1e300),
     "group_rank": (0, MAX_NODES - 1),
     "group_world_size": (1, MAX_NODES),
     "base_rank": (0, MAX_WORLD - 1),
@@ -173,9 +180,9 @@ def _value_fault(value: object, name: str, sentence: int) -> str:
             return ""
         shown, length = ascii(value[:_SHOWN]), f" ({len(value)} characters)"
     elif isinstance(value, bytes):
-        if len(value) <= MAX_SECRET_BYTES:
+        if len(value) <= (longest := BYTES.get(name, MAX_SECRET_BYTES)):
             return ""
-        needs, shown = f"at most {MAX_SECRET_BYTES} bytes", f"{len(value)} bytes"
+        needs, shown = f"at most {longest} bytes", f"{len(value)} bytes"
     elif isinstance(value, tuple):
         longest = MAX_EXIT_CODES if name == "no_restart_exit_codes" else MAX_FAILURES
         faults = (_value_fault(item, name, sentence) for item in value[:longest])

@@ -33,6 +33,9 @@ from rallypoint.core.model import (
     Stamp,
     Verdict,
 )
+from rallypoint.core.watch.node_progress import NodeProgress
+from rallypoint.core.watch.questions import Answer as Answer
+from rallypoint.core.watch.questions import Ask as Ask
 from rallypoint.core.worker_exits import WorkerExit
 
 
@@ -245,6 +248,8 @@ class Heartbeat(Struct, frozen=True, array_like=True, tag=21):
     promise: Promise | None = None
     is_short_of_memory: bool = False
     """The container of this node has nearly reached its limit."""
+    progress: NodeProgress | None = None
+    """How far its workers are; None: as it was told on this connection before."""
 
 
 class DrainNode(Struct, frozen=True, array_like=True, tag=22):
@@ -265,7 +270,7 @@ class AgentDied(Struct, frozen=True, array_like=True, tag=23):
     """The kernel has killed a process of its container for memory, just before."""
 
 
-ToCoordinator = Attach | Numbered | Heartbeat | DrainNode | AgentDied
+ToCoordinator = Attach | Numbered | Heartbeat | DrainNode | AgentDied | Ask
 
 
 class Attached(Struct, frozen=True, array_like=True, tag=1):
@@ -399,7 +404,7 @@ WorkerRequest = CheckpointWanted | CheckpointNotWanted | CollectStacks
 """What a node's workers are asked for, or no longer."""
 Order = Assigned | StartNow | StopNow | Ended | Expelled | LeaveNow | DrainWanted | WorkerRequest
 """What a job's machine has a node do."""
-ToAgent = Attached | Refused | Ack | HeartbeatAck | Order | DrainAnswer | HandsOver
+ToAgent = Attached | Refused | Ack | HeartbeatAck | Order | DrainAnswer | HandsOver | Answer
 
 
 class FromNode(Struct, frozen=True):

@@ -40,6 +40,7 @@ from rallypoint.core import limits
 from rallypoint.core import messages as m
 from rallypoint.core.liveness import BEAT_SHARE, DEAF_SHARE, Lease
 from rallypoint.core.model import Promise, SharedSettings, Stamp, epoch_number
+from rallypoint.core.watch.node_progress import NodeProgress
 
 if TYPE_CHECKING:  # Most nodes never lead.
     from rallypoint.core.takeover.consent import Promises
@@ -456,7 +457,7 @@ class AgentEnd:
                 if self._rules.promises is not None and self.attached is not None:
                     self._rules.promises.handed_over(self.attached.epoch, addresses)
                 return []
-            case m.DrainAnswer():
+            case m.DrainAnswer() | m.Answer():
                 return []  # for a person who asked instead of taking part
             case _:
                 if not self._is_current(message.stamp):
@@ -472,15 +473,22 @@ class AgentEnd:
                 over = [LeaseOver(self._waits_for(now))] if self._lease.is_over else []
                 return [*renewed, Pushed(message), *over]
 
-    def beat(self, now: float, *, is_short_of_memory: bool = False) -> list[AgentEffect]:
-        """It is time for a heartbeat."""
+    def beat(
+        self,
+        now: float,
+        *,
+        is_short_of_memory: bool = False,
+        progress: NodeProgress | None = None,
+    ) -> list[AgentEffect]:
+        """It is time for a heartbeat, or there is something new to tell with one."""
         if self._link is Link.NONE:
             return []
         unanswered_s = self._lease.unanswered_s(now)
         if unanswered_s > self.settings.lease_s * DEAF_SHARE:
             return self._drop(unanswered_s)
         number = self._lease.beat(now)
-        return [Send(m.Heartbeat(number, self._promise(now), is_short_of_memory))]
+        fitting = progress and limits.fit(progress)
+        return [Send(m.Heartbeat(number, self._promise(now), is_short_of_memory, fitting))]
 
     def next_wake_s(self, now: float) -> float:
         """After how long to call `beat` again; just after the fence, should nothing renew the lease

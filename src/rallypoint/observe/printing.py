@@ -128,6 +128,16 @@ def print_text(*lines: str) -> None:
             raise InfrastructureError(f"stdout can't be written: {error.strerror}") from error
 
 
+def redraw(*lines: str) -> None:
+    """Write lines to stdout in place of what the terminal shows. As `print_text`."""
+    if sys.stdout is not None:
+        try:
+            sys.stdout.write("\x1b[H\x1b[2J")
+        except OSError:
+            return
+    print_text(*lines)
+
+
 def _encodable(stream: TextIO, text: str) -> str:
     """`text` with escapes for what the stream's encoding lacks, such as a name under LANG=C."""
     encoding = stream.encoding or "utf-8"

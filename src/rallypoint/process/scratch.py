@@ -12,15 +12,32 @@ from __future__ import annotations
 import fcntl
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import islice
 
+from msgspec import Struct
+
+from rallypoint.files import safe_open
 from rallypoint.process.logs.log_dir import safe_name
 
 PREFIX = "rallypoint-agent-"
-_PLACES = ("/tmp", "/var/tmp", "/dev/shm")
+PLACES = ("/tmp", "/var/tmp", "/dev/shm")
+JOB_NOTE = "job"
+"""The file in which an agent says of which job it is, for commands on this node."""
 _KERNEL_DIGITS = 16
-_MOST_ENTRIES, _MOST_REMOVED = 20_000, 1000
+_MOST_ENTRIES, _MOST_LOOKED_AT = 20_000, 1000
+_NOTE_MAX = 4096
+
+
+class LocalJob(Struct, frozen=True):
+    """What an agent says of its job in its note."""
+
+    run_id: str
+    address: str
+    """Of the coordinator that it has attached to last, `HOST:PORT` in digits."""
+    insecure: bool = False
+    pid: int = 0
+    """Of the agent."""
 
 
 class Scratch:
@@ -28,7 +45,7 @@ class Scratch:
 
     def __init__(self, temp_dir: str, run_id: str) -> None:
         name = f"{PREFIX}{safe_name(run_id)}_{kernel_id()}_{os.urandom(8).hex()}"
-        places = dict.fromkeys((os.path.abspath(temp_dir), *_PLACES))
+        places = dict.fromkeys((os.path.abspath(temp_dir), *PLACES))
         self.paths = tuple(os.path.join(place, name) for place in places)
         self.path = ""
         """Absolute; empty when no place of this node can be written, and before."""
@@ -57,6 +74,45 @@ class Scratch:
             self.path = ""
 
 
+def leave_note(scratch: str, text: bytes) -> None:
+    """Say of which job the agent of this directory is. Never raises: nothing depends on it."""
+    path = os.path.join(scratch, JOB_NOTE)
+    try:
+        fd = safe_open(f"{path}.new", os.O_WRONLY | os.O_CREAT)
+        try:
+            os.truncate(fd, 0)
+            os.write(fd, text)
+        finally:
+            os.close(fd)
+        os.replace(f"{path}.new", path)
+    except OSError:
+        return
+
+
+def notes(places: Iterable[str]) -> list[bytes]:
+    """What the agents of this user on this machine have left in these directories, also of agents
+    that were killed a moment ago. Blocks on the file system; never raises OSError."""
+    found = []
+    for path in _ours(places):
+        try:
+            with open(os.path.join(path, JOB_NOTE), "rb") as note:
+                found.append(note.read(_NOTE_MAX))
+        except OSError:
+            continue
+    return found
+
+
+def lives(pid: int) -> bool:
+    """Whether there is a process of this number."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return pid > 0
+
+
 def is_ours(name: str, mode: int, owner: int, *, user: int, kernel: str) -> bool:
     """Whether a directory of this name, mode and owner is one that an agent of this user made under
     this kernel. Whether that agent lives its lock tells."""
@@ -69,24 +125,33 @@ def is_ours(name: str, mode: int, owner: int, *, user: int, kernel: str) -> bool
 def sweep(places: Iterable[str]) -> None:
     """Remove what agents of this user have left in these directories that were killed together
     with their guards. Blocks on the file system; never raises OSError."""
+    for path in _ours(places):
+        try:
+            lock = _lock_dir(path, fcntl.LOCK_EX)
+            _remove(path)
+            os.close(lock)
+        except OSError:
+            continue  # Its agent lives, or it is gone.
+
+
+def _ours(places: Iterable[str]) -> Iterator[str]:
+    """The directories of this user's agents that were made under this kernel."""
     user, kernel = os.geteuid(), kernel_id()
-    for place in places:
+    for place in dict.fromkeys(places):
         try:
             with os.scandir(place) as entries:
                 looked_at = islice(entries, _MOST_ENTRIES)
                 names = [entry.name for entry in looked_at if entry.name.startswith(PREFIX)]
         except OSError:
             continue
-        for name in names[:_MOST_REMOVED]:
+        for name in names[:_MOST_LOOKED_AT]:
             path = os.path.join(place, name)
             try:
                 status = os.lstat(path)
-                if is_ours(name, status.st_mode, status.st_uid, user=user, kernel=kernel):
-                    lock = _lock_dir(path, fcntl.LOCK_EX)
-                    _remove(path)
-                    os.close(lock)
             except OSError:
-                continue  # Its agent lives, or it is gone.
+                continue
+            if is_ours(name, status.st_mode, status.st_uid, user=user, kernel=kernel):
+                yield path
 
 
 def kernel_id() -> str:

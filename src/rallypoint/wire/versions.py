@@ -50,5 +50,6 @@ class Versions(Struct, frozen=True):
         return cls(oldest, oldest + (flags >> _NEWER_SHIFT))
 
 
-SPOKEN = Versions(2, 2)
-"""By this version of Rallypoint. 2 is spoken since version 0.1.0."""
+SPOKEN = Versions(2, 3)
+"""By this version of Rallypoint. 2 is spoken since version 0.1.0; 3 has questions of people about a
+job (`core/watch/questions.py`)."""

@@ -75,6 +75,9 @@ class HandlerSession:
         """What the agent has to say."""
         self._step(report)
 
+    def tell_progress(self) -> None:
+        """No coordinator asks for it."""
+
     async def close(self, timeout_s: float) -> None:
         """Let the handler go, within this time, also when this is cancelled."""
         self._step(e.SessionEnds())

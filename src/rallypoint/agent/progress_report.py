@@ -1,0 +1,86 @@
+"""What the heartbeats of this node tell of its workers (`core/watch/node_progress.py`)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from rallypoint.agent.telemetry.dispatcher import EventDispatcher
+from rallypoint.agent.worker_shm import Progress, WorkerShm
+from rallypoint.core.model import Stamp
+from rallypoint.core.timeline import Phase, RoundLife
+from rallypoint.core.watch.node_progress import NodeProgress
+from rallypoint.observe.records import Observer
+
+
+class FirstStepTeller(Observer):
+    """Has the coordinator told of a round's first step at once: how far a round begins behind the
+    one before is not to be seen a heartbeat later."""
+
+    def __init__(self, tell: Callable[[], None]) -> None:
+        self._tell = tell
+
+    def phase_ended(self, life: RoundLife, phase: Phase) -> None:
+        if phase.name == "first_progress":
+            self._tell()
+
+
+class ProgressReport:
+    """Each connection is told once of what is new. For the loop's thread."""
+
+    def __init__(self, dispatcher: EventDispatcher) -> None:
+        self._dispatcher = dispatcher
+        self._told: tuple[int, tuple[object, ...]] | None = None
+        """The generation of the connection, and what was said on it last."""
+
+    def news(self, stamp: Stamp | None, generation: int) -> NodeProgress | None:
+        """How far the workers of this round are, unless that is known on this connection."""
+        progress = None if stamp is None else self._now(stamp)
+        if progress is None or self._told == (generation, progress.news):
+            return None
+        self._told = generation, progress.news
+        return progress
+
+    def _now(self, stamp: Stamp) -> NodeProgress | None:
+        life, shm = self._dispatcher.timeline.newest, self._dispatcher.shm
+        if life is None or life.number != stamp.round or life.ended_at is not None:
+            return None
+        phases = life.phases
+        running_s = None if life.spawned_at is None else time.monotonic() - life.spawned_at
+        progress = NodeProgress(
+            stamp,
+            running_s,
+            phases.get("rendezvous"),
+            phases.get("spawn"),
+            phases.get("first_output"),
+            phases.get("first_progress"),
+        )
+        if shm is None or running_s is None:
+            return progress
+        return _with_steps(progress, shm, life.assignment.base_rank)
+
+
+def _with_steps(progress: NodeProgress, shm: WorkerShm, base_rank: int) -> NodeProgress:
+    told = [(rank, one) for rank, one in enumerate(shm.progress()) if one is not None]
+    if not told:
+        return progress
+    rank, behind = min(told, key=_behind)
+    saved = [step for step in shm.checkpoints() if step is not None]
+    return NodeProgress(
+        progress.stamp,
+        progress.running_s,
+        progress.rendezvous_s,
+        progress.spawn_s,
+        progress.first_output_s,
+        progress.first_progress_s,
+        furthest=max(one.step for _, one in told),
+        quiet_s=min(one.age_s for _, one in told),
+        step=behind.step,
+        rank=base_rank + rank,
+        silent_s=behind.age_s,
+        saved=max(saved, default=-1),
+    )
+
+
+def _behind(told: tuple[int, Progress]) -> tuple[int, float]:
+    return told[1].step, -told[1].age_s

@@ -1,0 +1,255 @@
+"""Finding a job's coordinator from a command line, and asking it.
+
+A person names the endpoint as the job's nodes have it, or nothing: then it is a job of their own on
+this machine, whose agent has left a note (`process/scratch.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from collections.abc import AsyncIterator, Sequence
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from rallypoint.cli import access, values
+from rallypoint.cli.machine import Machine
+from rallypoint.cli.parser import Command, Scanned
+from rallypoint.cli.run_options.register import BY_REGISTER, check_conf, read_register
+from rallypoint.cli.values import Value
+from rallypoint.config import (
+    DEFAULT_COORDINATOR_PORT,
+    Endpoint,
+    RegisterConfig,
+    RendezvousConfig,
+)
+from rallypoint.coordinator.connection import ClientConnection, dial, knock
+from rallypoint.coordinator.endpoint import NotYet, resolve
+from rallypoint.coordinator.threads import run_in_thread
+from rallypoint.coordinator.token import Token, no_token_error
+from rallypoint.core import messages as m
+from rallypoint.core.model import UNNAMED_RUN_ID
+from rallypoint.core.settings import Setting
+from rallypoint.core.text import job_name, names, shown
+from rallypoint.core.watch.questions import Ask
+from rallypoint.errors import (
+    AccessError,
+    PeerHungUpError,
+    ProtocolError,
+    RendezvousConnectionError,
+    UsageError,
+)
+from rallypoint.process.scratch import PLACES, LocalJob, lives, notes
+from rallypoint.wire.address import Address, split_endpoint
+
+QUESTIONS_SINCE = 3
+"""The version of the protocol that has them."""
+_CHECK = "give the job's endpoint HOST[:PORT]"
+
+HOW_TO_FIND = (
+    "Where",
+    (
+        Setting("--job", "ID", "the name of the job (its --rdzv-id)"),
+        Setting(
+            "--rdzv-backend",
+            "tcp|file|etcd|kubernetes",
+            "not tcp: the job's nodes were started with it",
+            "choice",
+            default="tcp",
+        ),
+        Setting("--rdzv-conf", "K=V,...", "where the records are: as the job's nodes have it"),
+        *access.token_options("the job runs with --insecure, without a token"),
+    ),
+)
+"""The options that say which job is meant, for all commands that ask about one."""
+EXIT_CODES = """\
+Exit codes: 0 it was answered, 2 there is no such job there, or wrong usage, 75
+no coordinator answers, or it went away.
+"""
+
+
+class JobAt(Struct, frozen=True):
+    """Where a job is."""
+
+    run_id: str | None
+    """None: nobody said."""
+    endpoint: Endpoint
+    register: RegisterConfig | None
+    """The job's; None: the coordinator is at the endpoint."""
+    access: access.Access
+
+    @property
+    def name(self) -> str:
+        """Its run id."""
+        return UNNAMED_RUN_ID if self.run_id is None else self.run_id
+
+
+def read_job(command: Command, scanned: Scanned, where: Value | None) -> list[JobAt]:
+    """The job that is meant, or jobs on this machine: at least one.
+
+    Raises UsageError, and RendezvousConnectionError for nothing on this machine.
+    """
+    given = scanned.get("--job")
+    run_id, reading = None if given is None else given.text, access.read_access(scanned)
+    backend = str(scanned.read(command, "--rdzv-backend", "tcp"))
+    if backend == "tcp" and where is not None and os.path.isdir(where.text):
+        backend = "file"
+    if backend in BY_REGISTER:
+        register = _register(scanned, backend, where, run_id)
+        endpoint = Endpoint("localhost", DEFAULT_COORDINATOR_PORT)
+        return [JobAt(run_id, endpoint, register, reading)]
+    if where is not None:
+        return [JobAt(run_id, values.endpoint(where, least_port=1), None, reading)]
+    return [_of_note(note, reading) for note in _local_jobs(run_id)]
+
+
+def _register(
+    scanned: Scanned, backend: str, where: Value | None, run_id: str | None
+) -> RegisterConfig:
+    """As `--rdzv-endpoint` and `--rdzv-id` of `run` say."""
+    said = dict(scanned.values)
+    if where is not None:
+        said["--rdzv-endpoint"] = [where]
+    if run_id is not None:
+        said["--rdzv-id"] = [Value(run_id, f"--job {run_id}")]
+    register, rest = read_register(Scanned(scanned.words, said), backend, Machine())
+    check_conf(rest)
+    if (directory := register.directory) and not os.path.isdir(directory):
+        raise UsageError(f"{shown(directory)}: there is no such directory on this machine")
+    return register
+
+
+def _local_jobs(run_id: str | None) -> list[LocalJob]:
+    """The newest word of each job of this user on this machine."""
+    found: dict[tuple[str, str], LocalJob] = {}
+    for text in notes((tempfile.gettempdir(), *PLACES)):
+        try:
+            note = msgspec.json.decode(text, type=LocalJob)
+            split_endpoint(note.address, 1)
+        except (msgspec.MsgspecError, UsageError, ValueError):
+            continue
+        if lives(note.pid) and run_id in (None, note.run_id):
+            found[note.run_id, note.address] = note
+    if found:
+        return list(found.values())
+    what = "no job of yours runs" if run_id is None else f"{job_name(run_id)} does not run"
+    raise RendezvousConnectionError(f"{what} on this machine: {_CHECK}")
+
+
+def _of_note(note: LocalJob, reading: access.Access) -> JobAt:
+    host, port = split_endpoint(note.address, DEFAULT_COORDINATOR_PORT)
+    reading = replace(reading, insecure=True) if note.insecure else reading
+    return JobAt(note.run_id, Endpoint(host, port), None, reading)
+
+
+def only_one(jobs: Sequence[JobAt]) -> JobAt:
+    """For a command about one job. Raises UsageError for several."""
+    if len(jobs) > 1:
+        known = names(tuple(sorted({job.name for job in jobs})))
+        raise UsageError(f"several jobs run on this machine ({known}): say which by --job ID")
+    return jobs[0]
+
+
+class Asking:
+    """A connection to the coordinator of a job, on which questions are asked one after another."""
+
+    def __init__(self, connection: ClientConnection) -> None:
+        self._connection = connection
+        self._answers: asyncio.Queue[m.ToAgent | str] = asyncio.Queue()
+        connection.lost.add_done_callback(lambda lost: self._answers.put_nowait(lost.result()))
+        connection.listen(self._answers.put_nowait)
+
+    @classmethod
+    async def open(cls, job: JobAt, token: Token | None) -> Asking:
+        """Raises RendezvousConnectionError, AccessError, ProtocolError, and UsageError."""
+        connection = await _reach(job, token)
+        if connection.version < QUESTIONS_SINCE:
+            connection.close()
+            raise UsageError(
+                "the coordinator there is of a version of Rallypoint that answers no questions "
+                "about its job: use that version's commands there, or upgrade the job's nodes"
+            )
+        return cls(connection)
+
+    def close(self) -> None:
+        """Hang up. Safe to call twice."""
+        self._connection.close()
+
+    async def ask(self, question: Ask) -> AsyncIterator[bytes]:
+        """The values that answer it, as JSON. Raises UsageError for a refusal, and
+        RendezvousConnectionError when the coordinator goes away."""
+        self._connection.send(question)
+        pieces: list[bytes] = []
+        while True:
+            said = await self._answers.get()
+            if isinstance(said, str):
+                raise RendezvousConnectionError(f"the coordinator went away: {said}")
+            if isinstance(said, m.Refused):
+                raise UsageError(said.text)
+            if not isinstance(said, m.Answer):
+                continue
+            if said.refusal:
+                raise UsageError(said.refusal)
+            pieces.append(said.piece)
+            if said.is_whole:
+                yield b"".join(pieces)
+                pieces.clear()
+            if said.is_last:
+                return
+
+    async def answer(self, question: Ask) -> bytes:
+        """The one value that answers it."""
+        answers = [value async for value in self.ask(question)]
+        return answers[-1]
+
+
+def token_of(job: JobAt) -> Token | None:
+    """The one that a person has, if the job needs one. Raises AccessError."""
+    return job.access.find(create=False)
+
+
+async def _reach(job: JobAt, token: Token | None) -> ClientConnection:
+    secret = None if token is None else token.for_job(job.name)
+    if job.register is not None:
+        return await _reach_leader(job, job.register, secret)
+    found = await resolve(job.endpoint)
+    if isinstance(found, NotYet):
+        raise RendezvousConnectionError(
+            f"can't reach the coordinator at {job.endpoint}: {found.reason}: {_CHECK}"
+        )
+    try:
+        if secret is None and not job.access.insecure:
+            await knock(found.addresses, job.name)
+            raise no_token_error(job.endpoint)
+        return await dial(found.addresses, job.name, secret)
+    except (RendezvousConnectionError, PeerHungUpError) as error:
+        raise RendezvousConnectionError(f"{error}: {_CHECK}") from error
+
+
+async def _reach_leader(
+    job: JobAt, register: RegisterConfig, secret: bytes | None
+) -> ClientConnection:
+    from rallypoint.coordinator.register_record import decode
+    from rallypoint.rendezvous.places import place_of
+
+    place = place_of(RendezvousConfig(job.name, register=register))
+    if secret is None and not job.access.insecure:
+        raise no_token_error(place.name)
+    found = await run_in_thread(place.open(secret).get_state, "rallypoint-register")
+    if found is None:
+        raise UsageError(f"{place.name} has no record of {job_name(job.name)}: check it and --job")
+    record = decode(found[0])
+    verdict = record.job.verdict if record.job is not None else None
+    if record.is_vacant and verdict is not None:
+        raise UsageError(f"{job_name(job.name)} has ended: {verdict.text}")
+    if record.is_vacant:
+        raise RendezvousConnectionError("the node that led the job has gone: try again soon")
+    addresses = [Address(*split_endpoint(text, 0)) for text in record.leader.addresses]
+    try:
+        return await dial(addresses, job.name, secret)
+    except (AccessError, ProtocolError) as error:
+        # Another program may listen there by now.
+        raise RendezvousConnectionError(str(error)) from error

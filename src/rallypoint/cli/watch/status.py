@@ -1,0 +1,197 @@
+"""`rallypoint status`: what a job does now, and what keeps it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from rallypoint.cli import access
+from rallypoint.cli.parser import Command, parse, with_hint
+from rallypoint.cli.values import Value
+from rallypoint.cli.watch.reach import (
+    EXIT_CODES,
+    HOW_TO_FIND,
+    Asking,
+    JobAt,
+    read_job,
+    token_of,
+)
+from rallypoint.cli.watch.status_text import LINES_MAX, status_lines, table_lines
+from rallypoint.coordinator.token import Token
+from rallypoint.core.settings import Setting
+from rallypoint.core.watch.job_view import JobLine, JobView
+from rallypoint.core.watch.questions import Ask, Subject
+from rallypoint.errors import RallypointError, RendezvousConnectionError
+from rallypoint.observe.printing import JsonLine, json_text, print_text, redraw
+
+WATCH_S = 1.0
+"""Between two looks of `--watch`."""
+LOST_S = 30.0
+"""So long `--watch` looks for a coordinator that went away: another node may take over."""
+_ALL = 1_000_000
+
+STATUS = Command(
+    "status",
+    """\
+usage: rallypoint status [ENDPOINT] [options]
+
+Show what a job does now and who keeps it from going on: state, progress, where
+its time went, nodes, and the end of its last round. ENDPOINT is what its nodes
+have as --rdzv-endpoint; without one, it is your job on this machine. Of several
+jobs it prints a table.
+
+  rallypoint status
+  rallypoint status node-0 --job digits --watch
+  rallypoint status /shared/jobs --job digits
+""",
+    (
+        (
+            "Options",
+            (
+                Setting("--watch", "", "show it again each second until the job ends", "switch"),
+                Setting("--all", "", f"also what does not fit into {LINES_MAX} lines", "switch"),
+                Setting("--json", "", "print JSON, with all that is known", "switch"),
+            ),
+        ),
+        HOW_TO_FIND,
+    ),
+    EXIT_CODES,
+    may_have=("ENDPOINT",),
+)
+
+
+class _Options(Struct, frozen=True):
+    jobs: list[JobAt]
+    watch: bool
+    is_whole: bool
+    as_json: bool
+
+
+def run(argv: list[str]) -> int:
+    """Returns 0. Blocks until it is answered, with `--watch` until the job ends.
+
+    Raises UsageError, AccessError, InfrastructureError, and HelpRequested.
+    """
+    options = with_hint(STATUS, lambda: _parse(argv))
+    tokens = [token_of(job) for job in options.jobs]
+    access.keep_secrets()
+    if len(options.jobs) > 1:
+        lines = asyncio.run(_lines_of(list(zip(options.jobs, tokens, strict=True))))
+        _show_table(lines, options)
+        return 0
+    asyncio.run(_Status(options, tokens[0]).run())
+    return 0
+
+
+def _parse(argv: list[str]) -> _Options:
+    scanned = parse(STATUS, argv, {})
+    where = Value(scanned.words[0], scanned.words[0]) if scanned.words else None
+    return _Options(
+        read_job(STATUS, scanned, where),
+        scanned.on("--watch"),
+        scanned.on("--all"),
+        scanned.on("--json"),
+    )
+
+
+async def _lines_of(jobs: list[tuple[JobAt, Token | None]]) -> list[JobLine]:
+    found: list[JobLine] = []
+    for job, token in jobs:
+        try:
+            asking = await Asking.open(job, token)
+        except RallypointError:
+            continue  # It has ended by now, or is another user's.
+        try:
+            found += await _all_jobs(asking)
+        finally:
+            asking.close()
+    return found
+
+
+async def _all_jobs(asking: Asking) -> list[JobLine]:
+    return msgspec.json.decode(await asking.answer(Ask(Subject.JOBS)), type=list[JobLine])
+
+
+class _Status:
+    def __init__(self, options: _Options, token: Token | None) -> None:
+        self._options, self._job, self._token = options, options.jobs[0], token
+
+    async def run(self) -> None:
+        asking = await Asking.open(self._job, self._token)
+        try:
+            if self._job.run_id is None:
+                jobs = await _all_jobs(asking)
+                if len(jobs) != 1:
+                    _show_table(jobs, self._options)
+                    return
+                asking.close()
+                self._job = replace(self._job, run_id=jobs[0].job)
+                asking = await Asking.open(self._job, self._token)
+            while True:
+                view = await self._ask(asking)
+                self._show(view)
+                if not self._options.watch or view.verdict is not None:
+                    return
+                await asyncio.sleep(WATCH_S)
+                try:
+                    view = await self._ask(asking)
+                except RendezvousConnectionError:
+                    asking.close()
+                    asking = await self._again()
+        finally:
+            asking.close()
+
+    async def _again(self) -> Asking:
+        """The coordinator went away: another one may take over."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + LOST_S
+        while True:
+            try:
+                return await Asking.open(self._job, self._token)
+            except RendezvousConnectionError:
+                if loop.time() > until:
+                    raise
+                await asyncio.sleep(WATCH_S)
+
+    async def _ask(self, asking: Asking) -> JobView:
+        return msgspec.json.decode(await asking.answer(Ask(Subject.STATUS)), type=JobView)
+
+    def _show(self, view: JobView) -> None:
+        if self._options.as_json:
+            print_text(JsonLine(json_text(view)))
+            return
+        width, height = _size()
+        most = _ALL if self._options.is_whole else LINES_MAX
+        if self._options.watch and _is_terminal():
+            redraw(*status_lines(view, width, min(most, height - 1)))
+        else:
+            print_text(*status_lines(view, width, most))
+
+
+def _show_table(jobs: list[JobLine], options: _Options) -> None:
+    if options.as_json:
+        print_text(JsonLine(json_text(jobs)))
+    elif jobs:
+        print_text(*table_lines(jobs, _size()[0]))
+    else:
+        print_text("no jobs")
+
+
+def _is_terminal() -> bool:
+    return sys.stdout is not None and sys.stdout.isatty()
+
+
+def _size() -> tuple[int, int]:
+    """Columns and rows; what is no terminal has as many columns as anybody wants."""
+    if not _is_terminal():
+        return 200, 200
+    try:
+        size = os.get_terminal_size(sys.stdout.fileno())
+    except OSError:
+        return 80, LINES_MAX + 1
+    return size.columns or 80, size.lines or LINES_MAX + 1

@@ -1,0 +1,113 @@
+"""What people see of one hosted job: it keeps the job's history, and answers who asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec import Struct, json
+
+from rallypoint.coordinator.clocks import wall_time
+from rallypoint.coordinator.connection import ServerConnection
+from rallypoint.core import messages as m
+from rallypoint.core.event_kinds import VERDICT, Record
+from rallypoint.core.sessions import Sessions
+from rallypoint.core.watch.history import HistoryEntry, JobHistory
+from rallypoint.core.watch.job_view import Heard, JobView, job_line, view_of
+from rallypoint.core.watch.node_progress import NodeProgress
+from rallypoint.core.watch.questions import PIECE_BYTES, Ask, Subject
+from rallypoint.errors import MessageError
+
+FOLLOWERS_MAX = 64
+"""So many people may follow one job's events at once."""
+
+
+class JobWatch:
+    """Of one job. For the thread of the loop. Nothing here blocks."""
+
+    def __init__(self, sessions: Sessions, clock: Callable[[], float]) -> None:
+        """`clock`: of the loop."""
+        self._sessions, self._clock = sessions, clock
+        self.history = JobHistory(clock(), lambda at: wall_time(clock() - at))
+        self._followers: dict[int, ServerConnection] = {}
+
+    @property
+    def view(self) -> JobView:
+        """As it is now."""
+        return view_of(self._sessions.job, self.history, self._heard, self._clock())
+
+    def record(self, record: Record) -> None:
+        """The job reports this."""
+        round_ = self._sessions.job.round.round
+        entry = self.history.record(record, round_, self._clock())
+        is_last = record.kind is VERDICT
+        for follower in list(self._followers.values()):
+            answer(follower, entry, is_last=is_last)
+        if is_last:
+            self._followers.clear()
+
+    def noted(self) -> None:
+        """Something has happened to the job."""
+        self.history.noted(self._sessions.job, self._clock())
+
+    def progressed(self, connection: int, progress: NodeProgress) -> None:
+        """The agent on this connection has said this."""
+        session = self._sessions.on(connection)
+        if session is not None:
+            now, job = self._clock(), self._sessions.job
+            self.history.progressed(job, session.ref.node_id, progress, now)
+
+    def ask(self, connection: ServerConnection, question: Ask) -> None:
+        """A person asks, and waits on this connection. Raises MessageError."""
+        match question.subject:
+            case Subject.STATUS:
+                answer(connection, self.view, is_last=True)
+            case Subject.EVENTS:
+                self._tell_events(connection, question)
+            case Subject.JOBS:
+                answer(connection, (job_line(self.view),), is_last=True)
+
+    def closed(self, connection: int) -> None:
+        """This connection has ended."""
+        self._followers.pop(connection, None)
+
+    def _tell_events(self, connection: ServerConnection, question: Ask) -> None:
+        follows = question.follow and self._sessions.verdict is None
+        if follows and len(self._followers) >= FOLLOWERS_MAX:
+            raise MessageError(f"{FOLLOWERS_MAX} others follow the events of this job already")
+        entries = [one for one in self.history.entries if one.number > question.after]
+        if follows:
+            self._followers[connection.number] = connection
+        if not entries:
+            if not follows:
+                answer(connection, None, is_last=True)
+            return
+        for entry in entries:
+            answer(connection, entry, is_last=entry is entries[-1] and not follows)
+
+    def _heard(self, incarnation: str) -> Heard:
+        session = self._sessions.of_agent(incarnation)
+        if session is None:
+            return Heard(is_connected=False)
+        now = self._clock()
+        silent_s = now - self._sessions.liveness.last_heard_at(incarnation, now)
+        return Heard(session.host, silent_s, session.connection is not None)
+
+
+def answer(
+    connection: ServerConnection,
+    value: Struct | tuple[Struct, ...] | HistoryEntry | None,
+    *,
+    is_last: bool,
+) -> None:
+    """Send this value, in pieces that fit into frames."""
+    data = json.encode(value)
+    for start in range(0, len(data), PIECE_BYTES):
+        piece = data[start : start + PIECE_BYTES]
+        is_whole = start + PIECE_BYTES >= len(data)
+        connection.send(m.Answer(piece, is_whole, is_whole and is_last))
+
+
+def refuse_answer(connection: ServerConnection, text: str) -> None:
+    """Say in one sentence why there is no answer, and hang up."""
+    connection.send(m.Answer(b"", True, True, text))
+    connection.close()

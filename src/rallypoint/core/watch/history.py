@@ -1,0 +1,227 @@
+"""The history of one job, as its coordinator has it: what happened, round by round, and where the
+time went. Pure; bounded in memory.
+
+It is told of every record of an event (`event_kinds.py`), of what nodes say of their workers, and
+looks at the job's state after everything that happens. The views of `job_view.py`, the file of
+`--history` and what people are shown are made from it.
+
+A coordinator that takes a job over begins a new history. The nodes tell it again how far they are;
+what only the one before knew is a gap, and is named as one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from msgspec import Struct, field
+
+from rallypoint.core.event_kinds import Record
+from rallypoint.core.job_state import JobState
+from rallypoint.core.model import Cause, EndReason
+from rallypoint.core.round_state import Phase
+from rallypoint.core.watch import goodput
+from rallypoint.core.watch.goodput import Goodput
+from rallypoint.core.watch.node_progress import NodeProgress
+
+SCHEMA = 1
+"""Of what is written: raised when the meaning of a field changes. Fields may be added."""
+ENTRIES_MAX = 1000
+ROUNDS_MAX = 64
+"""So many events and rounds are kept, the newest."""
+RATE_S = 60.0
+"""Steps a second are those of so long."""
+
+
+class HistoryEntry(Struct, frozen=True):
+    """One event of the job."""
+
+    number: int
+    """Counts the events of this history, from 1."""
+    time: float
+    """Unix seconds, by the coordinator's clock."""
+    event: str
+    """Its name in the table of event kinds."""
+    level: str
+    round: int
+    text: str
+    node: str = ""
+
+
+class PastRound(Struct):
+    """A round, from when it was formed."""
+
+    round: int
+    nodes: int
+    workers: int
+    why: str
+    """Why it was formed."""
+    formed: float
+    """Unix seconds, as `ended`."""
+    ended: float | None = None
+    end: str = ""
+    """The kind of its end: `failure`, `loss`, `drain`, `growth`, `infrastructure`, or the job's
+    outcome."""
+    end_text: str = ""
+    cause: Cause | None = None
+    seconds: dict[str, float] = field(default_factory=dict)
+    """By what the job did in it, and on the way to it."""
+    first_step: int = -1
+    last_step: int = -1
+
+
+class Told(Struct, frozen=True):
+    """What a node has said of its workers, and when that came."""
+
+    progress: NodeProgress
+    at: float
+
+
+class _Seen(Struct):
+    """What was known of the job when it was looked at last."""
+
+    round: int = -1
+    """The one that was active; -1: none was."""
+    judged: int = 0
+    is_over: bool = False
+
+
+class JobHistory:
+    """Of one life of a job. Times are seconds on the host's clock."""
+
+    def __init__(self, at: float, wall_time: Callable[[float], float], gap: str = "") -> None:
+        """`wall_time` dates a time of the host for people. `gap`: what is not known, if this
+        coordinator has taken the job over."""
+        self.account = Goodput(at, at)
+        self.entries: deque[HistoryEntry] = deque(maxlen=ENTRIES_MAX)
+        self.rounds: deque[PastRound] = deque(maxlen=ROUNDS_MAX)
+        self.rounds_formed = 0
+        self.told: dict[str, Told] = {}
+        """By the ids of the nodes of the newest round."""
+        self.gap = gap
+        self.changed_at = at
+        """Since when the job does what it does now."""
+        self.steps: deque[tuple[float, int]] = deque()
+        """The furthest step, now and then, of the newest round."""
+        self._wall_time = wall_time
+        self._numbers = 0
+        self._seen = _Seen()
+
+    def record(self, record: Record, round_: int, at: float) -> HistoryEntry:
+        """This has happened."""
+        self._numbers += 1
+        entry = HistoryEntry(
+            self._numbers,
+            self._wall_time(at),
+            record.name,
+            record.kind.level.name,
+            round_,
+            record.text,
+            record.node_id,
+        )
+        self.entries.append(entry)
+        return entry
+
+    def noted(self, job: JobState, at: float) -> None:
+        """Something has happened to the job. O(1), but for a round that begins."""
+        state, seen = job.round, self._seen
+        active = state.round if state.phase is Phase.ACTIVE else -1
+        if seen.round >= 0 and active != seen.round:
+            self._ended(job, at)
+        if active >= 0 and active != seen.round:
+            self._formed(job, at)
+        seen.round = active
+        if job.judged_round > seen.judged:
+            seen.judged = job.judged_round
+            self._judged(job, job.judged_round - 1)
+        before = self.account.now
+        goodput.noted(self.account, job, at)
+        if job.verdict is not None and not seen.is_over:
+            seen.is_over = True
+            self._over(job, at)
+        if self.account.now is not before:
+            self.changed_at = at
+        if self.rounds and self.rounds[-1].ended is None:
+            self._sum()
+
+    def progressed(self, job: JobState, node_id: str, progress: NodeProgress, at: float) -> None:
+        """A node of the newest round has said this. O(1)."""
+        named = progress.stamp
+        if named.incarnation != job.incarnation or named.round != self._seen.round:
+            return
+        if node_id not in job.assigned:
+            return
+        self.told[node_id] = Told(progress, at)
+        before = self.account.now
+        goodput.told(self.account, node_id, progress, at)
+        if self.account.now is not before:
+            self.changed_at = at
+        furthest, steps = self.account.steps.step, self.steps
+        if furthest >= 0 and (not steps or furthest > steps[-1][1]):
+            steps.append((self.account.steps.advanced_at or at, furthest))
+            while len(steps) > 2 and steps[1][0] < at - RATE_S:
+                steps.popleft()
+
+    @property
+    def steps_per_s(self) -> float | None:
+        """Of the last minute; None: too little is known."""
+        if len(self.steps) < 2:
+            return None
+        (first_at, first), (last_at, last) = self.steps[0], self.steps[-1]
+        return (last - first) / (last_at - first_at) if last_at > first_at else None
+
+    def _formed(self, job: JobState, at: float) -> None:
+        goodput.formed(self.account, set(job.assigned), at)
+        self.told.clear()
+        self.steps.clear()
+        self.rounds_formed += 1
+        why = next((place.why for place in job.assigned.values()), "")
+        nodes = len(job.round.world)
+        number = job.round.round
+        self.rounds.append(PastRound(number, nodes, job.world_workers, why, self._wall_time(at)))
+
+    def _ended(self, job: JobState, at: float) -> None:
+        verdict, reason = job.verdict, job.end_reason
+        if reason is not None:
+            goodput.ended(self.account, reason, at, is_hang=_is_hang(job, reason))
+        if not self.rounds:
+            return
+        newest = self.rounds[-1]
+        newest.ended = self._wall_time(at)
+        if reason is not None:
+            newest.end, newest.end_text = str(reason.kind.value), reason.text
+        elif verdict is not None:
+            newest.end, newest.end_text = str(verdict.outcome.value), verdict.text
+        self._sum()
+
+    def _judged(self, job: JobState, round_: int) -> None:
+        for past in reversed(self.rounds):
+            if past.round == round_:
+                past.cause = job.last_cause
+                if job.end_reason is not None:
+                    past.end, past.end_text = str(job.end_reason.kind.value), job.end_reason.text
+                return
+
+    def _over(self, job: JobState, at: float) -> None:
+        assert job.verdict is not None
+        if not self.rounds:
+            return
+        newest = self.rounds[-1]
+        if newest.ended is None:
+            newest.ended = self._wall_time(at)
+            newest.end, newest.end_text = str(job.verdict.outcome.value), job.verdict.text
+        newest.cause = newest.cause or job.verdict.cause
+        self._sum()
+
+    def _sum(self) -> None:
+        newest, account = self.rounds[-1], self.account
+        newest.first_step, newest.last_step = account.steps.resumed, account.steps.step
+        newest.seconds = {
+            str(kind.value): seconds for kind, seconds in goodput.of_round(account).items()
+        }
+
+
+def _is_hang(job: JobState, reason: EndReason) -> bool:
+    """The round was ended because a worker made no progress."""
+    ends = [report.failure for report in job.reports if report.node_id == reason.node_id]
+    return any(one.code is None and one.signal is None and one.reason for one in ends)

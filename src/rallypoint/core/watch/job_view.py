@@ -1,0 +1,336 @@
+"""What a person is shown of a job: one value, made from the job's state and its history. Pure.
+
+It is sent as JSON, and printed as such by `--json`: the meaning of a field does not change within
+a `schema` number, fields may be added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from rallypoint.core import text as words
+from rallypoint.core.job_state import JobState
+from rallypoint.core.model import Verdict
+from rallypoint.core.quarantine import why_held_back
+from rallypoint.core.round_state import Member, MemberState, Phase
+from rallypoint.core.watch import goodput
+from rallypoint.core.watch.goodput import WORKING, Spending
+from rallypoint.core.watch.history import SCHEMA, JobHistory, PastRound
+
+ROUNDS_SHOWN = 3
+NODES_SHOWN = 1000
+"""Of more nodes those that stand out come first, and the rest is only counted."""
+
+
+class Heard(Struct, frozen=True):
+    """What the host knows of a node's agent."""
+
+    host: str = ""
+    """Where it connected from."""
+    silent_s: float = 0.0
+    """Since its last sign of life."""
+    is_connected: bool = True
+
+
+class NodeView(Struct, frozen=True, omit_defaults=True):
+    """One node."""
+
+    node: str
+    state: str
+    """`running`, `starting`, `stopping`, `leaving`, `joined`, `waiting`, `standby` or `done`."""
+    workers: int
+    host: str = ""
+    group_rank: int = -1
+    first_rank: int = -1
+    step: int = -1
+    """Of its worker that is behind."""
+    behind: int = -1
+    """The global rank of that worker."""
+    quiet_s: float | None = None
+    """Since that worker's last report of progress."""
+    silent_s: float = 0.0
+    """Since the last sign of life of its agent."""
+    is_connected: bool = True
+    held_back: str = ""
+    """For how long it triggers no round, and why."""
+
+
+class Part(Struct, frozen=True):
+    """Seconds that were spent so, for this cause."""
+
+    spent: str
+    cause: str
+    seconds: float
+
+
+class GoodputView(Struct, frozen=True):
+    """Where the time went."""
+
+    wall_s: float
+    useful_s: float | None
+    """None: no steps are known."""
+    parts: tuple[Part, ...]
+    """They add up to `wall_s`; the largest first."""
+    lost_steps: int
+    """That were done, and had to be done again."""
+    faults: int
+    mean_s_between_faults: float | None
+    spare_node_s: float
+
+
+class JobView(Struct, frozen=True):
+    """All of it."""
+
+    schema: int
+    job: str
+    state: str
+    """One word or two: what the job does now, or how it has ended."""
+    reason: str
+    since_s: float
+    """For how long it has been so."""
+    age_s: float
+    """Since this coordinator has known the job."""
+    incarnation: int
+    round: int
+    rounds: int
+    """That were formed."""
+    world_nodes: int
+    world_workers: int
+    min_nodes: int
+    max_nodes: int
+    waits_for: str
+    """Who or what, in words; empty: nothing."""
+    step: int
+    furthest_step: int
+    total_steps: int
+    steps_per_s: float | None
+    left_s: float | None
+    loss: float | None
+    saved_step: int
+    restarts_used: int
+    max_restarts: int
+    goodput: GoodputView
+    nodes: tuple[NodeView, ...]
+    nodes_left_out: int
+    """So many more are as most are."""
+    past: tuple[PastRound, ...]
+    """The last rounds that have ended, the newest last."""
+    verdict: Verdict | None = None
+    gap: str = ""
+
+
+class JobLine(Struct, frozen=True):
+    """A job among others."""
+
+    job: str
+    state: str
+    since_s: float
+    nodes: int
+    workers: int
+    round: int
+    step: int
+    total_steps: int
+    useful_share: float | None
+    """Of its time; None: no steps are known."""
+    reason: str
+
+
+def job_line(view: JobView) -> JobLine:
+    """The job of this view in one line."""
+    useful, wall_s = view.goodput.useful_s, view.goodput.wall_s
+    return JobLine(
+        view.job,
+        view.state,
+        view.since_s,
+        view.world_nodes,
+        view.world_workers,
+        view.round,
+        view.step,
+        view.total_steps,
+        useful / wall_s if useful is not None and wall_s else None,
+        view.waits_for or view.reason,
+    )
+
+
+_STATES = {
+    Spending.WAITING: "waiting",
+    Spending.RENDEZVOUS: "restarting",
+    Spending.SPAWN: "starting",
+    Spending.STARTUP: "starting up",
+    Spending.STEPS: "running",
+    Spending.REDONE: "catching up",
+    Spending.CHECKPOINT: "saving a checkpoint",
+    Spending.STOP: "stopping",
+    Spending.PAUSED: "paused",
+}
+
+
+def view_of(
+    job: JobState, history: JobHistory, heard: Callable[[str], Heard], at: float
+) -> JobView:
+    """O(number of nodes). `heard`: of the agent of this incarnation."""
+    state, settings, account = job.round, job.round.settings, history.account
+    active = state.phase is Phase.ACTIVE
+    tells = [told.progress for told in history.told.values()]
+    step, total = account.steps.step, max((one.total for one in tells), default=-1)
+    rate = history.steps_per_s
+    left_s = (total - step) / rate if rate and total > step >= 0 else None
+    losses = [one.loss for one in tells if one.loss is not None]
+    nodes = tuple(
+        _node(job, history, member, heard(member.ref.incarnation), at)
+        for member in state.members.values()
+    )
+    if len(nodes) > NODES_SHOWN:
+        nodes = tuple(sorted(nodes, key=_stands_out))
+    return JobView(
+        schema=SCHEMA,
+        job=settings.run_id,
+        state=_state(job, history),
+        reason=_reason(job, history),
+        since_s=at - history.changed_at,
+        age_s=at - account.begun_at,
+        incarnation=job.incarnation,
+        round=state.round if active else max(state.round - 1, 0),
+        rounds=history.rounds_formed,
+        world_nodes=len(state.world) if active else 0,
+        world_workers=job.world_workers if active else 0,
+        min_nodes=settings.min_nodes,
+        max_nodes=settings.max_nodes,
+        waits_for=waits_for(job, history),
+        step=step,
+        furthest_step=account.furthest,
+        total_steps=total,
+        steps_per_s=rate,
+        left_s=left_s,
+        loss=losses[0] if losses else None,
+        saved_step=max((one.saved for one in tells), default=-1),
+        restarts_used=job.ledger.total,
+        max_restarts=settings.max_restarts,
+        goodput=goodput_view(history, at),
+        nodes=nodes[:NODES_SHOWN],
+        nodes_left_out=max(len(nodes) - NODES_SHOWN, 0),
+        past=tuple(one for one in history.rounds if one.ended is not None)[-ROUNDS_SHOWN:],
+        verdict=job.verdict,
+        gap=history.gap,
+    )
+
+
+def goodput_view(history: JobHistory, at: float) -> GoodputView:
+    """Where the time went up to now, or to the job's end."""
+    account = history.account
+    until = at if account.now is not None else account.until
+    sums = goodput.spent(account, until)
+    parts = sorted(sums.items(), key=lambda part: -part[1])
+    known = account.furthest >= 0
+    wall_s = until - account.begun_at
+    return GoodputView(
+        wall_s=wall_s,
+        useful_s=sums.get((Spending.STEPS, WORKING), 0.0) if known else None,
+        parts=tuple(Part(str(kind.value), cause, s) for (kind, cause), s in parts),
+        lost_steps=account.lost_steps,
+        faults=account.faults,
+        mean_s_between_faults=wall_s / account.faults if account.faults else None,
+        spare_node_s=account.spare_s,
+    )
+
+
+def waits_for(job: JobState, history: JobHistory) -> str:
+    """Who is waited for, in words; empty: nobody."""
+    state, settings = job.round, job.round.settings
+    if job.verdict is not None:
+        return ""
+    if state.phase is Phase.ACTIVE:
+        if job.notice is not None and job.notice.awaited:
+            return f"a checkpoint of {_nodes(job.notice.awaited)}"
+        if not job.started:
+            return f"{_nodes(set(job.assigned) - job.enrolled)} to reach the store of rank 0"
+        if history.account.steps.awaited and history.account.steps.step < 0:
+            return f"the workers of {_nodes(history.account.steps.awaited)} to start"
+        return ""
+    if state.counts[MemberState.STOPPING]:
+        return (
+            f"{_nodes(_in_state(job, MemberState.STOPPING))} to stop the workers of the last round"
+        )
+    if job.former:
+        return f"{words.count(job.former, 'agent')} of the job's last life to leave"
+    if job.backoff_s:
+        return f"the pause of {words.brief_seconds(job.backoff_s)} s before the restart"
+    joined = state.counts[MemberState.JOINED]
+    missing = sorted(entry.node_id for entry in state.world if entry.node_id not in state.members)
+    named = f"; missing since the last round: {words.names(tuple(missing))}" if missing else ""
+    here = f"{joined} of {settings.min_nodes} nodes are here"
+    if joined >= settings.min_nodes:
+        waits_s = f"at most {settings.last_call_s:g} s"
+        return f"more nodes, {waits_s}: {joined} of {settings.max_nodes} are here"
+    return f"{words.count(settings.min_nodes - joined, 'more node')}: {here}{named}"
+
+
+def _state(job: JobState, history: JobHistory) -> str:
+    if job.verdict is not None:
+        return str(job.verdict.outcome.value)
+    if job.inquiry is not None and job.round.phase is Phase.ACTIVE:
+        return "hang suspected"
+    now = history.account.now
+    if now is Spending.STARTUP and history.account.furthest < 0:
+        return "running"
+    return "waiting" if now is None else _STATES.get(now, "running")
+
+
+def _reason(job: JobState, history: JobHistory) -> str:
+    if job.verdict is not None:
+        return job.verdict.text
+    if job.notice is not None and job.round.phase is Phase.ACTIVE:
+        return job.notice.reason
+    if job.round.phase is not Phase.ACTIVE and job.end_reason is not None:
+        return job.end_reason.text
+    newest = history.rounds[-1] if history.rounds else None
+    return newest.why if newest is not None and newest.ended is None else ""
+
+
+def _node(job: JobState, history: JobHistory, member: Member, heard: Heard, at: float) -> NodeView:
+    node_id = member.ref.node_id
+    place, told = job.assigned.get(node_id), history.told.get(node_id)
+    runs = member.state in (MemberState.RUNNING, MemberState.STOPPING)
+    if not runs:
+        place = told = None
+    progress = None if told is None else told.progress.later(at - told.at)
+    return NodeView(
+        node=node_id,
+        state=_node_state(
+            job, member, has_workers=progress is not None and progress.running_s is not None
+        ),
+        workers=member.candidate.workers,
+        host=heard.host,
+        group_rank=-1 if place is None else place.group_rank,
+        first_rank=-1 if place is None else place.base_rank,
+        step=-1 if progress is None else progress.step,
+        behind=-1 if progress is None or progress.step < 0 else progress.rank,
+        quiet_s=None if progress is None else progress.silent_s,
+        silent_s=heard.silent_s,
+        is_connected=heard.is_connected,
+        held_back=why_held_back(job.round, node_id),
+    )
+
+
+def _stands_out(node: NodeView) -> tuple[bool, bool, bool, float]:
+    is_usual = node.state in ("running", "done")
+    return is_usual, node.is_connected, not node.held_back, -(node.quiet_s or node.silent_s)
+
+
+def _node_state(job: JobState, member: Member, *, has_workers: bool) -> str:
+    if member.succeeded:
+        return "done"
+    if member.state is MemberState.RUNNING and not has_workers:
+        return "starting"
+    return str(member.state.value)
+
+
+def _in_state(job: JobState, state: MemberState) -> set[str]:
+    return {one.ref.node_id for one in job.round.members.values() if one.state is state}
+
+
+def _nodes(node_ids: set[str]) -> str:
+    named = words.names(tuple(sorted(node_ids)))
+    return f"{'node' if len(node_ids) == 1 else 'nodes'} {named}"

@@ -1,0 +1,57 @@
+"""How far the workers of one node are: what its heartbeats tell, so that the coordinator knows of
+the whole job. Pure data, of constant size."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from rallypoint.core.model import Stamp
+
+
+class NodeProgress(Struct, frozen=True, array_like=True):
+    """The workers of one node in its newest round, at the time of sending. Times are seconds; None:
+    not yet, or not known."""
+
+    stamp: Stamp
+    running_s: float | None = None
+    """Since the processes of all workers were started."""
+    rendezvous_s: float | None = None
+    """From asking for the round to the order to start its workers."""
+    spawn_s: float | None = None
+    first_output_s: float | None = None
+    """After they were started, as `first_progress_s`."""
+    first_progress_s: float | None = None
+    furthest: int = -1
+    """The largest step that a worker of this node has reported; -1: none."""
+    quiet_s: float | None = None
+    """Since the newest report of any of them."""
+    step: int = -1
+    """Of the worker that is behind: its step, global rank, and the time since its last report."""
+    rank: int = 0
+    silent_s: float | None = None
+    total: int = -1
+    """The last step of the job, if workers tell it."""
+    loss: float | None = None
+    tokens: int = -1
+    saved: int = -1
+    """The step of the newest checkpoint that workers have told of."""
+
+    def later(self, seconds: float) -> NodeProgress:
+        """The same, so many seconds after it was said."""
+        return replace(
+            self,
+            running_s=_plus(self.running_s, seconds),
+            quiet_s=_plus(self.quiet_s, seconds),
+            silent_s=_plus(self.silent_s, seconds),
+        )
+
+    @property
+    def news(self) -> tuple[object, ...]:
+        """What differs between two of these when there is something new to tell."""
+        ages = self.running_s is None, self.first_output_s, self.first_progress_s
+        return self.stamp, ages, self.furthest, self.step, self.rank, self.loss, self.saved
+
+
+def _plus(age_s: float | None, seconds: float) -> float | None:
+    return None if age_s is None else age_s + seconds

@@ -1,0 +1,47 @@
+"""What a person may ask a job's coordinator, on a connection of their own: `Ask` instead of
+`Attach`, answered by `Answer`s. Pure data.
+
+An answer is one or several values of JSON, cut into pieces that fit into a frame: what people and
+their programs read changes more often than what nodes say to each other, and is read by
+`job_view.py`, which says what it means. A question that follows something is answered again
+and again until the person hangs up or the job has ended.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from msgspec import Struct
+
+PIECE_BYTES = 48 * 1024
+
+
+class Subject(Enum):
+    """What is asked for."""
+
+    STATUS = "status"
+    """A `JobView`."""
+    JOBS = "jobs"
+    """A `JobsView`: of all jobs that the coordinator hosts."""
+    EVENTS = "events"
+    """`HistoryEntry`s after the number `after`, and with `follow` those that come."""
+
+
+class Ask(Struct, frozen=True, array_like=True, tag=24):
+    """A person asks this."""
+
+    subject: Subject
+    after: int = 0
+    follow: bool = False
+
+
+class Answer(Struct, frozen=True, array_like=True, tag=17):
+    """A piece of an answer."""
+
+    piece: bytes
+    is_whole: bool
+    """It ends a value."""
+    is_last: bool
+    """No other value follows."""
+    refusal: str = ""
+    """Instead of an answer: one sentence."""
