@@ -123,7 +123,6 @@ WIDE_CLASSES: dict[str, str] = {
     "JobView": "the fields of the JSON of one job's status",
     "LaunchConfig": "torch's fields",
     "NodeProgress": "what one node's heartbeat tells of its workers, as a message",
-    "NodeView": "the fields of the JSON of one node's status",
     "OutputConfig": "settings",
     "ProcessFailure": "torch's fields, and what else is known of one failure",
     "RoundSummary": "the fields of a round in the JSON summary",

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from math import isfinite
 
+from msgspec.structs import replace
+
+from rallypoint.agent.progress import Progress, furthest
 from rallypoint.agent.telemetry.dispatcher import EventDispatcher
-from rallypoint.agent.worker_shm import Progress, WorkerShm
+from rallypoint.agent.worker_shm import WorkerShm
 from rallypoint.core.model import Stamp
 from rallypoint.core.timeline import Phase, RoundLife
 from rallypoint.core.watch.node_progress import NodeProgress
@@ -61,23 +65,23 @@ class ProgressReport:
 
 
 def _with_steps(progress: NodeProgress, shm: WorkerShm, base_rank: int) -> NodeProgress:
-    told = [(rank, one) for rank, one in enumerate(shm.progress()) if one is not None]
-    if not told:
+    workers = shm.progress()
+    first = furthest(workers)
+    if first is None:
         return progress
+    told = [(rank, one) for rank, one in enumerate(workers) if one is not None]
     rank, behind = min(told, key=_behind)
     saved = [step for step in shm.checkpoints() if step is not None]
-    return NodeProgress(
-        progress.stamp,
-        progress.running_s,
-        progress.rendezvous_s,
-        progress.spawn_s,
-        progress.first_output_s,
-        progress.first_progress_s,
-        furthest=max(one.step for _, one in told),
+    return replace(
+        progress,
+        furthest=first.step,
         quiet_s=min(one.age_s for _, one in told),
         step=behind.step,
         rank=base_rank + rank,
         silent_s=behind.age_s,
+        total=-1 if first.total is None else first.total,
+        loss=first.loss if first.loss is not None and isfinite(first.loss) else None,
+        tokens=-1 if first.tokens is None else first.tokens,
         saved=max(saved, default=-1),
     )
 

@@ -205,10 +205,13 @@ class HostedJob:
         """What came on this connection is not valid."""
         self._run(self._sessions.turn_away(connection.number, text, self._loop.time()))
 
-    def drain(self, connection: ServerConnection, node_id: str, why: str) -> None:
-        """A person wants a node to leave, and waits on this connection."""
+    def asked(self, connection: ServerConnection, question: m.DrainNode | m.Ask) -> None:
+        """A person wants a node to leave, or to know something, and waits on this connection."""
+        if isinstance(question, m.Ask):
+            self.watch.ask(connection, question)
+            return
         self._connections[connection.number] = connection
-        self._run(self._sessions.drain(connection.number, node_id, why))
+        self._run(self._sessions.drain(connection.number, question.node_id, question.why))
 
     def _is_silent(self, incarnation: str, seconds: float) -> bool:
         liveness = self._sessions.liveness

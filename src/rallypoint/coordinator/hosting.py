@@ -86,17 +86,19 @@ class Hosting(Struct, frozen=True):
 
 
 async def turn_away(
-    hosting: Hosting, connection: ServerConnection, run_id: str, say: Callable[[str], m.ToAgent]
+    hosting: Hosting, connection: ServerConnection, run_id: str, question: m.DrainNode | m.Ask
 ) -> None:
-    """Answer a person who asks for a job that this coordinator does not host. `say` makes the
-    answer of a sentence."""
+    """Answer a person who asks for a job that this coordinator does not host."""
     text = f"this coordinator does not host {quoted_job(run_id)}: check --rdzv-id"
     if hosting.only is not None:
         other = hosting.only.run_id
         text = f"this coordinator hosts {quoted_job(other)}: {give_id(other)}"
     elif hosting.who_leads is not None:
         text = await hosting.who_leads(run_id)
-    connection.send(say(text))
+    if isinstance(question, m.Ask):
+        connection.send(m.Answer(b"", True, True, text))
+    else:
+        connection.send(m.DrainAnswer(text, done=True, found=False))
     connection.close()
 
 

@@ -11,7 +11,6 @@ an agent of one of them hears how it ended when it attaches again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -39,7 +38,6 @@ from rallypoint.core.job_state import JobState, ended_job, new_job
 from rallypoint.core.model import SharedSettings, Verdict
 from rallypoint.core.sessions import Sessions
 from rallypoint.core.watch.job_view import job_line
-from rallypoint.core.watch.questions import Subject
 from rallypoint.errors import MessageError, RallypointError
 from rallypoint.observe.faults import describe_fault
 
@@ -144,26 +142,20 @@ class HostedJobs:
         if early is not None and len(early) < EARLY_MAX:
             early.append(heartbeat)
 
-    def drain(self, connection: ServerConnection, run_id: str, node_id: str, why: str) -> None:
-        """A person wants a node to leave, and waits on this connection."""
+    def asked(
+        self, connection: ServerConnection, run_id: str, question: m.DrainNode | m.Ask
+    ) -> None:
+        """A person wants a node to leave, or to know something, and waits on this connection."""
         if (job := self._jobs.get(run_id)) is not None:
             connection.owner = job
-            job.drain(connection, node_id, why)
-            return
-        say = partial(m.DrainAnswer, done=True, found=False)
-        self._begin_task(turn_away(self._hosting, connection, run_id, say))
-
-    def ask(self, connection: ServerConnection, run_id: str, question: m.Ask) -> None:
-        """A person asks about a job, or about all of them, and waits on this connection."""
-        if (job := self._jobs.get(run_id)) is not None:
-            connection.owner = job
-            job.watch.ask(connection, question)
-        elif question.subject is Subject.JOBS and self._hosting.only is None:
+            job.asked(connection, question)
+        elif isinstance(question, m.Ask) and question.wants_all and self._hosting.only is None:
             lines = tuple(job_line(job.watch.view) for job in self._jobs.values())
             answer(connection, lines, is_last=True)
         else:
-            say = partial(m.Answer, b"", True, True)
-            self._begin_task(turn_away(self._hosting, connection, run_id, say))
+            task = self._loop.create_task(turn_away(self._hosting, connection, run_id, question))
+            self._leading.add(task)
+            task.add_done_callback(self._leading.discard)
 
     def agent_died(self, connection: ServerConnection, run_id: str, notice: m.AgentDied) -> None:
         """The guard of an agent reports that it died."""
@@ -288,12 +280,9 @@ class HostedJobs:
         waiting[hello.incarnation] = (connection, hello)
         self._early[connection.number] = []
         if is_first:
-            self._begin_task(self._lead(run_id))
-
-    def _begin_task(self, what: Coroutine[object, object, None]) -> None:
-        task = self._loop.create_task(what)
-        self._leading.add(task)
-        task.add_done_callback(self._leading.discard)
+            task = self._loop.create_task(self._lead(run_id))
+            self._leading.add(task)
+            task.add_done_callback(self._leading.discard)
 
     async def _lead(self, run_id: str) -> None:
         assert self._hosting.led is not None

@@ -152,14 +152,12 @@ class Coordinator:
             match message:
                 case m.Attach():
                     self.jobs.attach(connection, owner, message)
-                case m.DrainNode(node_id, why):
-                    self.jobs.drain(connection, owner, node_id, why)
-                case m.Ask():
-                    self.jobs.ask(connection, owner, message)
+                case m.DrainNode() | m.Ask():
+                    self.jobs.asked(connection, owner, message)
                 case m.AgentDied():
                     self.jobs.agent_died(connection, owner, message)
         elif isinstance(owner, HostedJob) and isinstance(message, m.Ask):
-            owner.watch.ask(connection, message)
+            owner.asked(connection, message)
 
     def _heartbeat(self, connection: ServerConnection, heartbeat: m.Heartbeat) -> None:
         """Of no agent that has attached."""

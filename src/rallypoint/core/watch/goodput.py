@@ -231,13 +231,10 @@ def of_round(account: Goodput) -> dict[Spending, float]:
 
 
 def _in_the_round(account: Goodput) -> Spending:
-    if account.steps.step >= 0:
-        return (
-            Spending.STEPS
-            if account.steps.step > account.steps.furthest_before
-            else Spending.REDONE
-        )
-    is_running = account.steps.spawned_at is not None and not account.steps.awaited
+    steps = account.steps
+    if steps.step >= 0:
+        return Spending.STEPS if steps.step > steps.furthest_before else Spending.REDONE
+    is_running = steps.spawned_at is not None and not steps.awaited
     return Spending.STARTUP if is_running else Spending.SPAWN
 
 

@@ -34,6 +34,11 @@ class Ask(Struct, frozen=True, array_like=True, tag=24):
     after: int = 0
     follow: bool = False
 
+    @property
+    def wants_all(self) -> bool:
+        """It is about all jobs."""
+        return self.subject is Subject.JOBS
+
 
 class Answer(Struct, frozen=True, array_like=True, tag=17):
     """A piece of an answer."""
