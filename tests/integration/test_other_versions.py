@@ -12,7 +12,7 @@ from tests.integration.other_versions import FIRST_CANDIDATE, FIRST_KEPT, THIS, 
 from tests.integration.test_candidate import candidate_of
 from tests.integration.test_leading_agents import cluster_of, leader_of
 
-NEXT, NEXT_BUT_ONE = "2-3", "3-4"
+NEXT, NEXT_BUT_ONE = "2-4", "4-5"
 """As this version is, if it spoke these versions of the protocol."""
 TOGETHER = "last_call_timeout=600"
 """Both nodes are in the first round, however late one comes."""
@@ -119,14 +119,18 @@ def test_L1_a_candidate_of_this_version_takes_over_from_one_of_another_and_back(
 @pytest.mark.parametrize(
     ("coordinator", "node", "line"),
     [
-        (NEXT_BUT_ONE, THIS, "uses version 2 of Rallypoint's protocol but its peer uses version 4"),
+        (
+            NEXT_BUT_ONE,
+            THIS,
+            "uses versions 2 to 3 of Rallypoint's protocol but its peer uses version 5",
+        ),
         (
             NEXT_BUT_ONE,
             V0_1_0,
-            "uses version 2 of Rallypoint's protocol but its peer uses version 4",
+            "uses version 2 of Rallypoint's protocol but its peer uses version 5",
         ),
-        (THIS, NEXT_BUT_ONE, "uses versions 3 to 4 of Rallypoint's protocol but its peer uses"),
-        (V0_1_0, NEXT_BUT_ONE, "uses versions 3 to 4 of Rallypoint's protocol but its peer uses"),
+        (THIS, NEXT_BUT_ONE, "uses versions 4 to 5 of Rallypoint's protocol but its peer uses"),
+        (V0_1_0, NEXT_BUT_ONE, "uses versions 4 to 5 of Rallypoint's protocol but its peer uses"),
     ],
 )
 def test_R7_versions_that_have_none_in_common_are_refused_with_one_line(
