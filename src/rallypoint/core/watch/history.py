@@ -17,7 +17,7 @@ from collections.abc import Callable
 from msgspec import Struct, field
 
 from rallypoint.core.event_kinds import Record
-from rallypoint.core.job_state import JobState
+from rallypoint.core.job_state import JobState, note_step
 from rallypoint.core.model import Cause, EndReason
 from rallypoint.core.round_state import Phase
 from rallypoint.core.watch import goodput
@@ -152,6 +152,7 @@ class JobHistory:
         if node_id not in job.assigned:
             return
         self.told[node_id] = Told(progress, at)
+        note_step(job, progress.furthest)
         before = self.account.now
         goodput.told(self.account, node_id, progress, at)
         if self.account.now is not before:
