@@ -61,11 +61,8 @@ def _check(settings: Struct) -> None:
 
 
 class OutputMode(Enum):
-    """How the workers' output reaches the console.
-
-    AUTO is PREFIX when stdout and stderr are terminals and the world has more than one worker,
-    else INHERIT.
-    """
+    """How the workers' output reaches the console. AUTO is PREFIX when stdout and stderr are
+    terminals and the world has more than one worker, else INHERIT."""
 
     AUTO = "auto"
     INHERIT = "inherit"
@@ -73,10 +70,8 @@ class OutputMode(Enum):
 
 
 class FailureReport(Enum):
-    """Which nodes print the whole report of a failure; the others print one line.
-
-    AUTO is ALL in a round of up to four nodes, else the node of the failed worker and rank 0's.
-    """
+    """Which nodes print the whole report of a failure; the others print one line. AUTO is ALL in a
+    round of up to four nodes, else the node of the failed worker and rank 0's."""
 
     AUTO = "auto"
     ALL = "all"
@@ -260,6 +255,8 @@ class WorkerConfig(Struct, frozen=True, kw_only=True):
     """Every worker gets LOCAL_RANK 0 and sees one device, its own."""
     numa: NumaOptions | None = None
     """None: workers may run where their agent may."""
+    unbuffered: bool = False
+    """Workers get PYTHONUNBUFFERED=1: their output is read for progress."""
 
     def __post_init__(self) -> None:
         if not 0 < self.count <= MAX_WORKERS_PER_NODE:
@@ -316,6 +313,9 @@ class OutputConfig(Struct, frozen=True, kw_only=True):
     log_layout: Literal["torchrun", "rounds"] = "torchrun"
     log_max_bytes: int = 0
     """The size at which a log file is rotated; 0: it grows."""
+    progress_pattern: str = ""
+    """What the relay looks for in the workers' output (`process/relay/pattern.py`); empty: for
+    nothing. Both streams go through the relay then; see `WorkerConfig.unbuffered`."""
     logs_specs: object = "default"
     """What chooses the log files: a name (see `process/logs/specs.py`), or an object with
     `reify`, which already has redirects, tees and ranks."""

@@ -26,6 +26,7 @@ from rallypoint.process.logs.plan import Console, LinePrefix, Std, ToRelay, pars
 from rallypoint.process.logs.specs import DefaultLogsSpecs
 from rallypoint.process.logs.worker_output import OutputSettings, WorkerOutputs
 from rallypoint.process.relay.client import Relay
+from rallypoint.process.relay.events import RelayEvents
 
 LIMIT_S = patience(30.0)
 RAW = ToRelay(Console.RAW, "", keep_tail=True)
@@ -60,7 +61,7 @@ async def running(
     """A relay that is stopped in the end; nothing of it may remain."""
     before = open_fds()
     with consoles(out, err):
-        relay = Relay.start(on_storage_error=on_storage_error, on_first_output=on_first_output)
+        relay = Relay.start(RelayEvents(on_storage_error, on_first_output))
     try:
         yield relay
     finally:

@@ -32,6 +32,7 @@ def script(shell: str, capsys: pytest.CaptureFixture[str]) -> str:
         ("rallypoint run --nnodes 2", "--hang", {"--hang-timeout"}),
         ("rallypoint run --on-join", "", {"restart", "hold", "at-checkpoint"}),
         ("rallypoint run --on-join", "h", {"hold"}),
+        ("rallypoint run --progress-pattern", "h", {"hf-trainer"}),
         ("rallypoint serve --log-format", "", {"text", "json"}),
         ("rallypoint token", "--nno", {""}),
         ("rallypoint completion", "", set(SHELLS)),

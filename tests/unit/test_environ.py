@@ -85,6 +85,13 @@ def test_what_the_person_set_is_kept() -> None:
     assert base.items() <= worker_environ(CONTEXT, base).items()
 
 
+def test_what_is_to_be_read_for_progress_is_not_buffered_unless_the_person_wants_it() -> None:
+    unbuffered = replace(CONTEXT, unbuffered=True)
+    assert worker_environ(unbuffered, {})["PYTHONUNBUFFERED"] == "1"
+    assert worker_environ(unbuffered, {"PYTHONUNBUFFERED": ""})["PYTHONUNBUFFERED"] == ""
+    assert "PYTHONUNBUFFERED" not in worker_environ(CONTEXT, {})
+
+
 def test_the_board_of_an_outer_agent_is_nobodys() -> None:
     told = worker_environ(replace(CONTEXT, shm=""), {"RALLYPOINT_SHM": "/outer/shm"})
     assert "RALLYPOINT_SHM" not in told

@@ -37,6 +37,25 @@ def explained(line: str, **environ: str) -> dict[str, str]:
         ("", {"PET_RDZV_ID": "digits"}, "job", "digits [PET_RDZV_ID=digits]"),
         ("--rdzv-id a", {"PET_RDZV_ID": "digits"}, "job", "a [--rdzv-id a]"),
         ("", {}, "a worker fails", "the job fails [default]"),
+        ("", {}, "progress", "told by rallypoint.worker.progress [default]"),
+        (
+            "",
+            {"RALLYPOINT_PROGRESS_PATTERN": "megatron"},
+            "progress",
+            (
+                "read in the workers' output, which passes the relay, as megatron prints it; or"
+                " told by rallypoint.worker.progress [RALLYPOINT_PROGRESS_PATTERN=megatron]"
+            ),
+        ),
+        (
+            "--progress-pattern (?P<step>[0-9]+)/",
+            {},
+            "progress",
+            (
+                "read in the workers' output, which passes the relay, by (?P<step>[0-9]+)/; or"
+                " told by rallypoint.worker.progress [--progress-pattern (?P<step>[0-9]+)/]"
+            ),
+        ),
         (
             "--max-restarts 3 --restart-window 60 --no-restart-on 2",
             {},

@@ -263,6 +263,21 @@ BAD: tuple[tuple[str, str], ...] = (
         "--token-file f --insecure train.py",
         "--token-file f: has no effect with --insecure; give one of the two",
     ),
+    (
+        "--progress-pattern (?P<step>x)( train.py",
+        (
+            "--progress-pattern (?P<step>x)(: not a valid regular expression: missing ), "
+            "unterminated subpattern at position 11"
+        ),
+    ),
+    (
+        "--progress-pattern step train.py",
+        (
+            "--progress-pattern step: there is no such profile; there are: accelerate, hf-trainer, "
+            "lightning, megatron, torchtitan (an expression needs a group (?P<step>...), for "
+            "example 'step (?P<step>[0-9]+)')"
+        ),
+    ),
     ("", "the script is missing; for example: rallypoint run --nproc-per-node 2 train.py"),
     ("nosuch.py", "nosuch.py: no such file"),
     ("pkg.mod", "pkg.mod: no such file; it looks like a module: add -m"),
@@ -292,6 +307,11 @@ BAD_ENVIRONMENT: tuple[tuple[str, str, str], ...] = (
     ("LOGLEVEL", "loud", "needs one of DEBUG, INFO, WARNING, ERROR, CRITICAL"),
     ("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "-1", "needs a number of seconds, 0 or more"),
     ("PYTHON_EXEC", "pyhton", "no such program"),
+    (
+        "RALLYPOINT_PROGRESS_PATTERN",
+        "step (?P<step>[0-9]+",
+        "not a valid regular expression: missing ), unterminated subpattern at position 5",
+    ),
 )
 
 

@@ -75,6 +75,22 @@ def test_what_is_rotated_or_copied_goes_through_the_relay() -> None:
     assert plan(Wish()) == Inherit()
 
 
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_what_is_read_for_progress_goes_through_the_relay_and_where_it_would_go(
+    is_terminal: bool,
+) -> None:
+    def plan(stream: Std, wish: Wish, mode: OutputMode = INHERIT) -> Route:
+        wish = replace(wish, is_read=True)
+        return plan_stream(stream, wish, mode=mode, stderr_is_terminal=is_terminal)
+
+    for stream, tail in ((OUT, False), (ERR, True)):
+        assert plan(stream, Wish()) == ToRelay(Console.RAW, "", tail)
+        assert plan(stream, Wish(), PREFIX) == ToRelay(Console.PREFIX, "", tail)
+        assert plan(stream, Wish(FILE)) == ToRelay(SILENT, FILE, tail)
+        assert plan(stream, Wish(FILE, tee=True)) == ToRelay(TEE, FILE, tail)
+        assert plan(stream, Wish(hidden=True)) == ToRelay(SILENT, "", tail)
+
+
 def test_auto_needs_a_person_and_company() -> None:
     def auto(out: bool, err: bool, workers: int) -> OutputMode:
         return resolve_mode(

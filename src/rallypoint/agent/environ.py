@@ -69,13 +69,17 @@ class WorkerContext(Struct, frozen=True, kw_only=True):
     """The worker sees one device only, its own, and LOCAL_RANK 0."""
     timer_file: str = ""
     """The named pipe for timers of torch's clients; empty: none was asked for."""
+    unbuffered: bool = False
+    """Python programs are to write each line at once."""
 
 
 def common_environ(
-    omp_threads: int | None, base: Mapping[str, str] | None = None
+    omp_threads: int | None, base: Mapping[str, str] | None = None, *, unbuffered: bool = False
 ) -> dict[str, str]:
     """What all workers of a node have, besides their places."""
     environ = without_token(base)
+    if unbuffered:
+        environ.setdefault("PYTHONUNBUFFERED", "1")
     environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
     environ.setdefault("PYTHONFAULTHANDLER", "1")
     if omp_threads is not None:
@@ -94,7 +98,7 @@ def worker_environ(context: WorkerContext, base: Mapping[str, str] | None = None
 
     Raises UsageError where each worker should see one device and there is none for this one.
     """
-    environ = common_environ(context.omp_threads, base)
+    environ = common_environ(context.omp_threads, base, unbuffered=context.unbuffered)
     environ |= {
         "LOCAL_RANK": str(context.local_rank),
         "RANK": str(context.rank),
@@ -291,6 +295,7 @@ def context_maker(
             restart_reason=assignment.why,
             omp_threads=workers.omp_threads,
             virtual_local_rank=workers.virtual_local_rank,
+            unbuffered=workers.unbuffered,
         )
 
     return context

@@ -18,6 +18,8 @@ from rallypoint.process.guard import Guard, SharedPage
 from rallypoint.process.limits import cant_start_process
 from rallypoint.process.logs.log_dir import storage_error
 from rallypoint.process.relay.client import Relay
+from rallypoint.process.relay.events import RelayEvents
+from rallypoint.process.relay.messages import PatternReport
 from rallypoint.wire.death_notice import ReleaseNotice
 
 CONSOLE_S = 10.0
@@ -47,6 +49,8 @@ class HelperEvents(NamedTuple):
     """Gets the round whose first output came through the relay."""
     shared_input: Callable[[], None]
     """Several workers ask for input at one terminal."""
+    pattern: Callable[[PatternReport], None]
+    """What a person should know of `--progress-pattern`."""
 
 
 class HelperProcesses:
@@ -66,13 +70,14 @@ class HelperProcesses:
         self._page = SharedPage()
         self.guard = self._start_guard()
         try:
-            self.relay = Relay.start(
-                on_storage_error=self._storage_error,
-                on_first_output=self._first_output,
-                on_shared_input=self._shared_input,
-                on_lost=self._replace_relay,
-                title=f"rallypoint: relay{part_of}",
+            events = RelayEvents(
+                self._storage_error,
+                self._first_output,
+                self._shared_input,
+                self._pattern_report,
+                self._replace_relay,
             )
+            self.relay = Relay.start(events, title=f"rallypoint: relay{part_of}")
         except OSError as error:
             self.guard.stop()
             raise cant_start_process(error) from error
@@ -157,6 +162,10 @@ class HelperProcesses:
     def _shared_input(self) -> None:
         if self._events is not None:
             self._events.shared_input()
+
+    def _pattern_report(self, report: PatternReport) -> None:
+        if self._events is not None:
+            self._events.pattern(report)
 
     def _storage_error(self, path: str, number: int) -> None:
         # Where stderr takes nothing there is nobody to tell.

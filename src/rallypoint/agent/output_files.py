@@ -1,4 +1,5 @@
-"""From settings to the output of this node's workers, and what becomes of their files."""
+"""From settings to the output of this node's workers, what becomes of their files, and what a
+person is told of the pattern that reads it."""
 
 from __future__ import annotations
 
@@ -7,12 +8,14 @@ import socket
 from collections.abc import Callable
 from typing import cast
 
+from rallypoint.agent.telemetry.dispatcher import EventDispatcher
 from rallypoint.config import AgentConfig
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.group_events import Finish, FinishKind
-from rallypoint.core.model import Outcome
+from rallypoint.core.model import Assignment, Outcome
 from rallypoint.core.ranks import id_of_rank
+from rallypoint.core.text import shown
 from rallypoint.process.logs.log_dir import path_text
 from rallypoint.process.logs.plan import (
     LinePrefix,
@@ -23,6 +26,10 @@ from rallypoint.process.logs.plan import (
 )
 from rallypoint.process.logs.specs import CommandLogsSpecs, DefaultLogsSpecs, LogsSpecs
 from rallypoint.process.logs.worker_output import OutputSettings
+from rallypoint.process.relay.messages import NothingMatched, PatternOff, PatternReport
+
+LINE_CHARACTERS = 200
+"""Of a worker's line within one of ours."""
 
 
 class OutputFiles:
@@ -120,6 +127,7 @@ def output_settings(config: AgentConfig) -> OutputSettings:
         stdout_filters=output.duplicate_stdout_filters,
         stderr_filters=output.duplicate_stderr_filters,
         log_max_bytes=output.log_max_bytes,
+        progress_pattern=output.progress_pattern,
     )
 
 
@@ -150,3 +158,45 @@ def _node(config: AgentConfig) -> str:
 
 def _short_host_name() -> str:
     return socket.gethostname().partition(".")[0]
+
+
+class PatternLines:
+    """Gets what the relay of one agent reports."""
+
+    def __init__(
+        self, config: AgentConfig, dispatcher: EventDispatcher, say: Callable[[Record], None]
+    ) -> None:
+        self._pattern, self._workers = config.output.progress_pattern, config.workers.count
+        self._dispatcher, self._say = dispatcher, say
+
+    def __call__(self, report: PatternReport) -> None:
+        """Say it, if it is for this node to say."""
+        pattern, line = shown(self._pattern), _clipped(report.line)
+        match report:
+            case PatternOff():
+                self._say(kinds.PATTERN_OFF(pattern=pattern, line=line))
+            case NothingMatched():
+                newest = self._dispatcher.timeline.newest
+                if newest is not None and is_expected_of(self._pattern, newest.assignment):
+                    ranks = _ranks(newest.assignment.base_rank, self._workers)
+                    wrote = f"the newest: {line}" if line else "there was no output"
+                    self._say(kinds.PATTERN_UNMATCHED(pattern=pattern, ranks=ranks, wrote=wrote))
+
+
+def is_expected_of(pattern: str, place: Assignment) -> bool:
+    """Whether a worker of this node should have printed what the pattern reads: usually one rank
+    of a job does, the first or the last."""
+    from rallypoint.process.relay.pattern import printed_by_last_rank
+
+    if printed_by_last_rank(pattern):
+        return place.group_rank == place.group_world_size - 1
+    return place.group_rank == 0
+
+
+def _ranks(first: int, count: int) -> str:
+    return f"rank {first}" if count == 1 else f"ranks {first}-{first + count - 1}"
+
+
+def _clipped(line: str) -> str:
+    text = shown(line.strip())
+    return text if len(text) <= LINE_CHARACTERS else f"{text[: LINE_CHARACTERS - 3]}..."

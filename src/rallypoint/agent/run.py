@@ -25,7 +25,7 @@ from rallypoint.agent.helper_processes import (
 )
 from rallypoint.agent.membership import LAST_REPORTS_S, AgentSetup, Membership, part_of_job
 from rallypoint.agent.node_workers import MakeWorkers, WorkerRound
-from rallypoint.agent.output_files import OutputFiles, output_settings, succeeded
+from rallypoint.agent.output_files import OutputFiles, PatternLines, output_settings, succeeded
 from rallypoint.agent.round_store import StoreAccess
 from rallypoint.agent.telemetry.telemetry import Telemetry
 from rallypoint.agent.worker_source import ForkingSource, WorkerSource
@@ -261,7 +261,7 @@ class AgentRun:
             self._helpers.hold(until)
 
     def _install(self) -> None:
-        loop = asyncio.get_running_loop()
+        loop, dispatcher = asyncio.get_running_loop(), self._setup.telemetry.dispatcher
         loop.set_exception_handler(self._crashed)
         for number in self._setup.signals:
             loop.add_signal_handler(number, self._signalled, number)
@@ -271,8 +271,9 @@ class AgentRun:
                     self._guard_replaced,
                     self._relay_replaced,
                     lambda text: self.agent.say(kinds.LOG_STORAGE(text)),
-                    self._setup.telemetry.dispatcher.first_output,
+                    dispatcher.first_output,
                     partial(self.agent.say, kinds.STDIN()),
+                    PatternLines(self._setup.config, dispatcher, self.agent.say),
                 )
             )
             self._helpers.source.watch(self.agent.source_failed, self.agent.say)

@@ -88,6 +88,7 @@ class RoundWorkers:
     def _open(self, context: Callable[[int, str], WorkerContext]) -> list[Command]:
         setup = self._setup
         unopened = {rank: worker_environ(context(rank, "")) for rank in range(setup.config.count)}
+        setup.outputs.read_progress(self._round.assignment.round, self.shm.path)
         self._opened += setup.outputs.open_round(self._round.assignment.round, unopened)
         commands, shm, timer_file = [], self.shm.path, self._watchdog.open()
         for local_rank, output in enumerate(self._opened):
@@ -237,6 +238,7 @@ class RoundWorkers:
     async def _clear(self) -> None:
         stuck = await self._workers.end(self._killed)
         failures = await self._failures.detailed()
+        await self._setup.outputs.progress_read()
         self._close()
         if stuck:
             self._clearing = None  # `kill` tries again

@@ -22,6 +22,7 @@ from rallypoint.cli.values import Value, choice
 from rallypoint.cli.watch.status import STATUS
 from rallypoint.core.settings import Setting
 from rallypoint.observe.printing import print_text
+from rallypoint.process.relay.pattern import PROFILES
 
 SHELLS = ("bash", "zsh", "tcsh", "fish")
 COMPLETION = Command(
@@ -69,6 +70,8 @@ def _shell(argv: list[str]) -> str:
 
 def _choices(row: Setting) -> str:
     """The words that an option takes, with blanks between them; empty: anything."""
+    if row.kind == "pattern":
+        return " ".join(sorted(PROFILES))
     return row.metavar.replace("|", " ") if row.kind == "choice" else ""
 
 

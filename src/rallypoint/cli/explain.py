@@ -14,7 +14,8 @@ from rallypoint.cli.parser import Scanned, entry
 from rallypoint.cli.values import conf_words
 from rallypoint.config import AgentConfig, RendezvousConfig, StopConfig
 from rallypoint.core.settings import OnJoin
-from rallypoint.core.text import count
+from rallypoint.core.text import count, shown
+from rallypoint.process.relay.pattern import PROFILES
 
 _BY_DEFAULT = "default"
 _COLUMN = 20
@@ -68,6 +69,8 @@ def _rows(config: AgentConfig) -> Iterator[_Row]:
     if not is_alone:
         yield _Row("rendezvous", *_meeting(job))
         yield _Row("ranks", *_ranks(job))
+    progress = _progress(config.output.progress_pattern)
+    yield _Row("progress", progress, ["--progress-pattern"])
     if job.handler is None:
         yield from _failures(job)
     if job.handler is None and not is_alone:
@@ -125,6 +128,14 @@ def _failures(job: RendezvousConfig) -> Iterator[_Row]:
     if job.hang_timeout_s:
         hang = f"it has failed after {_seconds(job.hang_timeout_s)} without progress"
     yield _Row("a worker hangs", hang, ["--hang-timeout"])
+
+
+def _progress(pattern: str) -> str:
+    by_call = "told by rallypoint.worker.progress"
+    if not pattern:
+        return by_call
+    how = f"as {pattern} prints it" if pattern in PROFILES else f"by {shown(pattern)}"
+    return f"read in the workers' output, which passes the relay, {how}; or {by_call}"
 
 
 def _losses(job: RendezvousConfig) -> Iterator[_Row]:

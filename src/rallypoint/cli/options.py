@@ -284,6 +284,7 @@ def _workers(
     method = given.pop("start_method", None)
     if preload is not None and scanned.on("--no-python") and not scanned.on("--run-path"):
         raise preload.wrong("has no effect with --no-python: a program imports for itself")
+    given["unbuffered"] = scanned.get("--progress-pattern") is not None
     given["count"] = count = read_count(scanned.get("--nproc-per-node"), environ, machine)
     if count > 1 and "OMP_NUM_THREADS" not in environ:
         given["omp_threads"] = 1

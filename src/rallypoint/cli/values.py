@@ -292,6 +292,17 @@ def size(value: Value) -> int:
     return int(found[1]) << _UNITS[found[2]]
 
 
+def progress_pattern(value: Value) -> str:
+    """The name of a profile, or a regular expression with a group `step`; as it was written."""
+    from rallypoint.process.relay.pattern import ProgressPattern
+
+    try:
+        ProgressPattern(value.text)
+    except ValueError as error:
+        raise value.wrong(str(error)) from None
+    return value.text
+
+
 def texts(value: Value) -> tuple[str, ...]:
     """Texts with commas between them; two commas stand for one that belongs to a text."""
     if not value.text:
@@ -335,6 +346,7 @@ _READERS: Mapping[Kind, Callable[[Value], object]] = {
     "directory": lambda value: value.text or None,
     "streams": output_map,
     "texts": texts,
+    "pattern": progress_pattern,
 }
 """By kind; options whose meaning depends on others or on the machine are read where that is."""
 PLAIN = frozenset({*_READERS, "choice"})

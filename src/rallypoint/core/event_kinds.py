@@ -294,6 +294,17 @@ STDIN = EventKind(
     "the one that reads it first: have one rank alone ask for input",
     quiet=False,
 )
+PATTERN_OFF = EventKind(
+    "pattern_off",
+    "`--progress-pattern` takes too long",
+    "--progress-pattern {pattern} takes more than 10 ms for one line, and is switched off: no more"
+    " progress is read from the output; the line: {line}",
+)
+PATTERN_UNMATCHED = EventKind(
+    "pattern_unmatched",
+    "`--progress-pattern` has matched nothing for two minutes",
+    "--progress-pattern {pattern}: no line of {ranks} has matched for 2 minutes; {wrote}",
+)
 LOG_STORAGE = EventKind("log_storage", "a log file can't be written")
 LOGS_KEPT = EventKind(
     "logs_kept",

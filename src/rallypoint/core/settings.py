@@ -143,6 +143,7 @@ Kind = Literal[
     "texts",
     "event_handler",
     "logs_specs",
+    "pattern",
 ]
 """How a value is written: `cli/values.py` has a reader for each."""
 
@@ -300,8 +301,8 @@ FAILURES = (
     _torch("--max-restarts", "N", "restarts after worker failures, over the whole job",
            "integer", "max_restarts", most=MAX_GIVEN),
     _own("--hang-timeout", "SECONDS",
-         "a worker that has called rallypoint.worker.progress fails when it makes no progress for "
-         "this long",
+         "a worker that tells its steps (rallypoint.worker.progress, --progress-pattern) fails when"
+         " it makes none for this long",
          "seconds", "hang_timeout_s", "never", above_zero=True, by_coordinator=True),
     _own("--restart-window", "SECONDS", "count only the failures of the last SECONDS",
          "seconds", "restart_window_s", "all", above_zero=True),
@@ -407,6 +408,10 @@ WATCHING = (
     _own("--json-summary", "FILE|DIR/",
          "write the whole outcome to FILE at the end, or to a file in DIR with the node's name",
          "file", "json_summary", of_one_agent=True),
+    _own("--progress-pattern", "NAME|REGEX",
+         "read the workers' steps in what they print: hf-trainer, lightning, megatron, torchtitan,"
+         " accelerate, or an expression with (?P<step>...) and, if told, total, loss, tokens",
+         "pattern", "progress_pattern", "none: as rallypoint.worker.progress tells"),
     _own("--metrics-port", "[HOST:]PORT", "serve metrics for Prometheus there (HOST: 127.0.0.1)",
          "listen", "metrics", of_one_agent=True),
 )

@@ -79,8 +79,8 @@ class Reported(NamedTuple):
     """How often the step has changed, by the relay."""
 
 
-_NOTHING = Reported(0, 0, None, None, None, 0)
-EMPTY_SLOT = Slot(0, False, 0, 0, 0, False, _NOTHING, _NOTHING)
+NOTHING_REPORTED = Reported(0, 0, None, None, None, 0)
+EMPTY_SLOT = Slot(0, False, 0, 0, 0, False, NOTHING_REPORTED, NOTHING_REPORTED)
 
 
 def fresh_shm(workers: int, agent_pid: int = 0) -> bytes:

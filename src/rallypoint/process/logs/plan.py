@@ -7,6 +7,8 @@
     --local-ranks-filter hides    discarded                    relay: discarded, tail kept
     --output inherit              the agent's own stdout       relay, byte for byte, tail kept;
                                                                a terminal is handed on as it is
+    --progress-pattern, where     relay: its file, discarded   the same
+      the relay had no part       or byte for byte
     --output prefix               relay, whole lines           relay, whole lines, tail kept
 
 `auto` is `prefix` when a person watches (stdout and stderr are terminals) a world of more than
@@ -66,6 +68,8 @@ class Wish(Struct, frozen=True):
     """The size at which its file is rotated; 0: it grows."""
     copies: Copies | None = None
     """Of a tee."""
+    is_read: bool = False
+    """The relay looks for the worker's progress in it."""
 
 
 class Copies(Struct, frozen=True):
@@ -118,12 +122,12 @@ def plan_stream(stream: Std, wish: Wish, *, mode: OutputMode, stderr_is_terminal
     if wish.tee:
         return ToRelay(Console.TEE, path, keep_tail, wish.max_bytes, wish.copies)
     if wish.path or wish.hidden:
-        if (path and wish.max_bytes) or (keep_tail and not path):
+        if (path and wish.max_bytes) or (keep_tail and not path) or wish.is_read:
             return ToRelay(Console.NONE, path, keep_tail, wish.max_bytes)
         return ToFile(path or NULL_DEVICE)
     if mode is OutputMode.PREFIX:
         return ToRelay(Console.PREFIX, "", keep_tail)
-    if stream is Std.OUT or stderr_is_terminal:
+    if not wish.is_read and (stream is Std.OUT or stderr_is_terminal):
         return Inherit()
     return ToRelay(Console.RAW, "", keep_tail)
 

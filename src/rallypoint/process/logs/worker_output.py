@@ -46,6 +46,8 @@ class OutputSettings(Struct, frozen=True):
     stderr_filters: tuple[str, ...] = ()
     log_max_bytes: int = 0
     """The size at which a log file is rotated; 0: it grows."""
+    progress_pattern: str = ""
+    """What the relay looks for in the workers' output; empty: for nothing."""
 
 
 class WorkerOutput(Struct, frozen=True):
@@ -72,6 +74,19 @@ class WorkerOutputs(Struct, eq=False):
     specs: Reifies
     relay: Relay | None
     _stderr: dict[tuple[int, int], Route] = field(default_factory=dict)
+
+    def read_progress(self, round_number: int, shm: str) -> None:
+        """Have the relay look for progress in the output of this round's workers, which are opened
+        next, if that was asked for; `shm`: the path of their shared memory, empty: there is none.
+        """
+        pattern = self.settings.progress_pattern
+        if self.relay is not None and pattern and shm:
+            self.relay.read_progress(round_number, shm, pattern)
+
+    async def progress_read(self) -> None:
+        """Wait until all that the workers wrote was looked at, but not for long."""
+        if self.relay is not None and self.settings.progress_pattern:
+            await self.relay.progress_read()
 
     def open_round(self, round_number: int, envs: Environs) -> list[WorkerOutput]:
         """Make files and pipes of the workers about to be spawned, by local rank; `envs` are
@@ -144,6 +159,7 @@ class WorkerOutputs(Struct, eq=False):
             hidden=not is_named(settings.local_ranks_filter, local_rank, rank),
             max_bytes=settings.log_max_bytes,
             copies=Copies(copy_to, texts) if copy_to and texts else None,
+            is_read=bool(settings.progress_pattern),
         )
         is_terminal = settings.stderr_is_terminal
         return plan_stream(stream, wish, mode=settings.mode, stderr_is_terminal=is_terminal)

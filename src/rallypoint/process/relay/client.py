@@ -11,8 +11,6 @@ import os
 import socket
 import sys
 from collections import deque
-from collections.abc import Callable
-from typing import TypeAlias
 
 from msgspec import Struct, field
 
@@ -20,17 +18,18 @@ from rallypoint.observe.printing import printed, visible
 from rallypoint.process.forks import ForkedProcess, fork_process
 from rallypoint.process.logs.plan import Console, Std, ToRelay
 from rallypoint.process.relay.drawing import Worker
+from rallypoint.process.relay.events import RelayEvents
 from rallypoint.process.relay.messages import (
     MAX_PACKET,
     AddStream,
     AskDrain,
+    AskProgress,
     AskTail,
     Drained,
-    FirstOutput,
     FoldInterrupts,
+    ReadProgress,
     Request,
     Say,
-    SharedInput,
     ShowStatus,
     TailIs,
     WriteFailed,
@@ -42,10 +41,6 @@ from rallypoint.process.relay.server import STALL_S, run_relay
 
 _SAY_BYTES = MAX_PACKET // 2
 
-StorageErrorHandler: TypeAlias = Callable[[str, int], None]
-"""Called in the loop with a path (or `stdout`, `stderr`) and the errno; once for each path."""
-
-
 TITLE = "rallypoint: relay"
 
 
@@ -53,10 +48,7 @@ class RelaySetup(Struct, frozen=True):
     """What a relay is started with: see `Relay.start`."""
 
     title: str
-    on_storage_error: StorageErrorHandler | None
-    on_first_output: Callable[[int], None] | None
-    on_shared_input: Callable[[], None] | None
-    on_lost: Callable[[int], None] | None
+    events: RelayEvents
     objects: StreamObjects
 
 
@@ -77,30 +69,14 @@ class Relay(Struct, eq=False):
     _ended: asyncio.Event = field(default_factory=asyncio.Event)
 
     @classmethod
-    def start(
-        cls,
-        *,
-        on_storage_error: StorageErrorHandler | None = None,
-        on_first_output: Callable[[int], None] | None = None,
-        on_shared_input: Callable[[], None] | None = None,
-        on_lost: Callable[[int], None] | None = None,
-        title: str = TITLE,
-    ) -> Relay:
+    def start(cls, events: RelayEvents | None = None, *, title: str = TITLE) -> Relay:
         """Fork the relay. May be called before the loop runs; do it while the agent is small. Teed
         lines are written to what are `sys.stdout` and `sys.stderr` now.
-        `title`: what `ps -f` shows. In the loop are called:
-
-        `on_first_output`, once for each round, when the first byte of any of its workers came
-        through; a stream that the worker inherits or writes to its file does not come through.
-        `on_shared_input`, once, when several workers ask for input at one terminal. `on_lost` when
-        the process has died before it was ended, with the number of the last round whose output it
-        was given; -1: none. Then `restart` may be called.
+        `title`: what `ps -f` shows.
 
         Raises OSError when the system can't fork.
         """
-        setup = RelaySetup(
-            title, on_storage_error, on_first_output, on_shared_input, on_lost, StreamObjects()
-        )
+        setup = RelaySetup(title, events or RelayEvents(), StreamObjects())
         return cls(*_fork(setup), setup)
 
     def restart(self) -> None:
@@ -156,6 +132,11 @@ class Relay(Struct, eq=False):
         self._send(request, reader)
         return writer
 
+    def read_progress(self, round_number: int, shm: str, pattern: str) -> None:
+        """Match what the workers of this round write, whose streams are added next, with a pattern
+        as `process/relay/pattern.py` takes it; the path of their shared memory."""
+        self._send(ReadProgress(round_number, os.fsencode(shm), os.fsencode(pattern)))
+
     def status(self, text: str) -> None:
         """Show this status line (a terminal only) until the next one; empty takes it away."""
         self._status = visible(text).encode()
@@ -196,6 +177,11 @@ class Relay(Struct, eq=False):
         """
         ask = self._next_ask()
         return await self._ask(AskDrain(ask), ask, timeout_s) is not None
+
+    async def progress_read(self, timeout_s: float = 2.0) -> None:
+        """Wait until all that workers wrote until now was matched, but not longer."""
+        ask = self._next_ask()
+        await self._ask(AskProgress(ask), ask, timeout_s)
 
     async def stop(self, timeout_s: float | None = None) -> None:
         """Let the relay write out what it has, and end it; its process is gone afterwards, also
@@ -313,15 +299,11 @@ class Relay(Struct, eq=False):
                     self._answer(ask, tail)
                 case Drained(ask):
                     self._answer(ask, b"")
-                case FirstOutput(round_number):
-                    if self._setup.on_first_output is not None:
-                        self._setup.on_first_output(round_number)
-                case SharedInput():
-                    if self._setup.on_shared_input is not None:
-                        self._setup.on_shared_input()
                 case WriteFailed(path, number):
-                    if self._setup.on_storage_error is not None:
-                        self._setup.on_storage_error(os.fsdecode(path), number)
+                    if self._setup.events.storage_error is not None:
+                        self._setup.events.storage_error(os.fsdecode(path), number)
+                case _:
+                    self._setup.events.pass_on(report)
 
     def _answer(self, ask: int, answer: bytes) -> None:
         future = self._asks.get(ask)
@@ -344,8 +326,8 @@ class Relay(Struct, eq=False):
             if not future.done():
                 future.set_exception(ConnectionError("the relay has ended"))
         self._ended.set()
-        if self._loop is not None and self._setup.on_lost is not None and not self._ending:
-            self._loop.call_soon(self._setup.on_lost, self._newest_round)
+        if self._loop is not None and self._setup.events.lost is not None and not self._ending:
+            self._loop.call_soon(self._setup.events.lost, self._newest_round)
 
 
 def _fork(setup: RelaySetup) -> tuple[ForkedProcess, socket.socket]:

@@ -53,6 +53,15 @@ class FoldInterrupts(msgspec.Struct, frozen=True, tag="fold"):
     """The workers are about to be interrupted: see `relay_interrupts`."""
 
 
+class ReadProgress(msgspec.Struct, frozen=True, tag="progress"):
+    """Match what the workers of this round write, whose streams come next, with the pattern, and
+    write what it tells to the shared memory at the path `shm`."""
+
+    round_number: int
+    shm: bytes
+    pattern: bytes
+
+
 class AskTail(msgspec.Struct, frozen=True, tag="tail?"):
     """The last lines of one worker's stderr, all included that it has written until now."""
 
@@ -67,6 +76,12 @@ class AskDrain(msgspec.Struct, frozen=True, tag="drain?"):
     ask: int
 
 
+class AskProgress(msgspec.Struct, frozen=True, tag="progress?"):
+    """Answer with `Drained` when all that the workers have written until now was matched."""
+
+    ask: int
+
+
 class TailIs(msgspec.Struct, frozen=True, tag="tail"):
     """The answer to `AskTail`."""
 
@@ -75,7 +90,7 @@ class TailIs(msgspec.Struct, frozen=True, tag="tail"):
 
 
 class Drained(msgspec.Struct, frozen=True, tag="drained"):
-    """The answer to `AskDrain`."""
+    """The answer to `AskDrain` and `AskProgress`."""
 
     ask: int
 
@@ -97,8 +112,24 @@ class SharedInput(msgspec.Struct, frozen=True, tag="input"):
     """Several workers ask for input at this terminal. Said once."""
 
 
-Request: TypeAlias = AddStream | ShowStatus | Say | FoldInterrupts | AskTail | AskDrain
-Report: TypeAlias = TailIs | Drained | WriteFailed | FirstOutput | SharedInput
+class PatternOff(msgspec.Struct, frozen=True, tag="pattern off"):
+    """A match took too long, at this line or one before it: there will be no others. Said once."""
+
+    line: str
+
+
+class NothingMatched(msgspec.Struct, frozen=True, tag="unmatched"):
+    """The workers have run for long, and no line has ever matched. `line`: the newest one. Said
+    once."""
+
+    line: str
+
+
+PatternReport: TypeAlias = PatternOff | NothingMatched
+Request: TypeAlias = (
+    AddStream | ShowStatus | Say | FoldInterrupts | ReadProgress | AskTail | AskProgress | AskDrain
+)
+Report: TypeAlias = TailIs | Drained | WriteFailed | FirstOutput | SharedInput | PatternReport
 
 
 def encode(message: Request | Report) -> bytes:

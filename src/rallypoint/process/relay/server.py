@@ -28,9 +28,11 @@ from rallypoint.process.relay.channel import Channel, Poller
 from rallypoint.process.relay.messages import (
     AddStream,
     AskDrain,
+    AskProgress,
     AskTail,
     Drained,
     FoldInterrupts,
+    ReadProgress,
     Request,
     Say,
     ShowStatus,
@@ -127,7 +129,7 @@ class _RelayLoop:
         match wanted:
             case AddStream() as request if fds:
                 console = self._consoles.get((request.fd, request.teed))
-                self._streams.add(request, fds[0], console)
+                self._streams.add(request, fds[0], console, self._now)
             case AddStream(path=path):  # there was no descriptor left to take it with
                 self._channel.report_failure(path or b"stdout", errno.EMFILE)
             case ShowStatus(text):
@@ -140,6 +142,11 @@ class _RelayLoop:
             case AskTail(ask, round_number, local_rank):
                 tail = self._streams.tail_of((round_number, local_rank), self._now)
                 self._channel.report(TailIs(ask, tail))
+            case ReadProgress() as request:
+                self._streams.read_progress(request)
+            case AskProgress(ask):
+                self._streams.finish_progress(self._now)
+                self._channel.report(Drained(ask))
             case AskDrain(ask):
                 self._streams.read_all(self._now)
                 marks = [(console, console.accepted) for console in self._all_consoles]

@@ -11,6 +11,7 @@ import os
 import select
 from collections.abc import Collection
 from math import inf
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -18,8 +19,16 @@ from rallypoint.process.relay.channel import Channel, Poller
 from rallypoint.process.relay.drawing import Key, Worker
 from rallypoint.process.relay.interrupts import Interrupts
 from rallypoint.process.relay.lines import LineAssembler, Tail
-from rallypoint.process.relay.messages import AddStream, FirstOutput, SharedInput
+from rallypoint.process.relay.messages import (
+    AddStream,
+    FirstOutput,
+    ReadProgress,
+    SharedInput,
+)
 from rallypoint.process.relay.sinks import Console, LogFile, LogFiles
+
+if TYPE_CHECKING:
+    from rallypoint.process.relay.progress import ProgressReader
 
 _READ_BYTES = 64 * 1024
 _PIPE_BYTES = 1024 * 1024  # no pipe holds more, unless root made it so
@@ -51,11 +60,14 @@ class Streams:
         self._newest_heard = -1  # the round whose workers were last heard first
         self._prompts = _Prompts(channel)
         self.interrupts = Interrupts()
+        self._progress: ProgressReader | None = None
 
-    def add(self, request: AddStream, fd: int, console: Console | None) -> None:
+    def add(self, request: AddStream, fd: int, console: Console | None, now: float) -> None:
         """Read from this pipe from now on."""
         os.set_blocking(fd, False)
         worker = request.worker
+        if self._progress is not None:
+            self._progress.add(worker, fd, now)
         tail = None
         if request.keep_tail:
             # The round before may still be asked about; older ones are history.
@@ -75,6 +87,20 @@ class Streams:
         )
         self._poller.watch(fd, 0 if console in self._held else select.POLLIN)
 
+    def read_progress(self, request: ReadProgress) -> None:
+        """Look for progress in the output of a round's workers, whose streams come next."""
+        if self._progress is None:
+            from rallypoint.process.relay.progress import ProgressReader  # few jobs need it
+
+            self._progress = ProgressReader(self._channel.report)
+        self._progress.begin(request)
+
+    def finish_progress(self, now: float) -> None:
+        """Look at all that the workers have written until now."""
+        self.read_all(now)
+        if self._progress is not None:
+            self._progress.look_at_all(now)
+
     def hold_if_full(self, console: Console) -> None:
         """Whoever writes to a console that is behind is not read from."""
         hold = console.is_full
@@ -87,7 +113,8 @@ class Streams:
 
     def due_at(self) -> float:
         """When `settle` is to be called, if nothing comes before; infinity: no time matters."""
-        return min(*self._due.values(), self.interrupts.due_at(), inf)
+        read_at = self._progress.due_at() if self._progress is not None else inf
+        return min(*self._due.values(), self.interrupts.due_at(), read_at)
 
     def read_ready(self, ready: Collection[int], now: float) -> None:
         """Take one piece from each pipe that has one, and look again at what is due."""
@@ -99,6 +126,8 @@ class Streams:
                 self._read(stream, 1, now)
         for fd in [fd for fd, due in self._due.items() if due <= now]:
             self._settle(self._streams[fd], now)
+        if self._progress is not None:
+            self._progress.look(now)
 
     def release_interrupts(self, now: float) -> None:
         """Show what was held back for long enough."""
@@ -141,6 +170,8 @@ class Streams:
         if stream.worker[0] > self._newest_heard:
             self._newest_heard = stream.worker[0]
             self._channel.report(FirstOutput(self._newest_heard))
+        if self._progress is not None:
+            self._progress.feed(stream.worker, stream.fd, data, now)
         if stream.tail is not None:
             stream.tail.feed(data)
         if stream.file is not None:
@@ -191,6 +222,8 @@ class Streams:
             self._release(stream)
             stream.console.show(stream.key, [])
             self._prompts.answered(stream.worker)
+        if self._progress is not None:
+            self._progress.end(stream.worker, stream.fd, now)
         self._due.pop(stream.fd, None)
         del self._streams[stream.fd]
         if not self._streams:

@@ -1,0 +1,88 @@
+"""The newest lines of a stream, for `--progress-pattern`, in bounded memory. Pure."""
+
+from __future__ import annotations
+
+import re
+from math import inf
+
+HELD_BYTES = 4096
+"""Of each stream so much is kept."""
+LINE_BYTES = 1024
+"""Of a longer line the end is read."""
+MOST_LINES = 16
+QUIET_S = 0.1
+"""A line that has no end yet counts when nothing was added to it for so long."""
+UNMATCHED_S = 120.0
+_ENDS = re.compile(rb"[\r\n]")
+_ESCAPES = re.compile(rb"\x1b\[[0-?]{0,32}[ -/]{0,4}[@-~]")
+_CUT_NUMBER = re.compile(r"\A[0-9.,]+")
+
+
+class NewestLines:
+    """Of one stream; a carriage return ends a line, too, as bars are drawn with it. Times are
+    seconds of any clock that only goes forward."""
+
+    __slots__ = ("_held", "_is_cut", "_rest_is_new", "fed_s")
+
+    def __init__(self) -> None:
+        self._held, self._is_cut, self._rest_is_new = b"", False, False
+        self.fed_s = 0.0
+
+    def feed(self, data: bytes, now: float) -> None:
+        """The stream goes on so."""
+        held = data if len(data) >= HELD_BYTES else self._held + data
+        self._is_cut = self._is_cut or len(held) > HELD_BYTES or len(data) >= HELD_BYTES
+        self._held, self._rest_is_new, self.fed_s = held[-HELD_BYTES:], True, now
+
+    @property
+    def has_rest(self) -> bool:
+        """Whether there is the beginning of a line that was not taken."""
+        return self._rest_is_new and bool(self._held)
+
+    def take(self, now: float) -> list[str]:
+        """The lines that have come since the last time, the newest first, without what colours
+        them or moves a cursor. `now` inf: the stream has ended, and its last line with it."""
+        *lines, rest = _ENDS.split(self._held)
+        is_whole = not self._is_cut
+        if lines:
+            self._is_cut = False
+            if not is_whole:
+                del lines[0]  # It may lack its beginning.
+        if self.has_rest and self.fed_s + QUIET_S <= now:
+            lines, self._rest_is_new = [*lines, rest], False
+        self._held = rest
+        texts = map(_text, reversed(lines))
+        return [text for text in texts if text and not text.isspace()][:MOST_LINES]
+
+
+def _text(line: bytes) -> str:
+    is_cut, line = len(line) > LINE_BYTES, line[-LINE_BYTES:]
+    if b"\x1b" in line:
+        line = _ESCAPES.sub(b"", line)
+    text = line.decode(errors="replace")
+    return _CUT_NUMBER.sub("", text) if is_cut else text
+
+
+class UnmatchedNotice:
+    """When to say that nothing has ever matched: once workers have run for so long. Times are
+    seconds, as above."""
+
+    def __init__(self, limit_s: float = UNMATCHED_S) -> None:
+        self._left_s, self._began_s = limit_s, inf
+
+    def run(self, now: float) -> None:
+        """Workers run. May be said again."""
+        self._began_s = min(self._began_s, now)
+
+    def stop(self, now: float) -> None:
+        """None do. May be said again."""
+        self._left_s -= max(now - self._began_s, 0.0) if self._began_s < inf else 0.0
+        self._began_s = inf
+
+    def settle(self) -> None:
+        """Something has matched, or it was said."""
+        self._left_s = inf
+
+    def due_at(self) -> float:
+        """When to say it; inf: not as things are."""
+        return self._began_s + self._left_s

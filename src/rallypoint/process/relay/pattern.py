@@ -1,0 +1,218 @@
+"""What `--progress-pattern` finds in a line of a worker's output. Pure.
+
+A pattern is a regular expression with named groups: `step`, and where the line tells them `total`,
+`loss`, `tokens`, and `epoch`, if steps are counted anew in each. Or it is the name of a profile:
+the expressions for what a common trainer prints, which may tell the step in one line and the loss
+in another.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from math import isfinite
+
+from msgspec import Struct
+
+from rallypoint.wire.shm import NOTHING_REPORTED, Reported
+from rallypoint.wire.shm_words import NS_PER_S
+
+STEP = "step"
+NEEDS = f"a group (?P<{STEP}>...), for example 'step (?P<{STEP}>[0-9]+)'"
+_MAX_DIGITS = 40
+_NUMBER = re.compile(r"([0-9.]+)([kKMGBT]?)")
+_UNITS = {"": 0, "k": 3, "K": 3, "M": 6, "G": 9, "B": 9, "T": 12}
+
+_BAR = r"\s*\d+%\|[^|]*\|\s*(?P<step>\d+)/(?P<total>\d+) \["
+"""A bar of tqdm."""
+_BAR_LOSS = r"(?:[^\]]*?\b(?:step_|train_)?loss(?:_step)?=(?P<loss>[^,\]\s]+))?"
+
+_ITERATION = r"\biteration\s+(?P<step>\d+)/\s*(?P<total>\d+) \|"
+_TOKENS = r"(?:.*?\bconsumed tokens:\s*(?P<tokens>\d+))?"
+_LM_LOSS = r"(?:.*?\blm loss:\s*(?P<loss>[^\s|]+))?"
+
+
+class Profile(Struct, frozen=True):
+    """What one trainer prints."""
+
+    expressions: tuple[str, ...]
+    draws_bars: bool = False
+    """A loop of fewer steps than the longest one is an evaluation."""
+    by_last_rank: bool = False
+    """The last rank of the job prints it, not the first."""
+
+
+PROFILES: dict[str, Profile] = {
+    "accelerate": Profile(
+        (rf"^(?:[Ss]teps?:)?{_BAR}{_BAR_LOSS}", r"^(?P<step>\d+)it \["), draws_bars=True
+    ),
+    "hf-trainer": Profile(
+        (
+            rf"^{_BAR}",
+            r"^\{.*?'loss': '?(?P<loss>[^',}]+)",
+            r"^\{.*?'num_(?:input_)?tokens(?:_seen)?': '?(?P<tokens>[0-9.e+]+)",
+        ),
+        draws_bars=True,
+    ),
+    "lightning": Profile(
+        (
+            rf"^Epoch (?P<epoch>\d+):{_BAR}{_BAR_LOSS}",
+            rf"^Epoch \d+: \|[^|]*\|\s*(?P<step>\d+)/\? \[{_BAR_LOSS}",
+            r"^Epoch (?P<epoch>\d+)/\d+ +\S+ +(?P<step>\d+)/(?P<total>\d+) ",
+        )
+    ),
+    "megatron": Profile(
+        (_ITERATION + _TOKENS + _LM_LOSS,),
+        by_last_rank=True,
+    ),
+    "torchtitan": Profile((r"\bstep:\s*(?P<step>[\d,]+)\s+loss:\s*(?P<loss>\S+)",)),
+}
+
+
+class Reading(Struct, frozen=True):
+    """What some lines of one worker tell. None: they do not tell that."""
+
+    step: int | None = None
+    total: int | None = None
+    loss: float | None = None
+    tokens: int | None = None
+
+
+class ProgressPattern:
+    """A pattern, ready to read lines. Raises ValueError, one line with what is wrong."""
+
+    def __init__(self, text: str) -> None:
+        profile = PROFILES.get(text)
+        expressions = profile.expressions if profile else (text,)
+        self.draws_bars = profile is not None and profile.draws_bars
+        self._expressions = [_compiled(expression) for expression in expressions]
+        groups = {name for one in self._expressions for name in one.groupindex}
+        if STEP not in groups:
+            raise ValueError(_no_step(text))
+        self._wanted = groups & {STEP, "loss", "tokens"}
+
+    def read(self, newest_first: Iterable[str]) -> Reading:
+        """What the newest lines tell, each value as it was told last. Takes as long as the regular
+        expression does."""
+        found = Reading()
+        wanted = set(self._wanted)
+        for line in newest_first:
+            for expression in self._expressions:
+                if (match := expression.search(line)) is not None:
+                    found = _merged(found, _reading(match.groupdict()))
+            for name in ("step", "loss", "tokens"):
+                if getattr(found, name) is not None:
+                    wanted.discard(name)
+            # One expression tells all that it does in one line.
+            if not wanted or (len(self._expressions) == 1 and found.step is not None):
+                break
+        return found
+
+
+class PrintedProgress:
+    """How far one worker is, by what was read of it."""
+
+    def __init__(self, draws_bars: bool) -> None:
+        self._draws_bars = draws_bars
+        self._longest = 0
+        self._beside: tuple[int, int] | None = None
+        """Step and total of a shorter loop."""
+        self.progress = NOTHING_REPORTED
+
+    def read(self, found: Reading, now: float) -> Reported:
+        """How far it is with this, which was found now, in seconds on CLOCK_MONOTONIC."""
+        known = self.progress
+        known = known._replace(
+            loss=known.loss if found.loss is None else found.loss,
+            tokens=known.tokens if found.tokens is None else found.tokens,
+        )
+        step, total = found.step, found.total
+        if step is None:
+            is_fresh, step = False, known.step
+        elif self._draws_bars and total is not None and total < self._longest:
+            # An evaluation: the worker is alive, and its step stays.
+            is_fresh, self._beside = self._beside != (step, total), (step, total)
+            step, total = known.step, known.total
+        else:
+            self._longest = max(self._longest, total or 0)
+            is_fresh = step != known.step or not known.changes
+        self.progress = known._replace(
+            step=step,
+            total=known.total if total is None else total,
+            at_ns=int(now * NS_PER_S) if is_fresh else known.at_ns,
+            changes=known.changes + is_fresh,
+        )
+        return self.progress
+
+
+def printed_by_last_rank(text: str) -> bool:
+    """Whether the last rank of a job prints what this pattern reads; else it is the first one, or
+    all do."""
+    return text in PROFILES and PROFILES[text].by_last_rank
+
+
+def _compiled(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except re.error as error:
+        at = "" if error.pos is None else f" at position {error.pos}"
+        raise ValueError(f"not a valid regular expression: {error.msg}{at}") from None
+    except (OverflowError, RecursionError, MemoryError):
+        raise ValueError("not a valid regular expression: it is too large") from None
+
+
+def _no_step(text: str) -> str:
+    if re.fullmatch(r"[A-Za-z_-]+", text) is None:
+        return f"needs {NEEDS}"
+    from difflib import get_close_matches
+
+    close = get_close_matches(text, PROFILES, n=1)
+    near = f"; did you mean {close[0]}?" if close else ""
+    known = ", ".join(sorted(PROFILES))
+    return f"there is no such profile; there are: {known}{near} (an expression needs {NEEDS})"
+
+
+def _merged(newer: Reading, older: Reading) -> Reading:
+    newest = newer if newer.step is not None else older
+    return Reading(
+        newest.step,
+        newest.total,
+        older.loss if newer.loss is None else newer.loss,
+        older.tokens if newer.tokens is None else newer.tokens,
+    )
+
+
+def _reading(groups: dict[str, str | None]) -> Reading:
+    step, total = _whole(groups.get(STEP)), _whole(groups.get("total"))
+    loss, tokens = _number(groups.get("loss")), _whole(groups.get("tokens"))
+    epoch = _whole(groups.get("epoch"))
+    if STEP in groups and step is None:
+        return Reading()
+    if step is not None and epoch is not None and total is not None:
+        step, total = epoch * total + step, None
+    return Reading(step, total, loss, tokens)
+
+
+def _whole(text: str | None) -> int | None:
+    """A whole number; as bars shorten them, `1.2k` too."""
+    plain = _plain(text).replace(",", "").replace("_", "")
+    if plain.isascii() and plain.isdigit() and len(plain) <= _MAX_DIGITS:
+        return int(plain)
+    unit = _NUMBER.fullmatch(plain)
+    number = _number(unit[1] if unit else plain)
+    if number is None or not isfinite(number):
+        return None
+    return round(number * 10.0 ** (_UNITS[unit[2]] if unit else 0))
+
+
+def _number(text: str | None) -> float | None:
+    plain = _plain(text)
+    try:
+        return float(plain) if len(plain) <= _MAX_DIGITS else None
+    except ValueError:
+        return None
+
+
+def _plain(text: str | None) -> str:
+    """Without what stands around a number, which an expression such as `\\S+` has taken in."""
+    return "" if text is None else text.strip(" \t,;:|()[]{}'\"%")
