@@ -3,10 +3,11 @@ takeover, and to be at rest.
 
 benchmarks/scale.py [--quick] [-n TIMES] [--counts N,N,...]
 
-Prints Markdown, and draws docs/scale.svg unless it is quick. The nodes are real sessions in a few
-processes (`scale_nodes.py`), the coordinator is `rallypoint serve --data-dir`. Every run has a
-network of its own, so that the bytes on its loopback are those of the job. The floor is a barrier
-at torch's TCPStore of as many clients, which are connected already; it is measured in turn.
+Prints Markdown, and draws docs/scale.svg if all of its numbers were measured. The nodes are real
+sessions in a few processes (`scale_nodes.py`), the coordinator is `rallypoint serve --data-dir`.
+Every run has a network of its own, so that the bytes on its loopback are those of the job. The
+floor is a barrier at torch's TCPStore of as many clients, which are connected already; it is
+measured in turn.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def main() -> None:
     lates = ("nodes that were not back within their lease",)
     print(markdown("The coordinator", (*heads, *rests, *lates), costs(found)))
     print(markdown("Targets", ("", "measured", "target", ""), targets(found)))
-    if not options.quick:
+    if counts == list(COUNTS):
         PICTURE.write_text(picture(found))
 
 

@@ -57,7 +57,7 @@ from msgspec import Struct
 from tests.fault import etcd_leaders, kubernetes_leaders, network
 from tests.fault.leaders import LeaderCluster
 from tests.integration.cluster import AgentProcess, Worker, wait_until
-from tests.integration.restarted_serve import STEPS
+from tests.integration.restarted_serve import STEPS, STOP
 
 from rallypoint.core.settings import HOLD_S
 
@@ -208,6 +208,7 @@ class Job:
         self.begin()
         self.wait_all()
         self.leader = self.cluster.wait_leader()
+        self.cluster.order(STOP)  # That needs all ranks, and the store of a node that may be lost.
         for rank in self.random.sample(range(4), 2):
             self.cluster.order("sys.exit(0)", round=0, rank=rank)
         told = [self.cluster.node(name) for name in NAMES]
