@@ -46,3 +46,15 @@ def test_each_line_to_copy_runs(line: str, tmp_path: Path) -> None:
             agent.wait()
     said = {path.name: path.read_text() for path in tmp_path.glob("[0-9]")}
     assert said == {"0": "2", "1": "2"}
+
+
+def test_the_program_starts_the_same_job(tmp_path: Path) -> None:
+    (text,) = [block for block in blocks("from-torchrun.md") if "elastic_launch(" in block]
+    (tmp_path / "train.py").write_text(TRAIN)
+    (tmp_path / "program.py").write_text(text)
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    words = [sys.executable, "program.py"]
+    done = subprocess.run(words, cwd=tmp_path, env=env, timeout=patience(60), capture_output=True)
+    assert done.returncode == 0, done.stderr
+    said = {path.name: path.read_text() for path in tmp_path.glob("[0-9]")}
+    assert said == {"0": "2", "1": "2"}
