@@ -17,6 +17,7 @@ import subprocess
 from base64 import b64decode, b64encode
 from functools import partial
 from pathlib import Path
+from ssl import SSLContext
 from types import TracebackType
 from typing import Any
 from urllib.error import HTTPError
@@ -50,6 +51,8 @@ class Etcd:
     def __init__(self, folder: Path, members: int = 1, *options: str, scheme: str = "http") -> None:
         self._program, self._folder, self._options = program(), folder, options
         self._scheme = scheme
+        self.tls: SSLContext | None = None
+        """By which a member with TLS is asked."""
         self.ports = [free_port() for _ in range(members)]
         self._peers = [free_port() for _ in range(members)]
         self._running: dict[int, subprocess.Popen[bytes]] = {}
@@ -151,9 +154,10 @@ class Etcd:
         headers = {"Authorization": token} if token else {}
         asked = list(self._running) if member is None else [member]
         for number in asked:
-            url = f"http://{self._address(number)}:{self.ports[number]}{path}"
+            url = f"{self._scheme}://{self._address(number)}:{self.ports[number]}{path}"
+            request = Request(url, json.dumps(body).encode(), headers)
             try:
-                with urlopen(Request(url, json.dumps(body).encode(), headers), timeout=5) as answer:
+                with urlopen(request, timeout=5, context=self.tls) as answer:
                     return json.load(answer)  # type: ignore[no-any-return]
             except OSError as error:
                 if number == asked[-1] or isinstance(error, HTTPError):
@@ -187,6 +191,22 @@ class Etcd:
 
     def _logs(self) -> str:
         return "\n".join(path.read_text()[-2000:] for path in self._folder.glob("etcd-*.log"))
+
+
+def add_users(etcd: Etcd, **rights: str) -> None:
+    """Who may READ or READWRITE what lies under /rallypoint, or nothing, and `root`; the password
+    of each is its name. From then on etcd wants a user."""
+    grants = {"key": encoded("/rallypoint/"), "range_end": encoded("/rallypoint0")}
+    for right in ("READ", "READWRITE"):
+        etcd.call("/v3/auth/role/add", {"name": right})
+        permission = {"permType": right, **grants}
+        etcd.call("/v3/auth/role/grant", {"name": right, "perm": permission})
+    etcd.call("/v3/auth/role/add", {"name": "root"})
+    for name, role in {"root": "root", **rights}.items():
+        etcd.call("/v3/auth/user/add", {"name": name, "password": name})
+        if role:
+            etcd.call("/v3/auth/user/grant", {"user": name, "role": role})
+    etcd.call("/v3/auth/enable", {})
 
 
 def cluster_of(

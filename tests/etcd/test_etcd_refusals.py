@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -12,7 +10,8 @@ from threading import Thread
 from urllib.error import HTTPError
 
 import pytest
-from tests.etcd.servers import Etcd, encoded
+from tests.certificates import make_certificates
+from tests.etcd.servers import Etcd, add_users
 from tests.integration.cluster import free_port
 from tests.integration.one_agent import OneAgent, agent
 from tests.integration.test_bad_input import is_one_line_with
@@ -103,18 +102,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
     and `reader`; the password of
     each is its name."""
     with Etcd(tmp_path_factory.mktemp("guarded")) as etcd:
-        for name in ("root", "user", "other", "idle", "reader"):
-            etcd.call("/v3/auth/user/add", {"name": name, "password": name})
-        grants = {"key": encoded("/rallypoint/"), "range_end": encoded("/rallypoint0")}
-        etcd.call("/v3/auth/role/add", {"name": "jobs"})
-        etcd.call("/v3/auth/role/add", {"name": "reading"})
-        for role, kind in (("jobs", "READWRITE"), ("reading", "READ")):
-            permission = {"permType": kind, **grants}
-            etcd.call("/v3/auth/role/grant", {"name": role, "perm": permission})
-        etcd.call("/v3/auth/role/add", {"name": "root"})
-        for name, role in (("user", "jobs"), ("reader", "reading"), ("root", "root")):
-            etcd.call("/v3/auth/user/grant", {"user": name, "role": role})
-        etcd.call("/v3/auth/enable", {})
+        add_users(etcd, user="READWRITE", other="", idle="", reader="READ")
         yield etcd
 
 
@@ -161,7 +149,7 @@ def test_a_password_may_be_changed_while_a_job_runs(tmp_path: Path, guarded: Etc
     file = tmp_path / "password"
     file.write_text("other")
     root = guarded.call("/v3/auth/authenticate", {"name": "root", "password": "root"})["token"]
-    guarded.call("/v3/auth/user/grant", {"user": "other", "role": "jobs"}, token=root)
+    guarded.call("/v3/auth/user/grant", {"user": "other", "role": "READWRITE"}, token=root)
     conf = {"user": "other", "password_file": str(file)}
     register = EtcdPlace(read_etcd(guarded.endpoints, conf, str), "changed").open(None)
     after = register.set_state(b"1")
@@ -181,22 +169,7 @@ def test_a_password_may_be_changed_while_a_job_runs(tmp_path: Path, guarded: Etc
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`ca.pem`, and a certificate with its key for `server` and `client`."""
-    if shutil.which("openssl") is None:
-        pytest.skip("there is no openssl to make certificates with")
-    folder = tmp_path_factory.mktemp("tls")
-
-    def openssl(*words: str) -> None:
-        subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
-
-    curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-    openssl("req", "-x509", *curve, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=ca")
-    (folder / "names").write_text("subjectAltName=IP:127.0.0.1\n")
-    for who in ("server", "client"):
-        openssl("req", *curve, "-keyout", f"{who}.key", "-out", f"{who}.csr", "-subj", f"/CN={who}")
-        signer = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-extfile", "names")
-        openssl("x509", "-req", "-in", f"{who}.csr", *signer, "-out", f"{who}.pem")
-    return folder
+    return make_certificates(tmp_path_factory.mktemp("tls"))
 
 
 @pytest.fixture(scope="module")
