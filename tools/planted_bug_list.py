@@ -116,6 +116,13 @@ BUGS = (
         "verdict_to(job, member.ref) for member in state.members.values() if member.succeeded]",
     ),
     Bug(
+        "a takeover forgets how often the same has failed",
+        "takeover/record.py",
+        "    job.crash_loop, job.furthest_step = record.crash_loop, record.furthest_step\n",
+        "",
+        rule="L3",
+    ),
+    Bug(
         "one restart more than was allowed",
         "restarts/ledger.py",
         "if used >= budget:",

@@ -26,7 +26,9 @@ def draw(seed: int, nodes: int | None = None) -> Plan:
     """The plan of this seed."""
     plan = _draw(seed, nodes)
     multiple = _draw_multiple(Random(f"multiple {seed}"), plan)
-    return replace(plan, settings=dict(plan.settings) | {"world_multiple_of": multiple})
+    often = Random(f"no progress {seed}").choice((0, 0, 0, 2))
+    settings = {"world_multiple_of": multiple, "max_no_progress": often}
+    return replace(plan, settings=dict(plan.settings) | settings)
 
 
 def _draw(seed: int, nodes: int | None) -> Plan:

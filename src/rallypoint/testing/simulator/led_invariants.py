@@ -1,7 +1,8 @@
 """What must hold besides where coordinators lead by a register.
 
 * The records are one chain: epochs only grow, each number has one nonce; rounds, restarts and
-  successes only grow; a verdict stays.
+  successes only grow; a verdict stays. How often the same has failed changes only with the end of a
+  round, and is not forgotten: a job ends for want of progress only after so many restarts.
 * What an agent is told is in the newest record: the epoch before it is attached, its round before
   it is assigned to it, and the charge with it; the start, the end and the verdict before they are
   told.
@@ -161,7 +162,11 @@ class LedInvariants(Invariants):
         if old.verdict is not None and new.verdict != old.verdict:
             raise Violation("verdict", f"{old.verdict} became {new.verdict} in the record")
         if new.verdict is not None:
+            if new.verdict.no_progress and new.restarts + 1 < new.settings.max_no_progress:
+                raise Violation("crash loop", f"{new.restarts} restarts: {new.verdict.text}")
             return
+        if new.judged_round == old.judged_round and new.crash_loop != old.crash_loop:
+            raise Violation("crash loop", f"{old.crash_loop} became {new.crash_loop} in a round")
         if (new.newest_round or 0) < (old.newest_round or 0) or new.restarts < old.restarts:
             raise Violation("register", f"the record fell behind: {old} became {new}")
         goes_on = new.newest_round == old.newest_round and new.is_active
