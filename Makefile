@@ -27,6 +27,7 @@ types: $(SETUP)
 unit: $(SETUP)
 	-tools/install_etcd.sh
 	-tools/install_slurm.sh
+	-tools/install_sshd.sh
 	$(BIN)/python -m pytest --workers 8 -rsfE -m "not (fault or clusters) or quick"
 
 # The tests on each Python from 3.11 to 3.14 that is found; says which were not.
@@ -76,6 +77,7 @@ fault: $(SETUP)
 # test says why it is skipped.
 clusters: $(SETUP)
 	-tools/install_slurm.sh
+	-tools/install_sshd.sh
 	$(BIN)/python -m pytest --workers 3 -rsfE -m clusters
 
 # The tests by the etcd of another Debian: make etcd SUITE=sid

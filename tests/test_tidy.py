@@ -75,6 +75,8 @@ ENVIRON = re.compile(r"os\.(environb?|getenvb?|putenv|unsetenv)")
 ENVIRON_READERS = (
     "agent/environ.py",
     "cli/access.py",
+    "cli/launch/command.py",
+    "cli/launch/host.py",  # sshd tells the command of a session its address, and what it inherits
     "cli/machine.py",
     "cli/options.py",
     "config.py",

@@ -22,8 +22,8 @@ SEE = " (see rallypoint run --help)"
         (
             "zzz",
             (
-                "rallypoint: zzz: no such command; known: run, status, drain, serve, store, token, "
-                "verdict, generate, completion"
+                "rallypoint: zzz: no such command; known: run, launch, status, drain, serve, "
+                "store, token, verdict, generate, completion"
             ),
         ),
         (

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from rallypoint.cli.drain import DRAIN
 from rallypoint.cli.generate.command import GENERATE, KINDS
 from rallypoint.cli.job_verdict import VERDICT
+from rallypoint.cli.launch.options import LAUNCH
 from rallypoint.cli.options import RUN
 from rallypoint.cli.parser import Command, parse, with_hint
 from rallypoint.cli.serve import SERVE
@@ -40,7 +41,10 @@ Print a script that completes commands, options and choices in a shell.
     words=("SHELL",),
 )
 _KINDS = tuple(group for kind in KINDS.values() for group in kind.command.groups)
-COMMANDS = (RUN, STATUS, DRAIN, SERVE, STORE, TOKEN, VERDICT, replace(GENERATE, groups=_KINDS))
+COMMANDS = (
+    *(RUN, LAUNCH, STATUS, DRAIN, SERVE, STORE, TOKEN, VERDICT),
+    replace(GENERATE, groups=_KINDS),
+)
 WORDS = {COMPLETION.name: SHELLS, GENERATE.name: tuple(KINDS)}
 """Command -> what its first word may be."""
 

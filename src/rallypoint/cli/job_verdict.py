@@ -7,7 +7,7 @@ failed, and the job that went on without it has not.
 from __future__ import annotations
 
 import os.path
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 from msgspec import Struct
@@ -28,6 +28,8 @@ from rallypoint.observe.printing import print_text
 _SURE = ("succeeded", "failed", "cancelled", "timed out", "infrastructure", "preempted", "usage")
 """What nodes say of the job, the surest first: a verdict is of the whole job, and what follows it
 here may be what became of one node."""
+OF_THE_JOB = frozenset(_SURE[:4])
+"""Of these none is of one node."""
 _CODES = {Outcome.SUCCEEDED: 0, Outcome.FAILED: 1}
 
 VERDICT = Command(
@@ -69,7 +71,7 @@ worth starting again, or nothing says how it has ended, 128+N ended by signal N.
 )
 
 
-class _Said(Struct):
+class Said(Struct):
     """What is read of a summary."""
 
     outcome: str
@@ -93,16 +95,26 @@ def run(argv: list[str]) -> int:
 
 def _of_summaries(where: str) -> int:
     said = [_read(path) for path in _paths(where)]
-    known = [each for each in said if each.outcome in _SURE]
-    if not known:
+    best = surest(said)
+    if best is None:
         raise InfrastructureError(
             f"{shown(where)}: no summary of --json-summary is there: the job still runs, or all of"
             " its agents were killed"
         )
-    surest = min(known, key=lambda each: _SURE.index(each.outcome))
     of = f" ({len(said)} nodes have said how it ended)" if len(said) > 1 else ""
-    print_text(f"the job {_ended(surest.outcome)}: {surest.reason}{of}")
-    return surest.exit_code
+    print_text(f"the job {_ended(best.outcome)}: {best.reason}{of}")
+    return best.exit_code
+
+
+def surest(said: Iterable[Said]) -> Said | None:
+    """What counts of all that nodes have said; None: nothing does."""
+    known = [each for each in said if each.outcome in _SURE]
+    return min(known, key=lambda each: _SURE.index(each.outcome), default=None)
+
+
+def read_said(text: bytes) -> Said:
+    """What a summary says. Raises msgspec.DecodeError and UnicodeDecodeError."""
+    return msgspec.json.decode(text, type=Said)
 
 
 def _ended(outcome: str) -> str:
@@ -117,10 +129,10 @@ def _paths(where: str) -> Sequence[str]:
     return [os.path.join(where, name) for name in names if not name.startswith(".")]
 
 
-def _read(path: str) -> _Said:
+def _read(path: str) -> Said:
     try:
         with open(path, "rb") as file:
-            return msgspec.json.decode(file.read(), type=_Said)
+            return read_said(file.read())
     except OSError as error:
         raise UsageError(f"{shown(path)}: can't be read: {error.strerror}") from None
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -63,6 +63,11 @@ class Machine:
         with open(path, encoding="utf-8") as file:
             return file.read(4096)
 
+    def read_whole(self, path: str) -> str:
+        """What a file says, up to 4 MiB. Raises OSError and UnicodeDecodeError."""
+        with open(path, encoding="utf-8") as file:
+            return file.read(1 << 22)
+
     def ask_command(self, command: str, timeout_s: float) -> str | None:
         """What a shell command prints; None if it fails or takes longer. Blocks meanwhile."""
         from rallypoint.process.devices import ask_program

@@ -21,6 +21,7 @@ from rallypoint.observe.printing import print_error
 
 _COMMANDS = {
     "run": "rallypoint.cli.run",
+    "launch": "rallypoint.cli.launch.command",
     "status": "rallypoint.cli.watch.status",
     "drain": "rallypoint.cli.drain",
     "serve": "rallypoint.cli.serve",
@@ -37,6 +38,7 @@ _HELP = """\
 usage: rallypoint COMMAND [options]
 
   run         start, supervise and restart a job's workers on this node
+  launch      start a job on many hosts over ssh, from one terminal
   status      show what a job does, and who keeps it from going on
   drain       make a node leave its job, after a checkpoint
   serve       host a coordinator for many jobs, apart from their nodes

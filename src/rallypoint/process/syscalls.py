@@ -41,13 +41,13 @@ def load_prctl() -> Prctl:
     return prctl
 
 
-def die_with_parent(prctl: Prctl, parent_pid: int) -> None:
-    """In a forked child: get SIGKILL when the parent dies, also if it died a moment ago.
+def die_with_parent(prctl: Prctl, parent_pid: int, number: int = signal.SIGKILL) -> None:
+    """In a forked child: get this signal when the parent dies; if it died a moment ago, exit.
 
     The kernel ties the signal to the *thread* that forked, so that thread must live as long as the
     process. An exec keeps the setting, unless the program is set-user-id.
     """
-    prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent_pid:
         os._exit(1)
 

@@ -1,0 +1,48 @@
+"""`rallypoint launch`: one job on many hosts, from one terminal, over ssh."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+from msgspec.structs import replace
+
+from rallypoint.cli.access import keep_secrets
+from rallypoint.cli.launch.job import Launch
+from rallypoint.cli.launch.options import LAUNCH
+from rallypoint.cli.launch.output import Output
+from rallypoint.cli.launch.plan import Asked, read_launch
+from rallypoint.cli.machine import Machine
+from rallypoint.cli.parser import with_hint
+
+
+def run(argv: list[str]) -> int:
+    """The exit code of the job. Raises UsageError, AccessError and HelpRequested for what is wrong
+    before a host is reached."""
+    asked = with_hint(LAUNCH, lambda: read_launch(argv, os.environ, Machine()))
+    keep_secrets()  # Before there are children that would inherit them.
+    return asyncio.run(_launch(_as_here(asked)))
+
+
+def _as_here(asked: Asked) -> Asked:
+    """Pipes lead here from the agents, so each has to put the lines of its workers together: with
+    ranks, as it would at a terminal."""
+    plan = asked.plan
+    mode = plan.output
+    if mode == "auto" and (len(plan.hosts) > 1 or (os.isatty(1) and os.isatty(2))):
+        mode = "prefix"
+    options = plan.options if mode == "auto" else (*plan.options, f"--output={mode}")
+    return replace(asked, plan=replace(plan, options=options, output=mode))
+
+
+async def _launch(asked: Asked) -> int:
+    output = Output(tuple(host.name for host in asked.plan.hosts), asked.plan.output)
+    writing = asyncio.get_running_loop().create_task(output.run())
+    launch = Launch(asked, output)
+    try:
+        return await launch.run()
+    finally:
+        output.close()
+        if launch.is_hurried:
+            writing.cancel()
+        await asyncio.gather(writing, return_exceptions=True)

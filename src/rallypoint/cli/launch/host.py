@@ -1,0 +1,144 @@
+"""The end of `rallypoint launch` on a host: `python -m rallypoint.cli.launch.host`, by ssh.
+
+It says that it is there, is told what to run, starts the agent, and passes on what the agent
+writes, how it ends, and the signals for it. When the link breaks the agent drains. With --detach
+the agent writes to a file, and this ends at once.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from contextlib import suppress
+
+from rallypoint import __version__
+from rallypoint.agent.environ import TOKEN_VARIABLE
+from rallypoint.cli.machine import Machine
+from rallypoint.core.settings import FLAGS
+from rallypoint.files import make_private_dir, safe_open
+from rallypoint.process.linked_program import FromProgram, Link, LinkedProgram, start_program
+from rallypoint.process.logs.log_dir import safe_name
+from rallypoint.wire.launch_link import (
+    MARK,
+    Ended,
+    Hello,
+    Here,
+    Look,
+    Refused,
+    Start,
+    Started,
+    frame,
+    reader_of_launcher,
+)
+
+_FIRST_PORT, _PORTS = 20_000, 10_000
+"""Below those that systems give to whoever asks for any."""
+STATE = ".local/state/rallypoint/launched"
+"""Where agents that run on leave their logs and summaries, in a folder of each job."""
+
+
+def main() -> int:
+    """0, unless the link is no use."""
+    link = Link(0, os.dup(1), reader_of_launcher())
+    link.put(MARK + frame(Here(__version__)))
+    link.flush()
+    look = link.wait_for(Look)
+    why = "" if look is None else _why_not_here(look)
+    hello = Hello(_own_address(), _free_port())
+    link.put(frame(Refused(why) if why else hello))
+    link.flush()
+    start = None if why else link.wait_for(Start)
+    if start is None:
+        return 0
+    link.may_be_silent(start.silence_s)
+    try:
+        _run_on(start, link) if start.detached_as else _run(start, link)
+    except OSError as error:
+        link.put(frame(Refused(f"the agent can't be started: {error}")))
+    link.flush()
+    return 0
+
+
+def _why_not_here(look: Look) -> str:
+    """Empty: an agent can run here, and this is where it will."""
+    try:
+        os.chdir(look.directory)
+    except OSError as error:
+        return f"the directory {look.directory} can't be entered: {error.strerror}: give --chdir"
+    if look.script and not Machine().script_exists(look.script):
+        return f"{look.script}: no such file in {look.directory}: copy it there, or give --chdir"
+    return ""
+
+
+def _run(start: Start, link: Link) -> None:
+    scratch = make_private_dir(os.path.join(os.environ.get("TMPDIR") or "/tmp", "rallypoint-host-"))
+    path = _summary_path(start) or os.path.join(scratch, "summary.json")
+    before = _version(path)
+    try:
+        program = _start(start, path, None)
+        link.put(frame(Started(program.pid)))
+        code = LinkedProgram(program, link).run()
+        summary = b""
+        if code >= 0 and _version(path) != before:
+            with suppress(OSError), open(path, "rb") as file:
+                summary = file.read()
+        link.put(frame(Ended(code, summary)))
+    finally:
+        for left in (os.path.join(scratch, "summary.json"), scratch):
+            with suppress(OSError):
+                os.rmdir(left) if left == scratch else os.unlink(left)
+
+
+def _run_on(start: Start, link: Link) -> None:
+    folder = os.path.join(os.path.expanduser("~"), STATE, safe_name(start.detached_as))
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    stem = os.path.join(folder, safe_name(start.node))
+    log_fd = safe_open(f"{stem}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    program = _start(start, _summary_path(start) or f"{stem}.json", log_fd)
+    link.put(frame(Started(program.pid, f"{stem}.log")))
+
+
+def _start(start: Start, summary: str, log_fd: int | None) -> FromProgram:
+    wanted = () if start.summary else ("--json-summary", summary)
+    token = ("--token-fd", "0") if start.token else ()
+    argv = (sys.executable, "-P", "-m", "rallypoint", "run", *wanted, *token, *start.argv)
+    # What a login shell sets there is not what the person has said to all hosts.
+    own = {row.env_name for row in FLAGS.values() if row.twin} | {TOKEN_VARIABLE}
+    environ = {name: value for name, value in os.environ.items() if name not in own}
+    return start_program(argv, environ | start.environ, start.token, log_fd)
+
+
+def _summary_path(start: Start) -> str:
+    """The file of this node, where the person wants one."""
+    if not start.summary.endswith("/"):
+        return start.summary
+    return os.path.join(start.summary, f"{start.node.replace('/', '_')}.json")
+
+
+def _version(path: str) -> tuple[int, int] | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns
+
+
+def _own_address() -> str:
+    """By which ssh has reached this host: SSH_CONNECTION is the client's and the server's."""
+    words = os.environ.get("SSH_CONNECTION", "").split()
+    return words[2] if len(words) == 4 else ""
+
+
+def _free_port() -> int:
+    """One on which nothing listens. Not the first such one: jobs that are started at the same time
+    must not meet."""
+    while True:
+        port = _FIRST_PORT + int.from_bytes(os.urandom(4), "big") % _PORTS
+        with socket.socket(socket.AF_INET) as tried, suppress(OSError):
+            tried.bind(("", port))
+            return port
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,101 @@
+"""The link to one host: an ssh client, and the messages that go through it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+from rallypoint.integrations.ssh.hostfile import Host
+from rallypoint.process.ssh_client import SshClient
+from rallypoint.wire.launch_link import FromHost, Look, Started, ToHost, frame, reader_of_host
+
+_OF_SSH = 255
+_NO_PROGRAM = (126, 127)
+
+
+class HostLink:
+    """`run` once. Then the other methods do what they say while it lasts, and nothing after."""
+
+    def __init__(
+        self,
+        host: Host,
+        argv: Sequence[str],
+        look: Look,
+        on_message: Callable[[str, FromHost], Awaitable[None]],
+        on_end: Callable[[str, str, bool], None],
+    ) -> None:
+        """`on_end` gets the host's name, why, and whether the host was reached and lacks
+        something."""
+        self.host, self._argv, self._look = host, argv, look
+        self._on_message, self._on_end = on_message, on_end
+        self._client: SshClient | None = None
+        self._reader = reader_of_host()
+        self._has_answered = False
+        self.started: Started | None = None
+        """Set once the agent runs."""
+
+    async def run(self, at_once: asyncio.Semaphore) -> None:
+        """Reach the host, and listen to the end. `at_once`: how many do so at the same time until
+        they are answered."""
+        async with at_once:
+            try:
+                client = self._client = await SshClient.start(self._argv)
+            except OSError as error:
+                why = f"{self._argv[0]} can't be run: {error.strerror}: give --ssh"
+                self._on_end(self.host.name, why, True)
+                return
+            client.send(frame(self._look))
+            trouble = await self._listen(client, until_answered=True)
+        trouble = trouble or await self._listen(client, until_answered=False)
+        if trouble:
+            client.kill()
+        code = await client.wait()
+        why, is_mistake = self._why(client, code, trouble)
+        self._on_end(self.host.name, why, is_mistake)
+
+    def send(self, message: ToHost) -> None:
+        """Tell the host."""
+        if self._client is not None:
+            self._client.send(frame(message))
+
+    def hang_up(self) -> None:
+        """The host is told nothing more."""
+        if self._client is not None:
+            self._client.hang_up()
+
+    def kill(self) -> None:
+        """Do not wait for the host."""
+        if self._client is not None:
+            self._client.kill()
+
+    async def _listen(self, client: SshClient, *, until_answered: bool) -> str:
+        """To the end of what the host says, or to its first message. What is wrong with it."""
+        while not (until_answered and self._has_answered):
+            data = await client.read()
+            if not data:
+                break
+            try:
+                messages = self._reader.feed(data)
+            except ValueError as error:
+                return str(error)
+            for message in messages:
+                self._has_answered = True
+                await self._on_message(self.host.name, message)
+        return ""
+
+    def _why(self, client: SshClient, code: int, trouble: str) -> tuple[str, bool]:
+        said = client.last_words or self._reader.rest.decode("utf-8", "replace").strip()
+        if trouble:
+            return f"it says what is none of Rallypoint's: {trouble}", True
+        if code < 0:
+            return f"ssh was killed by signal {-code}", False
+        if self._has_answered or code == _OF_SSH:
+            reached = "" if self._has_answered else "can't be reached: "
+            return f"{reached}{said or 'it says nothing'} (ssh exited with {code})", False
+        if code in _NO_PROGRAM:
+            fix = "give --python FILE, the interpreter there that has rallypoint"
+        elif "No module named" in said:
+            fix = "install rallypoint there, or give --python FILE, an interpreter that has it"
+        else:
+            fix = "try ssh with this host by hand"
+        return f"can't be used: {said or 'it says nothing'} (exit code {code}): {fix}", True

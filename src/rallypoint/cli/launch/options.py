@@ -1,0 +1,116 @@
+"""The options of `rallypoint launch`: its own, and those of `rallypoint run`, for all hosts."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from rallypoint.cli.options import RUN
+from rallypoint.cli.parser import Command
+from rallypoint.core.settings import FLAGS, GROUPS, Setting
+
+_NOT_HERE = frozenset(
+    {"--standalone", "--scheduler", "--node-id", "--explain", "--print-completion"}
+    | {"--node-rank", "--master-addr", "--master-port"}
+)
+"""What says of one node what this command says of all, or has no meaning here."""
+PASSED_ON = FLAGS.keys() - _NOT_HERE
+"""The options of `rallypoint run` that it takes."""
+HERE = frozenset(
+    {"--nnodes", "--spares", "--rdzv-id", "--rdzv-conf", "--output", "--token-file", "--token-fd"}
+)
+"""Those of them that it reads itself. What the agents then get says the same, or is shorter."""
+
+_OTHERWISE = {
+    "--nnodes": ("the same as --nodes, by its name in torchrun", "all hosts"),
+    "--nproc-per-node": ("workers on each host", "its slots, or 1"),
+    "--rdzv-endpoint": (
+        "where the nodes connect, with --rdzv-backend file, etcd or kubernetes as well",
+        "the first host, at a free port",
+    ),
+    "--rdzv-id": ("name of the job", "random"),
+    "--token-file": ("the secret that nodes share, a file here", ""),
+}
+"""What these do here, and their defaults."""
+
+
+def _row(row: Setting) -> Setting:
+    about, default = _OTHERWISE.get(row.flag, (row.about, row.default))
+    return replace(row, about=about, default=default)
+
+
+_OWN = (
+    Setting("--hosts", "HOST,...", "the hosts, as [USER@]HOST[:SLOTS], or n[1-4]", short="-H"),
+    Setting("--hostfile", "FILE", "the same, one a line, as DeepSpeed and MPI have it", short="-f"),
+    Setting("--exclude", "HOST,...", "these of them do not take part"),
+    Setting(
+        "--nodes",
+        "N|MIN:MAX",
+        "so many work, further ones stand by; with fewer than MIN it ends",
+        default="all hosts",
+    ),
+    Setting(
+        "--env",
+        "NAME[=VALUE]",
+        "a variable for the agents and workers, with its value here or another; repeatable",
+        short="-x",
+        repeatable=True,
+    ),
+    Setting("--chdir", "DIR", "where the agents run", default="the directory of this shell"),
+    Setting("--working-directory", "DIR", "the same as --chdir"),
+    Setting("--ssh", "COMMAND", "ssh with options of its own, as 'ssh -p 2222'", default="ssh"),
+    Setting(
+        "--python",
+        "FILE",
+        "the interpreter on the hosts that has rallypoint",
+        default="the path of this one",
+    ),
+    Setting(
+        "--detach",
+        "",
+        "let the agents run on without this terminal, and write to files on their hosts",
+        "switch",
+    ),
+)
+
+LAUNCH = Command(
+    "launch",
+    """\
+usage: rallypoint launch --hosts HOST,... [options] SCRIPT [its arguments]
+
+Starts one agent (rallypoint run) on each host by ssh, from this terminal: one
+output, one Ctrl-C, one exit code. ssh must reach the hosts without a password,
+and rallypoint must be installed there.
+
+  two hosts with 8 workers each, in this directory, which both have
+    rallypoint launch --hosts node-a,node-b --nproc-per-node 8 train.py
+
+  those of a hostfile; 2 of them suffice
+    rallypoint launch --hostfile hosts.txt --nodes 2:4 --max-restarts 3 train.py
+
+  a port and a user for ssh, a variable for the workers
+    rallypoint launch --hosts alice@node-a,alice@node-b --ssh 'ssh -p 2222' \\
+        --env NCCL_DEBUG=INFO train.py
+""",
+    (
+        ("Hosts", _OWN),
+        *(
+            (title, tuple(_row(row) for row in rows if row.flag in PASSED_ON))
+            for title, rows in GROUPS
+            if any(row.flag in PASSED_ON for row in rows)
+        ),
+    ),
+    """\
+Slots of a host become its --nproc-per-node, unless that is given. Without
+--rdzv-endpoint the nodes connect at the first host, at a free port; the job then
+ends with that host.
+
+First Ctrl-C: the job is cancelled on all hosts. Second: without waiting for the
+workers. When the link to a host breaks, its agent saves a checkpoint and leaves.
+
+Exit codes: those of the job: 0 it succeeded, 1 it failed, 2 wrong usage, 75 too
+few hosts, or it is worth starting again, 128+N ended by signal N.
+""",
+    ("SCRIPT",),
+    runs_a_script=True,
+    ignored=RUN.ignored,
+)

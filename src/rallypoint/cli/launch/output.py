@@ -1,0 +1,180 @@
+"""What the hosts write becomes one output.
+
+The lines of agents have the names of their hosts, and those of workers their ranks (--output
+prefix); any other gets the name of its host. The last lines of an agent tell how the job has ended,
+and are much the same on all hosts: those of one are shown.
+
+The console may be slow, or stopped by Ctrl-S: a thread writes to it, and the links go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import select
+import time
+from collections.abc import Callable
+from functools import partial
+
+from rallypoint.cli.render import render_event
+from rallypoint.coordinator.threads import run_in_thread
+from rallypoint.core import event_kinds as kinds
+from rallypoint.observe.printing import printed
+from rallypoint.observe.records import event_now
+from rallypoint.process.relay.lines import LineAssembler
+
+_STDOUT, _STDERR = 1, 2
+_FULL_BYTES = 1024 * 1024
+"""So much may wait for the console before the hosts have to."""
+_DATED = re.compile(rb"rallypoint \d\d:\d\d:\d\d")
+_LAST = (b"rallypoint: ", b'{"event":"verdict"')
+
+
+class _Stream:
+    """One stream of one host."""
+
+    def __init__(self) -> None:
+        self.lines = LineAssembler(b"")
+        self.holds = False
+        """The last line was one of the last lines."""
+
+
+class Output:
+    """For one loop. `run` writes until `close`."""
+
+    def __init__(self, names: tuple[str, ...], mode: str) -> None:
+        """`mode`: what --output says, `prefix` or `inherit`; of one host all is shown as it is."""
+        self._is_alone, self._mode = len(names) == 1, mode
+        self._streams = {(name, fd): _Stream() for name in names for fd in (_STDOUT, _STDERR)}
+        self._last: dict[str, list[bytes]] = {name: [] for name in names}
+        self._remarks: dict[bytes, str] = {}
+        self._waiting: list[tuple[int, bytes]] = []
+        self._size = 0
+        self._changed, self._room = asyncio.Event(), asyncio.Event()
+        self._room.set()
+        self._gone: set[int] = set()
+        self._is_closed = False
+
+    def say(self, text: str) -> None:
+        """A line of this command."""
+        self._put(_STDERR, printed(render_event(event_now(kinds.NOTICE(text)))).encode())
+
+    def lines(self, *lines: str) -> None:
+        """Lines as they are."""
+        self._put(_STDERR, printed(*lines).encode())
+
+    async def take(self, name: str, fd: int, data: bytes) -> None:
+        """What a host has written. Waits while the console is slow."""
+        if fd not in (_STDOUT, _STDERR):
+            return
+        if self._is_alone or (self._mode == "inherit" and fd == _STDOUT):
+            self._put(fd, data)
+        else:
+            self._each(name, fd, lambda lines: lines.feed(data, time.monotonic()))
+        await self._room.wait()
+
+    def settle(self) -> None:
+        """Show what was drawn and is left alone since."""
+        for name, fd in self._streams:
+            self._each(name, fd, lambda lines: lines.settle(time.monotonic()))
+
+    def ended(self, name: str) -> None:
+        """Nothing more comes of this host."""
+        for fd in (_STDOUT, _STDERR):
+            self._each(name, fd, LineAssembler.finish)
+
+    def show_last(self, name: str, *, as_one_host: bool) -> None:
+        """The last lines of this host, which are shown once; with its name, if they are its own."""
+        lines, self._last[name] = self._last[name], []
+        prefix = f"{name}: ".encode() if as_one_host else b""
+        self._put(_STDERR, b"".join(prefix + line + b"\n" for line in lines))
+
+    def last_size(self, name: str) -> int:
+        """How many last lines there are of it."""
+        return len(self._last[name])
+
+    async def run(self) -> None:
+        """Write, until all is written after `close`."""
+        while self._waiting or not self._is_closed:
+            await self._changed.wait()
+            self._changed.clear()
+            batch, self._waiting = self._waiting, []
+            if batch:
+                await run_in_thread(partial(self._write, batch), "rallypoint-output")
+            self._size -= sum(len(data) for _, data in batch)
+            if self._size < _FULL_BYTES:
+                self._room.set()
+            if self._is_closed:
+                self._changed.set()
+
+    def close(self) -> None:
+        """Nothing more is put."""
+        self._is_closed = True
+        self._changed.set()
+
+    def _each(self, name: str, fd: int, cut: Callable[[LineAssembler], bytes]) -> None:
+        stream = self._streams[name, fd]
+        if lines := cut(stream.lines):
+            shown = [self._line(name, fd, stream, line) for line in lines[:-1].split(b"\n")]
+            self._put(fd, b"".join(shown))
+
+    def _line(self, name: str, fd: int, stream: _Stream, line: bytes) -> bytes:
+        """As it is shown, with a line feed; empty: not now."""
+        if fd == _STDERR:
+            if line.startswith(_LAST) or (stream.holds and line.startswith(b"    ")):
+                stream.holds = True
+                self._last[name].append(line)
+                return b""
+            stream.holds = False
+            if dated := _DATED.match(line):
+                return self._of_agent(name, dated[0], line[dated.end() :])
+            if line.startswith(b'{"event":'):  # --log-format json, where it has the name
+                return line + b"\n"
+        has_rank = self._mode == "inherit" or line.startswith(b"[")
+        return (b"" if has_rank else f"{name}: ".encode()) + line + b"\n"
+
+    def _of_agent(self, name: str, dated: bytes, rest: bytes) -> bytes:
+        own = f" {name}: ".encode()
+        if rest.startswith(b": "):
+            # Remarks on the command line, which all hosts have: once is enough.
+            if self._remarks.setdefault(rest, name) != name:
+                return b""
+            rest = own + rest[2:]
+        return dated + rest + b"\n"
+
+    def _put(self, fd: int, data: bytes) -> None:
+        if data and fd not in self._gone:
+            self._waiting.append((fd, data))
+            self._size += len(data)
+            self._changed.set()
+            if self._size >= _FULL_BYTES:
+                self._room.clear()
+
+    def _write(self, batch: list[tuple[int, bytes]]) -> None:
+        """In a thread."""
+        for fd, data in batch:
+            if fd in self._gone:
+                continue
+            try:
+                _write_all(fd, data)
+            except OSError:
+                self._gone.add(fd)
+                if fd == _STDOUT:
+                    self._waiting.append((_STDERR, _STDOUT_GONE))
+                    self._size += len(_STDOUT_GONE)
+
+
+_STDOUT_GONE = (
+    b"rallypoint: nobody reads stdout any more: what the workers write there is dropped, and the "
+    b"job goes on (Ctrl-C ends it)\n"
+)
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        try:
+            view = view[os.write(fd, view) :]
+        except BlockingIOError:  # Whoever has this terminal too has made it so.
+            select.select((), (fd,), ())

@@ -1,0 +1,284 @@
+"""The command line of `rallypoint launch` becomes a plan: which hosts, how they are reached, and
+what each of them is to run.
+
+What is wrong with it is said here, before a host is reached: the options of `rallypoint run` are
+read as an agent will read them, except for what only its machine knows.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+
+from rallypoint.agent.environ import TOKEN_VARIABLE
+from rallypoint.cli import access
+from rallypoint.cli.launch.options import HERE, LAUNCH, PASSED_ON
+from rallypoint.cli.machine import Machine
+from rallypoint.cli.options import RUN, read_run
+from rallypoint.cli.parser import Scanned, parse
+from rallypoint.cli.run_options.empty_values import without_empty
+from rallypoint.cli.values import Value, integer, integer_within, nodes
+from rallypoint.config import Endpoint, check_name
+from rallypoint.core.settings import FLAGS, MAX_NODES
+from rallypoint.core.text import shown
+from rallypoint.errors import UsageError
+from rallypoint.integrations.ssh.hostfile import Host, read_hostfile, read_hosts, without
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_PLUG_INS = frozenset({"--logs-specs", "--event-log-handler"})
+"""Of packages that may be installed on the hosts alone."""
+_SSH = (
+    *("-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ControlMaster=no"),
+    *("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3"),
+)
+"""No question is asked, a host that is down is noticed, and so is a link that is cut. What a person
+gives with --ssh stands before it, and wins."""
+
+
+class Remote(Struct, frozen=True):
+    """How a host is reached, and where its agent runs."""
+
+    ssh: tuple[str, ...]
+    python: str
+    directory: str
+    environ: dict[str, str]
+
+
+class Plan(Struct, frozen=True):
+    """All that was asked for."""
+
+    hosts: tuple[Host, ...]
+    least: int
+    """So many must take part."""
+    most: int
+    """So many work; further ones stand by."""
+    remote: Remote
+    run_id: str
+    options: tuple[str, ...]
+    """Of `rallypoint run`, equal on all hosts."""
+    conf: str
+    """What --rdzv-conf is given; with `picks_endpoint` there is more."""
+    workers: bool
+    """The number of workers is among the options; else it is the slots of a host."""
+    picks_endpoint: bool
+    words: tuple[str, ...]
+    """The script and its arguments."""
+    script: str
+    """The file that every host must have; empty: it is a module or a program."""
+    output: str
+    """What --output says."""
+
+    def ssh_command(self, host: Host) -> tuple[str, ...]:
+        """The words that reach it. The last is for its login shell, whichever that is."""
+        port = () if host.port is None else ("-p", str(host.port))
+        there = f"exec {shlex.quote(self.remote.python)} -P -m rallypoint.cli.launch.host"
+        return (*self.remote.ssh, *port, *_SSH, "--", host.target, there)
+
+    def agent_words(self, host: Host, where: Endpoint | None, leads: bool, ready: int) -> list[str]:
+        """What stands behind `rallypoint run` there. `where` the nodes connect, if nobody has said
+        it; `leads`: that is this host. `ready`: so many hosts can take part."""
+        # Nobody else will come: the first round need not wait for more.
+        most = max(self.least, min(self.most, ready))
+        words = ["--scheduler=none", f"--node-id={host.name}", f"--nnodes={self.least}:{most}"]
+        words += [f"--rdzv-id={self.run_id}", *self.options]
+        conf = self.conf
+        if where is not None:
+            words.append(f"--rdzv-endpoint={where}")
+            if "is_host" not in conf:
+                conf = ",".join(filter(None, (conf, f"is_host={'true' if leads else 'false'}")))
+        if conf:
+            words.append(f"--rdzv-conf={conf}")
+        if not self.workers and host.slots is not None:
+            words.append(f"--nproc-per-node={host.slots}")
+        return [*words, "--", *self.words]
+
+
+class Asked(Struct, frozen=True):
+    """A plan, and what is of this terminal alone."""
+
+    plan: Plan
+    token: str
+    """Of the job; empty: it has none."""
+    summary: str
+    detach: bool
+
+
+def read_launch(argv: Sequence[str], environ: Mapping[str, str], machine: Machine) -> Asked:
+    """Reads the words behind `rallypoint launch`. May make the user's token. Raises UsageError,
+    AccessError and HelpRequested."""
+    scanned = without_empty(parse(LAUNCH, argv, environ))
+    if not scanned.words:
+        raise UsageError(
+            "the script is missing; for example: rallypoint launch --hosts node-a,node-b train.py"
+        )
+    hosts = _hosts(scanned, machine)
+    least, most = _nodes(scanned, len(hosts))
+    where, conf = scanned.get("--rdzv-endpoint"), scanned.get("--rdzv-conf")
+    backend = scanned.get("--rdzv-backend")
+    run_id = scanned.get("--rdzv-id") or Value(machine.random_id(), "--rdzv-id")
+    check_name(run_id.origin, run_id.text)
+    workers = scanned.get("--nproc-per-node")
+    plan = Plan(
+        hosts,
+        least,
+        most,
+        _remote(scanned, environ),
+        run_id.text,
+        tuple(_passed_on(scanned)),
+        conf.text if conf else "",
+        workers is not None,
+        where is None and (backend is None or backend.text in ("tcp", "c10d")),
+        scanned.words,
+        "" if scanned.on("--module") or scanned.on("--no-python") else scanned.words[0],
+        scanned.read(RUN, "--output", "auto"),
+    )
+    _check(plan, workers)
+    summary = scanned.get("--json-summary")
+    token = access.read_access(scanned).find(create=True)
+    return Asked(
+        plan,
+        "" if token is None else token.text_for_job(plan.run_id),
+        summary.text if summary else "",
+        scanned.on("--detach"),
+    )
+
+
+def _hosts(scanned: Scanned, machine: Machine) -> tuple[Host, ...]:
+    listed, file = scanned.get("--hosts"), scanned.get("--hostfile")
+    if listed is not None and file is not None:
+        raise listed.wrong(f"the hosts are in {file.origin} too; give one of the two")
+    given = listed or file
+    if given is None:
+        raise UsageError(
+            "no hosts: give --hosts a,b,c or --hostfile FILE; for this machine alone there is "
+            "rallypoint run"
+        )
+    try:
+        hosts = read_hosts(given.text) if listed else read_hostfile(machine.read_whole(given.text))
+    except OSError as error:
+        raise given.wrong(f"can't be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise given.wrong("can't be read: it is no text") from None
+    except ValueError as error:
+        raise given.wrong(str(error)) from None
+    if (excluded := scanned.get("--exclude")) is not None:
+        try:
+            return without(hosts, excluded.text)
+        except ValueError as error:
+            raise excluded.wrong(str(error)) from None
+    return hosts
+
+
+def _nodes(scanned: Scanned, hosts: int) -> tuple[int, int]:
+    """How many must take part, and how many work at most: the spare ones stand by."""
+    given, alias = scanned.get("--nodes"), scanned.get("--nnodes")
+    if given is not None and alias is not None and given.text != alias.text:
+        raise given.wrong(f"{alias.origin} says otherwise; give one of the two")
+    given = given or alias
+    least, most = nodes(given) if given else (hosts, hosts)
+    if given is not None and least > hosts:
+        raise given.wrong(f"needs {least} hosts, and {hosts} are listed")
+    if (spares := scanned.get("--spares")) is None:
+        return least, min(most, hosts)
+    work = min(most, hosts) - integer_within(spares, 0, MAX_NODES)
+    least = work if least == most else least
+    if work < max(least, 1):
+        raise spares.wrong(f"leaves {max(work, 0)} of {hosts} hosts to work")
+    return least, work
+
+
+def _remote(scanned: Scanned, environ: Mapping[str, str]) -> Remote:
+    given = scanned.get("--ssh")
+    ssh: Sequence[str] = ("ssh",)
+    if given is not None:
+        try:
+            ssh = shlex.split(given.text)
+        except ValueError as error:
+            raise given.wrong(f"a quote is not closed ({error})") from None
+    directory, other = scanned.get("--chdir"), scanned.get("--working-directory")
+    if directory is not None and other is not None:
+        raise other.wrong(f"is the same as {directory.origin}; give one of the two")
+    directory, python = directory or other, scanned.get("--python")
+    return Remote(
+        (*ssh,),
+        python.text if python else sys.executable,
+        # As the shell has it: what is a link here may lead elsewhere there.
+        directory.text if directory else _here(environ),
+        dict(_variable(each, environ) for each in scanned.all("--env")),
+    )
+
+
+def _here(environ: Mapping[str, str]) -> str:
+    try:
+        here, named = os.getcwd(), environ.get("PWD", "")
+        same = os.path.isabs(named) and os.path.samefile(named, here)
+    except OSError:
+        raise UsageError("this directory is gone: give --chdir DIR, or go to another one") from None
+    return named if same else here
+
+
+def _variable(given: Value, environ: Mapping[str, str]) -> tuple[str, str]:
+    name, equals, value = given.text.partition("=")
+    if not _VARIABLE.fullmatch(name):
+        raise given.wrong("needs NAME or NAME=VALUE")
+    if name == TOKEN_VARIABLE:
+        raise given.wrong("the token gets to the hosts by itself, and by no command line")
+    if not equals:
+        if name not in environ:
+            raise given.wrong("is not set here: give it as NAME=VALUE")
+        value = environ[name]
+    return name, value
+
+
+def _passed_on(scanned: Scanned) -> list[str]:
+    words = []
+    for flag, row in FLAGS.items():
+        if flag not in PASSED_ON or flag in HERE:
+            continue
+        if not row.metavar:
+            words += [flag] if scanned.on(flag) else []
+        else:
+            given = scanned.all(flag)
+            words += [f"{flag}={each.text}" for each in (given if row.repeatable else given[-1:])]
+    return words
+
+
+class _AnyMachine(Machine):
+    """One of which nothing is known yet."""
+
+    def count_workers(self, word: str, interpreter: str, environ: Mapping[str, str]) -> int:
+        return 1
+
+    def find_program(self, name: str) -> str | None:
+        return name
+
+    def script_exists(self, path: str) -> bool:
+        return True
+
+    def read_text(self, path: str) -> str:
+        return "any"
+
+    def ask_command(self, command: str, timeout_s: float) -> str | None:
+        return "any"
+
+    def kubernetes_server(self) -> str:
+        return "any"
+
+
+def _check(plan: Plan, workers: Value | None) -> None:
+    """Raises UsageError for what an agent would refuse wherever it runs."""
+    for host in plan.hosts:
+        check_name("--hosts", host.name)
+        most = MAX_NODES if host.max_slots is None else host.max_slots
+        if workers is not None and workers.text.isdecimal() and integer(workers) > most:
+            raise workers.wrong(f"{shown(host.name)} has max_slots={most}")
+    where = Endpoint("localhost", 1) if plan.picks_endpoint else None
+    argv = plan.agent_words(plan.hosts[0], where, leads=True, ready=len(plan.hosts))
+    scanned = parse(RUN, argv, {})
+    known = {flag: each for flag, each in scanned.values.items() if flag not in _PLUG_INS}
+    read_run(without_empty(Scanned(scanned.words, known)), {}, _AnyMachine())

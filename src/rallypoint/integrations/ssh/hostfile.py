@@ -1,0 +1,189 @@
+"""Lists of hosts, as DeepSpeed's and MPI's launchers read them. Pure.
+
+    worker-1 slots=8                   DeepSpeed, Open MPI
+    node-b slots=8 max_slots=16        Open MPI
+    node-c:8                           MPICH, Intel MPI; eight slots, not a port
+    alice@node-d port=2222             a user and a port for ssh
+    node-[05-07]                       three hosts, as Slurm writes them
+
+A `#` begins a comment. A host that stands there several times has the slots of all of its lines,
+one where none are named, as in a node file of PBS. `--hosts` has the same entries, with commas.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+from msgspec import Struct
+
+from rallypoint.core.limits import MAX_PORT
+from rallypoint.core.settings import MAX_NODES, MAX_WORKERS_PER_NODE
+from rallypoint.core.text import shown
+from rallypoint.integrations.slurm.node_list import node_names
+
+_ENTRY = re.compile(r"(?:(?P<user>[\w.-]+)@)?(?P<host>.+)", re.ASCII)
+_NAME = re.compile(r"[A-Za-z0-9_][\w.-]{0,252}", re.ASCII)
+_IPV6 = re.compile(r"[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(%[\w.-]+)?", re.ASCII)
+_USER = re.compile(r"[A-Za-z0-9_][\w.-]*", re.ASCII)
+_SEVERAL = re.compile(r"\[[0-9,-]+\]", re.ASCII)
+_OUTER_COMMA = re.compile(r",(?![^\[\]]*\])")
+_KEYS = {
+    **dict.fromkeys(("slots", "slot", "cpu", "cpus", "count"), "slots"),
+    **dict.fromkeys(("max_slots", "max-slots"), "max_slots"),
+    **dict.fromkeys(("user", "username", "user_name", "user-name"), "user"),
+    "port": "port",
+}
+
+
+class Host(Struct, frozen=True):
+    """One host, and how ssh reaches it."""
+
+    host: str
+    """A name, an alias of ssh, or an address without brackets."""
+    user: str = ""
+    port: int | None = None
+    """None: what ssh's own configuration says."""
+    slots: int | None = None
+    """How many workers it takes; None: the list does not say."""
+    max_slots: int | None = None
+    name: str = ""
+    """What it is called in the job: `host`, unless two entries share that."""
+
+    @property
+    def target(self) -> str:
+        """For ssh."""
+        return f"{self.user}@{self.host}" if self.user else self.host
+
+
+def read_hosts(text: str) -> tuple[Host, ...]:
+    """The hosts of `a,b:2,carol@n[1-3]`. Raises ValueError with what is wrong."""
+    return _whole(found for part in _parts(text) for found in _entry(part, {}))
+
+
+def read_hostfile(text: str) -> tuple[Host, ...]:
+    """The hosts of a file, in its order. Raises ValueError with the line and what is wrong."""
+    hosts: list[Host] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        words = re.sub(r"\s*=\s*", "=", line.partition("#")[0]).split()
+        if not words:
+            continue
+        try:
+            hosts += _entry(words[0], _given(words[1:]))
+            if len(hosts) > MAX_NODES:
+                raise ValueError(f"more than {MAX_NODES} hosts")
+        except ValueError as error:
+            raise ValueError(f"line {number}: {error}") from None
+    return _whole(hosts)
+
+
+def without(hosts: Sequence[Host], excluded: str) -> tuple[Host, ...]:
+    """Those that `excluded`, a list with commas, does not name. Raises ValueError for a name that
+    is none of them, and where none is left."""
+    left = list(hosts)
+    for part in _parts(excluded):
+        for name in _expanded(part):
+            fits = [each for each in hosts if name in (each.name, each.host, each.target)]
+            if not fits:
+                raise ValueError(f"{shown(name)} is none of the hosts")
+            left = [each for each in left if each not in fits]
+    if not left:
+        raise ValueError("no host is left")
+    return tuple(left)
+
+
+def _parts(text: str) -> Iterator[str]:
+    for part in _OUTER_COMMA.split(text):
+        if not part.strip():
+            raise ValueError("a name is missing: hosts are given as a,b,c")
+        yield part.strip()
+
+
+def _expanded(text: str) -> Sequence[str]:
+    return node_names(text) if _SEVERAL.search(text) else (text,)
+
+
+def _entry(text: str, given: dict[str, str]) -> Iterator[Host]:
+    for one in _expanded(text):
+        yield _host(one, given)
+
+
+def _host(text: str, given: dict[str, str]) -> Host:
+    if "://" in text:
+        raise ValueError(f"{shown(text)}: needs a host; a port is given as port=N in a hostfile")
+    parts = _ENTRY.fullmatch(text)
+    host, slots = _split(parts["host"] if parts else "")
+    user = given.get("user") or (parts["user"] if parts else "") or ""
+    if not (_NAME.fullmatch(host) or _IPV6.fullmatch(host)):
+        raise ValueError(f"{shown(text)}: is not the name of a host")
+    if user and not _USER.fullmatch(user):
+        raise ValueError(f"{shown(user)}: is not the name of a user")
+    if slots and "slots" in given:
+        raise ValueError(f"{shown(text)} slots={shown(given['slots'])}: says the slots twice")
+    number = _number("slots", given.get("slots", slots), MAX_WORKERS_PER_NODE)
+    most = _number("max_slots", given.get("max_slots", ""), MAX_WORKERS_PER_NODE)
+    if number is not None and most is not None and number > most:
+        raise ValueError(f"slots={number}: more than max_slots={most}")
+    return Host(host, user, _number("port", given.get("port", ""), MAX_PORT), number, most)
+
+
+def _split(text: str) -> tuple[str, str]:
+    """`name:N`, `[v6]:N`, `name`, or a bare IPv6 address."""
+    if text.startswith("["):
+        host, bracket, rest = text[1:].partition("]")
+        if not bracket or (rest and not rest.startswith(":")):
+            return "", ""
+        return host, rest[1:]
+    if text.count(":") > 1:
+        return text, ""
+    host, _, slots = text.partition(":")
+    return host, slots
+
+
+def _given(words: Iterable[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or not value:
+            raise ValueError(f"{shown(word)}: needs KEY=VALUE, for example slots=8")
+        name = _KEYS.get(key.lower())
+        if name is None:
+            raise ValueError(f"{shown(word)}: needs one of slots, max_slots, user, port")
+        if name in found:
+            raise ValueError(f"{shown(word)}: is given twice")
+        found[name] = value
+    return found
+
+
+def _number(key: str, text: str, most: int) -> int | None:
+    if not text:
+        return None
+    if not text.isascii() or not text.isdecimal() or len(text) > 9 or not 0 < int(text) <= most:
+        raise ValueError(f"{key}={shown(text)}: needs a number from 1 to {most}")
+    return int(text)
+
+
+def _whole(hosts: Iterable[Host]) -> tuple[Host, ...]:
+    """Each once, with the slots of all of its entries, and with a name that no other has."""
+    found: dict[tuple[str, str, int | None], Host] = {}
+    for each in hosts:
+        key = (each.host, each.user, each.port)
+        if (before := found.get(key)) is not None:
+            slots = (before.slots or 1) + (each.slots or 1)
+            most = before.max_slots or each.max_slots
+            if slots > min(most or slots, MAX_WORKERS_PER_NODE):
+                raise ValueError(f"{each.host}: {slots} slots: more than its limit")
+            each = Host(*key, slots, most)
+        found[key] = each
+    if not found:
+        raise ValueError("it names no host")
+    shared = Counter(each.host for each in found.values())
+    return tuple(_named(each, unique=shared[each.host] == 1) for each in found.values())
+
+
+def _named(host: Host, *, unique: bool) -> Host:
+    name = host.host
+    if not unique:
+        name = host.target if host.port is None else f"{host.target}:{host.port}"
+    return Host(host.host, host.user, host.port, host.slots, host.max_slots, name)

@@ -1,0 +1,85 @@
+"""The user's own ssh client as a child of a command, for the loop of asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+
+_READ_BYTES = 64 * 1024
+_LINE_BYTES = 64 * 1024
+_REST_S = 1.0
+"""So long what it has written on stderr is waited for when it has ended: a process that it left in
+the background (ControlPersist) holds that pipe open."""
+
+
+class SshClient:
+    """One that runs. `start` makes it.
+
+    It has a session of its own: Ctrl-C in the terminal is not for it, and there it can't ask.
+    """
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self._said: list[str] = []
+        self._listening = asyncio.get_running_loop().create_task(self._listen())
+
+    @classmethod
+    async def start(cls, argv: Sequence[str]) -> SshClient:
+        """Raises OSError where it can't be run."""
+        pipe = asyncio.subprocess.PIPE
+        return cls(
+            await asyncio.create_subprocess_exec(
+                *argv,
+                stdin=pipe,
+                stdout=pipe,
+                stderr=pipe,
+                start_new_session=True,
+                limit=_LINE_BYTES,
+            )
+        )
+
+    def send(self, data: bytes) -> None:
+        """To the command there; nothing once it has gone."""
+        assert self._process.stdin is not None
+        if not self._process.stdin.is_closing():
+            self._process.stdin.write(data)
+
+    async def read(self) -> bytes:
+        """Something of what the command writes; empty: its end."""
+        assert self._process.stdout is not None
+        return await self._process.stdout.read(_READ_BYTES)
+
+    async def wait(self) -> int:
+        """Its exit code, or minus the number of a signal: 255 is its own, others the command's."""
+        code = await self._process.wait()
+        await asyncio.wait((self._listening,), timeout=_REST_S)
+        return code
+
+    @property
+    def last_words(self) -> str:
+        """The last line on stderr, of ssh itself or of the login shell; empty: there was none."""
+        return self._said[-1] if self._said else ""
+
+    def hang_up(self) -> None:
+        """The command reads the end of its stdin; what it writes then still comes."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+
+    def kill(self) -> None:
+        """Do not wait for it."""
+        self._listening.cancel()
+        with suppress(ProcessLookupError):
+            self._process.kill()
+
+    async def _listen(self) -> None:
+        assert self._process.stderr is not None
+        while True:
+            try:
+                line = await self._process.stderr.readline()
+            except ValueError:  # It is longer than the limit.
+                continue
+            if not line:
+                return
+            if text := line.decode("utf-8", "replace").strip():
+                self._said = [*self._said[-9:], text]
