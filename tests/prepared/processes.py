@@ -31,6 +31,7 @@ MODULES = (
     "rallypoint.cli.run",
     "rallypoint.cli.serve",
     "rallypoint.cli.store",
+    "rallypoint.cli.watch.status",
     "rallypoint.launcher",
     "uvloop",
 )

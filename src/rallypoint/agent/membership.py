@@ -14,7 +14,7 @@ import msgspec
 from rallypoint.agent.agent import Agent
 from rallypoint.agent.embedded.embedding import Embedding
 from rallypoint.agent.helper_processes import HelperProcesses, NodeLease, wait_unless
-from rallypoint.agent.progress_report import FirstStepTeller, ProgressReport
+from rallypoint.agent.progress_report import PhaseTeller, ProgressReport
 from rallypoint.agent.round_store import StoreAccess, listen_for_peers, listen_on
 from rallypoint.agent.telemetry.telemetry import Telemetry
 from rallypoint.config import AgentConfig, RendezvousConfig
@@ -122,7 +122,7 @@ class Membership:
         )
         session = self._session = self._make_session(found, end)
         self._setup.selector.watch(session.check_fence)
-        self._setup.telemetry.dispatcher.subscribe(FirstStepTeller(session.tell_progress))
+        self._setup.telemetry.dispatcher.subscribe(PhaseTeller(session.tell_progress))
         self._agent.join(session, candidate, hosts=found.coordinator is not None)
         session.open(found.connection)
 

@@ -16,16 +16,21 @@ from rallypoint.core.timeline import Phase, RoundLife
 from rallypoint.core.watch.node_progress import NodeProgress
 from rallypoint.observe.records import Observer
 
+FEW = 256
+"""So many nodes may all say at once that their workers have been started."""
 
-class FirstStepTeller(Observer):
-    """Has the coordinator told of a round's first step at once: how far a round begins behind the
-    one before is not to be seen a heartbeat later."""
+
+class PhaseTeller(Observer):
+    """Has the coordinator told at once that workers have been started, in a job of few nodes, and
+    of a round's first step: how far a round begins behind the one before is not to be seen a
+    heartbeat later."""
 
     def __init__(self, tell: Callable[[], None]) -> None:
         self._tell = tell
 
     def phase_ended(self, life: RoundLife, phase: Phase) -> None:
-        if phase.name == "first_progress":
+        are_few = life.assignment.group_world_size <= FEW
+        if phase.name == "first_progress" or (phase.name == "spawn" and are_few):
             self._tell()
 
 

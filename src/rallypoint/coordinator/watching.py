@@ -18,7 +18,7 @@ from rallypoint.core.watch.questions import PIECE_BYTES, Ask, Subject
 from rallypoint.errors import MessageError
 
 FOLLOWERS_MAX = 64
-"""So many people may follow one job's events at once."""
+"""So many people may follow one job at once."""
 
 
 class JobWatch:
@@ -29,6 +29,9 @@ class JobWatch:
         self._sessions, self._clock = sessions, clock
         self.history = JobHistory(clock(), lambda at: wall_time(clock() - at))
         self._followers: dict[int, ServerConnection] = {}
+        """Who follows the events, by the numbers of the connections."""
+        self._watchers: dict[int, ServerConnection] = {}
+        """Who wants to have the status once more when the job has ended."""
 
     @property
     def view(self) -> JobView:
@@ -44,6 +47,10 @@ class JobWatch:
             answer(follower, entry, is_last=is_last)
         if is_last:
             self._followers.clear()
+            self.noted()
+            for watcher in list(self._watchers.values()):
+                answer(watcher, self.view, is_last=True)
+            self._watchers.clear()
 
     def noted(self) -> None:
         """Something has happened to the job."""
@@ -60,7 +67,10 @@ class JobWatch:
         """A person asks, and waits on this connection. Raises MessageError."""
         match question.subject:
             case Subject.STATUS:
-                answer(connection, self.view, is_last=True)
+                follows = question.follow and self._sessions.verdict is None
+                if follows:
+                    self._admit(self._watchers, connection)
+                answer(connection, self.view, is_last=not follows)
             case Subject.EVENTS:
                 self._tell_events(connection, question)
             case Subject.JOBS:
@@ -69,14 +79,19 @@ class JobWatch:
     def closed(self, connection: int) -> None:
         """This connection has ended."""
         self._followers.pop(connection, None)
+        self._watchers.pop(connection, None)
+
+    def _admit(self, others: dict[int, ServerConnection], connection: ServerConnection) -> None:
+        """Raises MessageError where there are too many."""
+        if len(others) >= FOLLOWERS_MAX and connection.number not in others:
+            raise MessageError(f"{FOLLOWERS_MAX} others follow this job already")
+        others[connection.number] = connection
 
     def _tell_events(self, connection: ServerConnection, question: Ask) -> None:
         follows = question.follow and self._sessions.verdict is None
-        if follows and len(self._followers) >= FOLLOWERS_MAX:
-            raise MessageError(f"{FOLLOWERS_MAX} others follow the events of this job already")
-        entries = [one for one in self.history.entries if one.number > question.after]
         if follows:
-            self._followers[connection.number] = connection
+            self._admit(self._followers, connection)
+        entries = [one for one in self.history.entries if one.number > question.after]
         if not entries:
             if not follows:
                 answer(connection, None, is_last=True)

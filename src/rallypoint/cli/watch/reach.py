@@ -159,6 +159,8 @@ class Asking:
     def __init__(self, connection: ClientConnection) -> None:
         self._connection = connection
         self._answers: asyncio.Queue[m.ToAgent | str] = asyncio.Queue()
+        self._pieces: list[bytes] = []
+        """Of a value that is not whole yet."""
         connection.lost.add_done_callback(lambda lost: self._answers.put_nowait(lost.result()))
         connection.listen(self._answers.put_nowait)
 
@@ -181,8 +183,19 @@ class Asking:
     async def ask(self, question: Ask) -> AsyncIterator[bytes]:
         """The values that answer it, as JSON. Raises UsageError for a refusal, and
         RendezvousConnectionError when the coordinator goes away."""
+        self.send(question)
+        is_last = False
+        while not is_last:
+            value, is_last = await self.next_value()
+            yield value
+
+    def send(self, question: Ask) -> None:
+        """Ask, and read the answers by `next_value`."""
         self._connection.send(question)
-        pieces: list[bytes] = []
+
+    async def next_value(self) -> tuple[bytes, bool]:
+        """The next value of an answer, and whether it is the last one. Raises as `ask`. May be
+        cancelled, and called again."""
         while True:
             said = await self._answers.get()
             if isinstance(said, str):
@@ -193,12 +206,11 @@ class Asking:
                 continue
             if said.refusal:
                 raise UsageError(said.refusal)
-            pieces.append(said.piece)
+            self._pieces.append(said.piece)
             if said.is_whole:
-                yield b"".join(pieces)
-                pieces.clear()
-            if said.is_last:
-                return
+                value = b"".join(self._pieces)
+                self._pieces.clear()
+                return value, said.is_last
 
     async def answer(self, question: Ask) -> bytes:
         """The one value that answers it."""

@@ -132,19 +132,33 @@ class _Status:
                 asking.close()
                 self._job = replace(self._job, run_id=jobs[0].job)
                 asking = await Asking.open(self._job, self._token)
-            while True:
-                view = await self._ask(asking)
-                self._show(view)
-                if not self._options.watch or view.verdict is not None:
-                    return
-                await asyncio.sleep(WATCH_S)
-                try:
-                    view = await self._ask(asking)
-                except RendezvousConnectionError:
-                    asking.close()
-                    asking = await self._again()
+            if not self._options.watch:
+                self._show(_view(await asking.answer(Ask(Subject.STATUS))))
+                return
+            while not await self._watch(asking):
+                asking.close()
+                asking = await self._again()
         finally:
             asking.close()
+
+    async def _watch(self, asking: Asking) -> bool:
+        """Show the job until it has ended. False: the coordinator went away before."""
+        while True:
+            asking.send(Ask(Subject.STATUS, follow=True))
+            try:
+                value, is_last = await asking.next_value()
+                self._show(_view(value))
+                if not is_last:
+                    # The end of the job is told at once, and not a second later.
+                    async with asyncio.timeout(WATCH_S):
+                        value, is_last = await asking.next_value()
+                        self._show(_view(value))
+            except TimeoutError:
+                continue
+            except RendezvousConnectionError:
+                return False
+            if is_last:
+                return True
 
     async def _again(self) -> Asking:
         """The coordinator went away: another one may take over."""
@@ -158,9 +172,6 @@ class _Status:
                     raise
                 await asyncio.sleep(WATCH_S)
 
-    async def _ask(self, asking: Asking) -> JobView:
-        return msgspec.json.decode(await asking.answer(Ask(Subject.STATUS)), type=JobView)
-
     def _show(self, view: JobView) -> None:
         if self._options.as_json:
             print_text(JsonLine(json_text(view)))
@@ -171,6 +182,10 @@ class _Status:
             redraw(*status_lines(view, width, min(most, height - 1)))
         else:
             print_text(*status_lines(view, width, most))
+
+
+def _view(value: bytes) -> JobView:
+    return msgspec.json.decode(value, type=JobView)
 
 
 def _show_table(jobs: list[JobLine], options: _Options) -> None:

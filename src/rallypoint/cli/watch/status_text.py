@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from textwrap import wrap
 
 from rallypoint.cli.render import duration_text
 from rallypoint.core.model import Cause
@@ -12,6 +12,7 @@ from rallypoint.core.text import count, job_name
 from rallypoint.core.watch.goodput import Spending
 from rallypoint.core.watch.history import PastRound
 from rallypoint.core.watch.job_view import GoodputView, JobLine, JobView, NodeView
+from rallypoint.core.watch.node_names import fold_names
 
 LINES_MAX = 24
 DETAIL_MAX = 6
@@ -21,35 +22,40 @@ QUIET_S = 10.0
 SILENT_S = 5.0
 """A node whose agent was not heard for so long is named."""
 PARTS_SHOWN = 5
+NO_STEPS_S = 60.0
+"""Workers that ran for so long could have told of a step."""
 _LABEL = 12
 _USEFUL = str(Spending.STEPS.value)
 _UNKNOWN = str(Spending.UNKNOWN.value)
-_NUMBERED = re.compile(r"(.*?)(\d+)")
 
 
 def status_lines(view: JobView, width: int = 80, most: int = LINES_MAX) -> list[str]:
     """At most `most` lines of at most `width` characters; the last one says what was left out."""
-    lines = [_headline(view)]
-    lines += _labelled("waits for", [view.waits_for] if view.waits_for else [])
-    lines += _labelled("behind", _behind(view))
-    lines += _labelled("silent", _silent(view))
-    lines += _labelled("progress", _progress(view))
-    lines += _labelled("goodput", _goodput(view.goodput))
-    lines += _labelled("budget", [_budget(view)])
-    lines += _labelled("nodes", _nodes(view))
-    lines += _labelled("held back", _held_back(view))
-    lines += _labelled("unknown", [view.gap] if view.gap else [])
-    lines += _past(view)
-    cut = [line if len(line) <= width else line[: width - 1] + "…" for line in lines]
-    if len(cut) > most:
-        cut = [*cut[: most - 1], f"  ... {len(cut) - most + 1} more lines: --all"]
-    return cut
+    blocks = [
+        ("because", _because(view)),
+        ("waits for", [view.waits_for] if view.waits_for else []),
+        ("behind", _behind(view)),
+        ("silent", _silent(view)),
+        *_past(view),
+        ("held back", _held_back(view)),
+        ("progress", _progress(view)),
+        ("goodput", _goodput(view.goodput)),
+        ("budget", [_budget(view)]),
+        ("nodes", _nodes(view)),
+        ("unknown", [view.gap] if view.gap else []),
+    ]
+    lines = _wrapped(_headline(view), width)
+    for label, texts in blocks:
+        lines += _labelled(label, texts, width)
+    if len(lines) > most:
+        lines = [*lines[: most - 1], f"  ... {len(lines) - most + 1} more lines: --all"]
+    return lines
 
 
 def table_lines(jobs: Sequence[JobLine], width: int = 80) -> list[str]:
-    """Several jobs, one line each."""
+    """Several jobs, one line each, by their names."""
     rows = [("JOB", "STATE", "FOR", "ROUND", "NODES", "WORKERS", "STEP", "USEFUL", "")]
-    for job in jobs:
+    for job in sorted(jobs, key=lambda job: job.job):
         step = "-" if job.step < 0 else str(job.step)
         step += f"/{job.total_steps}" if job.total_steps > 0 else ""
         share = "-" if job.useful_share is None else f"{100 * job.useful_share:.0f} %"
@@ -65,43 +71,19 @@ def table_lines(jobs: Sequence[JobLine], width: int = 80) -> list[str]:
     return lines
 
 
-def fold_names(node_ids: Iterable[str]) -> str:
-    """`gpu-[0-3,7], login`: names that differ by a number at the end are one word."""
-    stems: dict[str, list[tuple[int, str]]] = {}
-    others: list[str] = []
-    for node_id in node_ids:
-        found = _NUMBERED.fullmatch(node_id)
-        if found is None:
-            others.append(node_id)
-        else:
-            stems.setdefault(found[1], []).append((int(found[2]), found[2]))
-    words = []
-    for stem, numbers in sorted(stems.items()):
-        numbers.sort()
-        if len(numbers) == 1:
-            words.append(f"{stem}{numbers[0][1]}")
-        else:
-            words.append(f"{stem}[{','.join(_ranges(numbers))}]")
-    return ", ".join([*words, *sorted(others)])
-
-
-def _ranges(numbers: Sequence[tuple[int, str]]) -> list[str]:
-    found: list[list[tuple[int, str]]] = []
-    for number in numbers:
-        if found and number[0] == found[-1][-1][0] + 1:
-            found[-1].append(number)
-        else:
-            found.append([number])
-    return [run[0][1] if len(run) == 1 else f"{run[0][1]}-{run[-1][1]}" for run in found]
-
-
 def _headline(view: JobView) -> str:
     where = "" if view.round < 1 and not view.rounds else f", round {view.round}"
     since = duration_text(view.since_s)
     if view.verdict is not None:
         return f"{job_name(view.job)}: {view.state} {since} ago{where}: {view.reason}"
-    reason = f" ({view.reason})" if view.reason and view.reason != "the first round" else ""
-    return f"{job_name(view.job)}: {view.state} for {since}{where}{reason}"
+    return f"{job_name(view.job)}: {view.state} for {since}{where}"
+
+
+def _because(view: JobView) -> list[str]:
+    """Why the job does what it does now, unless the end of the last round says it."""
+    if view.verdict is not None or view.reason in ("", "the first round"):
+        return []
+    return [] if view.past and view.past[-1].end_text == view.reason else [view.reason]
 
 
 def _behind(view: JobView) -> list[str]:
@@ -156,8 +138,9 @@ def _goodput(view: GoodputView) -> list[str]:
     wall = duration_text(view.wall_s)
     if view.useful_s is None:
         running = sum(part.seconds for part in view.parts if part.spent == _UNKNOWN)
-        share = f"workers ran {_share(running, view.wall_s)} of {wall}"
-        head = f"{share}; no steps are known: --progress-pattern"
+        head = f"workers ran {_share(running, view.wall_s)} of {wall}"
+        if running >= NO_STEPS_S:
+            head += "; no steps are known: --progress-pattern"
     else:
         head = f"{_share(view.useful_s, view.wall_s)} of {wall} went into useful steps"
         if view.lost_steps:
@@ -202,13 +185,15 @@ def _held_back(view: JobView) -> list[str]:
     return [f"{node.node}: {node.held_back}" for node in view.nodes if node.held_back]
 
 
-def _past(view: JobView) -> list[str]:
+def _past(view: JobView) -> list[tuple[str, list[str]]]:
     """The end of the last round that has ended, and what its first failure said."""
     if not view.past:
         return []
     newest = view.past[-1]
-    lines = _labelled(f"round {newest.round}", [f"ended by {newest.end}: {newest.end_text}"])
-    return lines + [f"    | {line}" for line in cause_detail(newest.cause)]
+    told = [f"| {line}" for line in cause_detail(newest.cause)]
+    said = view.verdict is not None and newest.end_text == view.verdict.text
+    ended = f"ended by {newest.end}" if said else f"ended by {newest.end}: {newest.end_text}"
+    return [(f"round {newest.round}", [ended, *told])]
 
 
 def cause_detail(cause: Cause | None) -> list[str]:
@@ -228,9 +213,20 @@ def round_line(past: PastRound) -> str:
     return f"round {past.round}: {count(past.nodes, 'node')}: {past.end_text or 'runs'}"
 
 
-def _labelled(label: str, texts: Sequence[str]) -> list[str]:
-    heads = [label, *[""] * (len(texts) - 1)]
-    return [f"  {head.ljust(_LABEL)}{text}" for head, text in zip(heads, texts, strict=False)]
+def _labelled(label: str, texts: Sequence[str], width: int) -> list[str]:
+    """The texts beside their label. What a worker wrote (`| ...`) is cut, all else is wrapped."""
+    lines: list[str] = []
+    room = max(width - 2 - _LABEL, 20)
+    for text in texts:
+        is_quoted = text.startswith("| ")
+        parts = [text[:room]] if is_quoted else wrap(text, room, break_on_hyphens=False)
+        for part in parts:
+            lines.append(f"  {('' if lines else label).ljust(_LABEL)}{part}")
+    return lines
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    return wrap(text, width, subsequent_indent=" " * (2 + _LABEL), break_on_hyphens=False)
 
 
 def is_odd(node: NodeView) -> bool:

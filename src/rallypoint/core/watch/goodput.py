@@ -283,6 +283,8 @@ def _relabel(
 
 
 def _cause(account: Goodput, spending: Spending) -> str:
+    if spending is Spending.CHECKPOINT:
+        return str(EndKind.DRAIN.value)  # Of the round that is about to end, not of the last one.
     return WORKING if spending in _AT_WORK else account.cause
 
 

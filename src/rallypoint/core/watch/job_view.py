@@ -14,12 +14,16 @@ from rallypoint.core import text as words
 from rallypoint.core.job_state import JobState
 from rallypoint.core.model import Verdict
 from rallypoint.core.quarantine import why_held_back
+from rallypoint.core.restarts import crash_loop
 from rallypoint.core.round_state import Member, MemberState, Phase
 from rallypoint.core.watch import goodput
 from rallypoint.core.watch.goodput import WORKING, Spending
 from rallypoint.core.watch.history import SCHEMA, JobHistory, PastRound
+from rallypoint.core.watch.node_names import fold_names, gaps_in_names
 
 ROUNDS_SHOWN = 3
+STUCK_S, STUCK_STEPS = 30.0, 10
+"""A job that did no step for so long, and for as long as so many take, makes no progress."""
 NODES_SHOWN = 1000
 """Of more nodes those that stand out come first, and the rest is only counted."""
 
@@ -175,7 +179,10 @@ def view_of(
     active = state.phase is Phase.ACTIVE
     tells = [told.progress for told in history.told.values()]
     step, total = account.steps.step, max((one.total for one in tells), default=-1)
-    rate = history.steps_per_s
+    rate = history.steps_per_s if active else None
+    state_word, since_s = _state(job, history), at - history.changed_at
+    if (stuck_s := _stuck_s(history, at)) is not None:
+        state_word, since_s = "no progress", stuck_s
     left_s = (total - step) / rate if rate and total > step >= 0 else None
     losses = [one.loss for one in tells if one.loss is not None]
     nodes = tuple(
@@ -187,9 +194,9 @@ def view_of(
     return JobView(
         schema=SCHEMA,
         job=settings.run_id,
-        state=_state(job, history),
+        state=state_word,
         reason=_reason(job, history),
-        since_s=at - history.changed_at,
+        since_s=since_s,
         age_s=at - account.begun_at,
         incarnation=job.incarnation,
         round=state.round if active else max(state.round - 1, 0),
@@ -245,7 +252,7 @@ def waits_for(job: JobState, history: JobHistory) -> str:
         if job.notice is not None and job.notice.awaited:
             return f"a checkpoint of {_nodes(job.notice.awaited)}"
         if not job.started:
-            return f"{_nodes(set(job.assigned) - job.enrolled)} to reach the store of rank 0"
+            return _waits_to_enrol(job)
         if history.account.steps.awaited and history.account.steps.step < 0:
             return f"the workers of {_nodes(history.account.steps.awaited)} to start"
         return ""
@@ -256,15 +263,37 @@ def waits_for(job: JobState, history: JobHistory) -> str:
     if job.former:
         return f"{words.count(job.former, 'agent')} of the job's last life to leave"
     if job.backoff_s:
-        return f"the pause of {words.brief_seconds(job.backoff_s)} s before the restart"
+        again = crash_loop.describe(job.crash_loop)
+        why = f": {again}" if again else ""
+        return f"the pause of {words.brief_seconds(job.backoff_s)} s before the restart{why}"
     joined = state.counts[MemberState.JOINED]
-    missing = sorted(entry.node_id for entry in state.world if entry.node_id not in state.members)
-    named = f"; missing since the last round: {words.names(tuple(missing))}" if missing else ""
+    named = _missing(job, settings.min_nodes - joined)
     here = f"{joined} of {settings.min_nodes} nodes are here"
     if joined >= settings.min_nodes:
         waits_s = f"at most {settings.last_call_s:g} s"
         return f"more nodes, {waits_s}: {joined} of {settings.max_nodes} are here"
     return f"{words.count(settings.min_nodes - joined, 'more node')}: {here}{named}"
+
+
+def _waits_to_enrol(job: JobState) -> str:
+    missing = set(job.assigned) - job.enrolled
+    failed = sorted(missing & job.unreached.keys())
+    if failed:
+        why = job.unreached[failed[0]]
+        return f"node {failed[0]}: it does not reach the store of rank 0: {why}"
+    return f"{_nodes(missing)} to reach the store of rank 0"
+
+
+def _missing(job: JobState, number: int) -> str:
+    """Which nodes are missing, as far as can be known; empty: it can't."""
+    state = job.round
+    gone = sorted(entry.node_id for entry in state.world if entry.node_id not in state.members)
+    if gone:
+        return f"; missing since the last round: {fold_names(gone)}"
+    gaps = gaps_in_names(state.members)
+    if 0 < len(gaps) <= number:
+        return f"; by the names of the others, missing: {fold_names(gaps)}"
+    return ""
 
 
 def _state(job: JobState, history: JobHistory) -> str:
@@ -276,6 +305,15 @@ def _state(job: JobState, history: JobHistory) -> str:
     if now is Spending.STARTUP and history.account.furthest < 0:
         return "running"
     return "waiting" if now is None else _STATES.get(now, "running")
+
+
+def _stuck_s(history: JobHistory, at: float) -> float | None:
+    """How long no worker has made progress, if that is much longer than steps take."""
+    steps, rate = history.account.steps, history.steps_per_s
+    if history.account.now not in (Spending.STEPS, Spending.REDONE) or steps.advanced_at is None:
+        return None
+    quiet_s = at - steps.advanced_at
+    return quiet_s if quiet_s >= max(STUCK_S, STUCK_STEPS / rate if rate else 0.0) else None
 
 
 def _reason(job: JobState, history: JobHistory) -> str:
@@ -332,5 +370,5 @@ def _in_state(job: JobState, state: MemberState) -> set[str]:
 
 
 def _nodes(node_ids: set[str]) -> str:
-    named = words.names(tuple(sorted(node_ids)))
+    named = fold_names(node_ids)
     return f"{'node' if len(node_ids) == 1 else 'nodes'} {named}"

@@ -20,7 +20,7 @@ class Subject(Enum):
     """What is asked for."""
 
     STATUS = "status"
-    """A `JobView`."""
+    """A `JobView`; with `follow` once more when the job has ended."""
     JOBS = "jobs"
     """A `JobsView`: of all jobs that the coordinator hosts."""
     EVENTS = "events"

@@ -1,0 +1,58 @@
+"""Many names of nodes in few words. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+_NUMBERED = re.compile(r"(.*?)(\d{1,9})")
+
+
+def fold_names(node_ids: Iterable[str]) -> str:
+    """`gpu-[0-3,7], login`: names that differ by a number at the end are one word."""
+    stems: dict[str, list[tuple[int, str]]] = {}
+    others: list[str] = []
+    for node_id in node_ids:
+        found = _NUMBERED.fullmatch(node_id)
+        if found is None:
+            others.append(node_id)
+        else:
+            stems.setdefault(found[1], []).append((int(found[2]), found[2]))
+    words = []
+    for stem, numbers in sorted(stems.items()):
+        numbers.sort()
+        if len(numbers) == 1:
+            words.append(f"{stem}{numbers[0][1]}")
+        else:
+            words.append(f"{stem}[{','.join(_ranges(numbers))}]")
+    return ", ".join([*words, *sorted(others)])
+
+
+def _ranges(numbers: Sequence[tuple[int, str]]) -> list[str]:
+    found: list[list[tuple[int, str]]] = []
+    for number in numbers:
+        if found and number[0] == found[-1][-1][0] + 1:
+            found[-1].append(number)
+        else:
+            found.append([number])
+    return [run[0][1] if len(run) == 1 else f"{run[0][1]}-{run[-1][1]}" for run in found]
+
+
+def gaps_in_names(node_ids: Iterable[str]) -> list[str]:
+    """The numbers that are left out where all names are one word and a number: `n1, n3` lack `n2`.
+    O(number of names)."""
+    numbers: dict[int, str] = {}
+    stem = None
+    for node_id in node_ids:
+        head = node_id.rstrip("0123456789")
+        if head == node_id or stem not in (None, head) or len(node_id) - len(head) > 9:
+            return []
+        stem, numbers[int(node_id[len(head) :])] = head, node_id
+    if len(numbers) < 2 or max(numbers) - min(numbers) > 2 * len(numbers):
+        return []
+    width = len(numbers[min(numbers)]) - len(stem or "")
+    return [
+        f"{stem}{number:0{width}}"
+        for number in range(min(numbers), max(numbers))
+        if number not in numbers
+    ]

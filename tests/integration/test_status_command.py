@@ -1,0 +1,208 @@
+"""`rallypoint status`: what a job does, from any machine that has its token."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.integration.cluster import Cluster, free_port, wait_until
+from tests.limits import patience
+from tests.prepared import processes
+
+STEPS = "from rallypoint import worker; worker.progress({})"
+LOOPS = """
+from rallypoint import worker
+for step in range({}):
+    worker.progress(step)
+    time.sleep(0.01)
+"""
+LIMIT_S = 60.0
+
+
+def status(cluster: Cluster, *words: str) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-m", "rallypoint", "status", *words]
+    return processes.run(line, env=cluster.environ(), capture_output=True, timeout=LIMIT_S)
+
+
+def at(cluster: Cluster, *words: str, job: str = "job") -> subprocess.CompletedProcess[str]:
+    return status(cluster, str(cluster.options["rdzv_endpoint"]), "--job", job, *words)
+
+
+def view_of(cluster: Cluster) -> dict[str, object]:
+    done = at(cluster, "--json")
+    assert done.returncode == 0, done.stderr
+    view: dict[str, object] = json.loads(done.stdout)
+    return view
+
+
+@pytest.mark.parametrize("serves", [False, True], ids=["embedded", "serve"])
+def test_status_shows_what_a_job_does_and_how_it_came_to_that(
+    cluster: Cluster, serves: bool
+) -> None:
+    if serves:
+        cluster.serve()
+    a, b = cluster.agents("a", "b", hosts=None if serves else True, max_restarts=2)
+    cluster.wait_workers(2, round=0)
+    cluster.order(LOOPS.format(30), round=0)
+    wait_until(lambda: view_of(cluster)["step"] == 29, "the last step")
+    cluster.order("raise RuntimeError('loss is NaN')", round=0, node="b")
+    cluster.wait_workers(2, round=1)
+    cluster.order(STEPS.format(10), round=1)
+    wait_until(lambda: view_of(cluster)["step"] == 10, "a step of the next round")
+    done = at(cluster)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) <= 24
+    assert re.fullmatch(r"job job: catching up for \d+ s, round 1", lines[0])
+    text = done.stdout
+    assert "ended by failure: rank 1 (node b, local rank 0) exited with code 1" in text
+    assert "| RuntimeError: loss is NaN" in text
+    assert "1 of 2 restarts used; 1 fault" in text
+    assert "2 of 1 to 2 in the round, 2 workers" in text
+    assert "running: a, b" in text
+    view = view_of(cluster)
+    spent = view["goodput"]["parts"]  # type: ignore[index]
+    assert sum(part["seconds"] for part in spent) == pytest.approx(
+        view["goodput"]["wall_s"]  # type: ignore[index]
+    )
+    assert view["furthest_step"] == 29
+    cluster.end_well(a, b)
+
+
+def test_status_finds_a_job_on_this_machine_by_itself(cluster: Cluster) -> None:
+    cluster.options |= {"rdzv_id": f"mine-{os.getpid()}-{cluster.port}"}
+    (a,) = cluster.agents("a", nnodes="1")
+    job = str(cluster.options["rdzv_id"])
+    cluster.wait_workers(1)
+
+    def runs() -> bool:
+        found = status(cluster, "--job", job)
+        assert found.returncode == 0, found.stderr
+        return found.stdout.startswith(f"job {job}: running for ")
+
+    wait_until(runs, "the job to be found, and to run")
+    cluster.end_well(a)
+    gone = status(cluster, "--job", job)
+    assert gone.returncode == 75
+    assert gone.stderr == (
+        f"rallypoint: job {job} does not run on this machine: give the job's endpoint HOST[:PORT]\n"
+    )
+
+
+def test_a_coordinator_of_many_jobs_shows_them_in_a_table(cluster: Cluster) -> None:
+    cluster.serve()
+    a = cluster.agent("a", nnodes="1", rdzv_id="first")
+    b = cluster.agent("b", nnodes="2", rdzv_id="second")
+    wait_until(lambda: "second" in table(cluster), "both jobs")
+    wait_until(lambda: "running" in table(cluster), "the first job to run")
+    head, first, second = table(cluster).splitlines()
+    assert head.split() == ["JOB", "STATE", "FOR", "ROUND", "NODES", "WORKERS", "STEP", "USEFUL"]
+    assert re.match(r"first +running +\d+ s +0 +1 +1 +- +- ", first + " ")
+    assert re.match(r"second +waiting .* 1 more node: 1 of 2 nodes are here", second)
+    one = at(cluster, job="second")
+    assert "waits for   1 more node: 1 of 2 nodes are here" in one.stdout
+    none = at(cluster, job="third")
+    assert none.returncode == 2
+    assert "does not host job 'third'" in none.stderr
+    assert len(none.stderr.splitlines()) == 1
+    b.signal(signal.SIGINT)
+    b.wait_exit()
+    cluster.end_well(a)
+    over = at(cluster, job="first")
+    assert over.returncode == 0
+    assert re.match(r"job first: succeeded \d+ s ago, round 0: all workers exited", over.stdout)
+
+
+def table(cluster: Cluster) -> str:
+    done = status(cluster, str(cluster.options["rdzv_endpoint"]))
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_status_names_what_is_wrong_in_one_line(cluster: Cluster, tmp_path: Path) -> None:
+    (a,) = cluster.agents("a", nnodes="1", rdzv_id="job")
+    cluster.wait_workers(1)
+    other = tmp_path / "token"
+    other.touch(0o600)
+    other.write_text("ab" * 32)
+    wrong_token = at(cluster, "--token-file", str(other))
+    unknown_job = at(cluster, job="another")
+    nobody = status(cluster, f"127.0.0.1:{free_port()}", "--job", "job")
+    too_many = status(cluster, "one", "two")
+    no_directory = status(cluster, "/does/not/exist", "--rdzv-backend", "file", "--job", "job")
+    cluster.end_well(a)
+    gone = at(cluster)
+    for failed, code, said in (
+        (wrong_token, 2, "wrong token for job 'job'"),
+        (unknown_job, 2, "wrong token for job 'another', or another job uses this endpoint"),
+        (nobody, 75, "can't reach the coordinator"),
+        (too_many, 2, "two: unexpected"),
+        (no_directory, 2, "/does/not/exist: there is no such directory"),
+        (gone, 75, "can't reach the coordinator"),
+    ):
+        assert failed.returncode == code, failed.stderr
+        assert said in failed.stderr
+        assert len(failed.stderr.splitlines()) == 1
+        assert failed.stdout == ""
+
+
+@pytest.fixture
+def terminal() -> Iterator[tuple[int, int]]:
+    ours, theirs = pty.openpty()
+    yield ours, theirs
+    os.close(ours)
+
+
+@pytest.mark.executed
+def test_status_watch_redraws_until_the_job_ends(
+    cluster: Cluster, terminal: tuple[int, int]
+) -> None:
+    ours, theirs = terminal
+    (a,) = cluster.agents("a", nnodes="1")
+    cluster.wait_workers(1)
+    wait_until(lambda: view_of(cluster)["state"] == "running", "the job to run")
+    line = [sys.executable, "-m", "rallypoint", "status", f"127.0.0.1:{cluster.port}"]
+    watching = subprocess.Popen(
+        [*line, "--job", "job", "--watch"], env=cluster.environ(), stdout=theirs
+    )
+    os.close(theirs)
+    seen = b""
+    while seen.count(b"\x1b[H\x1b[2J") < 2:
+        seen += os.read(ours, 65536)
+    cluster.end_well(a)
+    try:
+        while data := os.read(ours, 65536):
+            seen += data
+    except OSError:
+        pass  # The other end has been closed.
+    assert watching.wait(patience(LIMIT_S)) == 0
+    assert b"job job: running for" in seen
+    assert b"job job: succeeded 0 s ago, round 0: all workers exited with code 0" in seen
+
+
+@pytest.mark.executed
+def test_a_reader_that_leaves_ends_status_quietly(cluster: Cluster) -> None:
+    (a,) = cluster.agents("a", nnodes="1")
+    cluster.wait_workers(1)
+    wait_until(lambda: view_of(cluster)["state"] == "running", "the job to run")
+    line = f"{sys.executable} -m rallypoint status 127.0.0.1:{cluster.port} --job job --all"
+    done = subprocess.run(
+        ["sh", "-c", f"{line} | head -n 1"],
+        env=cluster.environ(),
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.stdout.startswith("job job: running for")
+    assert done.stdout.count("\n") == 1
+    assert done.stderr == ""
+    cluster.end_well(a)
