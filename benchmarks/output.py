@@ -29,6 +29,8 @@ WORKERS, LINES, PACED_LINES, ENDLESS_BYTES = 64, 5000, 100, 200_000_000
 QUICK_WORKERS, QUICK_LINES, QUICK_PACED, QUICK_BYTES = 4, 200, 20, 20_000_000
 BEHIND_S = 0.05
 GROWTH_MB = 4.0
+MATCHES, NEVER_MATCHES = r"^\d+ (?P<step>\d+) ", r"iteration (?P<step>\d+)/(?P<total>\d+)"
+PATTERN_RATIO = 1.5
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 _READ_BYTES = 1 << 20
 
@@ -107,9 +109,10 @@ def _usage(pid: int) -> Usage:
 
 
 def main() -> int:
-    """Measure everything and print three tables."""
+    """Measure everything and print four tables."""
     times = prepare("Output", 3)
     print(storm_table(times), flush=True)
+    print(pattern_table(times), flush=True)
     print(delay_table(times), flush=True)
     print(memory_table(times), flush=True)
     return 0
@@ -148,6 +151,37 @@ def storm_table(times: int) -> str:
         rows.append((name, spread(seconds, 2), f"{rate:.0f}", *cells, state))
     head = ("way", "seconds", "lines/s", "agent's CPU (s)", "relay's CPU (s)", "lines")
     return markdown(f"{workers} workers write {lines} lines each, half of them 10 kB", head, rows)
+
+
+def pattern_table(times: int) -> str:
+    """The same output, with an expression that each line matches and with one that none does."""
+    workers, lines = (QUICK_WORKERS, QUICK_LINES) if is_quick() else (WORKERS, LINES)
+    plain = (f"--nproc-per-node={workers}", "--output=prefix")
+    ways = {
+        "--output prefix": plain,
+        "with a pattern that matches": (*plain, f"--progress-pattern={MATCHES}"),
+        "with one that never does": (*plain, f"--progress-pattern={NEVER_MATCHES}"),
+    }
+    took: dict[str, list[float]] = {name: [] for name in ways}
+
+    def relay_cpu(name: str) -> float:
+        run = Run(rallypoint(*ways[name]), workers, "storm", lines)
+        check(run.lines(), workers, lines)
+        took[name].append(run.took_s)
+        return run.used("relay").cpu_s
+
+    found = interleaved(times, {name: partial(relay_cpu, name) for name in ways})
+    floor = found["--output prefix"]
+    rows = []
+    for name, cpu in found.items():
+        # Of each turn, so that a busy machine slows both.
+        ratio = statistics.median(
+            one / max(base, _TICK_S) for one, base in zip(cpu, floor, strict=True)
+        )
+        target = f"{'met' if ratio <= PATTERN_RATIO else 'missed'} ({PATTERN_RATIO})"
+        rows.append((name, spread(took[name], 2), spread(cpu, 2), f"{ratio:.2f}", target))
+    head = ("way", "seconds", "relay's CPU (s)", "times that without", "target")
+    return markdown(f"--progress-pattern: {workers} workers write {lines} lines each", head, rows)
 
 
 def check(lines: Iterator[bytes], workers: int, count: int) -> None:

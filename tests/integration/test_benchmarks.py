@@ -49,7 +49,9 @@ def test_the_quick_benchmark_of_output_fills_its_tables(tmp_path: Path) -> None:
     out = quick(tmp_path, "output.py")
     measured = [line for line in out.splitlines() if MEASURED.search(line)]
     assert [line.split(" | ")[0] for line in measured] == [
-        *("| floor", "| --output prefix", "| --tee 1") * 2,
+        *("| floor", "| --output prefix", "| --tee 1"),
+        *("| --output prefix", "| with a pattern that matches", "| with one that never does"),
+        *("| floor", "| --output prefix", "| --tee 1"),
         "| agent",
         "| relay",
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import signal
 import textwrap
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from tests.integration.cluster import Cluster
-from tests.integration.one_agent import agent, eventually
+from tests.integration.one_agent import agent, eventually, is_alive
 from tests.integration.test_metrics_server import one, port_of, scrape
 
 from rallypoint.agent.worker_shm import WorkerShm
@@ -28,7 +29,7 @@ from rallypoint.process.relay.progress import MatchLimit, ProgressReader, TooSlo
 PATTERN = r"step (?P<step>\d+)/(?P<total>\d+)( loss (?P<loss>\S+))?"
 PRINTS = """
 import os, sys, time
-tell("unbuffered", os.environ.get("PYTHONUNBUFFERED", ""))
+tell("worker", os.getpid(), os.environ.get("PYTHONUNBUFFERED", ""))
 if os.environ["RANK"] == "0":
     for step in range(3):
         print(f"step {step}/90 loss {step / 4}")
@@ -37,9 +38,9 @@ else:
     print("\\rstep 5/90\\rstep 6/90", end="", file=sys.stderr, flush=True)
 while not os.path.exists("end"):
     time.sleep(0.01)
-print("step 89/90")
+if os.environ["RANK"] == "0":
+    print("step 89/90", end="")
 """
-"""The last lines come right before the end."""
 PRINTS_UNTIL_SEEN = """
 from rallypoint.wire import shm_words as at
 def changes():
@@ -57,6 +58,7 @@ CATASTROPHE = r"^(?P<step>(x+)+)y$"
 
 
 def test_a_script_that_only_prints_tells_its_progress(tmp_path: Path) -> None:
+    """All of it, also if the relay is late and the last line has no end."""
     summary = tmp_path / "summary.json"
     options = ("--nproc-per-node", "2", "--metrics-port", "0", "--output", "inherit")
     told = ("--json-summary", str(summary), "--progress-pattern", PATTERN)
@@ -71,14 +73,19 @@ def test_a_script_that_only_prints_tells_its_progress(tmp_path: Path) -> None:
         eventually(lambda: steps() == [2, 6], "the steps of both")
         assert one(scrape(port), "worker_steps_wanted", local_rank="1") == 90
         assert one(scrape(port), "worker_loss", local_rank="0") == 0.5
+        pids = [int(words.split()[0]) for words in running.wait_told("worker", 2)]
+        (relay,) = running.named("rallypoint-rly")
+        os.kill(relay, signal.SIGSTOP)
         (tmp_path / "end").touch()
+        eventually(lambda: not any(map(is_alive, pids)), "the end of both")
+        os.kill(relay, signal.SIGCONT)
         assert running.wait() == 0
     (only,) = json.loads(summary.read_text())["rounds"]
     assert only["progress"] == {"step": 89, "total": 90, "loss": 0.5, "tokens": None}
     assert {"first_output", "first_progress"} <= set(only["phases"])
-    lines = sorted(running.out.splitlines())
     shown = [f"step {step}/90 loss {step / 4}" for step in range(3)]
-    assert lines == sorted([*shown, "saving", *["step 89/90", "unbuffered 1"] * 2])
+    told_pids = [f"worker {pid} 1" for pid in pids]
+    assert sorted(running.out.splitlines()) == sorted([*shown, *told_pids, "saving", "step 89/90"])
     assert b"\rstep 5/90\rstep 6/90" in (tmp_path / "stderr").read_bytes()
 
 

@@ -32,6 +32,16 @@ def test_looks_come_when_a_worker_may_have_been_silent_for_too_long() -> None:
     assert hang.is_suspect([WorkerProgress(0, 1, 1.0), WorkerProgress(1, 9, 300.0)], 300.0)
 
 
+def test_one_that_has_told_a_first_step_only_is_no_suspect_but_may_be_behind() -> None:
+    first = WorkerProgress(1, 0, 500.0, is_timed=False)
+    assert hang.next_look_s([first], 300.0) is None
+    assert not hang.is_suspect([first], 300.0)
+    others = [WorkerProgress(0, 5, 300.0), first]
+    assert hang.next_look_s([WorkerProgress(0, 5, 100.0), first], 300.0) == 200.0
+    assert hang.is_suspect(others, 300.0)
+    assert hang.most_behind(others, 300.0) == first
+
+
 def test_the_smallest_step_of_the_silent_is_behind_then_the_longest_silent() -> None:
     slow_but_alive = WorkerProgress(0, 3, 10.0)
     waiting = WorkerProgress(1, 42, 300.0)

@@ -84,7 +84,8 @@ def test_what_is_read_for_progress_goes_through_the_relay_and_where_it_would_go(
         return plan_stream(stream, wish, mode=mode, stderr_is_terminal=is_terminal)
 
     for stream, tail in ((OUT, False), (ERR, True)):
-        assert plan(stream, Wish()) == ToRelay(Console.RAW, "", tail)
+        console = Console.LINES if is_terminal else Console.RAW
+        assert plan(stream, Wish()) == ToRelay(console, "", tail)
         assert plan(stream, Wish(), PREFIX) == ToRelay(Console.PREFIX, "", tail)
         assert plan(stream, Wish(FILE)) == ToRelay(SILENT, FILE, tail)
         assert plan(stream, Wish(FILE, tee=True)) == ToRelay(TEE, FILE, tail)

@@ -56,9 +56,8 @@ class HangWatch:
             self._collecting = asyncio.get_running_loop().create_task(self._collect(message))
             self._collecting.add_done_callback(raise_in_loop)
 
-    def _all_progress(self, *, timed: bool = False) -> list[WorkerProgress]:
-        """Of the workers that still have to make some. `timed`: only of those whose silence may be
-        a hang."""
+    def _all_progress(self) -> list[WorkerProgress]:
+        """Of the workers that still have to make some."""
         shm = self._round.workers.shm
         try:
             reported = enumerate(shm.progress())
@@ -66,11 +65,9 @@ class HangWatch:
             shm.faults.note("the workers' progress can't be read", error)
             return []
         return [
-            WorkerProgress(rank, progress.step, progress.age_s)
+            WorkerProgress(rank, progress.step, progress.age_s, progress.is_timed)
             for rank, progress in reported
-            if progress is not None
-            and rank not in self._round.exits
-            and (progress.is_timed or not timed)
+            if progress is not None and rank not in self._round.exits
         ]
 
     def _changed(self) -> None:
@@ -79,13 +76,13 @@ class HangWatch:
             self._arm()
 
     def _arm(self) -> None:
-        delay_s = hang.next_look_s(self._all_progress(timed=True), self._timeout_s)
+        delay_s = hang.next_look_s(self._all_progress(), self._timeout_s)
         loop = asyncio.get_running_loop()
         self._timer = None if delay_s is None else loop.call_later(delay_s, self._look)
 
     def _look(self) -> None:
         self._arm()
-        if hang.is_suspect(self._all_progress(timed=True), self._timeout_s):
+        if hang.is_suspect(self._all_progress(), self._timeout_s):
             self._actions.report(m.HangSuspected(self._round.stamp))
 
     async def _collect(self, message: m.CollectStacks) -> None:

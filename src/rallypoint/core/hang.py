@@ -30,6 +30,8 @@ class WorkerProgress(Struct, frozen=True):
     local_rank: int
     step: int
     silent_s: float
+    is_timed: bool = True
+    """Whether this silence may be a hang; else how long a step takes is not known yet."""
 
 
 class Behind(Struct, frozen=True, array_like=True):
@@ -61,14 +63,14 @@ class Inquiry(Struct):
 
 def is_suspect(workers: Iterable[WorkerProgress], timeout_s: float) -> bool:
     """One of these workers has reported no progress for too long."""
-    return any(worker.silent_s >= timeout_s for worker in workers)
+    return any(worker.is_timed and worker.silent_s >= timeout_s for worker in workers)
 
 
 def next_look_s(workers: Sequence[WorkerProgress], timeout_s: float) -> float | None:
     """After how long a worker may have become a suspect; None: not before one reports progress."""
-    if not workers:
+    longest_s = max((worker.silent_s for worker in workers if worker.is_timed), default=None)
+    if longest_s is None:
         return None
-    longest_s = max(worker.silent_s for worker in workers)
     return max(timeout_s - longest_s, LOOK_AGAIN_SHARE * timeout_s if longest_s >= timeout_s else 0)
 
 

@@ -8,7 +8,7 @@
     --output inherit              the agent's own stdout       relay, byte for byte, tail kept;
                                                                a terminal is handed on as it is
     --progress-pattern, where     relay: its file, discarded   the same
-      the relay had no part       or byte for byte
+      the relay had no part       or byte for byte; a terminal: whole lines
     --output prefix               relay, whole lines           relay, whole lines, tail kept
 
 `auto` is `prefix` when a person watches (stdout and stderr are terminals) a world of more than
@@ -51,6 +51,7 @@ class Console(Enum):
 
     NONE = "none"
     RAW = "raw"  # every byte as it came
+    LINES = "lines"  # whole lines
     PREFIX = "prefix"  # whole lines behind `[role rank]`
     TEE = "tee"  # whole lines behind torchrun's `[role<local rank>]:`
 
@@ -129,7 +130,9 @@ def plan_stream(stream: Std, wish: Wish, *, mode: OutputMode, stderr_is_terminal
         return ToRelay(Console.PREFIX, "", keep_tail)
     if not wish.is_read and (stream is Std.OUT or stderr_is_terminal):
         return Inherit()
-    return ToRelay(Console.RAW, "", keep_tail)
+    # The bytes of two pipes, a bar and what is printed beside it, come in any order.
+    console = Console.LINES if stderr_is_terminal else Console.RAW
+    return ToRelay(console, "", keep_tail)
 
 
 def colour_wanted(*, is_terminal: bool, no_color: str | None, term: str | None) -> bool:
@@ -160,7 +163,7 @@ class LinePrefix(Struct, frozen=True):
     def text(self, console: Console, local_rank: int, rank: int) -> bytes:
         """The prefix of one stream."""
         match console:
-            case Console.NONE | Console.RAW:
+            case Console.NONE | Console.RAW | Console.LINES:
                 return b""
             case Console.TEE:
                 text = self.given.get(local_rank)
