@@ -70,7 +70,7 @@ def explained(line: str, **environ: str) -> dict[str, str]:
             {},
             "a worker fails",
             (
-                "all start again, 9 times; then the job fails; at once after 3 equal failures"
+                "all start again, 9 times; then the job fails, or after 3 equal failures in a row"
                 " without progress [--max-restarts 9, --max-no-progress 3]"
             ),
         ),

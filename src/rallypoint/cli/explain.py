@@ -156,10 +156,10 @@ def _restarts(job: RendezvousConfig) -> str:
         return "the job fails"
     length = f" in {_seconds(job.restart_window_s)}" if job.restart_window_s else ""
     text = f"all start again, {count(job.max_restarts, 'time')}{length}; then the job fails"
+    if job.max_no_progress:
+        text += f", or after {job.max_no_progress} equal failures in a row without progress"
     if job.restart_backoff_s:
         text += f"; before the first restart {_seconds(job.restart_backoff_s)} pass"
-    if job.max_no_progress:
-        text += f"; at once after {job.max_no_progress} equal failures without progress"
     if job.no_restart_exit_codes:
         text += f"; at once if it ends with {', '.join(map(str, job.no_restart_exit_codes))}"
     return text
