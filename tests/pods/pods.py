@@ -70,6 +70,8 @@ class Pods(HostCluster):
         objects = manifest("--nodes", str(number), *words)
         (self.job,) = (each["spec"] for each in objects if each["kind"] == "Job")
         self.container = self.job["template"]["spec"]["containers"][0]
+        self.zones: dict[str, str] = {}
+        """Of the machines, by the pods on them; others have no such label."""
         self._opened = ExitStack()
         self._used = 0
 
@@ -153,7 +155,7 @@ class Pods(HostCluster):
         """What the kubelet makes of the manifest."""
         fields = {
             "metadata.labels['batch.kubernetes.io/controller-uid']": "0b1c",
-            "metadata.labels['topology.kubernetes.io/zone']": "",
+            "metadata.labels['topology.kubernetes.io/zone']": self.zones.get(name, ""),
             "spec.nodeName": f"machine-of-{name}",
             "status.podIP": address,
         }

@@ -97,6 +97,17 @@ def test_fixed_ranks_come_from_what_a_controller_says(tmp_path: Path, by: str) -
         pods.end_well(*started)
 
 
+def test_pods_are_ranked_by_the_zone_of_their_machine_and_then_by_the_machine(
+    tmp_path: Path,
+) -> None:
+    with Pods(tmp_path, 3) as pods:
+        pods.zones |= {f"{NAME}-0": "b", f"{NAME}-1": "a", f"{NAME}-2": "a"}
+        started = pods.pods(3)
+        workers = pods.wait_workers(3, round=0)
+        assert [w.node for w in workers] == [f"{NAME}-{index}-0" for index in (1, 2, 0)]
+        pods.end_well(*started)
+
+
 def test_names_may_come_late_and_change(tmp_path: Path) -> None:
     """Pod 0 hosts; it starts last, its name is unknown at first, and then that of another."""
     with Pods(tmp_path, 3, "--rdzv-backend", "tcp") as pods:

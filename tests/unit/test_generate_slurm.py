@@ -27,6 +27,13 @@ def test_what_is_asked_for_is_in_the_script(capsys: pytest.CaptureFixture[str]) 
     assert "    'a b.py' --lr 1e-3\n" in out
 
 
+@pytest.mark.parametrize("limit", ["3", "2:01", "0:02:01", "1-0", "0-0:3", "1:00:00"])
+def test_a_limit_above_the_time_to_stop_is_one(
+    limit: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert f"#SBATCH --time={limit}\n" in script(capsys, "--time", limit)
+
+
 def test_a_drain_is_over_before_the_time_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--stop-before 60 --drain-deadline 54 \\" in script(capsys, "--stop-before", "60")
 
@@ -49,6 +56,10 @@ def test_what_is_left_out_is_left_to_slurm(capsys: pytest.CaptureFixture[str]) -
         ("--name a/b", "--name a/b: needs letters, digits, and"),
         ("--partition 'a b'", "--partition 'a: needs the name of a partition"),
         ("--stop-before 0", "--stop-before 0: needs"),
+        ("--time 2", "--stop-before 120, --time 2: leaves no time to work"),
+        ("--time 1:30", "--stop-before 120, --time 1:30: leaves no time to work"),
+        ("--time 0:02:00", "--stop-before 120, --time 0:02:00: leaves no time to work"),
+        ("--stop-before 86400 --time 1-0", "--time 1-0: leaves no time to work"),
         ("--nodez 3", "--nodez"),
     ],
 )

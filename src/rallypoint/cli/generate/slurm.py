@@ -130,6 +130,8 @@ def text(scanned: Scanned) -> str:
     before_s = seconds(before, positive=True)
     if before_s > MAX_WAIT_S:
         raise before.wrong(f"needs {MAX_WAIT_S:g} seconds or less")
+    if before_s >= _seconds_of(limit.text):
+        raise UsageError(f"{before.origin}, {limit.origin}: leaves no time to work")
     command = scanned.words or ("train.py",)
     return _SCRIPT.format(
         name=name.text,
@@ -141,6 +143,16 @@ def text(scanned: Scanned) -> str:
         drain=f"{before_s - before_s / TO_STOP_SHARE:g}",
         command=" ".join(map(shlex.quote, command)),
     )
+
+
+def _seconds_of(limit: str) -> float:
+    """Of MINUTES[:SECONDS], HOURS:MINUTES:SECONDS or DAYS-HOURS[:MINUTES[:SECONDS]]."""
+    days, _, rest = limit.rpartition("-")
+    parts = [int(part) for part in rest.split(":")]
+    if not days and len(parts) < 3:
+        parts.insert(0, 0)
+    hours, minutes, seconds_ = (*parts, 0, 0)[:3]
+    return 86_400 * int(days or 0) + 3600 * hours + 60 * minutes + seconds_
 
 
 def _nodes(wanted: Value, spares: Value) -> int:
