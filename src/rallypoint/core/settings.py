@@ -411,7 +411,7 @@ WATCHING = (
     _own("--progress-pattern", "NAME|REGEX",
          "read the workers' steps in what they print: hf-trainer, lightning, megatron, torchtitan,"
          " accelerate, or an expression with (?P<step>...) and, if told, total, loss, tokens",
-         "pattern", "progress_pattern", "none: as rallypoint.worker.progress tells"),
+         "pattern", "progress_pattern", "none"),
     _own("--metrics-port", "[HOST:]PORT", "serve metrics for Prometheus there (HOST: 127.0.0.1)",
          "listen", "metrics", of_one_agent=True),
 )
