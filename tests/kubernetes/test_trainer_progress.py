@@ -34,12 +34,20 @@ def cluster(tmp_path: Path, certificates: Path, server: TrainerServer) -> Iterat
         yield made
 
 
+@pytest.mark.parametrize(
+    ("pattern", "order"),
+    [
+        (None, "from rallypoint import worker; worker.progress(7, total=10)"),
+        (r"step (?P<step>\d+) of (?P<total>\d+)", "print('step 7 of 10', flush=True)"),
+    ],
+    ids=["reported", "printed"],
+)
 def test_the_node_of_rank_0_posts_the_steps_and_at_last_that_all_is_done(
-    cluster: Cluster, server: TrainerServer
+    cluster: Cluster, server: TrainerServer, pattern: str | None, order: str
 ) -> None:
-    agents = cluster.agents("a", "b")
+    agents = cluster.agents("a", "b", progress_pattern=pattern)
     cluster.wait_workers(2)
-    cluster.order("from rallypoint import worker; worker.progress(7)")
+    cluster.order(order)
     wait_until(lambda: server.posted, "the first step to be posted")
     # The kubelet replaces the token about once an hour.
     (cluster.folder / "token").write_text("second\n")
@@ -53,7 +61,7 @@ def test_the_node_of_rank_0_posts_the_steps_and_at_last_that_all_is_done(
         for name, value in (("step", "7"), ("nodes", "2"), ("workers", "2"), ("restarts", "0"))
     ]
     assert [each.status["trainerStatus"]["metrics"] for each in server.posted] == [metrics] * 2
-    assert "progressPercentage" not in first.status["trainerStatus"]
+    assert first.status["trainerStatus"]["progressPercentage"] == 70
     assert last.status["trainerStatus"]["progressPercentage"] == 100
     assert "progress" not in "".join(agent.said for agent in agents)
 

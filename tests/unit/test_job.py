@@ -101,6 +101,15 @@ def test_A5_the_host_leaves_and_the_job_is_preempted() -> None:
     assert alone.verdict.text == "it got SIGTERM"
 
 
+def test_A5_when_all_leave_the_text_is_not_about_the_host() -> None:
+    """As at the end of an allocation: nobody would be left whom another coordinator could help."""
+    host = running()
+    host.step(FromNode(B, m.Drain("its time is over", 15)), at=10.0)
+    effects = host.step(FromNode(A, m.Drain("its time is over", 15, hosts=True)), at=10.1)
+    assert verdicts(effects) == [A, B]
+    assert host.verdict.text == "every node is leaving: its time is over"
+
+
 def test_F9_workers_start_only_after_every_node_has_enrolled() -> None:
     host = Host()
     effects = host.join(A, B)

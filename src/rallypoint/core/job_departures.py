@@ -77,14 +77,15 @@ def _leave(
     here = [x for x in leavers if is_member(job, x.ref)]
     others = len(state.members) - state.counts[MemberState.LEAVING] - len(here)
     host = next((leaver for leaver in leavers if leaver.hosts), None)
+    gone = job.drained.union(leaver.ref.node_id for leaver in leavers)
+    alone = len(state.members) < 2
+    is_all = bool(job.drain_world) and job.drain_world <= gone and not others
+    if is_all and not (host and alone):
+        last = host or leavers[-1]
+        return close(job, Outcome.PREEMPTED, f"every node is leaving: {last.why}", last.signal)
     if host is not None:
-        alone = len(state.members) < 2
         text = _host_leaves(host.ref, host.why, alone=alone)
         return close(job, Outcome.PREEMPTED, text, host.signal)
-    gone = job.drained.union(leaver.ref.node_id for leaver in leavers)
-    if job.drain_world and job.drain_world <= gone and not others:
-        last = leavers[-1]
-        return close(job, Outcome.PREEMPTED, f"every node is leaving: {last.why}", last.signal)
     effects: list[JobEffect] = []
     asked: list[Effect] = []
     for ref, why in ((leaver.ref, leaver.why) for leaver in here):
