@@ -203,6 +203,12 @@ def test_a_drain_and_a_hang_have_the_times_of_the_command_line() -> None:
     assert (given.stop.drain_deadline, given.rendezvous.hang_timeout_s) == (90.0, 300.0)
 
 
+def test_progress_is_read_where_a_pattern_is_given() -> None:
+    usual, given = settings(), settings(progress_pattern="hf-trainer")
+    assert (usual.output.progress_pattern, usual.workers.unbuffered) == ("", False)
+    assert (given.output.progress_pattern, given.workers.unbuffered) == ("hf-trainer", True)
+
+
 def test_signals_are_a_list_of_names() -> None:
     assert settings(signals_to_handle="SIGTERM, SIGUSR1").stop.signals == ("SIGTERM", "SIGUSR1")
 
@@ -228,6 +234,8 @@ def test_functions_are_forked_from_a_prepared_process_unless_told_otherwise() ->
             "the endpoint '127.0.0.1:0': port 0 is any free port, which other nodes can't know",
         ),
         ({"drain_deadline": -5}, "drain_deadline=-5"),
+        ({"progress_pattern": "step"}, "progress_pattern='step': there is no such profile; there"),
+        ({"progress_pattern": 5}, "progress_pattern=5: "),
         ({"rdzv_backend": "etcd"}, "rdzv_backend='etcd': needs an rdzv_endpoint, HOST:2379"),
         ({"rdzv_backend": "kubernetes", "run_id": "job"}, "this is no pod (KUBERNETES_SERVICE"),
         (

@@ -85,7 +85,8 @@ class LaunchConfig:
     `event_log_handler` is `null`, `console`, `jsonl:FILE` or a package's. `metrics_cfg` and
     `monitor_interval` are accepted: see `observe.configure` for metrics, and exits are noticed at
     once. `drain_deadline` and `hang_timeout` are seconds, as `--drain-deadline` and
-    `--hang-timeout`; None: the shutdown timeout, and never. With an `rdzv_backend` of `file`, the
+    `--hang-timeout`; None: the shutdown timeout, and never. `progress_pattern` is as
+    `--progress-pattern`. With an `rdzv_backend` of `file`, the
     endpoint is a directory that all nodes share, and any of them may host the job, on a port of
     `port_range`: the first and the last; with `etcd` it is the members of an etcd, with
     `kubernetes` the namespace, or empty.
@@ -122,6 +123,7 @@ class LaunchConfig:
     drain_deadline: float | None = None
     hang_timeout: float | None = None
     port_range: tuple[int, int] | None = None
+    progress_pattern: str | None = None
 
     def __post_init__(self) -> None:
         if self.shutdown_timeout is None:
@@ -146,6 +148,7 @@ def agent_config(config: LaunchConfig, entrypoint: Entrypoint, args: Sequence[An
         preload=module_names(config.preload),
         virtual_local_rank=config.virtual_local_rank,
         numa=numa_options(config.numa_options),
+        unbuffered=config.progress_pattern is not None,
     )
     return AgentConfig(
         rendezvous=replace(rendezvous, **_given(config, RendezvousConfig)),
@@ -165,7 +168,21 @@ def _output(config: LaunchConfig) -> OutputConfig:
         duplicate_stdout_filters=tuple(config.duplicate_stdout_filters or ()),
         duplicate_stderr_filters=tuple(config.duplicate_stderr_filters or ()),
         logs_specs="default" if config.logs_specs is None else config.logs_specs,
+        progress_pattern=_pattern(config.progress_pattern),
     )
+
+
+def _pattern(text: str | None) -> str:
+    """Raises ParameterError."""
+    if text is None:
+        return ""
+    from rallypoint.process.relay.pattern import ProgressPattern  # few programs have one
+
+    try:
+        ProgressPattern(text)
+    except (TypeError, ValueError) as error:
+        raise ParameterError(f"progress_pattern={text!r}: {error}") from None
+    return text
 
 
 def _stop(config: LaunchConfig) -> StopConfig:
