@@ -32,6 +32,7 @@ MODULES = (
     "rallypoint.cli.serve",
     "rallypoint.cli.store",
     "rallypoint.cli.watch.status",
+    "rallypoint.cli.watch.wishes",
     "rallypoint.launcher",
     "uvloop",
 )

@@ -6,7 +6,7 @@ import pytest
 
 from rallypoint import __version__
 from rallypoint.cli.exit_codes import of_class
-from rallypoint.cli.main import main
+from rallypoint.cli.main import COMMANDS, main
 from rallypoint.cli.options import parse_run
 from rallypoint.errors import ExitClass
 from rallypoint.wire.versions import SPOKEN
@@ -21,10 +21,7 @@ SEE = " (see rallypoint run --help)"
         ("rnu x.py", "rallypoint: rnu: no such command; did you mean rallypoint run?"),
         (
             "zzz",
-            (
-                "rallypoint: zzz: no such command; known: run, launch, status, drain, serve, "
-                "store, token, verdict, generate, completion"
-            ),
+            f"rallypoint: zzz: no such command; known: {', '.join(COMMANDS)}",
         ),
         (
             "train.py --lr 3",

@@ -22,7 +22,11 @@ from rallypoint.wire.shm import ShmRequest
 
 NO_HURRY_S = 10 * 365 * 86400.0
 """Until when a checkpoint that nothing waits for is asked for."""
-_KINDS = {EndKind.DRAIN: ShmRequest.DRAIN, EndKind.GROWTH: ShmRequest.GROWTH}
+_KINDS = {
+    EndKind.DRAIN: ShmRequest.DRAIN,
+    EndKind.GROWTH: ShmRequest.GROWTH,
+    EndKind.REQUEST: ShmRequest.SAVE,
+}
 
 
 class WorkerRequests:

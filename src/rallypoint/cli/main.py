@@ -19,10 +19,13 @@ from rallypoint.cli.parser import (
 from rallypoint.errors import ExitClass, RallypointError
 from rallypoint.observe.printing import print_error
 
-_COMMANDS = {
+COMMANDS = {
     "run": "rallypoint.cli.run",
     "launch": "rallypoint.cli.launch.command",
     "status": "rallypoint.cli.watch.status",
+    "checkpoint": "rallypoint.cli.watch.wishes:run_checkpoint",
+    "restart": "rallypoint.cli.watch.wishes:run_restart",
+    "cancel": "rallypoint.cli.watch.wishes:run_cancel",
     "drain": "rallypoint.cli.drain",
     "serve": "rallypoint.cli.serve",
     "store": "rallypoint.cli.store",
@@ -31,7 +34,7 @@ _COMMANDS = {
     "generate": "rallypoint.cli.generate.command",
     "completion": "rallypoint.cli.completion",
 }
-"""Each with the module whose `run` it is."""
+"""Each with the module whose `run` it is, or with the function."""
 _ENDED_BY_SIGINT = 130
 
 _HELP = """\
@@ -40,6 +43,9 @@ usage: rallypoint COMMAND [options]
   run         start, supervise and restart a job's workers on this node
   launch      start a job on many hosts over ssh, from one terminal
   status      show what a job does, and who keeps it from going on
+  checkpoint  have the workers of a job save a checkpoint now
+  restart     stop the workers of a job and start them again in a new round
+  cancel      end a job on all of its nodes
   drain       make a node leave its job, after a checkpoint
   serve       host a coordinator for many jobs, apart from their nodes
   store       host a store for torch's TCPStore clients, outside any job
@@ -64,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _run(command, words[1:])
     except RallypointError as error:
-        mistyped = error.exit_class is ExitClass.USAGE and command in _COMMANDS
+        mistyped = error.exit_class is ExitClass.USAGE and command in COMMANDS
         print_error(f"rallypoint {command}" if mistyped else "rallypoint", str(error))
         return error.exit_class.value
     except KeyboardInterrupt:
@@ -73,8 +79,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(command: str, rest: list[str]) -> int:
     try:
-        if command in _COMMANDS:
-            return import_module(_COMMANDS[command]).run(rest)  # type: ignore[no-any-return]
+        if command in COMMANDS:
+            module, _, name = COMMANDS[command].partition(":")
+            return getattr(import_module(module), name or "run")(rest)  # type: ignore[no-any-return]
         if command in ("--help", "-h", "help"):
             from rallypoint.observe.printing import print_text
 
@@ -114,13 +121,13 @@ def _unknown(command: str) -> str:
     from rallypoint.core.text import shown
 
     if not command.isprintable():
-        return f"{shown(command)}: no such command; known: {', '.join(_COMMANDS)}"
+        return f"{shown(command)}: no such command; known: {', '.join(COMMANDS)}"
     if command.startswith("-"):
         return f"{command}: options come after the command; try rallypoint run {command} ..."
     if command.endswith(".py") or os.path.exists(command):
         return f"{command}: no such command; to start it: rallypoint run {command}"
     from difflib import get_close_matches
 
-    close = get_close_matches(command, _COMMANDS, n=1)
-    hint = f"did you mean rallypoint {close[0]}?" if close else f"known: {', '.join(_COMMANDS)}"
+    close = get_close_matches(command, COMMANDS, n=1)
+    hint = f"did you mean rallypoint {close[0]}?" if close else f"known: {', '.join(COMMANDS)}"
     return f"{command}: no such command; {hint}"

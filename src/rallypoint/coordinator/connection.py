@@ -136,6 +136,7 @@ class ServerConnection(FramedConnection):
         self.number, self.peer = number, peer
         self._is_aborted = False
         self._handshake: ServerHandshake | None = observer.new_handshake()
+        self.version = 0  # of the protocol that both sides use
         self.ended_by_peer = False
         """The peer said that it sends nothing more, as the kernel does for a process that ended."""
         self.owner: object | None = None
@@ -171,10 +172,9 @@ class ServerConnection(FramedConnection):
         except (AccessError, ProtocolError):
             self._write(handshake.last_words)
             raise
-        established = handshake.result
-        if established is None:
+        if (established := handshake.result) is None:
             return b""
-        keys = established.keys
+        keys, self.version = established.keys, established.version
         self._handshake = None
         self._encoder = FrameEncoder(keys.server_to_client if keys else None)
         key = keys.client_to_server if keys else None

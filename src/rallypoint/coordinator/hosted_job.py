@@ -16,12 +16,13 @@ from rallypoint.core import sessions as core
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.events import Timer, TimerEnded
 from rallypoint.core.job_lives import Life
-from rallypoint.core.job_state import FormerLifeGone, JobEvent
+from rallypoint.core.job_state import FormerLifeGone, JobEvent, PersonWants
 from rallypoint.core.model import SharedSettings, Verdict
 from rallypoint.core.round_state import RoundState
 from rallypoint.core.sessions import HostEffect, Session, Sessions
 from rallypoint.core.text import quoted_job
 from rallypoint.observe.faults import Faults, describe_fault
+from rallypoint.wire.codec import for_version
 
 SPARE_SESSIONS = 1000
 """So many more than twice its nodes a job may have: spares, and those not yet found lost."""
@@ -208,7 +209,9 @@ class HostedJob:
     def asked(self, connection: ServerConnection, question: m.DrainNode | m.Ask) -> None:
         """A person wants a node to leave, or to know something, and waits on this connection."""
         if isinstance(question, m.Ask):
-            self.watch.ask(connection, question)
+            if self.watch.asked(connection, question):
+                wish = PersonWants(question.subject)
+                self._run(self._sessions.apply_own(wish, self._loop.time()))
             return
         self._connections[connection.number] = connection
         self._run(self._sessions.drain(connection.number, question.node_id, question.why))
@@ -276,7 +279,9 @@ class HostedJob:
         match effect:
             case core.SendTo(number, message):
                 if (connection := self._connections.get(number)) is not None:
-                    connection.send(message)
+                    said = for_version(message, connection.version)
+                    if said is not None:
+                        connection.send(said)
             case core.HangUp(number):
                 if (connection := self._connections.get(number)) is not None:
                     connection.close()

@@ -9,16 +9,45 @@ from msgspec import Struct, json
 from rallypoint.coordinator.clocks import wall_time
 from rallypoint.coordinator.connection import ServerConnection
 from rallypoint.core import messages as m
+from rallypoint.core import person
 from rallypoint.core.event_kinds import VERDICT, Record
+from rallypoint.core.job_state import JobState
+from rallypoint.core.round_state import Phase
 from rallypoint.core.sessions import Sessions
+from rallypoint.core.text import count
 from rallypoint.core.watch.history import HistoryEntry, JobHistory
 from rallypoint.core.watch.job_view import Heard, JobView, job_line, view_of
 from rallypoint.core.watch.node_progress import NodeProgress
-from rallypoint.core.watch.questions import PIECE_BYTES, Ask, Subject
+from rallypoint.core.watch.questions import PIECE_BYTES, Ask, Said, Subject
 from rallypoint.errors import MessageError
 
 FOLLOWERS_MAX = 64
 """So many people may follow one job at once."""
+
+
+class _Wish(Struct):
+    """What a person wants, and when it was said."""
+
+    connection: ServerConnection
+    subject: Subject
+    round: int
+    """The one that was active."""
+
+
+def _outcome(wish: _Wish, job: JobState) -> Said | None:
+    """What has come of it; None: nothing yet."""
+    state, verdict = job.round, job.verdict
+    if verdict is not None:
+        is_done = wish.subject is Subject.CANCEL
+        return Said(f"the job {verdict.outcome.value}: {verdict.text}", is_done)
+    if wish.subject is Subject.CHECKPOINT:
+        if job.save is None or not job.save.is_over:
+            return None
+        return Said(job.save.outcome, not job.save.cut_short and bool(job.save.saved))
+    if state.round == wish.round or state.phase is not Phase.ACTIVE or not job.started:
+        return None
+    nodes, workers = count(len(state.world), "node"), count(job.world_workers, "worker")
+    return Said(f"round {state.round} has begun: {nodes}, {workers}")
 
 
 class JobWatch:
@@ -32,6 +61,7 @@ class JobWatch:
         """Who follows the events, by the numbers of the connections."""
         self._watchers: dict[int, ServerConnection] = {}
         """Who wants to have the status once more when the job has ended."""
+        self._wishes: dict[int, _Wish] = {}
 
     @property
     def view(self) -> JobView:
@@ -55,6 +85,8 @@ class JobWatch:
     def noted(self) -> None:
         """Something has happened to the job."""
         self.history.noted(self._sessions.job, self._clock())
+        if self._wishes:
+            self._tell_of_wishes()
 
     def progressed(self, connection: int, progress: NodeProgress) -> None:
         """The agent on this connection has said this."""
@@ -63,8 +95,31 @@ class JobWatch:
             now, job = self._clock(), self._sessions.job
             self.history.progressed(job, session.ref.node_id, progress, now)
 
-    def ask(self, connection: ServerConnection, question: Ask) -> None:
-        """A person asks, and waits on this connection. Raises MessageError."""
+    def asked(self, connection: ServerConnection, question: Ask) -> bool:
+        """A person asks, and waits on this connection. True: what they want is to be done now.
+        Raises MessageError."""
+        if question.is_wish:
+            return self._may_be_done(connection, question.subject)
+        self._answer(connection, question)
+        return False
+
+    def _may_be_done(self, connection: ServerConnection, subject: Subject) -> bool:
+        job = self._sessions.job
+        if text := person.refusal(job, subject):
+            refuse_answer(connection, text)
+            return False
+        self._wishes[connection.number] = _Wish(connection, subject, job.round.round)
+        return True
+
+    def _tell_of_wishes(self) -> None:
+        """Who wants something is told when it is done."""
+        for number, wish in list(self._wishes.items()):
+            said = _outcome(wish, self._sessions.job)
+            if said is not None:
+                del self._wishes[number]
+                answer(wish.connection, said, is_last=True)
+
+    def _answer(self, connection: ServerConnection, question: Ask) -> None:
         match question.subject:
             case Subject.STATUS:
                 follows = question.follow and self._sessions.verdict is None
@@ -80,6 +135,7 @@ class JobWatch:
         """This connection has ended."""
         self._followers.pop(connection, None)
         self._watchers.pop(connection, None)
+        self._wishes.pop(connection, None)
 
     def _admit(self, others: dict[int, ServerConnection], connection: ServerConnection) -> None:
         """Raises MessageError where there are too many."""

@@ -82,6 +82,40 @@ class Notice(Struct):
         return not self.awaited and (self.kind is EndKind.DRAIN or self.some_listen)
 
 
+class Save(Struct):
+    """A checkpoint that a person asks for: the round goes on."""
+
+    number: int
+    """As of a notice: they are counted together."""
+    round: int
+    asked: int
+    """So many nodes."""
+    awaited: set[str]
+    saved: set[str] = field(default_factory=set)
+    """Nodes of which all workers that listen have saved one."""
+    cut_short: str = ""
+    """Why nobody is waited for any more."""
+
+    @property
+    def is_over(self) -> bool:
+        """There is nothing to wait for."""
+        return not self.awaited or bool(self.cut_short)
+
+    @property
+    def outcome(self) -> str:
+        """For a person, once it is over."""
+        if self.cut_short:
+            return f"{len(self.saved)} of {count(self.asked, 'node')} saved: {self.cut_short}"
+        if not self.saved:
+            return (
+                "no worker asks for requests: call rallypoint.worker.checkpoint_requested() in the"
+                " training loop"
+            )
+        others = self.asked - len(self.saved)
+        rest = f"; on {count(others, 'node')} no worker asks for requests" if others else ""
+        return f"the workers of {count(len(self.saved), 'node')} have saved a checkpoint{rest}"
+
+
 def open_notice(
     state: RoundState, number: int, kind: EndKind, reason: str, began_at: float
 ) -> Notice:
@@ -177,7 +211,8 @@ def answer(
     if awaited - saved - ended_well and not failed:
         return None
     grows = state.request.kind is EndKind.GROWTH
-    found = Answer(bool(awaited & saved if grows else awaited), failed)
+    counted = awaited if state.request.kind is EndKind.DRAIN else awaited & saved
+    found = Answer(bool(counted), failed)
     may_change = grows and not (state.told and state.told.listens)
     if state.told is not None and not (may_change and found.listens):
         return None

@@ -17,7 +17,7 @@ from typing import TypeGuard, assert_never
 from msgspec.structs import replace
 
 from rallypoint.core import cause as causes
-from rallypoint.core import checkpoint, hang, job_enrolment, round_state
+from rallypoint.core import checkpoint, hang, job_enrolment, person, round_state
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.events import (
     NodeJoined,
@@ -48,6 +48,7 @@ from rallypoint.core.job_state import (
     FormerLifeGone,
     JobEffect,
     JobEvent,
+    PersonWants,
     SessionLost,
     close,
     note_step,
@@ -147,6 +148,8 @@ def _apply(job: JobState, event: JobEvent, at: float) -> list[JobEffect]:
             return run_round(job, event, at)
         case FormerLifeGone():
             return former_life_gone(job, at)
+        case PersonWants():
+            return person.wants(job, event, at)
         case _:
             assert_never(event)
 
@@ -171,7 +174,7 @@ def _reported(job: JobState, ref: NodeRef, report: Report, at: float) -> list[Jo
         case Drain():
             return drains(job, ref, report, at)
         case CheckpointAnswered():
-            return answered(job, ref, report, at)
+            return person.saved(job, ref, report) + answered(job, ref, report, at)
         case Succeeded(named):
             return _succeeded(job, NodeSucceeded(ref, named.round), at)
         case Finishing(named) if job.notice is not None and job.notice.round == named.round:
@@ -239,10 +242,9 @@ def resync(job: JobState, ref: NodeRef, at: float) -> list[JobEffect]:
     """What holds for a node that may have missed orders. O(1)."""
     if job.verdict is not None:
         return [verdict_to(job, ref)]
-    member = job.round.members.get(ref.node_id)
-    if member is None or member.ref != ref:
+    if not is_member(job, ref):
         return []
-    assignment = job.assigned.get(ref.node_id)
+    member, assignment = job.round.members[ref.node_id], job.assigned.get(ref.node_id)
     if member.state is MemberState.RUNNING and assignment is not None:
         named = stamp(job, assignment.round)
         effects: list[JobEffect] = [ToNode(ref, Assigned(named, assignment))]
@@ -267,9 +269,9 @@ def agrees(job: JobState, ref: NodeRef, claim: Claim) -> bool:
 
 
 def _lost(job: JobState, ref: NodeRef, loss: NodeLoss, at: float) -> list[JobEffect]:
-    member = job.round.members.get(ref.node_id)
-    if member is None or member.ref != ref:
+    if not is_member(job, ref):
         return []
+    member = job.round.members[ref.node_id]
     takes_part = member.state in (MemberState.RUNNING, MemberState.STOPPING)
     if takes_part and not member.succeeded:
         job.losses.append(loss)
@@ -284,8 +286,7 @@ def _failed(job: JobState, ref: NodeRef, report: Failed, at: float) -> list[JobE
     if not _is_report_due(job, ref, report.stamp.round):
         return []
     note_step(job, report.furthest)
-    failures = _ranked(job, ref, report)
-    if not failures:
+    if not (failures := _ranked(job, ref, report)):
         return []
     node_id, first = ref.node_id, failures[0]
     if is_collateral(job, at - first.age_s):
@@ -385,16 +386,15 @@ def _joins(event: JobEvent) -> TypeGuard[NodeJoined | FromNode]:
 
 
 def _takes_part(job: JobState, ref: NodeRef) -> bool:
-    member = job.round.members.get(ref.node_id)
-    return member is not None and member.ref == ref and member.state is MemberState.RUNNING
+    members = job.round.members
+    return is_member(job, ref) and members[ref.node_id].state is MemberState.RUNNING
 
 
 def _is_report_due(job: JobState, ref: NodeRef, round_: int) -> bool:
     """The round is running, or ended and not judged yet, and the node took part in it."""
-    state = job.round
-    member = state.members.get(ref.node_id)
-    if member is None or member.ref != ref:
+    if not is_member(job, ref):
         return False
+    state, member = job.round, job.round.members[ref.node_id]
     if state.phase is Phase.ACTIVE:
         return round_ == state.round and member.state is MemberState.RUNNING
     return round_ == state.round - 1 and member.state is MemberState.STOPPING

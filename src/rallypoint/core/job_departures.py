@@ -29,6 +29,7 @@ from rallypoint.core.messages import (
     ToNode,
 )
 from rallypoint.core.model import EndKind, NodeRef, Outcome
+from rallypoint.core.person import keep_save
 from rallypoint.core.round import step as step_round
 from rallypoint.core.round_state import MemberState, Phase
 from rallypoint.core.settings import OnJoin
@@ -173,6 +174,7 @@ def end_notice(job: JobState, at: float, cut_short: str = "") -> list[JobEffect]
 
 def keep_notice(job: JobState, at: float) -> list[JobEffect]:
     """A notice ends with its round; one to grow is opened when somebody waits, and only then."""
+    keep_save(job)
     notice, state = job.notice, job.round
     if job.verdict is not None:
         return []

@@ -9,7 +9,7 @@ from msgspec import Struct, field
 
 from rallypoint.core import cause as causes
 from rallypoint.core import event_kinds as kinds
-from rallypoint.core.checkpoint import Notice
+from rallypoint.core.checkpoint import Notice, Save
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.events import JobClosed, NodeJoined, RefuseNode, TimerEnded
 from rallypoint.core.hang import Inquiry
@@ -31,6 +31,7 @@ from rallypoint.core.restarts import ledger as restart
 from rallypoint.core.restarts.crash_loop import CrashLoop
 from rallypoint.core.round import step as step_round
 from rallypoint.core.round_state import MemberState, Phase, RoundState
+from rallypoint.core.watch.questions import Subject
 
 
 class SessionLost(Struct, frozen=True):
@@ -46,7 +47,13 @@ class FormerLifeGone(Struct, frozen=True):
     """All agents of the life before have left, or are lost: no worker of it runs."""
 
 
-JobEvent = NodeJoined | TimerEnded | SessionLost | FromNode | FormerLifeGone
+class PersonWants(Struct, frozen=True):
+    """A person wants this of the job: one of the subjects that are no questions."""
+
+    subject: Subject
+
+
+JobEvent = NodeJoined | TimerEnded | SessionLost | FromNode | FormerLifeGone | PersonWants
 JobEffect = ToNode | RefuseNode | Record
 
 
@@ -89,6 +96,8 @@ class JobState(Struct):
     notices: int = 0
     withdrawn: int = 0
     """The number of the last notice of this round that was withdrawn."""
+    save: Save | None = None
+    """The newest checkpoint that a person has asked for in this round, and how that went."""
     inquiry: Inquiry | None = None
     inquiries: int = 0
     no_progress: str = ""

@@ -60,11 +60,13 @@ class EndKind(Enum):
     GROWTH = "growth"
     INFRASTRUCTURE = "infrastructure"
     """A process of Rallypoint that the workers need has died: no worker is to blame."""
+    REQUEST = "request"
+    """A person asked for it. Said only to peers that speak version 3 of the protocol."""
 
     @property
     def is_planned(self) -> bool:
-        """Nothing has failed: nodes leave or join."""
-        return self in (EndKind.DRAIN, EndKind.GROWTH)
+        """Nothing has failed: nodes leave or join, or a person wants it."""
+        return self in (EndKind.DRAIN, EndKind.GROWTH, EndKind.REQUEST)
 
 
 class EndReason(Struct, frozen=True, array_like=True):

@@ -9,10 +9,22 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rallypoint.core import limits
-from rallypoint.core.messages import Detailed, Failed, Report, ToAgent, ToCoordinator
+from rallypoint.core.messages import (
+    CheckpointWanted,
+    Detailed,
+    Failed,
+    Report,
+    StopNow,
+    ToAgent,
+    ToCoordinator,
+)
+from rallypoint.core.model import EndKind
 from rallypoint.errors import MessageError
 
 MAX_MESSAGE_BYTES = 256 * 1024
+WITH_REQUESTS = 3
+"""The version of the protocol since which a round may end, or a checkpoint be asked for, because a
+person wants it."""
 FAILURES_WITH_TEXT = 8
 """So many failures of a report keep their texts, since a report must fit into a frame."""
 
@@ -37,6 +49,18 @@ def fitting(report: Report) -> Report:
         bare = [replace(failure, message="", detail="", log_file="", reason="") for failure in rest]
         report = replace(report, failures=(*whole, *bare))
     return report
+
+
+def for_version(message: ToAgent, version: int) -> ToAgent | None:
+    """What a peer that speaks this version understands; None: it is not said to that one."""
+    if version >= WITH_REQUESTS:
+        return message
+    match message:
+        case StopNow(stamp, reason) if reason.kind is EndKind.REQUEST:
+            return StopNow(stamp, replace(reason, kind=EndKind.GROWTH))
+        case CheckpointWanted(kind=EndKind.REQUEST):
+            return None
+    return message
 
 
 def decode_to_coordinator(payload: bytes) -> ToCoordinator:

@@ -39,6 +39,8 @@ class ShmRequest(IntEnum):
     """This node or another one is about to leave."""
     GROWTH = at.GROWTH
     """More nodes wait to take part."""
+    SAVE = at.SAVE
+    """A person wants one. The round goes on."""
 
 
 class Header(NamedTuple):
@@ -102,7 +104,7 @@ def pack_request(number: int, kind: ShmRequest) -> int:
 def split_request(word: int) -> tuple[int, ShmRequest]:
     """The number and the kind; a kind of a later version is taken for the strictest known one."""
     kind = word & at.KIND_MASK
-    known = ShmRequest(kind) if kind <= ShmRequest.GROWTH else ShmRequest.DRAIN
+    known = ShmRequest(kind) if kind <= ShmRequest.SAVE else ShmRequest.DRAIN
     return word >> at.KIND_BITS, known
 
 

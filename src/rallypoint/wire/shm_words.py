@@ -62,7 +62,7 @@ KIND_BITS = 8
 KIND_MASK = (1 << KIND_BITS) - 1
 MAX_WORD = (1 << 63) - 1
 
-NONE, DRAIN, GROWTH = 0, 1, 2
+NONE, DRAIN, GROWTH, SAVE = 0, 1, 2, 3
 """Kinds of requests; see `shm.ShmRequest`."""
 NS_PER_S = 1_000_000_000
 

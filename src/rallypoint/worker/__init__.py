@@ -26,6 +26,7 @@ from rallypoint.lazy import exports
 TYPE_CHECKING = False  # That of `typing` would cost a worker several ms.
 if TYPE_CHECKING:
     from rallypoint.worker.checkpoint import (
+        checkpoint_requested,
         checkpoint_saved,
         drain_requested,
         is_current,
@@ -40,6 +41,7 @@ __all__ = [
     "Context",
     "ErrorHandler",
     "barrier",
+    "checkpoint_requested",
     "checkpoint_saved",
     "context",
     "drain_requested",
@@ -56,6 +58,7 @@ __getattr__, __dir__ = exports(
     globals(),
     {
         ".checkpoint": (
+            "checkpoint_requested",
             "checkpoint_saved",
             "drain_requested",
             "is_current",

@@ -19,7 +19,7 @@ from rallypoint.worker.shm import Shm, may_hold_sigterm, own_shm, shm
 
 SIGTERM = _signal.SIGTERM
 getsignal = _signal.getsignal
-_REQUEST, _MASK, _DRAIN = at.REQUEST, at.KIND_MASK, at.DRAIN
+_REQUEST, _MASK, _DRAIN, _SAVE = at.REQUEST, at.KIND_MASK, at.DRAIN, at.SAVE
 _words: memoryview | None = None
 """The shared memory, once the agent knows that this worker listens."""
 _handler: object = None
@@ -44,7 +44,21 @@ def should_restart_at_checkpoint() -> bool:
     words = _words
     if words is None or getsignal(SIGTERM) is not _handler:
         words = _listen()
-    return words is not None and words[_REQUEST] & _MASK != 0
+    return words is not None and 0 < words[_REQUEST] & _MASK < _SAVE
+
+
+def checkpoint_requested() -> bool:
+    """Whether a checkpoint is wanted now, for any reason: the job is about to re-form, or a person
+    asks for one (`rallypoint checkpoint`) and the round goes on. Otherwise as `drain_requested`.
+    False again once this process has called `checkpoint_saved`."""
+    words = _words
+    if words is None or getsignal(SIGTERM) is not _handler:
+        words = _listen()
+    if words is None or not words[_REQUEST] & _MASK:
+        return False
+    found = own_shm()
+    slot = None if found is None else found.slot
+    return slot is None or slot[at.ANSWERED] != words[_REQUEST] >> at.KIND_BITS
 
 
 def checkpoint_saved(step: int | None = None) -> bool:
@@ -63,7 +77,7 @@ def checkpoint_saved(step: int | None = None) -> bool:
     if asked:
         found.slot[at.ANSWERED] = request >> at.KIND_BITS
     found.notify("checkpoint")
-    return asked
+    return asked and request & _MASK != at.SAVE
 
 
 def is_current() -> bool:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from rallypoint.core import job_state
 from rallypoint.core import messages as m
 from rallypoint.core.job_state import JobState
-from rallypoint.core.model import EndReason, Epoch, SharedSettings, Verdict, WorldEntry
+from rallypoint.core.model import EndKind, EndReason, Epoch, SharedSettings, Verdict, WorldEntry
 from rallypoint.core.restarts.crash_loop import CrashLoop
 from rallypoint.core.restarts.ledger import Ledger
 from rallypoint.core.round_state import BadRoute, Loss, MemberState, Phase, RoundState, is_active
@@ -193,7 +193,7 @@ def record_of(job: JobState, former: FormerLife | None = None, own_agent: str = 
         restarts=job.ledger.total,
         restarts_counted=tuple(job.ledger.entries),
         backoff_s=job.backoff_s,
-        end_reason=job.end_reason,
+        end_reason=job.end_reason and recorded(job.end_reason),
         loss_count=state.loss_count,
         recent_losses=tuple(state.recent_losses),
         lossy_rounds=tuple(state.lossy_rounds),
@@ -236,6 +236,13 @@ def _is_to_be_judged(job: JobState) -> bool:
 def _rank_of(incarnation: str, world: list[WorldEntry]) -> int:
     ranks = (rank for rank, entry in enumerate(world) if entry.incarnation == incarnation)
     return next(ranks, -1)
+
+
+def recorded(reason: EndReason) -> EndReason:
+    """As a coordinator of version 2 of the protocol reads it, too."""
+    if reason.kind is EndKind.REQUEST:
+        return EndReason(EndKind.GROWTH, reason.text, reason.node_id, reason.age_s)
+    return reason
 
 
 def job_of(record: JobRecord, epoch: Epoch) -> JobState:

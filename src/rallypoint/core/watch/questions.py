@@ -25,6 +25,20 @@ class Subject(Enum):
     """A `JobsView`: of all jobs that the coordinator hosts."""
     EVENTS = "events"
     """`HistoryEntry`s after the number `after`, and with `follow` those that come."""
+    CHECKPOINT = "checkpoint"
+    """No question, as the next ones: that the workers save a checkpoint. Answered by sentences, the
+    last one when it is done."""
+    RESTART = "restart"
+    """That the round ends and another one begins, at no cost to the budget."""
+    CANCEL = "cancel"
+    """That the job ends."""
+
+
+class Said(Struct, frozen=True):
+    """What has come of what a person wanted."""
+
+    text: str
+    is_done: bool = True
 
 
 class Ask(Struct, frozen=True, array_like=True, tag=24):
@@ -33,6 +47,11 @@ class Ask(Struct, frozen=True, array_like=True, tag=24):
     subject: Subject
     after: int = 0
     follow: bool = False
+
+    @property
+    def is_wish(self) -> bool:
+        """Something is to be done."""
+        return self.subject in (Subject.CHECKPOINT, Subject.RESTART, Subject.CANCEL)
 
     @property
     def wants_all(self) -> bool:

@@ -1,0 +1,98 @@
+"""What a person wants of a job that runs: that it saves a checkpoint, begins another round, or ends
+(`rallypoint checkpoint`, `restart`, `cancel`). Pure.
+
+A checkpoint that a person asks for is not a notice (`checkpoint.py`): the round goes on. It is
+asked for under the same numbers, so that the answer to an older question is void; a notice that is
+opened meanwhile, or the end of the round, ends the wait for it.
+"""
+
+from __future__ import annotations
+
+from rallypoint.core import event_kinds as kinds
+from rallypoint.core.checkpoint import Save
+from rallypoint.core.events import RoundOver
+from rallypoint.core.job_rounds import run_round
+from rallypoint.core.job_state import JobEffect, JobState, PersonWants, close, stamp
+from rallypoint.core.messages import CheckpointAnswered, CheckpointWanted, ToNode
+from rallypoint.core.model import EndKind, EndReason, NodeRef, Outcome
+from rallypoint.core.round_state import MemberState, Phase
+from rallypoint.core.watch.questions import Subject
+
+CANCELLED = "a person cancelled it (rallypoint cancel)"
+RESTARTED = "a person asked for a restart (rallypoint restart)"
+WANTED = "a person asks for a checkpoint (rallypoint checkpoint)"
+_SIGINT = 2
+
+
+def refusal(job: JobState, subject: Subject) -> str:
+    """Why this can't be done now; empty: it can."""
+    if job.verdict is not None:
+        return f"the job has ended: {job.verdict.text}"
+    if subject is Subject.CANCEL:
+        return ""
+    if job.round.phase is not Phase.ACTIVE or not job.started:
+        return "no workers run now: the job forms a round"
+    if subject is Subject.CHECKPOINT and job.notice is not None:
+        return f"a checkpoint is asked for already: {job.notice.reason}"
+    return ""
+
+
+def wants(job: JobState, event: PersonWants, at: float) -> list[JobEffect]:
+    """Do it, unless it can't be done."""
+    if refusal(job, event.subject):
+        return []
+    match event.subject:
+        case Subject.CANCEL:
+            return close(job, Outcome.CANCELLED, CANCELLED, _SIGINT)
+        case Subject.RESTART:
+            return run_round(
+                job, RoundOver(job.round.round, EndReason(EndKind.REQUEST, RESTARTED)), at
+            )
+        case Subject.CHECKPOINT:
+            return _ask_to_save(job)
+        case _:
+            return []
+
+
+def _ask_to_save(job: JobState) -> list[JobEffect]:
+    running = [
+        member.ref
+        for member in job.round.members.values()
+        if member.state is MemberState.RUNNING and not member.succeeded
+    ]
+    job.notices += 1
+    awaited = {ref.node_id for ref in running}
+    job.save = Save(job.notices, job.round.round, len(running), awaited)
+    order = CheckpointWanted(stamp(job), job.notices, EndKind.REQUEST, WANTED, None)
+    return [kinds.CHECKPOINT(WANTED), *(ToNode(ref, order) for ref in running)]
+
+
+def saved(job: JobState, ref: NodeRef, answer: CheckpointAnswered) -> list[JobEffect]:
+    """A node has answered, perhaps to what a person asked for."""
+    save = job.save
+    if save is None or (save.round, save.number) != (answer.stamp.round, answer.number):
+        return []
+    if not save.is_over:
+        save.awaited.discard(ref.node_id)
+        if answer.failed:
+            save.cut_short = f"a worker of node {ref} has failed"
+        elif answer.listens:
+            save.saved.add(ref.node_id)
+    elif answer.listens and not answer.failed:
+        save.saved.add(ref.node_id)  # Its workers began to listen late.
+    return [kinds.CHECKPOINT(save.outcome)] if save.is_over else []
+
+
+def keep_save(job: JobState) -> None:
+    """The wait for a checkpoint ends with its round, and when another one is asked for."""
+    save = job.save
+    if save is None or save.is_over:
+        return
+    state = job.round
+    if state.phase is not Phase.ACTIVE or state.round != save.round:
+        save.cut_short = "the round has ended"
+    elif job.notice is not None:
+        save.cut_short = f"the job re-forms: {job.notice.reason}"
+    else:
+        gone = save.awaited - state.members.keys()
+        save.awaited -= gone

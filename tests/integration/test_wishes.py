@@ -1,0 +1,70 @@
+"""`rallypoint checkpoint`, `restart` and `cancel`, on jobs of real workers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from tests.integration.cluster import Cluster, free_port
+from tests.prepared import processes
+
+SAVES = """
+from rallypoint import worker
+while not worker.checkpoint_requested():
+    time.sleep(0.01)
+assert not worker.should_restart_at_checkpoint() and not worker.drain_requested()
+assert worker.checkpoint_saved(7) is False
+assert not worker.checkpoint_requested()
+"""
+LISTENS = "from rallypoint import worker; worker.checkpoint_requested()"
+
+
+def wish(cluster: Cluster, name: str, *words: str) -> subprocess.CompletedProcess[str]:
+    where = [str(cluster.options["rdzv_endpoint"]), "--job", "job"]
+    line = [sys.executable, "-m", "rallypoint", name, *where, *words]
+    return processes.run(line, env=cluster.environ(), capture_output=True, timeout=60)
+
+
+@pytest.mark.parametrize("serves", [False, True], ids=["embedded", "serve"])
+def test_a_job_saves_restarts_and_ends_as_a_person_wants(cluster: Cluster, serves: bool) -> None:
+    if serves:
+        cluster.serve()
+    a, b = cluster.agents("a", "b", hosts=None if serves else True, max_restarts=1)
+    cluster.wait_workers(2, round=0)
+    nobody = wish(cluster, "checkpoint")
+    assert nobody.returncode == 1
+    assert nobody.stdout.startswith("no worker asks for requests: call rallypoint.worker.")
+    cluster.order(LISTENS, round=0)
+    cluster.order(SAVES, round=0)
+    done = wish(cluster, "checkpoint")
+    while done.stdout.startswith("no worker asks"):  # Neither has begun to ask yet.
+        done = wish(cluster, "checkpoint")
+    assert done.stdout.startswith("the workers of "), done.stderr
+    assert done.returncode == 0
+    anew = wish(cluster, "restart")
+    assert anew.stdout == "round 1 has begun: 2 nodes, 2 workers\n", anew.stderr
+    workers = cluster.wait_workers(2, round=1)
+    assert {worker.env["TORCHELASTIC_RESTART_COUNT"] for worker in workers} == {"0"}
+    a.wait_event("round_ended", "a person asked for a restart (rallypoint restart)", round=0)
+    over = wish(cluster, "cancel")
+    assert over.returncode == 0
+    assert over.stdout == "the job cancelled: a person cancelled it (rallypoint cancel)\n"
+    assert [a.wait_exit(), b.wait_exit()] == [130, 130]
+    assert a.verdict["outcome"] == "cancelled"
+
+
+def test_a_wish_that_can_not_be_granted_is_one_line(cluster: Cluster) -> None:
+    a = cluster.agent("a", nnodes="2")
+    a.wait_event("waiting", "more node")
+    refused = [wish(cluster, name) for name in ("checkpoint", "restart")]
+    assert [one.returncode for one in refused] == [2, 2]
+    for one in refused:
+        assert "no workers run now: the job forms a round" in one.stderr
+        assert len(one.stderr.splitlines()) == 1
+    assert wish(cluster, "cancel").returncode == 0
+    assert a.wait_exit() == 130
+    cluster.options |= {"rdzv_endpoint": f"127.0.0.1:{free_port()}"}
+    gone = wish(cluster, "restart")
+    assert gone.returncode == 75
+    assert len(gone.stderr.splitlines()) == 1

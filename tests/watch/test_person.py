@@ -1,0 +1,125 @@
+"""What a person wants of a job: a checkpoint, another round, its end (`core/person.py`)."""
+
+from __future__ import annotations
+
+from tests.unit.jobs import A, B, Host, failed, orders, running, stamp, told, verdicts
+
+from rallypoint.core import messages as m
+from rallypoint.core import person
+from rallypoint.core.job_state import PersonWants
+from rallypoint.core.messages import FromNode
+from rallypoint.core.model import EndKind, NodeRef, Outcome
+from rallypoint.core.takeover.record import recorded
+from rallypoint.core.watch.questions import Subject
+from rallypoint.wire.codec import for_version
+
+
+def saves(host: Host, ref: NodeRef, *, listens: bool = True, failed: bool = False) -> None:
+    assert host.job.save is not None
+    answer = m.CheckpointAnswered(stamp(0), host.job.save.number, listens, failed)
+    host.step(FromNode(ref, answer))
+
+
+def asked() -> Host:
+    host = running()
+    effects = host.step(PersonWants(Subject.CHECKPOINT))
+    assert told(effects, m.CheckpointWanted) == [A, B]
+    assert orders(effects, m.CheckpointWanted)[0].kind is EndKind.REQUEST
+    return host
+
+
+def test_a_checkpoint_is_saved_by_all_and_the_round_goes_on() -> None:
+    host = asked()
+    saves(host, A)
+    assert host.job.save is not None
+    assert not host.job.save.is_over
+    saves(host, B)
+    assert host.job.save.outcome == "the workers of 2 nodes have saved a checkpoint"
+    assert host.job.round.round == 0
+    assert host.job.notice is None
+    assert [record.text for record in host.records][-1] == host.job.save.outcome
+
+
+def test_nodes_whose_workers_do_not_ask_are_told_of() -> None:
+    host = asked()
+    saves(host, A, listens=False)
+    saves(host, B)
+    assert host.job.save is not None
+    assert host.job.save.outcome == (
+        "the workers of 1 node have saved a checkpoint; on 1 node no worker asks for requests"
+    )
+    nobody = asked()
+    saves(nobody, A, listens=False)
+    saves(nobody, B, listens=False)
+    assert nobody.job.save is not None
+    assert "checkpoint_requested() in the training loop" in nobody.job.save.outcome
+
+
+def test_the_wait_ends_with_the_round_a_drain_and_a_failure() -> None:
+    host = asked()
+    saves(host, A)
+    host.fail(B, failed(), at=1.0)
+    assert host.job.save is not None
+    assert host.job.save.outcome == "1 of 2 nodes saved: the round has ended"
+    drained = asked()
+    drained.step(FromNode(A, m.Drain("it got SIGTERM", 15, notice_s=20.0)))
+    assert drained.job.save is not None
+    assert drained.job.save.outcome.startswith("0 of 2 nodes saved: the job re-forms: node a")
+    dead = asked()
+    saves(dead, A, failed=True)
+    assert dead.job.save is not None
+    assert dead.job.save.cut_short == "a worker of node a has failed"
+
+
+def test_a_success_while_a_person_asks_counts() -> None:
+    """The round goes on, so that nobody ends because of the question."""
+    host = asked()
+    for ref in (A, B):
+        host.step(FromNode(ref, m.Succeeded(stamp(0))))
+    assert host.verdict.outcome is Outcome.SUCCEEDED
+
+
+def test_a_restart_costs_no_budget() -> None:
+    host = running()
+    effects = host.step(PersonWants(Subject.RESTART))
+    assert told(effects, m.StopNow) == [A, B]
+    assert orders(effects, m.StopNow)[0].reason.text == person.RESTARTED
+    host.join(A, B)
+    assert host.job.round.round == 1
+    assert host.job.ledger.total == 0
+
+
+def test_a_cancel_is_the_verdict() -> None:
+    host = running()
+    assert verdicts(host.step(PersonWants(Subject.CANCEL))) == [A, B]
+    assert host.verdict.outcome is Outcome.CANCELLED
+    assert host.verdict.signal == 2
+    assert host.step(PersonWants(Subject.RESTART)) == []
+
+
+def test_what_can_not_be_done_is_refused_in_one_line() -> None:
+    host = Host()
+    assert person.refusal(host.job, Subject.RESTART) == (
+        "no workers run now: the job forms a round"
+    )
+    assert host.step(PersonWants(Subject.RESTART)) == []
+    assert person.refusal(host.job, Subject.CANCEL) == ""
+    drained = running()
+    drained.step(FromNode(A, m.Drain("it got SIGTERM", 15, notice_s=20.0)))
+    assert "asked for already: node a" in person.refusal(drained.job, Subject.CHECKPOINT)
+    over = running()
+    over.step(PersonWants(Subject.CANCEL))
+    assert person.refusal(over.job, Subject.CANCEL).startswith("the job has ended: a person")
+
+
+def test_R7_older_peers_hear_no_word_that_they_do_not_know() -> None:
+    host = running()
+    stop = orders(host.step(PersonWants(Subject.RESTART)), m.StopNow)[0]
+    older = for_version(stop, 2)
+    assert isinstance(older, m.StopNow)
+    assert older.reason.kind is EndKind.GROWTH
+    assert for_version(stop, 3) == stop
+    wanted = m.CheckpointWanted(stamp(0), 1, EndKind.REQUEST, "why", None)
+    assert for_version(wanted, 2) is None
+    assert for_version(wanted, 3) == wanted
+    assert recorded(stop.reason).kind is EndKind.GROWTH
