@@ -41,7 +41,7 @@ StrictModes no
 UsePAM no
 PrintMotd no
 MaxStartups 100
-SetEnv HOME={work} OMP_NUM_THREADS=1
+SetEnv HOME={work} PATH={path} OMP_NUM_THREADS=1
 """
 _CLIENT = """\
 Host *
@@ -211,7 +211,7 @@ class Hosts:
             where = {"address": f"127.0.0.{number}", "port": str(free_port())}
             aliases.append(_ALIAS.format(name=name, **where))
             known.append(f"[{where['address']}]:{where['port']} {key}")
-            conf = _SERVER.format(folder=folder, work=self.work, **where)
+            conf = _SERVER.format(folder=folder, work=self.work, path=f"{BIN}:{_PATH}", **where)
             (folder / f"{name}.conf").write_text(conf)
         user = pwd.getpwuid(os.geteuid()).pw_name
         text = _CLIENT.format(folder=folder, user=user, hosts="".join(aliases))

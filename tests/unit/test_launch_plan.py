@@ -23,8 +23,15 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+class HasSsh(Machine):
+    """Whether this machine has one or not."""
+
+    def find_program(self, name: str) -> str | None:
+        return name if name == "ssh" else None
+
+
 def asked(*words: str, environ: dict[str, str] | None = None) -> Asked:
-    return read_launch(words, environ or {}, Machine())
+    return read_launch(words, environ or {}, HasSsh())
 
 
 def plan(*words: str) -> Plan:
@@ -156,6 +163,7 @@ def test_the_token_is_of_the_job_alone() -> None:
         ((*THREE, "--env", "A B", "t.py"), "--env A B: needs NAME or NAME=VALUE"),
         ((*THREE, "--env", "A", "t.py"), "--env A: is not set here"),
         ((*THREE, "--env", "RALLYPOINT_TOKEN", "t.py"), "the token gets to the hosts by itself"),
+        ((*THREE, "--ssh", "no-ssh -v", "t.py"), "--ssh no-ssh -v: no such program here"),
         ((*THREE, "--ssh", "ssh 'x", "t.py"), "--ssh ssh 'x: a quote is not closed"),
         ((*THREE, "--chdir", "a", "--working-directory", "b", "t.py"), "is the same as --chdir a"),
         ((*THREE, "--lease", "x", "t.py"), "--lease x: needs a number of seconds"),

@@ -16,12 +16,11 @@ from rallypoint.cli.exit_codes import SIGNALLED
 from rallypoint.cli.job_verdict import Said, read_said
 from rallypoint.cli.launch.link import HostLink
 from rallypoint.cli.launch.output import Output
-from rallypoint.cli.launch.plan import Asked
+from rallypoint.cli.launch.plan import Asked, detached_lines
 from rallypoint.cli.launch.roster import Part, Roster
 from rallypoint.config import Endpoint
 from rallypoint.core.text import count, job_name, signal_name
 from rallypoint.errors import ExitClass
-from rallypoint.integrations.ssh.hostfile import Host
 from rallypoint.wire.launch_link import (
     Beat,
     Deliver,
@@ -254,27 +253,11 @@ class Launch:
         return self._ending_code or ExitClass.INFRASTRUCTURE.value
 
     def _detached(self) -> int:
-        plan = self._plan
         started = {name: link.started for name, link in self._links.items() if link.started}
         if not started:
             return self._roster.not_enough_code()
-        lines = [f"rallypoint: {job_name(plan.run_id)} runs on without this terminal"]
-        ssh = " ".join(plan.remote.ssh)
-        for name, (where, there) in zip(
-            started,
-            ((self._links[name].host, found) for name, found in started.items()),
-            strict=True,
-        ):
-            reach = f"{ssh} {_ssh_name(where)}"
-            lines.append(f"    {name}: pid {there.pid}; its output: {reach} tail -F {there.log}")
-        first = next(iter(started))
-        reach, found = f"{ssh} {_ssh_name(self._links[first].host)}", started[first]
-        lines.append(f"    let {first} save a checkpoint and leave: {reach} kill {found.pid}")
-        lines.append(f"    cancel the job: {reach} kill -INT {found.pid}")
-        summaries = self._asked.summary or f"{found.log.rpartition('/')[0]}/"
-        verdict = f"{plan.remote.python} -m rallypoint verdict {summaries}"
-        lines.append(f"    how it ended: {reach} {verdict}")
-        self._output.lines(*lines)
+        asked = self._asked
+        self._output.lines(*detached_lines(self._plan, started, self._where, asked.summary))
         return 0
 
     async def _beat(self) -> None:
@@ -313,7 +296,3 @@ def _said(name: str, end: Ended) -> Said | None:
 
 def _is_loopback(address: str) -> bool:
     return address.startswith("127.") or address in ("", "::1")
-
-
-def _ssh_name(host: Host) -> str:
-    return host.target if host.port is None else f"-p {host.port} {host.target}"

@@ -91,7 +91,8 @@ class HostLink:
             return f"ssh was killed by signal {-code}", False
         if self._has_answered or code == _OF_SSH:
             reached = "" if self._has_answered else "can't be reached: "
-            return f"{reached}{said or 'it says nothing'} (ssh exited with {code})", False
+            how = f"ssh exited with {code}"
+            return f"{reached}{said} ({how})" if said else f"{reached}{how}", False
         if code in _NO_PROGRAM:
             fix = "give --python FILE, the interpreter there that has rallypoint"
         elif "No module named" in said:

@@ -11,7 +11,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -25,9 +25,10 @@ from rallypoint.cli.run_options.empty_values import without_empty
 from rallypoint.cli.values import Value, integer, integer_within, nodes
 from rallypoint.config import Endpoint, check_name
 from rallypoint.core.settings import FLAGS, MAX_NODES
-from rallypoint.core.text import shown
+from rallypoint.core.text import job_name, shown
 from rallypoint.errors import UsageError
 from rallypoint.integrations.ssh.hostfile import Host, read_hostfile, read_hosts, without
+from rallypoint.wire.launch_link import Started
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _PLUG_INS = frozenset({"--logs-specs", "--event-log-handler"})
@@ -75,9 +76,13 @@ class Plan(Struct, frozen=True):
 
     def ssh_command(self, host: Host) -> tuple[str, ...]:
         """The words that reach it. The last is for its login shell, whichever that is."""
-        port = () if host.port is None else ("-p", str(host.port))
         there = f"exec {shlex.quote(self.remote.python)} -P -m rallypoint.cli.launch.host"
-        return (*self.remote.ssh, *port, *_SSH, "--", host.target, there)
+        return (*self.remote.ssh, *_port(host), *_SSH, "--", host.target, there)
+
+    def ssh_words(self, name: str) -> tuple[str, ...]:
+        """As a person would type it, before the command there."""
+        host = next(each for each in self.hosts if each.name == name)
+        return (*self.remote.ssh, *_port(host), host.target)
 
     def agent_words(self, host: Host, where: Endpoint | None, leads: bool, ready: int) -> list[str]:
         """What stands behind `rallypoint run` there. `where` the nodes connect, if nobody has said
@@ -96,6 +101,10 @@ class Plan(Struct, frozen=True):
         if not self.workers and host.slots is not None:
             words.append(f"--nproc-per-node={host.slots}")
         return [*words, "--", *self.words]
+
+
+def _port(host: Host) -> tuple[str, ...]:
+    return () if host.port is None else ("-p", str(host.port))
 
 
 class Asked(Struct, frozen=True):
@@ -127,7 +136,7 @@ def read_launch(argv: Sequence[str], environ: Mapping[str, str], machine: Machin
         hosts,
         least,
         most,
-        _remote(scanned, environ),
+        _remote(scanned, environ, machine),
         run_id.text,
         tuple(_passed_on(scanned)),
         conf.text if conf else "",
@@ -192,20 +201,20 @@ def _nodes(scanned: Scanned, hosts: int) -> tuple[int, int]:
     return least, work
 
 
-def _remote(scanned: Scanned, environ: Mapping[str, str]) -> Remote:
-    given = scanned.get("--ssh")
-    ssh: Sequence[str] = ("ssh",)
-    if given is not None:
-        try:
-            ssh = shlex.split(given.text)
-        except ValueError as error:
-            raise given.wrong(f"a quote is not closed ({error})") from None
+def _remote(scanned: Scanned, environ: Mapping[str, str], machine: Machine) -> Remote:
+    given = scanned.get("--ssh") or Value("ssh", "ssh")
+    try:
+        ssh = shlex.split(given.text)
+    except ValueError as error:
+        raise given.wrong(f"a quote is not closed ({error})") from None
+    if not ssh or machine.find_program(ssh[0]) is None:
+        raise given.wrong("no such program here: install OpenSSH's client, or give --ssh COMMAND")
     directory, other = scanned.get("--chdir"), scanned.get("--working-directory")
     if directory is not None and other is not None:
         raise other.wrong(f"is the same as {directory.origin}; give one of the two")
     directory, python = directory or other, scanned.get("--python")
     return Remote(
-        (*ssh,),
+        tuple(ssh),
         python.text if python else sys.executable,
         # As the shell has it: what is a link here may lead elsewhere there.
         directory.text if directory else _here(environ),
@@ -282,3 +291,34 @@ def _check(plan: Plan, workers: Value | None) -> None:
     scanned = parse(RUN, argv, {})
     known = {flag: each for flag, each in scanned.values.items() if flag not in _PLUG_INS}
     read_run(without_empty(Scanned(scanned.words, known)), {}, _AnyMachine())
+
+
+def detached_lines(
+    plan: Plan, started: Mapping[str, Started], where: Endpoint | None, summary: str
+) -> Iterator[str]:
+    """How to look at a job that runs on without its terminal, and to end it. `started`: by host.
+    `where` the nodes connect, if this command has chosen it. `summary`: what --json-summary says.
+    """
+    yield f"rallypoint: {job_name(plan.run_id)} runs on without this terminal"
+    for name, there in started.items():
+        yield f"    {name}: pid {there.pid}, output in {there.log}"
+    first, there = next(iter(started.items()))
+    ssh = shlex.join(plan.ssh_words(first))
+    yield f"    see its output: {ssh} tail -F {_quoted(there.log)}"
+    drain, cancel = f"{ssh} kill {there.pid}", f"{ssh} kill -INT {there.pid}"
+    if where is not None:
+        job = shlex.quote(plan.run_id)
+        yield f"    see what it does: rallypoint status {where} --job {job}"
+        drain = f"rallypoint drain {first} --rdzv-endpoint {where} --rdzv-id {job}"
+        cancel = f"rallypoint cancel {where} --job {job}"
+    yield f"    have {first} save a checkpoint and leave: {drain}"
+    yield f"    cancel it: {cancel}"
+    path = summary or f"{os.path.dirname(there.log)}/"
+    verdict = f"{_quoted(plan.remote.python)} -m rallypoint verdict {_quoted(path)}"
+    yield f"    how it has ended: {ssh} {verdict}"
+
+
+def _quoted(word: str) -> str:
+    """For the shell there, behind the one here; most paths need nothing."""
+    there = shlex.quote(word)
+    return word if there == word else shlex.quote(there)
