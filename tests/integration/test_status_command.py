@@ -93,7 +93,7 @@ def test_status_finds_a_job_on_this_machine_by_itself(cluster: Cluster) -> None:
     gone = status(cluster, "--job", job)
     assert gone.returncode == 75
     assert gone.stderr == (
-        f"rallypoint: job {job} does not run on this machine: give the job's endpoint HOST[:PORT]\n"
+        f"rallypoint: job {job} does not run on this machine: give the job's --rdzv-endpoint HOST[:PORT]\n"
     )
 
 

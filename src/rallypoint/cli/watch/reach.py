@@ -47,12 +47,16 @@ from rallypoint.wire.address import Address, split_endpoint
 
 QUESTIONS_SINCE = 3
 """The version of the protocol that has them."""
-_CHECK = "give the job's endpoint HOST[:PORT]"
+_CHECK = "give the job's --rdzv-endpoint HOST[:PORT]"
 
 HOW_TO_FIND = (
     "Where",
     (
-        Setting("--job", "ID", "the name of the job (its --rdzv-id)"),
+        Setting(
+            "--rdzv-endpoint", "HOST[:PORT]|DIR", "as the job's nodes have it; the same as ENDPOINT"
+        ),
+        Setting("--job", "ID", "the name of the job: its --rdzv-id"),
+        Setting("--rdzv-id", "ID", "the same as --job"),
         Setting(
             "--rdzv-backend",
             "tcp|file|etcd|kubernetes",
@@ -92,7 +96,8 @@ def read_job(command: Command, scanned: Scanned, where: Value | None) -> list[Jo
 
     Raises UsageError, and RendezvousConnectionError for nothing on this machine.
     """
-    given = scanned.get("--job")
+    given = scanned.get("--job") or scanned.get("--rdzv-id")
+    where = where or scanned.get("--rdzv-endpoint")
     run_id, reading = None if given is None else given.text, access.read_access(scanned)
     backend = str(scanned.read(command, "--rdzv-backend", "tcp"))
     if backend == "tcp" and where is not None and os.path.isdir(where.text):
@@ -167,7 +172,7 @@ class Asking:
     @classmethod
     async def open(cls, job: JobAt, token: Token | None) -> Asking:
         """Raises RendezvousConnectionError, AccessError, ProtocolError, and UsageError."""
-        connection = await _reach(job, token)
+        connection = await reach(job, token)
         if connection.version < QUESTIONS_SINCE:
             connection.close()
             raise UsageError(
@@ -223,7 +228,13 @@ def token_of(job: JobAt) -> Token | None:
     return job.access.find(create=False)
 
 
-async def _reach(job: JobAt, token: Token | None) -> ClientConnection:
+class JobEndedError(UsageError):
+    """The job that is meant has ended, as its record says."""
+
+
+async def reach(job: JobAt, token: Token | None) -> ClientConnection:
+    """A connection to the coordinator. Safe to retry. Raises RendezvousConnectionError,
+    AccessError, ProtocolError, UsageError for no such record, and JobEndedError."""
     secret = None if token is None else token.for_job(job.name)
     if job.register is not None:
         return await _reach_leader(job, job.register, secret)
@@ -252,13 +263,16 @@ async def _reach_leader(
         raise no_token_error(place.name)
     found = await run_in_thread(place.open(secret).get_state, "rallypoint-register")
     if found is None:
-        raise UsageError(f"{place.name} has no record of {job_name(job.name)}: check it and --job")
+        raise UsageError(
+            f"{place.name} has no record of {job_name(job.name)}: check --rdzv-endpoint and "
+            "--rdzv-id"
+        )
     record = decode(found[0])
     verdict = record.job.verdict if record.job is not None else None
     if record.is_vacant and verdict is not None:
-        raise UsageError(f"{job_name(job.name)} has ended: {verdict.text}")
+        raise JobEndedError(f"the job has ended: {verdict.text}")
     if record.is_vacant:
-        raise RendezvousConnectionError("the node that led the job has gone: try again soon")
+        raise RendezvousConnectionError("the node that led the job has gone")
     addresses = [Address(*split_endpoint(text, 0)) for text in record.leader.addresses]
     try:
         return await dial(addresses, job.name, secret)
