@@ -25,7 +25,7 @@ from rallypoint.observe.records import AgentEvent, Observer, StatusView
 from rallypoint.wire import shm_words as at
 from rallypoint.wire.shm import fresh_shm, pack_word
 
-VIEW = StatusView(round=0, nodes=2, max_nodes=2, workers=4, restarts=1, max_restarts=3)
+VIEW = StatusView(round=0, nodes=2, max_nodes=2, workers=4, restarts=0, max_restarts=3)
 
 
 class Told(Observer):
@@ -112,11 +112,12 @@ def test_a_status_has_what_the_trainer_documents(trainer: Trainer) -> None:
     status = trainer.take()
     assert status.keys() == {"metrics", "lastUpdatedTime"}
     metrics = {metric["name"]: metric["value"] for metric in status["metrics"]}
-    assert metrics == {"step": "11", "nodes": "2", "workers": "4", "restarts": "1"}
+    assert metrics == {"step": "11", "nodes": "2", "workers": "4", "restarts": "0"}
+    trainer.step(13, 14)
     trainer.dispatcher.finished(True, "")
     last = trainer.take()
     assert (last["progressPercentage"], last["estimatedRemainingSeconds"]) == (100, 0)
-    assert last["metrics"] == status["metrics"]
+    assert step_of(last) == "14"
 
 
 def test_with_a_total_it_tells_how_far_the_job_is_and_how_long_it_takes(trainer: Trainer) -> None:
@@ -177,6 +178,12 @@ def test_a_receiver_that_fails_is_asked_less_and_less_often_and_said_once(traine
     assert [event.message for event in trainer.told.events] == ["it is away"]
     trainer.dispatcher.finished(True, "")
     trainer.take()
+
+
+def test_a_job_that_fails_is_not_said_to_be_complete(trainer: Trainer) -> None:
+    trainer.step(1, 1)
+    trainer.dispatcher.finished(False, "")
+    assert not trainer.is_asked()
 
 
 @pytest.mark.parametrize("group_rank", [0, 1])

@@ -21,7 +21,8 @@ from msgspec import Struct
 from rallypoint.agent.progress import Progress
 from rallypoint.agent.telemetry.dispatcher import EventDispatcher
 from rallypoint.core import event_kinds as kinds
-from rallypoint.core.model import Verdict
+from rallypoint.core.model import Assignment, Verdict
+from rallypoint.core.timeline import RoundLife
 from rallypoint.observe.queue import BoundedQueue
 from rallypoint.observe.records import Observer, StatusView, event_now
 
@@ -64,7 +65,7 @@ class TrainerStatus(Observer):
         self._lock = threading.Lock()
         self._sent = _Sent()
         self._last: Status = {}
-        self._since = _Since(-2, 0, 0.0)
+        self._since = _Since(-1, 0, 0.0)
         self._looked_at, self._is_told = -math.inf, False
 
     @property
@@ -77,18 +78,20 @@ class TrainerStatus(Observer):
             self._is_told = True
             record = kinds.PROGRESS_NOT_POSTED(self._sent.error)
             self._dispatcher.event(event_now(record, self._dispatcher.node))
-        now = self._clock()
-        if now - self._looked_at < self.pause_s or (progress := self._progress()) is None:
+        now, life = self._clock(), self._dispatcher.timeline.newest
+        if now - self._looked_at < self.pause_s or life is None or life.ended_at is not None:
             return
-        self._looked_at = now
-        values = {"step": progress.step, "loss": progress.loss, "tokens": progress.tokens}
-        values |= {"nodes": view.nodes, "workers": view.workers, "restarts": view.restarts}
-        told = [{"name": name, "value": str(n)} for name, n in values.items() if n is not None]
-        self._put({"metrics": told} | self._how_far(progress, now))
+        if (progress := self._progress(life)) is not None:
+            self._looked_at = now
+            self._put(_metrics(progress, life.assignment) | self._how_far(life, progress, now))
 
     def finished(self, succeeded: bool, reason: str, verdict: Verdict | None) -> None:
-        if succeeded and self._last:
-            self._put(self._last | {"progressPercentage": 100, "estimatedRemainingSeconds": 0})
+        life = self._dispatcher.timeline.newest
+        if not succeeded or life is None or life.assignment.group_rank:
+            return
+        if (progress := self._dispatcher.reached(life.number)) is not None:
+            done: Status = {"progressPercentage": 100, "estimatedRemainingSeconds": 0}
+            self._put(_metrics(progress, life.assignment) | done)
 
     def close(self, limit_s: float) -> str:
         """Let the last status be sent. Returns why it was not, for a person. Blocks so long."""
@@ -96,22 +99,20 @@ class TrainerStatus(Observer):
             return "Kubeflow Trainer did not take the last progress in time"
         return "" if self._is_told else self._sent.error
 
-    def _progress(self) -> Progress | None:
+    def _progress(self, life: RoundLife) -> Progress | None:
         """Of the worker of rank 0's node that is behind; None: this is another node, or none has
         told any."""
-        life, shm = self._dispatcher.timeline.newest, self._dispatcher.shm
-        if life is None or life.ended_at is not None or life.assignment.group_rank or shm is None:
+        shm = self._dispatcher.shm
+        if life.assignment.group_rank or shm is None:
             return None
         told = [progress for progress in shm.progress() if progress is not None]
         return min(told, key=lambda progress: progress.step, default=None)
 
-    def _how_far(self, progress: Progress, now: float) -> Status:
+    def _how_far(self, life: RoundLife, progress: Progress, now: float) -> Status:
         """Where it is known how many steps there will be. The time left is by the pace of this
         round, from when its first step was seen."""
-        life = self._dispatcher.timeline.newest
-        number = -1 if life is None else life.number
-        if number != self._since.round:
-            self._since = _Since(number, progress.step, now)
+        if life.number != self._since.round:
+            self._since = _Since(life.number, progress.step, now)
         if not progress.total or progress.total < 0:
             return {}
         share = min(max(progress.step / progress.total, 0.0), 1.0)
@@ -140,3 +141,12 @@ class TrainerStatus(Observer):
             sent.error, sent.pause_s = "", EVERY_S
         except Exception as error:
             sent.error, sent.pause_s = str(error), min(sent.pause_s * 2, MAX_PAUSE_S)
+
+
+def _metrics(progress: Progress, place: Assignment) -> Status:
+    """Of the job's last step, and what it runs with."""
+    values = {"step": progress.step, "loss": progress.loss, "tokens": progress.tokens}
+    values |= {"nodes": place.group_world_size, "workers": place.world_size}
+    values["restarts"] = place.restart_count
+    told = [{"name": name, "value": str(n)} for name, n in values.items() if n is not None]
+    return {"metrics": told}
