@@ -106,7 +106,8 @@ def _form(job: JobState, effect: FormWorld, at: float) -> list[JobEffect]:
     first = job.end_reason is None
     why = "the first round" if job.end_reason is None else job.end_reason.text
     job.assigned = _assignments(effect, job.ledger.total, why)
-    job.reports, job.losses, job.breakdown, job.end_reason = [], [], None, None
+    job.reports, job.losses, job.breakdown = [], [], None
+    job.last_end, job.end_reason = job.end_reason, None
     job.enrolled, job.drained, job.stopped, job.succeeded_at = set(), set(), set(), {}
     job.unreached, job.withdrawn = {}, 0
     job.started, job.started_at = len(effect.world) == 1, None

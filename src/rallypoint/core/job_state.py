@@ -74,6 +74,9 @@ class JobState(Struct):
     losses: list[NodeLoss] = field(default_factory=list)
     breakdown: causes.Breakdown | None = None
     end_reason: EndReason | None = None
+    """Of the newest round, once it has ended."""
+    last_end: EndReason | None = None
+    """Of the round before the newest one, if it ended under this coordinator."""
     ended_at: float = 0.0
     judged_round: int = 0
     """The forming round whose predecessor has been judged."""

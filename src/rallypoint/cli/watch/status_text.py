@@ -10,8 +10,9 @@ from rallypoint.core.model import Cause
 from rallypoint.core.settings import UNNAMED_RUN_ID
 from rallypoint.core.text import count, job_name
 from rallypoint.core.watch.goodput import Spending
+from rallypoint.core.watch.goodput_view import GoodputView
 from rallypoint.core.watch.history import PastRound
-from rallypoint.core.watch.job_view import GoodputView, JobLine, JobView, NodeView
+from rallypoint.core.watch.job_view import JobLine, JobView, NodeView
 from rallypoint.core.watch.node_names import fold_names
 
 LINES_MAX = 24

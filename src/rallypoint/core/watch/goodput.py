@@ -8,76 +8,87 @@ workers were started and when the first step was done.
 
 A step counts once: after a restart those up to the furthest step of the rounds before are done
 again (`REDONE`). Steps are those of the worker that is furthest, since ranks of one job train in
-step. A job of which no steps are known spends the time of its workers as `UNKNOWN`.
+step. A worker whose steps become fewer within a round counts them anew, by epoch: then no step is
+known to be done again. A job of which no steps are known spends the time of its workers as
+`UNKNOWN`.
 """
 
 from __future__ import annotations
 
-from enum import Enum
+from collections.abc import Collection
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from rallypoint.core.checkpoint import Notice
 from rallypoint.core.job_state import JobState
 from rallypoint.core.model import EndKind, EndReason
 from rallypoint.core.round_state import MemberState, Phase
 from rallypoint.core.watch.node_progress import NodeProgress
-
-
-class Spending(Enum):
-    """What a job does with its time."""
-
-    WAITING = "waiting for nodes"
-    RENDEZVOUS = "rendezvous"
-    SPAWN = "spawn"
-    STARTUP = "start-up"
-    STEPS = "useful steps"
-    REDONE = "steps done twice"
-    CHECKPOINT = "checkpoint"
-    DETECT = "detecting"
-    STOP = "stopping"
-    HANG = "hang"
-    PAUSED = "standing still"
-    UNKNOWN = "running, no steps known"
-
+from rallypoint.core.watch.segments import Segment, Sums, add, relabelled
+from rallypoint.core.watch.segments import Spending as Spending
 
 WORKING = "work"
 """The cause of time that nothing but the program itself causes."""
 FIRST_ROUND = "start"
 """The cause of what comes before and in the first round, up to its first step."""
+HANG_CAUSE = "hang"
+STALLED_S = 60.0
+STALLED_STEPS = 10
+"""A round that ends so long, and so many of its steps, after its last step was not at work then."""
+UNTOLD_S = 15.0
+"""A round of which no node has told anything for so long has agents that don't tell it."""
+SEGMENTS_MAX = 64
 _AT_WORK = (Spending.STEPS, Spending.UNKNOWN)
-_RUNNING = (Spending.SPAWN, Spending.STARTUP, Spending.STEPS, Spending.REDONE)
-
-
-class Segment(Struct):
-    """A stretch of time, on the host's clock."""
-
-    spending: Spending
-    cause: str
-    begin: float
-    end: float
-
-    @property
-    def seconds(self) -> float:
-        """Its length."""
-        return self.end - self.begin
+_IN_A_ROUND = (Spending.SPAWN, Spending.STARTUP, Spending.REDONE)
+_RUNNING = (*_IN_A_ROUND, Spending.STEPS)
 
 
 class RoundSteps(Struct):
     """How far the newest round has come."""
 
+    formed_at: float | None = None
+    """None: there was no round yet."""
+    over_at: float | None = None
+    """Since when a worker had failed, or a node was silent, or when it was ended for another
+    reason; None: it has not ended."""
+    cause: str = FIRST_ROUND
+    """Of what it had to do before it went further than the rounds before."""
     awaited: set[str] = field(default_factory=set)
     """Nodes that have not told yet that their workers run."""
+    is_told: bool = False
+    """Some node has told of its workers."""
     spawned_at: float | None = None
     """When those that have told were started, the last of them."""
     furthest_before: int = -1
     """The largest step of the rounds before."""
     resumed: int = -1
     """The first step that was heard of."""
+    first_at: float = 0.0
+    """When that was done."""
     step: int = -1
     """The largest one."""
+    leader: str = ""
+    """The node that has told of it."""
     advanced_at: float | None = None
     """When that was reported."""
+
+    @property
+    def redone(self) -> int:
+        """So many steps are to be done again, or were when it ended."""
+        if self.resumed < 0:
+            return 0
+        last = self.furthest_before
+        if self.over_at is not None:
+            last = min(last, self.step)
+        return max(last - self.resumed + 1, 0)
+
+
+class Spares(Struct):
+    """Nodes that stand by: how many now, and for how many seconds together up to now."""
+
+    nodes: int = 0
+    node_s: float = 0.0
 
 
 class Goodput(Struct):
@@ -92,39 +103,39 @@ class Goodput(Struct):
     """Why the time since the last step was lost: the kind of end of the round before."""
     segments: list[Segment] = field(default_factory=list)
     """Of the newest round, and of the way to it."""
-    folded: dict[tuple[Spending, str], float] = field(default_factory=dict)
+    folded: Sums = field(default_factory=dict)
     """Seconds of the rounds before, by kind and cause."""
     steps: RoundSteps = field(default_factory=RoundSteps)
-    lost_steps: int = 0
-    """That were done and had to be done again."""
+    furthest: int = -1
+    """The largest step that the job has ever done; -1: none is known."""
+    counts_anew: bool = False
+    """Its workers count their steps from 0 more than once: by epoch, for all that is known."""
+    redone: int = 0
+    """Steps of the rounds before that were done again."""
     faults: int = 0
     """Rounds that ended by a failure, a loss or a fault of Rallypoint's own processes."""
-    spares: int = 0
-    """Nodes that stand by now."""
-    spare_s: float = 0.0
-    """Node-seconds of standing by."""
+    spares: Spares = field(default_factory=Spares)
 
     @property
-    def furthest(self) -> int:
-        """The largest step that the job has ever done; -1: none is known."""
-        return max(self.steps.furthest_before, self.steps.step)
+    def lost_steps(self) -> int:
+        """That were done, and had to be done again."""
+        return self.redone + self.steps.redone
 
 
 def spending_of(job: JobState) -> Spending | None:
-    """What the job's own state tells; `SPAWN` for all that happens while a round runs. None: the
-    job has ended."""
+    """What the job's own state tells; `SPAWN` for all that happens once the workers of a round may
+    start. None: the job has ended."""
     state = job.round
     if job.verdict is not None:
         return None
     if state.phase is Phase.ACTIVE:
+        if not job.started:
+            return Spending.RENDEZVOUS
         notice = job.notice
         return Spending.CHECKPOINT if notice is not None and _stands(notice) else Spending.SPAWN
     if state.counts[MemberState.STOPPING] or (state.held and not job.backoff_s and not job.former):
         return Spending.STOP
-    if job.backoff_s:
-        return Spending.PAUSED
-    is_back = state.counts[MemberState.JOINED] >= state.roster_size > 0
-    return Spending.RENDEZVOUS if state.roster_size and not is_back else Spending.WAITING
+    return Spending.PAUSED if job.backoff_s else Spending.WAITING
 
 
 def _stands(notice: Notice) -> bool:
@@ -134,86 +145,146 @@ def _stands(notice: Notice) -> bool:
 
 def noted(account: Goodput, job: JobState, at: float) -> None:
     """Something has happened to the job: look what it does now. O(1)."""
-    at = max(at, account.until)
-    account.spare_s += account.spares * (at - account.until)
-    account.spares = job.round.counts[MemberState.STANDBY]
+    if account.now is None:
+        return
     spending = spending_of(job)
     if spending is Spending.SPAWN:
         spending = _in_the_round(account)
     elif spending is Spending.CHECKPOINT and account.now in (Spending.SPAWN, Spending.STARTUP):
         spending = account.now
     _enter(account, spending, at)
+    account.spares.nodes = job.round.counts[MemberState.STANDBY]
 
 
-def formed(account: Goodput, nodes: set[str], at: float) -> None:
-    """A round has its nodes; called before `noted`. Folds what was before its way to here."""
+def formed(account: Goodput, nodes: set[str], at: float, furthest: int = -1) -> None:
+    """A round has its nodes; called before `noted`. Folds what was before its way to here.
+    `furthest`: the largest step that the job is known to have done."""
     _enter(account, account.now, at)
-    way = _since_last_round(account)
+    account.furthest = max(account.furthest, furthest)
+    before = account.steps
+    way = _since(account, before.over_at)
     for segment in account.segments[: len(account.segments) - len(way)]:
-        _add(account.folded, segment)
+        add(account.folded, segment)
     account.segments = way
-    account.steps = RoundSteps(set(nodes), furthest_before=account.furthest)
+    account.redone += before.redone
+    known = -1 if account.counts_anew else account.furthest
+    account.steps = RoundSteps(at, cause=account.cause, awaited=set(nodes), furthest_before=known)
 
 
 def ended(account: Goodput, reason: EndReason, at: float, *, is_hang: bool) -> None:
     """The newest round has ended for this reason; called before `noted`."""
     _enter(account, account.now, at)
-    account.cause = "hang" if is_hang else str(reason.kind.value)
+    _settle(account, at)
+    steps = account.steps
+    account.cause = HANG_CAUSE if is_hang else str(reason.kind.value)
     if not reason.kind.is_planned:
         account.faults += 1
-    if is_hang and account.steps.advanced_at is not None:
-        _relabel(account, account.steps.advanced_at, at, Spending.HANG)
-    elif reason.age_s is not None:
-        _relabel(account, at - reason.age_s, at, Spending.DETECT)
+    begin = at if reason.age_s is None else at - reason.age_s
+    spending = Spending.DETECT
+    if is_hang and steps.advanced_at is not None:
+        begin, spending = steps.advanced_at, Spending.HANG
+    steps.over_at = max(begin, steps.formed_at or begin)
+    _relabel(account, steps.over_at, at, spending)
+
+
+def judged(account: Goodput, kind: EndKind) -> None:
+    """The newest round that has ended did so for another reason than it had seemed; called before
+    the next one is `formed`."""
+    before, account.cause = account.cause, str(kind.value)
+    if before in (HANG_CAUSE, account.cause):
+        account.cause = before
+        return
+    over_at = account.steps.over_at
+    for segment in account.segments:
+        if over_at is not None and segment.begin >= over_at and segment.cause == before:
+            segment.cause = account.cause
+
+
+def over(account: Goodput, at: float, *, has_succeeded: bool) -> None:
+    """The job ends; called before `noted`. Its workers may do something else after the last step
+    that they tell of, if they succeed."""
+    _enter(account, account.now, at)
+    _settle(account, at, is_at_work=has_succeeded)
 
 
 def told(account: Goodput, node_id: str, progress: NodeProgress, at: float) -> None:
-    """A node of the newest round has told this. O(1)."""
+    """A node of the newest round has told this, perhaps only when it had ended. O(1)."""
     if account.now is None:
         return
     _enter(account, account.now, at)
-    if progress.running_s is not None and node_id in account.steps.awaited:
-        account.steps.awaited.discard(node_id)
-        started_at = max(at - progress.running_s, account.steps.spawned_at or 0.0)
-        account.steps.spawned_at = started_at
-        if not account.steps.awaited:
+    steps = account.steps
+    steps.is_told = True
+    if progress.running_s is not None and (node_id in steps.awaited or not steps.awaited):
+        steps.awaited.discard(node_id)
+        started_at = max(at - progress.running_s, steps.spawned_at or 0.0)
+        steps.spawned_at = started_at
+        if not steps.awaited:
             _relabel(account, started_at, at, Spending.STARTUP, only=(Spending.SPAWN,))
-    if progress.furthest > account.steps.step:
-        _advanced(account, progress, at)
+    if -1 < progress.furthest < steps.step and node_id == steps.leader:
+        _count_anew(account, at)
+    if progress.furthest > steps.step:
+        steps.leader = node_id
+        told_at = at - (progress.quiet_s or 0.0)
+        first_at = told_at
+        if progress.running_s is not None and progress.first_progress_s is not None:
+            first_at = min(at - progress.running_s + progress.first_progress_s, told_at)
+        _advanced(account, progress.furthest, first_at, told_at)
     if account.now in _RUNNING:
         account.now = _in_the_round(account)
 
 
-def _advanced(account: Goodput, progress: NodeProgress, at: float) -> None:
-    """A larger step than before."""
-    told_at = at - (progress.quiet_s or 0.0)
-    before, last_at = account.steps.furthest_before, account.steps.advanced_at
-    is_again = progress.furthest <= before
-    if account.steps.resumed < 0:
-        account.steps.resumed = progress.furthest
-        first_at = told_at
-        if progress.running_s is not None and progress.first_progress_s is not None:
-            first_at = at - progress.running_s + progress.first_progress_s
-        account.lost_steps += max(before - progress.furthest + 1, 0)
-        kind = Spending.REDONE if is_again else Spending.STEPS
-        _relabel(account, first_at, at, kind, only=_RUNNING)
-    elif account.steps.step <= before < progress.furthest and last_at is not None:
+def reached(account: Goodput, step: int, at: float) -> None:
+    """The newest round was at this step when it ended, as its end tells. O(1)."""
+    if account.now is not None and step > max(account.steps.step, account.furthest):
+        _enter(account, account.now, at)
+        account.steps.leader = ""
+        _advanced(account, step, at, at)
+
+
+def _advanced(account: Goodput, step: int, first_at: float, told_at: float) -> None:
+    """A larger step than before, done at `told_at`; the first one at `first_at`, if it is one."""
+    steps, until = account.steps, account.until
+    before, last_at = steps.furthest_before, steps.advanced_at
+    kind = Spending.REDONE if step <= before else Spending.STEPS
+    if steps.resumed < 0:
+        steps.resumed, steps.first_at = step, first_at
+        _relabel(account, first_at, until, kind, only=_RUNNING)
+    elif steps.step <= before < step and last_at is not None:
         # It passed the furthest step of before between the last two reports.
-        share = (before + 1 - account.steps.step) / (progress.furthest - account.steps.step)
+        share = (before + 1 - steps.step) / (step - steps.step)
         passed_at = last_at + share * max(told_at - last_at, 0.0)
-        _relabel(account, passed_at, at, Spending.STEPS, only=_RUNNING)
-    account.steps.step, account.steps.advanced_at = progress.furthest, told_at
+        _relabel(account, passed_at, until, Spending.STEPS, only=_RUNNING)
+    # While others wait for a checkpoint: it trains on until it has come to one.
+    since = steps.first_at if last_at is None else last_at
+    _relabel(account, since, told_at, kind, only=(Spending.CHECKPOINT,))
+    steps.step, steps.advanced_at = step, told_at
+    account.furthest = max(account.furthest, step)
 
 
-def spent(account: Goodput, at: float) -> dict[tuple[Spending, str], float]:
-    """Seconds by kind and cause, up to now. They add up to the wall time."""
+def _count_anew(account: Goodput, at: float) -> None:
+    account.counts_anew, account.steps.furthest_before = True, -1
+    begin = account.steps.formed_at or at
+    _relabel(account, begin, at, Spending.STEPS, only=(Spending.REDONE,))
+
+
+def spent(account: Goodput, at: float) -> Sums:
+    """Seconds by kind and cause, up to now; those of the newest round as if it ended now. They add
+    up to the wall time."""
     found = dict(account.folded)
-    last = [] if account.now is None else [_segment(account, account.now, at)]
-    for segment in (*account.segments, *last):
-        _add(found, segment)
+    if account.now is None:
+        segments = account.segments
+    else:
+        copy = replace(
+            account, folded=found, spares=Spares(), segments=[replace(x) for x in account.segments]
+        )
+        _enter(copy, copy.now, at)
+        _settle(copy, at)
+        segments = copy.segments
+    for segment in segments:
+        add(found, segment)
     if account.furthest >= 0:
         return found
-    known: dict[tuple[Spending, str], float] = {}
+    known: Sums = {}
     for (spending, cause), seconds in found.items():
         key = (spending, cause)
         if spending is Spending.STARTUP:
@@ -226,8 +297,37 @@ def of_round(account: Goodput) -> dict[Spending, float]:
     """Seconds of the newest round and of the way to it, by kind."""
     found: dict[Spending, float] = {}
     for segment in account.segments:
-        found[segment.spending] = found.get(segment.spending, 0.0) + segment.seconds
+        kind = segment.spending
+        if kind is Spending.STARTUP and account.furthest < 0:
+            kind = Spending.UNKNOWN
+        found[kind] = found.get(kind, 0.0) + segment.seconds
     return found
+
+
+def wall_s(account: Goodput, at: float) -> float:
+    """How long the job has lasted, or did."""
+    return (account.until if account.now is None else max(at, account.until)) - account.begun_at
+
+
+def spare_s(account: Goodput, at: float) -> float:
+    """Node-seconds of standing by up to now, or to the job's end."""
+    more_s = 0.0 if account.now is None else max(at - account.until, 0.0)
+    return account.spares.node_s + account.spares.nodes * more_s
+
+
+def _settle(account: Goodput, at: float, *, is_at_work: bool = False) -> None:
+    """What is known once a round ends, of how its time was spent."""
+    steps = account.steps
+    if steps.formed_at is None or steps.over_at is not None:
+        return
+    if not steps.is_told and steps.step < 0 and at - steps.formed_at > UNTOLD_S:
+        _relabel(account, steps.formed_at, at, Spending.UNKNOWN, only=(Spending.SPAWN,))
+    if steps.advanced_at is None or is_at_work:
+        return
+    number = max(steps.step - steps.resumed, 1)
+    usual_s = max(steps.advanced_at - steps.first_at, 0.0) / number
+    if at - steps.advanced_at > max(STALLED_S, STALLED_STEPS * usual_s):
+        _relabel(account, steps.advanced_at, at, Spending.HANG, only=_RUNNING)
 
 
 def _in_the_round(account: Goodput) -> Spending:
@@ -242,17 +342,16 @@ def _enter(account: Goodput, spending: Spending | None, at: float) -> None:
     """Account for the time until `at`, and spend it so from then on."""
     at = max(at, account.until)
     if account.now is not None and at > account.until:
+        account.spares.node_s += account.spares.nodes * (at - account.until)
         new = _segment(account, account.now, at)
         last = account.segments[-1] if account.segments else None
-        if last is not None and (last.spending, last.cause, last.end) == (
-            new.spending,
-            new.cause,
-            new.begin,
-        ):
+        if last is not None and (last.spending, last.cause) == (new.spending, new.cause):
             last.end = at
         else:
             account.segments.append(new)
     account.until, account.now = at, spending
+    if len(account.segments) > SEGMENTS_MAX:
+        add(account.folded, account.segments.pop(0))
 
 
 def _segment(account: Goodput, spending: Spending, at: float) -> Segment:
@@ -265,39 +364,29 @@ def _relabel(
     begin: float,
     end: float,
     spending: Spending,
-    only: tuple[Spending, ...] = tuple(Spending),
+    only: Collection[Spending] = tuple(Spending),
 ) -> None:
     """This time of the newest round was spent so, as is known now."""
-    cut: list[Segment] = []
-    for segment in account.segments:
-        first, last = max(segment.begin, begin), min(segment.end, end)
-        if first >= last or segment.spending not in only:
-            cut.append(segment)
-            continue
-        if segment.begin < first:
-            cut.append(Segment(segment.spending, segment.cause, segment.begin, first))
-        cut.append(Segment(spending, _cause(account, spending), first, last))
-        if last < segment.end:
-            cut.append(Segment(segment.spending, segment.cause, last, segment.end))
-    account.segments = cut
+    known = Segment(spending, _cause(account, spending), begin, end)
+    account.segments = relabelled(account.segments, known, only)
 
 
 def _cause(account: Goodput, spending: Spending) -> str:
+    if spending in _AT_WORK:
+        return WORKING
+    if spending is Spending.HANG:
+        return HANG_CAUSE
     if spending is Spending.CHECKPOINT:
         return str(EndKind.DRAIN.value)  # Of the round that is about to end, not of the last one.
-    return WORKING if spending in _AT_WORK else account.cause
+    return account.steps.cause if spending in _IN_A_ROUND else account.cause
 
 
-def _since_last_round(account: Goodput) -> list[Segment]:
-    """What came after the newest round had ended: it is the way to the next one."""
+def _since(account: Goodput, over_at: float | None) -> list[Segment]:
+    """What came after the workers of the newest round had stopped: the way to the next one."""
     way: list[Segment] = []
     for segment in reversed(account.segments):
-        if segment.spending not in (Spending.WAITING, Spending.RENDEZVOUS, Spending.PAUSED):
+        is_on_it = segment.spending in (Spending.WAITING, Spending.PAUSED)
+        if not is_on_it or (over_at is not None and segment.begin < over_at):
             break
         way.insert(0, segment)
     return way
-
-
-def _add(sums: dict[tuple[Spending, str], float], segment: Segment) -> None:
-    key = (segment.spending, segment.cause)
-    sums[key] = sums.get(key, 0.0) + segment.seconds

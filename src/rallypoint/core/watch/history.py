@@ -18,7 +18,7 @@ from msgspec import Struct, field
 
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.job_state import JobState, note_step
-from rallypoint.core.model import Cause, EndReason
+from rallypoint.core.model import Cause, EndReason, Outcome
 from rallypoint.core.round_state import Phase
 from rallypoint.core.watch import goodput
 from rallypoint.core.watch.goodput import Goodput
@@ -82,6 +82,8 @@ class _Seen(Struct):
 
     round: int = -1
     """The one that was active; -1: none was."""
+    newest: int = -1
+    """The last one that was."""
     judged: int = 0
     is_over: bool = False
 
@@ -126,28 +128,33 @@ class JobHistory:
         """Something has happened to the job. O(1), but for a round that begins."""
         state, seen = job.round, self._seen
         active = state.round if state.phase is Phase.ACTIVE else -1
+        before = self.account.now
+        if seen.newest >= 0:
+            goodput.reached(self.account, job.furthest_step, at)
+        elif job.end_reason is not None:
+            self.account.cause = str(job.end_reason.kind.value)  # Another coordinator saw it end.
         if seen.round >= 0 and active != seen.round:
             self._ended(job, at)
-        if active >= 0 and active != seen.round:
-            self._formed(job, at)
-        seen.round = active
         if job.judged_round > seen.judged:
             seen.judged = job.judged_round
             self._judged(job, job.judged_round - 1)
-        before = self.account.now
-        goodput.noted(self.account, job, at)
+        if active >= 0 and active != seen.round:
+            self._formed(job, at)
+            seen.newest = active
+        seen.round = active
         if job.verdict is not None and not seen.is_over:
             seen.is_over = True
             self._over(job, at)
+        goodput.noted(self.account, job, at)
         if self.account.now is not before:
             self.changed_at = at
         if self.rounds and self.rounds[-1].ended is None:
             self._sum()
 
     def progressed(self, job: JobState, node_id: str, progress: NodeProgress, at: float) -> None:
-        """A node of the newest round has said this. O(1)."""
+        """A node of the newest round has said this, perhaps only when that had ended. O(1)."""
         named = progress.stamp
-        if named.incarnation != job.incarnation or named.round != self._seen.round:
+        if named.incarnation != job.incarnation or named.round != self._seen.newest:
             return
         if node_id not in job.assigned:
             return
@@ -172,7 +179,7 @@ class JobHistory:
         return (last - first) / (last_at - first_at) if last_at > first_at else None
 
     def _formed(self, job: JobState, at: float) -> None:
-        goodput.formed(self.account, set(job.assigned), at)
+        goodput.formed(self.account, set(job.assigned), at, job.furthest_step)
         self.told.clear()
         self.steps.clear()
         self.rounds_formed += 1
@@ -182,7 +189,9 @@ class JobHistory:
         self.rounds.append(PastRound(number, nodes, job.world_workers, why, self._wall_time(at)))
 
     def _ended(self, job: JobState, at: float) -> None:
-        verdict, reason = job.verdict, job.end_reason
+        verdict = job.verdict
+        # The next round may have been formed at once.
+        reason = job.last_end if job.round.phase is Phase.ACTIVE else job.end_reason
         if reason is not None:
             goodput.ended(self.account, reason, at, is_hang=_is_hang(job, reason))
         if not self.rounds:
@@ -196,15 +205,20 @@ class JobHistory:
         self._sum()
 
     def _judged(self, job: JobState, round_: int) -> None:
+        reason = job.end_reason or job.last_end
+        if reason is not None and round_ == self._seen.newest:
+            goodput.judged(self.account, reason.kind)
         for past in reversed(self.rounds):
             if past.round == round_:
                 past.cause = job.last_cause
-                if job.end_reason is not None:
-                    past.end, past.end_text = str(job.end_reason.kind.value), job.end_reason.text
+                if reason is not None:
+                    past.end, past.end_text = str(reason.kind.value), reason.text
                 return
 
     def _over(self, job: JobState, at: float) -> None:
         assert job.verdict is not None
+        has_succeeded = job.verdict.outcome is Outcome.SUCCEEDED
+        goodput.over(self.account, at, has_succeeded=has_succeeded)
         if not self.rounds:
             return
         newest = self.rounds[-1]

@@ -18,6 +18,7 @@ from rallypoint.core.restarts import crash_loop
 from rallypoint.core.round_state import Member, MemberState, Phase
 from rallypoint.core.watch import goodput
 from rallypoint.core.watch.goodput import WORKING, Spending
+from rallypoint.core.watch.goodput_view import GoodputView, Part
 from rallypoint.core.watch.history import SCHEMA, JobHistory, PastRound
 from rallypoint.core.watch.node_names import fold_names, gaps_in_names
 
@@ -59,29 +60,6 @@ class NodeView(Struct, frozen=True, omit_defaults=True):
     is_connected: bool = True
     held_back: str = ""
     """For how long it triggers no round, and why."""
-
-
-class Part(Struct, frozen=True):
-    """Seconds that were spent so, for this cause."""
-
-    spent: str
-    cause: str
-    seconds: float
-
-
-class GoodputView(Struct, frozen=True):
-    """Where the time went."""
-
-    wall_s: float
-    useful_s: float | None
-    """None: no steps are known."""
-    parts: tuple[Part, ...]
-    """They add up to `wall_s`; the largest first."""
-    lost_steps: int
-    """That were done, and had to be done again."""
-    faults: int
-    mean_s_between_faults: float | None
-    spare_node_s: float
 
 
 class JobView(Struct, frozen=True):
@@ -227,19 +205,19 @@ def view_of(
 def goodput_view(history: JobHistory, at: float) -> GoodputView:
     """Where the time went up to now, or to the job's end."""
     account = history.account
-    until = at if account.now is not None else account.until
-    sums = goodput.spent(account, until)
+    sums = goodput.spent(account, at)
     parts = sorted(sums.items(), key=lambda part: -part[1])
     known = account.furthest >= 0
-    wall_s = until - account.begun_at
+    wall_s = goodput.wall_s(account, at)
     return GoodputView(
         wall_s=wall_s,
         useful_s=sums.get((Spending.STEPS, WORKING), 0.0) if known else None,
         parts=tuple(Part(str(kind.value), cause, s) for (kind, cause), s in parts),
+        furthest_step=account.furthest,
         lost_steps=account.lost_steps,
         faults=account.faults,
         mean_s_between_faults=wall_s / account.faults if account.faults else None,
-        spare_node_s=account.spare_s,
+        spare_node_s=goodput.spare_s(account, at),
     )
 
 

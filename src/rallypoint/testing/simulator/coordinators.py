@@ -25,11 +25,14 @@ from rallypoint.core.job_state import JobEffect, JobEvent, JobState
 from rallypoint.core.model import NONCE_BITS, NodeRef, SharedSettings, Stamp
 from rallypoint.core.takeover.record import Process
 from rallypoint.errors import MessageError
+from rallypoint.testing.simulator.facts import Violation, check_account
 from rallypoint.testing.simulator.loop import MachineClock, ProcessLoop, Schedule, new_loop
 from rallypoint.testing.simulator.network import Listener, Network, Transport
 from rallypoint.testing.simulator.register import RegisterCalls, SimulatedRegister
 from rallypoint.testing.simulator.workers import Program, Witness
 from rallypoint.wire.handshake import Established, ServerHandshake
+
+_ROUNDS = (kinds.ROUND_FORMED, kinds.ROUND_ENDED, kinds.ROUND_CHANGED, kinds.VERDICT)
 
 
 class Observer(Witness, Protocol):
@@ -135,7 +138,7 @@ class HostedCoordinator:
     def __init__(self, shared: Simulated, loop: ProcessLoop, by: By | None = None) -> None:
         """To be made in `loop`. `by`: None for one that another can't take over from."""
         lives_in_agent = by is not None and by.own_agent
-        self._shared, self._by = shared, by
+        self._shared, self._loop, self._by = shared, loop, by
         self._name = "coordinator" if shared.embedded else loop.host
         if lives_in_agent:
             self._name = f"{loop.host} leads"
@@ -188,6 +191,7 @@ class HostedCoordinator:
     def closed(self, connection: ServerConnection) -> None:
         self._incarnations.pop(connection.number, None)
         self.coordinator.closed(connection)
+        self._check_accounts()
 
     def failed(self, connection: ServerConnection, error: Exception) -> None:
         self._shared.observer.crashed(self._name, error)
@@ -200,6 +204,15 @@ class HostedCoordinator:
 
     def _recorded(self, _run_id: str, record: Record) -> None:
         self._shared.observer.recorded(self._name, record)
+        if record.kind in _ROUNDS:
+            self._check_accounts()
+
+    def _check_accounts(self) -> None:
+        for job in self.coordinator.jobs.all:
+            try:
+                check_account(job.watch.history.account, self._loop.time())
+            except Violation as violation:
+                self._shared.observer.crashed(self._name, violation)
 
     def _machine(self, job: JobState, event: JobEvent, at: float) -> list[JobEffect]:
         self._shared.observer.steps(job, self.life)

@@ -6,7 +6,10 @@ from msgspec import Struct, field
 
 from rallypoint.core.job_state import JobState
 from rallypoint.core.model import Assignment, NodeRef, Verdict
+from rallypoint.core.watch.goodput import Goodput, spent, wall_s
 from rallypoint.testing.simulator.workers import Worker
+
+ROUNDING_S = 1e-6
 
 
 class Violation(Exception):
@@ -70,3 +73,20 @@ class Job(Struct, eq=False):
 def name_of(worker: Worker) -> str:
     """For a person."""
     return f"rank {worker.rank} on {worker.owner.place.name}"
+
+
+def check_account(account: Goodput, at: float) -> None:
+    """Raises Violation unless the parts add up to the wall time and none is negative."""
+    sums = spent(account, at)
+    total_s, whole_s = sum(sums.values()), wall_s(account, at)
+    if abs(total_s - whole_s) > ROUNDING_S:
+        raise Violation("goodput", f"{total_s:.3f} s of {whole_s:.3f} s are accounted for: {sums}")
+    if least := [part for part, seconds in sums.items() if seconds < 0]:
+        raise Violation("goodput", f"less than no time was spent: {least}")
+    end = account.segments[0].begin if account.segments else account.until
+    for segment in account.segments:
+        if segment.begin != end or segment.end < end:
+            raise Violation("goodput", f"a gap or an overlap at {end}: {account.segments}")
+        end = segment.end
+    if end != account.until:
+        raise Violation("goodput", f"the account ends at {end}, not at {account.until}")

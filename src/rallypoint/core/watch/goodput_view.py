@@ -1,0 +1,30 @@
+"""Where the time of a job went, for people and programs. Pure data."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class Part(Struct, frozen=True):
+    """Seconds that were spent so, for this cause."""
+
+    spent: str
+    cause: str
+    seconds: float
+
+
+class GoodputView(Struct, frozen=True):
+    """Where the time went."""
+
+    wall_s: float
+    useful_s: float | None
+    """In which it did steps for the first time; None: no steps are known."""
+    parts: tuple[Part, ...]
+    """They add up to `wall_s`; the largest first."""
+    furthest_step: int
+    """The largest that the job has done; -1: no steps are known."""
+    lost_steps: int
+    """That were done, and had to be done again."""
+    faults: int
+    mean_s_between_faults: float | None
+    spare_node_s: float

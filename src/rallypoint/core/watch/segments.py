@@ -1,0 +1,68 @@
+"""Stretches of a job's time, each with what it was spent on. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from enum import Enum
+
+from msgspec import Struct
+
+
+class Spending(Enum):
+    """What a job does with its time."""
+
+    WAITING = "waiting for nodes"
+    RENDEZVOUS = "rendezvous"
+    SPAWN = "spawn"
+    STARTUP = "start-up"
+    STEPS = "useful steps"
+    REDONE = "steps done twice"
+    CHECKPOINT = "checkpoint"
+    DETECT = "detecting"
+    STOP = "stopping"
+    HANG = "hang"
+    PAUSED = "standing still"
+    UNKNOWN = "running, no steps known"
+
+
+Sums = dict[tuple[Spending, str], float]
+"""Seconds by kind and cause."""
+
+
+class Segment(Struct):
+    """A stretch of time, on the host's clock."""
+
+    spending: Spending
+    cause: str
+    begin: float
+    end: float
+
+    @property
+    def seconds(self) -> float:
+        """Its length."""
+        return self.end - self.begin
+
+
+def relabelled(
+    segments: list[Segment], known: Segment, only: Collection[Spending]
+) -> list[Segment]:
+    """The same time, of which that of `known` was spent so, where it was taken for one of
+    `only`."""
+    cut: list[Segment] = []
+    for segment in segments:
+        first, last = max(segment.begin, known.begin), min(segment.end, known.end)
+        if first >= last or segment.spending not in only:
+            cut.append(segment)
+            continue
+        if segment.begin < first:
+            cut.append(Segment(segment.spending, segment.cause, segment.begin, first))
+        cut.append(Segment(known.spending, known.cause, first, last))
+        if last < segment.end:
+            cut.append(Segment(segment.spending, segment.cause, last, segment.end))
+    return cut
+
+
+def add(sums: Sums, segment: Segment) -> None:
+    """Count this one too."""
+    key = (segment.spending, segment.cause)
+    sums[key] = sums.get(key, 0.0) + segment.seconds
