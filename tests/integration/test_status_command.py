@@ -93,8 +93,28 @@ def test_status_finds_a_job_on_this_machine_by_itself(cluster: Cluster) -> None:
     gone = status(cluster, "--job", job)
     assert gone.returncode == 75
     assert gone.stderr == (
-        f"rallypoint: job {job} does not run on this machine: give the job's --rdzv-endpoint HOST[:PORT]\n"
+        f"rallypoint: job {job} does not run on this machine: give the job's --rdzv-endpoint "
+        "HOST[:PORT]\n"
     )
+
+
+@pytest.mark.executed
+def test_a_job_of_one_node_that_nobody_else_can_find_is_found_by_its_user(
+    cluster: Cluster,
+) -> None:
+    """It has a token of its own, and no port that anybody has chosen."""
+    name = f"alone-{os.getpid()}-{cluster.port}"
+    cluster.options |= {"rdzv_endpoint": None, "rdzv_conf": None, "nnodes": "1", "rdzv_id": name}
+    a = cluster.agent("a")
+    cluster.wait_workers(1)
+    found = status(cluster, "--job", name)
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.startswith(f"job {name}: ")
+    (note,) = cluster.temp.glob("rallypoint-agent-*/job")
+    assert note.stat().st_mode & 0o777 == 0o600
+    assert note.parent.stat().st_mode & 0o777 == 0o700
+    cluster.end_well(a)
+    assert not list(cluster.temp.glob("rallypoint-agent-*"))
 
 
 def test_a_coordinator_of_many_jobs_shows_them_in_a_table(cluster: Cluster) -> None:

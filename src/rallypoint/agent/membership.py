@@ -26,7 +26,7 @@ from rallypoint.coordinator.client import (
 )
 from rallypoint.coordinator.clocks import WakeSelector
 from rallypoint.coordinator.connection import ClientConnection
-from rallypoint.coordinator.discovery import Connected, discover
+from rallypoint.coordinator.discovery import Connected, discover, has_own_token
 from rallypoint.coordinator.hosting import Hosting
 from rallypoint.coordinator.listen import OWN_FILES, connection_room, raise_open_files_limit
 from rallypoint.coordinator.server import HANDSHAKE_TIME_S, Coordinator, LookupToken
@@ -282,23 +282,25 @@ class Membership:
         if found.coordinator is not None:
             found.coordinator.jobs.lives_in(incarnation)
             # No coordinator outlives this agent to get a death notice.
-            on_attach = self._hosted
+            on_attach = partial(self._hosted, found.token)
             hooks = Hooks(on_held, on_attach, progress=progress)
         else:
             on_attach = partial(self._attaching, found.token, incarnation)
             hooks = Hooks(on_held, on_attach, MemoryWatch().is_short, progress)
         return CoordinatorSession(end, found.dial, self._agent, hooks=hooks)
 
-    def _hosted(self, connection: ClientConnection, generation: int) -> bytes:
-        self._leave_note(connection)
+    def _hosted(self, token: bytes | None, connection: ClientConnection, generation: int) -> bytes:
+        self._leave_note(token, connection)
         return b""
 
-    def _leave_note(self, connection: ClientConnection) -> None:
+    def _leave_note(self, token: bytes | None, connection: ClientConnection) -> None:
         """For commands of this user on this node, which find the job by it."""
         if not self._setup.scratch:
             return
-        rendezvous, insecure = self._config.rendezvous, self._config.access.insecure
-        note = LocalJob(rendezvous.run_id, str(connection.peer), insecure=insecure, pid=os.getpid())
+        rendezvous, access = self._config.rendezvous, self._config.access
+        secret = (token or b"") if has_own_token(rendezvous, access) else b""
+        where, insecure = str(connection.peer), access.insecure
+        note = LocalJob(rendezvous.run_id, where, insecure, os.getpid(), secret)
         leave_note(self._setup.scratch, msgspec.json.encode(note))
 
     def _attaching(
@@ -306,7 +308,7 @@ class Membership:
     ) -> bytes:
         """Leave the guard a death notice, with a secret of this connection alone; returns the
         commitment to it."""
-        self._leave_note(connection)
+        self._leave_note(token, connection)
         if self._setup.helpers is None:
             return b""
         led = None if self._succession is None else self._succession.epoch

@@ -262,8 +262,7 @@ class _Discovery:
         config, access = self._config, self._access
         if access.insecure:
             return None
-        has_own = access.token_file is not None or access.token_text is not None
-        if config.max_nodes == 1 and config.endpoint.port == 0 and not has_own:
+        if has_own_token(config, access):
             return Token.fresh("this job alone").value
         token = find_token(access.token_file, access.token_text, user_home(), create)
         return None if token is None else token.for_job(config.run_id)
@@ -277,6 +276,13 @@ class _Discovery:
             self._on_status("waiting for the first node to create the token")
             await asyncio.sleep(RETRY_S)
         return secret
+
+
+def has_own_token(config: RendezvousConfig, access: AccessConfig) -> bool:
+    """A job of one node that nobody else can find needs no token of the user's."""
+    is_given = access.token_file is not None or access.token_text is not None
+    is_alone = config.max_nodes == 1 and config.endpoint.port == 0 and config.register is None
+    return is_alone and not is_given and not access.insecure
 
 
 class Redial:

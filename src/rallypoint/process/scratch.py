@@ -38,6 +38,8 @@ class LocalJob(Struct, frozen=True):
     insecure: bool = False
     pid: int = 0
     """Of the agent."""
+    secret: bytes = b""
+    """Opens this job, where no token of the user's does."""
 
 
 class Scratch:

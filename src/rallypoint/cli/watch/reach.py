@@ -84,6 +84,8 @@ class JobAt(Struct, frozen=True):
     register: RegisterConfig | None
     """The job's; None: the coordinator is at the endpoint."""
     access: access.Access
+    secret: bytes = b""
+    """Opens this job, where no token of the user's does."""
 
     @property
     def name(self) -> str:
@@ -147,7 +149,7 @@ def _local_jobs(run_id: str | None) -> list[LocalJob]:
 def _of_note(note: LocalJob, reading: access.Access) -> JobAt:
     host, port = split_endpoint(note.address, DEFAULT_COORDINATOR_PORT)
     reading = replace(reading, insecure=True) if note.insecure else reading
-    return JobAt(note.run_id, Endpoint(host, port), None, reading)
+    return JobAt(note.run_id, Endpoint(host, port), None, reading, note.secret)
 
 
 def only_one(jobs: Sequence[JobAt]) -> JobAt:
@@ -225,7 +227,7 @@ class Asking:
 
 def token_of(job: JobAt) -> Token | None:
     """The one that a person has, if the job needs one. Raises AccessError."""
-    return job.access.find(create=False)
+    return None if job.secret else job.access.find(create=False)
 
 
 class JobEndedError(UsageError):
@@ -235,7 +237,7 @@ class JobEndedError(UsageError):
 async def reach(job: JobAt, token: Token | None) -> ClientConnection:
     """A connection to the coordinator. Safe to retry. Raises RendezvousConnectionError,
     AccessError, ProtocolError, UsageError for no such record, and JobEndedError."""
-    secret = None if token is None else token.for_job(job.name)
+    secret = job.secret or (None if token is None else token.for_job(job.name))
     if job.register is not None:
         return await _reach_leader(job, job.register, secret)
     found = await resolve(job.endpoint)
