@@ -20,6 +20,7 @@ from rallypoint.cli.serve import SERVE
 from rallypoint.cli.store import STORE
 from rallypoint.cli.token import TOKEN
 from rallypoint.cli.values import Value, choice
+from rallypoint.cli.watch.events import EVENTS
 from rallypoint.cli.watch.status import STATUS
 from rallypoint.cli.watch.wishes import CANCEL, CHECKPOINT, RESTART
 from rallypoint.core.settings import Setting
@@ -43,7 +44,8 @@ Print a script that completes commands, options and choices in a shell.
 )
 _KINDS = tuple(group for kind in KINDS.values() for group in kind.command.groups)
 COMMANDS = (
-    *(RUN, LAUNCH, STATUS, CHECKPOINT, RESTART, CANCEL, DRAIN, SERVE, STORE, TOKEN, VERDICT),
+    *(RUN, LAUNCH, STATUS, EVENTS, CHECKPOINT, RESTART, CANCEL),
+    *(DRAIN, SERVE, STORE, TOKEN, VERDICT),
     replace(GENERATE, groups=_KINDS),
 )
 WORDS = {COMPLETION.name: SHELLS, GENERATE.name: tuple(KINDS)}

@@ -23,6 +23,7 @@ COMMANDS = {
     "run": "rallypoint.cli.run",
     "launch": "rallypoint.cli.launch.command",
     "status": "rallypoint.cli.watch.status",
+    "events": "rallypoint.cli.watch.events",
     "checkpoint": "rallypoint.cli.watch.wishes:run_checkpoint",
     "restart": "rallypoint.cli.watch.wishes:run_restart",
     "cancel": "rallypoint.cli.watch.wishes:run_cancel",
@@ -43,6 +44,7 @@ usage: rallypoint COMMAND [options]
   run         start, supervise and restart a job's workers on this node
   launch      start a job on many hosts over ssh, from one terminal
   status      show what a job does, and who keeps it from going on
+  events      show what happened to a job, as it happens with -f
   checkpoint  have the workers of a job save a checkpoint now
   restart     stop the workers of a job and start them again in a new round
   cancel      end a job on all of its nodes

@@ -70,14 +70,13 @@ class JobWatch:
 
     def record(self, record: Record) -> None:
         """The job reports this."""
-        round_ = self._sessions.job.round.round
-        entry = self.history.record(record, round_, self._clock())
-        is_last = record.kind is VERDICT
-        for follower in list(self._followers.values()):
-            answer(follower, entry, is_last=is_last)
+        is_last = record.name == VERDICT.name
+        if is_last:
+            self.noted()  # How the last round has ended comes before that.
+        self.history.record(record, self._sessions.job.round.round, self._clock())
+        self._pass_on(is_last=is_last)
         if is_last:
             self._followers.clear()
-            self.noted()
             for watcher in list(self._watchers.values()):
                 answer(watcher, self.view, is_last=True)
             self._watchers.clear()
@@ -85,6 +84,7 @@ class JobWatch:
     def noted(self) -> None:
         """Something has happened to the job."""
         self.history.noted(self._sessions.job, self._clock())
+        self._pass_on()
         if self._wishes:
             self._tell_of_wishes()
 
@@ -154,6 +154,13 @@ class JobWatch:
             return
         for entry in entries:
             answer(connection, entry, is_last=entry is entries[-1] and not follows)
+
+    def _pass_on(self, *, is_last: bool = False) -> None:
+        news = self.history.news
+        while news:
+            entry = news.popleft()
+            for follower in list(self._followers.values()):
+                answer(follower, entry, is_last=is_last and not news)
 
     def _heard(self, incarnation: str) -> Heard:
         session = self._sessions.of_agent(incarnation)

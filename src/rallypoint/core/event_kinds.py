@@ -54,6 +54,12 @@ class EventKind(Struct, frozen=True, eq=False):
     reported_by: ReportedBy = ReportedBy.NODE
     detail: Detail = Detail.NEVER
 
+    @property
+    def is_wrong(self) -> bool:
+        """It tells of something that went wrong, and of nothing that a person or a plan wanted."""
+        is_said_elsewhere = self.reported_by is ReportedBy.HOST_TO_HANDLERS
+        return self.level >= Level.WARNING and (self.quiet or is_said_elsewhere)
+
     def __call__(self, text: str = "", /, *, node_id: str = "", **fields: object) -> Record:
         """The record of one event of this kind; `node_id`: the node that it is about."""
         return Record(self, self.words.format(text, **fields), node_id)
@@ -89,10 +95,12 @@ def _hosted(name: str, about: str, words: str = "{}", *, quiet: bool = True) -> 
     return EventKind(name, about, words, quiet=quiet, reported_by=ReportedBy.HOST)
 
 
-def _for_handlers(name: str, about: str, words: str = "{}") -> EventKind:
+def _for_handlers(
+    name: str, about: str, words: str = "{}", level: Level = Level.WARNING
+) -> EventKind:
     """Every node prints the same in other words; event handlers get it from the host."""
     by = ReportedBy.HOST_TO_HANDLERS
-    return EventKind(name, about, words, quiet=False, reported_by=by)
+    return EventKind(name, about, words, level, quiet=False, reported_by=by)
 
 
 def _command(name: str, about: str, words: str = "{}", level: Level = Level.WARNING) -> EventKind:
@@ -167,7 +175,7 @@ WAIT = EventKind(
 
 # What the coordinator saw and decided.
 
-ROUND_FORMED = _for_handlers("round_formed", "a round has its nodes")
+ROUND_FORMED = _for_handlers("round_formed", "a round has its nodes", level=Level.INFO)
 NODE_JOINED = EventKind(
     "node_joined",
     "a node joined the job",
@@ -208,7 +216,15 @@ RECORDED_AGAIN = _hosted(
     "the register of a job can be written again",
     "what this job decides is recorded again",
 )
-VERDICT = _for_handlers("verdict", "the job ended", "job {outcome}: {why}")
+VERDICT = _for_handlers(
+    "verdict",
+    "the job ended, because it was done or cancelled",
+    "job {outcome}: {why}",
+    Level.INFO,
+)
+JOB_FAILED = _for_handlers(
+    "verdict", "the job ended for another reason", "job {outcome}: {why}", Level.ERROR
+)
 CHECKPOINT = _hosted(
     "checkpoint", "a checkpoint is asked for, or was saved, before nodes leave or join", quiet=False
 )

@@ -112,13 +112,15 @@ def answer(*lines: str) -> None:
         sys.stdout.flush()
 
 
-def print_text(*lines: str) -> None:
-    """Write lines at once; nothing if the reader is gone (`| head`) or stdout is closed.
+def print_text(*lines: str) -> bool:
+    """Write lines at once; nothing if the reader is gone (`| head`) or stdout is closed. Whether
+    anybody may read more.
 
     Raises InfrastructureError when they can't be written: the disk is full, say.
     """
     try:
         answer(*lines)
+        return True
     except OSError as error:
         # What could not be written would be tried again at the end of the process.
         nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
@@ -126,6 +128,7 @@ def print_text(*lines: str) -> None:
         os.close(nowhere)
         if not isinstance(error, BrokenPipeError):
             raise InfrastructureError(f"stdout can't be written: {error.strerror}") from error
+        return False
 
 
 def redraw(*lines: str) -> None:

@@ -34,7 +34,8 @@ from rallypoint.core import messages as m
 from rallypoint.core.model import UNNAMED_RUN_ID
 from rallypoint.core.settings import Setting
 from rallypoint.core.text import job_name, names, shown
-from rallypoint.core.watch.questions import Ask
+from rallypoint.core.watch.job_view import JobLine
+from rallypoint.core.watch.questions import Ask, Subject
 from rallypoint.errors import (
     AccessError,
     PeerHungUpError,
@@ -47,6 +48,9 @@ from rallypoint.wire.address import Address, split_endpoint
 
 QUESTIONS_SINCE = 3
 """The version of the protocol that has them."""
+LOST_S = 30.0
+"""So long a coordinator that went away is looked for: another node may take over."""
+RETRY_S = 1.0
 _CHECK = "give the job's --rdzv-endpoint HOST[:PORT]"
 
 HOW_TO_FIND = (
@@ -223,6 +227,43 @@ class Asking:
         """The one value that answers it."""
         answers = [value async for value in self.ask(question)]
         return answers[-1]
+
+
+async def open_one(job: JobAt, token: Token | None) -> tuple[Asking, str]:
+    """For a command about one job, with its name: where nobody has said which, it is the only one
+    that the coordinator hosts. Raises as `Asking.open`."""
+    asking = await Asking.open(job, token)
+    if job.run_id is not None:
+        return asking, job.run_id
+    try:
+        jobs = await jobs_of(asking)
+    finally:
+        asking.close()
+    if len(jobs) != 1:
+        known = names(tuple(sorted(line.job for line in jobs)))
+        said = f"several jobs are there ({known}): say which by --job ID" if jobs else "no jobs"
+        raise UsageError(f"{job.endpoint}: {said}")
+    job = replace(job, run_id=jobs[0].job)
+    return await Asking.open(job, token), jobs[0].job
+
+
+async def jobs_of(asking: Asking) -> list[JobLine]:
+    """All jobs of the coordinator."""
+    return msgspec.json.decode(await asking.answer(Ask(Subject.JOBS)), type=list[JobLine])
+
+
+async def again(job: JobAt, token: Token | None) -> Asking:
+    """After the coordinator went away: another one may take over. Raises as `Asking.open`, at the
+    latest after `LOST_S`."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + LOST_S
+    while True:
+        try:
+            return await Asking.open(job, token)
+        except RendezvousConnectionError:
+            if loop.time() > until:
+                raise
+            await asyncio.sleep(RETRY_S)
 
 
 def token_of(job: JobAt) -> Token | None:

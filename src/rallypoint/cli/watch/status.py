@@ -18,6 +18,8 @@ from rallypoint.cli.watch.reach import (
     HOW_TO_FIND,
     Asking,
     JobAt,
+    again,
+    jobs_of,
     read_job,
     token_of,
 )
@@ -31,8 +33,6 @@ from rallypoint.observe.printing import JsonLine, json_text, print_text, redraw
 
 WATCH_S = 1.0
 """Between two looks of `--watch`."""
-LOST_S = 30.0
-"""So long `--watch` looks for a coordinator that went away: another node may take over."""
 _ALL = 1_000_000
 
 STATUS = Command(
@@ -107,14 +107,10 @@ async def _lines_of(jobs: list[tuple[JobAt, Token | None]]) -> list[JobLine]:
         except RallypointError:
             continue  # It has ended by now, or is another user's.
         try:
-            found += await _all_jobs(asking)
+            found += await jobs_of(asking)
         finally:
             asking.close()
     return found
-
-
-async def _all_jobs(asking: Asking) -> list[JobLine]:
-    return msgspec.json.decode(await asking.answer(Ask(Subject.JOBS)), type=list[JobLine])
 
 
 class _Status:
@@ -125,7 +121,7 @@ class _Status:
         asking = await Asking.open(self._job, self._token)
         try:
             if self._job.run_id is None:
-                jobs = await _all_jobs(asking)
+                jobs = await jobs_of(asking)
                 if len(jobs) != 1:
                     _show_table(jobs, self._options)
                     return
@@ -137,7 +133,7 @@ class _Status:
                 return
             while not await self._watch(asking):
                 asking.close()
-                asking = await self._again()
+                asking = await again(self._job, self._token)
         finally:
             asking.close()
 
@@ -159,18 +155,6 @@ class _Status:
                 return False
             if is_last:
                 return True
-
-    async def _again(self) -> Asking:
-        """The coordinator went away: another one may take over."""
-        loop = asyncio.get_running_loop()
-        until = loop.time() + LOST_S
-        while True:
-            try:
-                return await Asking.open(self._job, self._token)
-            except RendezvousConnectionError:
-                if loop.time() > until:
-                    raise
-                await asyncio.sleep(WATCH_S)
 
     def _show(self, view: JobView) -> None:
         if self._options.as_json:

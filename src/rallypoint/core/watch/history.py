@@ -46,6 +46,8 @@ class HistoryEntry(Struct, frozen=True):
     round: int
     text: str
     node: str = ""
+    is_wrong: bool = False
+    """It tells of something that went wrong, and of nothing that a person or a plan wanted."""
 
 
 class PastRound(Struct):
@@ -100,6 +102,8 @@ class JobHistory:
         self.rounds_formed = 0
         self.told: dict[str, Told] = {}
         """By the ids of the nodes of the newest round."""
+        self.news: deque[HistoryEntry] = deque(maxlen=ENTRIES_MAX)
+        """What the host has not passed on yet: it takes them from here."""
         self.gap = gap
         self.changed_at = at
         """Since when the job does what it does now."""
@@ -109,7 +113,7 @@ class JobHistory:
         self._numbers = 0
         self._seen = _Seen()
 
-    def record(self, record: Record, round_: int, at: float) -> HistoryEntry:
+    def record(self, record: Record, round_: int, at: float) -> None:
         """This has happened."""
         self._numbers += 1
         entry = HistoryEntry(
@@ -120,9 +124,10 @@ class JobHistory:
             round_,
             record.text,
             record.node_id,
+            record.kind.is_wrong,
         )
         self.entries.append(entry)
-        return entry
+        self.news.append(entry)
 
     def noted(self, job: JobState, at: float) -> None:
         """Something has happened to the job. O(1), but for a round that begins."""

@@ -1,0 +1,199 @@
+"""`rallypoint events`: what happened to a job, and with `-f` what happens to it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from rallypoint.cli import access, values
+from rallypoint.cli.parser import Command, parse, with_hint
+from rallypoint.cli.values import Value
+from rallypoint.cli.watch.events_text import LINES_MAX, MOMENTS, event_line, newest_of, since
+from rallypoint.cli.watch.reach import (
+    EXIT_CODES,
+    HOW_TO_FIND,
+    Asking,
+    JobAt,
+    again,
+    only_one,
+    open_one,
+    read_job,
+    token_of,
+)
+from rallypoint.coordinator.clocks import wall_time
+from rallypoint.coordinator.token import Token
+from rallypoint.core.settings import MAX_GIVEN, Setting
+from rallypoint.core.text import shown
+from rallypoint.core.watch.history import HistoryEntry
+from rallypoint.core.watch.questions import Ask, Subject
+from rallypoint.errors import RendezvousConnectionError, UsageError
+from rallypoint.observe.printing import JsonLine, json_text, print_error, print_text
+
+EVENTS = Command(
+    "events",
+    """\
+usage: rallypoint events [ENDPOINT] [options]
+
+Show what happened to a job: nodes that joined, left or were lost, rounds and
+how they ended, restarts, checkpoints, hangs. Lines with ! tell of something
+that went wrong. ENDPOINT is what its nodes have as --rdzv-endpoint; without
+one, it is your job on this machine.
+
+  rallypoint events
+  rallypoint events node-0 --job digits -f
+  rallypoint events node-0 --job digits --failed --since 12h
+""",
+    (
+        (
+            "Options",
+            (
+                Setting(
+                    "--follow", "", "also what comes, until the job ends", "switch", short="-f"
+                ),
+                Setting(
+                    "--since",
+                    "AGE|TIME",
+                    "only what is as young as 90s, 10m, 12h or 2d, or came after 22:30 or"
+                    " 2030-12-31T18:30:00",
+                ),
+                Setting("--failed", "", "only what went wrong", "switch"),
+                Setting(
+                    "--last",
+                    "N",
+                    f"the newest N, not {LINES_MAX}",
+                    "integer",
+                    least=1,
+                    most=MAX_GIVEN,
+                ),
+                Setting("--all", "", "all that is known", "switch"),
+                Setting("--json", "", "print a line of JSON for each", "switch"),
+            ),
+        ),
+        HOW_TO_FIND,
+    ),
+    EXIT_CODES,
+    may_have=("ENDPOINT",),
+)
+
+
+class _Options(Struct, frozen=True):
+    job: JobAt
+    follow: bool
+    since: float
+    failed: bool
+    most: int | None
+    """None: all."""
+    as_json: bool
+
+
+def run(argv: list[str]) -> int:
+    """Returns 0. Blocks until it is answered, with `-f` until the job ends.
+
+    Raises UsageError, AccessError, InfrastructureError, and HelpRequested.
+    """
+    options = with_hint(EVENTS, lambda: _parse(argv))
+    token = token_of(options.job)
+    access.keep_secrets()
+    asyncio.run(_Events(options, token).run())
+    return 0
+
+
+def _parse(argv: list[str]) -> _Options:
+    scanned = parse(EVENTS, argv, {})
+    where = Value(scanned.words[0], scanned.words[0]) if scanned.words else None
+    last = scanned.get("--last")
+    most: int | None = LINES_MAX if last is None else values.integer_within(last, 1, MAX_GIVEN)
+    if scanned.on("--all"):
+        if last is not None:
+            raise last.wrong("--all shows more than that: give one of the two")
+        most = None
+    age = scanned.get("--since")
+    return _Options(
+        only_one(read_job(EVENTS, scanned, where)),
+        scanned.on("--follow"),
+        0.0 if age is None else _since(age),
+        scanned.on("--failed"),
+        most,
+        scanned.on("--json"),
+    )
+
+
+def _since(value: Value) -> float:
+    try:
+        return since(value.text, wall_time(0.0))
+    except ValueError:
+        raise value.wrong(f"needs {MOMENTS}") from None
+
+
+class _Events:
+    def __init__(self, options: _Options, token: Token | None) -> None:
+        self._options, self._job, self._token = options, options.job, token
+        self._last = 0
+        """The number of the newest event that was printed, or passed over."""
+
+    async def run(self) -> None:
+        asking, run_id = await open_one(self._job, self._token)
+        self._job = replace(self._job, run_id=run_id)
+        try:
+            if not self._show(await self._known(asking)) or not self._options.follow:
+                return
+            while not await self._followed(asking):
+                asking.close()
+                print_error("rallypoint", "the coordinator went away: looking for it, or another")
+                asking = await again(self._job, self._token)
+        finally:
+            asking.close()
+
+    async def _known(self, asking: Asking) -> list[HistoryEntry]:
+        """What has happened up to now."""
+        found = [_entry(value) async for value in asking.ask(Ask(Subject.EVENTS))]
+        known = [entry for entry in found if entry is not None]
+        self._last = known[-1].number if known else 0
+        return known
+
+    async def _followed(self, asking: Asking) -> bool:
+        """Show what comes until the job has ended. False: the coordinator went away before."""
+        asking.send(Ask(Subject.EVENTS, self._last, follow=True))
+        is_last = False
+        while not is_last:
+            try:
+                value, is_last = await asking.next_value()
+            except RendezvousConnectionError:
+                return False
+            if (entry := _entry(value)) is not None and entry.number > self._last:
+                self._last = entry.number
+                if self._wants(entry) and not print_text(*self._lines([entry])):
+                    return True
+        return True
+
+    def _wants(self, entry: HistoryEntry) -> bool:
+        options = self._options
+        return entry.time >= options.since and (entry.is_wrong or not options.failed)
+
+    def _show(self, known: list[HistoryEntry]) -> bool:
+        """False: the reader is gone."""
+        options = self._options
+        wanted = [entry for entry in known if self._wants(entry)]
+        lines = newest_of(self._lines(wanted), options.most, tell=not options.as_json)
+        if not wanted and not options.follow and not options.as_json:
+            lines = ["nothing of that kind has happened" if known else "nothing has happened yet"]
+        return print_text(*lines)
+
+    def _lines(self, entries: list[HistoryEntry]) -> list[str]:
+        if self._options.as_json:
+            return [JsonLine(json_text(entry)) for entry in entries]
+        return [event_line(entry, wall_time(0.0)) for entry in entries]
+
+
+def _entry(value: bytes) -> HistoryEntry | None:
+    """None: there was nothing to tell. Raises UsageError for what this version can't read."""
+    try:
+        return msgspec.json.decode(value, type=HistoryEntry | None)
+    except msgspec.MsgspecError as error:
+        raise UsageError(
+            f"the coordinator there tells of events in another way ({shown(str(error))}): use the "
+            "rallypoint of its version"
+        ) from error

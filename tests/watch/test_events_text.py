@@ -1,0 +1,69 @@
+"""How a job's events read, and which moments `--since` means."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from rallypoint.cli.watch.events_text import event_line, newest_of, since
+from rallypoint.core import event_kinds as kinds
+from rallypoint.core.watch.history import HistoryEntry
+
+NOON = datetime(2026, 11, 24, 12, 0, 0, tzinfo=UTC).timestamp()
+
+
+def entry(at: float, text: str, node: str = "", *, is_wrong: bool = False) -> HistoryEntry:
+    return HistoryEntry(1, at, "restart", "WARNING", 0, text, node, is_wrong)
+
+
+def test_a_line_has_the_time_a_mark_for_what_went_wrong_and_the_node() -> None:
+    ok = entry(NOON + 5, "node a joined", "a")
+    assert event_line(ok, NOON + 60, UTC) == "12:00:05   node a joined"
+    bad = entry(NOON + 5, "restart 1 of 2", "b", is_wrong=True)
+    assert event_line(bad, NOON + 60, UTC) == "12:00:05 ! restart 1 of 2 (node b)"
+    tomorrow = NOON + 86_400
+    assert event_line(bad, tomorrow, UTC) == "2026-11-24 12:00:05 ! restart 1 of 2 (node b)"
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds_before"),
+    [
+        ("90s", 90),
+        ("10m", 600),
+        ("10 min", 600),
+        ("1.5h", 5400),
+        ("2d", 172_800),
+        ("11:00", 3600),
+        ("11:59:30", 30),
+        ("12:00", 0),
+        ("22:00", 14 * 3600),
+        ("2026-11-24T11:00:00", 3600),
+        ("2026-11-24", 12 * 3600),
+        ("2026-11-24T12:00:00+01:00", 3600),
+    ],
+)
+def test_since_means_an_age_or_a_time(text: str, seconds_before: float) -> None:
+    assert since(text, NOON, UTC) == pytest.approx(NOON - seconds_before)
+
+
+@pytest.mark.parametrize("text", ["", "1", "yesterday", "25:00", "-5m", "1h30", "10:61", "9" * 30])
+def test_what_is_neither_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        since(text, NOON, UTC)
+
+
+def test_what_a_person_or_a_plan_wanted_did_not_go_wrong() -> None:
+    wrong = {kind for kind in kinds.KINDS if kind.is_wrong}
+    assert {kinds.ROUND_ENDED, kinds.NODE_LOST, kinds.RESTART, kinds.JOB_FAILED} <= wrong
+    assert {kinds.CHECKPOINT_MISSED, kinds.HANG_SUSPECTED, kinds.NODE_REFUSED} <= wrong
+    fine = {kinds.ROUND_CHANGED, kinds.ROUND_FORMED, kinds.VERDICT, kinds.NODE_DRAINING}
+    assert not wrong & (fine | {kinds.CHECKPOINT, kinds.NODE_JOINED})
+
+
+def test_of_many_lines_the_newest_are_shown() -> None:
+    lines = ["a", "b", "c"]
+    assert newest_of(lines, None, tell=True) == newest_of(lines, 3, tell=True) == lines
+    assert newest_of(lines, 2, tell=True) == ["... 2 earlier events: --all, or --last N", "c"]
+    assert newest_of(lines, 2, tell=False) == ["b", "c"]
+    assert newest_of(lines, 1, tell=True) == ["c"]
