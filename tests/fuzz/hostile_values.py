@@ -161,7 +161,8 @@ async def _converse(choices: Choices) -> None:
             if choices.number(16) and is_decodable(numbered):
                 liar.say(numbered)
             else:
-                other = made.struct((m.DrainNode, m.AgentDied, m.Heartbeat)[choices.number(3)])
+                others = m.DrainNode, m.AgentDied, m.Heartbeat, m.Collected, m.Ask
+                other = made.struct(others[choices.number(len(others))])
                 if is_decodable(other):
                     liar.say(other)
             scene.said()

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -25,6 +26,8 @@ from rallypoint.core import messages as m
 from rallypoint.core.hang import Behind
 from rallypoint.core.model import Outcome, SharedSettings, Stamp
 from rallypoint.core.settings import MAX_NUMBER, MAX_SECONDS, MAX_WORKERS_PER_NODE
+from rallypoint.core.watch.collecting import PIECES_IN_FLIGHT, Gathered, Told
+from rallypoint.core.watch.questions import Subject
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.errors import MessageError, UsageError
 from rallypoint.wire.codec import MAX_MESSAGE_BYTES, decode_to_coordinator, encode, fitting
@@ -384,6 +387,112 @@ def test_what_an_honest_node_tells_fits_whatever_its_workers_said() -> None:
 def test_what_fits_already_stays_as_it_is() -> None:
     report = m.Failed(Stamp(1, 3), (failure(message="boom", detail="a\nb"),))
     assert fitting(report) == report
+
+
+class Person(Liar):
+    """Asks, and keeps what it is answered."""
+
+    def gathered(self) -> list[Gathered]:
+        pieces = [x.piece for x in self.heard if isinstance(x, m.Answer)]
+        return [msgspec.json.decode(piece, type=Gathered) for piece in pieces]
+
+
+def asked_for(scene: Scene, node: Liar, question: m.Ask) -> tuple[Person, int]:
+    """A person asks, all other nodes say that they have nothing, and this one was asked."""
+    person = Person(scene, "person")
+    person.say(question)
+    scene.said()
+    (number,) = (x.number for x in node.heard if isinstance(x, m.Collect))
+    for other in scene.nodes:
+        other.say(m.Collected(number, is_last=True))
+    scene.said()
+    return person, number
+
+
+def test_a_node_tells_of_its_own_workers_and_only_when_it_is_told_to() -> None:
+    def act(scene: Scene) -> None:
+        liar = member(scene)
+        assert liar.assigned is not None
+        base, round_ = liar.assigned.assignment.base_rank, liar.assigned.stamp.round
+        person, number = asked_for(scene, liar, m.Ask(Subject.STACKS))
+
+        def says(
+            *told: Told, number: int = number, round: int = round_, last: bool = False
+        ) -> None:
+            liar.say(m.Collected(number, round, told, last))
+            scene.said()
+
+        says(Told(0, "unwanted"))
+        says(Told(0, "of nothing"), number=77)
+        assert person.gathered() == []
+        says()
+        assert sum(isinstance(x, m.CollectMore) for x in liar.heard) == 1
+        says(Told(0, "a"), Told(1, ESCAPES), Told(2, "of another node"), Told(7, "of nobody"))
+        says(Told(0, "more"))
+        says()
+        says(Told(0, "of another round"), round=round_ + 1)
+        says(last=True)
+        piece, end = person.gathered()
+        assert [(told.rank, told.text) for told in piece.told] == [(base, "a"), (base + 1, ESCAPES)]
+        assert (list(end.told), end.missing) == ([], {})
+        assert [x.is_last for x in person.heard if isinstance(x, m.Answer)] == [False, True]
+
+    play(act)
+
+
+def test_so_many_pieces_are_under_way_and_no_more_until_the_person_has_taken_one() -> None:
+    def act(scene: Scene) -> None:
+        liar = member(scene)
+        assert liar.assigned is not None
+        round_ = liar.assigned.stamp.round
+        person, number = asked_for(scene, liar, m.Ask(Subject.LOGS, follow=True))
+        for _ in range(2 * PIECES_IN_FLIGHT):
+            liar.say(m.Collected(number))
+            scene.said()
+            liar.say(m.Collected(number, round_, (Told(0, "line\n"),)))
+            scene.said()
+        assert len(person.gathered()) == PIECES_IN_FLIGHT
+        for _ in range(PIECES_IN_FLIGHT + 100):
+            person.say(m.Ask(Subject.MORE))
+        scene.said()
+        for _ in range(2 * PIECES_IN_FLIGHT):
+            liar.say(m.Collected(number, round_, (Told(0, "line\n"),)))
+            scene.said()
+            liar.say(m.Collected(number))
+            scene.said()
+        assert len(person.gathered()) == 2 * PIECES_IN_FLIGHT
+        person.wire.close()
+        scene.said()
+        assert liar.heard[-1] == m.CollectMore(number, is_wanted=False)
+
+    play(act)
+
+
+def test_a_node_whose_connection_breaks_is_named() -> None:
+    def act(scene: Scene) -> None:
+        liar = member(scene)
+        person, _ = asked_for(scene, liar, m.Ask(Subject.STACKS))
+        assert person.gathered() == []
+        liar.wire.close()
+        scene.said()
+        (end,) = person.gathered()
+        assert end.missing == {"zz": "its connection broke"}
+
+    play(act)
+
+
+def test_a_node_of_an_older_version_is_named_and_not_asked() -> None:
+    def act(scene: Scene) -> None:
+        liar = member(scene)
+        scene.servers[-1].version = 2
+        person = Person(scene, "person")
+        person.say(m.Ask(Subject.STACKS, nodes=("zz",)))
+        scene.said()
+        (end,) = person.gathered()
+        assert end.missing == {"zz": "it runs an older version of Rallypoint"}
+        assert not any(isinstance(x, m.Collect) for x in liar.heard)
+
+    play(act)
 
 
 @settings(max_examples=examples(400), deadline=None)

@@ -31,6 +31,7 @@ from rallypoint.coordinator.hosting import Hosting
 from rallypoint.coordinator.listen import OWN_FILES, connection_room, raise_open_files_limit
 from rallypoint.coordinator.server import HANDSHAKE_TIME_S, Coordinator, LookupToken
 from rallypoint.core import event_kinds as kinds
+from rallypoint.core import messages as m
 from rallypoint.core.admission import Admission
 from rallypoint.core.event_kinds import Record, ReportedBy
 from rallypoint.core.model import Candidate
@@ -46,7 +47,8 @@ from rallypoint.wire import death_notice
 from rallypoint.wire.address import Address
 from rallypoint.wire.death_notice import SECRET_BYTES, DeathNotice
 
-if TYPE_CHECKING:  # Most jobs have no register.
+if TYPE_CHECKING:  # Most jobs have no register, and nobody asks for their workers.
+    from rallypoint.agent.answering import NodeAnswers
     from rallypoint.coordinator.succession import Succession
 
 LAST_REPORTS_S = 2.0
@@ -85,6 +87,7 @@ class Membership:
         self._succession: Succession | None = None
         """Where any node may lead the job."""
         self._session: AgentSession | None = None
+        self._answers: NodeAnswers | None = None
         self._status = ""
 
     @property
@@ -189,6 +192,8 @@ class Membership:
         wait."""
         if self._succession is not None:
             self._succession.stop()
+        if self._answers is not None:
+            self._answers.close()
         if self._session is not None:
             await wait_unless(hurried, self._session.close(LAST_REPORTS_S), LAST_REPORTS_S)
         if self._setup.helpers is not None:
@@ -283,11 +288,19 @@ class Membership:
             found.coordinator.jobs.lives_in(incarnation)
             # No coordinator outlives this agent to get a death notice.
             on_attach = partial(self._hosted, found.token)
-            hooks = Hooks(on_held, on_attach, progress=progress)
+            hooks = Hooks(on_held, on_attach, progress=progress, collect=self._collect)
         else:
             on_attach = partial(self._attaching, found.token, incarnation)
-            hooks = Hooks(on_held, on_attach, MemoryWatch().is_short, progress)
+            hooks = Hooks(on_held, on_attach, MemoryWatch().is_short, progress, self._collect)
         return CoordinatorSession(end, found.dial, self._agent, hooks=hooks)
+
+    def _collect(self, message: m.Collecting) -> None:
+        if self._answers is None:
+            from rallypoint.agent.answering import NodeAnswers
+
+            assert isinstance(self._session, CoordinatorSession)
+            self._answers = NodeAnswers(self._agent.workers, self._session.send_collected)
+        self._answers.asked(message)
 
     def _hosted(self, token: bytes | None, connection: ClientConnection, generation: int) -> bytes:
         self._leave_note(token, connection)

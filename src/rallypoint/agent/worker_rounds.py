@@ -53,6 +53,8 @@ class WorkerRounds:
         self._requests = WorkerRequests(config, actions)
         self.current: NodeWorkers | None = None
         """The newest round's, until the last of their processes has gone."""
+        self.newest: RunningRound | None = None
+        """Workers that run, or ran last."""
         self._succeeded: NodeWorkers | None = None
         self.failures: dict[int, WorkerExit] = {}
         """By global rank: the newest round's on this node."""
@@ -153,7 +155,8 @@ class WorkerRounds:
         text = count(self._config.workers.count, "worker")
         self._actions.say(kinds.WORKERS_STARTED(workers=text), (("took_s", took_s),))
         self._dispatcher.spawned(workers.pids, took_s, workers.shm)
-        self._requests.begin(RunningRound(state.stamp, state.assignment, workers, state.exits))
+        self.newest = RunningRound(state.stamp, state.assignment, workers, state.exits)
+        self._requests.begin(self.newest)
 
     def _not_started(self, stamp: Stamp, error: RallypointError) -> None:
         self.current = None

@@ -100,6 +100,8 @@ class Hooks(Struct, frozen=True):
     """Called before each heartbeat."""
     progress: Callable[[int], NodeProgress | None] = lambda generation: None
     """Called before each heartbeat with the generation of the connection: what is new on it."""
+    collect: Callable[[m.Collecting], None] = lambda message: None
+    """Called when somebody wants to know something of the workers here."""
     uniform: Callable[[float, float], float] | None = None
     """Draws pauses between attempts to connect; None: `store.backoff.uniform`."""
 
@@ -237,6 +239,11 @@ class CoordinatorSession:
         if self._end.is_attached and not self._end.is_closed:
             self._send_beat(self._clock())
 
+    def send_collected(self, piece: m.Collected) -> None:
+        """If there is a connection: who waits for it is told of those that were lost."""
+        if self._connection is not None and self._end.is_attached:
+            self._connection.send(piece)
+
     def _send_beat(self, now: float) -> None:
         hooks, end = self._hooks, self._end
         progress = hooks.progress(end.generation) if end.is_attached else None
@@ -267,6 +274,8 @@ class CoordinatorSession:
                 self._handler.session_suspended(why)
             case core.Pushed(pushed):
                 self._handler.pushed(pushed)
+            case core.Collecting(wanted):
+                self._hooks.collect(wanted)
             case core.Acknowledged(report):
                 self._handler.acknowledged(report)
             case core.Held(until):

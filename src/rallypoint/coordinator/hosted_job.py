@@ -77,7 +77,7 @@ class HostedJob:
         self._faults = Faults(lambda text: on_record(kinds.FAULT(text)))
         self._is_closed = False
         self._gate = None if open_gate is None else open_gate(self._let_pass, self._is_silent)
-        self.watch = JobWatch(sessions, self._loop.time)
+        self.watch = JobWatch(sessions, self._loop.time, self._connections.get)
         self._want_timers()
 
     @property
@@ -153,6 +153,7 @@ class HostedJob:
         if self._check is not None:
             self._check.cancel()
         self._timers.want({})
+        self.watch.gatherings.close()
         self._faults.tell_counts()
         if self._gate is not None:
             self._gate.close()

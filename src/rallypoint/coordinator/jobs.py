@@ -18,9 +18,9 @@ from msgspec.structs import replace
 
 from rallypoint.coordinator.clocks import wall_time
 from rallypoint.coordinator.connection import ServerConnection
+from rallypoint.coordinator.gathering import answer
 from rallypoint.coordinator.hosted_job import HostedJob, refuse
 from rallypoint.coordinator.hosting import Hosting, turn_away
-from rallypoint.coordinator.watching import answer
 from rallypoint.core import claims
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core import messages as m

@@ -158,6 +158,8 @@ class Coordinator:
                     self.jobs.agent_died(connection, owner, message)
         elif isinstance(owner, HostedJob) and isinstance(message, m.Ask):
             owner.asked(connection, message)
+        elif isinstance(owner, HostedJob) and isinstance(message, m.Collected):
+            owner.watch.gatherings.collected(connection.number, message)
 
     def _heartbeat(self, connection: ServerConnection, heartbeat: m.Heartbeat) -> None:
         """Of no agent that has attached."""

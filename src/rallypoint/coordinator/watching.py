@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from msgspec import Struct, json
+from msgspec import Struct
 
 from rallypoint.coordinator.clocks import wall_time
 from rallypoint.coordinator.connection import ServerConnection
-from rallypoint.core import messages as m
+from rallypoint.coordinator.gathering import Gatherings, answer, refuse_answer
 from rallypoint.core import person
 from rallypoint.core.event_kinds import VERDICT, Record
 from rallypoint.core.job_state import JobState
 from rallypoint.core.round_state import Phase
 from rallypoint.core.sessions import Sessions
 from rallypoint.core.text import count
-from rallypoint.core.watch.history import HistoryEntry, JobHistory
+from rallypoint.core.watch.history import JobHistory
 from rallypoint.core.watch.job_view import Heard, JobView, job_line, view_of
 from rallypoint.core.watch.node_progress import NodeProgress
-from rallypoint.core.watch.questions import PIECE_BYTES, Ask, Said, Subject
+from rallypoint.core.watch.questions import Ask, Said, Subject
 from rallypoint.errors import MessageError
 
 FOLLOWERS_MAX = 64
@@ -53,8 +53,13 @@ def _outcome(wish: _Wish, job: JobState) -> Said | None:
 class JobWatch:
     """Of one job. For the thread of the loop. Nothing here blocks."""
 
-    def __init__(self, sessions: Sessions, clock: Callable[[], float]) -> None:
-        """`clock`: of the loop."""
+    def __init__(
+        self,
+        sessions: Sessions,
+        clock: Callable[[], float],
+        connection_of: Callable[[int], ServerConnection | None],
+    ) -> None:
+        """`clock`: of the loop. `connection_of`: the one of this number, if it is there."""
         self._sessions, self._clock = sessions, clock
         self.history = JobHistory(clock(), lambda at: wall_time(clock() - at))
         self._followers: dict[int, ServerConnection] = {}
@@ -62,6 +67,7 @@ class JobWatch:
         self._watchers: dict[int, ServerConnection] = {}
         """Who wants to have the status once more when the job has ended."""
         self._wishes: dict[int, _Wish] = {}
+        self.gatherings = Gatherings(sessions, connection_of)
 
     @property
     def view(self) -> JobView:
@@ -80,6 +86,7 @@ class JobWatch:
             for watcher in list(self._watchers.values()):
                 answer(watcher, self.view, is_last=True)
             self._watchers.clear()
+            self.gatherings.job_ended()
 
     def noted(self) -> None:
         """Something has happened to the job."""
@@ -130,12 +137,17 @@ class JobWatch:
                 self._tell_events(connection, question)
             case Subject.JOBS:
                 answer(connection, (job_line(self.view),), is_last=True)
+            case Subject.STACKS | Subject.LOGS:
+                self.gatherings.begin(connection, question)
+            case Subject.MORE:
+                self.gatherings.taken(connection.number)
 
     def closed(self, connection: int) -> None:
         """This connection has ended."""
         self._followers.pop(connection, None)
         self._watchers.pop(connection, None)
         self._wishes.pop(connection, None)
+        self.gatherings.closed(connection)
 
     def _admit(self, others: dict[int, ServerConnection], connection: ServerConnection) -> None:
         """Raises MessageError where there are too many."""
@@ -169,23 +181,3 @@ class JobWatch:
         now = self._clock()
         silent_s = now - self._sessions.liveness.last_heard_at(incarnation, now)
         return Heard(session.host, silent_s, session.connection is not None)
-
-
-def answer(
-    connection: ServerConnection,
-    value: Struct | tuple[Struct, ...] | HistoryEntry | None,
-    *,
-    is_last: bool,
-) -> None:
-    """Send this value, in pieces that fit into frames."""
-    data = json.encode(value)
-    for start in range(0, len(data), PIECE_BYTES):
-        piece = data[start : start + PIECE_BYTES]
-        is_whole = start + PIECE_BYTES >= len(data)
-        connection.send(m.Answer(piece, is_whole, is_whole and is_last))
-
-
-def refuse_answer(connection: ServerConnection, text: str) -> None:
-    """Say in one sentence why there is no answer, and hang up."""
-    connection.send(m.Answer(b"", True, True, text))
-    connection.close()

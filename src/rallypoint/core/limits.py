@@ -90,6 +90,7 @@ RANGES: dict[str, tuple[float, float]] = settings.RANGES | {
     "master_port": (1, MAX_PORT),
     "last_round": (-1, MAX_NUMBER),
     "port": (0, MAX_PORT),
+    "stream": (0, 2),
 }
 """Numbers by the names of their fields: the least and the largest."""
 _COUNT, _SECONDS = (0, MAX_NUMBER), (0.0, MAX_SECONDS)

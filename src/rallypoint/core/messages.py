@@ -33,6 +33,9 @@ from rallypoint.core.model import (
     Stamp,
     Verdict,
 )
+from rallypoint.core.watch.collecting import Collect as Collect
+from rallypoint.core.watch.collecting import Collected as Collected
+from rallypoint.core.watch.collecting import CollectMore as CollectMore
 from rallypoint.core.watch.node_progress import NodeProgress
 from rallypoint.core.watch.questions import Answer as Answer
 from rallypoint.core.watch.questions import Ask as Ask
@@ -270,7 +273,7 @@ class AgentDied(Struct, frozen=True, array_like=True, tag=23):
     """The kernel has killed a process of its container for memory, just before."""
 
 
-ToCoordinator = Attach | Numbered | Heartbeat | DrainNode | AgentDied | Ask
+ToCoordinator = Attach | Numbered | Heartbeat | DrainNode | AgentDied | Ask | Collected
 
 
 class Attached(Struct, frozen=True, array_like=True, tag=1):
@@ -404,7 +407,11 @@ WorkerRequest = CheckpointWanted | CheckpointNotWanted | CollectStacks
 """What a node's workers are asked for, or no longer."""
 Order = Assigned | StartNow | StopNow | Ended | Expelled | LeaveNow | DrainWanted | WorkerRequest
 """What a job's machine has a node do."""
-ToAgent = Attached | Refused | Ack | HeartbeatAck | Order | DrainAnswer | HandsOver | Answer
+Collecting = Collect | CollectMore
+"""What people want to know of workers, apart from the job's machine."""
+ToAgent = (
+    Attached | Refused | Ack | HeartbeatAck | Order | DrainAnswer | HandsOver | Answer | Collecting
+)
 
 
 class FromNode(Struct, frozen=True):

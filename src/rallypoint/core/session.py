@@ -175,6 +175,12 @@ class Pushed(Struct, frozen=True):
     message: m.Order | m.HeartbeatAck
 
 
+class Collecting(Struct, frozen=True):
+    """Somebody wants to know something of the workers here."""
+
+    message: m.Collecting
+
+
 class Acknowledged(Struct, frozen=True):
     """The coordinator has applied this report."""
 
@@ -216,6 +222,7 @@ AgentEffect = (
     | Opened
     | Suspended
     | Pushed
+    | Collecting
     | Acknowledged
     | Held
     | LeaseOver
@@ -459,6 +466,8 @@ class AgentEnd:
                 return []
             case m.DrainAnswer() | m.Answer():
                 return []  # for a person who asked instead of taking part
+            case m.Collect() | m.CollectMore():
+                return [Collecting(message)] if self._link is Link.ATTACHED else []
             case _:
                 if not self._is_current(message.stamp):
                     return []

@@ -364,7 +364,7 @@ class Cluster:
                 self._run(self.sessions.attach(link.number, "", message, now))
             case m.Numbered() | m.Heartbeat():
                 self._run(self.sessions.received(link.number, message, now))
-            case m.DrainNode() | m.AgentDied() | m.Ask():
+            case m.DrainNode() | m.AgentDied() | m.Ask() | m.Collected():
                 raise AssertionError("no agent says so")
             case _:
                 assert_never(message)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
 
 import msgspec
 from msgspec import Struct
@@ -24,6 +22,7 @@ from rallypoint.cli.watch.reach import (
     token_of,
 )
 from rallypoint.cli.watch.status_text import LINES_MAX, status_lines, table_lines
+from rallypoint.cli.watch.terminal import ALL_LINES, is_terminal, screen_size
 from rallypoint.coordinator.token import Token
 from rallypoint.core.settings import Setting
 from rallypoint.core.watch.job_view import JobLine, JobView
@@ -33,7 +32,6 @@ from rallypoint.observe.printing import JsonLine, json_text, print_text, redraw
 
 WATCH_S = 1.0
 """Between two looks of `--watch`."""
-_ALL = 1_000_000
 
 STATUS = Command(
     "status",
@@ -160,9 +158,9 @@ class _Status:
         if self._options.as_json:
             print_text(JsonLine(json_text(view)))
             return
-        width, height = _size()
-        most = _ALL if self._options.is_whole else LINES_MAX
-        if self._options.watch and _is_terminal():
+        width, height = screen_size()
+        most = ALL_LINES if self._options.is_whole else LINES_MAX
+        if self._options.watch and is_terminal():
             redraw(*status_lines(view, width, min(most, height - 1)))
         else:
             print_text(*status_lines(view, width, most))
@@ -176,21 +174,6 @@ def _show_table(jobs: list[JobLine], options: _Options) -> None:
     if options.as_json:
         print_text(JsonLine(json_text(jobs)))
     elif jobs:
-        print_text(*table_lines(jobs, _size()[0]))
+        print_text(*table_lines(jobs, screen_size()[0]))
     else:
         print_text("no jobs")
-
-
-def _is_terminal() -> bool:
-    return sys.stdout is not None and sys.stdout.isatty()
-
-
-def _size() -> tuple[int, int]:
-    """Columns and rows; what is no terminal has as many columns as anybody wants."""
-    if not _is_terminal():
-        return 200, 200
-    try:
-        size = os.get_terminal_size(sys.stdout.fileno())
-    except OSError:
-        return 80, LINES_MAX + 1
-    return size.columns or 80, size.lines or LINES_MAX + 1

@@ -32,6 +32,12 @@ class Subject(Enum):
     """That the round ends and another one begins, at no cost to the budget."""
     CANCEL = "cancel"
     """That the job ends."""
+    STACKS = "stacks"
+    """What workers do now: `Gathered`s of their nodes (`collecting.py`)."""
+    LOGS = "logs"
+    """The newest lines that workers wrote, and with `follow` those that come: `Gathered`s."""
+    MORE = "more"
+    """A value of what is gathered was taken, and another one may be sent. It has no answer."""
 
 
 class Said(Struct, frozen=True):
@@ -41,12 +47,27 @@ class Said(Struct, frozen=True):
     is_done: bool = True
 
 
+class RankRange(Struct, frozen=True, array_like=True):
+    """Ranks of workers, from the first to the last one."""
+
+    first: int
+    last: int
+
+    def __contains__(self, rank: int) -> bool:
+        return self.first <= rank <= self.last
+
+
 class Ask(Struct, frozen=True, array_like=True, tag=24):
     """A person asks this."""
 
     subject: Subject
     after: int = 0
     follow: bool = False
+    ranks: tuple[RankRange, ...] = ()
+    """Only of these workers and `nodes`; both empty: of all."""
+    nodes: tuple[str, ...] = ()
+    newest: int = 0
+    """So many of the newest lines of each worker."""
 
     @property
     def is_wish(self) -> bool:

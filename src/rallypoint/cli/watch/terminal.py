@@ -1,0 +1,26 @@
+"""The terminal that a command about a job prints to."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from rallypoint.cli.watch.status_text import LINES_MAX
+
+ALL_LINES = 1_000_000
+
+
+def is_terminal() -> bool:
+    """Whether stdout is one."""
+    return sys.stdout is not None and sys.stdout.isatty()
+
+
+def screen_size() -> tuple[int, int]:
+    """Columns and rows; what is no terminal has as many columns as anybody wants."""
+    if not is_terminal():
+        return 200, 200
+    try:
+        size = os.get_terminal_size(sys.stdout.fileno())
+    except OSError:
+        return 80, LINES_MAX + 1
+    return size.columns or 80, size.lines or LINES_MAX + 1

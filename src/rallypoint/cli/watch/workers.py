@@ -1,0 +1,93 @@
+"""What the commands about workers share: which of them are meant, and the way to what their nodes
+tell (`core/watch/collecting.py`)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+
+import msgspec
+from msgspec import Struct
+
+from rallypoint.cli.parser import Command, Scanned
+from rallypoint.cli.watch.reach import HOW_TO_FIND, Asking, JobAt, only_one, read_job, token_of
+from rallypoint.coordinator.token import Token
+from rallypoint.core.limits import MAX_FAILURES, MAX_WORLD
+from rallypoint.core.settings import Setting
+from rallypoint.core.text import shown
+from rallypoint.core.watch.collecting import Gathered
+from rallypoint.core.watch.node_names import fold_names
+from rallypoint.core.watch.questions import Ask, RankRange, Subject
+from rallypoint.errors import UsageError
+from rallypoint.observe.printing import say
+
+_ENDPOINT = Setting(
+    "--rdzv-endpoint",
+    "HOST[:PORT]|DIR",
+    "where the job is: as its nodes have it",
+    default="your job on this machine",
+)
+WHERE = (
+    HOW_TO_FIND[0],
+    tuple(_ENDPOINT if row.flag == _ENDPOINT.flag else row for row in HOW_TO_FIND[1]),
+)
+"""The options that say which job is meant, where the words say which workers."""
+_RANKS = re.compile(r"[0-9]{1,9}(-[0-9]{1,9})?(,[0-9]{1,9}(-[0-9]{1,9})?)*")
+
+
+class Wanted(Struct, frozen=True):
+    """Which workers of which job."""
+
+    job: JobAt
+    token: Token | None
+    ranks: tuple[RankRange, ...]
+    nodes: tuple[str, ...]
+
+    @property
+    def is_all(self) -> bool:
+        """All workers of the job."""
+        return not self.ranks and not self.nodes
+
+
+def read_wanted(command: Command, scanned: Scanned) -> Wanted:
+    """Raises UsageError, AccessError, and RendezvousConnectionError."""
+    ranks: list[RankRange] = []
+    nodes: list[str] = []
+    for word in scanned.words:
+        if _RANKS.fullmatch(word):
+            ranks += map(_range, word.split(","))
+        else:
+            nodes.append(word)
+    if len(ranks) > MAX_FAILURES or len(nodes) > MAX_FAILURES:
+        raise UsageError(f"at most {MAX_FAILURES} ranks and {MAX_FAILURES} nodes can be named")
+    job = only_one(read_job(command, scanned, None))
+    return Wanted(job, token_of(job), tuple(ranks), tuple(nodes))
+
+
+async def gather(asking: Asking, question: Ask) -> AsyncIterator[Gathered]:
+    """The parts of the answer, as they come. Raises what `Asking.ask` does."""
+    asking.send(question)
+    is_last = False
+    while not is_last:
+        value, is_last = await asking.next_value()
+        if not is_last:
+            asking.send(Ask(Subject.MORE))
+        yield msgspec.json.decode(value, type=Gathered)
+
+
+def say_missing(part: Gathered) -> None:
+    """Name the nodes that have told nothing."""
+    why_of: dict[str, list[str]] = {}
+    for node, why in part.missing.items():
+        why_of.setdefault(why, []).append(node)
+    for why, nodes in sorted(why_of.items()):
+        which = "node" if len(nodes) == 1 else "nodes"
+        say(f"nothing from {which} {fold_names(nodes)}: {why}")
+
+
+def _range(word: str) -> RankRange:
+    first, dash, last = word.partition("-")
+    found = RankRange(int(first), int(last) if dash else int(first))
+    if found.first > found.last or found.last >= MAX_WORLD:
+        raise UsageError(f"{shown(word)}: needs a rank, or the first and the last one: 0-7")
+    return found

@@ -1,0 +1,339 @@
+"""What people ask of a job's workers: the coordinator collects it from the nodes, and passes each
+piece on as it comes. At most `PIECES_IN_FLIGHT` of them are under way for one person, who says of
+each that it was taken; nodes wait with what they have (`core/watch/collecting.py`)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from enum import Enum
+
+from msgspec import Struct, field, json
+
+from rallypoint.coordinator.connection import ServerConnection
+from rallypoint.core import messages as m
+from rallypoint.core.model import Assignment
+from rallypoint.core.sessions import Sessions
+from rallypoint.core.text import names
+from rallypoint.core.watch.collecting import (
+    ANSWER_S,
+    PIECES_IN_FLIGHT,
+    Gathered,
+    RankTold,
+    Told,
+)
+from rallypoint.core.watch.questions import PIECE_BYTES, Ask
+from rallypoint.errors import MessageError
+
+SINCE = 3
+"""The version of the session protocol that has `Collect`."""
+ASKERS_MAX = 64
+"""So many people may ask at once."""
+TICK_S = 1.0
+STALLED_S = 60.0
+"""Who takes nothing for so long is cut off."""
+LAST_S = 2.0
+"""So long after a job's end its nodes may tell what their workers wrote last."""
+_NAMED = 8
+
+
+class _State(Enum):
+    QUIET = "it has said nothing yet, or has nothing more now"
+    READY = "it has something"
+    SENDING = "it was told to send a piece"
+
+
+class _Part(Struct, eq=False):
+    """One node's."""
+
+    node_id: str
+    connection: ServerConnection
+    bases: dict[int, int]
+    """The rank of its first worker, by the numbers of rounds."""
+    workers: int
+    since: float
+    state: _State = _State.QUIET
+    has_answered: bool = False
+
+
+class _Gathering(Struct, eq=False):
+    """What one person has asked for."""
+
+    number: int
+    asker: ServerConnection
+    question: Ask
+    round: int
+    taken_at: float
+    parts: dict[int, _Part] = field(default_factory=dict)
+    """Of those that may still say something, by their connections."""
+    known: dict[str, int] = field(default_factory=dict)
+    """The round for which each node was asked."""
+    ready: deque[_Part] = field(default_factory=deque)
+    credit: int = PIECES_IN_FLIGHT
+    """So many more pieces may be under way."""
+    untaken: int = 0
+    """Values that were sent on, and of which the person has not said that they were taken."""
+    missing: dict[str, str] = field(default_factory=dict)
+    ends_at: float | None = None
+
+
+class Gatherings:
+    """Of one job. For the thread of the loop."""
+
+    def __init__(
+        self, sessions: Sessions, connection_of: Callable[[int], ServerConnection | None]
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._sessions, self._connection_of = sessions, connection_of
+        self._all: dict[int, _Gathering] = {}
+        self._by_asker: dict[int, _Gathering] = {}
+        self._numbers = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self, asker: ServerConnection, question: Ask) -> None:
+        """A person asks this on a connection of their own."""
+        if asker.number in self._by_asker:
+            raise MessageError("this was asked before the last answer had ended")
+        if refusal := self._refusal(question):
+            refuse_answer(asker, refusal)
+            return
+        self._numbers += 1
+        gathering = _Gathering(self._numbers, asker, question, self._round, self._loop.time())
+        self._all[gathering.number] = self._by_asker[asker.number] = gathering
+        self._collect(gathering)
+        self._tick_later()
+        self._end_if_done(gathering)
+
+    def taken(self, asker: int) -> None:
+        """Who asks on this connection has taken a value."""
+        if (gathering := self._by_asker.get(asker)) is not None and gathering.untaken:
+            gathering.untaken -= 1
+            gathering.credit += 1
+            gathering.taken_at = self._loop.time()
+            self._send_on(gathering)
+
+    def collected(self, connection: int, piece: m.Collected) -> None:
+        """The agent on this connection says this."""
+        gathering = self._all.get(piece.number)
+        part = None if gathering is None else gathering.parts.get(connection)
+        if gathering is None or part is None:
+            return
+        was_sending, part.has_answered = part.state is _State.SENDING, True
+        if not piece.told and not piece.is_last and not was_sending:
+            if part.state is _State.QUIET:
+                part.state = _State.READY
+                gathering.ready.append(part)
+        else:
+            told = self._told(part, piece) if was_sending else []
+            gathering.credit += was_sending and not told
+            if part.state is not _State.READY:
+                part.state, part.since = _State.QUIET, self._loop.time()
+            if told:
+                gathering.untaken += 1
+                answer(gathering.asker, Gathered(part.node_id, piece.round, told), is_last=False)
+            if piece.is_last:
+                self._drop(gathering, connection)
+        self._send_on(gathering)
+        self._end_if_done(gathering)
+
+    def closed(self, connection: int) -> None:
+        """This connection has ended: of a person, or of an agent."""
+        if (ended := self._by_asker.pop(connection, None)) is not None:
+            self._forget(ended)
+        for gathering in list(self._all.values()):
+            part = gathering.parts.get(connection)
+            if part is not None:
+                self._drop(gathering, connection)
+                if gathering.ends_at is None and not gathering.question.follow:
+                    gathering.missing[part.node_id] = "its connection broke"
+                gathering.known.pop(part.node_id, None)
+                self._end_if_done(gathering)
+
+    def close(self) -> None:
+        """The job is hosted no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._all.clear()
+        self._by_asker.clear()
+
+    def job_ended(self) -> None:
+        """Nodes leave, and tell before that what is left."""
+        for gathering in self._all.values():
+            gathering.ends_at = self._loop.time() + LAST_S
+
+    @property
+    def _round(self) -> int:
+        """The newest that had a world."""
+        return next((place.round for place in self._sessions.job.assigned.values()), 0)
+
+    # --- whom to ask
+
+    def _refusal(self, question: Ask) -> str:
+        """Why nothing can be collected; empty: it can."""
+        job = self._sessions.job
+        if len(self._all) >= ASKERS_MAX:
+            return f"{ASKERS_MAX} others ask for the workers of this job just now"
+        if job.verdict is not None:
+            return f"the job has ended: {job.verdict.text}"
+        if not job.assigned:
+            return "no workers run yet: the job's first round has not begun"
+        if unknown := [node for node in question.nodes if node not in job.assigned]:
+            first = sorted(job.assigned)[:_NAMED]
+            more = len(job.assigned) - len(first)
+            known = names(tuple(first)) + (f", and {more} more" if more > 0 else "")
+            return f"there is no node {unknown[0]!r} in round {self._round}; there are {known}"
+        for wanted in question.ranks:
+            if wanted.last >= job.world_workers or wanted.first > wanted.last:
+                text = f"{wanted.first}" + (
+                    f"-{wanted.last}" if wanted.last != wanted.first else ""
+                )
+                last = job.world_workers - 1
+                return f"there is no rank {text} in round {self._round}; the last is {last}"
+        return ""
+
+    def _collect(self, gathering: _Gathering) -> None:
+        """Ask the nodes of the newest world that are meant and were not asked yet."""
+        job, question, now = self._sessions.job, gathering.question, self._loop.time()
+        sizes = self._sizes()
+        for node_id, place in job.assigned.items():
+            known, size = gathering.known.get(node_id), sizes[node_id]
+            if known == place.round or not _is_meant(question, node_id, place, size):
+                continue
+            gathering.known[node_id] = place.round
+            old = [part for part in gathering.parts.values() if part.node_id == node_id]
+            if old:
+                old[0].bases[place.round], old[0].workers = place.base_rank, size
+                continue
+            if found := self._connection(node_id):
+                if isinstance(found, str):
+                    gathering.missing[node_id] = found
+                    continue
+                bases = {place.round: place.base_rank}
+                part = _Part(node_id, found, bases, size, now)
+                gathering.parts[found.number] = part
+                ranks = () if node_id in question.nodes else question.ranks
+                newest = question.newest if known is None else 0
+                found.send(
+                    m.Collect(gathering.number, question.subject, ranks, newest, question.follow)
+                )
+
+    def _connection(self, node_id: str) -> ServerConnection | str:
+        """Of this node, or why it can't be asked."""
+        session = self._sessions.of_node(node_id)
+        number = None if session is None else session.connection
+        connection = None if number is None else self._connection_of(number)
+        if connection is None:
+            return "it is not connected"
+        if connection.version < SINCE:
+            return "it runs an older version of Rallypoint"
+        return connection
+
+    def _sizes(self) -> dict[str, int]:
+        """How many workers each node of the newest world has."""
+        job = self._sessions.job
+        places = sorted(job.assigned.items(), key=lambda item: item[1].base_rank)
+        ends = [place.base_rank for _, place in places[1:]] + [job.world_workers]
+        return {
+            node_id: end - place.base_rank
+            for (node_id, place), end in zip(places, ends, strict=False)
+        }
+
+    # --- what comes
+
+    def _told(self, part: _Part, piece: m.Collected) -> list[RankTold]:
+        """Of ranks that this node has, or had in that round."""
+        base = part.bases.get(piece.round)
+        if base is None:
+            return []
+        return [
+            _of_rank(base + told.local_rank, told)
+            for told in piece.told
+            if told.local_rank < part.workers
+        ]
+
+    def _send_on(self, gathering: _Gathering) -> None:
+        while gathering.credit > 0 and gathering.ready:
+            part = gathering.ready.popleft()
+            if part.state is _State.READY and part.connection.number in gathering.parts:
+                part.state, part.since = _State.SENDING, self._loop.time()
+                gathering.credit -= 1
+                part.connection.send(m.CollectMore(gathering.number))
+
+    def _drop(self, gathering: _Gathering, connection: int) -> None:
+        part = gathering.parts.pop(connection, None)
+        if part is not None and part.state is _State.SENDING:
+            gathering.credit += 1
+
+    def _end_if_done(self, gathering: _Gathering) -> None:
+        follows = gathering.question.follow and gathering.ends_at is None
+        if not gathering.parts and not follows and gathering.number in self._all:
+            missing = Gathered(round=gathering.round, missing=gathering.missing)
+            answer(gathering.asker, missing, is_last=True)
+            self._forget(gathering)
+
+    def _forget(self, gathering: _Gathering) -> None:
+        self._all.pop(gathering.number, None)
+        self._by_asker.pop(gathering.asker.number, None)
+        for part in gathering.parts.values():
+            part.connection.send(m.CollectMore(gathering.number, is_wanted=False))
+
+    # --- time
+
+    def _tick_later(self) -> None:
+        if self._timer is None and self._all:
+            self._timer = self._loop.call_later(TICK_S, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        now = self._loop.time()
+        for gathering in list(self._all.values()):
+            self._look(gathering, now)
+        self._tick_later()
+
+    def _look(self, gathering: _Gathering, now: float) -> None:
+        is_behind = bool(gathering.ready) and now > gathering.taken_at + STALLED_S
+        if is_behind or gathering.asker.is_closed:
+            self._forget(gathering)
+            gathering.asker.abort()
+            return
+        is_over = gathering.ends_at is not None and now > gathering.ends_at
+        for number, part in list(gathering.parts.items()):
+            owes = part.state is _State.SENDING or not part.has_answered
+            owes = owes or (part.state is _State.QUIET and not gathering.question.follow)
+            if is_over or (owes and now > part.since + ANSWER_S):
+                self._drop(gathering, number)
+                part.connection.send(m.CollectMore(gathering.number, is_wanted=False))
+                if not is_over:
+                    gathering.missing[part.node_id] = f"no answer within {ANSWER_S:g} s"
+        if gathering.question.follow and gathering.ends_at is None:
+            self._collect(gathering)
+        self._send_on(gathering)
+        self._end_if_done(gathering)
+
+
+def _is_meant(question: Ask, node_id: str, place: Assignment, workers: int) -> bool:
+    if not question.ranks and not question.nodes:
+        return True
+    first, last = place.base_rank, place.base_rank + workers - 1
+    named = any(wanted.first <= last and wanted.last >= first for wanted in question.ranks)
+    return named or node_id in question.nodes
+
+
+def _of_rank(rank: int, told: Told) -> RankTold:
+    return RankTold(rank, told.detail, told.stream, told.wall_time, told.left_out, told.is_kept)
+
+
+def answer(connection: ServerConnection, value: object, *, is_last: bool) -> None:
+    """Send this value as JSON, in pieces that fit into frames."""
+    data = json.encode(value)
+    for start in range(0, len(data), PIECE_BYTES):
+        piece = data[start : start + PIECE_BYTES]
+        is_whole = start + PIECE_BYTES >= len(data)
+        connection.send(m.Answer(piece, is_whole, is_whole and is_last))
+
+
+def refuse_answer(connection: ServerConnection, text: str) -> None:
+    """Say in one sentence why there is no answer, and hang up."""
+    connection.send(m.Answer(b"", True, True, text))
+    connection.close()

@@ -1,0 +1,90 @@
+"""Stacks of many workers in few words: equal ones are one group, whatever their addresses and
+process ids. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from msgspec import Struct
+
+_NUMBERS = re.compile(r"0x[0-9a-fA-F]+|(?<=process )\d+|(?<=\[)\d+(?=\])|\b[0-9a-f]{16,}\b")
+_HEAD = re.compile(r"(Current thread|Thread) 0x[0-9a-fA-F]+(.*?) \(most recent call first\):")
+_FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
+
+
+class Frame(Struct, frozen=True):
+    """One call of a thread."""
+
+    function: str
+    place: str
+    """`FILE:LINE`; empty: the function is a line of another form."""
+
+
+class Thread(Struct, frozen=True):
+    """The newest call first."""
+
+    name: str
+    """Empty: it has none."""
+    frames: tuple[Frame, ...]
+
+
+class StackGroup(Struct, frozen=True):
+    """Workers that do the same."""
+
+    ranks: tuple[int, ...]
+    threads: tuple[Thread, ...]
+    """The main thread first. One without frames: the worker's agent knows no stacks, but `name`."""
+
+
+def fold_stacks(stacks: Mapping[int, str]) -> list[StackGroup]:
+    """By rank what its agent has told. The smallest group comes first, of equal ones that with the
+    lowest rank."""
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for rank, text in sorted(stacks.items()):
+        groups.setdefault(_key(text), []).append(rank)
+    found = [StackGroup(tuple(ranks), threads_of(stacks[ranks[0]])) for ranks in groups.values()]
+    return sorted(found, key=lambda group: (len(group.ranks), group.ranks))
+
+
+def threads_of(text: str) -> tuple[Thread, ...]:
+    """What Python's faulthandler writes, or one line of another kind."""
+    threads: list[Thread] = []
+    for block in reversed(_blocks(text)):
+        head = _HEAD.fullmatch(block[0])
+        if head is None:
+            threads.append(Thread(" ".join(block), ()))
+            continue
+        name = head[2].strip().removeprefix("[").removesuffix("]")
+        threads.append(Thread(name, tuple(map(_frame, block[1:]))))
+    return tuple(threads)
+
+
+def rank_names(ranks: Iterable[int], gap: str = ",") -> str:
+    """`0-30,32-63`."""
+    runs: list[list[int]] = []
+    for rank in sorted(ranks):
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1][1:] = [rank]
+        else:
+            runs.append([rank])
+    return gap.join("-".join(map(str, run)) for run in runs)
+
+
+def _key(text: str) -> tuple[str, ...]:
+    """Equal for stacks that mean the same. The order of the threads but the last one, which is the
+    main thread, is that in which they happen to be found."""
+    blocks = ["\n".join(block) for block in _blocks(_NUMBERS.sub("#", text))]
+    return (*sorted(blocks[:-1]), *blocks[-1:])
+
+
+def _blocks(text: str) -> list[Sequence[str]]:
+    blocks = [block.splitlines() for block in re.split(r"\n\s*\n", text.strip())]
+    return [block for block in blocks if block]
+
+
+def _frame(line: str) -> Frame:
+    found = _FRAME.fullmatch(line)
+    if found is None:
+        return Frame(line.strip(), "")
+    return Frame(found[3], f"{found[1]}:{found[2]}")
