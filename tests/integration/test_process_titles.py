@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.integration.cluster import Cluster
 from tests.integration.function_job import function_job
-from tests.integration.one_agent import OneAgent, agent, eventually, free_port
+from tests.integration.one_agent import OneAgent, agent, eventually, free_port, name_of
 
 pytestmark = pytest.mark.executed
 
@@ -77,7 +78,15 @@ def test_the_agent_and_its_workers_keep_the_command_lines_that_people_look_for(
         assert command_line(running.pid) == f"{sys.executable} {run}"
         worker = f"{sys.executable} -u {script} --lr 3"
         assert command_line(int(told.split()[0])) == worker
+        processes = running.processes()
+        assert processes[running.pid] == "rallypoint-agt"
+        assert processes[int(told.split()[0])].startswith("python")
         end(running)
+
+
+def test_a_coordinator_of_its_own_has_a_name_in_top(cluster: Cluster) -> None:
+    server = cluster.serve()
+    eventually(lambda: name_of(server.pid) == "rallypoint-srv", "the name")
 
 
 def test_a_guard_that_is_replaced_says_what_it_is(tmp_path: Path) -> None:

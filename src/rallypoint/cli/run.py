@@ -14,6 +14,7 @@ from rallypoint.config import AgentConfig
 from rallypoint.core.model import Outcome
 from rallypoint.errors import InfrastructureError, RallypointError
 from rallypoint.observe.printing import print_error, say
+from rallypoint.process import titles
 from rallypoint.process.signals import hold_early_signals
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ def run(argv: Sequence[str]) -> int:
 def _take_part(config: AgentConfig) -> int:
     gc.disable()  # Nothing that starting makes is garbage: to look for some costs milliseconds.
     keep_secrets()
+    titles.set_name("rallypoint-agt")
     from rallypoint.agent.run import run_agent
     from rallypoint.cli.console import Console
     from rallypoint.cli.summary import JobReport

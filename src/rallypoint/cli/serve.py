@@ -40,6 +40,7 @@ from rallypoint.core.event_kinds import Record
 from rallypoint.core.settings import HOLD_MAX_S, HOLD_MIN_S, HOLD_S, Setting
 from rallypoint.errors import RendezvousConnectionError, UsageError
 from rallypoint.observe.faults import Faults
+from rallypoint.process import titles
 
 if TYPE_CHECKING:  # for some options alone
     from rallypoint.agent.telemetry.metrics_server import MetricsServer
@@ -187,6 +188,7 @@ def run(argv: list[str]) -> int:
     options = with_hint(SERVE, lambda: _parse(argv))
     token = options.access.find(create=True)
     access.keep_secrets()
+    titles.set_name("rallypoint-srv")
     lines = EventLines(json=options.json, quiet=options.quiet)
     try:
         return asyncio.run(_Server(options, token, lines).run())
