@@ -168,3 +168,22 @@ def test_a_coordinator_of_many_jobs_serves_the_others() -> None:
             await b.round_trip()
 
     go(body())
+
+
+def test_a_history_that_can_not_be_kept_disturbs_no_job() -> None:
+    async def body() -> None:
+        async with rally(TWO) as place:
+            a = await place.attached(TWO, "life-a", node_id="a")
+            (job,) = place.coordinator.jobs.all
+            del job.watch.history.account  # which everything that happens is booked in
+            a.join()
+            stamp = (await a.wait(m.Assigned)).stamp
+            a.report(2, m.Succeeded(stamp))
+            verdict = (await a.wait(m.Ended)).verdict
+            assert verdict.outcome is Outcome.SUCCEEDED
+            (told,) = faults(place)
+            assert told.startswith(
+                "the history of the job can't be kept: unexpected AttributeError"
+            )
+
+    go(body())

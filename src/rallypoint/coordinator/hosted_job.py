@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
-from typing import Protocol
+from typing import ParamSpec, Protocol
 
 from rallypoint.coordinator.connection import ServerConnection
 from rallypoint.coordinator.watching import JobWatch
@@ -30,6 +30,7 @@ PUSHES_IN_A_TURN = 256
 """So many messages are sent before the loop looks at its sockets again: a world of ten thousand
 nodes must not keep their heartbeats waiting."""
 TRIES = 3
+P = ParamSpec("P")
 RETRY_S = 1.0
 
 
@@ -174,7 +175,7 @@ class HostedJob:
         effects = self._sessions.received(connection.number, message, self._loop.time())
         if isinstance(message, m.Heartbeat):
             if message.progress is not None:
-                self.watch.progressed(connection.number, message.progress)
+                self._see(self.watch.progressed, connection.number, message.progress)
             # It changes no wait, and makes no check due earlier.
             self._do(effects if self._gate is None else self._gate.answer(message, effects))
         else:
@@ -232,10 +233,17 @@ class HostedJob:
 
     def _run(self, effects: list[HostEffect], tries: int = TRIES) -> None:
         self._perform_all(effects, tries)
-        self.watch.noted()
+        self._see(self.watch.noted)
         if not self._is_closed:
             self._want_timers()
             self._watch()
+
+    def _see(self, see: Callable[P, None], *seen: P.args, **named: P.kwargs) -> None:
+        """What people see of the job must not disturb it."""
+        try:
+            see(*seen, **named)
+        except Exception as error:
+            self._faults.note("the history of the job can't be kept", error)
 
     def _let_pass(self, effects: list[HostEffect]) -> None:
         """These have waited at the gate."""
@@ -290,7 +298,7 @@ class HostedJob:
                 if (connection := self._connections.get(number)) is not None:
                     refuse(connection, text, self._on_record)
             case Record():
-                self.watch.record(effect)
+                self._see(self.watch.record, effect)
                 self._on_record(effect)
             case core.Empty():
                 self._loop.call_soon(self._on_empty)
