@@ -263,6 +263,16 @@ def test_the_summary_tells_how_far_each_round_came(tmp_path: Path) -> None:
         {"step": 5, "total": 10, "loss": 0.25, "tokens": 700},
         {"step": 6, "total": 10, "loss": None, "tokens": 700},
     ]
+    goodput = summary_in(file)["goodput"]
+    spent = [part["seconds"] for part in goodput["parts"]]
+    assert sum(spent) == pytest.approx(goodput["wall_s"], rel=0.005)
+    assert goodput["useful_s"] == pytest.approx(
+        goodput["useful_share"] * goodput["wall_s"], rel=1e-3
+    )
+    assert (goodput["furthest_step"], goodput["lost_steps"], goodput["faults"]) == (6, 0, 1)
+    assert goodput["mean_s_between_faults"] == goodput["wall_s"]
+    causes = {(part["spent"], part["cause"]) for part in goodput["parts"]}
+    assert {("useful steps", "work"), ("spawn", "start"), ("stopping", "failure")} <= causes
 
 
 def test_a_phase_that_can_not_be_known_is_absent(tmp_path: Path) -> None:
@@ -437,6 +447,9 @@ def test_A3_four_agents_agree_on_rounds_restarts_and_the_first_cause(cluster: Cl
     assert not files["d"].exists()
     a, b, c = (summary_in(files[name]) for name in "abc")
     same = ("outcome", "exit_code", "reason", "run_id", "round", "restarts_used", "restarts")
+    assert a["goodput"] == b["goodput"] == c["goodput"]
+    assert a["goodput"]["faults"] == 3
+    assert a["goodput"]["useful_s"] is None  # Nobody has told of any step.
     for told in (b, c):
         assert [told[name] for name in same] == [a[name] for name in same]
         assert told["cause"] == a["cause"]

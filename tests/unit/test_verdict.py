@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from rallypoint.cli.verdict import VerdictView, verdict_json, verdict_lines
 from rallypoint.core.model import Cause, Outcome
 from rallypoint.core.text import STACKS
+from rallypoint.core.watch.goodput_view import GoodputView, Part
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.observe.printing import printed
 
@@ -52,6 +53,16 @@ RAISED = replace(
 def failed(failure: WorkerExit, collateral: int = 2) -> VerdictView:
     """`FAILED` by this worker."""
     return replace(FAILED, cause=Cause("gpu4", 2, failure, collateral=collateral))
+
+
+def spent(wall_s: float, useful_s: float | None, **more: float) -> GoodputView:
+    """With so much of the losses; the rest is spent on work."""
+    losses = {"detecting": 0.0, "stopping": 0.0} | more
+    faults, again = int(losses.pop("faults", 0)), int(losses.pop("again", 0))
+    work = "useful steps" if useful_s is not None else "running, no steps known"
+    done_s = useful_s if useful_s is not None else wall_s
+    parts = [Part(work, "work", done_s), *(Part(n, "loss", s) for n, s in losses.items())]
+    return GoodputView(wall_s, useful_s, tuple(parts), 99, again, faults, None, 0.0)
 
 
 def lines(view: VerdictView, *, quiet: bool = False) -> list[str]:
@@ -233,3 +244,49 @@ def test_A7_that_restarting_does_not_help_is_in_the_first_line(whole: bool) -> N
     assert "; the same failure 3 times at step 120, restarting does not help" in first
     assert json.loads(verdict_json(view))["no_progress"] is True
     assert json.loads(verdict_json(FAILED))["no_progress"] is False
+
+
+def goodput_line(view: GoodputView | None) -> list[str]:
+    """What a success says besides that it is one."""
+    job = replace(FAILED, outcome=Outcome.SUCCEEDED, cause=None, restarts=0, goodput=view)
+    assert lines(job, quiet=True) == []
+    return lines(job)[1:]
+
+
+def test_the_end_of_a_job_tells_which_share_of_its_time_was_useful() -> None:
+    view = spent(7500.0, 6525.0, detecting=450.0, stopping=375.0, faults=12, again=318)
+    (line,) = goodput_line(view)
+    useful, faults, lost = line.split("; ")
+    assert useful == "    goodput: 87.0 % of 2 h 5 min went into useful steps"
+    assert faults == "12 faults, 318 steps done again"
+    assert lost == "lost to detecting 6.0 %, stopping 5.0 %"
+    assert goodput_line(spent(7500.0, 7450.0, stopping=50.0)) == [
+        "    goodput: 99.3 % of 2 h 5 min went into useful steps"
+    ]
+
+
+def test_a_short_job_without_a_fault_is_quiet() -> None:
+    assert goodput_line(spent(59.0, 30.0)) == []
+    assert goodput_line(None) == []
+    assert goodput_line(spent(12.0, 6.0, stopping=6.0, faults=1)) == [
+        "    goodput: 50.0 % of 12 s went into useful steps; 1 fault; lost to stopping 50.0 %"
+    ]
+
+
+def test_only_a_long_job_is_told_how_its_steps_can_be_known() -> None:
+    assert goodput_line(spent(599.0, None, faults=1)) == []
+    assert goodput_line(spent(600.0, None)) == [
+        "    goodput: no steps are known of these 10 min 0 s (--progress-pattern reads them)"
+    ]
+
+
+def test_a_failure_tells_its_goodput_where_it_tells_all() -> None:
+    view = replace(FAILED, goodput=spent(100.0, 80.0, detecting=20.0, faults=4))
+    (line,) = goodput_line(view.goodput)
+    assert line.startswith("    goodput: 80.0 % of 1 min 40 s went into useful steps; 4 faults")
+    assert line in lines(view)
+    assert line not in printed(*verdict_lines(view, whole=False)).splitlines()
+    left = replace(view, cause=None, outcome=Outcome.TIMED_OUT, reason="waited 600 s")
+    assert lines(left) == ["rallypoint: job train-7 timed out in round 2: waited 600 s", line]
+    told = json.loads(printed(verdict_json(view)))["goodput"]
+    assert (told["useful_share"], told["faults"], told["wall_s"]) == (0.8, 4, 100.0)

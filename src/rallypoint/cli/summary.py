@@ -17,7 +17,7 @@ from rallypoint.agent.telemetry.dispatcher import EventDispatcher
 from rallypoint.agent.telemetry.telemetry import Telemetry
 from rallypoint.cli.exit_codes import SIGNALLED, of_class
 from rallypoint.cli.render import iso_text
-from rallypoint.cli.verdict import VerdictView, cause_summary
+from rallypoint.cli.verdict import VerdictView, cause_summary, goodput_summary
 from rallypoint.config import AgentConfig
 from rallypoint.core import timeline
 from rallypoint.core.model import Cause, Outcome
@@ -78,6 +78,7 @@ def job_summary(
         collateral=ending.cause.collateral if ending.cause is not None else 0,
         no_progress=ending.no_progress,
         events_lost=events_lost,
+        goodput=None if dispatcher.goodput is None else goodput_summary(dispatcher.goodput),
         versions={"rallypoint": __version__, "python": sys.version.partition(" ")[0]},
     )
 

@@ -15,15 +15,17 @@ from msgspec.structs import replace
 
 from rallypoint.agent.run import JobEnd
 from rallypoint.cli.render import PROGRAM, clock_text, duration_text, iso_text
+from rallypoint.cli.watch.goodput_text import end_lines
 from rallypoint.config import FailureReport
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.cause import describe
 from rallypoint.core.group_events import Finish, FinishKind
 from rallypoint.core.model import Cause, Outcome
 from rallypoint.core.text import LEFT, NOT_NEEDED, STACKS, count, job_name, signal_name
+from rallypoint.core.watch.goodput_view import GoodputView
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.observe.printing import JsonLine, json_line
-from rallypoint.observe.summary import CauseSummary
+from rallypoint.observe.summary import CauseSummary, GoodputSummary
 
 _INDENT = "    "
 _CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT}
@@ -48,6 +50,8 @@ class VerdictView(Struct, frozen=True):
     ended_s_ago: float | None = None
     no_progress: str = ""
     """Why restarting did not help, where that ended the job."""
+    goodput: GoodputView | None = None
+    """Where the job's time went, if that is known."""
 
     @property
     def failure(self) -> WorkerExit | None:
@@ -79,7 +83,8 @@ def verdict_lines(
         if quiet:
             return ()
         after = f" after {count(view.restarts, 'restart')}" if view.restarts else ""
-        return (f"{job} succeeded in {_took_text(view.elapsed_s)}{after}",)
+        first = f"{job} succeeded in {_took_text(view.elapsed_s)}{after}"
+        return (first, *(_INDENT + line for line in end_lines(view.goodput)))
     if view.outcome is Outcome.CANCELLED and view.reason.startswith("cancelled "):
         return (f"{job} was {view.reason}",)
     if view.reason.startswith(LEFT):
@@ -93,7 +98,8 @@ def verdict_lines(
             Outcome.TIMED_OUT: "timed out",
             Outcome.INFRASTRUCTURE: "could not continue",
         }[view.outcome]
-        return (f"{job} {how} in round {view.round}: {view.reason}",)
+        first = f"{job} {how} in round {view.round}: {view.reason}"
+        return (first, *(_INDENT + line for line in end_lines(view.goodput) if whole))
     how = "failed" if view.outcome is Outcome.FAILED else view.outcome.value
     node, failure = view.cause.node_id, view.failure
     first = f"{job} {how}: {_what_happened(node, failure, zone)} in round {view.round}"
@@ -131,6 +137,7 @@ def _details(view: VerdictView, cause: Cause, failure: WorkerExit) -> Iterator[s
         yield f"{count(cause.collateral, 'other worker')} failed because of it"
     if view.restarts:
         yield f"restarts: {view.restarts} of {view.max_restarts} used"
+    yield from end_lines(view.goodput)
     advice = _advice(view, cause.node_id, failure)
     if advice:
         yield f"what to do: {advice}"
@@ -191,9 +198,27 @@ def verdict_json(view: VerdictView) -> JsonLine:
         "collateral": view.cause.collateral if view.cause is not None else 0,
         "ended_s_ago": view.ended_s_ago,
         "no_progress": bool(view.no_progress),
+        "goodput": None if view.goodput is None else goodput_summary(view.goodput),
         "cause": cause_summary(view.cause),
     }
     return json_line(record)
+
+
+def goodput_summary(view: GoodputView) -> GoodputSummary:
+    """Where the time went, for programs."""
+    useful_s, mean_s = view.useful_s, view.mean_s_between_faults
+    share = None if useful_s is None or not view.wall_s else round(useful_s / view.wall_s, 6)
+    return GoodputSummary(
+        wall_s=round(view.wall_s, 6),
+        useful_s=None if useful_s is None else round(useful_s, 6),
+        useful_share=share,
+        parts=tuple(replace(part, seconds=round(part.seconds, 6)) for part in view.parts),
+        furthest_step=view.furthest_step if view.furthest_step >= 0 else None,
+        lost_steps=view.lost_steps,
+        faults=view.faults,
+        mean_s_between_faults=None if mean_s is None else round(mean_s, 6),
+        spare_node_s=round(view.spare_node_s, 6),
+    )
 
 
 def cause_summary(cause: Cause | None) -> CauseSummary | None:
@@ -223,8 +248,8 @@ FEW_NODES = 4
 """So many whole reports are read as easily as one."""
 
 
-def verdict_view(end: JobEnd) -> VerdictView:
-    """What to show of it."""
+def verdict_view(end: JobEnd, goodput: GoodputView | None = None) -> VerdictView:
+    """What to show of it. `goodput`: of the whole job, if that is known."""
     finish, verdict = end.finish, end.finish.verdict
     if finish.kind is not FinishKind.VERDICT or verdict is None:
         return VerdictView(
@@ -247,6 +272,7 @@ def verdict_view(end: JobEnd) -> VerdictView:
         cause=verdict.cause,
         ended_s_ago=verdict.ended_s_ago,
         no_progress=verdict.no_progress,
+        goodput=goodput,
     )
 
 

@@ -288,6 +288,8 @@ class HostedJob:
         match effect:
             case core.SendTo(number, message):
                 if (connection := self._connections.get(number)) is not None:
+                    if isinstance(message, m.Ended):
+                        message = self.watch.whole(message)
                     said = for_version(message, connection.version)
                     if said is not None:
                         connection.send(said)

@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from rallypoint.coordinator.clocks import wall_time
 from rallypoint.coordinator.connection import ServerConnection
 from rallypoint.coordinator.gathering import Gatherings, answer, refuse_answer
-from rallypoint.core import person
+from rallypoint.core import limits, person
+from rallypoint.core import messages as m
 from rallypoint.core.event_kinds import VERDICT, Record
 from rallypoint.core.job_state import JobState
 from rallypoint.core.round_state import Phase
 from rallypoint.core.sessions import Sessions
 from rallypoint.core.text import count
+from rallypoint.core.watch.goodput_view import GoodputView
 from rallypoint.core.watch.history import JobHistory
-from rallypoint.core.watch.job_view import Heard, JobView, job_line, view_of
+from rallypoint.core.watch.job_view import Heard, JobView, goodput_view, job_line, view_of
 from rallypoint.core.watch.node_progress import NodeProgress
 from rallypoint.core.watch.questions import Ask, Said, Subject
 from rallypoint.errors import MessageError
@@ -63,6 +66,7 @@ class JobWatch:
         self._sessions, self._clock = sessions, clock
         self.history = JobHistory(clock(), lambda at: wall_time(clock() - at))
         self._followers: dict[int, ServerConnection] = {}
+        self._whole: GoodputView | None = None
         """Who follows the events, by the numbers of the connections."""
         self._watchers: dict[int, ServerConnection] = {}
         """Who wants to have the status once more when the job has ended."""
@@ -94,6 +98,13 @@ class JobWatch:
         self._pass_on()
         if self._wishes:
             self._tell_of_wishes()
+
+    def whole(self, ended: m.Ended) -> m.Ended:
+        """The same with where the job's time went, which is known now."""
+        if self._whole is None and self.history.rounds_formed:
+            self.noted()
+            self._whole = limits.fit(goodput_view(self.history, self._clock()))
+        return replace(ended, goodput=self._whole)
 
     def progressed(self, connection: int, progress: NodeProgress) -> None:
         """The agent on this connection has said this."""

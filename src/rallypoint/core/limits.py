@@ -81,6 +81,8 @@ RANGES: dict[str, tuple[float, float]] = settings.RANGES | {
     "tokens": (-1, 2**63 - 1),
     "saved": (-1, 2**63 - 1),
     "loss": (-1e300, 1e300),
+    "furthest_step": (-1, 2**63 - 1),
+    "lost_steps": (0, 2**63 - 1),
     "group_rank": (0, MAX_NODES - 1),
     "group_world_size": (1, MAX_NODES),
     "base_rank": (0, MAX_WORLD - 1),

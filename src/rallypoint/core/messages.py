@@ -36,6 +36,7 @@ from rallypoint.core.model import (
 from rallypoint.core.watch.collecting import Collect as Collect
 from rallypoint.core.watch.collecting import Collected as Collected
 from rallypoint.core.watch.collecting import CollectMore as CollectMore
+from rallypoint.core.watch.goodput_view import GoodputView
 from rallypoint.core.watch.node_progress import NodeProgress
 from rallypoint.core.watch.questions import Answer as Answer
 from rallypoint.core.watch.questions import Ask as Ask
@@ -340,6 +341,8 @@ class Ended(Struct, frozen=True, array_like=True, tag=8):
 
     stamp: Stamp
     verdict: Verdict
+    goodput: GoodputView | None = None
+    """Where its time went; None: not known, or nothing was started."""
 
 
 class Expelled(Struct, frozen=True, array_like=True, tag=9):

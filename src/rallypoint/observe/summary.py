@@ -12,6 +12,7 @@ import stat
 import msgspec
 from msgspec import Struct
 
+from rallypoint.core.watch.goodput_view import Part
 from rallypoint.errors import UsageError
 from rallypoint.files import safe_open
 
@@ -76,6 +77,21 @@ class RestartSummary(Struct, frozen=True):
     counted: bool
 
 
+class GoodputSummary(Struct, frozen=True):
+    """Where the time of the whole job went, on all nodes, as its coordinator has it. Null: no steps
+    are known, or there was no fault. `parts` add up to `wall_s`."""
+
+    wall_s: float
+    useful_s: float | None
+    useful_share: float | None
+    parts: tuple[Part, ...]
+    furthest_step: int | None
+    lost_steps: int
+    faults: int
+    mean_s_between_faults: float | None
+    spare_node_s: float
+
+
 class Summary(Struct, frozen=True):
     """How a job ended for one agent. `outcome` is succeeded, failed, timed out, infrastructure,
     cancelled, preempted or usage; `cause` is null where no worker's failure ended it.
@@ -99,6 +115,8 @@ class Summary(Struct, frozen=True):
     no_progress: bool
     events_lost: int
     versions: dict[str, str]
+    goodput: GoodputSummary | None = None
+    """Null: this node was not told, as by a coordinator of an older version or by a handler."""
     schema: int = SCHEMA
 
 

@@ -27,6 +27,7 @@ from rallypoint.core.group_events import (
 )
 from rallypoint.core.messages import Ended, Failed
 from rallypoint.core.timeline import Phase, RoundLife, Timeline
+from rallypoint.core.watch.goodput_view import GoodputView
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.observe.records import AgentEvent, Observer, StatusView, event_now
 
@@ -47,6 +48,8 @@ class EventDispatcher:
         self.began_at = time.monotonic()
         self.began_wall = time.time()
         self.node = ""
+        self.goodput: GoodputView | None = None
+        """Of the whole job, once it has ended and its coordinator has told."""
         self.shm: WorkerShm | None = None
         """Of the newest round: its workers report progress there."""
         self._reached: dict[int, Progress] = {}
@@ -73,8 +76,8 @@ class EventDispatcher:
                 for exit_ in exits:
                     for observer in self._observers:
                         observer.worker_exited(newest, exit_.local_rank)
-            case Ended(_, verdict) if line.verdict is None:
-                line.verdict = verdict
+            case Ended(_, verdict, goodput) if line.verdict is None:
+                line.verdict, self.goodput = verdict, goodput
         for effect in effects:
             match effect:
                 case WorkerEnded() if newest:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from textwrap import wrap
 
 from rallypoint.cli.render import duration_text
+from rallypoint.cli.watch.goodput_text import share
 from rallypoint.core.model import Cause
 from rallypoint.core.settings import UNNAMED_RUN_ID
 from rallypoint.core.text import count, job_name
@@ -139,24 +140,20 @@ def _goodput(view: GoodputView) -> list[str]:
     wall = duration_text(view.wall_s)
     if view.useful_s is None:
         running = sum(part.seconds for part in view.parts if part.spent == _UNKNOWN)
-        head = f"workers ran {_share(running, view.wall_s)} of {wall}"
+        head = f"workers ran {share(running, view.wall_s)} of {wall}"
         if running >= NO_STEPS_S:
             head += "; no steps are known: --progress-pattern"
     else:
-        head = f"{_share(view.useful_s, view.wall_s)} of {wall} went into useful steps"
+        head = f"{share(view.useful_s, view.wall_s)} of {wall} went into useful steps"
         if view.lost_steps:
             head += f"; {count(view.lost_steps, 'step')} lost"
     rest = [part for part in view.parts if part.spent not in (_USEFUL, _UNKNOWN)]
     shown = [
-        f"{_share(part.seconds, view.wall_s)} {part.spent} ({part.cause})"
+        f"{share(part.seconds, view.wall_s)} {part.spent} ({part.cause})"
         for part in rest[:PARTS_SHOWN]
         if part.seconds >= 0.001 * view.wall_s
     ]
     return [head, *(", ".join(shown[at : at + 2]) for at in range(0, len(shown), 2))]
-
-
-def _share(seconds: float, wall_s: float) -> str:
-    return f"{100 * seconds / wall_s:.1f} %"
 
 
 def _budget(view: JobView) -> str:
