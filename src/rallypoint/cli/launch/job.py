@@ -19,6 +19,7 @@ from rallypoint.cli.launch.output import Output
 from rallypoint.cli.launch.plan import Asked, detached_lines
 from rallypoint.cli.launch.roster import Part, Roster
 from rallypoint.config import Endpoint
+from rallypoint.core.group_leave import REPEAT_S
 from rallypoint.core.text import count, job_name, signal_name
 from rallypoint.errors import ExitClass
 from rallypoint.wire.launch_link import (
@@ -42,6 +43,9 @@ SILENCE_S = 60.0
 """So long a host hears nothing from here until its agent takes the link for broken."""
 AT_ONCE = 64
 """So many hosts are being reached at the same time: a machine that ssh jumps by takes no more."""
+APART_S = 1.5 * REPEAT_S
+"""Two of the same signal so close are one: agents take them so, also when they come a little later
+or earlier there."""
 _HURRIED = 2
 """So many signals in, the agents have been told to wait for nothing."""
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -62,6 +66,7 @@ class Launch:
         self._roster = Roster(tuple(self._links), self._plan.least)
         self._where: Endpoint | None = None
         self._caught: list[int] = []
+        self._caught_at = 0.0
         self._changed = asyncio.Event()
         self._is_over = False
         self._ending_code: int | None = None
@@ -272,6 +277,10 @@ class Launch:
             self._links[name].send(Deliver(number))
 
     def _signalled(self, number: int) -> None:
+        now = asyncio.get_running_loop().time()
+        if self._caught[-1:] == [number] and now - self._caught_at < APART_S:
+            return
+        self._caught_at = now
         self._caught.append(number)
         self._changed.set()
         if len(self._caught) <= _HURRIED:

@@ -105,7 +105,7 @@ class Output:
             self._size -= sum(len(data) for _, data in batch)
             if self._size < _FULL_BYTES:
                 self._room.set()
-            if self._is_closed:
+            if self._waiting or self._is_closed:
                 self._changed.set()
 
     def close(self) -> None:
