@@ -132,7 +132,7 @@ def test_a_signal_before_the_limit_and_the_limit_itself_leave_a_checkpoint_of_al
     limited = slurm.work / "limited"
     limited.mkdir()
     (limited / "train.py").write_text(STEPS)
-    script = generated(slurm, "--nodes", "2", "--time", "1")
+    script = generated(slurm, "--nodes", "2", "--time", "1", "--stop-before", "1")
     (stops,) = re.findall(r"^ +--stop-at .*\n", script, re.MULTILINE)
     at_limit = slurm.sbatch("--chdir", str(limited), script=script.replace(stops, ""))
     script = generated(slurm, "--nodes", "2", "--time", "2", "--stop-before", "1")

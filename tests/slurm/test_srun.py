@@ -136,6 +136,31 @@ def test_more_nodes_than_the_maximum_stand_by(slurm: Slurm) -> None:
     assert [each["WORLD_SIZE"] for each in told(done)] == ["2"] * 2
 
 
+def test_the_first_node_may_be_lost_where_a_shared_directory_has_the_record(slurm: Slurm) -> None:
+    """Which a shared home is without an option; here it is named."""
+    (slurm.work / "train.py").write_text(TELL + UNTIL_TOLD)
+    line = (
+        "srun -N3 --no-kill --kill-on-bad-exit=0 --wait=0 rallypoint run --nnodes 2:3"
+        " --rdzv-backend file --rdzv-endpoint jobs --json-summary lost/ train.py > out 2> err"
+    )
+    (slurm.work / "jobs").mkdir(0o700)
+    out, finish = slurm.work / "out", slurm.work / "finish"
+    finish.unlink(missing_ok=True)
+    with ThreadPoolExecutor() as pool:
+        running = pool.submit(slurm.run, "sh", "-c", line)
+        try:
+            wait_until(lambda: out.exists() and out.read_text().count('"RANK"') == 3, "3 workers")
+            slurm.lose("n1")
+            wait_until(lambda: out.read_text().count('"RANK"') == 5, "the other two")
+        finally:
+            finish.touch()
+    running.result()
+    slurm.start_node("n1")
+    verdict = slurm.run("rallypoint", "verdict", "lost")
+    assert verdict.returncode == 0, verdict.stderr
+    assert verdict.stdout.startswith("the job succeeded")
+
+
 @quick
 def test_slurm_takes_the_batch_script_that_is_generated(slurm: Slurm) -> None:
     generate = "rallypoint generate slurm --nodes 4 --spares 1 > a.sbatch"
