@@ -66,6 +66,11 @@ def phases(samples: Samples) -> dict[str, float]:
     }
 
 
+def spent_s(samples: Samples) -> float:
+    """What a job has spent its time on, together."""
+    return sum(s for (name, _), s in samples.items() if name == "rallypoint_job_seconds")
+
+
 def is_cut_off(client: socket.socket) -> bool:
     """Within 30 s, without an answer."""
     client.settimeout(30)
@@ -115,6 +120,16 @@ def test_it_shows_how_a_job_stands_and_what_has_happened(tmp_path: Path) -> None
         assert one(later, "uptime_seconds") > one(first, "uptime_seconds") > 0
         assert 0 <= one(later, "loop_lag_seconds") < 60
         assert one(later, "events_dropped_total") == 0
+        eventually(
+            lambda: ("rallypoint_job_furthest_step", ()) in scrape(port), "a step in a heartbeat"
+        )
+        before, spent, after = scrape(port), scrape(port), scrape(port)
+        assert one(spent, "job_furthest_step") == 42
+        assert one(spent, "job_faults_total") == 1
+        assert one(spent, "job_lost_steps") in (0, 1)  # It may not be there yet, the second time.
+        assert spent_s(before) <= spent_s(spent) <= spent_s(after) <= one(after, "uptime_seconds")
+        assert one(spent, "job_seconds", spent="useful steps", cause="work") > 0
+        assert one(spent, "job_seconds", spent="stopping", cause="failure") > 0
         (tmp_path / "end").touch()
         assert running.wait() == 0
         assert not is_listening(port)
@@ -269,6 +284,7 @@ def test_the_survivors_count_the_node_that_was_lost(cluster: Cluster) -> None:
     )
     cluster.wait_workers(2, round=0)
     assert {one(scrape(port), "nodes") for port in ports} == {2}
+    assert spent_s(scrape(ports[0])) > 0 == spent_s(scrape(ports[1]))  # The host knows.
     b.kill()
     cluster.wait_workers(1, round=1)
     found = scrape(ports[0])

@@ -51,6 +51,9 @@ def test_a_coordinator_tells_its_jobs_and_itself(tmp_path: Path) -> None:
         cluster.wait_workers(2, round=1)
         again = scrape(port)
         assert one(again, "job_round", job="job") == 1
+        assert one(again, "job_faults_total", job="job") == 1
+        stop_s = one(again, "job_seconds", job="job", spent="stopping", cause="failure")
+        assert 0 < stop_s < one(again, "uptime_seconds")
         assert one(again, "events_total", event="round_formed") == 2
         assert one(again, "register_seconds_count", call="write") > one(
             during, "register_seconds_count", call="write"

@@ -38,6 +38,7 @@ from rallypoint.core.model import Candidate
 from rallypoint.core.ranks import id_of_rank
 from rallypoint.core.session import AgentEnd, SessionRules
 from rallypoint.core.text import names, part_of
+from rallypoint.core.watch.goodput_view import GoodputView
 from rallypoint.core.watch.node_progress import NodeProgress
 from rallypoint.process.forks import fork_process
 from rallypoint.process.limits import MemoryWatch, descriptors_for
@@ -126,8 +127,15 @@ class Membership:
         session = self._session = self._make_session(found, end)
         self._setup.selector.watch(session.check_fence)
         self._setup.telemetry.dispatcher.subscribe(PhaseTeller(session.tell_progress))
+        self._setup.telemetry.show_goodput(self._goodput)
         self._agent.join(session, candidate, hosts=found.coordinator is not None)
         session.open(found.connection)
+
+    def _goodput(self) -> GoodputView | None:
+        led = None if self._succession is None else self._succession.coordinator
+        coordinator = self._coordinator or led
+        hosted = [] if coordinator is None else coordinator.jobs.all
+        return hosted[-1].watch.goodput if hosted else None
 
     async def _find(self) -> tuple[Connected, AgentEnd]:
         rendezvous = self._config.rendezvous

@@ -16,6 +16,7 @@ from rallypoint.coordinator.register_record import Caller
 from rallypoint.coordinator.server import Coordinator
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.round_state import Phase, RoundState
+from rallypoint.observe.goodput_metrics import goodput_families
 from rallypoint.observe.prometheus import Family, Histogram, Kind, Sample, prometheus_text
 from rallypoint.wire.versions import SPOKEN
 
@@ -96,6 +97,8 @@ class CoordinatorMetrics:
             "The active round of a job, or the one that is to be formed",
             [Sample(job.round.round, (("job", job.settings.run_id),)) for job in lives],
         )
+        views = [((("job", job.settings.run_id),), job.watch.goodput) for job in lives]
+        yield from goodput_families("rallypoint_coordinator_", views)
         yield _family(
             "events_total",
             "counter",

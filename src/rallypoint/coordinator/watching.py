@@ -78,6 +78,11 @@ class JobWatch:
         """As it is now."""
         return view_of(self._sessions.job, self.history, self._heard, self._clock())
 
+    @property
+    def goodput(self) -> GoodputView:
+        """Where the time went up to now."""
+        return goodput_view(self.history, self._clock())
+
     def record(self, record: Record) -> None:
         """The job reports this."""
         is_last = record.name == VERDICT.name
@@ -103,7 +108,7 @@ class JobWatch:
         """The same with where the job's time went, which is known now."""
         if self._whole is None and self.history.rounds_formed:
             self.noted()
-            self._whole = limits.fit(goodput_view(self.history, self._clock()))
+            self._whole = limits.fit(self.goodput)
         return replace(ended, goodput=self._whole)
 
     def progressed(self, connection: int, progress: NodeProgress) -> None:

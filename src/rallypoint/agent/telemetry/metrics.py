@@ -14,7 +14,9 @@ from rallypoint.core import event_kinds as kinds
 from rallypoint.core.group_events import EndState
 from rallypoint.core.model import EndKind, Verdict
 from rallypoint.core.timeline import Phase, RoundLife, kind_between
+from rallypoint.core.watch.goodput_view import GoodputView
 from rallypoint.core.worker_exits import WorkerExit
+from rallypoint.observe.goodput_metrics import goodput_families
 from rallypoint.observe.metrics import GROUP, MetricData, metric_now
 from rallypoint.observe.prometheus import Family, Histogram, Kind, Labels, Sample, prometheus_text
 from rallypoint.observe.records import AgentEvent, Observer
@@ -30,9 +32,11 @@ class PrometheusMetrics(Observer):
         config: AgentConfig,
         dispatcher: EventDispatcher,
         events_lost: Callable[[], int],
+        goodput: Callable[[], GoodputView | None] = lambda: None,
     ) -> None:
+        """`goodput`: None on a node that does not host the job's coordinator."""
         self._config, self._dispatcher = config, dispatcher
-        self._events_lost = events_lost
+        self._events_lost, self._goodput = events_lost, goodput
         # A series that is there from the start makes its first increase visible.
         self._restarts: Counter[str] = Counter({kind.value: 0 for kind in EndKind})
         self._losses = self._failures = 0
@@ -110,6 +114,8 @@ class PrometheusMetrics(Observer):
                 for sample in histogram.samples((("phase", name),))
             ),
         )
+        if (goodput := self._goodput()) is not None:
+            yield from goodput_families("rallypoint_", [((), goodput)])
 
     def _agent(self, loop_lag_s: float) -> Iterator[Family]:
         now, beat_at = time.monotonic(), self._heartbeat_at

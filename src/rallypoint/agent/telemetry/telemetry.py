@@ -21,6 +21,7 @@ from rallypoint.observe.printing import print_error, say
 if TYPE_CHECKING:
     from rallypoint.agent.telemetry.metrics_server import MetricsServer
     from rallypoint.agent.telemetry.trainer_status import TrainerStatus
+    from rallypoint.core.watch.goodput_view import GoodputView
     from rallypoint.observe.event import Event
     from rallypoint.observe.metrics import MetricData
     from rallypoint.observe.parameter_names import Names
@@ -53,6 +54,7 @@ class Telemetry:
         self._server: MetricsServer | None = None
         self._health: MetricsServer | None = None
         self._progress: TrainerStatus | None = None
+        self._goodput: Callable[[], GoodputView | None] = lambda: None
         self._serve_metrics()
         self._post_progress()
         self._emit_events(config.observe.event_log_handler)
@@ -81,6 +83,10 @@ class Telemetry:
             given = f"{TORCHELASTIC_HEALTH_CHECK_PORT}={number}"
             return f"{given}: health checks get no answer: {where}: {why}"
         return f"health checks are answered at {self._health.url}"
+
+    def show_goodput(self, goodput: Callable[[], GoodputView | None]) -> None:
+        """The metrics have where the job's time went, while this node hosts its coordinator."""
+        self._goodput = goodput
 
     def hang_up(self) -> None:
         """Serve no more, before the loop ends."""
@@ -147,7 +153,9 @@ class Telemetry:
             bind_metrics,
         )
 
-        metrics = PrometheusMetrics(self._config, self.dispatcher, self.events_lost)
+        metrics = PrometheusMetrics(
+            self._config, self.dispatcher, self.events_lost, lambda: self._goodput()
+        )
         pages = {PATH: Page(metrics.text)}
         self._server = MetricsServer(bind_metrics(endpoint), endpoint.host, pages)
         self.dispatcher.subscribe(metrics)
