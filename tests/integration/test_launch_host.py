@@ -3,17 +3,15 @@ breaks, falls silent, or is full."""
 
 from __future__ import annotations
 
-import fcntl
 import os
 import subprocess
 import sys
-import termios
-from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from tests.integration.cluster import wait_until
+from tests.integration.unprivileged import become_somebody
 from tests.limits import patience
 
 from rallypoint import __version__
@@ -39,9 +37,12 @@ from pathlib import Path
 from rallypoint import worker
 worker.drain_requested()
 Path("runs").touch()
+step = 0
 while not Path("finish").exists():
-    time.sleep(0.01)
+    time.sleep(0.001)
     print("x" * int(sys.argv[1]), flush=True)
+    step += 1
+    Path("step").write_text(str(step))
     if worker.drain_requested():
         print("saving", flush=True)
         Path("saved").touch()
@@ -53,11 +54,11 @@ while not Path("finish").exists():
 class Host:
     """A host's end that runs in `folder`."""
 
-    def __init__(self, folder: Path, env: dict[str, str]) -> None:
+    def __init__(self, folder: Path, env: dict[str, str], prefix: Sequence[str] = ()) -> None:
         self._reader, self.said = reader_of_host(), list[FromHost]()
         self.folder = folder
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "rallypoint.cli.launch.host"],
+            [*prefix, sys.executable, "-P", "-m", "rallypoint.cli.launch.host"],
             env={"PATH": os.environ["PATH"], "HOME": str(folder), "TMPDIR": str(folder)} | env,
             cwd="/",
             stdin=subprocess.PIPE,
@@ -101,9 +102,15 @@ class Host:
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> Iterator[Host]:
+def prefix() -> Sequence[str]:
+    """What stands before the command."""
+    return ()
+
+
+@pytest.fixture
+def host(tmp_path: Path, prefix: Sequence[str]) -> Iterator[Host]:
     # What a login shell says of jobs is none of this one's.
-    made = Host(tmp_path, {"PET_NNODES": "7", "RALLYPOINT_TOKEN_FILE": "/no/file"})
+    made = Host(tmp_path, {"PET_NNODES": "7", "RALLYPOINT_TOKEN_FILE": "/no/file"}, prefix)
     yield made
     made.process.kill()
     made.process.wait()
@@ -138,6 +145,30 @@ def test_an_old_summary_is_none_of_an_agent_that_was_killed(host: Host, tmp_path
     assert host.hear(Ended) == Ended(-9, b"")
 
 
+class TestOfAnotherUser:
+    @pytest.fixture
+    def prefix(self) -> Sequence[str]:
+        return become_somebody()
+
+    def test_no_other_process_of_the_user_sees_what_it_knows(
+        self, host: Host, prefix: Sequence[str]
+    ) -> None:
+        host.start()
+        host.wait_runs()
+        looker = [*prefix, sys.executable, "-c", LOOK, str(host.process.pid)]
+        said = subprocess.run(looker, capture_output=True, text=True, check=True).stdout
+        assert said.splitlines() == ["hidden"]
+
+
+LOOK = """
+import sys
+try:
+    open(f"/proc/{sys.argv[1]}/mem", "rb").close()
+except PermissionError:
+    print("hidden")
+"""
+
+
 def test_signals_are_passed_on(host: Host) -> None:
     host.start()
     host.wait_runs()
@@ -170,22 +201,21 @@ def test_a_link_that_is_full_and_then_breaks_holds_nobody_up(host: Host, tmp_pat
     (tmp_path / "train.py").write_text(STEPS)
     host.tell(Look(str(tmp_path), "train.py"))
     host.hear(Hello)
-    host.tell(Start(("--", "train.py", "100000"), {}, "00" * 32, "a", "", "", 600.0))
+    host.tell(Start(("--", "train.py", "10000"), {}, "00" * 32, "a", "", "", 600.0))
     host.hear(Started)
+    seen = [""]
+
+    def is_held_up() -> bool:
+        step = tmp_path / "step"
+        seen.append(step.read_text() if step.exists() else "")
+        return bool(seen[-1]) and seen[-50:] == [seen[-1]] * 50
+
+    wait_until(is_held_up, "the worker to wait")
+    assert int(seen[-1]) > 20, "pipes take so much"
     assert host.process.stdin is not None
-    assert host.process.stdout is not None
-    pipe = host.process.stdout.fileno()
-    wait_until(lambda: _size(pipe) > 60_000, "the pipe to be full")
     host.process.stdin.close()
     wait_until((tmp_path / "saved").exists, "a checkpoint")
     assert host.wait() == 0
-
-
-def _size(pipe: int) -> int:
-    """Of what waits in it."""
-    size = array("i", [0])
-    fcntl.ioctl(pipe, termios.FIONREAD, size)
-    return size[0]
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from rallypoint.core.settings import FLAGS
 from rallypoint.files import make_private_dir, safe_open
 from rallypoint.process.linked_program import FromProgram, Link, LinkedProgram, start_program
 from rallypoint.process.logs.log_dir import safe_name
+from rallypoint.process.syscalls import hide_process
 from rallypoint.wire.launch_link import (
     MARK,
     Ended,
@@ -40,6 +41,7 @@ STATE = ".local/state/rallypoint/launched"
 
 def main() -> int:
     """0, unless the link is no use."""
+    hide_process()  # It will know the token.
     link = Link(0, os.dup(1), reader_of_launcher())
     link.put(MARK + frame(Here(__version__)))
     link.flush()
