@@ -1,4 +1,4 @@
-"""`rallypoint launch` over a real sshd: what `make test` runs."""
+"""`rallypoint launch` over a real sshd."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ import pytest
 from tests.integration.cluster import wait_until
 from tests.limits import patience
 from tests.ssh.servers import Hosts, command_line, descendants
-
-pytestmark = pytest.mark.quick
 
 TELL = """
 import json, os
@@ -60,6 +58,7 @@ def code_of(started: object) -> int:
     return int(started.wait(patience(60)))  # type: ignore[attr-defined]
 
 
+@pytest.mark.quick
 def test_a_hostfile_is_one_job_with_one_output(hosts: Hosts) -> None:
     (hosts.work / "train.py").write_text(TELL)
     (hosts.work / "hosts.txt").write_text("# two workers on the first\nnode-a slots=2\nnode-b:1\n")
@@ -81,6 +80,7 @@ def test_a_hostfile_is_one_job_with_one_output(hosts: Hosts) -> None:
     assert "job digits starts on 2 hosts; the nodes connect at 127.0.0.2:" in done.stderr
 
 
+@pytest.mark.quick
 def test_hosts_that_cant_be_reached_are_named_and_the_job_goes_on_with_enough(hosts: Hosts) -> None:
     (hosts.work / "train.py").write_text(TELL)
     listed = ("--hosts", "node-a,gone,node-b,node-c", "--exclude", "node-c")
@@ -124,6 +124,7 @@ def test_a_host_that_is_lost_does_not_make_a_healed_job_fail(hosts: Hosts) -> No
     assert hosts.log.count(" succeeded in ") == 1
 
 
+@pytest.mark.quick
 def test_ctrl_c_cancels_the_job_everywhere(hosts: Hosts) -> None:
     (hosts.work / "train.py").write_text(STEPS)
     started = hosts.start("--hosts", "node-a,node-b", "train.py")
@@ -134,6 +135,7 @@ def test_ctrl_c_cancels_the_job_everywhere(hosts: Hosts) -> None:
     assert hosts.below("node-a") == hosts.below("node-b") == []
 
 
+@pytest.mark.quick
 def test_a_link_that_breaks_has_its_agent_drain(hosts: Hosts) -> None:
     (hosts.work / "train.py").write_text(STEPS)
     words = ("--join-settle", "1", "train.py")
@@ -164,6 +166,7 @@ def test_a_launch_that_is_killed_has_all_agents_drain(hosts: Hosts) -> None:
     assert len(list(hosts.work.glob("saved.*"))) == 2
 
 
+@pytest.mark.quick
 def test_the_token_is_in_no_command_line_and_no_environment(hosts: Hosts) -> None:
     """Of the agents, of what ssh runs, and of the launch itself."""
     (hosts.work / "train.py").write_text(STEPS)
