@@ -105,6 +105,7 @@ bench: $(SETUP)
 	$(BIN)/python benchmarks/rendezvous.py
 	$(BIN)/python benchmarks/calls.py
 	$(BIN)/python benchmarks/strangers.py
+	$(BIN)/python benchmarks/goodput.py
 
 # This version beside another one: make versions OTHER=../a-checkout-of-it
 versions: $(SETUP)

@@ -74,7 +74,7 @@ def test_the_workers_of_all_nodes_run_when_the_last_ones_do() -> None:
 def test_a_failure_costs_its_detection_the_stop_the_way_back_and_what_is_done_again() -> None:
     job = trains()
     job.fail(A, failed(age_s=2.0), 142.0)
-    job.told(B, 110, quiet_s=1.0, at=142.5)  # as nodes do when their round ends
+    job.told(B, 110, quiet_s=2.5, at=142.5)  # as nodes do when their round ends
     job.stop(A, at=144.0)
     job.stop(B, at=145.0)
     job.start(A, B, at=146.0)
@@ -129,6 +129,20 @@ def test_a_silent_node_is_detected_from_its_last_word_and_the_others_wait_for_an
         (S.WAITING, "loss"): 18.0,
         (S.RENDEZVOUS, "loss"): 0.5,
     }
+
+
+def test_workers_that_do_steps_after_a_fault_were_not_held_up_by_it() -> None:
+    """Their agent is stopped, say, and they are not; the others have heard of it by their steps,
+    and the last of these are known only when the round has ended."""
+    job = trains()
+    job.told(A, 110, at=150.0)
+    job.at = 160.0
+    job.lose(B, heard_at=145.0)
+    assert job.spent()[S.STEPS, "work"] == 120.0
+    assert job.spent()[S.DETECT, "loss"] == 10.0
+    job.told(A, 112, quiet_s=7.0, at=161.0)
+    assert job.spent()[S.STEPS, "work"] == 124.0
+    assert job.spent()[S.DETECT, "loss"] == 6.0
 
 
 def test_silence_that_began_before_the_round_does_not_change_the_way_to_it() -> None:

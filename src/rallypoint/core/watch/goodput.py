@@ -42,6 +42,7 @@ SEGMENTS_MAX = 64
 _AT_WORK = (Spending.STEPS, Spending.UNKNOWN)
 _IN_A_ROUND = (Spending.SPAWN, Spending.STARTUP, Spending.REDONE)
 _RUNNING = (*_IN_A_ROUND, Spending.STEPS)
+_MAY_TRAIN_ON = (Spending.CHECKPOINT, Spending.DETECT, Spending.HANG)
 
 
 class RoundSteps(Struct):
@@ -183,7 +184,8 @@ def ended(account: Goodput, reason: EndReason, at: float, *, is_hang: bool) -> N
     spending = Spending.DETECT
     if is_hang and steps.advanced_at is not None:
         begin, spending = steps.advanced_at, Spending.HANG
-    steps.over_at = max(begin, steps.formed_at or begin)
+    # Nodes that wait for each other did no step without the one that was silent.
+    steps.over_at = max(begin, steps.formed_at or begin, steps.advanced_at or begin)
     _relabel(account, steps.over_at, at, spending)
 
 
@@ -254,9 +256,9 @@ def _advanced(account: Goodput, step: int, first_at: float, told_at: float) -> N
         share = (before + 1 - steps.step) / (step - steps.step)
         passed_at = last_at + share * max(told_at - last_at, 0.0)
         _relabel(account, passed_at, until, Spending.STEPS, only=_RUNNING)
-    # While others wait for a checkpoint: it trains on until it has come to one.
+    # It trained on until it came to a checkpoint, or until it noticed what had happened.
     since = steps.first_at if last_at is None else last_at
-    _relabel(account, since, told_at, kind, only=(Spending.CHECKPOINT,))
+    _relabel(account, since, told_at, kind, only=_MAY_TRAIN_ON)
     steps.step, steps.advanced_at = step, told_at
     account.furthest = max(account.furthest, step)
 
