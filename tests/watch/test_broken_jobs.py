@@ -3,34 +3,14 @@ jobs of 64 nodes, each broken in another way."""
 
 from __future__ import annotations
 
-import re
-
 import pytest
-from tests.watch.broken_jobs import BROKEN, CULPRIT, NODES, PAGES
+from msgspec.structs import replace
+from tests.watch.broken_jobs import BROKEN, CULPRIT, NODES, PAGES, running
+from tests.watch.finder import culprit_of
+from tests.watch.watched_cluster import WatchedCluster
 
 from rallypoint.cli.watch.status_text import LINES_MAX, status_lines
-
-NAMED = (
-    r"  behind .*\(node (\S+)\)",
-    r"  silent +node (\S+):",
-    r"  waits for .*missing(?: since the last round)?: (\S+)$",
-    r"  waits for +a checkpoint of node (\S+)$",
-    r"  waits for +node (\S+):",
-    r"rank \d+ \(node (\S+), local rank \d+\)",
-    r"node (\S+) was lost",
-    r"not reached by .* \((\S+)\)",
-)
-"""Where a person looks, in this order."""
-
-
-def culprit_of(lines: list[str]) -> str | None:
-    """The node that these lines name first, known to nobody who has not read them."""
-    # A sentence that was wrapped is one again.
-    text = re.sub(r"\n {14}(?!\|)", " ", "\n".join(lines))
-    for pattern in NAMED:
-        if (found := re.search(pattern, text, re.MULTILINE)) is not None:
-            return found[1]
-    return None
+from rallypoint.core.model import SharedSettings
 
 
 @pytest.mark.parametrize("name", BROKEN)
@@ -60,8 +40,6 @@ def test_no_line_is_wider_than_the_terminal_and_nothing_is_lost(width: int) -> N
 
 
 def test_a_healthy_job_names_nobody() -> None:
-    from tests.watch.broken_jobs import running
-
     job = running()
     assert culprit_of(job.status()) is None
     assert job.view.state == "running"
@@ -71,3 +49,35 @@ def test_a_healthy_job_names_nobody() -> None:
 def test_lines_that_do_not_fit_are_counted() -> None:
     view = BROKEN["worker exception"][0]().view
     assert status_lines(view, 80, 5)[-1] == "  ... 10 more lines: --all"
+
+
+def stuck(steps: dict[str, int]) -> list[str]:
+    """The healthy job, of which no worker has made progress for a minute; some are behind."""
+    view = running().view
+    nodes = [replace(n, quiet_s=60.0, step=steps.get(n.node, n.step)) for n in view.nodes]
+    return status_lines(replace(view, nodes=tuple(nodes)), 200)
+
+
+def test_where_all_workers_are_at_one_step_nobody_is_called_behind() -> None:
+    lines = stuck({})
+    assert culprit_of(lines) is None
+    assert lines[1] == (
+        "  behind      nobody: all workers have been at step 20 for 1 min 0 s; "
+        "rallypoint stacks shows what they do"
+    )
+
+
+def test_all_nodes_that_are_equally_far_behind_are_named() -> None:
+    (line,) = [one for one in stuck({"node-7": 18, "node-8": 18, "node-9": 18}) if "behind" in one]
+    assert line == (
+        "  behind      rank 57 (node node-7) and nodes node-[8-9]: no progress for 1 min 0 s, "
+        "at step 18, others at 20"
+    )
+
+
+def test_where_more_nodes_are_missing_than_names_tell_it_says_so() -> None:
+    job = WatchedCluster(SharedSettings("train-7", NODES, NODES))
+    job.nodes(40, without=(21,))
+    assert job.view.waits_for == (
+        "25 more nodes: 39 of 64 nodes are here; by the names of the others, among them: node-21"
+    )

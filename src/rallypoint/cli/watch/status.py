@@ -174,6 +174,7 @@ def _show_table(jobs: list[JobLine], options: _Options) -> None:
     if options.as_json:
         print_text(JsonLine(json_text(jobs)))
     elif jobs:
-        print_text(*table_lines(jobs, screen_size()[0]))
+        most = None if options.is_whole else LINES_MAX
+        print_text(*table_lines(jobs, screen_size()[0], most))
     else:
         print_text("no jobs")

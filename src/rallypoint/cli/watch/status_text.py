@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from textwrap import wrap
 
 from rallypoint.cli.render import duration_text
 from rallypoint.cli.watch.goodput_text import share
-from rallypoint.core.model import Cause
+from rallypoint.core.model import Cause, Outcome
 from rallypoint.core.settings import UNNAMED_RUN_ID
 from rallypoint.core.text import count, job_name
 from rallypoint.core.watch.goodput import Spending
@@ -26,6 +27,8 @@ SILENT_S = 5.0
 PARTS_SHOWN = 5
 NO_STEPS_S = 60.0
 """Workers that ran for so long could have told of a step."""
+_RUNS, _SUCCEEDED = "running", str(Outcome.SUCCEEDED.value)
+_FAILED = frozenset(str(outcome.value) for outcome in Outcome if outcome is not Outcome.SUCCEEDED)
 _LABEL = 12
 _USEFUL = str(Spending.STEPS.value)
 _UNKNOWN = str(Spending.UNKNOWN.value)
@@ -54,30 +57,57 @@ def status_lines(view: JobView, width: int = 80, most: int = LINES_MAX) -> list[
     return lines
 
 
-def table_lines(jobs: Sequence[JobLine], width: int = 80) -> list[str]:
-    """Several jobs, one line each, by their names."""
+def table_lines(
+    jobs: Sequence[JobLine], width: int = 80, most: int | None = LINES_MAX
+) -> list[str]:
+    """Several jobs, one line each, by their names. Where they are more than fit into `most` lines,
+    those come first that do not run well, and of the rest there is a count. None: all."""
+    shown = sorted(jobs, key=lambda job: job.job)
+    rest: list[JobLine] = []
+    if most is not None and len(shown) >= most:
+        shown.sort(key=_runs_well)
+        shown, rest = shown[: most - 2], shown[most - 2 :]
     rows = [("JOB", "STATE", "FOR", "ROUND", "NODES", "WORKERS", "STEP", "USEFUL", "")]
-    for job in sorted(jobs, key=lambda job: job.job):
+    for job in shown:
         step = "-" if job.step < 0 else str(job.step)
         step += f"/{job.total_steps}" if job.total_steps > 0 else ""
         share = "-" if job.useful_share is None else f"{100 * job.useful_share:.0f} %"
         name = "-" if job.job == UNNAMED_RUN_ID else job.job
         sizes = (str(job.round), str(job.nodes), str(job.workers), step, share)
-        rows.append((name, job.state, duration_text(job.since_s), *sizes, job.reason))
+        rows.append((name, _word(job.state), duration_text(job.since_s), *sizes, job.reason))
     widths = [max(len(row[column]) for row in rows) for column in range(8)]
     lines = []
     for row in rows:
         cells = [cell.ljust(size) for cell, size in zip(row, widths, strict=False)]
         line = "  ".join([*cells, row[-1]]).rstrip()
         lines.append(line if len(line) <= width else line[: width - 1] + "…")
+    if rest:
+        states = Counter(_word(job.state) for job in rest).most_common()
+        text = ", ".join(f"{number} {state}" for state, number in states)
+        line = f"and {count(len(rest), 'more job')} (--all): {text}"
+        lines.append(line if len(line) <= width else line[: width - 1] + "…")
     return lines
+
+
+def _runs_well(job: JobLine) -> int:
+    """By this they are in order: what stands still, what has failed, what runs, what is done."""
+    if job.state in _FAILED:
+        return 1
+    if job.state in (_RUNS, _SUCCEEDED):
+        return 2 if job.state == _RUNS else 3
+    return 0
+
+
+def _word(state: str) -> str:
+    """As a person reads it: it is the name of a class of exit codes, too."""
+    return "failed (infrastructure)" if state == str(Outcome.INFRASTRUCTURE.value) else state
 
 
 def _headline(view: JobView) -> str:
     where = "" if view.round < 1 and not view.rounds else f", round {view.round}"
     since = duration_text(view.since_s)
     if view.verdict is not None:
-        return f"{job_name(view.job)}: {view.state} {since} ago{where}: {view.reason}"
+        return f"{job_name(view.job)}: {_word(view.state)} {since} ago{where}: {view.reason}"
     return f"{job_name(view.job)}: {view.state} for {since}{where}"
 
 
@@ -98,10 +128,15 @@ def _behind(view: JobView) -> list[str]:
     usual_s = 5.0 / view.steps_per_s if view.steps_per_s else 0.0
     if quiet_s < max(QUIET_S, usual_s):
         return []
-    others = f", others at {view.step}" if view.step > worst.step else ""
+    since = duration_text(quiet_s)
+    if worst.step >= view.step and view.world_workers > 1:
+        known = f"nobody: all workers have been at step {worst.step} for {since}"
+        return [f"{known}; rallypoint stacks shows what they do"]
     where = f"rank {worst.behind} (node {worst.node})"
-    text = f"{where}: no progress for {duration_text(quiet_s)}, at step {worst.step}{others}"
-    return [text]
+    if same := [node.node for node in told if node.step == worst.step and node is not worst]:
+        where += f" and {'nodes' if len(same) > 1 else 'node'} {fold_names(same)}"
+    others = f", others at {view.step}" if view.step > worst.step else ""
+    return [f"{where}: no progress for {since}, at step {worst.step}{others}"]
 
 
 def _silent(view: JobView) -> list[str]:

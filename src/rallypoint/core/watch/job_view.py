@@ -269,8 +269,10 @@ def _missing(job: JobState, number: int) -> str:
     if gone:
         return f"; missing since the last round: {fold_names(gone)}"
     gaps = gaps_in_names(state.members)
-    if 0 < len(gaps) <= number:
+    if 0 < len(gaps) == number:
         return f"; by the names of the others, missing: {fold_names(gaps)}"
+    if 0 < len(gaps) < number:
+        return f"; by the names of the others, among them: {fold_names(gaps)}"
     return ""
 
 
