@@ -6,7 +6,7 @@ Single-threaded, on one selector loop. Nothing here decides anything: `core.grou
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import NamedTuple, assert_never
 
 from msgspec.structs import replace
@@ -40,6 +40,8 @@ class AgentLinks(NamedTuple):
     """Called at each step: whether what runs here must end with the lease."""
     wait_ready: Callable[[], Awaitable[None]] | None
     """Until workers could be started: no node starts any before all of them can."""
+    last_words: Callable[[], Coroutine[None, None, None] | None] = lambda: None
+    """What is to be waited for before this node leaves, for a moment; None: nothing."""
 
 
 class Agent:
@@ -289,6 +291,17 @@ class Agent:
         self._step(g.SourceFailed(error))
 
     def _finish(self, finish: g.Finish) -> None:
+        if (last_words := self._links.last_words()) is None:
+            self._leave(finish)
+        else:
+            leaving = self._loop.create_task(self._leave_after(last_words, finish))
+            leaving.add_done_callback(raise_in_loop)
+
+    async def _leave_after(self, last_words: Coroutine[None, None, None], finish: g.Finish) -> None:
+        await last_words
+        self._leave(finish)
+
+    def _leave(self, finish: g.Finish) -> None:
         self._report(m.Leave())
         self._links.store.close()
         if self.finished.done():

@@ -13,16 +13,26 @@ from contextlib import suppress
 from rallypoint.agent.node_workers import RunningRound
 from rallypoint.agent.worker_rounds import WorkerRounds
 from rallypoint.coordinator.client import raise_in_loop
+from rallypoint.coordinator.clocks import wall_time
+from rallypoint.coordinator.threads import run_in_thread
 from rallypoint.core import limits
 from rallypoint.core import messages as m
-from rallypoint.core.watch.collecting import PIECE_CHARACTERS, Told
+from rallypoint.core.watch.collecting import PIECE_CHARACTERS, PIECE_TEXTS, Told
 from rallypoint.core.watch.questions import RankRange, Subject
+from rallypoint.observe.faults import Faults
+from rallypoint.process.logs.newest import OutputLines, OutputReader
+from rallypoint.process.logs.worker_output import WorkerOutputs
 
 DUMP_S = 2.0
 """How long workers may take to write their stacks."""
 ANSWERS_MAX = 64
 WAIT_S = 120.0
 """An answer of which no piece is wanted for so long is dropped: who wanted it has gone."""
+
+LOOK_S = 0.25
+"""Between two looks for new output while somebody follows it."""
+_PIECE_BYTES = 32 * 1024
+_ALL_LINES = 1_000_000
 
 Piece = tuple[int, tuple[Told, ...]]
 """Of which round."""
@@ -31,8 +41,16 @@ Piece = tuple[int, tuple[Told, ...]]
 class NodeAnswers:
     """Of one agent. For the thread of the loop."""
 
-    def __init__(self, workers: WorkerRounds, send: Callable[[m.Collected], None]) -> None:
-        self._workers, self._send = workers, send
+    def __init__(
+        self,
+        workers: WorkerRounds,
+        outputs: WorkerOutputs | None,
+        send: Callable[[m.Collected], None],
+        faults: Faults,
+    ) -> None:
+        """`outputs`: of the workers, if they are processes of this agent."""
+        self._workers, self._outputs, self._send, self._faults = workers, outputs, send, faults
+        self._closing = asyncio.Event()
         self._answers: dict[int, asyncio.Task[None]] = {}
         self._wanted: dict[int, asyncio.Event] = {}
         self._dumping = asyncio.Lock()
@@ -53,6 +71,17 @@ class NodeAnswers:
             case m.CollectMore(number):
                 self._forget(number)
 
+    @property
+    def is_followed(self) -> bool:
+        """Somebody waits for what workers write."""
+        return bool(self._answers)
+
+    async def finish(self) -> None:
+        """The last that workers wrote, for who follows it, until it is taken."""
+        self._closing.set()
+        if self._answers:
+            await asyncio.wait(self._answers.values())
+
     def close(self) -> None:
         """Answer nothing more."""
         for number in list(self._answers):
@@ -65,20 +94,26 @@ class NodeAnswers:
 
     async def _answer(self, question: m.Collect) -> None:
         number, wanted = question.number, self._wanted[question.number]
-        with suppress(TimeoutError):
+        try:
             async for round_, told in self._pieces(question):
                 self._send(m.Collected(number))
-                async with asyncio.timeout(WAIT_S):
+                async with asyncio.timeout(None if question.follow else WAIT_S):
                     await wanted.wait()
                 wanted.clear()
                 self._send(limits.fit(m.Collected(number, round_, told)))
+        except TimeoutError:
+            pass
+        except Exception as error:  # of what workers have written, or of files
+            self._faults.note("what a person asked of the workers can't be answered", error)
         self._send(m.Collected(number, is_last=True))
         self._answers.pop(number, None)
         self._wanted.pop(number, None)
 
     async def _pieces(self, question: m.Collect) -> AsyncIterator[Piece]:
-        newest = self._workers.newest
-        if question.subject is Subject.STACKS and newest is not None:
+        if question.subject is Subject.LOGS:
+            async for piece in self._logs(question):
+                yield piece
+        elif question.subject is Subject.STACKS and (newest := self._workers.newest) is not None:
             async with self._dumping:
                 stacks = await self._stacks(newest, question.ranks)
             # The end of a text has the main thread.
@@ -86,10 +121,41 @@ class NodeAnswers:
                 told = Told(rank, text[-PIECE_CHARACTERS:])
                 yield newest.assignment.round, (told,)
 
+    async def _logs(self, question: m.Collect) -> AsyncIterator[Piece]:
+        running: RunningRound | None = None
+        reader: OutputReader | None = None
+        lines = question.newest
+        if self._workers.newest is None:
+            yield 0, ()  # It is here, and has no workers yet.
+        while True:
+            is_closing, newest = self._closing.is_set(), self._workers.newest
+            if reader is not None and running is not None:
+                async for told in _read(reader):
+                    yield running.assignment.round, told
+            if newest is not running and newest is not None:
+                running, reader = newest, self._reader(newest, question, lines)
+                yield newest.assignment.round, _unread(reader, newest, question.ranks)
+                lines = _ALL_LINES  # Of a later round all that is kept.
+                continue
+            if not question.follow or is_closing:
+                return
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S):
+                    await self._closing.wait()
+
+    def _reader(
+        self, running: RunningRound, question: m.Collect, lines: int
+    ) -> OutputReader | None:
+        if self._outputs is None:
+            return None
+        ranks = _meant(running, question.ranks)
+        number, unfinished = running.assignment.round, not question.follow
+        return OutputReader(self._outputs, number, ranks, lines, unfinished=unfinished)
+
     async def _stacks(self, newest: RunningRound, ranks: Sequence[RankRange]) -> dict[int, str]:
         """By local rank."""
-        shm, exits, base = newest.workers.shm, newest.exits, newest.assignment.base_rank
-        meant = [rank for rank in range(len(shm.pids)) if is_meant(ranks, base + rank)]
+        shm, exits = newest.workers.shm, newest.exits
+        meant = _meant(newest, ranks)
         if self._workers.current is not newest.workers:
             return dict.fromkeys(meant, "it has ended")
         running = [rank for rank in meant if rank not in exits]
@@ -102,6 +168,51 @@ class NodeAnswers:
         return dict.fromkeys(running, "its stacks can't be taken") | found | ended
 
 
-def is_meant(ranks: Sequence[RankRange], rank: int) -> bool:
-    """Whether these ranges, or none, have the rank."""
-    return not ranks or any(rank in wanted for wanted in ranks)
+def _meant(running: RunningRound, ranks: Sequence[RankRange]) -> list[int]:
+    """The local ranks of the workers that these ranges, or none, name."""
+    base = running.assignment.base_rank
+    return [
+        local_rank
+        for local_rank in range(len(running.workers.shm.pids))
+        if not ranks or any(base + local_rank in wanted for wanted in ranks)
+    ]
+
+
+def _unread(
+    reader: OutputReader | None, running: RunningRound, ranks: Sequence[RankRange]
+) -> tuple[Told, ...]:
+    """The streams that nobody here can read; as many as a piece may have."""
+    if reader is None:
+        both = [(rank, stream) for rank in _meant(running, ranks) for stream in (1, 2)]
+    else:
+        both = reader.unread
+    told = (Told(rank, stream=stream, is_kept=False) for rank, stream in both)
+    return tuple(told)[: limits.MAX_FAILURES]
+
+
+async def _read(reader: OutputReader) -> AsyncIterator[tuple[Told, ...]]:
+    """What has come since the last time."""
+    lines = []
+    if reader.reads_files:
+        lines = await run_in_thread(reader.read_files, "rallypoint-output")
+    while True:
+        lines += await reader.read_relay(wall_time(0.0))
+        for told in _cut(lines):
+            yield told
+        if not reader.has_more:
+            return
+        lines = []
+
+
+def _cut(lines: Sequence[OutputLines]) -> list[tuple[Told, ...]]:
+    """Into pieces."""
+    pieces: list[list[Told]] = []
+    size = 0
+    for one in lines:
+        size += len(one.data)
+        if not pieces or size > _PIECE_BYTES or len(pieces[-1]) >= PIECE_TEXTS:
+            pieces.append([])
+            size = len(one.data)
+        text = one.data.decode(errors="replace")
+        pieces[-1].append(Told(one.local_rank, text, one.stream, one.wall_time, one.left_out))
+    return [tuple(piece) for piece in pieces]

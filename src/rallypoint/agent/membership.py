@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -40,6 +40,7 @@ from rallypoint.core.session import AgentEnd, SessionRules
 from rallypoint.core.text import names, part_of
 from rallypoint.core.watch.goodput_view import GoodputView
 from rallypoint.core.watch.node_progress import NodeProgress
+from rallypoint.observe.faults import Faults
 from rallypoint.process.forks import fork_process
 from rallypoint.process.limits import MemoryWatch, descriptors_for
 from rallypoint.process.scratch import LocalJob, leave_note
@@ -51,9 +52,12 @@ from rallypoint.wire.death_notice import SECRET_BYTES, DeathNotice
 if TYPE_CHECKING:  # Most jobs have no register, and nobody asks for their workers.
     from rallypoint.agent.answering import NodeAnswers
     from rallypoint.coordinator.succession import Succession
+    from rallypoint.process.logs.worker_output import WorkerOutputs
 
 LAST_REPORTS_S = 2.0
 """How long the last reports may take to be acknowledged."""
+LAST_WORDS_S = 1.0
+"""How long this node stays for who follows its workers' output."""
 UNNAMED_WAIT_S = 2.0
 """A host that waits for the other nodes for longer names them."""
 
@@ -72,6 +76,8 @@ class AgentSetup(NamedTuple):
     """None: this process is the agent's own."""
     scratch: str = ""
     """The directory of this agent alone; empty: there is none."""
+    outputs: WorkerOutputs | None = None
+    """Of the workers, if they are processes of this agent."""
 
 
 class Membership:
@@ -194,6 +200,12 @@ class Membership:
         if told := await self._setup.telemetry.open_health(host):
             self._agent.say(kinds.NOTICE(told))
 
+    def last_words(self, hurried: asyncio.Event) -> Coroutine[None, None, None] | None:
+        """The last that workers wrote, for who follows it; None: nobody does."""
+        if self._answers is None or not self._answers.is_followed:
+            return None
+        return wait_unless(hurried, self._answers.finish(), LAST_WORDS_S)
+
     async def close(self, hurried: asyncio.Event, others_stop_s: float) -> None:
         """Leave the job. A host waits for the other nodes, which may take `others_stop_s` to stop
         their workers, unless another node may lead the job to its end. `hurried` ends every
@@ -307,12 +319,19 @@ class Membership:
             from rallypoint.agent.answering import NodeAnswers
 
             assert isinstance(self._session, CoordinatorSession)
-            self._answers = NodeAnswers(self._agent.workers, self._session.send_collected)
+            agent, send = self._agent, self._session.send_collected
+            faults = Faults(lambda text: agent.say(kinds.FAULT(text)))
+            self._answers = NodeAnswers(agent.workers, self._setup.outputs, send, faults)
         self._answers.asked(message)
 
     def _hosted(self, token: bytes | None, connection: ClientConnection, generation: int) -> bytes:
-        self._leave_note(token, connection)
+        self._begin_connection(token, connection)
         return b""
+
+    def _begin_connection(self, token: bytes | None, connection: ClientConnection) -> None:
+        if self._answers is not None:
+            self._answers.close()  # What was asked on the last connection is asked again.
+        self._leave_note(token, connection)
 
     def _leave_note(self, token: bytes | None, connection: ClientConnection) -> None:
         """For commands of this user on this node, which find the job by it."""
@@ -329,7 +348,7 @@ class Membership:
     ) -> bytes:
         """Leave the guard a death notice, with a secret of this connection alone; returns the
         commitment to it."""
-        self._leave_note(token, connection)
+        self._begin_connection(token, connection)
         if self._setup.helpers is None:
             return b""
         led = None if self._succession is None else self._succession.epoch

@@ -121,7 +121,7 @@ def run_agent(
             outputs = WorkerOutputs(settings, files.specs, helpers.relay)
             telemetry.dispatcher.subscribe(make_observer(helpers.relay))
             setup = AgentSetup(
-                config, signals, telemetry, selector, helpers, embedding, scratch.path
+                config, signals, telemetry, selector, helpers, embedding, scratch.path, outputs
             )
             return run_to_its_end(loop, _run(setup, outputs, files, scratch.path, on_end))
         except OSError as error:
@@ -193,6 +193,7 @@ class AgentRun:
             self._hurried.set,
             self.lease.fence,
             self._helpers.source.wait_ready if self._helpers is not None else None,
+            lambda: self._membership.last_words(self._hurried),
         )
         self.agent = Agent(setup.config, make_workers, setup.signals, links)
         self.faults = Faults(lambda text: self.agent.say(kinds.FAULT(text)))

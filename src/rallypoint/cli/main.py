@@ -24,6 +24,7 @@ COMMANDS = {
     "launch": "rallypoint.cli.launch.command",
     "status": "rallypoint.cli.watch.status",
     "events": "rallypoint.cli.watch.events",
+    "logs": "rallypoint.cli.watch.logs",
     "stacks": "rallypoint.cli.watch.stacks",
     "checkpoint": "rallypoint.cli.watch.wishes:run_checkpoint",
     "restart": "rallypoint.cli.watch.wishes:run_restart",
@@ -46,6 +47,7 @@ usage: rallypoint COMMAND [options]
   launch      start a job on many hosts over ssh, from one terminal
   status      show what a job does, and who keeps it from going on
   events      show what happened to a job, as it happens with -f
+  logs        show what the workers of a job wrote last, as they write with -f
   stacks      show what the workers of a job do just now
   checkpoint  have the workers of a job save a checkpoint now
   restart     stop the workers of a job and start them again in a new round

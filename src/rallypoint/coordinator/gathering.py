@@ -32,7 +32,7 @@ ASKERS_MAX = 64
 """So many people may ask at once."""
 TICK_S = 1.0
 STALLED_S = 60.0
-"""Who takes nothing for so long is cut off."""
+"""Who takes nothing for so long is cut off, but for who follows: that may be a pager."""
 LAST_S = 2.0
 """So long after a job's end its nodes may tell what their workers wrote last."""
 _NAMED = 8
@@ -201,9 +201,7 @@ class Gatherings:
             if known == place.round or not _is_meant(question, node_id, place, size):
                 continue
             gathering.known[node_id] = place.round
-            old = [part for part in gathering.parts.values() if part.node_id == node_id]
-            if old:
-                old[0].bases[place.round], old[0].workers = place.base_rank, size
+            if any(part.node_id == node_id for part in gathering.parts.values()):
                 continue
             if found := self._connection(node_id):
                 if isinstance(found, str):
@@ -243,6 +241,12 @@ class Gatherings:
 
     def _told(self, part: _Part, piece: m.Collected) -> list[RankTold]:
         """Of ranks that this node has, or had in that round."""
+        place = self._sessions.job.assigned.get(part.node_id)
+        if place is not None and place.round == piece.round and piece.round not in part.bases:
+            # The round before may still be told of.
+            part.bases = dict(list(part.bases.items())[-1:])
+            part.bases[piece.round] = place.base_rank
+            part.workers = self._sizes()[part.node_id]
         base = part.bases.get(piece.round)
         if base is None:
             return []
@@ -292,7 +296,8 @@ class Gatherings:
         self._tick_later()
 
     def _look(self, gathering: _Gathering, now: float) -> None:
-        is_behind = bool(gathering.ready) and now > gathering.taken_at + STALLED_S
+        waits = bool(gathering.ready) and not gathering.question.follow
+        is_behind = waits and now > gathering.taken_at + STALLED_S
         if is_behind or gathering.asker.is_closed:
             self._forget(gathering)
             gathering.asker.abort()

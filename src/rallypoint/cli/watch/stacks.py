@@ -11,7 +11,7 @@ from rallypoint.cli.parser import Command, parse, with_hint
 from rallypoint.cli.watch.reach import EXIT_CODES, open_one
 from rallypoint.cli.watch.stacks_text import stacks_lines
 from rallypoint.cli.watch.status_text import LINES_MAX
-from rallypoint.cli.watch.terminal import ALL_LINES, screen_size
+from rallypoint.cli.watch.terminal import ALL_LINES, print_lines, screen_size
 from rallypoint.cli.watch.workers import (
     WHERE,
     Wanted,
@@ -22,7 +22,7 @@ from rallypoint.cli.watch.workers import (
 from rallypoint.core.settings import Setting
 from rallypoint.core.watch.questions import Ask, Subject
 from rallypoint.errors import RendezvousConnectionError
-from rallypoint.observe.printing import JsonLine, json_text, print_text
+from rallypoint.observe.printing import JsonLine, json_text
 
 STACKS = Command(
     "stacks",
@@ -70,12 +70,12 @@ def run(argv: list[str]) -> int:
     access.keep_secrets()
     found = asyncio.run(_collect(wanted))
     if scanned.on("--json"):
-        print_text(*(JsonLine(json_text(one)) for one in found))
+        print_lines([JsonLine(json_text(one)) for one in found])
         return 0
     width, _ = screen_size()
     most = ALL_LINES if scanned.on("--all") else LINES_MAX
     nodes = {one.rank: one.node for one in found}
-    print_text(*stacks_lines({one.rank: one.stacks for one in found}, nodes, width, most))
+    print_lines(stacks_lines({one.rank: one.stacks for one in found}, nodes, width, most))
     return 0
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 
 from rallypoint.cli.watch.status_text import LINES_MAX
+from rallypoint.observe.printing import LINE_MAX, REPORT_MAX, print_text
 
 ALL_LINES = 1_000_000
 
@@ -24,3 +26,10 @@ def screen_size() -> tuple[int, int]:
     except OSError:
         return 80, LINES_MAX + 1
     return size.columns or 80, size.lines or LINES_MAX + 1
+
+
+def print_lines(lines: Sequence[str]) -> bool:
+    """Any number of lines, none of which is left out. As `print_text`."""
+    at_once = REPORT_MAX // (2 * LINE_MAX)
+    starts = range(0, len(lines), at_once)
+    return all(print_text(*lines[start : start + at_once]) for start in starts)

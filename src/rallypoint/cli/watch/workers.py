@@ -64,15 +64,28 @@ def read_wanted(command: Command, scanned: Scanned) -> Wanted:
     return Wanted(job, token_of(job), tuple(ranks), tuple(nodes))
 
 
+class Parts:
+    """The parts of an answer, as they come."""
+
+    def __init__(self, asking: Asking, question: Ask) -> None:
+        self._asking = asking
+        self.is_over = False
+        """The last one has come."""
+        asking.send(question)
+
+    async def next(self) -> Gathered:
+        """The next one. May be cancelled, and called again. Raises what `Asking.ask` does."""
+        value, self.is_over = await self._asking.next_value()
+        if not self.is_over:
+            self._asking.send(Ask(Subject.MORE))
+        return msgspec.json.decode(value, type=Gathered)
+
+
 async def gather(asking: Asking, question: Ask) -> AsyncIterator[Gathered]:
-    """The parts of the answer, as they come. Raises what `Asking.ask` does."""
-    asking.send(question)
-    is_last = False
-    while not is_last:
-        value, is_last = await asking.next_value()
-        if not is_last:
-            asking.send(Ask(Subject.MORE))
-        yield msgspec.json.decode(value, type=Gathered)
+    """All parts of the answer. Raises what `Asking.ask` does."""
+    parts = Parts(asking, question)
+    while not parts.is_over:
+        yield await parts.next()
 
 
 def say_missing(part: Gathered) -> None:

@@ -73,7 +73,7 @@ class WorkerOutputs(Struct, eq=False):
     settings: OutputSettings
     specs: Reifies
     relay: Relay | None
-    _stderr: dict[tuple[int, int], Route] = field(default_factory=dict)
+    _routes: dict[tuple[int, int, Std], Route] = field(default_factory=dict)
 
     def read_progress(self, round_number: int, shm: str) -> None:
         """Have the relay look for progress in the output of this round's workers, which are opened
@@ -103,7 +103,7 @@ class WorkerOutputs(Struct, eq=False):
     ) -> list[WorkerOutput]:
         """The same where the files are known; `ranks` by local rank. Raises what `open_round` does,
         but for what its plug-in raises."""
-        self._stderr = {k: r for k, r in self._stderr.items() if k[0] >= round_number - 1}
+        self._routes = {k: r for k, r in self._routes.items() if k[0] >= round_number - 1}
         opened: list[WorkerOutput] = []
         try:
             for local_rank, rank in ranks.items():
@@ -143,7 +143,7 @@ class WorkerOutputs(Struct, eq=False):
             if stdout_fd is not None:
                 os.close(stdout_fd)
             raise
-        self._stderr[worker] = stderr
+        self._routes[*worker, Std.OUT], self._routes[*worker, Std.ERR] = stdout, stderr
         error_file = dest.error_files.get(local_rank, "")
         return WorkerOutput(stdout_fd, stderr_fd, error_file, _path(stderr) or _path(stdout))
 
@@ -179,9 +179,13 @@ class WorkerOutputs(Struct, eq=False):
                 prefix = self.settings.prefix.text(route.console, worker[1], rank)
                 return self.relay.add(worker, stream, route, prefix, draws=self.settings.draws)
 
+    def route_of(self, round_number: int, local_rank: int, stream: Std) -> Route | None:
+        """Where a stream of a worker of this round, or the one before it, goes."""
+        return self._routes.get((round_number, local_rank, stream))
+
     async def tail(self, round_number: int, local_rank: int) -> tuple[str, ...]:
         """The last lines on stderr of a worker that has ended; empty if they went elsewhere."""
-        match self._stderr.get((round_number, local_rank)):
+        match self.route_of(round_number, local_rank, Std.ERR):
             case ToRelay() if self.relay is not None:
                 data = await self.relay.tail(round_number, local_rank)
             case ToFile(path):

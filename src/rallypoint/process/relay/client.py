@@ -23,14 +23,17 @@ from rallypoint.process.relay.messages import (
     MAX_PACKET,
     AddStream,
     AskDrain,
+    AskOutput,
     AskProgress,
     AskTail,
     Drained,
     FoldInterrupts,
+    OutputIs,
     ReadProgress,
     Request,
     Say,
     ShowStatus,
+    StreamOutput,
     TailIs,
     WriteFailed,
     decode_report,
@@ -41,6 +44,7 @@ from rallypoint.process.relay.server import STALL_S, run_relay
 
 _SAY_BYTES = MAX_PACKET // 2
 
+OUTPUT_S = 2.0
 TITLE = "rallypoint: relay"
 
 
@@ -128,6 +132,7 @@ class Relay(Struct, eq=False):
             teed=route.console is Console.TEE,
             copy_to=os.fsencode(route.copies.path) if route.copies else b"",
             copy_if=tuple(map(os.fsencode, route.copies.texts)) if route.copies else (),
+            stream=fd,
         )
         self._send(request, reader)
         return writer
@@ -182,6 +187,23 @@ class Relay(Struct, eq=False):
         """Wait until all that workers wrote until now was matched, but not longer."""
         ask = self._next_ask()
         await self._ask(AskProgress(ask), ask, timeout_s)
+
+    async def output(
+        self,
+        round_number: int,
+        places: tuple[tuple[int, int, int], ...],
+        *,
+        newest: int,
+        unfinished: bool,
+    ) -> tuple[StreamOutput, ...]:
+        """What is kept of these streams: see `AskOutput`. Empty when the relay was lost."""
+        ask = self._next_ask()
+        wanted = AskOutput(ask, round_number, places, newest, unfinished)
+        packet = await self._ask(wanted, ask, OUTPUT_S)
+        match packet and decode_report(packet):
+            case OutputIs(streams=streams):
+                return streams
+        return ()
 
     async def stop(self, timeout_s: float | None = None) -> None:
         """Let the relay write out what it has, and end it; its process is gone afterwards, also
@@ -299,6 +321,8 @@ class Relay(Struct, eq=False):
                     self._answer(ask, tail)
                 case Drained(ask):
                     self._answer(ask, b"")
+                case OutputIs(ask):
+                    self._answer(ask, packet)
                 case WriteFailed(path, number):
                     if self._setup.events.storage_error is not None:
                         self._setup.events.storage_error(os.fsdecode(path), number)

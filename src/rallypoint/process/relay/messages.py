@@ -14,6 +14,8 @@ from rallypoint.process.relay.drawing import Worker
 
 # Well below the default send buffer of a Unix socket (208 KiB), above which a packet is refused.
 MAX_PACKET = 64 * 1024
+OUTPUT_BYTES = 20 * 1024
+"""Of lines in one packet."""
 
 
 class AddStream(msgspec.Struct, frozen=True, tag="add"):
@@ -35,6 +37,8 @@ class AddStream(msgspec.Struct, frozen=True, tag="add"):
     teed: bool = False
     copy_to: bytes = b""
     copy_if: tuple[bytes, ...] = ()
+    stream: int = 0
+    """Which one of the worker's: 1 or 2."""
 
 
 class ShowStatus(msgspec.Struct, frozen=True, tag="status"):
@@ -82,6 +86,18 @@ class AskProgress(msgspec.Struct, frozen=True, tag="progress?"):
     ask: int
 
 
+class AskOutput(msgspec.Struct, frozen=True, tag="output?"):
+    """What is kept of these streams of a round: each is a local rank, 1 or 2, and where to begin;
+    -1: with the `newest` lines."""
+
+    ask: int
+    round_number: int
+    places: tuple[tuple[int, int, int], ...]
+    newest: int
+    unfinished: bool
+    """Also lines that are not finished."""
+
+
 class TailIs(msgspec.Struct, frozen=True, tag="tail"):
     """The answer to `AskTail`."""
 
@@ -93,6 +109,24 @@ class Drained(msgspec.Struct, frozen=True, tag="drained"):
     """The answer to `AskDrain` and `AskProgress`."""
 
     ask: int
+
+
+class StreamOutput(msgspec.Struct, frozen=True):
+    """Of one stream: lines with their age in seconds."""
+
+    local_rank: int
+    stream: int
+    lines: tuple[tuple[float, bytes], ...]
+    next: int
+    left_out: int
+    has_more: bool
+
+
+class OutputIs(msgspec.Struct, frozen=True, tag="output"):
+    """The answer to `AskOutput`, without streams of which nothing is kept."""
+
+    ask: int
+    streams: tuple[StreamOutput, ...]
 
 
 class WriteFailed(msgspec.Struct, frozen=True, tag="failed"):
@@ -127,9 +161,19 @@ class NothingMatched(msgspec.Struct, frozen=True, tag="unmatched"):
 
 PatternReport: TypeAlias = PatternOff | NothingMatched
 Request: TypeAlias = (
-    AddStream | ShowStatus | Say | FoldInterrupts | ReadProgress | AskTail | AskProgress | AskDrain
+    AddStream
+    | ShowStatus
+    | Say
+    | FoldInterrupts
+    | ReadProgress
+    | AskTail
+    | AskProgress
+    | AskDrain
+    | AskOutput
 )
-Report: TypeAlias = TailIs | Drained | WriteFailed | FirstOutput | SharedInput | PatternReport
+Report: TypeAlias = (
+    TailIs | Drained | OutputIs | WriteFailed | FirstOutput | SharedInput | PatternReport
+)
 
 
 def encode(message: Request | Report) -> bytes:

@@ -28,6 +28,7 @@ from rallypoint.process.relay.channel import Channel, Poller
 from rallypoint.process.relay.messages import (
     AddStream,
     AskDrain,
+    AskOutput,
     AskProgress,
     AskTail,
     Drained,
@@ -142,6 +143,8 @@ class _RelayLoop:
             case AskTail(ask, round_number, local_rank):
                 tail = self._streams.tail_of((round_number, local_rank), self._now)
                 self._channel.report(TailIs(ask, tail))
+            case AskOutput() as request:
+                self._channel.report(self._streams.output_of(request, self._now))
             case ReadProgress() as request:
                 self._streams.read_progress(request)
             case AskProgress(ask):

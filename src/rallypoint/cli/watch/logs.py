@@ -1,0 +1,237 @@
+"""`rallypoint logs`: what the workers of a job wrote last, and with `-f` what they write."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from rallypoint.cli import access, values
+from rallypoint.cli.parser import Command, parse, with_hint
+from rallypoint.cli.watch.reach import EXIT_CODES, Asking, again, open_one
+from rallypoint.cli.watch.status_text import LINES_MAX
+from rallypoint.cli.watch.terminal import print_lines
+from rallypoint.cli.watch.workers import WHERE, Parts, Wanted, gather, read_wanted, say_missing
+from rallypoint.core.settings import MAX_GIVEN, Setting
+from rallypoint.core.text import count
+from rallypoint.core.watch.collecting import Gathered
+from rallypoint.core.watch.line_groups import Line, brief_ranks, fold_lines, lines_of, log_lines
+from rallypoint.core.watch.questions import Ask, Subject
+from rallypoint.errors import RendezvousConnectionError
+from rallypoint.observe.printing import JsonLine, json_text, print_error, say
+
+STREAMS = {1: "stdout", 2: "stderr"}
+HOLD_S = 0.5
+"""So long `-f` waits for other ranks to write the same line."""
+
+LOGS = Command(
+    "logs",
+    """\
+usage: rallypoint logs [RANK|NODE...] [options]
+
+Show the newest lines that workers wrote, of all ranks or of those that are named
+(17, 0-7, or a node's name), from any machine. Each line stands behind the ranks
+that wrote it: [0-63] epoch 3 done. Nodes keep the last 32 KiB of each stream that
+Rallypoint passes on, and files of --log-dir are read: stderr as a rule, and stdout
+with --tee 1, --output prefix or at a terminal.
+
+  rallypoint logs
+  rallypoint logs 17 --last 200
+  rallypoint logs node-3 -f --rdzv-endpoint node-0 --job digits
+""",
+    (
+        (
+            "Options",
+            (
+                Setting(
+                    "--follow", "", "also what comes, until the job ends", "switch", short="-f"
+                ),
+                Setting("--last", "N", "the newest N lines", "integer", default=str(LINES_MAX)),
+                Setting("--json", "", "print one line of JSON for each rank's line", "switch"),
+            ),
+        ),
+        WHERE,
+    ),
+    EXIT_CODES,
+    may_have=("RANK|NODE...",),
+)
+
+
+class LogLine(Struct, frozen=True):
+    """One line of `--json`."""
+
+    rank: int
+    node: str
+    round: int
+    stream: str
+    time: float
+    """When it came, in Unix seconds by the node's clock."""
+    line: str
+
+
+class _Options(Struct, frozen=True):
+    wanted: Wanted
+    follow: bool
+    newest: int
+    as_json: bool
+
+
+def run(argv: list[str]) -> int:
+    """Returns 0. Blocks until all nodes have answered, or five seconds; with `-f` until the job
+    ends.
+
+    Raises UsageError, AccessError, InfrastructureError, and HelpRequested.
+    """
+    options = with_hint(LOGS, lambda: _parse(argv))
+    access.keep_secrets()
+    asyncio.run(_Logs(options).run())
+    return 0
+
+
+def _parse(argv: list[str]) -> _Options:
+    scanned = parse(LOGS, argv, {})
+    last = scanned.get("--last")
+    newest = LINES_MAX if last is None else values.integer_within(last, 0, MAX_GIVEN)
+    wanted = read_wanted(LOGS, scanned)
+    return _Options(wanted, scanned.on("--follow"), newest, scanned.on("--json"))
+
+
+class _Logs:
+    def __init__(self, options: _Options) -> None:
+        self._options, self._job = options, options.wanted.job
+        self._held: list[tuple[float, Line]] = []
+        """Lines that were not printed yet, each with when it arrived."""
+        self._unread: set[tuple[int, int]] = set()
+        """Ranks and streams of which nothing is kept."""
+        self._has_begun = False
+        """Something was printed."""
+
+    async def run(self) -> None:
+        """Print what was asked for. Raises as `Asking.ask`."""
+        wanted, options = self._options.wanted, self._options
+        asking, run_id = await open_one(self._job, wanted.token)
+        self._job = replace(self._job, run_id=run_id)
+        question = Ask(
+            Subject.LOGS,
+            follow=options.follow,
+            ranks=wanted.ranks,
+            nodes=wanted.nodes,
+            newest=options.newest,
+        )
+        try:
+            if not options.follow:
+                await self._show(asking, question)
+                return
+            while not await self._follow(asking, question):
+                asking.close()
+                print_error("rallypoint", "the coordinator went away: looking for it, or another")
+                asking = await again(self._job, wanted.token)
+                question = replace(question, newest=0)
+        finally:
+            asking.close()
+
+    async def _show(self, asking: Asking, question: Ask) -> None:
+        missing: dict[str, str] = {}
+        lines: list[LogLine] = []
+        async for part in gather(asking, question):
+            missing |= part.missing
+            lines += self._taken(part, 0.0)
+        if self._options.as_json:
+            lines.sort(key=lambda line: line.time)
+            print_lines(_json(lines))
+        else:
+            self._print(float("inf"))
+        self._say_unread()
+        say_missing(Gathered(missing=missing))
+        if missing and not lines and not self._unread:
+            raise RendezvousConnectionError("no node has told of a line")
+
+    async def _follow(self, asking: Asking, question: Ask) -> bool:
+        """False: the coordinator went away before the job has ended."""
+        loop = asyncio.get_running_loop()
+        parts = Parts(asking, question)
+        due = loop.time() + 2 * HOLD_S
+        while not parts.is_over:
+            try:
+                async with asyncio.timeout_at(due if self._held or not self._has_begun else None):
+                    part = await parts.next()
+            except TimeoutError:
+                if not self._print(loop.time() - HOLD_S):
+                    return True
+                due = loop.time() + HOLD_S / 2
+                continue
+            except RendezvousConnectionError:
+                self._print(float("inf"))
+                return False
+            say_missing(part)
+            if not self._held:
+                due = max(due, loop.time() + HOLD_S)
+            lines = self._taken(part, loop.time())
+            if self._options.as_json and not print_lines(_json(lines)):
+                return True
+        self._print(float("inf"))
+        say("the job has ended")
+        return True
+
+    def _taken(self, part: Gathered, now: float) -> list[LogLine]:
+        """The lines of a part, which are to be printed, too."""
+        found: list[LogLine] = []
+        for told in part.told:
+            if not told.is_kept:
+                self._unread.add((told.rank, told.stream))
+                continue
+            stream = STREAMS.get(told.stream, "")
+            for text in lines_of(told.text):
+                line = LogLine(told.rank, part.node, part.round, stream, told.wall_time, text)
+                found.append(line)
+            if self._options.as_json:
+                continue
+            if told.left_out:
+                cut = left_out_text(told.left_out)
+                self._held.append((now, Line(told.wall_time, told.rank, cut)))
+            lines = (Line(told.wall_time, told.rank, text) for text in lines_of(told.text))
+            self._held += ((now, line) for line in lines)
+        return found
+
+    def _print(self, ripe_at: float) -> bool:
+        """The lines that came before that, and equal ones. False: the reader is gone."""
+        ripe = {line.text for at, line in self._held if at <= ripe_at}
+        groups = fold_lines(line for _, line in self._held if line.text in ripe)
+        self._held = [(at, line) for at, line in self._held if line.text not in ripe]
+        newest, lines = self._options.newest, log_lines(groups)
+        if not self._has_begun:
+            self._has_begun = True
+            if self._options.follow:
+                self._say_unread()
+            more = len(lines) - newest
+            lines = lines[more:] if more > 0 else lines
+        return print_lines(lines)
+
+    def _say_unread(self) -> None:
+        say(*unread_lines(self._unread))
+
+
+def _json(lines: list[LogLine]) -> list[str]:
+    return [JsonLine(json_text(line)) for line in lines]
+
+
+def unread_lines(unread: Collection[tuple[int, int]]) -> list[str]:
+    """What is not kept of these ranks and streams, and how it is."""
+    lines = []
+    for stream, name in STREAMS.items():
+        ranks = [rank for rank, which in unread if which == stream]
+        if ranks:
+            label = "rank" if len(ranks) == 1 else "ranks"
+            where = f"{name} of {label} {brief_ranks(ranks)}"
+            lines.append(
+                f"{where} is not kept, as it goes straight to that of the agent: start the job "
+                f"with --tee {stream}, or --output prefix"
+            )
+    return lines
+
+
+def left_out_text(left_out: int) -> str:
+    """In place of lines that came too fast."""
+    return f"... {count(left_out, 'byte')} left out: more than can be passed on was written"

@@ -1,0 +1,77 @@
+"""Lines of many workers in few: an equal line of several ranks is one. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Collection, Iterable
+
+from msgspec import Struct, field
+
+from rallypoint.core.watch.stack_groups import rank_names
+
+SAME_S = 5.0
+"""Equal lines of two ranks that came so near to each other are one."""
+_RANKS_MAX = 30
+"""Characters of the ranks before a line."""
+_ESCAPES = re.compile(r"\x1b(\[[0-9;:?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)|[@-Z\\^_])")
+
+
+class Line(Struct, frozen=True):
+    """A line that one worker wrote."""
+
+    at: float
+    """When it came, by any clock."""
+    rank: int
+    text: str
+
+
+class LineGroup(Struct, eq=False):
+    """A line, and the ranks that wrote it."""
+
+    at: float
+    """When the first of them did."""
+    text: str
+    ranks: set[int] = field(default_factory=set)
+
+
+def fold_lines(lines: Iterable[Line]) -> list[LineGroup]:
+    """In the order in which they came. A line that one rank writes twice is there twice."""
+    found: list[LineGroup] = []
+    by_text: dict[str, deque[LineGroup]] = {}
+    for line in sorted(lines, key=lambda line: line.at):  # Those of one time keep their order.
+        same = by_text.setdefault(line.text, deque())
+        while same and same[0].at < line.at - SAME_S:
+            same.popleft()
+        group = next((one for one in same if line.rank not in one.ranks), None)
+        if group is None:
+            group = LineGroup(line.at, line.text)
+            same.append(group)
+            found.append(group)
+        group.ranks.add(line.rank)
+    return found
+
+
+def lines_of(text: str) -> list[str]:
+    """The lines of what a worker wrote: without colours, of those that it drew anew the last state,
+    and without empty ones."""
+    found = []
+    for line in _ESCAPES.sub("", text).split("\n"):
+        states = [state for state in line.split("\r") if state.strip()]
+        if states:
+            found.append(states[-1].rstrip())
+    return found
+
+
+def log_lines(groups: Iterable[LineGroup]) -> list[str]:
+    """Each behind the ranks that wrote it: `[0-63] epoch 3 done`."""
+    return [f"[{brief_ranks(group.ranks)}] {group.text}" for group in groups]
+
+
+def brief_ranks(ranks: Collection[int]) -> str:
+    """`0-30,32-63`; of many that are no row their number."""
+    text = rank_names(ranks)
+    if len(text) <= _RANKS_MAX:
+        return text
+    begin = text[:_RANKS_MAX].rpartition(",")[0]
+    return f"{begin},… {len(ranks)} ranks"

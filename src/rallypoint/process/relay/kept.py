@@ -1,0 +1,116 @@
+"""The newest output of a worker's stream, for people who ask for it (`rallypoint logs`). Pure:
+bytes and times in, lines out, in bounded memory.
+
+Positions count the bytes of a stream from its beginning. Times are those at which the bytes came,
+to a tenth of a second.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from msgspec import Struct
+
+KEPT_BYTES = 32 * 1024
+"""Of each stream."""
+MARK_S = 0.1
+MARKS_MAX = 256
+UNFINISHED_BYTES = 8 * 1024
+"""A line that grows longer without an end counts as one."""
+
+
+class Lines(Struct, frozen=True):
+    """Whole lines that came at one time."""
+
+    at: float
+    data: bytes
+
+
+class Newest(Struct, frozen=True):
+    """What came after a position, as far as it is kept."""
+
+    lines: list[Lines]
+    next: int
+    """Where what comes then begins."""
+    left_out: int
+    """So many bytes are not kept any more."""
+    has_more: bool
+
+
+class KeptOutput:
+    """Of one stream."""
+
+    __slots__ = ("_begin", "_held", "_marks")
+
+    def __init__(self, begin: int = 0) -> None:
+        """`begin`: the position of the first byte that comes."""
+        self._held, self._begin = bytearray(), begin
+        self._marks: deque[tuple[int, float]] = deque(maxlen=MARKS_MAX)
+        """Where the bytes begin that came at a time."""
+
+    @property
+    def end(self) -> int:
+        """So many bytes have come."""
+        return self._begin + len(self._held)
+
+    def feed(self, data: bytes, now: float) -> None:
+        """This has come."""
+        if not self._marks or now >= self._marks[-1][1] + MARK_S:
+            self._marks.append((self.end, now))
+        gone = len(data) - KEPT_BYTES
+        if gone > 0:
+            self._begin += len(self._held) + gone
+            self._held[:] = data[gone:]
+            return
+        self._held += data
+        if len(self._held) > KEPT_BYTES + KEPT_BYTES // 2:
+            gone = len(self._held) - KEPT_BYTES
+            self._begin += gone
+            del self._held[:gone]
+
+    def newest_at(self, lines: int) -> int:
+        """The position of the newest so many lines; one that is not finished is one of them."""
+        end = len(self._held)
+        at = end - 1 if self._held.endswith(b"\n") else end
+        for _ in range(lines):
+            at = self._held.rfind(b"\n", 0, max(at, 0))
+            if at < 0:
+                return self._first_line()
+        return self.end if not lines else self._begin + at + 1
+
+    def after(self, position: int, most: int, *, unfinished: bool = False) -> Newest:
+        """The whole lines from this position on, at most so many bytes of them; `unfinished`: and
+        what is not finished."""
+        begin = position
+        if position < self._begin:
+            begin = self._first_line()
+        data = bytes(self._held[begin - self._begin : begin - self._begin + most])
+        is_all = begin + len(data) == self.end
+        if not (is_all and unfinished):
+            whole = data.rfind(b"\n") + 1
+            if whole or len(data) < min(most, UNFINISHED_BYTES):
+                data = data[:whole]
+        has_more = not is_all and (bool(data) or not most)
+        left_out = begin - position if position >= 0 else 0
+        return Newest(self._at_times(begin, data), begin + len(data), left_out, has_more)
+
+    def _first_line(self) -> int:
+        """The first whole line that is kept."""
+        if not self._begin:
+            return 0
+        return self._begin + self._held.find(b"\n") + 1
+
+    def _at_times(self, begin: int, data: bytes) -> list[Lines]:
+        """A line belongs to the time at which it began."""
+        found: list[Lines] = []
+        at, time = 0, self._marks[0][1] if self._marks else 0.0
+        for mark, mark_at in self._marks:
+            here = mark - begin
+            if here >= len(data):
+                break
+            if here > at:
+                end = data.find(b"\n", here - 1) + 1 or len(data)
+                found.append(Lines(time, data[at:end]))
+                at = end
+            time = mark_at
+        return [*found, Lines(time, data[at:])] if at < len(data) else found
