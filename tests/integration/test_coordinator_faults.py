@@ -170,7 +170,7 @@ def test_a_coordinator_of_many_jobs_serves_the_others() -> None:
     go(body())
 
 
-def test_a_history_that_can_not_be_kept_disturbs_no_job() -> None:
+def test_V2_a_history_that_can_not_be_kept_disturbs_no_job() -> None:
     async def body() -> None:
         async with rally(TWO) as place:
             a = await place.attached(TWO, "life-a", node_id="a")

@@ -45,7 +45,7 @@ def tells_of(out: Path, text: str) -> bool:
     return text in out.read_text()
 
 
-def test_events_tell_the_story_of_a_job_and_follow_it_to_its_end(
+def test_V2_events_tell_the_story_of_a_job_and_follow_it_to_its_end(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     """Also of one that a coordinator for many jobs hosts."""

@@ -57,7 +57,7 @@ time.sleep(600)
 CATASTROPHE = r"^(?P<step>(x+)+)y$"
 
 
-def test_a_script_that_only_prints_tells_its_progress(tmp_path: Path) -> None:
+def test_V5_a_script_that_only_prints_tells_its_progress(tmp_path: Path) -> None:
     """All of it, also if the relay is late and the last line has no end."""
     summary = tmp_path / "summary.json"
     options = ("--nproc-per-node", "2", "--metrics-port", "0", "--output", "inherit")
@@ -107,7 +107,7 @@ def test_A2_a_rank_that_prints_no_more_steps_is_blamed(cluster: Cluster) -> None
     assert a.verdict["restarts"] == 1
 
 
-def test_a_pattern_that_takes_for_ever_is_switched_off_and_the_output_goes_on(
+def test_V5_a_pattern_that_takes_for_ever_is_switched_off_and_the_output_goes_on(
     tmp_path: Path,
 ) -> None:
     program = """

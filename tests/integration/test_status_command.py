@@ -44,7 +44,7 @@ def view_of(cluster: Cluster) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("serves", [False, True], ids=["embedded", "serve"])
-def test_status_shows_what_a_job_does_and_how_it_came_to_that(
+def test_V1_status_shows_what_a_job_does_and_how_it_came_to_that(
     cluster: Cluster, serves: bool
 ) -> None:
     if serves:
@@ -77,7 +77,7 @@ def test_status_shows_what_a_job_does_and_how_it_came_to_that(
     cluster.end_well(a, b)
 
 
-def test_status_finds_a_job_on_this_machine_by_itself(cluster: Cluster) -> None:
+def test_V1_status_finds_a_job_on_this_machine_by_itself(cluster: Cluster) -> None:
     cluster.options |= {"rdzv_id": f"mine-{os.getpid()}-{cluster.port}"}
     (a,) = cluster.agents("a", nnodes="1")
     job = str(cluster.options["rdzv_id"])

@@ -27,7 +27,7 @@ def wish(cluster: Cluster, name: str, *words: str) -> subprocess.CompletedProces
 
 
 @pytest.mark.parametrize("serves", [False, True], ids=["embedded", "serve"])
-def test_a_job_saves_restarts_and_ends_as_a_person_wants(cluster: Cluster, serves: bool) -> None:
+def test_V4_a_job_saves_restarts_and_ends_as_a_person_wants(cluster: Cluster, serves: bool) -> None:
     if serves:
         cluster.serve()
     a, b = cluster.agents("a", "b", hosts=None if serves else True, max_restarts=1)

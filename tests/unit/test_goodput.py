@@ -508,7 +508,7 @@ def happen(job: WatchedJob, what: str, ref: NodeRef, number: int) -> None:
 
 @settings(max_examples=examples(300), deadline=None)
 @given(FEW_JOBS, st.lists(MOMENTS, min_size=10, max_size=120))
-def test_whatever_happens_the_parts_add_up_to_the_wall_time(
+def test_V3_whatever_happens_the_parts_add_up_to_the_wall_time(
     rules: object, moments: list[tuple[str, NodeRef, int, int]]
 ) -> None:
     job = WatchedJob(rules)  # type: ignore[arg-type]

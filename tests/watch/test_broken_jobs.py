@@ -14,7 +14,7 @@ from rallypoint.core.model import SharedSettings
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_the_culprit_and_the_reason_are_in_the_first_lines(name: str) -> None:
+def test_V1_the_culprit_and_the_reason_are_in_the_first_lines(name: str) -> None:
     make, reason = BROKEN[name]
     lines = make().status()
     assert len(lines) <= LINES_MAX

@@ -79,7 +79,7 @@ def test_a_success_while_a_person_asks_counts() -> None:
     assert host.verdict.outcome is Outcome.SUCCEEDED
 
 
-def test_a_restart_costs_no_budget() -> None:
+def test_V4_a_restart_costs_no_budget() -> None:
     host = running()
     effects = host.step(PersonWants(Subject.RESTART))
     assert told(effects, m.StopNow) == [A, B]
