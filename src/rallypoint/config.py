@@ -368,8 +368,7 @@ class AccessConfig(Struct, frozen=True, kw_only=True):
     """CIDRs that may use this node's round store without enrolling (behaviour F9)."""
 
     def __repr__(self) -> str:
-        """Never shows the token."""
-        text, insecure = "given" if self.token_text else "none", self.insecure
+        text, insecure = "given" if self.token_text else "none", self.insecure  # Not the token.
         return f"AccessConfig(token_file={self.token_file!r}, token_text={text}, {insecure=})"
 
 
@@ -380,11 +379,12 @@ class ObserveConfig(Struct, frozen=True, kw_only=True):
     """`null`, `console`, `jsonl:FILE`, or the name of a package's handler (and `:ARGUMENT`)."""
     json_summary: str | None = None
     """A file that gets the whole outcome at the end."""
+    history: str | None = None
+    """A file, or a directory (with a slash), for the history of the job that this node hosts."""
     metrics: Endpoint | None = None
     """Where to serve metrics for Prometheus; port 0: the system chooses."""
     health_port: int | None = None
-    """Where health checks are answered, at the address of this node's session
-    (TORCHELASTIC_HEALTH_CHECK_PORT)."""
+    """Where health checks get answers, at its session's host (TORCHELASTIC_HEALTH_CHECK_PORT)."""
 
 
 class AgentConfig(Struct, frozen=True, kw_only=True):

@@ -51,7 +51,7 @@ from rallypoint.wire.death_notice import SECRET_BYTES, DeathNotice
 
 if TYPE_CHECKING:  # Most jobs have no register, and nobody asks for their workers.
     from rallypoint.agent.answering import NodeAnswers
-    from rallypoint.coordinator.succession import Succession
+    from rallypoint.coordinator.succession import OwnJob, Succession
     from rallypoint.process.logs.worker_output import WorkerOutputs
 
 LAST_REPORTS_S = 2.0
@@ -147,7 +147,8 @@ class Membership:
         rendezvous = self._config.rendezvous
         if rendezvous.register is not None:
             return await self._find_by_register()
-        found = await discover(rendezvous, self._config.access, self._host, self._say_status)
+        host = partial(self._coordinator_of, self._hosting())
+        found = await discover(rendezvous, self._config.access, host, self._say_status)
         # Nobody can take the place of a node that hosts a job of one node.
         has_fence = self._settings.max_nodes > 1 or found.coordinator is None
         rules = SessionRules(rendezvous.reconnect_timeout_s, has_fence=has_fence)
@@ -168,7 +169,7 @@ class Membership:
             rendezvous.reconnect_timeout_s, vouched_at=own.vouched_at, promises=own.promises
         )
         end = AgentEnd(identity, self._settings, rules)
-        hosting = Hosting(self._record, self._settings, led=own, own_agent=identity.incarnation)
+        hosting = self._hosting(own, identity.incarnation)
         hosts = leading.Hosts(partial(self._coordinator_of, hosting), self._reconnect)
         local = local_leader(rendezvous.register.hold_s)
         node = leading.LeadingNode(self._agent, end, rendezvous, secret, hosts)
@@ -256,10 +257,9 @@ class Membership:
         part_of = part_of_job(self._config.rendezvous)
         return RoundStore(listener, fork=fork_process, part_of=part_of)
 
-    def _host(
-        self, listeners: Sequence[socket.socket], lookup_token: LookupToken | None
-    ) -> Coordinator:
-        return self._coordinator_of(Hosting(self._record, self._settings), listeners, lookup_token)
+    def _hosting(self, led: OwnJob | None = None, own_agent: str = "") -> Hosting:
+        history = self._setup.telemetry.history
+        return Hosting(self._record, self._settings, led=led, own_agent=own_agent, history=history)
 
     def _coordinator_of(
         self,

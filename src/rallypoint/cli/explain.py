@@ -76,6 +76,10 @@ def _rows(config: AgentConfig) -> Iterator[_Row]:
     if job.handler is None and not is_alone:
         yield from _losses(job)
     yield from _stopping(config.stop)
+    if (path := config.observe.history) is not None and job.handler is None:
+        where = f"a file in {path} with the job's name" if path.endswith("/") else path
+        text = f"the node that hosts the job appends what happens to {where}"
+        yield _Row("history", text, ["--history"])
     if not is_alone:
         yield _Row("token", _token(config), ["--token-file", "--token-fd", "--insecure"])
 

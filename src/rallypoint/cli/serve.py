@@ -29,6 +29,7 @@ from rallypoint.cli.service import (
     own_addresses,
     port_option,
 )
+from rallypoint.cli.values import Value
 from rallypoint.config import DEFAULT_COORDINATOR_PORT, Endpoint, RegisterConfig
 from rallypoint.coordinator.hosting import Hosting
 from rallypoint.coordinator.listen import raise_open_files_limit
@@ -40,6 +41,7 @@ from rallypoint.core.event_kinds import Record
 from rallypoint.core.settings import HOLD_MAX_S, HOLD_MIN_S, HOLD_S, Setting
 from rallypoint.errors import RendezvousConnectionError, UsageError
 from rallypoint.observe.faults import Faults
+from rallypoint.observe.printing import print_error
 from rallypoint.process import titles
 
 if TYPE_CHECKING:  # for some options alone
@@ -47,8 +49,10 @@ if TYPE_CHECKING:  # for some options alone
     from rallypoint.coordinator.led_jobs import LedJobs
     from rallypoint.coordinator.metrics import CoordinatorMetrics
     from rallypoint.coordinator.register_record import Register
+    from rallypoint.observe.history_log import HistoryLogs
     from rallypoint.rendezvous.places import Registers
 
+CLOSE_S = 2.0
 HEALTHZ_PATH = "/healthz"
 
 SERVE = Command(
@@ -141,6 +145,13 @@ Jobs may also be kept in an etcd. On three machines, so that each may be lost:
                     "serve metrics for Prometheus there, and /healthz (HOST: 127.0.0.1)",
                     "listen",
                 ),
+                Setting(
+                    "--history",
+                    "DIR",
+                    "append what happens to each job to a file in DIR with its name: rallypoint"
+                    " events FILE",
+                    "directory",
+                ),
                 *access.token_options("let every host that reaches the port take part"),
                 Setting(
                     "--log-format",
@@ -175,6 +186,7 @@ class _Options(Struct, frozen=True):
     """By which a person has said where."""
     is_candidate: bool
     metrics: Endpoint | None
+    history: str | None
     json: bool
     quiet: bool
 
@@ -190,9 +202,12 @@ def run(argv: list[str]) -> int:
     access.keep_secrets()
     titles.set_name("rallypoint-srv")
     lines = EventLines(json=options.json, quiet=options.quiet)
+    server = _Server(options, token, lines)
     try:
-        return asyncio.run(_Server(options, token, lines).run())
+        return asyncio.run(server.run())
     finally:
+        if lost := server.close():
+            print_error("rallypoint", lost)
         lines.close()
 
 
@@ -202,6 +217,11 @@ class _Server:
     def __init__(self, options: _Options, token: Token | None, lines: EventLines) -> None:
         self._options, self._token, self._lines = options, token, lines
         self._lookup_token = None if token is None else token.for_job
+        self._history: HistoryLogs | None = None
+        if options.history is not None:
+            from rallypoint.observe.history_log import HistoryLogs
+
+            self._history = HistoryLogs(options.history)
         self._metrics: CoordinatorMetrics | None = None
         if options.metrics is not None:
             from rallypoint.coordinator.metrics import CoordinatorMetrics
@@ -219,7 +239,8 @@ class _Server:
         registers, led = await self._registers(), None
         if registers is not None:
             led = self._led(registers, tuple(map(str, listening_at(listeners))))
-        hosting = Hosting(self._record, led=led, who_leads=None if led is None else led.who_leads)
+        who_leads = None if led is None else led.who_leads
+        hosting = Hosting(self._record, led=led, who_leads=who_leads, history=self._history)
         coordinator = Coordinator(listeners, hosting, self._lookup_token)
         with ExitStack() as closing:
             closing.callback(faults.tell_counts)
@@ -245,6 +266,11 @@ class _Server:
             await coordinator.vacate()
         await asyncio.sleep(0)  # transports close their sockets in the next turn of the loop
         return code
+
+    def close(self) -> str:
+        """When the loop has ended: write the rest of the histories. Returns what was lost, for a
+        person. Blocks, for 2 s at most."""
+        return "" if self._history is None else self._history.close(CLOSE_S)
 
     async def _registers(self) -> Registers | None:
         """Those in the directory, which is made if there is none, or in the etcd. None: jobs are
@@ -333,9 +359,19 @@ def _parse(argv: list[str]) -> _Options:
         place_flag=flag,
         is_candidate=scanned.on("--candidate"),
         metrics=scanned.read(SERVE, "--metrics-port"),
+        history=_history(scanned.get("--history")),
         json=scanned.read(SERVE, "--log-format") == "json",
         quiet=scanned.on("--quiet"),
     )
+
+
+def _history(directory: Value | None) -> str | None:
+    if directory is None:
+        return None
+    path = directory.text.rstrip("/")
+    if not path or "\0" in path:
+        raise directory.wrong("needs the name of a directory")
+    return f"{path}/"
 
 
 def _place(scanned: Scanned) -> tuple[RegisterConfig | None, str]:

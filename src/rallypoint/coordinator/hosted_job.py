@@ -174,6 +174,7 @@ class HostedJob:
         """A message of an agent that has attached on this connection."""
         effects = self._sessions.received(connection.number, message, self._loop.time())
         if isinstance(message, m.Heartbeat):
+            self._see(self.watch.heard)
             if message.progress is not None:
                 self._see(self.watch.progressed, connection.number, message.progress)
             # It changes no wait, and makes no check due earlier.

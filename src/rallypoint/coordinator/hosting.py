@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 
 from rallypoint.coordinator.clocks import wall_ms
 from rallypoint.coordinator.connection import ServerConnection
+from rallypoint.coordinator.watching import JobWatch
 from rallypoint.core import job as machine
 from rallypoint.core import messages as m
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.model import NONCE_BITS, UNNAMED_RUN_ID, Epoch, SharedSettings
 from rallypoint.core.sessions import Machine
 from rallypoint.core.text import quoted_job
+from rallypoint.core.watch.history_file import Line
 
 if TYPE_CHECKING:  # Most coordinators have no registers.
     from rallypoint.coordinator.leadership import Leadership
@@ -38,6 +42,18 @@ class LedBy(Protocol):
 
     async def vacate(self) -> None:
         """Lead no job any more, and say so."""
+
+
+class HistorySink(Protocol):
+    """Files in which the histories of jobs are kept."""
+
+    def write(self, run_id: str, line: Line) -> None:
+        """Append this to the file of this job, soon. Never blocks."""
+
+    def tell_faults(
+        self, call_soon: Callable[..., object], on_record: Callable[[str, Record], None]
+    ) -> None:
+        """`on_record` is told, by `call_soon`, when a file can't be written."""
 
 
 def random_epoch() -> int:
@@ -63,9 +79,19 @@ class Hosting(Struct, frozen=True):
     """As `clocks.wall_ms`."""
     own_agent: str = ""
     """The incarnation of the agent that it lives in, if that is known already."""
+    history: HistorySink | None = None
+    """Where histories of jobs are written; None: nowhere."""
     who_leads: Callable[[str], Awaitable[str]] | None = None
     """Who leads the job of this run id, which this coordinator does not: what a person reads. None:
     no other one can."""
+
+    def keep_history(self, watch: JobWatch, *, took_over: bool = False) -> None:
+        """Write the history of this job, if that is wanted. `took_over`: another coordinator had
+        led it."""
+        if self.history is not None:
+            call_soon = asyncio.get_running_loop().call_soon_threadsafe
+            self.history.tell_faults(call_soon, self.on_record)
+            watch.write_to(partial(self.history.write, watch.run_id), took_over=took_over)
 
     def refusal(self, run_id: str) -> str:
         """Why a job of this name can't be hosted here; empty: it can."""

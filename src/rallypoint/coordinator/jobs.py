@@ -234,6 +234,7 @@ class HostedJobs:
         leadership = self._leadership(settings.run_id)
         led = None if leadership is None else leadership.begin(state, former)
         job = self._jobs[settings.run_id] = self._host(state, led)
+        self._hosting.keep_history(job.watch)
         return job
 
     def _ended_life(
@@ -321,8 +322,10 @@ class HostedJobs:
                 self._lives.over(run_id, life, self._loop.time())
         if (taken_over := leadership.take_over()) is None:
             return False
-        self._jobs[run_id] = self._host(taken_over.state, taken_over.led)
+        job = self._jobs[run_id] = self._host(taken_over.state, taken_over.led)
+        self._hosting.keep_history(job.watch, took_over=True)
         if text := taken_over.text:
+            job.watch.record(kinds.TAKEN_OVER(text))
             self._hosting.on_record(run_id, kinds.TAKEN_OVER(text))
         return True
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -18,14 +19,25 @@ from rallypoint.core.round_state import Phase
 from rallypoint.core.sessions import Sessions
 from rallypoint.core.text import count
 from rallypoint.core.watch.goodput_view import GoodputView
-from rallypoint.core.watch.history import JobHistory
+from rallypoint.core.watch.history import JobHistory, PastRound
+from rallypoint.core.watch.history_file import Begin, Line, compact
 from rallypoint.core.watch.job_view import Heard, JobView, goodput_view, job_line, view_of
 from rallypoint.core.watch.node_progress import NodeProgress
 from rallypoint.core.watch.questions import Ask, Said, Subject
 from rallypoint.errors import MessageError
 
+STATUS_S = 60.0
+"""A status is in the file of the history once in so long, besides when something has changed."""
 FOLLOWERS_MAX = 64
 """So many people may follow one job at once."""
+
+
+class HistoryFile(Struct):
+    """Where the history is written."""
+
+    write: Callable[[Line], None]
+    status_at: float = -inf
+    """When the status was, by the loop's clock."""
 
 
 class _Wish(Struct):
@@ -64,14 +76,22 @@ class JobWatch:
     ) -> None:
         """`clock`: of the loop. `connection_of`: the one of this number, if it is there."""
         self._sessions, self._clock = sessions, clock
-        self.history = JobHistory(clock(), lambda at: wall_time(clock() - at))
+        # The leader before has numbered its events from less, as what it asked of workers.
+        number = sessions.job.notices
+        self.history = JobHistory(clock(), lambda at: wall_time(clock() - at), number=number)
         self._followers: dict[int, ServerConnection] = {}
-        self._whole: GoodputView | None = None
         """Who follows the events, by the numbers of the connections."""
+        self._whole: GoodputView | None = None
         self._watchers: dict[int, ServerConnection] = {}
         """Who wants to have the status once more when the job has ended."""
         self._wishes: dict[int, _Wish] = {}
         self.gatherings = Gatherings(sessions, connection_of)
+        self._file: HistoryFile | None = None
+
+    @property
+    def run_id(self) -> str:
+        """The job's name."""
+        return self._sessions.job.round.settings.run_id
 
     @property
     def view(self) -> JobView:
@@ -85,22 +105,37 @@ class JobWatch:
 
     def record(self, record: Record) -> None:
         """The job reports this."""
+        self.noted()  # It belongs to the newest round, which has perhaps just been formed.
         is_last = record.name == VERDICT.name
-        if is_last:
-            self.noted()  # How the last round has ended comes before that.
-        self.history.record(record, self._sessions.job.round.round, self._clock())
+        self.history.record(record, self.history.newest_round, self._clock())
         self._pass_on(is_last=is_last)
         if is_last:
+            self._write_status()
             self._followers.clear()
             for watcher in list(self._watchers.values()):
                 answer(watcher, self.view, is_last=True)
             self._watchers.clear()
             self.gatherings.job_ended()
 
+    def write_to(self, write: Callable[[Line], None], *, took_over: bool) -> None:
+        """Write the history there from now on. `took_over`: another coordinator had led the job."""
+        self._file, job = HistoryFile(write), self._sessions.job
+        write(Begin(self.run_id, job.incarnation, wall_time(0.0), took_over))
+        self._write_status()
+
+    def heard(self) -> None:
+        """A node has been heard. O(1), but once a minute."""
+        if self._file is not None and self._file.status_at <= self._clock() - STATUS_S:
+            self._write_status()
+
     def noted(self) -> None:
         """Something has happened to the job."""
+        formed = self.history.rounds_formed
         self.history.noted(self._sessions.job, self._clock())
-        self._pass_on()
+        is_over = self._pass_on()
+        is_news = is_over or self.history.rounds_formed != formed
+        if is_news and self._sessions.verdict is None:  # With the verdict there is the last one.
+            self._write_status()
         if self._wishes:
             self._tell_of_wishes()
 
@@ -183,12 +218,24 @@ class JobWatch:
         for entry in entries:
             answer(connection, entry, is_last=entry is entries[-1] and not follows)
 
-    def _pass_on(self, *, is_last: bool = False) -> None:
-        news = self.history.news
+    def _pass_on(self, *, is_last: bool = False) -> bool:
+        """Whether a round is over."""
+        news, is_over = self.history.news, False
         while news:
-            entry = news.popleft()
+            new = news.popleft()
+            if self._file is not None:
+                self._file.write(new)
+            if isinstance(new, PastRound):
+                is_over = True
+                continue
             for follower in list(self._followers.values()):
-                answer(follower, entry, is_last=is_last and not news)
+                answer(follower, new, is_last=is_last and not news)
+        return is_over
+
+    def _write_status(self) -> None:
+        if self._file is not None:
+            self._file.status_at = self._clock()
+            self._file.write(compact(self.view, wall_time(0.0)))
 
     def _heard(self, incarnation: str) -> Heard:
         session = self._sessions.of_agent(incarnation)

@@ -216,6 +216,11 @@ RECORDED_AGAIN = _hosted(
     "the register of a job can be written again",
     "what this job decides is recorded again",
 )
+HISTORY_NOT_WRITTEN = _hosted(
+    "history_not_written",
+    "the file of `--history` can't be written",
+    "--history {path}: can't be written: {why}; what happens meanwhile is missing there",
+)
 VERDICT = _for_handlers(
     "verdict",
     "the job ended, because it was done or cancelled",

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rallypoint.agent.telemetry.trainer_status import TrainerStatus
     from rallypoint.core.watch.goodput_view import GoodputView
     from rallypoint.observe.event import Event
+    from rallypoint.observe.history_log import HistoryLogs
     from rallypoint.observe.metrics import MetricData
     from rallypoint.observe.parameter_names import Names
     from rallypoint.observe.queue import BoundedQueue
@@ -45,8 +46,6 @@ class Telemetry:
         log handler or a port that can't be had."""
         self.dispatcher = EventDispatcher()
         self._print_line, self._names = print_line, names
-        self.lost = 0
-        """How many events did not arrive; known after `close`."""
         self._config = config
         self._events: BoundedQueue[Event] | None = None
         self._metrics: BoundedQueue[MetricData] | None = None
@@ -55,6 +54,9 @@ class Telemetry:
         self._health: MetricsServer | None = None
         self._progress: TrainerStatus | None = None
         self._goodput: Callable[[], GoodputView | None] = lambda: None
+        self.history: HistoryLogs | None = None
+        """Where the job's history is to be written, if this node hosts the job."""
+        self._keep_history(config.observe.history)
         self._serve_metrics()
         self._post_progress()
         self._emit_events(config.observe.event_log_handler)
@@ -132,14 +134,22 @@ class Telemetry:
             name = self._config.observe.event_log_handler
             if lost := self._events.close(limit_s):
                 lines.append(f"events were lost ({name}): {lost}")
-            self.lost = self._events.lost
+        if self.history is not None and (why := self.history.close(limit_s)):
+            lines.append(why)
         if self._metrics is not None and (lost := self._metrics.close(limit_s)):
             lines.append(f"metrics were lost: {lost}")
         return lines
 
-    def events_lost(self) -> int:
+    @property
+    def lost(self) -> int:
         """How many events did not arrive so far."""
-        return self._events.lost if self._events is not None else self.lost
+        return self._events.lost if self._events is not None else 0
+
+    def _keep_history(self, path: str | None) -> None:
+        if path is not None:
+            from rallypoint.observe.history_log import HistoryLogs
+
+            self.history = HistoryLogs(path)
 
     def _serve_metrics(self) -> None:
         endpoint = self._config.observe.metrics
@@ -154,7 +164,7 @@ class Telemetry:
         )
 
         metrics = PrometheusMetrics(
-            self._config, self.dispatcher, self.events_lost, lambda: self._goodput()
+            self._config, self.dispatcher, lambda: self.lost, lambda: self._goodput()
         )
         pages = {PATH: Page(metrics.text)}
         self._server = MetricsServer(bind_metrics(endpoint), endpoint.host, pages)

@@ -23,10 +23,11 @@ from rallypoint.cli.watch.reach import (
     read_job,
     token_of,
 )
+from rallypoint.cli.watch.recorded import is_history, read_history, refuse_options
 from rallypoint.coordinator.clocks import wall_time
 from rallypoint.coordinator.token import Token
 from rallypoint.core.settings import MAX_GIVEN, Setting
-from rallypoint.core.text import shown
+from rallypoint.core.text import count, shown
 from rallypoint.core.watch.history import HistoryEntry
 from rallypoint.core.watch.questions import Ask, Subject
 from rallypoint.errors import RendezvousConnectionError, UsageError
@@ -35,12 +36,12 @@ from rallypoint.observe.printing import JsonLine, json_text, print_error, print_
 EVENTS = Command(
     "events",
     """\
-usage: rallypoint events [ENDPOINT] [options]
+usage: rallypoint events [ENDPOINT|FILE] [options]
 
 Show what happened to a job: nodes that joined, left or were lost, rounds and
 how they ended, restarts, checkpoints, hangs. Lines with ! tell of something
 that went wrong. ENDPOINT is what its nodes have as --rdzv-endpoint; without
-one, it is your job on this machine.
+one, it is your job on this machine. FILE is one that --history has written.
 
   rallypoint events
   rallypoint events node-0 --job digits -f
@@ -75,12 +76,14 @@ one, it is your job on this machine.
         HOW_TO_FIND,
     ),
     EXIT_CODES,
-    may_have=("ENDPOINT",),
+    may_have=("ENDPOINT|FILE",),
 )
 
 
 class _Options(Struct, frozen=True):
-    job: JobAt
+    job: JobAt | None
+    file: str
+    """Of `--history`, where there is no job."""
     follow: bool
     since: float
     failed: bool
@@ -95,9 +98,16 @@ def run(argv: list[str]) -> int:
     Raises UsageError, AccessError, InfrastructureError, and HelpRequested.
     """
     options = with_hint(EVENTS, lambda: _parse(argv))
+    if options.job is None:
+        recorded = read_history(options.file)
+        _show(recorded.entries, options)
+        if recorded.lost:
+            lost = count(recorded.lost, "line")
+            print_error("rallypoint", f"{shown(options.file)}: {lost} could not be written to it")
+        return 0
     token = token_of(options.job)
     access.keep_secrets()
-    asyncio.run(_Events(options, token).run())
+    asyncio.run(_Events(options, options.job, token).run())
     return 0
 
 
@@ -110,9 +120,15 @@ def _parse(argv: list[str]) -> _Options:
         if last is not None:
             raise last.wrong("--all shows more than that: give one of the two")
         most = None
-    age = scanned.get("--since")
+    age, job, file = scanned.get("--since"), None, ""
+    if where is not None and is_history(where):
+        refuse_options(EVENTS, scanned, ["--follow"])
+        file = where.text
+    else:
+        job = only_one(read_job(EVENTS, scanned, where))
     return _Options(
-        only_one(read_job(EVENTS, scanned, where)),
+        job,
+        file,
         scanned.on("--follow"),
         0.0 if age is None else _since(age),
         scanned.on("--failed"),
@@ -129,8 +145,8 @@ def _since(value: Value) -> float:
 
 
 class _Events:
-    def __init__(self, options: _Options, token: Token | None) -> None:
-        self._options, self._job, self._token = options, options.job, token
+    def __init__(self, options: _Options, job: JobAt, token: Token | None) -> None:
+        self._options, self._job, self._token = options, job, token
         self._last = 0
         """The number of the newest event that was printed, or passed over."""
 
@@ -138,7 +154,7 @@ class _Events:
         asking, run_id = await open_one(self._job, self._token)
         self._job = replace(self._job, run_id=run_id)
         try:
-            if not self._show(await self._known(asking)) or not self._options.follow:
+            if not _show(await self._known(asking), self._options) or not self._options.follow:
                 return
             while not await self._followed(asking):
                 asking.close()
@@ -165,27 +181,33 @@ class _Events:
                 return False
             if (entry := _entry(value)) is not None and entry.number > self._last:
                 self._last = entry.number
-                if self._wants(entry) and not print_text(*self._lines([entry])):
+                wanted = _wanted([entry], self._options)
+                if wanted and not print_text(*_lines(wanted, self._options)):
                     return True
         return True
 
-    def _wants(self, entry: HistoryEntry) -> bool:
-        options = self._options
-        return entry.time >= options.since and (entry.is_wrong or not options.failed)
 
-    def _show(self, known: list[HistoryEntry]) -> bool:
-        """False: the reader is gone."""
-        options = self._options
-        wanted = [entry for entry in known if self._wants(entry)]
-        lines = newest_of(self._lines(wanted), options.most, tell=not options.as_json)
-        if not wanted and not options.follow and not options.as_json:
-            lines = ["nothing of that kind has happened" if known else "nothing has happened yet"]
-        return print_text(*lines)
+def _wanted(entries: list[HistoryEntry], options: _Options) -> list[HistoryEntry]:
+    return [
+        entry
+        for entry in entries
+        if entry.time >= options.since and (entry.is_wrong or not options.failed)
+    ]
 
-    def _lines(self, entries: list[HistoryEntry]) -> list[str]:
-        if self._options.as_json:
-            return [JsonLine(json_text(entry)) for entry in entries]
-        return [event_line(entry, wall_time(0.0)) for entry in entries]
+
+def _show(known: list[HistoryEntry], options: _Options) -> bool:
+    """False: the reader is gone."""
+    wanted = _wanted(known, options)
+    lines = newest_of(_lines(wanted, options), options.most, tell=not options.as_json)
+    if not wanted and not options.follow and not options.as_json:
+        lines = ["nothing of that kind has happened" if known else "nothing has happened yet"]
+    return print_text(*lines)
+
+
+def _lines(entries: list[HistoryEntry], options: _Options) -> list[str]:
+    if options.as_json:
+        return [JsonLine(json_text(entry)) for entry in entries]
+    return [event_line(entry, wall_time(0.0)) for entry in entries]
 
 
 def _entry(value: bytes) -> HistoryEntry | None:

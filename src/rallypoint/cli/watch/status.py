@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from rallypoint.cli import access
 from rallypoint.cli.parser import Command, parse, with_hint
 from rallypoint.cli.values import Value
+from rallypoint.cli.watch.events_text import moment_text
 from rallypoint.cli.watch.reach import (
     EXIT_CODES,
     HOW_TO_FIND,
@@ -21,13 +22,16 @@ from rallypoint.cli.watch.reach import (
     read_job,
     token_of,
 )
+from rallypoint.cli.watch.recorded import is_history, read_history, refuse_options, view_in
 from rallypoint.cli.watch.status_text import LINES_MAX, status_lines, table_lines
 from rallypoint.cli.watch.terminal import ALL_LINES, is_terminal, screen_size
+from rallypoint.coordinator.clocks import wall_time
 from rallypoint.coordinator.token import Token
 from rallypoint.core.settings import Setting
+from rallypoint.core.text import shown
 from rallypoint.core.watch.job_view import JobLine, JobView
 from rallypoint.core.watch.questions import Ask, Subject
-from rallypoint.errors import RallypointError, RendezvousConnectionError
+from rallypoint.errors import RallypointError, RendezvousConnectionError, UsageError
 from rallypoint.observe.printing import JsonLine, json_text, print_text, redraw
 
 WATCH_S = 1.0
@@ -36,12 +40,12 @@ WATCH_S = 1.0
 STATUS = Command(
     "status",
     """\
-usage: rallypoint status [ENDPOINT] [options]
+usage: rallypoint status [ENDPOINT|FILE] [options]
 
 Show what a job does now and who keeps it from going on: state, progress, where
 its time went, nodes, and the end of its last round. ENDPOINT is what its nodes
 have as --rdzv-endpoint; without one, it is your job on this machine. Of several
-jobs it prints a table.
+jobs it prints a table. FILE is one that --history has written: its last status.
 
   rallypoint status
   rallypoint status node-0 --job digits --watch
@@ -59,7 +63,7 @@ jobs it prints a table.
         HOW_TO_FIND,
     ),
     EXIT_CODES,
-    may_have=("ENDPOINT",),
+    may_have=("ENDPOINT|FILE",),
 )
 
 
@@ -68,6 +72,8 @@ class _Options(Struct, frozen=True):
     watch: bool
     is_whole: bool
     as_json: bool
+    file: str = ""
+    """Of `--history`, in place of jobs."""
 
 
 def run(argv: list[str]) -> int:
@@ -76,6 +82,9 @@ def run(argv: list[str]) -> int:
     Raises UsageError, AccessError, InfrastructureError, and HelpRequested.
     """
     options = with_hint(STATUS, lambda: _parse(argv))
+    if options.file:
+        _show_recorded(options)
+        return 0
     tokens = [token_of(job) for job in options.jobs]
     access.keep_secrets()
     if len(options.jobs) > 1:
@@ -89,6 +98,9 @@ def run(argv: list[str]) -> int:
 def _parse(argv: list[str]) -> _Options:
     scanned = parse(STATUS, argv, {})
     where = Value(scanned.words[0], scanned.words[0]) if scanned.words else None
+    if where is not None and is_history(where):
+        refuse_options(STATUS, scanned, ["--watch"])
+        return _Options([], False, scanned.on("--all"), scanned.on("--json"), where.text)
     return _Options(
         read_job(STATUS, scanned, where),
         scanned.on("--watch"),
@@ -164,6 +176,19 @@ class _Status:
             redraw(*status_lines(view, width, min(most, height - 1)))
         else:
             print_text(*status_lines(view, width, most))
+
+
+def _show_recorded(options: _Options) -> None:
+    recorded = read_history(options.file)
+    view, at = view_in(recorded), recorded.status.time if recorded.status else 0.0
+    if view is None:
+        raise UsageError(f"{shown(options.file)}: no status of the job is in it yet")
+    if options.as_json:
+        print_text(JsonLine(json_text(view)))
+        return
+    most = ALL_LINES if options.is_whole else LINES_MAX
+    head = f"as {options.file} had it at {moment_text(at, wall_time(0.0))}:"
+    print_text(head, *status_lines(view, screen_size()[0], most - 1))
 
 
 def _view(value: bytes) -> JobView:

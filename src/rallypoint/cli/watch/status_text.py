@@ -8,12 +8,12 @@ from textwrap import wrap
 
 from rallypoint.cli.render import duration_text
 from rallypoint.cli.watch.goodput_text import share
-from rallypoint.core.model import Cause, Outcome
+from rallypoint.core.model import Outcome
 from rallypoint.core.settings import UNNAMED_RUN_ID
 from rallypoint.core.text import count, job_name
 from rallypoint.core.watch.goodput import Spending
 from rallypoint.core.watch.goodput_view import GoodputView
-from rallypoint.core.watch.history import PastRound
+from rallypoint.core.watch.history import FirstCause, PastRound
 from rallypoint.core.watch.job_view import JobLine, JobView, NodeView
 from rallypoint.core.watch.node_names import fold_names
 
@@ -229,15 +229,14 @@ def _past(view: JobView) -> list[tuple[str, list[str]]]:
     return [(f"round {newest.round}", [ended, *told])]
 
 
-def cause_detail(cause: Cause | None) -> list[str]:
+def cause_detail(cause: FirstCause | None) -> list[str]:
     """The last lines of the worker that failed first."""
-    if cause is None or cause.failure is None:
+    if cause is None:
         return []
-    failure = cause.failure
-    detail = [line for line in failure.detail.splitlines() if line.strip()]
+    detail = [line for line in cause.detail.splitlines() if line.strip()]
     shown = detail[-DETAIL_MAX:]
-    if failure.message and not any(failure.message in line for line in shown):
-        shown = [failure.message, *shown]
+    if cause.message and not any(cause.message in line for line in shown):
+        shown = [cause.message, *shown]
     return shown
 
 

@@ -157,6 +157,11 @@ def noted(account: Goodput, job: JobState, at: float) -> None:
     account.spares.nodes = job.round.counts[MemberState.STANDBY]
 
 
+def pass_time(account: Goodput, at: float) -> None:
+    """Account for the time until now."""
+    _enter(account, account.now, at)
+
+
 def formed(account: Goodput, nodes: set[str], at: float, furthest: int = -1) -> None:
     """A round has its nodes; called before `noted`. Folds what was before its way to here.
     `furthest`: the largest step that the job is known to have done."""

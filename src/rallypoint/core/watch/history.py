@@ -15,11 +15,13 @@ from collections import deque
 from collections.abc import Callable
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.job_state import JobState, note_step
 from rallypoint.core.model import Cause, EndReason, Outcome
 from rallypoint.core.round_state import Phase
+from rallypoint.core.text import signal_name
 from rallypoint.core.watch import goodput
 from rallypoint.core.watch.goodput import Goodput
 from rallypoint.core.watch.node_progress import NodeProgress
@@ -50,6 +52,50 @@ class HistoryEntry(Struct, frozen=True):
     """It tells of something that went wrong, and of nothing that a person or a plan wanted."""
 
 
+class FirstCause(Struct, frozen=True, omit_defaults=True):
+    """What ended a round first: a worker, or the loss of a node."""
+
+    node: str
+    text: str
+    """How the worker ended, or why the node was lost."""
+    rank: int | None = None
+    """Of the worker; None: it was a node."""
+    local_rank: int = 0
+    exit_code: int | None = None
+    signal: str = ""
+    message: str = ""
+    detail: str = ""
+    """Its traceback, or the last lines of its stderr."""
+    log_file: str = ""
+    time: float = 0.0
+    """When it ended, by its node's clock."""
+    collateral: int = 0
+    """How many other failures followed from it."""
+
+
+def first_cause(cause: Cause | None) -> FirstCause | None:
+    """For people and their programs."""
+    if cause is None:
+        return None
+    failure = cause.failure
+    if failure is None:
+        why = "" if cause.loss is None else cause.loss.reason
+        return FirstCause(cause.node_id, why, collateral=cause.collateral)
+    return FirstCause(
+        cause.node_id,
+        failure.clause(),
+        failure.rank,
+        failure.local_rank,
+        failure.code,
+        "" if failure.signal is None else signal_name(failure.signal),
+        failure.message,
+        failure.detail,
+        failure.log_file,
+        failure.wall_time,
+        cause.collateral,
+    )
+
+
 class PastRound(Struct):
     """A round, from when it was formed."""
 
@@ -65,7 +111,7 @@ class PastRound(Struct):
     """The kind of its end: `failure`, `loss`, `drain`, `growth`, `infrastructure`, or the job's
     outcome."""
     end_text: str = ""
-    cause: Cause | None = None
+    cause: FirstCause | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     """By what the job did in it, and on the way to it."""
     first_step: int = -1
@@ -86,6 +132,8 @@ class _Seen(Struct):
     """The one that was active; -1: none was."""
     newest: int = -1
     """The last one that was."""
+    closed: int = -1
+    """The last one that is over."""
     judged: int = 0
     is_over: bool = False
 
@@ -93,24 +141,32 @@ class _Seen(Struct):
 class JobHistory:
     """Of one life of a job. Times are seconds on the host's clock."""
 
-    def __init__(self, at: float, wall_time: Callable[[float], float], gap: str = "") -> None:
+    def __init__(
+        self,
+        at: float,
+        wall_time: Callable[[float], float],
+        gap: str = "",
+        number: int = 0,
+    ) -> None:
         """`wall_time` dates a time of the host for people. `gap`: what is not known, if this
-        coordinator has taken the job over."""
+        coordinator has taken the job over. `number`: larger than those of the events that the ones
+        before it may have told of."""
         self.account = Goodput(at, at)
         self.entries: deque[HistoryEntry] = deque(maxlen=ENTRIES_MAX)
         self.rounds: deque[PastRound] = deque(maxlen=ROUNDS_MAX)
         self.rounds_formed = 0
         self.told: dict[str, Told] = {}
         """By the ids of the nodes of the newest round."""
-        self.news: deque[HistoryEntry] = deque(maxlen=ENTRIES_MAX)
-        """What the host has not passed on yet: it takes them from here."""
+        self.news: deque[HistoryEntry | PastRound] = deque(maxlen=ENTRIES_MAX)
+        """What has happened, and rounds that have ended, that the host has not passed on yet: it
+        takes them from here."""
         self.gap = gap
         self.changed_at = at
         """Since when the job does what it does now."""
         self.steps: deque[tuple[float, int]] = deque()
         """The furthest step, now and then, of the newest round."""
         self._wall_time = wall_time
-        self._numbers = 0
+        self._numbers = number
         self._seen = _Seen()
 
     def record(self, record: Record, round_: int, at: float) -> None:
@@ -142,7 +198,7 @@ class JobHistory:
             self._ended(job, at)
         if job.judged_round > seen.judged:
             seen.judged = job.judged_round
-            self._judged(job, job.judged_round - 1)
+            self._judged(job, job.judged_round - 1, at)
         if active >= 0 and active != seen.round:
             self._formed(job, at)
             seen.newest = active
@@ -174,6 +230,11 @@ class JobHistory:
             steps.append((self.account.steps.advanced_at or at, furthest))
             while len(steps) > 2 and steps[1][0] < at - RATE_S:
                 steps.popleft()
+
+    @property
+    def newest_round(self) -> int:
+        """The last round that was formed; 0 also if none was."""
+        return max(self._seen.newest, 0)
 
     @property
     def steps_per_s(self) -> float | None:
@@ -209,15 +270,19 @@ class JobHistory:
             newest.end, newest.end_text = str(verdict.outcome.value), verdict.text
         self._sum()
 
-    def _judged(self, job: JobState, round_: int) -> None:
+    def _judged(self, job: JobState, round_: int, at: float) -> None:
         reason = job.end_reason or job.last_end
         if reason is not None and round_ == self._seen.newest:
             goodput.judged(self.account, reason.kind)
         for past in reversed(self.rounds):
             if past.round == round_:
-                past.cause = job.last_cause
+                past.cause = first_cause(job.last_cause)
                 if reason is not None:
                     past.end, past.end_text = str(reason.kind.value), reason.text
+                if past is self.rounds[-1]:
+                    goodput.pass_time(self.account, at)
+                    self._sum()
+                    self._close()
                 return
 
     def _over(self, job: JobState, at: float) -> None:
@@ -230,8 +295,16 @@ class JobHistory:
         if newest.ended is None:
             newest.ended = self._wall_time(at)
             newest.end, newest.end_text = str(job.verdict.outcome.value), job.verdict.text
-        newest.cause = newest.cause or job.verdict.cause
+        newest.cause = newest.cause or first_cause(job.verdict.cause)
         self._sum()
+        self._close()
+
+    def _close(self) -> None:
+        """The newest round is over, and all is known of it."""
+        newest, seen = self.rounds[-1], self._seen
+        if seen.closed != newest.round:
+            seen.closed = newest.round
+            self.news.append(replace(newest))
 
     def _sum(self) -> None:
         newest, account = self.rounds[-1], self.account

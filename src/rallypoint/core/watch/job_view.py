@@ -62,6 +62,15 @@ class NodeView(Struct, frozen=True, omit_defaults=True):
     """For how long it triggers no round, and why."""
 
 
+class HowItEnded(Struct, frozen=True):
+    """The end of a job."""
+
+    outcome: str
+    text: str
+    no_progress: str = ""
+    """Why restarting did not help (`--max-no-progress`)."""
+
+
 class JobView(Struct, frozen=True):
     """All of it."""
 
@@ -99,7 +108,7 @@ class JobView(Struct, frozen=True):
     """So many more are as most are."""
     past: tuple[PastRound, ...]
     """The last rounds that have ended, the newest last."""
-    verdict: Verdict | None = None
+    verdict: HowItEnded | None = None
     gap: str = ""
 
 
@@ -154,7 +163,8 @@ def view_of(
 ) -> JobView:
     """O(number of nodes). `heard`: of the agent of this incarnation."""
     state, settings, account = job.round, job.round.settings, history.account
-    active = state.phase is Phase.ACTIVE
+    active, verdict = state.phase is Phase.ACTIVE, job.verdict
+    newest = state.round if active else max(state.round - 1, 0)
     tells = [told.progress for told in history.told.values()]
     step, total = account.steps.step, max((one.total for one in tells), default=-1)
     rate = history.steps_per_s if active else None
@@ -177,7 +187,7 @@ def view_of(
         since_s=since_s,
         age_s=at - account.begun_at,
         incarnation=job.incarnation,
-        round=state.round if active else max(state.round - 1, 0),
+        round=newest if verdict is None else verdict.round,
         rounds=history.rounds_formed,
         world_nodes=len(state.world) if active else 0,
         world_workers=job.world_workers if active else 0,
@@ -197,9 +207,13 @@ def view_of(
         nodes=nodes[:NODES_SHOWN],
         nodes_left_out=max(len(nodes) - NODES_SHOWN, 0),
         past=tuple(one for one in history.rounds if one.ended is not None)[-ROUNDS_SHOWN:],
-        verdict=job.verdict,
+        verdict=None if verdict is None else _how_it_ended(verdict),
         gap=history.gap,
     )
+
+
+def _how_it_ended(verdict: Verdict) -> HowItEnded:
+    return HowItEnded(str(verdict.outcome.value), verdict.text, verdict.no_progress)
 
 
 def goodput_view(history: JobHistory, at: float) -> GoodputView:

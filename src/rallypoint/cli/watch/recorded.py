@@ -1,0 +1,54 @@
+"""A file of `--history`, read in place of asking a job: `rallypoint events FILE`, `status FILE`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from rallypoint.cli.parser import Command, Scanned
+from rallypoint.cli.values import Value
+from rallypoint.core.text import shown
+from rallypoint.core.watch.history_file import NoHistoryError, Recorded, read
+from rallypoint.core.watch.job_view import ROUNDS_SHOWN, JobView
+from rallypoint.errors import UsageError
+
+SIZE_MAX = 1 << 30
+"""A larger file is not read."""
+
+
+def is_history(where: Value | None) -> bool:
+    """A person means a file, and no endpoint."""
+    if where is None or "\0" in where.text:
+        return False
+    return os.path.isfile(where.text) or where.text.endswith(".jsonl")
+
+
+def refuse_options(command: Command, scanned: Scanned, others: Sequence[str]) -> None:
+    """What has no meaning for a file: the options that say where a job is, and these. Raises
+    UsageError."""
+    where = [row.flag for _, rows in command.groups[1:] for row in rows]
+    for flag in (*where, *others):
+        if (given := scanned.get(flag)) is not None:
+            raise given.wrong("a file of --history is read, and no job is asked: leave it out")
+
+
+def read_history(path: str) -> Recorded:
+    """Blocks. Raises UsageError."""
+    try:
+        if os.path.getsize(path) > SIZE_MAX:
+            raise UsageError(f"{shown(path)}: is larger than 1 GiB: cut it, at the end of a line")
+        with open(path, "rb") as file:
+            return read(file.read().split(b"\n"))
+    except OSError as error:
+        raise UsageError(f"{shown(path)}: can't be read: {error.strerror}") from error
+    except NoHistoryError as error:
+        raise UsageError(f"{shown(path)}: {error}") from error
+
+
+def view_in(recorded: Recorded) -> JobView | None:
+    """What the job did when the file's last status was written, with its last rounds."""
+    if recorded.status is None:
+        return None
+    return replace(recorded.status.view, past=tuple(recorded.rounds[-ROUNDS_SHOWN:]))

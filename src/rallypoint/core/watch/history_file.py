@@ -1,0 +1,157 @@
+"""The lines of a file of `--history`: what is written of a job while it runs, and what is read of
+that later. Pure.
+
+Each line is one object of JSON, with its `kind`:
+
+    begin    a coordinator began to write, or went on where another one had led: the header
+    event    something happened (`HistoryEntry`)
+    round    a round has ended (`PastRound`)
+    status   what the job did then (`JobView`): as things changed, and once a minute
+    lost     so many lines could not be written
+
+Within a `schema` number fields and kinds may be added. A reader passes over kinds that it does not
+know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from rallypoint.core.text import shown
+from rallypoint.core.watch.history import SCHEMA, HistoryEntry, PastRound
+from rallypoint.core.watch.job_view import JobView
+
+NODES_WRITTEN = 16
+"""Of a status with more nodes those that stand out are written, and the rest is only counted."""
+
+
+class Begin(Struct, frozen=True):
+    """The header, of what follows it."""
+
+    job: str
+    incarnation: int
+    time: float
+    """Unix seconds, as everywhere here."""
+    took_over: bool = False
+    """The job ran before, and another coordinator led it."""
+    schema: int = SCHEMA
+
+
+class Status(Struct, frozen=True):
+    """What the job did at this time."""
+
+    time: float
+    view: JobView
+
+
+class Lost(Struct, frozen=True):
+    """So many lines are missing here."""
+
+    number: int
+
+
+Line = Begin | HistoryEntry | PastRound | Status | Lost
+_KINDS: dict[type, str] = {
+    Begin: "begin",
+    HistoryEntry: "event",
+    PastRound: "round",
+    Status: "status",
+    Lost: "lost",
+}
+
+
+def as_object(line: Line) -> dict[str, Any]:
+    """To be written as JSON."""
+    return {"kind": _KINDS[type(line)], **msgspec.to_builtins(line)}
+
+
+def compact(view: JobView, at: float) -> Status:
+    """The status that is written: rounds have lines of their own."""
+    left_out = view.nodes_left_out + max(len(view.nodes) - NODES_WRITTEN, 0)
+    nodes = view.nodes[:NODES_WRITTEN]
+    return Status(at, replace(view, nodes=nodes, nodes_left_out=left_out, past=()))
+
+
+class Recorded(Struct):
+    """What a file tells."""
+
+    begins: list[Begin] = field(default_factory=list)
+    entries: list[HistoryEntry] = field(default_factory=list)
+    rounds: list[PastRound] = field(default_factory=list)
+    """Of the newest life of the job."""
+    status: Status | None = None
+    """The newest one."""
+    lost: int = 0
+    """Lines that could not be written."""
+
+
+class NoHistoryError(ValueError):
+    """Why something is no history that this version can read, in words that follow its name."""
+
+
+def read(lines: Sequence[bytes]) -> Recorded:
+    """The lines of a file, each without its line feed. The last one may be cut, as may one that a
+    coordinator wrote last before another one went on. Raises NoHistoryError."""
+    found, cut = Recorded(), 0
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            record = msgspec.json.decode(line, type=dict[str, Any])
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            cut = cut or number
+            continue
+        kind = record.get("kind")
+        if cut and kind not in ("begin", "lost"):
+            raise _no_line(cut, "is not JSON")
+        cut = 0
+        if not found.begins and kind != "begin":
+            raise NoHistoryError("is not a file that --history has written: it has no header")
+        _take(found, number, kind, record)
+    if not found.begins:
+        raise NoHistoryError("is not a file that --history has written: it has no header")
+    return found
+
+
+def _take(found: Recorded, number: int, kind: object, record: dict[str, Any]) -> None:
+    match kind:
+        case "begin":
+            _begin(found, _as(record, Begin, number))
+        case "event":
+            found.entries.append(_as(record, HistoryEntry, number))
+        case "round":
+            found.rounds.append(_as(record, PastRound, number))
+        case "status":
+            found.status = _as(record, Status, number)
+        case "lost":
+            found.lost += _as(record, Lost, number).number
+
+
+def _begin(found: Recorded, begin: Begin) -> None:
+    if not 1 <= begin.schema <= SCHEMA:
+        raise NoHistoryError(
+            f"has schema {begin.schema}, and this version of Rallypoint reads 1 to {SCHEMA}: read "
+            "it with the version that wrote it"
+        )
+    if not begin.took_over or (found.begins and found.begins[-1].job != begin.job):
+        found.rounds, found.status = [], None
+    found.begins.append(begin)
+
+
+_T = TypeVar("_T")
+
+
+def _as(record: dict[str, Any], kind: type[_T], number: int) -> _T:
+    try:
+        return msgspec.convert(record, kind)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise _no_line(number, f"is not what --history writes ({shown(str(error))})") from error
+
+
+def _no_line(number: int, what: str) -> NoHistoryError:
+    return NoHistoryError(f"is damaged: line {number} {what}")

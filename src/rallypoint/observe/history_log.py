@@ -1,0 +1,137 @@
+"""The files of `--history`: a job's history as lines of JSON (`core/watch/history_file.py`).
+
+A thread writes them, behind a bounded queue, so that a slow disk delays nothing. Each line is
+appended by one write to a file that is opened for it: another leader of the job may go on with it,
+and it may be moved away at any time.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from contextlib import suppress
+
+from rallypoint.core.event_kinds import HISTORY_NOT_WRITTEN, Record
+from rallypoint.core.text import shown
+from rallypoint.core.watch.history_file import Begin, Line, Lost, as_object
+from rallypoint.errors import UsageError
+from rallypoint.files import open_named
+from rallypoint.observe.printing import json_text
+from rallypoint.observe.queue import BoundedQueue
+
+_NAME_MAX = 200
+
+
+class HistoryLogs:
+    """The file of one job, or those of many in a directory. `write` is for the thread of the loop,
+    and never blocks."""
+
+    def __init__(self, path: str) -> None:
+        """`path`: a file, or with a slash at its end a directory, which is made if it is missing.
+        Raises UsageError where it can't be written."""
+        self.path, self._absolute = path, os.path.abspath(path)
+        self._queue: BoundedQueue[tuple[str, Line]] = BoundedQueue(self._receive)
+        self._on_fault: Callable[[str, str], None] = lambda run_id, why: None
+        self._begins: dict[str, Begin] = {}
+        """By job. For the queue's thread, as what follows."""
+        self._told = 0
+        """So many lost lines are told of in a file."""
+        self._is_broken = False
+        _check(path)
+
+    def tell_faults(
+        self, call_soon: Callable[..., object], on_record: Callable[[str, Record], None]
+    ) -> None:
+        """`on_record` is told, by `call_soon`, that the file of a job can't be written: once until
+        it can be again."""
+
+        def tell(run_id: str, why: str) -> None:
+            record = HISTORY_NOT_WRITTEN(path=shown(self.path), why=why)
+            with suppress(RuntimeError):  # The loop has ended: `close` tells it.
+                call_soon(on_record, run_id, record)
+
+        self._on_fault = tell
+
+    @property
+    def lost(self) -> int:
+        """How many lines could not be written so far."""
+        return self._queue.lost
+
+    def write(self, run_id: str, line: Line) -> None:
+        """Append this to the file of this job, soon."""
+        self._queue.put((run_id, line))
+
+    def close(self, timeout_s: float) -> str:
+        """Write what waits, for at most so long. Returns what was lost, for a person. Blocks."""
+        lost = self._queue.close(timeout_s)
+        return f"--history {self.path}: {lost}" if lost else ""
+
+    def file_of(self, run_id: str) -> str:
+        """Where the history of this job is written."""
+        if not self.path.endswith("/"):
+            return self._absolute
+        return os.path.join(self._absolute, f"{_file_name(run_id)}.jsonl")
+
+    def _receive(self, item: tuple[str, Line]) -> None:
+        run_id, line = item
+        if isinstance(line, Begin):
+            self._begins[run_id] = line
+        try:
+            self._append(run_id, line)
+        except OSError as error:
+            if not self._is_broken:
+                self._is_broken = True
+                self._on_fault(run_id, error.strerror or str(error))
+            raise
+        self._is_broken = False
+
+    def _append(self, run_id: str, line: Line) -> None:
+        fd = open_named(self.file_of(run_id), os.O_RDWR | os.O_CREAT | os.O_APPEND)
+        try:
+            size, lost = os.fstat(fd).st_size, self._queue.lost
+            lines: list[Line] = [line]
+            if lost > self._told:
+                lines.insert(0, Lost(lost - self._told))
+            if not size and not isinstance(line, Begin) and run_id in self._begins:
+                lines.insert(0, self._begins[run_id])
+            data = "".join(json_text(as_object(one)) + "\n" for one in lines).encode()
+            if size and os.pread(fd, 1, size - 1) != b"\n":
+                data = b"\n" + data  # The last one was cut.
+            while data:
+                data = data[os.write(fd, data) :]
+            self._told = lost
+        finally:
+            os.close(fd)
+
+
+def _check(path: str) -> None:
+    """Leaves no trace but the directory. Raises UsageError."""
+    why = ""
+    try:
+        if path.endswith("/"):
+            os.makedirs(path, exist_ok=True)
+        folder = os.path.dirname(os.path.abspath(path)) if path[-1:] != "/" else path
+        if os.path.lexists(path) and not path.endswith("/"):
+            if not stat.S_ISREG(os.stat(path).st_mode):
+                raise UsageError(f"--history {path}: exists and is not a regular file")
+            os.close(open_named(path, os.O_RDWR | os.O_APPEND))
+        elif not os.path.isdir(folder):
+            why = "No such file or directory"
+        elif not os.access(folder, os.W_OK | os.X_OK):
+            why = "Permission denied"
+    except OSError as error:
+        why = error.strerror or str(error)
+    if why:
+        raise UsageError(f"--history {path}: can't be written: {why}")
+
+
+def _file_name(run_id: str) -> str:
+    """One name for each job, with no slash in it."""
+    from hashlib import sha256
+    from urllib.parse import quote
+
+    name = quote(run_id, safe=" ")
+    if len(name) <= _NAME_MAX:
+        return name
+    return f"{name[:_NAME_MAX]}-{sha256(run_id.encode()).hexdigest()[:16]}"
