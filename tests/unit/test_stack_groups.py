@@ -52,6 +52,9 @@ def test_what_the_kernel_says_is_one_group_too() -> None:
     assert stacks_lines({7: text.format(1)}, {7: "n3"}) == [
         "rank 7 (n3): process 1 (sleep) is sleeping in hrtimer_nanosleep"
     ]
+    assert stacks_lines({rank: text.format(rank) for rank in (7, 8)}, {7: "n3", 8: "n3"}) == [
+        "ranks 7-8 (n3): sleep is sleeping in hrtimer_nanosleep"
+    ]
 
 
 def test_anything_may_come_as_a_stack() -> None:

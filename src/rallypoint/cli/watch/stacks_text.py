@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 from rallypoint.cli.watch.status_text import LINES_MAX
@@ -19,6 +20,8 @@ _LEAST = 2
 """Lines of a group, its heading included."""
 _MARGIN = 4
 _FUNCTION_MAX = 30
+_PROCESS = re.compile(r"process \d+ \((.*?)\) ")
+"""As the agent names one (`process/stacks.py`): of a group the program only."""
 
 
 def stacks_lines(
@@ -65,7 +68,8 @@ def _block(group: StackGroup, nodes: Mapping[int, str], width: int) -> list[str]
     head += f" ({on})" if on else ""
     main, *others = group.threads or (Thread("it has told nothing", ()),)
     if not main.frames:
-        lines = [_fit(f"{head}: {main.name}", width)]
+        said = main.name if len(ranks) == 1 else _PROCESS.sub(r"\1 ", main.name)
+        lines = [_fit(f"{head}: {said}", width)]
     else:
         lines = [_fit(f"{head}:", width), *(_frame(frame, width) for frame in main.frames)]
     for thread in others:
