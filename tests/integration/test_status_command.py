@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import pty
 import re
 import signal
+import struct
 import subprocess
 import sys
+import termios
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -226,3 +229,105 @@ def test_a_reader_that_leaves_ends_status_quietly(cluster: Cluster) -> None:
     assert done.stdout.count("\n") == 1
     assert done.stderr == ""
     cluster.end_well(a)
+
+
+def watching(cluster: Cluster, stdout: int) -> subprocess.Popen[str]:
+    line = [sys.executable, "-m", "rallypoint", "status", f"127.0.0.1:{cluster.port}", "--job"]
+    return subprocess.Popen(
+        [*line, "job", "--watch"],
+        env=cluster.environ(),
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def resize(terminal: int, columns: int) -> None:
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 12, columns, 0, 0))
+
+
+@pytest.mark.executed
+def test_status_watch_fits_the_terminal_also_a_resized_one_and_ctrl_c_ends_it_quietly(
+    cluster: Cluster, terminal: tuple[int, int]
+) -> None:
+    ours, theirs = terminal
+    cluster.serve()
+    agents = cluster.agents(*(f"a-node-of-a-long-name-{n}" for n in "abc"), nnodes="3", hosts=None)
+    cluster.wait_workers(3)
+    resize(ours, 200)
+    watch = watching(cluster, theirs)
+    os.close(theirs)
+    seen = b""
+    names = b"a-node-of-a-long-name-a, a-node-of-a-long-name-b, a-node-of-a-long-name-c"
+    while b"running: " + names not in seen:
+        seen += os.read(ours, 65536)
+    resize(ours, 60)
+    seen = b""
+    while not re.search(rb"running: a-node-of-a-long-name-a,\r\n {14}a-node", seen):
+        seen += os.read(ours, 65536)
+    page = seen.rpartition(b"\x1b[H\x1b[2J")[2].decode().split("\r\n")
+    assert max(map(len, page)) <= 60
+    assert len(page) <= 12
+    watch.send_signal(signal.SIGINT)
+    _, said = watch.communicate(timeout=patience(LIMIT_S))
+    assert (watch.returncode, said) == (130, "")
+    cluster.end_well(*agents)
+
+
+@pytest.mark.executed
+def test_status_watch_ends_when_its_reader_leaves(cluster: Cluster) -> None:
+    (a,) = cluster.agents("a", nnodes="1")
+    cluster.wait_workers(1)
+    ours, theirs = os.pipe()
+    watch = watching(cluster, theirs)
+    os.close(theirs)
+    assert os.read(ours, 65536).startswith(b"job job: ")
+    os.close(ours)
+    _, said = watch.communicate(timeout=patience(LIMIT_S))
+    assert (watch.returncode, said) == (0, "")
+    cluster.end_well(a)
+
+
+def test_status_without_stdout_ends_quietly(cluster: Cluster) -> None:
+    (a,) = cluster.agents("a", nnodes="1")
+    cluster.wait_workers(1)
+    line = f"{sys.executable} -m rallypoint status 127.0.0.1:{cluster.port} --job job >&-"
+    done = processes.run(["sh", "-c", line], env=cluster.environ(), capture_output=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    cluster.end_well(a)
+
+
+@pytest.mark.executed
+def test_status_watch_finds_the_next_leader_and_says_how_the_job_ended(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    directory = tmp_path / "jobs"
+    directory.mkdir()
+    cluster.options |= {"rdzv_backend": "file", "rdzv_endpoint": str(directory)}
+    first = cluster.agent("a")
+    cluster.wait_workers(1)
+    second = cluster.agent("b")
+    cluster.wait_workers(2)
+    words = [sys.executable, "-m", "rallypoint", "status", str(directory), "--job", "job"]
+    with (tmp_path / "seen").open("wb") as seen:
+        watch = subprocess.Popen(
+            [*words, "--watch"],
+            env=cluster.environ(),
+            stdout=seen,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    text = (tmp_path / "seen").read_text
+    wait_until(lambda: "2 of 1 to 2 in the round" in text(), "both nodes to be seen")
+    first.kill()
+    wait_until(lambda: "1 of 1 to 2 in the round" in text(), "the next leader to be seen")
+    cluster.end_well(second)
+    _, said = watch.communicate(timeout=patience(LIMIT_S))
+    assert (watch.returncode, said) == (
+        0,
+        ("rallypoint: the coordinator went away: looking for it, or another\n"),
+    )
+    assert "job job: succeeded 0 s ago" in text()
+    over = processes.run(words, env=cluster.environ(), capture_output=True)
+    assert over.returncode == 0, over.stderr
+    assert over.stdout == "job job: the job has ended: all workers exited with code 0\n"

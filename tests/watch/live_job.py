@@ -56,17 +56,18 @@ class LiveJob:
         return next(one for one in reversed(self.cluster.all_agents) if one.name == name)
 
     def status(self, *words: str) -> list[str]:
-        """What `rallypoint status` prints, by the token; nothing while no agent has come."""
+        """What `rallypoint status` prints, by the token; nothing while no agent has come, or where
+        so many start at once that the coordinator does not answer in time."""
         endpoint = str(self.cluster.options["rdzv_endpoint"])
         line = [sys.executable, "-m", "rallypoint", "status", endpoint, "--job", "job", *words]
-        done = processes.run(line, env=self.cluster.environ(), capture_output=True, timeout=60.0)
-        assert done.returncode == 0 or "does not host job" in done.stderr, done.stderr
+        done = processes.run(line, env=self.cluster.environ(), capture_output=True, timeout=600.0)
+        assert done.returncode in (0, 75) or "does not host job" in done.stderr, done.stderr
         return str(done.stdout).splitlines()
 
     @property
     def view(self) -> dict[str, Any]:
-        """The same for programs."""
-        found: dict[str, Any] = json.loads("\n".join(self.status("--json")))
+        """The same for programs; empty as there."""
+        found: dict[str, Any] = json.loads("\n".join(self.status("--json")) or "{}")
         return found
 
     def wait_culprit(self, index: int, reason: str) -> str:
@@ -96,7 +97,8 @@ class LiveJob:
         number of the round."""
 
         def runs() -> bool:
-            view = self.view
+            if not (view := self.view):
+                return False
             steps = view["state"] in ("running", "catching up") and view["step"] > 0
             whole = view["world_nodes"] == self.nodes
             return steps and whole and bool(view["round"] > after)

@@ -31,15 +31,22 @@ def test_of_many_jobs_those_that_do_not_run_well_come_first_and_the_rest_is_coun
 
 
 def test_all_jobs_are_shown_when_asked_for_or_when_they_fit() -> None:
-    assert len(table_lines(hundred(), 120, None)) == 101
+    assert len(table_lines(hundred(), 120, 1000)) == 101
     fits = hundred()[: LINES_MAX - 1]
     assert len(table_lines(fits, 120)) == LINES_MAX
     assert "--all" not in table_lines(fits, 120)[-1]
     assert "--all" in table_lines(hundred()[:LINES_MAX], 120)[-1]
 
 
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_a_terminal_of_few_lines_has_at_least_the_count(most: int) -> None:
+    lines = table_lines(hundred(), 120, most)
+    assert len(lines) == max(most, 2)
+    assert "(--all)" in lines[-1]
+
+
 @pytest.mark.parametrize("width", [80, 200])
 def test_no_line_of_the_table_is_wider_than_the_terminal(width: int) -> None:
     jobs = [line("x" * 60, "waiting", "y" * 300), *hundred()]
-    for most in (LINES_MAX, None):
+    for most in (LINES_MAX, 1000):
         assert max(map(len, table_lines(jobs, width, most))) <= width

@@ -55,9 +55,10 @@ def node_silent(job: LiveJob, index: int) -> None:
 
 
 def one_rank_hangs(job: LiveJob, index: int) -> None:
-    """The others wait for it in the step after the next."""
+    """The others wait for it a few steps later."""
     round_ = job.wait_steps()
-    job.cluster.order(f"last = step + 2 * (me[1] != 'node-{index}')", round=round_)
+    last = int(job.view["step"]) + 6
+    job.cluster.order(f"last = {last} if me[1] == 'node-{index}' else {last + 3}", round=round_)
     text = job.wait_culprit(index, "no progress for")
     assert f"rank {index} (node node-{index}): no progress for" in text
     job.cluster.order("last = 10_000", round=round_)

@@ -131,14 +131,14 @@ def print_text(*lines: str) -> bool:
         return False
 
 
-def redraw(*lines: str) -> None:
+def redraw(*lines: str) -> bool:
     """Write lines to stdout in place of what the terminal shows. As `print_text`."""
     if sys.stdout is not None:
         try:
             sys.stdout.write("\x1b[H\x1b[2J")
         except OSError:
-            return
-    print_text(*lines)
+            return False
+    return print_text(*lines)
 
 
 def _encodable(stream: TextIO, text: str) -> str:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -17,22 +20,23 @@ from rallypoint.cli.watch.reach import (
     HOW_TO_FIND,
     Asking,
     JobAt,
+    JobEndedError,
     again,
     jobs_of,
     read_job,
     token_of,
 )
 from rallypoint.cli.watch.recorded import is_history, read_history, refuse_options, view_in
-from rallypoint.cli.watch.status_text import LINES_MAX, status_lines, table_lines
+from rallypoint.cli.watch.status_text import LINES_MAX, has_ended, status_lines, table_lines
 from rallypoint.cli.watch.terminal import ALL_LINES, is_terminal, screen_size
 from rallypoint.coordinator.clocks import wall_time
 from rallypoint.coordinator.token import Token
 from rallypoint.core.settings import Setting
-from rallypoint.core.text import shown
+from rallypoint.core.text import job_name, shown
 from rallypoint.core.watch.job_view import JobLine, JobView
 from rallypoint.core.watch.questions import Ask, Subject
 from rallypoint.errors import RallypointError, RendezvousConnectionError, UsageError
-from rallypoint.observe.printing import JsonLine, json_text, print_text, redraw
+from rallypoint.observe.printing import JsonLine, json_text, print_error, print_text, redraw
 
 WATCH_S = 1.0
 """Between two looks of `--watch`."""
@@ -88,8 +92,8 @@ def run(argv: list[str]) -> int:
     tokens = [token_of(job) for job in options.jobs]
     access.keep_secrets()
     if len(options.jobs) > 1:
-        lines = asyncio.run(_lines_of(list(zip(options.jobs, tokens, strict=True))))
-        _show_table(lines, options)
+        pairs = list(zip(options.jobs, tokens, strict=True))
+        asyncio.run(_show_tables(partial(_lines_of, pairs), options))
         return 0
     asyncio.run(_Status(options, tokens[0]).run())
     return 0
@@ -128,12 +132,20 @@ class _Status:
         self._options, self._job, self._token = options, options.jobs[0], token
 
     async def run(self) -> None:
+        try:
+            await self._run()
+        except JobEndedError as end:
+            if self._options.as_json:
+                raise
+            print_text(f"{job_name(self._job.name)}: {end}")
+
+    async def _run(self) -> None:
         asking = await Asking.open(self._job, self._token)
         try:
             if self._job.run_id is None:
                 jobs = await jobs_of(asking)
                 if len(jobs) != 1:
-                    _show_table(jobs, self._options)
+                    await _show_tables(partial(jobs_of, asking), self._options)
                     return
                 asking.close()
                 self._job = replace(self._job, run_id=jobs[0].job)
@@ -143,17 +155,20 @@ class _Status:
                 return
             while not await self._watch(asking):
                 asking.close()
+                print_error("rallypoint", "the coordinator went away: looking for it, or another")
                 asking = await again(self._job, self._token)
         finally:
             asking.close()
 
     async def _watch(self, asking: Asking) -> bool:
-        """Show the job until it has ended. False: the coordinator went away before."""
+        """Show the job until it has ended, or nobody reads. False: the coordinator went away
+        before."""
         while True:
             asking.send(Ask(Subject.STATUS, follow=True))
             try:
                 value, is_last = await asking.next_value()
-                self._show(_view(value))
+                if not self._show(_view(value)):
+                    return True
                 if not is_last:
                     # The end of the job is told at once, and not a second later.
                     async with asyncio.timeout(WATCH_S):
@@ -166,16 +181,10 @@ class _Status:
             if is_last:
                 return True
 
-    def _show(self, view: JobView) -> None:
+    def _show(self, view: JobView) -> bool:
         if self._options.as_json:
-            print_text(JsonLine(json_text(view)))
-            return
-        width, height = screen_size()
-        most = ALL_LINES if self._options.is_whole else LINES_MAX
-        if self._options.watch and is_terminal():
-            redraw(*status_lines(view, width, min(most, height - 1)))
-        else:
-            print_text(*status_lines(view, width, most))
+            return print_text(JsonLine(json_text(view)))
+        return _show_lines(partial(status_lines, view), self._options)
 
 
 def _show_recorded(options: _Options) -> None:
@@ -195,11 +204,29 @@ def _view(value: bytes) -> JobView:
     return msgspec.json.decode(value, type=JobView)
 
 
-def _show_table(jobs: list[JobLine], options: _Options) -> None:
+async def _show_tables(
+    look: Callable[[], Coroutine[Any, Any, list[JobLine]]], options: _Options
+) -> None:
+    """Once, or with `--watch` each second until all jobs have ended, or nobody reads."""
+    jobs = await look()
+    while _show_table(jobs, options) and options.watch and not all(map(has_ended, jobs)):
+        await asyncio.sleep(WATCH_S)
+        jobs = await look()
+
+
+def _show_table(jobs: list[JobLine], options: _Options) -> bool:
     if options.as_json:
-        print_text(JsonLine(json_text(jobs)))
-    elif jobs:
-        most = None if options.is_whole else LINES_MAX
-        print_text(*table_lines(jobs, screen_size()[0], most))
-    else:
-        print_text("no jobs")
+        return print_text(JsonLine(json_text(jobs)))
+    if not jobs:
+        return print_text("no jobs")
+    return _show_lines(partial(table_lines, jobs), options)
+
+
+def _show_lines(lines: Callable[[int, int], Sequence[str]], options: _Options) -> bool:
+    """Whether anybody may read more. `lines`: of at most such a width, and so many."""
+    width, height = screen_size()
+    most = ALL_LINES if options.is_whole else LINES_MAX
+    if options.watch and is_terminal():
+        # At least two: a terminal that does not know its size may say anything.
+        return redraw(*lines(width, max(min(most, height - 1), 2)))
+    return print_text(*lines(width, most))

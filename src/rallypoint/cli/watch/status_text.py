@@ -57,16 +57,15 @@ def status_lines(view: JobView, width: int = 80, most: int = LINES_MAX) -> list[
     return lines
 
 
-def table_lines(
-    jobs: Sequence[JobLine], width: int = 80, most: int | None = LINES_MAX
-) -> list[str]:
+def table_lines(jobs: Sequence[JobLine], width: int = 80, most: int = LINES_MAX) -> list[str]:
     """Several jobs, one line each, by their names. Where they are more than fit into `most` lines,
-    those come first that do not run well, and of the rest there is a count. None: all."""
+    those come first that do not run well, and of the rest there is a count."""
     shown = sorted(jobs, key=lambda job: job.job)
     rest: list[JobLine] = []
-    if most is not None and len(shown) >= most:
+    if len(shown) >= most:
         shown.sort(key=_runs_well)
-        shown, rest = shown[: most - 2], shown[most - 2 :]
+        room = max(most - 2, 0)
+        shown, rest = shown[:room], shown[room:]
     rows = [("JOB", "STATE", "FOR", "ROUND", "NODES", "WORKERS", "STEP", "USEFUL", "")]
     for job in shown:
         step = "-" if job.step < 0 else str(job.step)
@@ -87,6 +86,11 @@ def table_lines(
         line = f"and {count(len(rest), 'more job')} (--all): {text}"
         lines.append(line if len(line) <= width else line[: width - 1] + "…")
     return lines
+
+
+def has_ended(job: JobLine) -> bool:
+    """Whether nothing more will happen to it."""
+    return job.state == _SUCCEEDED or job.state in _FAILED
 
 
 def _runs_well(job: JobLine) -> int:
