@@ -82,15 +82,32 @@ def memory_table(times: int) -> str:
     return markdown("Memory of an agent at rest (MB)", head, rows)
 
 
-def weigh(command: list[str]) -> tuple[float, float]:
+def weigh(command: list[str], mode: str = "stay") -> tuple[float, float]:
     """RSS of an agent, and PSS of it and its helpers, in megabytes (10^6 bytes)."""
     with stage() as at:
-        agent = at.start([*command, *at.worker("stay")])
+        agent = at.start([*command, *at.worker(mode)])
         workers = {line.pid for line in at.lines(2)}
         time.sleep(1.5)  # At rest: after more than one heartbeat.
         helpers = {pid for pid in children(agent.pid) if pid not in workers}
         pss = sum(rollup(pid, "Pss") for pid in (agent.pid, *helpers))
         return rollup(agent.pid, "Rss"), pss
+
+
+def cpu_at_rest(command: list[str], mode: str, seconds: float) -> float:
+    """Percent of a core that an agent takes while its two workers run on."""
+    with stage() as at:
+        agent = at.start([*command, *at.worker(mode)])
+        at.lines(2)
+        time.sleep(1.5)
+        used_ns, began_at = on_cpu_ns(agent.pid), time.monotonic()
+        time.sleep(seconds)
+        return (on_cpu_ns(agent.pid) - used_ns) / 1e7 / (time.monotonic() - began_at)
+
+
+def on_cpu_ns(pid: int) -> int:
+    """What its threads have used so far."""
+    files = Path(f"/proc/{pid}/task").glob("*/schedstat")
+    return sum(int(file.read_text().split()[0]) for file in files)
 
 
 def children(pid: int) -> list[int]:

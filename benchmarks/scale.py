@@ -74,7 +74,12 @@ def main() -> None:
     found = {count: measured(count, options) for count in counts}
     print(markdown("Seconds", ("nodes", "barrier (floor)", *LINES.values()), seconds(found)))
     heads = ("nodes", "CPU ms of a join", "bytes to join", "kB of a session")
-    rests = ("at rest: heartbeat s", "at rest: core", "one heartbeat a second: core")
+    rests = (
+        "at rest: heartbeat s",
+        "at rest: core",
+        "one heartbeat a second: core",
+        "each with a step: core",
+    )
     lates = ("nodes that were not back within their lease",)
     print(markdown("The coordinator", (*heads, *rests, *lates), costs(found)))
     print(markdown("Targets", ("", "measured", "target", ""), targets(found)))
@@ -231,6 +236,9 @@ def once(count: int, rest_s: float) -> Found:
         found["rest"] = at_rest(coordinator, found["beat_s"], rest_s)
         nodes.tell("pace own")
         found["rest_1s"] = at_rest(coordinator, 1.0, rest_s)
+        nodes.tell("train")
+        found["trains_1s"] = at_rest(coordinator, 1.0, rest_s)
+        nodes.tell("train")
         nodes.tell("pace told")
         [lost_at] = nodes.tell("lose", slice(1))
         found["again_s"] = max(nodes.tell("assigned")) - lost_at
@@ -270,7 +278,7 @@ def cell(values: list[float]) -> str:
 
 def costs(found: dict[int, list[Found]]) -> list[list[str]]:
     names = {"join_ms": 2, "bytes": 0, "kb_each": 1, "beat_s": 1, "rest": 2, "rest_1s": 2}
-    names["too_late"] = 0
+    names |= {"trains_1s": 2, "too_late": 0}
     return [
         [f"{count:,}", *(spread([run[name] for run in runs], names[name]) for name in names)]
         for count, runs in found.items()

@@ -16,13 +16,14 @@ import os
 import sys
 import time
 
-from rallypoint.coordinator.client import CoordinatorSession, Pushed
+from rallypoint.coordinator.client import CoordinatorSession, Hooks, Pushed
 from rallypoint.coordinator.connection import ClientConnection, dial
 from rallypoint.coordinator.listen import raise_open_files_limit
 from rallypoint.coordinator.token import parse_token
 from rallypoint.core import messages as m
 from rallypoint.core.model import Candidate, SharedSettings, Stamp
 from rallypoint.core.session import AgentEnd, Identity, SessionRules
+from rallypoint.core.watch.node_progress import NodeProgress
 from rallypoint.errors import RallypointError
 from rallypoint.wire.address import Address
 
@@ -78,6 +79,7 @@ class Share:
         self.resumed, self.ended = Watch(), Watch()
         self.dialling = asyncio.Semaphore(AT_ONCE)
         self.token = parse_token(os.environ["RALLYPOINT_TOKEN"], "benchmark").for_job(RUN_ID)
+        self.trains = False
         self.disturbed = 0
         """So many are out of contact for too long, or were told to stop."""
 
@@ -87,12 +89,13 @@ class Node:
 
     def __init__(self, share: Share, number: int, settings: SharedSettings, port: int) -> None:
         self._share, self._address = share, Address("127.0.0.1", port)
-        self._seq = 0
+        self._seq = self._steps = 0
         self._stamp: Stamp | None = None
         self._candidate = Candidate(1, "default", f"10.{number >> 16}.{number >> 8 & 255}.1", 29500)
         name = f"node{number:05}"
         self.end = End(Identity("", name, os.urandom(8).hex()), settings, SessionRules())
-        self.session = CoordinatorSession(self.end, self._dial, self)
+        hooks = Hooks(progress=self._progress)
+        self.session = CoordinatorSession(self.end, self._dial, self, hooks=hooks)
 
     async def begin(self) -> None:
         """Attach, and join then."""
@@ -103,6 +106,14 @@ class Node:
         assert self._stamp is not None
         self.session.report(m.Finishing(self._stamp))
         self.session.report(m.Succeeded(self._stamp))
+
+    def _progress(self, _generation: int) -> NodeProgress | None:
+        """Each heartbeat tells of another step, if that is wanted."""
+        if self._stamp is None or not self._share.trains:
+            return None
+        self._steps += 1
+        phases = (60.0, 0.1, 0.1, 0.2, 3.0)
+        return NodeProgress(self._stamp, *phases, self._steps, 0.1, self._steps, 0, 0.1)
 
     def _join(self) -> None:
         self._seq += 1
@@ -184,6 +195,9 @@ async def main(port: int, first: int, count: int, total: int, lease_s: float) ->
             case ["pace", whose]:
                 End.has_own_pace = whose == "own"
                 answer = max(node.end.next_wake_s(time.monotonic()) for node in nodes)
+            case ["train"]:
+                share.trains = not share.trains
+                answer = share.trains
             case ["lose"]:
                 answer = time.monotonic()
                 nodes.pop().session.abort()

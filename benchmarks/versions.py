@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-from launch import agents_end, weigh
+from launch import agents_end, cpu_at_rest, weigh
 from measure import first_line, is_quick, prepare, rallypoint
 from output import Run
 from recovery import agent_killed, worker_killed
@@ -69,12 +69,17 @@ def figures() -> dict[str, Measure]:
     """What is measured by starting jobs. Seconds, unless the name says otherwise."""
     few, many = (2, 4) if is_quick() else (4, 64)
     each = "--nproc-per-node={}".format
-    restarts = "--max-restarts=1"
+    restarts, rest_s = "--max-restarts=1", 2.0 if is_quick() else 10.0
     return {
         "launch, 1 worker": partial(first_line, 1, rallypoint()),
         f"launch, {many} workers": partial(first_line, many, rallypoint(each(many))),
         "agent at rest, MB": lambda: weigh(rallypoint(each(2)))[0],
         "agent and helpers at rest, MB": lambda: weigh(rallypoint(each(2)))[1],
+        "agent whose workers report steps, MB": lambda: weigh(rallypoint(each(2)), "steps")[0],
+        "agent at rest, % of a core": lambda: cpu_at_rest(rallypoint(each(2)), "stay", rest_s),
+        "agent whose workers report steps, % of a core": lambda: cpu_at_rest(
+            rallypoint(each(2)), "steps", rest_s
+        ),
         "clean end, 2 nodes": partial(agents_end, rallypoint("--nnodes=2", each(2))),
         f"worker killed, {few} workers": partial(
             worker_killed, few, rallypoint(each(few), restarts)

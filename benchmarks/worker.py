@@ -1,9 +1,10 @@
 """What every launcher starts here: says first of all when its first line ran.
 
-worker.py PIPE MODE        MODE: stay | deaf (ignores SIGTERM) | last (waits to be told)
+worker.py PIPE MODE        MODE: stay | deaf (ignores SIGTERM) | last (waits to be told) | steps
 
 Its only output is one line to the named pipe, `pid seconds`, on the clock that all processes of
-a machine share. `last` then waits until GATE can be opened and writes a second line as it ends.
+a machine share. `last` then waits until GATE can be opened and writes a second line as it ends;
+`steps` reports one after another.
 """
 
 import time
@@ -30,5 +31,11 @@ if mode == "last":
     os.close(os.open(sys.argv[1] + ".gate", os.O_RDONLY))
     say(time.monotonic())
     os._exit(0)
+if mode == "steps":
+    from rallypoint import worker
+
+    for step in range(2**31):
+        worker.progress(step)
+        time.sleep(0.05)
 while True:
     time.sleep(3600)

@@ -83,7 +83,7 @@ def test_the_quick_benchmark_of_scale_fills_its_tables(tmp_path: Path) -> None:
     out = quick(tmp_path, "scale.py")
     [seconds, costs] = [line for line in out.splitlines() if line.startswith("| 100 |")]
     assert len(MEASURED.findall(seconds)) == 4, out
-    assert len(costs.split(" | ")) == 8
+    assert len(costs.split(" | ")) == 9
     assert costs.endswith("| 0 [0 .. 0] |"), "no node was lost"
     assert not list(tmp_path.iterdir())
 
