@@ -6,7 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.properties import examples
 
-from rallypoint.process.relay.kept import KEPT_BYTES, KeptOutput
+from rallypoint.process.relay.drawing import Worker
+from rallypoint.process.relay.kept import KEPT_BYTES, UNFINISHED_BYTES, KeptOutput, RoundsOutput
+from rallypoint.process.relay.messages import OUTPUT_BYTES, AddStream, AskOutput
 
 
 def kept_of(text: bytes, at: float = 0.0) -> KeptOutput:
@@ -62,10 +64,49 @@ def test_a_line_without_an_end_is_given_out_in_pieces() -> None:
     assert (short.lines, short.next, short.has_more) == ([], 0, False)
 
 
+def test_no_line_is_cut_where_the_room_is_small() -> None:
+    newest = kept_of(b"a" * 500 + b"\n").after(0, 100)
+    assert (newest.lines, newest.next, newest.has_more) == ([], 0, True)
+    assert data_after(kept_of(b"a\nb\nc\n"), 0, 5) == b"a\nb\n"
+
+
+def added(worker: Worker, stream: int) -> AddStream:
+    return AddStream(worker, stream, False, b"", b"", keep_tail=False, stream=stream)
+
+
+def test_a_stream_that_never_ends_leaves_room_for_the_others() -> None:
+    past = RoundsOutput()
+    floods, other = (past.begin((0, rank), added((0, rank), 2))[0] for rank in (0, 1))
+    places, read = {(0, 2): 0, (1, 2): 0}, 0
+    other.feed(b"a line\n" * 2000, 0.0)
+    for ask in range(20):
+        floods.feed(b"x\n" * KEPT_BYTES, 0.0)
+        wanted = tuple((*key, position) for key, position in places.items())
+        answer = past.output_of(AskOutput(ask, 0, wanted, 0, unfinished=False), 0.0)
+        size = 0
+        for one in answer.streams:
+            places[one.local_rank, one.stream] = one.next
+            size += sum(len(data) for _, data in one.lines)
+            read += one.local_rank * sum(len(data) for _, data in one.lines)
+        assert size <= OUTPUT_BYTES
+    assert read == 7 * 2000
+
+
+def test_output_is_kept_of_two_rounds() -> None:
+    past = RoundsOutput()
+    for round_ in range(3):
+        past.begin((round_, 0), added((round_, 0), 1))[0].feed(b"round %d\n" % round_, 0.0)
+    found = []
+    for round_ in range(3):
+        ask = AskOutput(1, round_, ((0, 1, -1), (0, 2, -1)), 5, unfinished=True)
+        found.append([one.lines for one in past.output_of(ask, 4.0).streams])
+    assert found == [[], [((4.0, b"round 1\n"),)], [((4.0, b"round 2\n"),)]]
+
+
 @settings(max_examples=examples(200), deadline=None)
 @given(
-    st.lists(st.binary(max_size=300).map(lambda data: data.replace(b"\xff", b"\n")), max_size=40),
-    st.integers(50, 2000),
+    st.lists(st.binary(max_size=2000).map(lambda data: data.replace(b"\xff", b"\n")), max_size=15),
+    st.integers(UNFINISHED_BYTES, 2 * UNFINISHED_BYTES),
     st.data(),
 )
 def test_who_reads_on_in_time_misses_nothing(

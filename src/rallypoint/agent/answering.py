@@ -195,7 +195,7 @@ async def _read(reader: OutputReader) -> AsyncIterator[tuple[Told, ...]]:
     lines = []
     if reader.reads_files:
         lines = await run_in_thread(reader.read_files, "rallypoint-output")
-    while True:
+    for _ in range(reader.most_reads):
         lines += await reader.read_relay(wall_time(0.0))
         for told in _cut(lines):
             yield told

@@ -107,6 +107,11 @@ class OutputReader:
         return lines
 
     @property
+    def most_reads(self) -> int:
+        """So often `read_relay` may have more of what is kept now; then it is newer."""
+        return 1 + len(self._relayed) * (2 * KEPT_BYTES // OUTPUT_BYTES)
+
+    @property
     def reads_files(self) -> bool:
         """`read_files` has something to look at."""
         return bool(self._files)

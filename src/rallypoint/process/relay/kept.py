@@ -11,6 +11,16 @@ from collections import deque
 
 from msgspec import Struct
 
+from rallypoint.process.relay.drawing import Worker
+from rallypoint.process.relay.lines import Tail
+from rallypoint.process.relay.messages import (
+    OUTPUT_BYTES,
+    AddStream,
+    AskOutput,
+    OutputIs,
+    StreamOutput,
+)
+
 KEPT_BYTES = 32 * 1024
 """Of each stream."""
 MARK_S = 0.1
@@ -80,7 +90,8 @@ class KeptOutput:
 
     def after(self, position: int, most: int, *, unfinished: bool = False) -> Newest:
         """The whole lines from this position on, at most so many bytes of them; `unfinished`: and
-        what is not finished."""
+        what is not finished. With room for less than `UNFINISHED_BYTES` it may be that nothing fits
+        though there is more."""
         begin = position
         if position < self._begin:
             begin = self._first_line()
@@ -88,9 +99,9 @@ class KeptOutput:
         is_all = begin + len(data) == self.end
         if not (is_all and unfinished):
             whole = data.rfind(b"\n") + 1
-            if whole or len(data) < min(most, UNFINISHED_BYTES):
+            if whole or len(data) < UNFINISHED_BYTES:
                 data = data[:whole]
-        has_more = not is_all and (bool(data) or not most)
+        has_more = not is_all and (bool(data) or most < UNFINISHED_BYTES)
         left_out = begin - position if position >= 0 else 0
         return Newest(self._at_times(begin, data), begin + len(data), left_out, has_more)
 
@@ -114,3 +125,45 @@ class KeptOutput:
                 at = end
             time = mark_at
         return [*found, Lines(time, data[at:])] if at < len(data) else found
+
+
+class RoundsOutput:
+    """What is kept of the output of the workers of this round and the one before it."""
+
+    def __init__(self) -> None:
+        self._tails: dict[Worker, Tail] = {}
+        self._kept: dict[tuple[Worker, int], KeptOutput] = {}
+
+    def begin(self, worker: Worker, request: AddStream) -> tuple[KeptOutput, Tail | None]:
+        """For a new stream. The round before may still be asked about; older ones are history."""
+        oldest = worker[0] - 1
+        self._kept = {key: kept for key, kept in self._kept.items() if key[0][0] >= oldest}
+        kept = self._kept[worker, request.stream] = KeptOutput()
+        if not request.keep_tail:
+            return kept, None
+        self._tails = {key: tail for key, tail in self._tails.items() if key[0] >= oldest}
+        tail = self._tails[worker] = Tail()
+        return kept, tail
+
+    def tail_of(self, worker: Worker) -> bytes:
+        """The last lines of the stream that has a tail."""
+        tail = self._tails.get(worker)
+        return tail.last() if tail else b""
+
+    def output_of(self, request: AskOutput, now: float) -> OutputIs:
+        """What is kept of the streams that are meant."""
+        found: list[StreamOutput] = []
+        room = OUTPUT_BYTES
+        # Each time another stream has the room first: one that never ends must not keep it.
+        first = request.ask % max(1, len(request.places))
+        for local_rank, stream, position in request.places[first:] + request.places[:first]:
+            kept = self._kept.get(((request.round_number, local_rank), stream))
+            if kept is None:
+                continue
+            begin = kept.newest_at(request.newest) if position < 0 else position
+            newest = kept.after(begin, room, unfinished=request.unfinished)
+            lines = tuple((now - part.at, part.data) for part in newest.lines)
+            room = max(0, room - sum(len(data) for _, data in lines))
+            rest = newest.next, newest.left_out, newest.has_more
+            found.append(StreamOutput(local_rank, stream, lines, *rest))
+        return OutputIs(request.ask, tuple(found))

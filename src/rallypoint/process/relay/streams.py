@@ -18,17 +18,15 @@ from msgspec import Struct
 from rallypoint.process.relay.channel import Channel, Poller
 from rallypoint.process.relay.drawing import Key, Worker
 from rallypoint.process.relay.interrupts import Interrupts
-from rallypoint.process.relay.kept import KeptOutput
+from rallypoint.process.relay.kept import KeptOutput, RoundsOutput
 from rallypoint.process.relay.lines import LineAssembler, Tail
 from rallypoint.process.relay.messages import (
-    OUTPUT_BYTES,
     AddStream,
     AskOutput,
     FirstOutput,
     OutputIs,
     ReadProgress,
     SharedInput,
-    StreamOutput,
 )
 from rallypoint.process.relay.sinks import Console, LogFile, LogFiles
 
@@ -59,7 +57,7 @@ class Streams:
     def __init__(self, channel: Channel, poller: Poller, stderr: Console) -> None:
         self._channel, self._poller, self._stderr = channel, poller, stderr
         self._streams: dict[int, _Stream] = {}
-        self._past = _Past()
+        self._past = RoundsOutput()
         self._due: dict[int, float] = {}  # when what a stream has not finished is looked at again
         self._held: set[Console] = set()
         self._files = LogFiles(channel.report_failure)
@@ -239,46 +237,6 @@ class Streams:
         os.close(stream.fd)
         for file in filter(None, (stream.file, stream.copy)):
             self._files.close(file)
-
-
-class _Past:
-    """What is kept of the output of the workers of this round and the one before it."""
-
-    def __init__(self) -> None:
-        self._tails: dict[Worker, Tail] = {}
-        self._kept: dict[tuple[Worker, int], KeptOutput] = {}
-
-    def begin(self, worker: Worker, request: AddStream) -> tuple[KeptOutput, Tail | None]:
-        """For a new stream. The round before may still be asked about; older ones are history."""
-        oldest = worker[0] - 1
-        self._kept = {key: kept for key, kept in self._kept.items() if key[0][0] >= oldest}
-        kept = self._kept[worker, request.stream] = KeptOutput()
-        if not request.keep_tail:
-            return kept, None
-        self._tails = {key: tail for key, tail in self._tails.items() if key[0] >= oldest}
-        tail = self._tails[worker] = Tail()
-        return kept, tail
-
-    def tail_of(self, worker: Worker) -> bytes:
-        """The last lines of the stream that has a tail."""
-        tail = self._tails.get(worker)
-        return tail.last() if tail else b""
-
-    def output_of(self, request: AskOutput, now: float) -> OutputIs:
-        """What is kept of the streams that are meant."""
-        found: list[StreamOutput] = []
-        room = OUTPUT_BYTES
-        for local_rank, stream, position in request.places:
-            kept = self._kept.get(((request.round_number, local_rank), stream))
-            if kept is None:
-                continue
-            begin = kept.newest_at(request.newest) if position < 0 else position
-            newest = kept.after(begin, room, unfinished=request.unfinished)
-            lines = tuple((now - part.at, part.data) for part in newest.lines)
-            room = max(0, room - sum(len(data) for _, data in lines))
-            rest = newest.next, newest.left_out, newest.has_more
-            found.append(StreamOutput(local_rank, stream, lines, *rest))
-        return OutputIs(request.ask, tuple(found))
 
 
 class _Prompts:
