@@ -74,9 +74,15 @@ def test_a_third_ctrl_c_waits_for_no_host(hosts: Hosts) -> None:
     started = hosts.start(*TWO, "train.py")
     wait_ran(hosts, 2, "node-a", "node-b")
     # They take no signal, and say nothing.
-    for name in ("node-a", "node-b"):
-        os.kill(hosts.agent(name), signal.SIGSTOP)
-    assert code_of_pressed(started, hosts, "not waited for") == 130, hosts.log
+    agents = [hosts.agent(name) for name in ("node-a", "node-b")]
+    for agent in agents:
+        os.kill(agent, signal.SIGSTOP)
+    try:
+        assert code_of_pressed(started, hosts, "not waited for") == 130, hosts.log
+    finally:
+        for agent in agents:
+            os.kill(agent, signal.SIGKILL)
+    wait_until(lambda: not any(map(command_line, agents)), "the ends on the hosts to reap them")
 
 
 def code_of_pressed(started: subprocess.Popen[bytes], hosts: Hosts, said: str) -> int:
