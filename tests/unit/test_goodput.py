@@ -104,6 +104,26 @@ def test_what_only_the_failed_node_knows_of_its_steps_comes_with_its_failure() -
     assert job.history.account.lost_steps == 20
 
 
+def test_a_node_that_knows_of_fewer_steps_than_the_failed_one_does_not_count_anew() -> None:
+    job = trains()
+    job.step(FromNode(B, m.Failed(job.stamp, (failed(),), furthest=120)), 150.0)
+    job.told(A, 110, at=150.5)
+    assert not job.history.account.counts_anew
+
+
+def test_what_is_heard_late_of_a_round_has_the_cause_of_that_round() -> None:
+    """Its first steps are told when it has ended, for another reason than the one before."""
+    job = trains()
+    restarted(job, 140.0)
+    job.at = 150.0
+    job.lose(B, heard_at=150.0)
+    job.told(A, 95, first_s=143.0, quiet_s=1.0, at=150.5)
+    parts = job.spent()
+    assert parts[S.STARTUP, "failure"] == 2.0
+    assert parts[S.REDONE, "failure"] == 7.0
+    assert parts[S.STOP, "loss"] == 0.5
+
+
 def test_a_pause_before_the_restart_is_named() -> None:
     job = WatchedJob(replace(RULES, restart_backoff_s=4.0))
     job.join(A, B)
