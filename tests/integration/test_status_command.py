@@ -331,3 +331,37 @@ def test_status_watch_finds_the_next_leader_and_says_how_the_job_ended(
     over = processes.run(words, env=cluster.environ(), capture_output=True)
     assert over.returncode == 0, over.stderr
     assert over.stdout == "job job: the job has ended: all workers exited with code 0\n"
+
+
+def test_a_job_on_this_machine_that_does_not_answer_holds_up_no_other(cluster: Cluster) -> None:
+    mine, other = (f"{name}-{os.getpid()}-{cluster.port}" for name in ("mine", "other"))
+    a = cluster.agent("a", nnodes="1", rdzv_id=mine)
+    b = cluster.agent("b", nnodes="1", rdzv_id=other, rdzv_endpoint=f"127.0.0.1:{free_port()}")
+    cluster.wait_workers(2)
+
+    def row(job: str) -> str:
+        done = status(cluster, "--all")
+        assert done.returncode == 0, done.stderr
+        return next((line for line in done.stdout.splitlines() if line.startswith(job)), "")
+
+    wait_until(lambda: "running" in row(mine) and "running" in row(other), "both jobs")
+    b.pause()
+    wait_until(lambda: "no answer" in row(other), "the job of the paused agent")
+    assert "did not answer within 5 s" in row(other)
+    assert "running" in row(mine)
+    b.resume()
+    cluster.end_well(a, b)
+
+
+def test_a_job_without_a_token_names_the_option(cluster: Cluster) -> None:
+    cluster.make_token()
+    (a,) = cluster.agents("a", nnodes="1", insecure=True)
+    cluster.wait_workers(1)
+    endpoint = f"127.0.0.1:{cluster.port}"
+    refused, answered = at(cluster), at(cluster, "--insecure")
+    cluster.end_well(a)
+    assert refused.returncode == 2
+    assert refused.stderr == (
+        f"rallypoint status: the job at {endpoint} runs without a token: add --insecure\n"
+    )
+    assert answered.returncode == 0

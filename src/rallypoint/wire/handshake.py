@@ -58,8 +58,11 @@ _REPLY = Struct(">4sHB")
 _CHALLENGE = Struct(f">B{NONCE_BYTES}s{SERVER_ID_BYTES}s")
 _REFUSAL = Struct(">H")
 _LINE_END = b"\r\n\r\n"  # ends the hello: a server of lines (HTTP) answers, and so shows itself
-_HAS_TOKEN = 1
-_WANTS_TOKEN = 1
+_HAS_TOKEN, _WANTS_TOKEN = 1, 1
+
+
+class TokenNotWanted(AccessError):
+    """There is one, and the coordinator runs without."""
 
 
 class _Reply(IntEnum):
@@ -252,7 +255,7 @@ class ClientHandshake(_Handshake):
             self._finish(context, None)
             return b""
         if not wants_token:
-            raise AccessError(
+            raise TokenNotWanted(
                 "the coordinator is running with --insecure and this node is not: start every "
                 "node of the job with --insecure, or none"
             )

@@ -10,6 +10,7 @@ import asyncio
 import os
 import tempfile
 from collections.abc import AsyncIterator, Sequence
+from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -45,7 +46,9 @@ from rallypoint.errors import (
 )
 from rallypoint.process.scratch import PLACES, LocalJob, lives, notes
 from rallypoint.wire.address import Address, split_endpoint
+from rallypoint.wire.handshake import TokenNotWanted
 
+_T = TypeVar("_T")
 QUESTIONS_SINCE = 3
 """The version of the protocol that has them."""
 LOST_S = 30.0
@@ -249,7 +252,18 @@ async def open_one(job: JobAt, token: Token | None) -> tuple[Asking, str]:
 
 async def jobs_of(asking: Asking) -> list[JobLine]:
     """All jobs of the coordinator."""
-    return msgspec.json.decode(await asking.answer(Ask(Subject.JOBS)), type=list[JobLine])
+    return decoded(await asking.answer(Ask(Subject.JOBS)), list[JobLine])
+
+
+def decoded(value: bytes, kind: type[_T]) -> _T:
+    """A value of an answer. Raises UsageError for one of another version of Rallypoint."""
+    try:
+        return msgspec.json.decode(value, type=kind)
+    except msgspec.MsgspecError as error:
+        raise UsageError(
+            f"the coordinator answers in another form ({shown(str(error))}): it runs another "
+            "version of Rallypoint: use the command of that version"
+        ) from None
 
 
 async def again(job: JobAt, token: Token | None) -> Asking:
@@ -291,6 +305,10 @@ async def reach(job: JobAt, token: Token | None) -> ClientConnection:
             await knock(found.addresses, job.name)
             raise no_token_error(job.endpoint)
         return await dial(found.addresses, job.name, secret)
+    except TokenNotWanted:
+        raise AccessError(
+            f"the job at {job.endpoint} runs without a token: add --insecure"
+        ) from None
     except (RendezvousConnectionError, PeerHungUpError) as error:
         raise RendezvousConnectionError(f"{error}: {_CHECK}") from error
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -22,6 +21,7 @@ from rallypoint.cli.watch.reach import (
     JobAt,
     JobEndedError,
     again,
+    decoded,
     jobs_of,
     read_job,
     token_of,
@@ -38,6 +38,8 @@ from rallypoint.core.watch.questions import Ask, Subject
 from rallypoint.errors import RallypointError, RendezvousConnectionError, UsageError
 from rallypoint.observe.printing import JsonLine, json_text, print_error, print_text, redraw
 
+ANSWER_S = 5.0
+"""Of several jobs on this machine, each may take so long to answer."""
 WATCH_S = 1.0
 """Between two looks of `--watch`."""
 
@@ -114,17 +116,24 @@ def _parse(argv: list[str]) -> _Options:
 
 
 async def _lines_of(jobs: list[tuple[JobAt, Token | None]]) -> list[JobLine]:
-    found: list[JobLine] = []
-    for job, token in jobs:
-        try:
+    """Of all at once: one that does not answer, a stopped process say, holds up no other."""
+    found = await asyncio.gather(*(_line_of(job, token) for job, token in jobs))
+    return [line for lines in found for line in lines]
+
+
+async def _line_of(job: JobAt, token: Token | None) -> list[JobLine]:
+    try:
+        async with asyncio.timeout(ANSWER_S):
             asking = await Asking.open(job, token)
-        except RallypointError:
-            continue  # It has ended by now, or is another user's.
-        try:
-            found += await jobs_of(asking)
-        finally:
-            asking.close()
-    return found
+            try:
+                return await jobs_of(asking)
+            finally:
+                asking.close()
+    except TimeoutError:
+        why = f"its coordinator at {job.endpoint} did not answer within {ANSWER_S:g} s"
+        return [JobLine(job.name, "no answer", ANSWER_S, 0, 0, 0, -1, -1, None, why)]
+    except RallypointError:
+        return []  # It has ended by now, or is another user's.
 
 
 class _Status:
@@ -201,7 +210,7 @@ def _show_recorded(options: _Options) -> None:
 
 
 def _view(value: bytes) -> JobView:
-    return msgspec.json.decode(value, type=JobView)
+    return decoded(value, JobView)
 
 
 async def _show_tables(

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import asyncio
 
-import msgspec
 from msgspec import Struct
 
 from rallypoint.cli import access, values
 from rallypoint.cli.parser import Command, parse, with_hint
 from rallypoint.cli.values import Value
-from rallypoint.cli.watch.reach import HOW_TO_FIND, Asking, JobAt, only_one, read_job, token_of
+from rallypoint.cli.watch.reach import (
+    HOW_TO_FIND,
+    Asking,
+    JobAt,
+    decoded,
+    only_one,
+    read_job,
+    token_of,
+)
 from rallypoint.coordinator.token import Token
 from rallypoint.core.settings import Setting
 from rallypoint.core.watch.questions import Ask, Said, Subject
@@ -128,4 +135,4 @@ async def _wish(options: _Options, token: Token | None, subject: Subject) -> Sai
         ) from None
     finally:
         asking.close()
-    return msgspec.json.decode(value, type=Said)
+    return decoded(value, Said)

@@ -6,11 +6,18 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator
 
-import msgspec
 from msgspec import Struct
 
 from rallypoint.cli.parser import Command, Scanned
-from rallypoint.cli.watch.reach import HOW_TO_FIND, Asking, JobAt, only_one, read_job, token_of
+from rallypoint.cli.watch.reach import (
+    HOW_TO_FIND,
+    Asking,
+    JobAt,
+    decoded,
+    only_one,
+    read_job,
+    token_of,
+)
 from rallypoint.coordinator.token import Token
 from rallypoint.core.limits import MAX_FAILURES, MAX_WORLD
 from rallypoint.core.settings import Setting
@@ -78,7 +85,7 @@ class Parts:
         value, self.is_over = await self._asking.next_value()
         if not self.is_over:
             self._asking.send(Ask(Subject.MORE))
-        return msgspec.json.decode(value, type=Gathered)
+        return decoded(value, Gathered)
 
 
 async def gather(asking: Asking, question: Ask) -> AsyncIterator[Gathered]:
