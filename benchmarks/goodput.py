@@ -158,12 +158,13 @@ def table(found: dict[str, Any]) -> str:
     faults = f"{len(found['faults'])} faults of {len(set(found['faults']))} kinds"
     own_s = own_loss_s(account) - found["lease_s"]
     done_again = f"{account['lost_steps']} ({found['redone']} by the ledger)"
-    is_met = "met" if own_s < 0.01 * wall_s else "missed"
+    long_s = max(wall_s, SECONDS)  # A quick run has as many faults in less time.
+    is_met = "met" if own_s < 0.01 * long_s else "missed"
     lines = [
         markdown(f"Goodput with {faults} (seconds)", ("", "account", "ledger", "share"), rows),
         f"Steps done again: {done_again} of {account['furthest_step'] + 1}.",
         f"Detecting, stopping, rendezvous and spawn, less leases of {found['lease_s']:g} s:",
-        f"{own_s:.2f} s, {100 * own_s / wall_s:.2f} % ({is_met}: 1 %).",
+        f"{own_s:.2f} s, {100 * own_s / long_s:.2f} % of {long_s:.0f} s ({is_met}: 1 %).",
         "",
     ]
     return "\n".join(lines)
