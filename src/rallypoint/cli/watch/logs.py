@@ -31,11 +31,11 @@ LOGS = Command(
     """\
 usage: rallypoint logs [RANK|NODE...] [options]
 
-Show the newest lines that workers wrote, of all ranks or of those that are named
-(17, 0-7, or a node's name), from any machine. Each line stands behind the ranks
-that wrote it: [0-63] epoch 3 done. Nodes keep the last 32 KiB of each stream that
-Rallypoint passes on, and files of --log-dir are read: stderr as a rule, and stdout
-with --tee 1, --output prefix or at a terminal.
+Show the newest lines that workers wrote, from any machine: of all ranks, or of
+those that are named (17, 0-7, or a node's name). Each line stands behind the
+ranks that wrote it: [0-63] epoch 3 done. Nodes keep the last 32 KiB of each
+stream that Rallypoint passes on: stderr as a rule, and stdout with --tee 1,
+--output prefix, or several workers at a terminal. Files of --log-dir are read.
 
   rallypoint logs
   rallypoint logs 17 --last 200
