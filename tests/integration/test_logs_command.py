@@ -71,7 +71,7 @@ def says(text: str, stream: str = "stderr") -> str:
     return f"print({text!r}, file=sys.{stream}, flush=True)"
 
 
-def test_lines_of_all_nodes_are_shown_from_the_relay_and_from_files(
+def test_V6_lines_of_all_nodes_are_shown_from_the_relay_and_from_files(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     cluster.options |= {"nnodes": "2", "max_restarts": 1}

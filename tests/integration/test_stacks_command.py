@@ -40,7 +40,7 @@ def functions(cluster: Cluster) -> dict[int, list[str]]:
     return {one["rank"]: [part.split()[0] for part in one["stacks"].split(" in ")] for one in found}
 
 
-def test_the_odd_rank_is_first_and_the_others_are_one_group(
+def test_V6_the_odd_rank_is_first_and_the_others_are_one_group(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     a, b = cluster.agents("a", "b", nproc=2, lease=60)

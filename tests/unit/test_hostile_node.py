@@ -409,7 +409,7 @@ def asked_for(scene: Scene, node: Liar, question: m.Ask) -> tuple[Person, int]:
     return person, number
 
 
-def test_a_node_tells_of_its_own_workers_and_only_when_it_is_told_to() -> None:
+def test_V6_a_node_tells_of_its_own_workers_and_only_when_it_is_told_to() -> None:
     def act(scene: Scene) -> None:
         liar = member(scene)
         assert liar.assigned is not None
@@ -440,7 +440,7 @@ def test_a_node_tells_of_its_own_workers_and_only_when_it_is_told_to() -> None:
     play(act)
 
 
-def test_so_many_pieces_are_under_way_and_no_more_until_the_person_has_taken_one() -> None:
+def test_V6_so_many_pieces_are_under_way_and_no_more_until_the_person_has_taken_one() -> None:
     def act(scene: Scene) -> None:
         liar = member(scene)
         assert liar.assigned is not None

@@ -74,7 +74,7 @@ def added(worker: Worker, stream: int) -> AddStream:
     return AddStream(worker, stream, False, b"", b"", keep_tail=False, stream=stream)
 
 
-def test_a_stream_that_never_ends_leaves_room_for_the_others() -> None:
+def test_V6_a_stream_that_never_ends_leaves_room_for_the_others() -> None:
     past = RoundsOutput()
     floods, other = (past.begin((0, rank), added((0, rank), 2))[0] for rank in (0, 1))
     places, read = {(0, 2): 0, (1, 2): 0}, 0

@@ -29,9 +29,9 @@ STACKS = Command(
     """\
 usage: rallypoint stacks [RANK|NODE...] [options]
 
-Show what workers do just now, of all ranks or of those that are named (17, 0-7,
-or a node's name): their Python stacks, or what the kernel says of a program that
-is none. Equal stacks are shown once with their ranks, the odd ones first.
+Show what workers do just now, of all ranks or of those that are named (17,
+0-7, or a node's name): their Python stacks, or what the kernel says of another
+program. Equal stacks are shown once with their ranks, the odd ones first.
 
   rallypoint stacks
   rallypoint stacks 17 --rdzv-endpoint node-0 --job digits --all
