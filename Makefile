@@ -73,8 +73,8 @@ fault: $(SETUP)
 	if [ $(RUNS) -gt 0 ]; then $(BIN)/python -m tests.fault.leader_runs --backend $(BACKEND) --at-once 3 \
 		--table leader-runs.txt 0 $$(($(RUNS) - 1)); fi
 
-# Jobs under a real Slurm, over a real sshd, and in pods of network namespaces: needs root, else each
-# test says why it is skipped.
+# Jobs under a real Slurm, over a real sshd, in pods of network namespaces, and of 64 agents on this
+# machine: needs root, else each test says why it is skipped.
 clusters: $(SETUP)
 	-tools/install_slurm.sh
 	-tools/install_sshd.sh

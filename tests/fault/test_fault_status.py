@@ -13,7 +13,7 @@ from tests.watch.finder import culprit_of, text_of
 from rallypoint.cli.watch.status_text import LINES_MAX
 
 
-def test_a_node_that_does_not_reach_rank_0_is_named(tmp_path: Path) -> None:
+def test_V1_a_node_that_does_not_reach_rank_0_is_named(tmp_path: Path) -> None:
     with HostCluster(tmp_path, "s", "node-0", "node-1", "node-2", nnodes=3, lease=40) as cluster:
         cluster.serve()
         cluster.network.cut("node-2", "node-0")

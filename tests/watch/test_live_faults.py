@@ -132,15 +132,15 @@ def missing_at_the_start(job: LiveJob, index: int) -> None:
 
 
 @pytest.mark.clusters
-def test_the_culprit_of_each_fault_is_in_the_first_lines_of_status(tmp_path: Path) -> None:
+def test_V1_the_culprit_of_each_fault_is_in_the_first_lines_of_status(tmp_path: Path) -> None:
     with Cluster(tmp_path) as cluster:
-        job = LiveJob(cluster, int(os.environ.get("NODES", NODES)))
+        job = LiveJob(cluster, NODES)
         for number, fault in enumerate((missing_at_the_start, *FAULTS)):
             fault(job, 2 * number + 1)
             print(f"--- {fault.__name__}", flush=True)
 
 
-def test_the_culprit_of_a_small_job_is_in_the_first_lines_of_status(tmp_path: Path) -> None:
+def test_V1_the_culprit_of_a_small_job_is_in_the_first_lines_of_status(tmp_path: Path) -> None:
     with Cluster(tmp_path) as cluster:
         job = LiveJob(cluster, 4)
         for number, fault in enumerate((missing_at_the_start, worker_exception, node_lost)):
