@@ -444,6 +444,9 @@ def test_one_that_takes_over_between_rounds_knows_why() -> None:
     fresh.history.account.begun_at = fresh.history.account.until = 140.0
     fresh.stop(A, at=142.0)
     assert fresh.spent(143.0) == {(S.WAITING, "failure"): 2.0, (S.STOP, "failure"): 1.0}
+    assert fresh.history.account.faults == 1
+    fresh.stop(B, at=144.0)
+    assert fresh.history.account.faults == 1
 
 
 def test_time_that_goes_back_takes_nothing_back() -> None:

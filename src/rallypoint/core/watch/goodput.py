@@ -20,7 +20,6 @@ from collections.abc import Collection
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from rallypoint.core.checkpoint import Notice
 from rallypoint.core.job_state import JobState
 from rallypoint.core.model import EndKind, EndReason
 from rallypoint.core.round_state import MemberState, Phase
@@ -132,16 +131,12 @@ def spending_of(job: JobState) -> Spending | None:
     if state.phase is Phase.ACTIVE:
         if not job.started:
             return Spending.RENDEZVOUS
-        notice = job.notice
-        return Spending.CHECKPOINT if notice is not None and _stands(notice) else Spending.SPAWN
+        # For nodes that leave: the round is about to end. For those that join it trains on.
+        leaves = job.notice is not None and job.notice.kind is EndKind.DRAIN
+        return Spending.CHECKPOINT if leaves else Spending.SPAWN
     if state.counts[MemberState.STOPPING] or (state.held and not job.backoff_s and not job.former):
         return Spending.STOP
     return Spending.PAUSED if job.backoff_s else Spending.WAITING
-
-
-def _stands(notice: Notice) -> bool:
-    """Nodes leave: the round is about to end. (For nodes that join it trains on.)"""
-    return notice.kind is EndKind.DRAIN
 
 
 def noted(account: Goodput, job: JobState, at: float) -> None:
@@ -192,6 +187,13 @@ def ended(account: Goodput, reason: EndReason, at: float, *, is_hang: bool) -> N
     # Nodes that wait for each other did no step without the one that was silent.
     steps.over_at = max(begin, steps.formed_at or begin, steps.advanced_at or begin)
     _relabel(account, steps.over_at, at, spending)
+
+
+def taken_over(account: Goodput, reason: EndReason) -> None:
+    """The last round had ended for this reason when another coordinator led the job."""
+    if account.cause == FIRST_ROUND:
+        account.cause = str(reason.kind.value)
+        account.faults += not reason.kind.is_planned
 
 
 def judged(account: Goodput, kind: EndKind) -> None:
@@ -293,9 +295,8 @@ def spent(account: Goodput, at: float) -> Sums:
         return found
     known: Sums = {}
     for (spending, cause), seconds in found.items():
-        key = (spending, cause)
-        if spending is Spending.STARTUP:
-            key = (Spending.UNKNOWN, WORKING)
+        is_startup = spending is Spending.STARTUP
+        key = (Spending.UNKNOWN, WORKING) if is_startup else (spending, cause)
         known[key] = known.get(key, 0.0) + seconds
     return known
 

@@ -193,7 +193,7 @@ class JobHistory:
         if seen.newest >= 0:
             goodput.reached(self.account, job.furthest_step, at)
         elif job.end_reason is not None:
-            self.account.cause = str(job.end_reason.kind.value)  # Another coordinator saw it end.
+            goodput.taken_over(self.account, job.end_reason)
         if seen.round >= 0 and active != seen.round:
             self._ended(job, at)
         if job.judged_round > seen.judged:
