@@ -125,6 +125,23 @@ def test_history_events_summary_and_metrics_tell_the_same(cluster: Cluster, tmp_
     assert sum(part.seconds for part in end.goodput.parts) == pytest.approx(end.goodput.wall_s)
 
 
+def status_at(cluster: Cluster) -> dict[str, Any]:
+    """Also while no node leads."""
+    where = cluster.options["rdzv_endpoint"]
+    done = wait_until(
+        lambda: answered(command(cluster, "status", where, "--job", "job", "--json")), "a leader"
+    )
+    assert done is not None
+    view: dict[str, Any] = json.loads(done.stdout)
+    return view
+
+
+def answered(
+    done: subprocess.CompletedProcess[str],
+) -> subprocess.CompletedProcess[str] | None:
+    return None if done.returncode else done
+
+
 def status_of(cluster: Cluster) -> dict[str, Any]:
     where = cluster.options["rdzv_endpoint"]
     done = command(cluster, "status", where, "--job", "job", "--json")
@@ -199,8 +216,25 @@ def test_the_next_leader_goes_on_with_the_same_file(tmp_path: Path) -> None:
         cluster.order(STEPS.format(20), round=0)
         leader = leader_of(*agents)
         others = [agent for agent in agents if agent is not leader]
+        wait_until(lambda: status_at(cluster)["step"] == 19, "the last step")
+        # The record that has it is written with the next beat of the leader.
+        order = "from rallypoint import worker; worker.progress(20)"
+        cluster.order(order, round=0)
+        wait_until(lambda: status_at(cluster)["since_s"] > 5.0, "a beat")
+        before = status_at(cluster)
         leader.kill()
         cluster.wait_workers(2, round=1)
+        after = status_at(cluster)
+        for name in ("age_s", "furthest_step", "rounds"):
+            assert after[name] >= before[name], name
+        assert after["goodput"]["useful_s"] >= 1.0
+        assert after["goodput"]["faults"] == 1
+        assert after["rounds"] == 2
+        assert [past["end"] for past in after["past"]] == ["loss"]
+        spent = sum(part["seconds"] for part in after["goodput"]["parts"])
+        assert spent == pytest.approx(after["goodput"]["wall_s"], rel=0.005)
+        text = command(cluster, "status", cluster.options["rdzv_endpoint"], "--job", "job").stdout
+        assert re.search(r"unknown     events before \d\d:\d\d:\d\d are known to the node", text)
         cluster.end_well(*others)
         found = recorded(history)
         assert [begin.took_over for begin in found.begins] == [False, True]

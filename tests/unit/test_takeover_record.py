@@ -29,6 +29,7 @@ from rallypoint.core.sessions import SendTo
 from rallypoint.core.takeover.durable import Durable
 from rallypoint.core.takeover.handover import Handover
 from rallypoint.core.takeover.record import FormerLife, JobRecord, is_settled, job_of, record_of
+from rallypoint.core.watch.carried import Carried
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.testing.cluster import Cluster
 
@@ -48,6 +49,7 @@ def eventful_job() -> JobState:
     state.bad_routes, state.passed_over = {"b": BadRoute(REF, 2)}, ["a"]
     job.ledger, job.judged_round, job.backoff_s = Ledger(9, [8, 9]), 4, 30.0
     job.crash_loop, job.furthest_step = CrashLoop(2, 120, Ending("exit code 3", "no data")), 121
+    job.carried = Carried(1000.0, 60.0, "stopping", "failure", (("stopping", "failure", 60.0),))
     job.end_reason, job.started = EndReason(EndKind.FAILURE, "rank 1 exited with code 1"), True
     return job
 

@@ -79,6 +79,7 @@ class HostedJob:
         self._is_closed = False
         self._gate = None if open_gate is None else open_gate(self._let_pass, self._is_silent)
         self.watch = JobWatch(sessions, self._loop.time, self._connections.get)
+        self.watch.carries = open_gate is not None
         self._want_timers()
 
     @property

@@ -323,6 +323,7 @@ class HostedJobs:
         if (taken_over := leadership.take_over()) is None:
             return False
         job = self._jobs[run_id] = self._host(taken_over.state, taken_over.led)
+        job.watch.take_over(taken_over.led.handover)
         self._hosting.keep_history(job.watch, took_over=True)
         if text := taken_over.text:
             job.watch.record(kinds.TAKEN_OVER(text))

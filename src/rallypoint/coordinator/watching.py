@@ -17,6 +17,7 @@ from rallypoint.core.event_kinds import VERDICT, Record
 from rallypoint.core.job_state import JobState
 from rallypoint.core.round_state import Phase
 from rallypoint.core.sessions import Sessions
+from rallypoint.core.takeover.handover import Handover
 from rallypoint.core.text import count
 from rallypoint.core.watch.goodput_view import GoodputView
 from rallypoint.core.watch.history import JobHistory, PastRound
@@ -28,6 +29,8 @@ from rallypoint.errors import MessageError
 
 STATUS_S = 60.0
 """A status is in the file of the history once in so long, besides when something has changed."""
+CARRY_S = 2.0
+"""The next coordinator is told of the history as it was at most so long ago."""
 FOLLOWERS_MAX = 64
 """So many people may follow one job at once."""
 
@@ -79,6 +82,10 @@ class JobWatch:
         # The leader before has numbered its events from less, as what it asked of workers.
         number = sessions.job.notices
         self.history = JobHistory(clock(), lambda at: wall_time(clock() - at), number=number)
+        self.carries = False
+        """Another coordinator may take the job over."""
+        self._carried_at = -inf
+        self._handover: Handover | None = None
         self._followers: dict[int, ServerConnection] = {}
         """Who follows the events, by the numbers of the connections."""
         self._whole: GoodputView | None = None
@@ -123,17 +130,37 @@ class JobWatch:
         write(Begin(self.run_id, job.incarnation, wall_time(0.0), took_over))
         self._write_status()
 
+    def take_over(self, handover: Handover) -> None:
+        """Go on with the history of another coordinator, as far as it has told of it. Once."""
+        self._handover, job = handover, self._sessions.job
+        self.history.known_since = wall_time(0.0)
+        if job.carried is not None and job.verdict is None:
+            recovery = handover.recovery
+            is_active = recovery is not None and recovery.record.is_active
+            self.history.carry_on(job.carried, self._clock(), is_active=is_active)
+
+    def _carry(self) -> None:
+        """Have the next coordinator know what this one does."""
+        self._carried_at = self._clock()
+        self._sessions.job.carried = self.history.carried(self._clock())
+
     def heard(self) -> None:
-        """A node has been heard. O(1), but once a minute."""
+        """A node has been heard. O(1), but once in a while."""
+        if self.carries and self._carried_at <= self._clock() - CARRY_S:
+            self._carry()
         if self._file is not None and self._file.status_at <= self._clock() - STATUS_S:
             self._write_status()
 
     def noted(self) -> None:
         """Something has happened to the job."""
+        if self._handover is not None and self._handover.recovery is not None:
+            return  # What runs is not known yet.
         formed = self.history.rounds_formed
         self.history.noted(self._sessions.job, self._clock())
         is_over = self._pass_on()
         is_news = is_over or self.history.rounds_formed != formed
+        if is_news and self.carries:
+            self._carry()
         if is_news and self._sessions.verdict is None:  # With the verdict there is the last one.
             self._write_status()
         if self._wishes:

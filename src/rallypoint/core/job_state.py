@@ -31,6 +31,7 @@ from rallypoint.core.restarts import ledger as restart
 from rallypoint.core.restarts.crash_loop import CrashLoop
 from rallypoint.core.round import step as step_round
 from rallypoint.core.round_state import MemberState, Phase, RoundState
+from rallypoint.core.watch.carried import Carried
 from rallypoint.core.watch.questions import Subject
 
 
@@ -65,6 +66,8 @@ class JobState(Struct):
     """The number of this life of the job. It may change before the first round."""
     ledger: restart.Ledger = field(default_factory=restart.Ledger)
     crash_loop: CrashLoop = CrashLoop()
+    carried: Carried | None = None
+    """What of its history the next coordinator has to know; its host changes it."""
     furthest_step: int = -1
     """The largest that workers have reported, in this life of the job; -1: none was."""
     started_at: float | None = None

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from textwrap import wrap
 
-from rallypoint.cli.render import duration_text
+from rallypoint.cli.render import clock_text, duration_text
 from rallypoint.cli.watch.goodput_text import share
 from rallypoint.core.model import Outcome
 from rallypoint.core.settings import UNNAMED_RUN_ID
@@ -47,7 +47,7 @@ def status_lines(view: JobView, width: int = 80, most: int = LINES_MAX) -> list[
         ("goodput", _goodput(view.goodput)),
         ("budget", [_budget(view)]),
         ("nodes", _nodes(view)),
-        ("unknown", [view.gap] if view.gap else []),
+        ("unknown", _unknown(view)),
     ]
     lines = _wrapped(_headline(view), width)
     for label, texts in blocks:
@@ -55,6 +55,13 @@ def status_lines(view: JobView, width: int = 80, most: int = LINES_MAX) -> list[
     if len(lines) > most:
         lines = [*lines[: most - 1], f"  ... {len(lines) - most + 1} more lines: --all"]
     return lines
+
+
+def _unknown(view: JobView) -> list[str]:
+    if view.known_since is None:
+        return []
+    since = clock_text(view.known_since)
+    return [f"events before {since} are known to the node that led then, and to --history"]
 
 
 def table_lines(jobs: Sequence[JobLine], width: int = 80, most: int = LINES_MAX) -> list[str]:

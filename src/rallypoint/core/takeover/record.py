@@ -22,6 +22,7 @@ from rallypoint.core.restarts.crash_loop import CrashLoop
 from rallypoint.core.restarts.ledger import Ledger
 from rallypoint.core.round_state import BadRoute, Loss, MemberState, Phase, RoundState, is_active
 from rallypoint.core.settings import HOLD_S
+from rallypoint.core.watch.carried import Carried
 from rallypoint.core.worker_exits import WorkerExit
 
 NUMBERS_BITS = 20
@@ -114,6 +115,8 @@ class JobRecord(Struct, frozen=True, array_like=True):
     """How often the newest failures were the same."""
     furthest_step: int = -1
     """The largest that workers have reported; -1: none was."""
+    carried: Carried | None = None
+    """What of the job's history is to be known on."""
 
     @property
     def newest_round(self) -> int | None:
@@ -210,6 +213,7 @@ def record_of(job: JobState, former: FormerLife | None = None, own_agent: str = 
         blamed=_blamed(job, own_agent),
         crash_loop=job.crash_loop,
         furthest_step=job.furthest_step,
+        carried=job.carried,
     )
 
 
@@ -261,6 +265,7 @@ def job_of(record: JobRecord, epoch: Epoch) -> JobState:
     job.judged_round, job.backoff_s = record.judged_round, record.backoff_s
     job.end_reason = record.end_reason
     job.crash_loop, job.furthest_step = record.crash_loop, record.furthest_step
+    job.carried = record.carried
     # Two coordinators never number what they ask of workers alike.
     job.notices = job.inquiries = epoch.number << NUMBERS_BITS
     return job

@@ -22,7 +22,8 @@ from rallypoint.core.job_state import JobState, note_step
 from rallypoint.core.model import Cause, EndReason, Outcome
 from rallypoint.core.round_state import Phase
 from rallypoint.core.text import signal_name
-from rallypoint.core.watch import goodput
+from rallypoint.core.watch import carrying, goodput
+from rallypoint.core.watch.carried import Carried, CarriedRound
 from rallypoint.core.watch.goodput import Goodput
 from rallypoint.core.watch.node_progress import NodeProgress
 
@@ -132,6 +133,8 @@ class _Seen(Struct):
     """The one that was active; -1: none was."""
     newest: int = -1
     """The last one that was."""
+    has_told_end: bool = False
+    """Another coordinator has told how the last round ended."""
     closed: int = -1
     """The last one that is over."""
     judged: int = 0
@@ -145,12 +148,10 @@ class JobHistory:
         self,
         at: float,
         wall_time: Callable[[float], float],
-        gap: str = "",
         number: int = 0,
     ) -> None:
-        """`wall_time` dates a time of the host for people. `gap`: what is not known, if this
-        coordinator has taken the job over. `number`: larger than those of the events that the ones
-        before it may have told of."""
+        """`wall_time` dates a time of the host for people. `number`: larger than those
+        of the events that the coordinators before may have told of."""
         self.account = Goodput(at, at)
         self.entries: deque[HistoryEntry] = deque(maxlen=ENTRIES_MAX)
         self.rounds: deque[PastRound] = deque(maxlen=ROUNDS_MAX)
@@ -160,7 +161,8 @@ class JobHistory:
         self.news: deque[HistoryEntry | PastRound] = deque(maxlen=ENTRIES_MAX)
         """What has happened, and rounds that have ended, that the host has not passed on yet: it
         takes them from here."""
-        self.gap = gap
+        self.known_since: float | None = None
+        """Unix seconds: what happened before, event by event, another coordinator knew."""
         self.changed_at = at
         """Since when the job does what it does now."""
         self.steps: deque[tuple[float, int]] = deque()
@@ -185,6 +187,25 @@ class JobHistory:
         self.entries.append(entry)
         self.news.append(entry)
 
+    def carried(self, at: float) -> Carried:
+        """What the next coordinator has to know."""
+        newest = None
+        if self._seen.round >= 0 and self.rounds:
+            one, known = self.rounds[-1], self.account.steps.furthest_before
+            newest = CarriedRound(one.round, one.nodes, one.workers, one.formed, known)
+        return carrying.carried(self.account, at, self._wall_time(at), self.rounds_formed, newest)
+
+    def carry_on(self, before: Carried, at: float, *, is_active: bool) -> None:
+        """Go on where another coordinator was. `is_active`: its newest round may still run."""
+        ago_s = carrying.gap_s(before, self._wall_time(at))
+        carrying.carry_on(self.account, before, ago_s)
+        self.rounds_formed, self.changed_at = before.rounds, at - ago_s
+        self._seen.has_told_end = before.newest is None
+        if is_active and (newest := before.newest) is not None:
+            self._seen.round = self._seen.newest = newest.number
+            past = PastRound(newest.number, newest.nodes, newest.workers, "", newest.formed)
+            self.rounds.append(past)
+
     def noted(self, job: JobState, at: float) -> None:
         """Something has happened to the job. O(1), but for a round that begins."""
         state, seen = job.round, self._seen
@@ -192,7 +213,7 @@ class JobHistory:
         before = self.account.now
         if seen.newest >= 0:
             goodput.reached(self.account, job.furthest_step, at)
-        elif job.end_reason is not None:
+        elif job.end_reason is not None and not seen.has_told_end:
             goodput.taken_over(self.account, job.end_reason)
         if seen.round >= 0 and active != seen.round:
             self._ended(job, at)

@@ -109,7 +109,9 @@ class JobView(Struct, frozen=True):
     past: tuple[PastRound, ...]
     """The last rounds that have ended, the newest last."""
     verdict: HowItEnded | None = None
-    gap: str = ""
+    known_since: float | None = None
+    """Unix seconds: another coordinator, which is gone, knew what happened before; None: all is
+    known."""
 
 
 class JobLine(Struct, frozen=True):
@@ -208,7 +210,7 @@ def view_of(
         nodes_left_out=max(len(nodes) - NODES_SHOWN, 0),
         past=tuple(one for one in history.rounds if one.ended is not None)[-ROUNDS_SHOWN:],
         verdict=None if verdict is None else _how_it_ended(verdict),
-        gap=history.gap,
+        known_since=history.known_since,
     )
 
 

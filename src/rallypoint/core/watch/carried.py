@@ -1,0 +1,47 @@
+"""What of a job's history outlives its coordinator: sums that a takeover must not reset. Pure data,
+of bounded size, a part of the job's record (`takeover/record.py`).
+
+It is the only thing in a record that is dated by the wall clock: nothing is decided by it, it is
+only shown. What happened before the takeover itself, event by event, is not in it.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+PARTS_MAX = 32
+"""Of more kinds of spent time the smallest ones are left out."""
+
+
+class CarriedRound(Struct, frozen=True, array_like=True):
+    """The newest round."""
+
+    number: int
+    nodes: int
+    workers: int
+    formed: float
+    """Unix seconds."""
+    furthest_before: int = -1
+    """The largest step of the rounds before, if it is known."""
+
+
+class Carried(Struct, frozen=True, array_like=True):
+    """As it was at one moment."""
+
+    at: float
+    """Unix seconds, by the clock of the coordinator then."""
+    age_s: float
+    """Of the job."""
+    now: str
+    """What it spent its time on."""
+    cause: str
+    """Why what was lost since the last step was lost: the kind of end of the round before."""
+    parts: tuple[tuple[str, str, float], ...] = ()
+    """Seconds by kind and cause; they add up to the age."""
+    furthest: int = -1
+    redone: int = 0
+    faults: int = 0
+    spare_node_s: float = 0.0
+    rounds: int = 0
+    """That were formed."""
+    newest: CarriedRound | None = None

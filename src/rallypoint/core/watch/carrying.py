@@ -1,0 +1,61 @@
+"""Where the time of a job went, from one coordinator to the next (`carried.py`). Pure.
+
+The time between the last word of the one before and the takeover was spent as what was done then:
+workers run on meanwhile. How long that was, two clocks of day tell, since nothing else counts also
+where a coordinator was started again an hour later; nothing is decided by it.
+"""
+
+from __future__ import annotations
+
+from rallypoint.core.settings import MAX_WAIT_S
+from rallypoint.core.watch import goodput
+from rallypoint.core.watch.carried import PARTS_MAX, Carried, CarriedRound
+from rallypoint.core.watch.goodput import Goodput, RoundSteps
+from rallypoint.core.watch.segments import Spending
+
+_BY_NAME = {str(kind.value): kind for kind in Spending}
+
+
+def carried(
+    account: Goodput, at: float, wall_at: float, rounds: int, newest: CarriedRound | None
+) -> Carried:
+    """What the next coordinator is told: what the job does now, the cause, and all sums. `wall_at`:
+    the same moment in Unix seconds. `newest`: the round that runs, if one does."""
+    sums = goodput.spent(account, at).items()
+    largest = sorted(sums, key=lambda part: -part[1])[:PARTS_MAX]
+    return Carried(
+        at=wall_at,
+        age_s=goodput.wall_s(account, at),
+        now="" if account.now is None else str(account.now.value),
+        cause=account.cause,
+        parts=tuple((str(kind.value), why, seconds) for (kind, why), seconds in largest),
+        furthest=account.furthest,
+        redone=account.lost_steps,
+        faults=account.faults,
+        spare_node_s=goodput.spare_s(account, at),
+        rounds=rounds,
+        newest=newest,
+    )
+
+
+def gap_s(before: Carried, wall_at: float) -> float:
+    """How long ago the coordinator before told this, at most a day: clocks may differ."""
+    return min(max(wall_at - before.at, 0.0), MAX_WAIT_S)
+
+
+def carry_on(account: Goodput, before: Carried, ago_s: float) -> None:
+    """Go on with an account of another coordinator, which was last seen so long ago: that time was
+    spent as what was done then."""
+    for kind, cause, seconds in before.parts:
+        if kind in _BY_NAME:
+            key = (_BY_NAME[kind], cause)
+            account.folded[key] = account.folded.get(key, 0.0) + seconds
+    account.cause = before.cause
+    account.begun_at -= sum(account.folded.values()) + ago_s
+    account.until -= ago_s
+    account.now = _BY_NAME.get(before.now, Spending.WAITING)
+    account.furthest, account.redone = before.furthest, before.redone
+    account.faults, account.spares.node_s = before.faults, before.spare_node_s
+    if before.newest is not None:
+        known = before.newest.furthest_before
+        account.steps = RoundSteps(account.until, cause=before.cause, furthest_before=known)
