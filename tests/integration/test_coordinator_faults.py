@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 
+import pytest
 from msgspec.structs import replace
 from tests.integration.sessions import LIMIT_S, Rally, rally
 
@@ -15,6 +16,7 @@ from rallypoint.core.events import TimerEnded, TimerKind
 from rallypoint.core.job_state import JobEffect, JobEvent, SessionLost
 from rallypoint.core.model import Outcome, SharedSettings
 from rallypoint.core.sessions import Machine
+from rallypoint.core.watch.questions import Subject
 
 TWO = SharedSettings("job", 1, 2, reconnect_grace_s=0.05, last_call_s=0.01)
 
@@ -185,5 +187,63 @@ def test_V2_a_history_that_can_not_be_kept_disturbs_no_job() -> None:
             assert told.startswith(
                 "the history of the job can't be kept: unexpected AttributeError"
             )
+
+    go(body())
+
+
+def test_nodes_hear_the_verdict_though_nobody_knows_where_the_time_went() -> None:
+    async def body() -> None:
+        async with rally(TWO) as place:
+            a = await place.attached(TWO, "life-a", node_id="a")
+            (job,) = place.coordinator.jobs.all
+            a.join()
+            stamp = (await a.wait(m.Assigned)).stamp
+            del job.watch.history.account
+            a.report(2, m.Succeeded(stamp))
+            ended = await a.wait(m.Ended)
+            assert (ended.verdict.outcome, ended.goodput) == (Outcome.SUCCEEDED, None)
+
+    go(body())
+
+
+def test_what_a_node_tells_a_person_can_not_end_its_session() -> None:
+    async def body() -> None:
+        async with rally(TWO) as place:
+            a = await place.attached(TWO, "life-a", node_id="a")
+            (job,) = place.coordinator.jobs.all
+            a.join()
+            await a.wait(m.Assigned)
+            person = await place.dial(TWO, "")
+            person.wire.send(m.Ask(Subject.LOGS, follow=True))
+            wanted = await a.wait(m.Collect)
+            gatherings = job.watch.gatherings
+            loop = gatherings._loop
+            del gatherings._loop  # by which it knows the time
+            a.wire.send(m.Collected(wanted.number))
+            await a.round_trip()
+            gatherings._loop = loop
+            assert len(faults(place)) == 1
+
+    go(body())
+
+
+@pytest.mark.parametrize("subject", [Subject.STATUS, Subject.EVENTS, Subject.CHECKPOINT])
+def test_who_waits_for_a_job_hears_that_it_is_hosted_no_more(subject: Subject) -> None:
+    """Another coordinator may lead it."""
+
+    async def body() -> None:
+        async with rally(TWO) as place:
+            a = await place.attached(TWO, "life-a", node_id="a")
+            a.join()
+            await a.wait(m.Assigned)
+            person = await place.dial(TWO, "")
+            person.wire.send(m.Ask(subject, follow=True))
+            if subject is Subject.CHECKPOINT:
+                await a.wait(m.CheckpointWanted)
+            else:
+                await person.wait(m.Answer)
+            (job,) = place.coordinator.jobs.all
+            job.close()
+            await person.wait_closed()
 
     go(body())

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
-from typing import ParamSpec, Protocol
+from typing import ParamSpec, Protocol, TypeVar
 
 from rallypoint.coordinator.connection import ServerConnection
 from rallypoint.coordinator.watching import JobWatch
@@ -31,6 +31,7 @@ PUSHES_IN_A_TURN = 256
 nodes must not keep their heartbeats waiting."""
 TRIES = 3
 P = ParamSpec("P")
+R = TypeVar("R")
 RETRY_S = 1.0
 
 
@@ -183,10 +184,14 @@ class HostedJob:
         else:
             self._run(effects)
 
+    def collected(self, connection: ServerConnection, piece: m.Collected) -> None:
+        """What an agent on this connection tells a person who has asked for its workers."""
+        self._see(self.watch.gatherings.collected, connection.number, piece)
+
     def connection_closed(self, connection: ServerConnection) -> None:
         """A connection ended; the session lives on for its grace."""
         self._connections.pop(connection.number, None)
-        self.watch.closed(connection.number)
+        self._see(self.watch.closed, connection.number)
         now, reset = self._loop.time(), not connection.ended_by_peer
         self._sessions.connection_closed(connection.number, now, reset=reset)
         self._watch()
@@ -212,12 +217,12 @@ class HostedJob:
 
     def asked(self, connection: ServerConnection, question: m.DrainNode | m.Ask) -> None:
         """A person wants a node to leave, or to know something, and waits on this connection."""
+        self._connections[connection.number] = connection  # It ends with the job.
         if isinstance(question, m.Ask):
             if self.watch.asked(connection, question):
                 wish = PersonWants(question.subject)
                 self._run(self._sessions.apply_own(wish, self._loop.time()))
             return
-        self._connections[connection.number] = connection
         self._run(self._sessions.drain(connection.number, question.node_id, question.why))
 
     def _is_silent(self, incarnation: str, seconds: float) -> bool:
@@ -240,12 +245,13 @@ class HostedJob:
             self._want_timers()
             self._watch()
 
-    def _see(self, see: Callable[P, None], *seen: P.args, **named: P.kwargs) -> None:
-        """What people see of the job must not disturb it."""
+    def _see(self, see: Callable[P, R], *seen: P.args, **named: P.kwargs) -> R | None:
+        """What people see of the job must not disturb it. None: it could not be done."""
         try:
-            see(*seen, **named)
+            return see(*seen, **named)
         except Exception as error:
             self._faults.note("the history of the job can't be kept", error)
+            return None
 
     def _let_pass(self, effects: list[HostEffect]) -> None:
         """These have waited at the gate."""
@@ -291,7 +297,7 @@ class HostedJob:
             case core.SendTo(number, message):
                 if (connection := self._connections.get(number)) is not None:
                     if isinstance(message, m.Ended):
-                        message = self.watch.whole(message)
+                        message = self._see(self.watch.whole, message) or message
                     said = for_version(message, connection.version)
                     if said is not None:
                         connection.send(said)

@@ -159,7 +159,7 @@ class Coordinator:
         elif isinstance(owner, HostedJob) and isinstance(message, m.Ask):
             owner.asked(connection, message)
         elif isinstance(owner, HostedJob) and isinstance(message, m.Collected):
-            owner.watch.gatherings.collected(connection.number, message)
+            owner.collected(connection, message)
 
     def _heartbeat(self, connection: ServerConnection, heartbeat: m.Heartbeat) -> None:
         """Of no agent that has attached."""
