@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from types import FrameType
 from typing import Any, cast
 
@@ -22,6 +24,9 @@ from rallypoint.core.liveness import FEW, pace_of
 from rallypoint.core.model import Assignment, Candidate, SharedSettings, Stamp
 from rallypoint.core.takeover.consent import Promises
 from rallypoint.core.takeover.heirs import RANKS
+from rallypoint.core.watch.collecting import Told
+from rallypoint.core.watch.questions import Subject
+from rallypoint.core.worker_exits import WorkerExit
 
 RULES = SharedSettings("job", 1, 20_000, lease_s=15.0, heartbeat_s=1.0)
 CANDIDATE = Candidate(1, "default", "10.0.0.1", 29500)
@@ -124,7 +129,7 @@ def test_thousands_of_nodes_may_have_one_host_name() -> None:
 class Wire:
     """What a coordinator sends, with the turn of the loop in which it does."""
 
-    ended_by_peer, peer = True, "10.0.0.1:40000"
+    ended_by_peer, peer, version, is_closed = True, "10.0.0.1:40000", 3, False
 
     def __init__(self, number: int, turns: list[int], sent: list[tuple[int, int, m.ToAgent]]):
         self.number, self._turns, self._sent = number, turns, sent
@@ -167,6 +172,24 @@ def test_a_world_is_sent_in_turns_and_each_node_hears_all_in_its_order() -> None
     assert last == [m.Assigned, m.Ack, m.HeartbeatAck]
 
 
+def lines_of(act: Callable[[], object]) -> int:
+    """How many lines run for this."""
+    lines = 0
+
+    def count(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal lines
+        lines += event == "line"
+        return count
+
+    before = sys.gettrace()
+    sys.settrace(count)
+    try:
+        act()
+    finally:
+        sys.settrace(before)
+    return lines
+
+
 def lines_of_a_heartbeat(nodes: int) -> int:
     """How many lines run for one, in a job of so many nodes that is in a round."""
 
@@ -184,19 +207,7 @@ def lines_of_a_heartbeat(nodes: int) -> int:
             await asyncio.sleep(0)
         assert sum(isinstance(message, m.Assigned) for *_, message in sent) == nodes
         job.received(wires[nodes // 2], m.Heartbeat(1))  # May tell of another pace.
-        lines = 0
-
-        def count(frame: FrameType, event: str, _: Any) -> Any:
-            nonlocal lines
-            lines += event == "line"
-            return count
-
-        before = sys.gettrace()
-        sys.settrace(count)
-        try:
-            job.received(wires[nodes // 2], m.Heartbeat(2))
-        finally:
-            sys.settrace(before)
+        lines = lines_of(lambda: job.received(wires[nodes // 2], m.Heartbeat(2)))
         assert isinstance(sent[-1][2], m.HeartbeatAck)
         job.close()
         return lines
@@ -206,6 +217,47 @@ def lines_of_a_heartbeat(nodes: int) -> int:
 
 def test_a_heartbeat_costs_as_much_with_thousands_of_nodes_as_with_ten() -> None:
     assert 0 < lines_of_a_heartbeat(2500) <= lines_of_a_heartbeat(10) + 10
+
+
+def lines_of_logs(nodes: int) -> tuple[int, int]:
+    """How many lines run when a person asks for the output of so many nodes, and for the first
+    piece of the next round that the second of them sends."""
+
+    async def body() -> tuple[int, int]:
+        rules = replace(RULES, min_nodes=nodes, max_nodes=nodes, max_restarts=1)
+        sent: list[tuple[int, int, m.ToAgent]] = []
+        job = HostedJob(
+            c.Sessions(new_job(rules, 1), 1, jobs.step), lambda record: None, lambda: None
+        )
+        wires = [cast(ServerConnection, Wire(number, [0], sent)) for number in range(nodes)]
+        for wire in wires:
+            job.attach(wire, replace(hello(wire.number), settings=rules))
+            job.received(wire, m.Numbered(1, m.Join(1, CANDIDATE)))
+        person = cast(ServerConnection, Wire(nodes, [0], sent))
+        asking = lines_of(lambda: job.asked(person, m.Ask(Subject.LOGS, follow=True)))
+        stamp = Stamp(job.life.incarnation, 0)
+        exit_ = WorkerExit(1, None, local_rank=0, rank=0, role="default", pid=9, age_s=0.0)
+        job.received(wires[0], m.Numbered(2, m.Failed(stamp, (exit_,))))
+        for wire in wires:
+            job.received(wire, m.Numbered(3, m.Join(2, CANDIDATE)))
+        assert job.round.round == 1
+        pieces = 0
+        for wire in wires[:2]:
+            told = m.Collected(1, 1, (Told(0, "a line"),))
+            job.collected(wire, m.Collected(1))
+            pieces = lines_of(partial(job.collected, wire, told))
+        answers = [message for _, number, message in sent if number == nodes]
+        assert len(answers) == 2
+        job.close()
+        return asking, pieces
+
+    return asyncio.run(body())
+
+
+def test_output_of_many_nodes_costs_so_much_for_each_of_them() -> None:
+    (few, piece), (many, piece_of_many) = lines_of_logs(10), lines_of_logs(300)
+    assert 0 < many < 40 * few
+    assert 0 < piece_of_many <= piece + 10
 
 
 def test_a_coordinator_that_closes_sends_first_what_waits_for_its_turn() -> None:

@@ -90,6 +90,8 @@ class Gatherings:
         self._by_asker: dict[int, _Gathering] = {}
         self._numbers = 0
         self._timer: asyncio.TimerHandle | None = None
+        self._sized: tuple[dict[str, Assignment], dict[str, int]] = ({}, {})
+        """The places of a world, and what `_sizes` has found of them."""
 
     def begin(self, asker: ServerConnection, question: Ask) -> None:
         """A person asks this on a connection of their own."""
@@ -195,13 +197,13 @@ class Gatherings:
     def _collect(self, gathering: _Gathering) -> None:
         """Ask the nodes of the newest world that are meant and were not asked yet."""
         job, question, now = self._sessions.job, gathering.question, self._loop.time()
-        sizes = self._sizes()
+        sizes, asked = self._sizes(), {part.node_id for part in gathering.parts.values()}
         for node_id, place in job.assigned.items():
             known, size = gathering.known.get(node_id), sizes[node_id]
             if known == place.round or not _is_meant(question, node_id, place, size):
                 continue
             gathering.known[node_id] = place.round
-            if any(part.node_id == node_id for part in gathering.parts.values()):
+            if node_id in asked:
                 continue
             if found := self._connection(node_id):
                 if isinstance(found, str):
@@ -228,14 +230,19 @@ class Gatherings:
         return connection
 
     def _sizes(self) -> dict[str, int]:
-        """How many workers each node of the newest world has."""
+        """How many workers each node of the newest world has. O(number of nodes) once a round."""
         job = self._sessions.job
+        sized, sizes = self._sized
+        if sized is job.assigned and len(sizes) == len(sized):  # Nodes may still come back to it.
+            return sizes
         places = sorted(job.assigned.items(), key=lambda item: item[1].base_rank)
         ends = [place.base_rank for _, place in places[1:]] + [job.world_workers]
-        return {
+        sizes = {
             node_id: end - place.base_rank
             for (node_id, place), end in zip(places, ends, strict=False)
         }
+        self._sized = job.assigned, sizes
+        return sizes
 
     # --- what comes
 
