@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from tests.unit.jobs import A, B, Host, failed, orders, running, stamp, told, verdicts
+from tests.unit.test_takeover import running as cluster_running
 
+from rallypoint.core import job, person
 from rallypoint.core import messages as m
-from rallypoint.core import person
 from rallypoint.core.job_state import PersonWants
 from rallypoint.core.messages import FromNode
 from rallypoint.core.model import EndKind, NodeRef, Outcome
@@ -71,6 +72,15 @@ def test_the_wait_ends_with_the_round_a_drain_and_a_failure() -> None:
     assert dead.job.save.cut_short == "a worker of node a has failed"
 
 
+def test_a_node_that_comes_back_is_asked_for_the_checkpoint_again() -> None:
+    host = asked()
+    number = host.job.notices
+    (again,) = orders(job.resync(host.job, A, 0.0), m.CheckpointWanted)
+    assert (again.number, again.kind) == (number, EndKind.REQUEST)
+    saves(host, A)
+    assert orders(job.resync(host.job, A, 0.0), m.CheckpointWanted) == []
+
+
 def test_a_success_while_a_person_asks_counts() -> None:
     """The round goes on, so that nobody ends because of the question."""
     host = asked()
@@ -123,3 +133,17 @@ def test_R7_older_peers_hear_no_word_that_they_do_not_know() -> None:
     assert for_version(wanted, 2) is None
     assert for_version(wanted, 3) == wanted
     assert recorded(stop.reason).kind is EndKind.GROWTH
+
+
+def test_L5_what_a_person_wants_just_after_a_takeover_is_done_when_it_is_known_what_runs() -> None:
+    cluster, agents = cluster_running(2)
+    cluster.take_over()
+    wish = PersonWants(Subject.CANCEL)
+    assert cluster.sessions.apply_own(wish, cluster.timers.now_s) == []
+    assert cluster.job.verdict is None
+    for agent in agents:
+        cluster.connect(agent)
+    cluster.settle()
+    assert cluster.job.verdict is not None
+    assert cluster.job.verdict.outcome is Outcome.CANCELLED
+    assert all(agent.state.verdict == cluster.job.verdict for agent in agents)

@@ -241,6 +241,7 @@ class HostedJob:
     def _run(self, effects: list[HostEffect], tries: int = TRIES) -> None:
         self._perform_all(effects, tries)
         self._see(self.watch.noted)
+        self._tell_of_wishes()
         if not self._is_closed:
             self._want_timers()
             self._watch()
@@ -256,12 +257,20 @@ class HostedJob:
     def _let_pass(self, effects: list[HostEffect]) -> None:
         """These have waited at the gate."""
         self._do(effects)
+        self._tell_of_wishes()
         if not self._is_closed:
             self._want_timers()
 
+    @property
+    def _is_open(self) -> bool:
+        return self._gate is None or self._gate.is_open
+
+    def _tell_of_wishes(self) -> None:
+        if self._is_open:
+            self._see(self.watch.tell_of_wishes)
+
     def _want_timers(self) -> None:
-        is_open = self._gate is None or self._gate.is_open
-        self._timers.want(self._sessions.timers_wanted(), may_begin=is_open)
+        self._timers.want(self._sessions.timers_wanted(), may_begin=self._is_open)
 
     def _perform_all(self, effects: list[HostEffect], tries: int = TRIES) -> None:
         if self._gate is not None:

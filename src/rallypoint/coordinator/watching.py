@@ -117,6 +117,7 @@ class JobWatch:
         self.history.record(record, self.history.newest_round, self._clock())
         self._pass_on(is_last=is_last)
         if is_last:
+            self.tell_of_wishes()
             self._write_status()
             self._followers.clear()
             for watcher in list(self._watchers.values()):
@@ -163,8 +164,6 @@ class JobWatch:
             self._carry()
         if is_news and self._sessions.verdict is None:  # With the verdict there is the last one.
             self._write_status()
-        if self._wishes:
-            self._tell_of_wishes()
 
     def whole(self, ended: m.Ended) -> m.Ended:
         """The same with where the job's time went, which is known now."""
@@ -196,8 +195,8 @@ class JobWatch:
         self._wishes[connection.number] = _Wish(connection, subject, job.round.round)
         return True
 
-    def _tell_of_wishes(self) -> None:
-        """Who wants something is told when it is done."""
+    def tell_of_wishes(self) -> None:
+        """Who wants something is told when it is done; called when that is recorded."""
         for number, wish in list(self._wishes.items()):
             said = _outcome(wish, self._sessions.job)
             if said is not None:

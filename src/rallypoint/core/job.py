@@ -252,7 +252,7 @@ def resync(job: JobState, ref: NodeRef, at: float) -> list[JobEffect]:
             effects.append(ToNode(ref, StartNow(named)))
         if job.notice is not None and ref.node_id in job.notice.awaited:
             effects.append(want_checkpoint(job, job.notice, ref, at))
-        return effects
+        return effects + person.ask_again(job, ref)
     if member.state is MemberState.STOPPING and job.end_reason is not None:
         return [ToNode(ref, stop_order(job, job.round.round - 1, job.end_reason))]
     return [leave_now(job, ref)] if member.state is MemberState.LEAVING else []

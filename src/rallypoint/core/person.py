@@ -63,8 +63,20 @@ def _ask_to_save(job: JobState) -> list[JobEffect]:
     job.notices += 1
     awaited = {ref.node_id for ref in running}
     job.save = Save(job.notices, job.round.round, len(running), awaited)
-    order = CheckpointWanted(stamp(job), job.notices, EndKind.REQUEST, WANTED, None)
-    return [kinds.CHECKPOINT(WANTED), *(ToNode(ref, order) for ref in running)]
+    return [kinds.CHECKPOINT(WANTED), *(_order(job, job.save, ref) for ref in running)]
+
+
+def ask_again(job: JobState, ref: NodeRef) -> list[JobEffect]:
+    """What a node that may have missed it is still to save."""
+    save = job.save
+    if save is None or save.is_over or ref.node_id not in save.awaited:
+        return []
+    return [_order(job, save, ref)]
+
+
+def _order(job: JobState, save: Save, ref: NodeRef) -> ToNode:
+    named = stamp(job, save.round)
+    return ToNode(ref, CheckpointWanted(named, save.number, EndKind.REQUEST, WANTED, None))
 
 
 def saved(job: JobState, ref: NodeRef, answer: CheckpointAnswered) -> list[JobEffect]:

@@ -30,7 +30,7 @@ from rallypoint.core import job as jobs
 from rallypoint.core import messages as m
 from rallypoint.core.claims import NodeNames
 from rallypoint.core.event_kinds import Record
-from rallypoint.core.events import RefuseNode, Timer, TimerEnded
+from rallypoint.core.events import RefuseNode, Timer
 from rallypoint.core.job_departures import is_leaving
 from rallypoint.core.job_lives import Life
 from rallypoint.core.job_state import JobEffect, JobEvent, JobState, SessionLost
@@ -338,10 +338,9 @@ class Sessions:
         return [] if session is None else self._turn_away(session, text, now)
 
     def apply(self, event: JobEvent, now: float) -> list[HostEffect]:
-        """A timer has ended, or a node was lost."""
+        """A timer has ended, a node was lost, or a person wants something."""
         if self._recovery is not None:
-            is_over = isinstance(event, TimerEnded) and self._recovery.is_over(event.timer)
-            return self._recover(now) if is_over else []
+            return self._recover(now) if self._recovery.hears(event) else []
         if isinstance(event, SessionLost) and event.ref.incarnation in self._sessions:
             return []  # Tried again, but it is back: its next join says that it has no workers.
         effects = self._follow(self._machine(self.job, event, now), now)
@@ -437,7 +436,7 @@ class Sessions:
             except Exception as error:  # The others have said other things.
                 effects.append(Faulted(m.FromNode(reporter.ref, report), error))
             effects += self._acknowledge(reporter)
-        return effects
+        return effects + [one for each in found.wishes for one in self.apply_own(each, now)]
 
     def _apply_numbered(
         self, session: Session, numbered: m.Numbered, now: float

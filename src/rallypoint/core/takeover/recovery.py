@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from rallypoint.core import messages as m
 from rallypoint.core.claims import join_refused
-from rallypoint.core.events import Timer, TimerKind
+from rallypoint.core.events import Timer, TimerEnded, TimerKind
+from rallypoint.core.job_state import JobEvent, PersonWants
 from rallypoint.core.liveness import LEASE_OVER
 from rallypoint.core.model import NodeRef, Stamp
 from rallypoint.core.takeover.clock_rates import with_margin
@@ -67,6 +68,8 @@ class Recovery(Struct):
     """While it is missing."""
     reports: list[tuple[str, m.Numbered, float]] = field(default_factory=list)
     """Of the agents of these incarnations, in the order in which they came, each with when."""
+    wishes: list[PersonWants] = field(default_factory=list)
+    """Of people, to be done when it is known."""
     returned: dict[int, Returned] = field(default_factory=dict)
     """By group rank."""
     untold: dict[NodeRef, m.Place | None] = field(default_factory=dict)
@@ -97,8 +100,14 @@ class Recovery(Struct):
             wanted[Timer(TimerKind.FENCE)] = led.fenced_in_s
         return wanted
 
-    def is_over(self, timer: Timer) -> bool:
-        """This wait has ended: whether nobody is waited for any longer."""
+    def hears(self, event: JobEvent) -> bool:
+        """This has happened meanwhile: whether nobody is waited for any longer."""
+        if isinstance(event, PersonWants):
+            self.wishes.append(event)
+        return isinstance(event, TimerEnded) and self._is_over(event.timer)
+
+    def _is_over(self, timer: Timer) -> bool:
+        """This wait has ended."""
         if timer.kind is TimerKind.FENCE:
             self.predecessor = replace(self.predecessor, fenced_in_s=0.0)
         return timer.kind is TimerKind.RECOVERY or self.is_complete

@@ -1,0 +1,151 @@
+"""Who wants something of a job that another coordinator can take over hears that it is done when
+that is recorded."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import cast
+
+import msgspec
+from tests.unit.jobs import CANDIDATE, RULES
+
+from rallypoint.coordinator.connection import ServerConnection
+from rallypoint.coordinator.hosted_job import HostedJob
+from rallypoint.core import job as jobs
+from rallypoint.core import messages as m
+from rallypoint.core.job_state import new_job
+from rallypoint.core.sessions import HostEffect, Sessions
+from rallypoint.core.watch.questions import Said, Subject
+
+
+class Register:
+    """A gate that is shut while the register is away."""
+
+    def __init__(self, perform: Callable[[list[HostEffect]], None]) -> None:
+        self._perform, self.is_away = perform, False
+        self._kept: list[HostEffect] = []
+
+    def after(self, effects: list[HostEffect]) -> list[HostEffect]:
+        self._kept += effects if self.is_away else []
+        return [] if self.is_away else effects
+
+    def answer(self, heartbeat: m.Heartbeat, effects: list[HostEffect]) -> list[HostEffect]:
+        return self.after(effects)
+
+    @property
+    def is_open(self) -> bool:
+        return not self.is_away
+
+    def close(self) -> None:
+        pass
+
+    def tell(self) -> None:
+        """All that has waited, as it is recorded or can't be."""
+        kept, self._kept = self._kept, []
+        self._perform(kept)
+
+
+class Wire:
+    """What is said on one connection."""
+
+    ended_by_peer, peer, version, is_closed = True, "10.0.0.1:40000", 3, False
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.sent: list[m.ToAgent] = []
+
+    def send(self, message: m.ToAgent) -> None:
+        self.sent.append(message)
+
+    def close(self) -> None:
+        pass
+
+    @property
+    def said(self) -> list[Said]:
+        pieces = [message.piece for message in self.sent if isinstance(message, m.Answer)]
+        return [msgspec.json.decode(piece, type=Said) for piece in pieces]
+
+
+class Place:
+    """A job of two nodes that runs, led by a register."""
+
+    def __init__(self) -> None:
+        self.sessions = Sessions(new_job(RULES), 1, jobs.step)
+        registers: list[Register] = []
+
+        def opened(perform: Callable[[list[HostEffect]], None], _: object) -> Register:
+            registers.append(Register(perform))
+            return registers[0]
+
+        self.job = HostedJob(self.sessions, lambda record: None, lambda: None, opened)
+        (self.register,) = registers
+        self.nodes = [Wire(number) for number in range(2)]
+        for node in self.nodes:
+            hello = m.Attach(f"node-{node.number}", "host", f"life-{node.number}", 1, RULES)
+            self.job.attach(cast(ServerConnection, node), hello)
+            self.says(node, 1, m.Join(1, CANDIDATE))
+        stamp = jobs.stamp(self.sessions.job)
+        for node in self.nodes:
+            self.says(node, 2, m.Enrolled(stamp))
+        assert self.sessions.job.started
+
+    def says(self, node: Wire, number: int, report: m.Report) -> None:
+        self.job.received(cast(ServerConnection, node), m.Numbered(number, report))
+
+    def wants(self, subject: Subject) -> Wire:
+        person = Wire(7)
+        self.job.asked(cast(ServerConnection, person), m.Ask(subject))
+        return person
+
+
+def in_loop(test: Callable[[Place], None]) -> None:
+    async def body() -> None:
+        place = Place()
+        test(place)
+        place.job.close()
+
+    asyncio.run(body())
+
+
+def test_L3_a_cancel_is_done_when_the_verdict_is_recorded() -> None:
+    def test(place: Place) -> None:
+        place.register.is_away = True
+        person = place.wants(Subject.CANCEL)
+        assert place.sessions.verdict is not None
+        assert person.said == []
+        place.register.is_away = False
+        place.register.tell()
+        (said,) = person.said
+        assert said.is_done
+        assert said.text.startswith("the job cancelled: a person")
+
+    in_loop(test)
+
+
+def test_L3_a_cancel_that_nodes_hear_without_a_record_is_done() -> None:
+    def test(place: Place) -> None:
+        place.register.is_away = True
+        person = place.wants(Subject.CANCEL)
+        place.register.tell()
+        assert [said.is_done for said in person.said] == [True]
+
+    in_loop(test)
+
+
+def test_L3_a_restart_is_done_when_its_round_is_recorded() -> None:
+    def test(place: Place) -> None:
+        person = place.wants(Subject.RESTART)
+        for node in place.nodes:
+            place.says(node, 3, m.Join(2, CANDIDATE))
+        stamp = jobs.stamp(place.sessions.job)
+        place.register.is_away = True
+        for node in place.nodes:
+            place.says(node, 4, m.Enrolled(stamp))
+        assert place.sessions.job.started
+        assert person.said == []
+        place.register.is_away = False
+        place.register.tell()
+        assert [said.text for said in person.said] == ["round 1 has begun: 2 nodes, 4 workers"]
+
+    in_loop(test)
