@@ -25,6 +25,7 @@ from rallypoint.core.takeover.record import JobRecord, Leader, LeadRecord, Proce
 from rallypoint.core.takeover.stepping_down import Deference
 from rallypoint.rendezvous.backend import MemoryRendezvousBackend, Token
 from rallypoint.rendezvous.directory_backend import DirectoryBackend
+from rallypoint.wire.versions import SPOKEN
 
 SETTINGS = SharedSettings("job", 2, 2)
 
@@ -35,6 +36,7 @@ class Connection:
     def __init__(self, number: int) -> None:
         self.number, self.peer, self.owner = number, "host:1", None
         self.is_closed = False
+        self.version = SPOKEN.newest
         self.sent: list[m.ToAgent] = []
         self.is_told = asyncio.Event()
 
