@@ -56,6 +56,7 @@ OURS_BESIDES = {
     ("LaunchConfig", "drain_deadline"),
     ("LaunchConfig", "hang_timeout"),
     ("LaunchConfig", "port_range"),
+    ("LaunchConfig", "progress_pattern"),
 }
 
 

@@ -63,7 +63,7 @@ class Inquiry(Struct):
 
 def is_suspect(workers: Iterable[WorkerProgress], timeout_s: float) -> bool:
     """One of these workers has reported no progress for too long."""
-    return any(worker.silent_s >= timeout_s for worker in workers)
+    return any(worker.is_timed and worker.silent_s >= timeout_s for worker in workers)
 
 
 def next_look_s(workers: Sequence[WorkerProgress], timeout_s: float) -> float | None:
