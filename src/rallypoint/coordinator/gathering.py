@@ -165,6 +165,19 @@ class Gatherings:
             gathering.ends_at = self._loop.time() + LAST_S
 
     @property
+    def older_node(self) -> str:
+        """One of the newest world that runs an older version of Rallypoint; empty: none does.
+        O(number of nodes)."""
+        sessions = self._sessions
+        for node_id in sessions.job.assigned:
+            session = sessions.of_node(node_id)
+            number = None if session is None else session.connection
+            found = None if number is None else self._connection_of(number)
+            if found is not None and found.version < SINCE:
+                return node_id
+        return ""
+
+    @property
     def _round(self) -> int:
         """The newest that had a world."""
         return next((place.round for place in self._sessions.job.assigned.values()), 0)

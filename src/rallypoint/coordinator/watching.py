@@ -192,6 +192,10 @@ class JobWatch:
         if text := person.refusal(job, subject):
             refuse_answer(connection, text)
             return False
+        if subject is Subject.CHECKPOINT and (node_id := self.gatherings.older_node):
+            text = f"node {node_id} runs an older version of Rallypoint, and can't be asked for it"
+            refuse_answer(connection, text)
+            return False
         self._wishes[connection.number] = _Wish(connection, subject, job.round.round)
         return True
 

@@ -1,5 +1,5 @@
-"""Who wants something of a job that another coordinator can take over hears that it is done when
-that is recorded."""
+"""What people who want something of a job hear: that it can't be done, or that it is done, when
+that is recorded if another coordinator can take over the job."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ class Register:
 class Wire:
     """What is said on one connection."""
 
-    ended_by_peer, peer, version, is_closed = True, "10.0.0.1:40000", 3, False
+    ended_by_peer, peer, is_closed = True, "10.0.0.1:40000", False
 
     def __init__(self, number: int) -> None:
-        self.number = number
+        self.number, self.version = number, 3
         self.sent: list[m.ToAgent] = []
 
     def send(self, message: m.ToAgent) -> None:
@@ -147,5 +147,18 @@ def test_L3_a_restart_is_done_when_its_round_is_recorded() -> None:
         place.register.is_away = False
         place.register.tell()
         assert [said.text for said in person.said] == ["round 1 has begun: 2 nodes, 4 workers"]
+
+    in_loop(test)
+
+
+def test_R7_a_checkpoint_that_an_older_node_can_not_be_asked_for_is_refused() -> None:
+    def test(place: Place) -> None:
+        place.nodes[1].version = 2
+        (answer,) = place.wants(Subject.CHECKPOINT).sent
+        assert isinstance(answer, m.Answer)
+        assert answer.refusal == (
+            "node node-1 runs an older version of Rallypoint, and can't be asked for it"
+        )
+        assert place.sessions.job.save is None
 
     in_loop(test)
