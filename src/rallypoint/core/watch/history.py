@@ -30,8 +30,9 @@ from rallypoint.core.watch.node_progress import NodeProgress
 SCHEMA = 1
 """Of what is written: raised when the meaning of a field changes. Fields may be added."""
 ENTRIES_MAX = 1000
-ROUNDS_MAX = 64
-"""So many events and rounds are kept, the newest."""
+"""So many events are kept, the newest."""
+ROUNDS_SHOWN = 3
+"""So many rounds that have ended are kept for people, each with a traceback that may be long."""
 RATE_S = 60.0
 """Steps a second are those of so long."""
 
@@ -154,7 +155,7 @@ class JobHistory:
         of the events that the coordinators before may have told of."""
         self.account = Goodput(at, at)
         self.entries: deque[HistoryEntry] = deque(maxlen=ENTRIES_MAX)
-        self.rounds: deque[PastRound] = deque(maxlen=ROUNDS_MAX)
+        self.rounds: deque[PastRound] = deque(maxlen=ROUNDS_SHOWN + 1)
         self.rounds_formed = 0
         self.told: dict[str, Told] = {}
         """By the ids of the nodes of the newest round."""

@@ -19,10 +19,9 @@ from rallypoint.core.round_state import Member, MemberState, Phase
 from rallypoint.core.watch import goodput
 from rallypoint.core.watch.goodput import WORKING, Spending
 from rallypoint.core.watch.goodput_view import GoodputView, Part
-from rallypoint.core.watch.history import SCHEMA, JobHistory, PastRound
+from rallypoint.core.watch.history import ROUNDS_SHOWN, SCHEMA, JobHistory, PastRound
 from rallypoint.core.watch.node_names import fold_names, gaps_in_names
 
-ROUNDS_SHOWN = 3
 STUCK_S, STUCK_STEPS = 30.0, 10
 """A job that did no step for so long, and for as long as so many take, makes no progress."""
 NODES_SHOWN = 1000
