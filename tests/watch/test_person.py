@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.unit.jobs import A, B, Host, failed, orders, running, stamp, told, verdicts
 from tests.unit.test_takeover import running as cluster_running
+from tests.unit.watched import WatchedJob
 
 from rallypoint.core import job, person
 from rallypoint.core import messages as m
@@ -147,3 +148,13 @@ def test_L5_what_a_person_wants_just_after_a_takeover_is_done_when_it_is_known_w
     assert cluster.job.verdict is not None
     assert cluster.job.verdict.outcome is Outcome.CANCELLED
     assert all(agent.state.verdict == cluster.job.verdict for agent in agents)
+
+
+def test_of_many_rounds_those_are_kept_that_are_shown() -> None:
+    watched = WatchedJob()
+    for _ in range(9):
+        watched.join(A, B)
+        watched.start(A, B)
+        watched.step(PersonWants(Subject.RESTART))
+    assert [past.round for past in watched.history.rounds] == [5, 6, 7, 8]
+    assert watched.history.rounds_formed == 9
