@@ -126,6 +126,7 @@ WIDE_CLASSES: dict[str, str] = {
     "LaunchConfig": "torch's fields",
     "NodeProgress": "what one node's heartbeat tells of its workers, as a message",
     "OutputConfig": "settings",
+    "PastRound": "the fields of the JSON of one round",
     "ProcessFailure": "torch's fields, and what else is known of one failure",
     "RoundSummary": "the fields of a round in the JSON summary",
     "RoundState": "the state of one pure machine, which a shared store keeps as one value",

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from tests.integration.sessions import LIMIT_S, Rally, rally
 
 from rallypoint.coordinator.hosted_job import RETRY_S
+from rallypoint.core import event_kinds as kinds
 from rallypoint.core import job as jobs
 from rallypoint.core import messages as m
 from rallypoint.core.events import TimerEnded, TimerKind
@@ -245,5 +246,25 @@ def test_who_waits_for_a_job_hears_that_it_is_hosted_no_more(subject: Subject) -
             (job,) = place.coordinator.jobs.all
             job.close()
             await person.wait_closed()
+
+    go(body())
+
+
+def test_V2_who_asks_for_more_events_than_fit_gets_the_newest_and_is_not_cut_off() -> None:
+    async def body() -> None:
+        async with rally(TWO, send_buffer=4096) as place:
+            a = await place.attached(TWO, "life-a", node_id="a")
+            a.join()
+            await a.wait(m.Assigned)
+            (job,) = place.coordinator.jobs.all
+            for number in range(1000):
+                job.watch.history.record(kinds.PATIENCE(f"{number} {'x' * 2000}"), 0, 0.0)
+            person = await place.dial(TWO, "")
+            person.wire.send(m.Ask(Subject.EVENTS))
+            newest = await person.wait(m.Answer)
+            while not newest.is_last:
+                newest = await person.wait(m.Answer, len(person.all(m.Answer)) + 1)
+            assert 100 < len(person.all(m.Answer)) < 1000
+            assert b"999 xxx" in newest.piece
 
     go(body())

@@ -112,5 +112,5 @@ def test_what_waits_for_an_agent_in_a_thread_waits_until_the_thread_has_ended() 
     wait()
     left = threading.enumerate()
     seen.set()
-    assert left == before
+    assert set(left) <= set(before)
     assert take() == 7

@@ -26,6 +26,8 @@ _FALLBACK_BACKLOG = 4096
 _OPEN_FILES_CAP = 1 << 20
 _TRIES_FOR_A_COMMON_PORT = 16
 _LEAST_ROOM = 8
+KEEPALIVE_S = 60
+"""A connection that is silent for so long is probed, and has ended after nine probes."""
 OWN_FILES = 64
 """Descriptors that a process with a coordinator may still need for itself: files, pipes, and
 connections that are being closed."""
@@ -154,6 +156,10 @@ def _listen(address: Address, port: int, backlog: int) -> socket.socket:
         # Accepted connections inherit it, and asyncio only sets it on sockets that were made with
         # an explicit protocol. Without it a push that follows a push waits 40 ms for Nagle.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # Who asks about a job and is suspended or cut off takes a place until that is noticed.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_S)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_S)
         if address.is_ipv6:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         listener.bind(Address(address.host, port, address.scope_id).sockaddr)

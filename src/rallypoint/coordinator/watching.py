@@ -20,7 +20,7 @@ from rallypoint.core.sessions import Sessions
 from rallypoint.core.takeover.handover import Handover
 from rallypoint.core.text import count
 from rallypoint.core.watch.goodput_view import GoodputView
-from rallypoint.core.watch.history import JobHistory, PastRound
+from rallypoint.core.watch.history import HistoryEntry, JobHistory, PastRound
 from rallypoint.core.watch.history_file import Begin, Line, compact
 from rallypoint.core.watch.job_view import Heard, JobView, goodput_view, job_line, view_of
 from rallypoint.core.watch.node_progress import NodeProgress
@@ -31,6 +31,8 @@ STATUS_S = 60.0
 """A status is in the file of the history once in so long, besides when something has changed."""
 CARRY_S = 2.0
 """The next coordinator is told of the history as it was at most so long ago."""
+EVENTS_MAX_BYTES, _ENTRY_BYTES = 512 * 1024, 300
+"""Of past events, in one answer; and of an event without its sentence, about."""
 FOLLOWERS_MAX = 64
 """So many people may follow one job at once."""
 
@@ -66,6 +68,16 @@ def _outcome(wish: _Wish, job: JobState) -> Said | None:
         return None
     nodes, workers = count(len(state.world), "node"), count(job.world_workers, "worker")
     return Said(f"round {state.round} has begun: {nodes}, {workers}")
+
+
+def _fitting(entries: list[HistoryEntry]) -> list[HistoryEntry]:
+    """The newest of them that may be written at once: who has more than that unread is cut off."""
+    room = EVENTS_MAX_BYTES
+    for index in range(len(entries) - 1, -1, -1):
+        room -= len(entries[index].text) + _ENTRY_BYTES
+        if room < 0:
+            return entries[index + 1 :]
+    return entries
 
 
 class JobWatch:
@@ -240,7 +252,7 @@ class JobWatch:
         follows = question.follow and self._sessions.verdict is None
         if follows:
             self._admit(self._followers, connection)
-        entries = [one for one in self.history.entries if one.number > question.after]
+        entries = _fitting([one for one in self.history.entries if one.number > question.after])
         if not entries:
             if not follows:
                 answer(connection, None, is_last=True)

@@ -90,6 +90,8 @@ class Save(Struct):
     round: int
     asked: int
     """So many nodes."""
+    members: int
+    """Of the job, when those that are gone were looked for last."""
     awaited: set[str]
     saved: set[str] = field(default_factory=set)
     """Nodes of which all workers that listen have saved one."""

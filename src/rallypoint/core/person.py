@@ -62,7 +62,8 @@ def _ask_to_save(job: JobState) -> list[JobEffect]:
     ]
     job.notices += 1
     awaited = {ref.node_id for ref in running}
-    job.save = Save(job.notices, job.round.round, len(running), awaited)
+    members = len(job.round.members)
+    job.save = Save(job.notices, job.round.round, len(running), members, awaited)
     return [kinds.CHECKPOINT(WANTED), *(_order(job, job.save, ref) for ref in running)]
 
 
@@ -105,6 +106,6 @@ def keep_save(job: JobState) -> None:
         save.cut_short = "the round has ended"
     elif job.notice is not None:
         save.cut_short = f"the job re-forms: {job.notice.reason}"
-    else:
-        gone = save.awaited - state.members.keys()
-        save.awaited -= gone
+    elif len(state.members) != save.members:
+        save.members = len(state.members)
+        save.awaited &= state.members.keys()

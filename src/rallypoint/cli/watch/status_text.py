@@ -41,7 +41,7 @@ def status_lines(view: JobView, width: int = 80, most: int = LINES_MAX) -> list[
         ("waits for", [view.waits_for] if view.waits_for else []),
         ("behind", _behind(view)),
         ("silent", _silent(view)),
-        *_past(view),
+        *_past(view, is_whole=most > LINES_MAX),
         ("held back", _held_back(view)),
         ("progress", _progress(view)),
         ("goodput", _goodput(view.goodput)),
@@ -229,15 +229,22 @@ def _held_back(view: JobView) -> list[str]:
     return [f"{node.node}: {node.held_back}" for node in view.nodes if node.held_back]
 
 
-def _past(view: JobView) -> list[tuple[str, list[str]]]:
-    """The end of the last round that has ended, and what its first failure said."""
+def _past(view: JobView, *, is_whole: bool) -> list[tuple[str, list[str]]]:
+    """The end of the last round that has ended, and what its first failure said; `is_whole`: also
+    which node was slowest in each phase."""
     if not view.past:
         return []
     newest = view.past[-1]
     told = [f"| {line}" for line in cause_detail(newest.cause)]
     said = view.verdict is not None and newest.end_text == view.verdict.text
     ended = f"ended by {newest.end}" if said else f"ended by {newest.end}: {newest.end_text}"
-    return [(f"round {newest.round}", [ended, *told])]
+    slowest = [
+        f"{phase.replace('_', ' ')} {one.seconds:.3g} s (node {one.node})"
+        for phase, one in sorted(newest.slowest.items())
+        if one.node
+    ]
+    phases = [f"slowest: {', '.join(slowest)}"] if slowest and is_whole else []
+    return [(f"round {newest.round}", [ended, *phases, *told])]
 
 
 def cause_detail(cause: FirstCause | None) -> list[str]:

@@ -12,7 +12,7 @@ what only the one before knew is a gap, and is named as one.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -98,6 +98,13 @@ def first_cause(cause: Cause | None) -> FirstCause | None:
     )
 
 
+class Slowest(Struct, frozen=True):
+    """The node that took longest for a phase of a round, and how long that was."""
+
+    node: str
+    seconds: float
+
+
 class PastRound(Struct):
     """A round, from when it was formed."""
 
@@ -118,6 +125,9 @@ class PastRound(Struct):
     """By what the job did in it, and on the way to it."""
     first_step: int = -1
     last_step: int = -1
+    slowest: dict[str, Slowest] = field(default_factory=dict)
+    """By phase: `rendezvous`, `spawn`, and `first_output` and `first_progress` after it, as the
+    nodes have told; and `detect`, of the node at which the round ended."""
 
 
 class Told(Struct, frozen=True):
@@ -285,6 +295,8 @@ class JobHistory:
         if not self.rounds:
             return
         newest = self.rounds[-1]
+        if reason is not None and reason.age_s is not None:
+            newest.slowest["detect"] = Slowest(reason.node_id, reason.age_s)
         newest.ended = self._wall_time(at)
         if reason is not None:
             newest.end, newest.end_text = str(reason.kind.value), reason.text
@@ -326,6 +338,7 @@ class JobHistory:
         newest, seen = self.rounds[-1], self._seen
         if seen.closed != newest.round:
             seen.closed = newest.round
+            newest.slowest |= _slowest(self.told)
             self.news.append(replace(newest))
 
     def _sum(self) -> None:
@@ -334,6 +347,15 @@ class JobHistory:
         newest.seconds = {
             str(kind.value): seconds for kind, seconds in goodput.of_round(account).items()
         }
+
+
+def _slowest(told: Mapping[str, Told]) -> dict[str, Slowest]:
+    found: dict[str, Slowest] = {}
+    for node_id, one in told.items():
+        for phase, seconds in one.progress.phases:
+            if seconds is not None and (phase not in found or seconds > found[phase].seconds):
+                found[phase] = Slowest(node_id, seconds)
+    return found
 
 
 def _is_hang(job: JobState, reason: EndReason) -> bool:

@@ -47,6 +47,16 @@ class NodeProgress(Struct, frozen=True, array_like=True):
         )
 
     @property
+    def phases(self) -> tuple[tuple[str, float | None], ...]:
+        """The lengths of the phases of the round, by their names in `core/timeline.py`."""
+        return (
+            ("rendezvous", self.rendezvous_s),
+            ("spawn", self.spawn_s),
+            ("first_output", self.first_output_s),
+            ("first_progress", self.first_progress_s),
+        )
+
+    @property
     def news(self) -> tuple[object, ...]:
         """What differs between two of these when there is something new to tell."""
         ages = self.running_s is None, self.first_output_s, self.first_progress_s

@@ -1,0 +1,26 @@
+"""Which node was slowest in each phase of a round."""
+
+from __future__ import annotations
+
+from tests.watch.broken_jobs import CULPRIT, NAN, running
+
+from rallypoint.cli.watch.status_text import status_lines
+from rallypoint.core.watch.history import Slowest
+from rallypoint.core.watch.node_progress import NodeProgress
+
+
+def test_V2_a_round_that_is_over_names_the_slowest_node_of_each_phase() -> None:
+    job = running()
+    stamp = job.agent("node-7").running
+    assert stamp is not None
+    late = NodeProgress(stamp, 25.0, 0.1, 9.5, 1.0, 12.0, furthest=20, quiet_s=0.0, step=20)
+    job.history.progressed(job.job, "node-7", late, job.timers.now_s)
+    job.fail_with(CULPRIT, NAN)
+    (past,) = [one for one in job.history.rounds if one.ended is not None]
+    assert past.slowest["spawn"] == Slowest("node-7", 9.5)
+    assert past.slowest["first_progress"] == Slowest("node-7", 12.0)
+    assert past.slowest["detect"].node == CULPRIT
+    whole = " ".join(" ".join(status_lines(job.view, 100, 1000)).split())
+    assert "first progress 12 s (node node-7)" in whole
+    assert "spawn 9.5 s (node node-7)" in whole
+    assert "slowest" not in " ".join(job.status())
