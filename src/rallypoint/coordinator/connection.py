@@ -133,7 +133,7 @@ class ServerConnection(FramedConnection):
     def __init__(self, observer: ConnectionObserver, number: int, peer: str) -> None:
         super().__init__()
         self._observer = observer
-        self.number, self.peer, self.version = number, peer, 0
+        self.number, self.peer = number, peer
         self._is_aborted = False
         self._handshake: ServerHandshake | None = observer.new_handshake()
         self.version = 0  # of the protocol that both sides use
