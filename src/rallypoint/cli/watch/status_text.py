@@ -13,8 +13,8 @@ from rallypoint.core.settings import UNNAMED_RUN_ID
 from rallypoint.core.text import count, job_name
 from rallypoint.core.watch.goodput import Spending
 from rallypoint.core.watch.goodput_view import GoodputView
-from rallypoint.core.watch.history import FirstCause, PastRound
-from rallypoint.core.watch.job_view import JobLine, JobView, NodeView
+from rallypoint.core.watch.history import FirstCause
+from rallypoint.core.watch.job_view import JobLine, JobView
 from rallypoint.core.watch.node_names import fold_names
 
 LINES_MAX = 24
@@ -258,11 +258,6 @@ def cause_detail(cause: FirstCause | None) -> list[str]:
     return shown
 
 
-def round_line(past: PastRound) -> str:
-    """A round in one line."""
-    return f"round {past.round}: {count(past.nodes, 'node')}: {past.end_text or 'runs'}"
-
-
 def _labelled(label: str, texts: Sequence[str], width: int) -> list[str]:
     """The texts beside their label. What a worker wrote (`| ...`) is cut, all else is wrapped."""
     lines: list[str] = []
@@ -277,8 +272,3 @@ def _labelled(label: str, texts: Sequence[str], width: int) -> list[str]:
 
 def _wrapped(text: str, width: int) -> list[str]:
     return wrap(text, width, subsequent_indent=" " * (2 + _LABEL), break_on_hyphens=False)
-
-
-def is_odd(node: NodeView) -> bool:
-    """It is not as most are."""
-    return not node.is_connected or bool(node.held_back) or node.silent_s >= SILENT_S
