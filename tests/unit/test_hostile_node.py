@@ -27,6 +27,7 @@ from rallypoint.core.hang import Behind
 from rallypoint.core.model import Outcome, SharedSettings, Stamp
 from rallypoint.core.settings import MAX_NUMBER, MAX_SECONDS, MAX_WORKERS_PER_NODE
 from rallypoint.core.watch.collecting import PIECES_IN_FLIGHT, Gathered, Told
+from rallypoint.core.watch.node_progress import NodeProgress
 from rallypoint.core.watch.questions import Subject
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.errors import MessageError, UsageError
@@ -283,6 +284,36 @@ def test_who_takes_no_part_in_a_round_can_not_speak_for_its_workers() -> None:
         kinds = {type(x) for node in scene.nodes for x in node.heard}
         assert m.CollectStacks not in kinds
         assert kinds <= {m.StartNow, m.Ack}
+
+    play(act)
+
+
+def test_a_node_whose_output_matches_no_pattern_has_one_line_of_the_host() -> None:
+    def act(scene: Scene) -> None:
+        liar = member(scene)
+        assert liar.assigned is not None
+        said = "STEP for 2 minutes; rank 0 wrote nothing"
+        for text in (said, "again"):
+            liar.say(m.Heartbeat(1, progress=NodeProgress(liar.assigned.stamp, unmatched=text)))
+            scene.said()
+        lines = [record.text for record in scene.records if record.name == "pattern_unmatched"]
+        assert lines == [f"no line of any worker has matched --progress-pattern {said}"]
+        assert sum(lines[0] in line for line in scene.nodes[0].printed) == 2, "as text and JSON"
+        assert not any(lines[0] in line for line in scene.nodes[1].printed)
+
+    play(act)
+
+
+@pytest.mark.parametrize("text", [ESCAPES, "x" * 2001, "a\nb"], ids=["escapes", "long", "lines"])
+def test_what_no_honest_node_says_of_a_pattern_ends_its_part(text: str) -> None:
+    def act(scene: Scene) -> None:
+        liar = member(scene)
+        assert liar.assigned is not None
+        liar.say(m.Heartbeat(1, progress=NodeProgress(liar.assigned.stamp, unmatched=text)))
+        scene.said()
+        assert not any(record.name == "pattern_unmatched" for record in scene.records)
+        (refused,) = (x for x in liar.heard if isinstance(x, m.Refused))
+        assert ": Heartbeat.progress.unmatched = " in refused.text
 
     play(act)
 

@@ -166,26 +166,36 @@ class PatternLines:
     def __init__(
         self, config: AgentConfig, dispatcher: EventDispatcher, say: Callable[[Record], None]
     ) -> None:
-        self._pattern, self._workers = config.output.progress_pattern, config.workers.count
-        self._dispatcher, self._say = dispatcher, say
+        self._config, self._dispatcher, self._say = config, dispatcher, say
 
     def __call__(self, report: PatternReport) -> None:
-        """Say it, if it is for this node to say."""
-        pattern, line = shown(self._pattern), _clipped(report.line)
+        """Say it, or note it for the coordinator."""
+        line = _clipped(report.line)
         match report:
             case PatternOff():
+                pattern = shown(self._config.output.progress_pattern)
                 self._say(kinds.PATTERN_OFF(pattern=pattern, line=line))
             case NothingMatched():
+                self._dispatcher.unmatched = line
                 newest = self._dispatcher.timeline.newest
-                if newest is not None and is_expected_of(self._pattern, newest.assignment):
-                    ranks = _ranks(newest.assignment.base_rank, self._workers)
-                    wrote = f"the newest: {line}" if line else "there was no output"
-                    self._say(kinds.PATTERN_UNMATCHED(pattern=pattern, ranks=ranks, wrote=wrote))
+                if self._config.rendezvous.handler is None or newest is None:
+                    return  # The coordinator says it, if it holds for all nodes.
+                if said := unmatched(self._config, line, newest.assignment):
+                    self._say(kinds.PATTERN_UNMATCHED_HERE(said))
 
 
-def is_expected_of(pattern: str, place: Assignment) -> bool:
-    """Whether a worker of this node should have printed what the pattern reads: usually one rank
-    of a job does, the first or the last."""
+def unmatched(config: AgentConfig, line: str | None, place: Assignment) -> str:
+    """What to say of the pattern when no line of this node's workers has ever matched; `line`: the
+    newest one. Empty: there is nothing to say, or no worker of this node is expected to print what
+    it reads: usually one rank of a job does, the first or the last."""
+    pattern, ranks = config.output.progress_pattern, _ranks(place.base_rank, config.workers.count)
+    if line is None or not _is_expected_of(pattern, place):
+        return ""
+    wrote = f"the newest of {ranks}: {line}" if line else f"{ranks} wrote nothing"
+    return f"{_clipped(pattern)} for 2 minutes; {wrote}"
+
+
+def _is_expected_of(pattern: str, place: Assignment) -> bool:
     from rallypoint.process.relay.pattern import printed_by_last_rank
 
     if printed_by_last_rank(pattern):

@@ -8,9 +8,11 @@ from math import isfinite
 
 from msgspec.structs import replace
 
+from rallypoint.agent.output_files import unmatched
 from rallypoint.agent.progress import Progress, furthest
 from rallypoint.agent.telemetry.dispatcher import EventDispatcher
 from rallypoint.agent.worker_shm import WorkerShm
+from rallypoint.config import AgentConfig
 from rallypoint.core.model import Stamp
 from rallypoint.core.timeline import Phase, RoundLife
 from rallypoint.core.watch.node_progress import NodeProgress
@@ -37,8 +39,8 @@ class PhaseTeller(Observer):
 class ProgressReport:
     """Each connection is told once of what is new. For the loop's thread."""
 
-    def __init__(self, dispatcher: EventDispatcher) -> None:
-        self._dispatcher = dispatcher
+    def __init__(self, config: AgentConfig, dispatcher: EventDispatcher) -> None:
+        self._config, self._dispatcher = config, dispatcher
         self._told: tuple[int, tuple[object, ...]] | None = None
         """The generation of the connection, and what was said on it last."""
 
@@ -63,6 +65,7 @@ class ProgressReport:
             phases.get("spawn"),
             phases.get("first_output"),
             phases.get("first_progress"),
+            unmatched=unmatched(self._config, self._dispatcher.unmatched, life.assignment),
         )
         if shm is None or running_s is None:
             return progress

@@ -177,8 +177,9 @@ class HostedJob:
         effects = self._sessions.received(connection.number, message, self._loop.time())
         if isinstance(message, m.Heartbeat):
             self._see(self.watch.heard)
-            if message.progress is not None:
-                self._see(self.watch.progressed, connection.number, message.progress)
+            told, number = message.progress, connection.number
+            if told is not None and (said := self._see(self.watch.progressed, number, told)):
+                effects = [*effects, said]
             # It changes no wait, and makes no check due earlier.
             self._do(effects if self._gate is None else self._gate.answer(message, effects))
         else:

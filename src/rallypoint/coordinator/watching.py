@@ -184,12 +184,16 @@ class JobWatch:
             self._whole = limits.fit(self.goodput)
         return replace(ended, goodput=self._whole)
 
-    def progressed(self, connection: int, progress: NodeProgress) -> None:
-        """The agent on this connection has said this."""
+    def progressed(self, connection: int, progress: NodeProgress) -> Record | None:
+        """The agent on this connection has said this. Returns what a person should know of it."""
         session = self._sessions.on(connection)
-        if session is not None:
-            now, job = self._clock(), self._sessions.job
-            self.history.progressed(job, session.ref.node_id, progress, now)
+        if session is None:
+            return None
+        now, job = self._clock(), self._sessions.job
+        record = self.history.progressed(job, session.ref.node_id, progress, now)
+        if record is not None and self.carries:
+            self._carry()
+        return record
 
     def asked(self, connection: ServerConnection, question: Ask) -> bool:
         """A person asks, and waits on this connection. True: what they want is to be done now.

@@ -321,10 +321,15 @@ PATTERN_OFF = EventKind(
     "--progress-pattern {pattern} takes more than 10 ms for one line, and is switched off: no more"
     " progress is read from the output; the line: {line}",
 )
-PATTERN_UNMATCHED = EventKind(
+PATTERN_UNMATCHED = _hosted(
     "pattern_unmatched",
-    "`--progress-pattern` has matched nothing for two minutes",
-    "--progress-pattern {pattern}: no line of {ranks} has matched for 2 minutes; {wrote}",
+    "`--progress-pattern` has matched nothing for two minutes, on no node",
+    "no line of any worker has matched --progress-pattern {}",
+)
+PATTERN_UNMATCHED_HERE = EventKind(
+    "pattern_unmatched",
+    "the same with a rendezvous handler, of the node's own workers",
+    "no line of this node's workers has matched --progress-pattern {}",
 )
 LOG_STORAGE = EventKind("log_storage", "a log file can't be written")
 LOGS_KEPT = EventKind(

@@ -52,6 +52,8 @@ class EventDispatcher:
         """Of the whole job, once it has ended and its coordinator has told."""
         self.shm: WorkerShm | None = None
         """Of the newest round: its workers report progress there."""
+        self.unmatched: str | None = None
+        """The newest line of the workers, once none has matched `--progress-pattern` for long."""
         self._reached: dict[int, Progress] = {}
         """By round that has ended before that: how far its workers were in the end."""
         self._workers = _Workers()

@@ -45,3 +45,5 @@ class Carried(Struct, frozen=True, array_like=True):
     rounds: int = 0
     """That were formed."""
     newest: CarriedRound | None = None
+    has_told_unmatched: bool = False
+    """That `--progress-pattern` has matched nothing was said."""

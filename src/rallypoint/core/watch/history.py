@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from rallypoint.core.event_kinds import Record
+from rallypoint.core.event_kinds import PATTERN_UNMATCHED, Record
 from rallypoint.core.job_state import JobState, note_step
 from rallypoint.core.model import Cause, EndReason, Outcome
 from rallypoint.core.round_state import Phase
@@ -150,6 +150,8 @@ class _Seen(Struct):
     """The last one that is over."""
     judged: int = 0
     is_over: bool = False
+    has_told_unmatched: bool = False
+    """That `--progress-pattern` has matched nothing."""
 
 
 class JobHistory:
@@ -204,7 +206,8 @@ class JobHistory:
         if self._seen.round >= 0 and self.rounds:
             one, known = self.rounds[-1], self.account.steps.furthest_before
             newest = CarriedRound(one.round, one.nodes, one.workers, one.formed, known)
-        return carrying.carried(self.account, at, self._wall_time(at), self.rounds_formed, newest)
+        sums = carrying.carried(self.account, at, self._wall_time(at), self.rounds_formed, newest)
+        return replace(sums, has_told_unmatched=self._seen.has_told_unmatched)
 
     def carry_on(self, before: Carried, at: float, *, is_active: bool) -> None:
         """Go on where another coordinator was. `is_active`: its newest round may still run."""
@@ -212,6 +215,7 @@ class JobHistory:
         carrying.carry_on(self.account, before, ago_s)
         self.rounds_formed, self.changed_at = before.rounds, at - ago_s
         self._seen.has_told_end = before.newest is None
+        self._seen.has_told_unmatched = before.has_told_unmatched
         if is_active and (newest := before.newest) is not None:
             self._seen.round = self._seen.newest = newest.number
             past = PastRound(newest.number, newest.nodes, newest.workers, "", newest.formed)
@@ -244,13 +248,16 @@ class JobHistory:
         if self.rounds and self.rounds[-1].ended is None:
             self._sum()
 
-    def progressed(self, job: JobState, node_id: str, progress: NodeProgress, at: float) -> None:
-        """A node of the newest round has said this, perhaps only when that had ended. O(1)."""
+    def progressed(
+        self, job: JobState, node_id: str, progress: NodeProgress, at: float
+    ) -> Record | None:
+        """A node of the newest round has said this, perhaps only when that had ended. O(1).
+        Returns what a person should know of it."""
         named = progress.stamp
         if named.incarnation != job.incarnation or named.round != self._seen.newest:
-            return
+            return None
         if node_id not in job.assigned:
-            return
+            return None
         self.told[node_id] = Told(progress, at)
         note_step(job, progress.furthest)
         before = self.account.now
@@ -262,6 +269,10 @@ class JobHistory:
             steps.append((self.account.steps.advanced_at or at, furthest))
             while len(steps) > 2 and steps[1][0] < at - RATE_S:
                 steps.popleft()
+        if not progress.unmatched or job.furthest_step >= 0 or self._seen.has_told_unmatched:
+            return None
+        self._seen.has_told_unmatched = True
+        return PATTERN_UNMATCHED(progress.unmatched, node_id=node_id)
 
     @property
     def newest_round(self) -> int:

@@ -36,6 +36,9 @@ class NodeProgress(Struct, frozen=True, array_like=True):
     tokens: int = -1
     saved: int = -1
     """The step of the newest checkpoint that workers have told of."""
+    unmatched: str = ""
+    """Said by the node whose workers should print what `--progress-pattern` reads, once no line of
+    theirs has ever matched: which pattern, for how long, and what they wrote."""
 
     def later(self, seconds: float) -> NodeProgress:
         """The same, so many seconds after it was said."""
@@ -60,7 +63,8 @@ class NodeProgress(Struct, frozen=True, array_like=True):
     def news(self) -> tuple[object, ...]:
         """What differs between two of these when there is something new to tell."""
         ages = self.running_s is None, self.first_output_s, self.first_progress_s
-        return self.stamp, ages, self.furthest, self.step, self.rank, self.loss, self.saved
+        steps = self.furthest, self.step, self.rank, self.loss, self.saved
+        return self.stamp, ages, steps, self.unmatched
 
 
 def _plus(age_s: float | None, seconds: float) -> float | None:
