@@ -60,7 +60,7 @@ def test_a_wish_that_can_not_be_granted_is_one_line(cluster: Cluster) -> None:
     refused = [wish(cluster, name) for name in ("checkpoint", "restart")]
     assert [one.returncode for one in refused] == [2, 2]
     for one in refused:
-        assert "no workers run now: the job forms a round" in one.stderr
+        assert "no workers run now: the job waits for" in one.stderr
         assert len(one.stderr.splitlines()) == 1
     assert wish(cluster, "cancel").returncode == 0
     assert a.wait_exit() == 130

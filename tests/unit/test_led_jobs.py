@@ -14,11 +14,12 @@ from tests.limits import patience
 from rallypoint.coordinator import jobs
 from rallypoint.coordinator.candidates import UNUSED_S, Candidates
 from rallypoint.coordinator.connection import ServerConnection
-from rallypoint.coordinator.hosting import Hosting, random_epoch
+from rallypoint.coordinator.hosting import HistorySink, Hosting, random_epoch
 from rallypoint.coordinator.jobs import HostedJobs
 from rallypoint.coordinator.led_jobs import LedJobs
 from rallypoint.coordinator.register_record import Register, encode
 from rallypoint.core import messages as m
+from rallypoint.core.event_kinds import Record
 from rallypoint.core.model import Candidate, Epoch, Outcome, Promise, SharedSettings, epoch_number
 from rallypoint.core.takeover.consent import NO_ROUND
 from rallypoint.core.takeover.record import JobRecord, Leader, LeadRecord, Process
@@ -59,11 +60,15 @@ class Connection:
 class Host:
     """One coordinator."""
 
-    def __init__(self, register: Register) -> None:
+    def __init__(self, register: Register, history: HistorySink | None = None) -> None:
         self.waits: list[str] = []
+        self.records: list[str] = []
         self.led = LedJobs(lambda _: register, ("h:1",), lambda _, text: self.waits.append(text))
-        self.jobs = HostedJobs(Hosting(lambda *_: None, led=self.led))
+        self.jobs = HostedJobs(Hosting(self.record, led=self.led, history=history))
         self._connections = 0
+
+    def record(self, _: str, record: Record) -> None:
+        self.records.append(record.text)
 
     def attach(self, hello: m.Attach) -> Connection:
         self._connections += 1
@@ -81,9 +86,13 @@ class Host:
         await self.led.vacate()
 
 
-def run(register: Register, test: Callable[[Host], Awaitable[None]]) -> None:
+def run(
+    register: Register,
+    test: Callable[[Host], Awaitable[None]],
+    history: HistorySink | None = None,
+) -> None:
     async def whole() -> None:
-        host = Host(register)
+        host = Host(register, history)
         async with asyncio.timeout(patience(60)):
             await test(host)
             await host.close()
@@ -93,6 +102,29 @@ def run(register: Register, test: Callable[[Host], Awaitable[None]]) -> None:
 
 def fresh(incarnation: str, generation: int = 1) -> m.Attach:
     return m.Attach("a", "a", incarnation, generation, SETTINGS)
+
+
+class BrokenFile:
+    """A history that can't be written, as nobody has expected."""
+
+    def write(self, run_id: str, line: object) -> None:
+        raise ValueError("of its own")
+
+    def tell_faults(self, call_soon: object, on_record: object) -> None:
+        pass
+
+
+def test_a_history_that_can_not_be_kept_keeps_no_agent_from_its_job() -> None:
+    """Neither when the job begins nor when another coordinator takes it over."""
+    register = MemoryRendezvousBackend()
+
+    async def test(host: Host) -> None:
+        await host.attach(fresh("x")).told(m.Attached)
+        said = "the history of the job can't be kept: unexpected ValueError (of its own)"
+        assert any(said in text for text in host.records)
+
+    for _ in range(2):
+        run(register, test, BrokenFile())
 
 
 def test_who_nobody_can_take_over_from_has_the_lowest_epoch() -> None:

@@ -111,7 +111,8 @@ def test_a_cancel_is_the_verdict() -> None:
 def test_what_can_not_be_done_is_refused_in_one_line() -> None:
     host = Host()
     assert person.refusal(host.job, Subject.RESTART) == (
-        "no workers run now: the job forms a round"
+        "no workers run now: the job waits for its next round: "
+        "try again when rallypoint status shows that it runs"
     )
     assert host.step(PersonWants(Subject.RESTART)) == []
     assert person.refusal(host.job, Subject.CANCEL) == ""

@@ -8,14 +8,19 @@ from collections.abc import Callable
 from typing import cast
 
 import msgspec
+import pytest
 from tests.unit.jobs import CANDIDATE, RULES
+from tests.unit.test_takeover import running
 
 from rallypoint.coordinator.connection import ServerConnection
 from rallypoint.coordinator.hosted_job import HostedJob
+from rallypoint.coordinator.watching import JobWatch
 from rallypoint.core import job as jobs
 from rallypoint.core import messages as m
-from rallypoint.core.job_state import new_job
+from rallypoint.core.job_state import JobEffect, JobEvent, JobState, PersonWants, new_job
+from rallypoint.core.model import SharedSettings
 from rallypoint.core.sessions import HostEffect, Sessions
+from rallypoint.core.takeover.handover import Handover
 from rallypoint.core.watch.questions import Said, Subject
 
 
@@ -70,8 +75,8 @@ class Wire:
 class Place:
     """A job of two nodes that runs, led by a register."""
 
-    def __init__(self) -> None:
-        self.sessions = Sessions(new_job(RULES), 1, jobs.step)
+    def __init__(self, settings: SharedSettings = RULES) -> None:
+        self.sessions = Sessions(new_job(settings), 1, self.machine)
         registers: list[Register] = []
 
         def opened(perform: Callable[[list[HostEffect]], None], _: object) -> Register:
@@ -80,15 +85,21 @@ class Place:
 
         self.job = HostedJob(self.sessions, lambda record: None, lambda: None, opened)
         (self.register,) = registers
+        self.is_faulty = False
         self.nodes = [Wire(number) for number in range(2)]
         for node in self.nodes:
-            hello = m.Attach(f"node-{node.number}", "host", f"life-{node.number}", 1, RULES)
+            hello = m.Attach(f"node-{node.number}", "host", f"life-{node.number}", 1, settings)
             self.job.attach(cast(ServerConnection, node), hello)
             self.says(node, 1, m.Join(1, CANDIDATE))
         stamp = jobs.stamp(self.sessions.job)
         for node in self.nodes:
             self.says(node, 2, m.Enrolled(stamp))
         assert self.sessions.job.started
+
+    def machine(self, job: JobState, event: JobEvent, at: float) -> list[JobEffect]:
+        if isinstance(event, PersonWants) and self.is_faulty:
+            raise ValueError("nobody has expected this")
+        return jobs.step(job, event, at)
 
     def says(self, node: Wire, number: int, report: m.Report) -> None:
         self.job.received(cast(ServerConnection, node), m.Numbered(number, report))
@@ -99,9 +110,9 @@ class Place:
         return person
 
 
-def in_loop(test: Callable[[Place], None]) -> None:
+def in_loop(test: Callable[[Place], None], settings: SharedSettings = RULES) -> None:
     async def body() -> None:
-        place = Place()
+        place = Place(settings)
         test(place)
         place.job.close()
 
@@ -162,3 +173,80 @@ def test_R7_a_checkpoint_that_an_older_node_can_not_be_asked_for_is_refused() ->
         assert place.sessions.job.save is None
 
     in_loop(test)
+
+
+def saves(place: Place, number: int) -> None:
+    save = place.sessions.job.save
+    assert save is not None
+    answer = m.CheckpointAnswered(jobs.stamp(place.sessions.job), save.number, listens=True)
+    for node in place.nodes:
+        place.says(node, number, answer)
+
+
+def test_a_checkpoint_is_not_done_because_an_older_one_was() -> None:
+    def test(place: Place) -> None:
+        first = place.wants(Subject.CHECKPOINT)
+        saves(place, 3)
+        assert [said.is_done for said in first.said] == [True]
+        place.is_faulty = True
+        second = place.wants(Subject.CHECKPOINT)
+        assert second.said == []
+        place.is_faulty = False
+        wish = PersonWants(Subject.CHECKPOINT)
+        assert place.sessions.apply_own(wish, 0.0)  # As when it is tried again.
+        saves(place, 4)
+        assert [said.is_done for said in second.said] == [True]
+
+    in_loop(test)
+
+
+def test_a_checkpoint_that_was_never_asked_for_is_not_done_when_its_round_ends() -> None:
+    def test(place: Place) -> None:
+        place.is_faulty = True
+        person = place.wants(Subject.CHECKPOINT)
+        place.is_faulty = False
+        for node in place.nodes:
+            place.says(node, 3, m.Join(2, CANDIDATE))
+        (said,) = person.said
+        assert not said.is_done
+        assert said.text == "the round has ended before it was asked for"
+
+    in_loop(test)
+
+
+def refusal(person: Wire) -> str:
+    (answer,) = person.sent
+    assert isinstance(answer, m.Answer)
+    return answer.refusal
+
+
+@pytest.mark.parametrize("subject", [Subject.RESTART, Subject.CHECKPOINT])
+def test_what_a_job_without_workers_waits_for_is_said(subject: Subject) -> None:
+    def test(place: Place) -> None:
+        for node in place.nodes:
+            place.says(node, 3, m.Join(2, CANDIDATE))
+        assert refusal(place.wants(subject)) == (
+            "no workers run now: the job waits for nodes node-[0-1] to reach the store of rank 0: "
+            "try again when rallypoint status shows that it runs"
+        )
+
+    in_loop(test)
+
+
+def test_L5_a_coordinator_that_has_taken_over_says_whom_it_waits_for() -> None:
+    waits_for = "3 of 3 nodes to come to this coordinator, which has taken it over"
+
+    async def test() -> None:
+        cluster, _ = running(3)
+        cluster.take_over()
+        watch = JobWatch(cluster.sessions, lambda: 0.0, lambda number: None)
+        watch.take_over(Handover(cluster.record))
+        person = Wire(7)
+        assert not watch.asked(cast(ServerConnection, person), m.Ask(Subject.RESTART))
+        assert refusal(person) == (
+            f"no workers run now: the job waits for {waits_for}: "
+            "try again when rallypoint status shows that it runs"
+        )
+        assert watch.view.waits_for == waits_for
+
+    asyncio.run(test())

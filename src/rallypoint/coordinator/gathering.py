@@ -89,6 +89,8 @@ class Gatherings:
         self._all: dict[int, _Gathering] = {}
         self._by_asker: dict[int, _Gathering] = {}
         self._numbers = 0
+        self._has_ended = sessions.verdict is not None
+        """And people may know how."""
         self._timer: asyncio.TimerHandle | None = None
         self._sized: tuple[dict[str, Assignment], dict[str, int]] = ({}, {})
         """The places of a world, and what `_sizes` has found of them."""
@@ -161,6 +163,7 @@ class Gatherings:
 
     def job_ended(self) -> None:
         """Nodes leave, and tell before that what is left."""
+        self._has_ended = True
         for gathering in self._all.values():
             gathering.ends_at = self._loop.time() + LAST_S
 
@@ -190,7 +193,9 @@ class Gatherings:
         if len(self._all) >= ASKERS_MAX:
             return f"{ASKERS_MAX} others ask for the workers of this job just now"
         if job.verdict is not None:
-            return f"the job has ended: {job.verdict.text}"
+            return (
+                f"the job has ended: {job.verdict.text}" if self._has_ended else "the job is ending"
+            )
         if not job.assigned:
             return "no workers run yet: the job's first round has not begun"
         if unknown := [node for node in question.nodes if node not in job.assigned]:

@@ -176,9 +176,9 @@ class HostedJob:
         """A message of an agent that has attached on this connection."""
         effects = self._sessions.received(connection.number, message, self._loop.time())
         if isinstance(message, m.Heartbeat):
-            self._see(self.watch.heard)
+            self.see(self.watch.heard)
             told, number = message.progress, connection.number
-            if told is not None and (said := self._see(self.watch.progressed, number, told)):
+            if told is not None and (said := self.see(self.watch.progressed, number, told)):
                 effects = [*effects, said]
             # It changes no wait, and makes no check due earlier.
             self._do(effects if self._gate is None else self._gate.answer(message, effects))
@@ -187,12 +187,12 @@ class HostedJob:
 
     def collected(self, connection: ServerConnection, piece: m.Collected) -> None:
         """What an agent on this connection tells a person who has asked for its workers."""
-        self._see(self.watch.gatherings.collected, connection.number, piece)
+        self.see(self.watch.gatherings.collected, connection.number, piece)
 
     def connection_closed(self, connection: ServerConnection) -> None:
         """A connection ended; the session lives on for its grace."""
         self._connections.pop(connection.number, None)
-        self._see(self.watch.closed, connection.number)
+        self.see(self.watch.closed, connection.number)
         now, reset = self._loop.time(), not connection.ended_by_peer
         self._sessions.connection_closed(connection.number, now, reset=reset)
         self._watch()
@@ -241,13 +241,13 @@ class HostedJob:
 
     def _run(self, effects: list[HostEffect], tries: int = TRIES) -> None:
         self._perform_all(effects, tries)
-        self._see(self.watch.noted)
+        self.see(self.watch.noted)
         self._tell_of_wishes()
         if not self._is_closed:
             self._want_timers()
             self._watch()
 
-    def _see(self, see: Callable[P, R], *seen: P.args, **named: P.kwargs) -> R | None:
+    def see(self, see: Callable[P, R], *seen: P.args, **named: P.kwargs) -> R | None:
         """What people see of the job must not disturb it. None: it could not be done."""
         try:
             return see(*seen, **named)
@@ -268,7 +268,7 @@ class HostedJob:
 
     def _tell_of_wishes(self) -> None:
         if self._is_open:
-            self._see(self.watch.tell_of_wishes)
+            self.see(self.watch.tell_of_wishes)
 
     def _want_timers(self) -> None:
         self._timers.want(self._sessions.timers_wanted(), may_begin=self._is_open)
@@ -307,7 +307,7 @@ class HostedJob:
             case core.SendTo(number, message):
                 if (connection := self._connections.get(number)) is not None:
                     if isinstance(message, m.Ended):
-                        message = self._see(self.watch.whole, message) or message
+                        message = self.see(self.watch.whole, message) or message
                     said = for_version(message, connection.version)
                     if said is not None:
                         connection.send(said)
@@ -318,7 +318,7 @@ class HostedJob:
                 if (connection := self._connections.get(number)) is not None:
                     refuse(connection, text, self._on_record)
             case Record():
-                self._see(self.watch.record, effect)
+                self.see(self.watch.record, effect)
                 self._on_record(effect)
             case core.Empty():
                 self._loop.call_soon(self._on_empty)

@@ -234,7 +234,7 @@ class HostedJobs:
         leadership = self._leadership(settings.run_id)
         led = None if leadership is None else leadership.begin(state, former)
         job = self._jobs[settings.run_id] = self._host(state, led)
-        self._hosting.keep_history(job.watch)
+        job.see(self._hosting.keep_history, job.watch)
         return job
 
     def _ended_life(
@@ -323,10 +323,10 @@ class HostedJobs:
         if (taken_over := leadership.take_over()) is None:
             return False
         job = self._jobs[run_id] = self._host(taken_over.state, taken_over.led)
-        job.watch.take_over(taken_over.led.handover)
-        self._hosting.keep_history(job.watch, took_over=True)
+        job.see(job.watch.take_over, taken_over.led.handover)
+        job.see(self._hosting.keep_history, job.watch, took_over=True)
         if text := taken_over.text:
-            job.watch.record(kinds.TAKEN_OVER(text))
+            job.see(job.watch.record, kinds.TAKEN_OVER(text))
             self._hosting.on_record(run_id, kinds.TAKEN_OVER(text))
         return True
 

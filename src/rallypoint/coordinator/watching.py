@@ -22,7 +22,14 @@ from rallypoint.core.text import count
 from rallypoint.core.watch.goodput_view import GoodputView
 from rallypoint.core.watch.history import HistoryEntry, JobHistory, PastRound
 from rallypoint.core.watch.history_file import Begin, Line, compact
-from rallypoint.core.watch.job_view import Heard, JobView, goodput_view, job_line, view_of
+from rallypoint.core.watch.job_view import (
+    Heard,
+    JobView,
+    goodput_view,
+    job_line,
+    view_of,
+    waits_for,
+)
 from rallypoint.core.watch.node_progress import NodeProgress
 from rallypoint.core.watch.questions import Ask, Said, Subject
 from rallypoint.errors import MessageError
@@ -52,6 +59,17 @@ class _Wish(Struct):
     subject: Subject
     round: int
     """The one that was active."""
+    notices: int
+    """Checkpoints that were asked for before have smaller numbers, or this one."""
+
+
+class _End(Struct):
+    """What is known of the job's end."""
+
+    is_recorded: bool
+    """The verdict is: people may see it."""
+    decided_at: float | None = None
+    goodput: GoodputView | None = None
 
 
 def _outcome(wish: _Wish, job: JobState) -> Said | None:
@@ -61,7 +79,10 @@ def _outcome(wish: _Wish, job: JobState) -> Said | None:
         is_done = wish.subject is Subject.CANCEL
         return Said(f"the job {verdict.outcome.value}: {verdict.text}", is_done)
     if wish.subject is Subject.CHECKPOINT:
-        if job.save is None or not job.save.is_over:
+        if job.save is None or job.save.number <= wish.notices:
+            is_late = state.round != wish.round
+            return Said("the round has ended before it was asked for", False) if is_late else None
+        if not job.save.is_over:
             return None
         return Said(job.save.outcome, not job.save.cut_short and bool(job.save.saved))
     if state.round == wish.round or state.phase is not Phase.ACTIVE or not job.started:
@@ -100,7 +121,7 @@ class JobWatch:
         self._handover: Handover | None = None
         self._followers: dict[int, ServerConnection] = {}
         """Who follows the events, by the numbers of the connections."""
-        self._whole: GoodputView | None = None
+        self._end = _End(is_recorded=sessions.verdict is not None)
         self._watchers: dict[int, ServerConnection] = {}
         """Who wants to have the status once more when the job has ended."""
         self._wishes: dict[int, _Wish] = {}
@@ -114,8 +135,31 @@ class JobWatch:
 
     @property
     def view(self) -> JobView:
-        """As it is now."""
-        return view_of(self._sessions.job, self.history, self._heard, self._clock())
+        """As it is now, as far as people may know."""
+        view = view_of(self._sessions.job, self.history, self._heard, self._clock())
+        if self._is_ending:
+            return replace(
+                view, state="ending", reason="", waits_for="its end to be recorded", verdict=None
+            )
+        return replace(view, waits_for=self._waits_for) if self._is_recovering else view
+
+    @property
+    def _is_ending(self) -> bool:
+        """There is a verdict, which nobody may see: another coordinator may find another one."""
+        return self._sessions.verdict is not None and not self._end.is_recorded
+
+    @property
+    def _is_recovering(self) -> bool:
+        """What runs is not known yet."""
+        return self._handover is not None and self._handover.recovery is not None
+
+    @property
+    def _waits_for(self) -> str:
+        """As in a view."""
+        if self._handover is None or (recovery := self._handover.recovery) is None:
+            return waits_for(self._sessions.job, self.history)
+        nodes = count(recovery.record.nodes, "node")
+        return f"{recovery.awaited} of {nodes} to come to this coordinator, which has taken it over"
 
     @property
     def goodput(self) -> GoodputView:
@@ -124,8 +168,9 @@ class JobWatch:
 
     def record(self, record: Record) -> None:
         """The job reports this."""
-        self.noted()  # It belongs to the newest round, which has perhaps just been formed.
         is_last = record.name == VERDICT.name
+        self._end.is_recorded |= is_last
+        self.noted()  # It belongs to the newest round, which has perhaps just been formed.
         self.history.record(record, self.history.newest_round, self._clock())
         self._pass_on(is_last=is_last)
         if is_last:
@@ -166,28 +211,33 @@ class JobWatch:
 
     def noted(self) -> None:
         """Something has happened to the job."""
-        if self._handover is not None and self._handover.recovery is not None:
-            return  # What runs is not known yet.
-        formed = self.history.rounds_formed
-        self.history.noted(self._sessions.job, self._clock())
+        if self._is_recovering:
+            return
+        formed, end = self.history.rounds_formed, self._end
+        if self._sessions.verdict is not None and end.decided_at is None:
+            end.decided_at = self._clock()
+        if self._is_ending:
+            return
+        at = self._clock() if end.decided_at is None else end.decided_at
+        self.history.noted(self._sessions.job, at)
         is_over = self._pass_on()
         is_news = is_over or self.history.rounds_formed != formed
         if is_news and self.carries:
             self._carry()
-        if is_news and self._sessions.verdict is None:  # With the verdict there is the last one.
+        if is_news and not self._end.is_recorded:  # With the verdict there is the last one.
             self._write_status()
 
     def whole(self, ended: m.Ended) -> m.Ended:
         """The same with where the job's time went, which is known now."""
-        if self._whole is None and self.history.rounds_formed:
+        if self._end.goodput is None and self.history.rounds_formed:
             self.noted()
-            self._whole = limits.fit(self.goodput)
-        return replace(ended, goodput=self._whole)
+            self._end.goodput = limits.fit(self.goodput)
+        return replace(ended, goodput=self._end.goodput)
 
     def progressed(self, connection: int, progress: NodeProgress) -> Record | None:
         """The agent on this connection has said this. Returns what a person should know of it."""
         session = self._sessions.on(connection)
-        if session is None:
+        if session is None or self._is_ending:
             return None
         now, job = self._clock(), self._sessions.job
         record = self.history.progressed(job, session.ref.node_id, progress, now)
@@ -205,14 +255,15 @@ class JobWatch:
 
     def _may_be_done(self, connection: ServerConnection, subject: Subject) -> bool:
         job = self._sessions.job
-        if text := person.refusal(job, subject):
+        # What a job wants that is ending is answered by its verdict.
+        if not self._is_ending and (text := person.refusal(job, subject, self._waits_for)):
             refuse_answer(connection, text)
             return False
         if subject is Subject.CHECKPOINT and (node_id := self.gatherings.older_node):
             text = f"node {node_id} runs an older version of Rallypoint, and can't be asked for it"
             refuse_answer(connection, text)
             return False
-        self._wishes[connection.number] = _Wish(connection, subject, job.round.round)
+        self._wishes[connection.number] = _Wish(connection, subject, job.round.round, job.notices)
         return True
 
     def tell_of_wishes(self) -> None:
@@ -226,7 +277,7 @@ class JobWatch:
     def _answer(self, connection: ServerConnection, question: Ask) -> None:
         match question.subject:
             case Subject.STATUS:
-                follows = question.follow and self._sessions.verdict is None
+                follows = question.follow and not self._end.is_recorded
                 if follows:
                     self._admit(self._watchers, connection)
                 answer(connection, self.view, is_last=not follows)
@@ -253,7 +304,7 @@ class JobWatch:
         others[connection.number] = connection
 
     def _tell_events(self, connection: ServerConnection, question: Ask) -> None:
-        follows = question.follow and self._sessions.verdict is None
+        follows = question.follow and not self._end.is_recorded
         if follows:
             self._admit(self._followers, connection)
         entries = _fitting([one for one in self.history.entries if one.number > question.after])

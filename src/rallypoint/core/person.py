@@ -24,14 +24,15 @@ WANTED = "a person asks for a checkpoint (rallypoint checkpoint)"
 _SIGINT = 2
 
 
-def refusal(job: JobState, subject: Subject) -> str:
-    """Why this can't be done now; empty: it can."""
+def refusal(job: JobState, subject: Subject, waits_for: str = "its next round") -> str:
+    """Why this can't be done now; empty: it can. `waits_for`: what a job without workers does."""
     if job.verdict is not None:
         return f"the job has ended: {job.verdict.text}"
     if subject is Subject.CANCEL:
         return ""
     if job.round.phase is not Phase.ACTIVE or not job.started:
-        return "no workers run now: the job forms a round"
+        again = "try again when rallypoint status shows that it runs"
+        return f"no workers run now: the job waits for {waits_for}: {again}"
     if subject is Subject.CHECKPOINT and job.notice is not None:
         return f"a checkpoint is asked for already: {job.notice.reason}"
     return ""
