@@ -190,6 +190,9 @@ def config_from_args(args: argparse.Namespace) -> tuple[LaunchConfig, str, list[
         preload=workers.preload,
         drain_deadline=asked.stop.drain_deadline_s,
         hang_timeout=rendezvous.hang_timeout_s or None,
+        progress_pattern=output.progress_pattern or None,
+        max_no_progress=rendezvous.max_no_progress or None,
+        history=asked.observe.history,
     )
     config.rdzv_backend, config.rdzv_endpoint, config.rdzv_configs = _rendezvous(asked)
     if rendezvous.register is not None and rendezvous.register.ports != ANY_PORTS:

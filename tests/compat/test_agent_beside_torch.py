@@ -57,6 +57,8 @@ OURS_BESIDES = {
     ("LaunchConfig", "hang_timeout"),
     ("LaunchConfig", "port_range"),
     ("LaunchConfig", "progress_pattern"),
+    ("LaunchConfig", "max_no_progress"),
+    ("LaunchConfig", "history"),
 }
 
 

@@ -82,6 +82,16 @@ def test_a_launch_without_the_usual_guard_is_one_line(tmp_path: Path, method: st
     assert run.told("train") == []
 
 
+def test_a_job_that_gets_no_further_ends_and_its_history_is_kept(tmp_path: Path) -> None:
+    kept = tmp_path / "jobs"
+    config = f"LaunchConfig(1, 1, 2, run_id='a', max_no_progress=2, history={f'{kept}/'!r})"
+    with program(tmp_path, f"{TRAIN}---\nelastic_launch({config}, train)('fail')\n") as run:
+        assert run.wait() == 1
+    lines = [json.loads(line) for line in (kept / "a.jsonl").read_text().splitlines()]
+    (verdict,) = (line for line in lines if line.get("event") == "verdict")
+    assert "the same failure 2 times, each within a minute of the start" in verdict["text"]
+
+
 def test_A2_workers_restart_and_what_went_wrong_is_told(tmp_path: Path) -> None:
     text = TRAIN + "---\nprint('got', elastic_launch(LaunchConfig(1, 1, 1), train)('once'))\n"
     with program(tmp_path, text) as run:
@@ -306,6 +316,7 @@ def test_a_node_that_waits_for_others_says_so(tmp_path: Path) -> None:
         ("LaunchConfig(1, 1, 1, start_method='clone'), train", "needs one of spawn, forkserver"),
         ("LaunchConfig(1, 1, 1, signals_to_handle='SIGFOO'), train", "there is no such signal"),
         ("LaunchConfig(1, 1, 1, max_restarts=-1), train", "max_restarts=-1: needs 0 or more"),
+        ("LaunchConfig(1, 1, 1, history='/no/h'), train", "history /no/h: can't be written: No "),
         (
             "LaunchConfig(2, 2, 1, rdzv_backend='static', rdzv_endpoint='127.0.0.1:1'), train",
             "needs rdzv_configs={'rank': K}",

@@ -226,6 +226,14 @@ def test_A2_the_job_ends_when_restarting_does_not_help() -> None:
     assert host.verdict.restarts_used == 2
 
 
+def test_A2_one_failure_may_be_enough() -> None:
+    host = _running(1)
+    _fail(host, 120)
+    assert host.verdict.no_progress == "it has failed once"
+    why = "it has failed once, restarting does not help (--max-no-progress 1)"
+    assert host.verdict.text.endswith(f"exited with code 1; {why}")
+
+
 def test_A2_a_job_that_only_used_up_its_budget_is_of_the_other_class() -> None:
     host = _running(3, budget=1)
     _fail(host, 5)

@@ -75,6 +75,21 @@ def explained(line: str, **environ: str) -> dict[str, str]:
             ),
         ),
         (
+            "--history told.jsonl",
+            {},
+            "history",
+            "the node that hosts the job appends what happens to told.jsonl [--history told.jsonl]",
+        ),
+        (
+            "",
+            {"RALLYPOINT_HISTORY": "told/"},
+            "history",
+            (
+                "the node that hosts the job appends what happens to a file in told/ with the job's"
+                " name [RALLYPOINT_HISTORY=told/]"
+            ),
+        ),
+        (
             "--nnodes 2:5 --spares 1 --rdzv-endpoint node-a",
             {},
             "nodes",
@@ -142,6 +157,11 @@ def test_each_value_is_explained_with_where_it_comes_from(
     line: str, environ: dict[str, str], topic: str, says: str
 ) -> None:
     assert explained(line, **environ)[topic] == says
+
+
+@pytest.mark.parametrize("line", ["", "--history h --rdzv-backend theirs --rdzv-endpoint x"])
+def test_a_history_that_nobody_writes_is_not_explained(line: str) -> None:
+    assert "history" not in explained(line)
 
 
 def test_the_token_itself_is_never_shown() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -209,6 +210,15 @@ def test_progress_is_read_where_a_pattern_is_given() -> None:
     assert (given.output.progress_pattern, given.workers.unbuffered) == ("hf-trainer", True)
 
 
+def test_a_history_and_equal_failures_are_as_by_the_command_line(tmp_path: Path) -> None:
+    given = settings(history=tmp_path / "jobs", max_no_progress=3)
+    theirs = command_line(f"--history={tmp_path}/jobs", "--max-no-progress=3")
+    assert given.observe == theirs.observe
+    assert given.rendezvous.max_no_progress == theirs.rendezvous.max_no_progress == 3
+    usual = settings()
+    assert (usual.observe.history, usual.rendezvous.max_no_progress) == (None, 0)
+
+
 def test_signals_are_a_list_of_names() -> None:
     assert settings(signals_to_handle="SIGTERM, SIGUSR1").stop.signals == ("SIGTERM", "SIGUSR1")
 
@@ -236,6 +246,9 @@ def test_functions_are_forked_from_a_prepared_process_unless_told_otherwise() ->
         ({"drain_deadline": -5}, "drain_deadline=-5"),
         ({"progress_pattern": "step"}, "progress_pattern='step': there is no such profile; there"),
         ({"progress_pattern": 5}, "progress_pattern=5: "),
+        ({"max_no_progress": -1}, "max_no_progress=-1: needs 0 to "),
+        ({"history": ""}, "history='': needs a file, or a directory with a slash"),
+        ({"history": 5}, "history=5: needs a file"),
         ({"rdzv_backend": "etcd"}, "rdzv_backend='etcd': needs an rdzv_endpoint, HOST:2379"),
         ({"rdzv_backend": "kubernetes", "run_id": "job"}, "this is no pod (KUBERNETES_SERVICE"),
         (

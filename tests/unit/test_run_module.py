@@ -74,6 +74,7 @@ def same(config: AgentConfig, words: tuple[str, ...]) -> None:
         ("--nnodes=2", "--rdzv-endpoint=node-a", "--lease=30", "--join-settle=4", "--topology=r7"),
         ("--nnodes=2", "--rdzv-endpoint=node-a", "--rdzv-conf=keep_alive_interval=2"),
         ("--hang-timeout=9", "--drain-deadline=8", "--signals-to-handle=SIGTERM,SIGUSR1"),
+        ("--max-restarts=9", "--max-no-progress=3", "--history=told.jsonl"),
         ("--virtual-local-rank", "--numa-binding=node", "--local-addr=10.0.0.1"),
         ("--event-log-handler=console", "--duplicate-stdout-filters=a,,b,c", "--tee=3"),
         ("--nnodes=2", "--rdzv-endpoint=node-a", "--token-file=/secret"),
@@ -82,6 +83,11 @@ def same(config: AgentConfig, words: tuple[str, ...]) -> None:
 def test_a_job_is_the_one_of_the_command_line(words: tuple[str, ...]) -> None:
     same(asked(parse_args([*words, *SCRIPT])), words)
     same(asked(get_args_parser().parse_args([*words, *SCRIPT])), words)
+
+
+def test_steps_are_read_in_the_output_as_the_options_say() -> None:
+    made = asked(parse_args(["--progress-pattern=hf-trainer", *SCRIPT]))
+    assert (made.output.progress_pattern, made.workers.unbuffered) == ("hf-trainer", True)
 
 
 @pytest.mark.parametrize("more", [(), ("--port-range=5-6", "--lease=30"), ("--insecure",)])

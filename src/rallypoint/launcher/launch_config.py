@@ -31,6 +31,7 @@ from rallypoint.config import (
     AgentConfig,
     Endpoint,
     HandlerConfig,
+    ObserveConfig,
     OutputConfig,
     OutputMode,
     RegisterConfig,
@@ -85,11 +86,11 @@ class LaunchConfig:
     `event_log_handler` is `null`, `console`, `jsonl:FILE` or a package's. `metrics_cfg` and
     `monitor_interval` are accepted: see `observe.configure` for metrics, and exits are noticed at
     once. `drain_deadline` and `hang_timeout` are seconds, as `--drain-deadline` and
-    `--hang-timeout`; None: the shutdown timeout, and never. `progress_pattern` is as
-    `--progress-pattern`. With an `rdzv_backend` of `file`, the
-    endpoint is a directory that all nodes share, and any of them may host the job, on a port of
-    `port_range`: the first and the last; with `etcd` it is the members of an etcd, with
-    `kubernetes` the namespace, or empty.
+    `--hang-timeout`; None: the shutdown timeout, and never. `progress_pattern`, `max_no_progress`
+    and `history` are as `--progress-pattern`, `--max-no-progress` and `--history`. With an
+    `rdzv_backend` of `file`, the endpoint is a directory that all nodes share, and any of them may
+    host the job, on a port of `port_range`: the first and the last; with `etcd` it is the members
+    of an etcd, with `kubernetes` the namespace, or empty.
 
     A value that can't be used is refused when the job is launched, and the variable's at once:
     ParameterError or UsageError.
@@ -124,6 +125,8 @@ class LaunchConfig:
     hang_timeout: float | None = None
     port_range: tuple[int, int] | None = None
     progress_pattern: str | None = None
+    max_no_progress: int | None = None
+    history: str | None = None
 
     def __post_init__(self) -> None:
         if self.shutdown_timeout is None:
@@ -156,7 +159,7 @@ def agent_config(config: LaunchConfig, entrypoint: Entrypoint, args: Sequence[An
         output=_output(config),
         stop=_stop(config),
         access=access,
-        observe=observe_config(config.event_log_handler),
+        observe=_observe(config),
     )
 
 
@@ -170,6 +173,14 @@ def _output(config: LaunchConfig) -> OutputConfig:
         logs_specs="default" if config.logs_specs is None else config.logs_specs,
         progress_pattern=_pattern(config.progress_pattern),
     )
+
+
+def _observe(config: LaunchConfig) -> ObserveConfig:
+    path = config.history
+    if path is not None and not (isinstance(path, str | os.PathLike) and os.fspath(path)):
+        raise ParameterError(f"history={path!r}: needs a file, or a directory with a slash")
+    observe = observe_config(config.event_log_handler)
+    return observe if path is None else replace(observe, history=os.fspath(path))
 
 
 def _pattern(text: str | None) -> str:

@@ -35,7 +35,7 @@ _OTHERWISE: Names = {
 """Those whose parameter has another name."""
 _ALIKE = frozenset(
     {"rdzv_endpoint", "rdzv_backend", "local_addr", "master_addr", "master_port", "role"}
-    | {"port_range", "progress_pattern"}
+    | {"port_range", "progress_pattern", "max_no_progress", "history"}
     | {"nproc_per_node", "max_restarts", "monitor_interval", "hang_timeout", "virtual_local_rank"}
     | {"start_method", "preload", "shutdown_timeout", "drain_deadline", "signals_to_handle"}
     | {"log_dir", "redirects", "tee", "local_ranks_filter", "logs_specs", "event_log_handler"}

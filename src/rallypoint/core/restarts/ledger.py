@@ -53,7 +53,8 @@ def decide(
         return GiveUp(f"exit code {code} is not to be retried")
     said, most = crash_loop.describe(loop), settings.max_no_progress
     if crash_loop.is_hopeless(loop, most):
-        return GiveUp(f"{said}, restarting does not help (--max-no-progress {most})", said)
+        often = said or "it has failed once"
+        return GiveUp(f"{often}, restarting does not help (--max-no-progress {most})", often)
     if used >= budget:
         if budget == 0:
             return GiveUp("no restarts were allowed (--max-restarts 0)")
