@@ -25,6 +25,7 @@ def restarts(agent: AgentProcess) -> int:
 @pytest.mark.executed
 def test_A4_all_exit_with_0_for_a_drain_and_the_rest_goes_on(listening: Cluster) -> None:
     """Every worker saves and ends well, as Megatron's do: that is neither success nor failure."""
+    listening.options["max_restarts"] = 3
     listening.order(LISTEN, round=0)
     a, b, c = listening.agents("a", "b", "c", nnodes="1:3")
     first = listening.wait_workers(3, round=0)
@@ -39,6 +40,7 @@ def test_A4_all_exit_with_0_for_a_drain_and_the_rest_goes_on(listening: Cluster)
         agent.wait_event("checkpoint_saved", round=0)
     listening.end_well(a, c)
     assert restarts(a) == restarts(c) == 0
+    assert [agent.verdict["max_restarts"] for agent in (a, b, c)] == [3, 3, 3]
 
 
 @pytest.mark.parametrize("count", [1, 2])

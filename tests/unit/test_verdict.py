@@ -8,8 +8,10 @@ from datetime import UTC
 import pytest
 from msgspec.structs import replace
 
-from rallypoint.cli.verdict import VerdictView, verdict_json, verdict_lines
-from rallypoint.core.model import Cause, Outcome
+from rallypoint.agent.run import JobEnd
+from rallypoint.cli.verdict import VerdictView, verdict_json, verdict_lines, verdict_view
+from rallypoint.core.group_events import Finish, FinishKind
+from rallypoint.core.model import Assignment, Cause, Outcome
 from rallypoint.core.text import STACKS
 from rallypoint.core.watch.goodput_view import GoodputView, Part
 from rallypoint.core.worker_exits import WorkerExit
@@ -216,6 +218,14 @@ def test_success_is_one_line_unless_quiet() -> None:
     ]
     assert lines(view, quiet=True) == []
     assert lines(FAILED, quiet=True) == lines(FAILED)
+
+
+def test_a_node_that_leaves_without_a_verdict_knows_the_budget_of_the_job() -> None:
+    place = Assignment(0, 1, 2, 2, 4, 2, 4, "a", 1, 2, "why", True)
+    finish = Finish(FinishKind.SIGNAL, signal=15, text="it got SIGTERM")
+    view = verdict_view(JobEnd(finish, "job", 3, 9.0, place=place), max_restarts=5)
+    record = json.loads(verdict_json(view))
+    assert (record["outcome"], record["restarts"], record["max_restarts"]) == ("preempted", 2, 5)
 
 
 def test_verdict_as_json() -> None:

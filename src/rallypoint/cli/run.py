@@ -62,7 +62,8 @@ def _take_part(config: AgentConfig) -> int:
     def say_last(end: JobEnd) -> None:
         console = consoles[0]
         console.clear_status()
-        view = verdict_view(end, report.telemetry.dispatcher.goodput)
+        goodput, budget = report.telemetry.dispatcher.goodput, config.rendezvous.max_restarts
+        view = verdict_view(end, goodput, budget)
         report.ended(view)
         if view.outcome in (Outcome.FAILED, Outcome.TIMED_OUT, Outcome.INFRASTRUCTURE):
             _tell_starter(InfrastructureError(view.reason), end)

@@ -248,8 +248,11 @@ FEW_NODES = 4
 """So many whole reports are read as easily as one."""
 
 
-def verdict_view(end: JobEnd, goodput: GoodputView | None = None) -> VerdictView:
-    """What to show of it. `goodput`: of the whole job, if that is known."""
+def verdict_view(
+    end: JobEnd, goodput: GoodputView | None = None, max_restarts: int = 0
+) -> VerdictView:
+    """What to show of it. `goodput`: of the whole job, if that is known. `max_restarts`: that this
+    node was started with, which counts where it has no verdict of the job."""
     finish, verdict = end.finish, end.finish.verdict
     if finish.kind is not FinishKind.VERDICT or verdict is None:
         return VerdictView(
@@ -257,8 +260,8 @@ def verdict_view(end: JobEnd, goodput: GoodputView | None = None) -> VerdictView
             run_id=end.run_id,
             round=end.round,
             elapsed_s=end.elapsed_s,
-            restarts=0,
-            max_restarts=0,
+            restarts=0 if end.place is None else end.place.restart_count,
+            max_restarts=max_restarts,
             reason=finish.text,
         )
     return VerdictView(

@@ -155,7 +155,7 @@ _STATES = {
     Spending.REDONE: "catching up",
     Spending.CHECKPOINT: "saving a checkpoint",
     Spending.STOP: "stopping",
-    Spending.PAUSED: "paused",
+    Spending.PAUSED: str(Spending.PAUSED.value),
 }
 
 
