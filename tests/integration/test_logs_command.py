@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from tests.integration.cluster import Cluster, free_port, wait_until
+from tests.integration.restarted_serve import RestartedServe
 from tests.limits import patience
 from tests.prepared import processes
 
@@ -17,6 +18,14 @@ NOT_KEPT = (
     "stdout of ranks 2-3 is not kept, as it goes straight to that of the agent: start the job "
     "with --tee 1, or --output prefix\n"
 )
+
+COUNTS = """
+for number in range(10**6):
+    if os.path.exists(ENOUGH): break
+    print(f"line {number}", file=sys.stderr, flush=True)
+    time.sleep(0.05)
+print("the end", file=sys.stderr, flush=True); sys.exit(0)
+"""
 
 
 def line_of(cluster: Cluster, *words: str, job: str = "job", port: int = 0) -> list[str]:
@@ -157,3 +166,28 @@ def test_what_is_wrong_is_named_in_one_line(cluster: Cluster, tmp_path: Path) ->
     assert "Traceback" not in head.stderr
     assert "rror" not in head.stderr
     cluster.end_well(a)
+
+
+def test_V6_who_follows_gets_each_line_once_when_the_coordinator_is_started_again(
+    tmp_path: Path,
+) -> None:
+    with Cluster(tmp_path, nnodes="1", lease=60) as cluster:
+        cluster.make_token()
+        serve = RestartedServe(cluster)
+        a = cluster.agent("a", hosts=False)
+        cluster.wait_workers(1, round=0)
+        follows = Following(cluster)
+        enough = tmp_path / "enough"
+        cluster.order(COUNTS.replace("ENOUGH", repr(str(enough))))
+        follows.wait_line("[0] line 5")
+        serve.restart(a)
+        wait_until(lambda: "looking for it" in follows.said, "the command to notice")
+        before = len(follows.lines)
+        wait_until(lambda: len(follows.lines) > before, "more lines")
+        enough.touch()
+        assert a.wait_exit() == 0
+        assert follows.process.wait(patience(LIMIT_S)) == 0
+        shown_lines = (line for line in follows.lines if line.startswith("[0] line "))
+        numbers = sorted(int(line.split()[-1]) for line in shown_lines)
+        assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+        assert follows.lines[-1] == "[0] the end"

@@ -13,8 +13,9 @@ from typing import Any, cast
 import pytest
 from msgspec.structs import replace
 
+from rallypoint.coordinator.clocks import CALLS_IN_A_TURN
 from rallypoint.coordinator.connection import ServerConnection
-from rallypoint.coordinator.hosted_job import PUSHES_IN_A_TURN, HostedJob
+from rallypoint.coordinator.hosted_job import HostedJob
 from rallypoint.core import job as jobs
 from rallypoint.core import messages as m
 from rallypoint.core import session as s
@@ -142,7 +143,7 @@ class Wire:
 
 
 def test_a_world_is_sent_in_turns_and_each_node_hears_all_in_its_order() -> None:
-    nodes = 4 * PUSHES_IN_A_TURN
+    nodes = 4 * CALLS_IN_A_TURN
 
     async def body() -> list[tuple[int, int, m.ToAgent]]:
         rules = replace(RULES, min_nodes=nodes, max_nodes=nodes)
@@ -167,7 +168,7 @@ def test_a_world_is_sent_in_turns_and_each_node_hears_all_in_its_order() -> None
 
     sent = asyncio.run(body())
     by_turn = Counter(turn for turn, _, message in sent if isinstance(message, m.Assigned))
-    assert max(by_turn.values()) <= PUSHES_IN_A_TURN
+    assert max(by_turn.values()) <= CALLS_IN_A_TURN
     last = [type(message) for _, number, message in sent if number == nodes - 1]
     assert last == [m.Assigned, m.Ack, m.HeartbeatAck]
 
@@ -203,7 +204,7 @@ def lines_of_a_heartbeat(nodes: int) -> int:
         for wire in wires:
             job.attach(wire, replace(hello(wire.number), settings=rules))
             job.received(wire, m.Numbered(1, m.Join(1, CANDIDATE)))
-        for _ in range(nodes // PUSHES_IN_A_TURN + 2):
+        for _ in range(nodes // CALLS_IN_A_TURN + 2):
             await asyncio.sleep(0)
         assert sum(isinstance(message, m.Assigned) for *_, message in sent) == nodes
         job.received(wires[nodes // 2], m.Heartbeat(1))  # May tell of another pace.
@@ -261,7 +262,7 @@ def test_output_of_many_nodes_costs_so_much_for_each_of_them() -> None:
 
 
 def test_a_coordinator_that_closes_sends_first_what_waits_for_its_turn() -> None:
-    nodes = 2 * PUSHES_IN_A_TURN
+    nodes = 2 * CALLS_IN_A_TURN
 
     async def body() -> list[tuple[int, int, m.ToAgent]]:
         sent: list[tuple[int, int, m.ToAgent]] = []

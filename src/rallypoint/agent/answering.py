@@ -17,10 +17,10 @@ from rallypoint.coordinator.clocks import wall_time
 from rallypoint.coordinator.threads import run_in_thread
 from rallypoint.core import limits
 from rallypoint.core import messages as m
-from rallypoint.core.watch.collecting import PIECE_CHARACTERS, PIECE_TEXTS, Told
+from rallypoint.core.watch.collecting import ALL_LINES, PIECE_CHARACTERS, PIECE_TEXTS, Told
 from rallypoint.core.watch.questions import RankRange, Subject
 from rallypoint.observe.faults import Faults
-from rallypoint.process.logs.newest import OutputLines, OutputReader
+from rallypoint.process.logs.newest import OutputLines, OutputReader, Start
 from rallypoint.process.logs.worker_output import WorkerOutputs
 
 DUMP_S = 2.0
@@ -32,7 +32,6 @@ WAIT_S = 120.0
 LOOK_S = 0.25
 """Between two looks for new output while somebody follows it."""
 _PIECE_BYTES = 32 * 1024
-_ALL_LINES = 1_000_000
 
 Piece = tuple[int, tuple[Told, ...]]
 """Of which round."""
@@ -135,7 +134,7 @@ class NodeAnswers:
             if newest is not running and newest is not None:
                 running, reader = newest, self._reader(newest, question, lines)
                 yield newest.assignment.round, _unread(reader, newest, question.ranks)
-                lines = _ALL_LINES  # Of a later round all that is kept.
+                lines = ALL_LINES  # Of a later round all that is kept.
                 continue
             if not question.follow or is_closing:
                 return
@@ -149,8 +148,14 @@ class NodeAnswers:
         if self._outputs is None:
             return None
         ranks = _meant(running, question.ranks)
-        number, unfinished = running.assignment.round, not question.follow
-        return OutputReader(self._outputs, number, ranks, lines, unfinished=unfinished)
+        number, base = running.assignment.round, running.assignment.base_rank
+        read = {
+            (place.rank - base, place.stream): place.position
+            for place in question.read
+            if place.round == number
+        }
+        start, unfinished = Start(lines, read), not question.follow
+        return OutputReader(self._outputs, number, ranks, start, unfinished=unfinished)
 
     async def _stacks(self, newest: RunningRound, ranks: Sequence[RankRange]) -> dict[int, str]:
         """By local rank."""
@@ -214,5 +219,7 @@ def _cut(lines: Sequence[OutputLines]) -> list[tuple[Told, ...]]:
             pieces.append([])
             size = len(one.data)
         text = one.data.decode(errors="replace")
-        pieces[-1].append(Told(one.local_rank, text, one.stream, one.wall_time, one.left_out))
+        pieces[-1].append(
+            Told(one.local_rank, text, one.stream, one.wall_time, one.left_out, next=one.next)
+        )
     return [tuple(piece) for piece in pieces]

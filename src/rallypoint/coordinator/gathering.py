@@ -8,20 +8,26 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from enum import Enum
+from functools import partial
+from itertools import repeat
 
 from msgspec import Struct, field, json
+from msgspec.structs import replace
 
+from rallypoint.coordinator.clocks import Turns
 from rallypoint.coordinator.connection import ServerConnection
 from rallypoint.core import messages as m
 from rallypoint.core.model import Assignment
 from rallypoint.core.sessions import Sessions
 from rallypoint.core.text import names
 from rallypoint.core.watch.collecting import (
+    ALL_LINES,
     ANSWER_S,
     PIECES_IN_FLIGHT,
     Gathered,
+    HowFar,
     RankTold,
-    Told,
+    of_rank,
 )
 from rallypoint.core.watch.questions import PIECE_BYTES, Ask
 from rallypoint.errors import MessageError
@@ -57,6 +63,15 @@ class _Part(Struct, eq=False):
     has_answered: bool = False
 
 
+class _Asked(Struct):
+    """Which nodes were asked."""
+
+    rounds: dict[str, int] = field(default_factory=dict)
+    """For which round each of them was."""
+    left: int = 0
+    """So many nodes are to be looked at in the next turns of the loop."""
+
+
 class _Gathering(Struct, eq=False):
     """What one person has asked for."""
 
@@ -67,15 +82,15 @@ class _Gathering(Struct, eq=False):
     taken_at: float
     parts: dict[int, _Part] = field(default_factory=dict)
     """Of those that may still say something, by their connections."""
-    known: dict[str, int] = field(default_factory=dict)
-    """The round for which each node was asked."""
+    asked: _Asked = field(default_factory=_Asked)
+    read: HowFar = field(default_factory=HowFar)
+    """Of who follows."""
     ready: deque[_Part] = field(default_factory=deque)
     credit: int = PIECES_IN_FLIGHT
     """So many more pieces may be under way."""
     untaken: int = 0
     """Values that were sent on, and of which the person has not said that they were taken."""
     missing: dict[str, str] = field(default_factory=dict)
-    ends_at: float | None = None
 
 
 class Gatherings:
@@ -89,9 +104,10 @@ class Gatherings:
         self._all: dict[int, _Gathering] = {}
         self._by_asker: dict[int, _Gathering] = {}
         self._numbers = 0
-        self._has_ended = sessions.verdict is not None
-        """And people may know how."""
+        self._ends_at = None if sessions.verdict is None else 0.0
+        """Then nobody is waited for any longer. None: people don't know that the job has ended."""
         self._timer: asyncio.TimerHandle | None = None
+        self._turns = Turns()
         self._sized: tuple[dict[str, Assignment], dict[str, int]] = ({}, {})
         """The places of a world, and what `_sizes` has found of them."""
 
@@ -104,6 +120,7 @@ class Gatherings:
             return
         self._numbers += 1
         gathering = _Gathering(self._numbers, asker, question, self._round, self._loop.time())
+        gathering.read = HowFar(question.read)
         self._all[gathering.number] = self._by_asker[asker.number] = gathering
         self._collect(gathering)
         self._tick_later()
@@ -130,12 +147,13 @@ class Gatherings:
                 gathering.ready.append(part)
         else:
             told = self._told(part, piece) if was_sending else []
-            gathering.credit += was_sending and not told
+            gathering.credit += was_sending
             if part.state is not _State.READY:
                 part.state, part.since = _State.QUIET, self._loop.time()
             if told:
-                gathering.untaken += 1
-                answer(gathering.asker, Gathered(part.node_id, piece.round, told), is_last=False)
+                if gathering.question.follow:
+                    gathering.read.note(piece.round, told)
+                _tell(gathering, Gathered(part.node_id, piece.round, told))
             if piece.is_last:
                 self._drop(gathering, connection)
         self._send_on(gathering)
@@ -149,9 +167,9 @@ class Gatherings:
             part = gathering.parts.get(connection)
             if part is not None:
                 self._drop(gathering, connection)
-                if gathering.ends_at is None and not gathering.question.follow:
+                if self._ends_at is None and not gathering.question.follow:
                     gathering.missing[part.node_id] = "its connection broke"
-                gathering.known.pop(part.node_id, None)
+                gathering.asked.rounds[part.node_id] = -1  # To be asked again.
                 self._end_if_done(gathering)
 
     def close(self) -> None:
@@ -163,9 +181,7 @@ class Gatherings:
 
     def job_ended(self) -> None:
         """Nodes leave, and tell before that what is left."""
-        self._has_ended = True
-        for gathering in self._all.values():
-            gathering.ends_at = self._loop.time() + LAST_S
+        self._ends_at = self._loop.time() + LAST_S
 
     @property
     def older_node(self) -> str:
@@ -193,9 +209,10 @@ class Gatherings:
         if len(self._all) >= ASKERS_MAX:
             return f"{ASKERS_MAX} others ask for the workers of this job just now"
         if job.verdict is not None:
-            return (
-                f"the job has ended: {job.verdict.text}" if self._has_ended else "the job is ending"
-            )
+            is_known = self._ends_at is not None
+            return f"the job has ended: {job.verdict.text}" if is_known else "the job is ending"
+        if not job.assigned and question.follow:
+            return ""  # Who follows waits for them: another coordinator may have led the job.
         if not job.assigned:
             return "no workers run yet: the job's first round has not begun"
         if unknown := [node for node in question.nodes if node not in job.assigned]:
@@ -205,52 +222,60 @@ class Gatherings:
             return f"there is no node {unknown[0]!r} in round {self._round}; there are {known}"
         for wanted in question.ranks:
             if wanted.last >= job.world_workers or wanted.first > wanted.last:
-                text = f"{wanted.first}" + (
-                    f"-{wanted.last}" if wanted.last != wanted.first else ""
-                )
+                is_one = wanted.last == wanted.first
+                text = f"{wanted.first}" if is_one else f"{wanted.first}-{wanted.last}"
                 last = job.world_workers - 1
                 return f"there is no rank {text} in round {self._round}; the last is {last}"
         return ""
 
     def _collect(self, gathering: _Gathering) -> None:
         """Ask the nodes of the newest world that are meant and were not asked yet."""
-        job, question, now = self._sessions.job, gathering.question, self._loop.time()
-        sizes, asked = self._sizes(), {part.node_id for part in gathering.parts.values()}
-        for node_id, place in job.assigned.items():
-            known, size = gathering.known.get(node_id), sizes[node_id]
-            if known == place.round or not _is_meant(question, node_id, place, size):
-                continue
-            gathering.known[node_id] = place.round
-            if node_id in asked:
-                continue
-            if found := self._connection(node_id):
-                if isinstance(found, str):
-                    gathering.missing[node_id] = found
-                    continue
-                bases = {place.round: place.base_rank}
-                part = _Part(node_id, found, bases, size, now)
-                gathering.parts[found.number] = part
-                ranks = () if node_id in question.nodes else question.ranks
-                newest = question.newest if known is None else 0
-                found.send(
-                    m.Collect(gathering.number, question.subject, ranks, newest, question.follow)
-                )
+        if not gathering.asked.left:
+            nodes = self._sessions.job.assigned
+            gathering.asked.left = len(nodes)
+            self._turns.add(map(partial, repeat(self._look_at), repeat(gathering), nodes))
+            self._turns.go()
 
-    def _connection(self, node_id: str) -> ServerConnection | str:
-        """Of this node, or why it can't be asked."""
+    def _look_at(self, gathering: _Gathering, node_id: str) -> None:
+        gathering.asked.left -= 1
+        place = self._sessions.job.assigned.get(node_id)
+        if place is not None and gathering.number in self._all:
+            size = self._sizes()[node_id]
+            is_meant = gathering.question.means(node_id, place.base_rank, size)
+            if is_meant and gathering.asked.rounds.get(node_id) != place.round:
+                self._ask(gathering, node_id, place, size)
+        self._end_if_done(gathering)
+
+    def _ask(self, gathering: _Gathering, node_id: str, place: Assignment, size: int) -> None:
+        question = gathering.question
         session = self._sessions.of_node(node_id)
         number = None if session is None else session.connection
         connection = None if number is None else self._connection_of(number)
         if connection is None:
-            return "it is not connected"
+            if not question.follow:  # Else it is asked when it is back.
+                gathering.missing[node_id] = "it is not connected"
+            return
+        was_known = node_id in gathering.asked.rounds
+        gathering.asked.rounds[node_id] = place.round
         if connection.version < SINCE:
-            return "it runs an older version of Rallypoint"
-        return connection
+            gathering.missing[node_id] = "it runs an older version of Rallypoint"
+        elif connection.number not in gathering.parts:
+            bases = {place.round: place.base_rank}
+            part = _Part(node_id, connection, bases, size, self._loop.time())
+            gathering.parts[connection.number] = part
+            read = gathering.read.of(range(place.base_rank, place.base_rank + size))
+            if was_known and any(one.round < place.round for one in read):
+                ended = f"round {place.round - 1} has ended since its connection broke"
+                gathering.missing[node_id] = f"{ended}: the last lines of it may be missing"
+            # Nothing was read of a round that began later.
+            newest = question.newest if place.round == gathering.round else ALL_LINES
+            ranks = () if node_id in question.nodes else question.ranks
+            wanted = m.Collect(gathering.number, question.subject, ranks, newest)
+            connection.send(replace(wanted, follow=question.follow, read=read))
 
     def _sizes(self) -> dict[str, int]:
         """How many workers each node of the newest world has. O(number of nodes) once a round."""
-        job = self._sessions.job
-        sized, sizes = self._sized
+        job, (sized, sizes) = self._sessions.job, self._sized
         if sized is job.assigned and len(sizes) == len(sized):  # Nodes may still come back to it.
             return sizes
         places = sorted(job.assigned.items(), key=lambda item: item[1].base_rank)
@@ -276,7 +301,7 @@ class Gatherings:
         if base is None:
             return []
         return [
-            _of_rank(base + told.local_rank, told)
+            of_rank(base + told.local_rank, told)
             for told in piece.told
             if told.local_rank < part.workers
         ]
@@ -295,8 +320,9 @@ class Gatherings:
             gathering.credit += 1
 
     def _end_if_done(self, gathering: _Gathering) -> None:
-        follows = gathering.question.follow and gathering.ends_at is None
-        if not gathering.parts and not follows and gathering.number in self._all:
+        follows = gathering.question.follow and self._ends_at is None
+        is_asking = gathering.parts or gathering.asked.left
+        if not is_asking and not follows and gathering.number in self._all:
             missing = Gathered(round=gathering.round, missing=gathering.missing)
             answer(gathering.asker, missing, is_last=True)
             self._forget(gathering)
@@ -304,8 +330,9 @@ class Gatherings:
     def _forget(self, gathering: _Gathering) -> None:
         self._all.pop(gathering.number, None)
         self._by_asker.pop(gathering.asker.number, None)
-        for part in gathering.parts.values():
-            part.connection.send(m.CollectMore(gathering.number, is_wanted=False))
+        parts = gathering.parts.values()
+        self._turns.add(map(partial, repeat(_not_wanted), repeat(gathering.number), parts))
+        self._turns.go()
 
     # --- time
 
@@ -315,10 +342,13 @@ class Gatherings:
 
     def _tick(self) -> None:
         self._timer = None
-        now = self._loop.time()
-        for gathering in list(self._all.values()):
-            self._look(gathering, now)
+        self.look()
         self._tick_later()
+
+    def look(self) -> None:
+        """What is due by now; called each second."""
+        for gathering in list(self._all.values()):
+            self._look(gathering, self._loop.time())
 
     def _look(self, gathering: _Gathering, now: float) -> None:
         waits = bool(gathering.ready) and not gathering.question.follow
@@ -327,31 +357,32 @@ class Gatherings:
             self._forget(gathering)
             gathering.asker.abort()
             return
-        is_over = gathering.ends_at is not None and now > gathering.ends_at
+        is_over = self._ends_at is not None and now > self._ends_at
         for number, part in list(gathering.parts.items()):
             owes = part.state is _State.SENDING or not part.has_answered
             owes = owes or (part.state is _State.QUIET and not gathering.question.follow)
             if is_over or (owes and now > part.since + ANSWER_S):
                 self._drop(gathering, number)
-                part.connection.send(m.CollectMore(gathering.number, is_wanted=False))
+                _not_wanted(gathering.number, part)
                 if not is_over:
                     gathering.missing[part.node_id] = f"no answer within {ANSWER_S:g} s"
-        if gathering.question.follow and gathering.ends_at is None:
+        if gathering.question.follow and self._ends_at is None:
             self._collect(gathering)
+            if gathering.missing:
+                _tell(gathering, Gathered(round=self._round, missing=gathering.missing))
+                gathering.missing = {}
         self._send_on(gathering)
         self._end_if_done(gathering)
 
 
-def _is_meant(question: Ask, node_id: str, place: Assignment, workers: int) -> bool:
-    if not question.ranks and not question.nodes:
-        return True
-    first, last = place.base_rank, place.base_rank + workers - 1
-    named = any(wanted.first <= last and wanted.last >= first for wanted in question.ranks)
-    return named or node_id in question.nodes
+def _tell(gathering: _Gathering, part: Gathered) -> None:
+    gathering.untaken += 1
+    gathering.credit -= 1
+    answer(gathering.asker, part, is_last=False)
 
 
-def _of_rank(rank: int, told: Told) -> RankTold:
-    return RankTold(rank, told.detail, told.stream, told.wall_time, told.left_out, told.is_kept)
+def _not_wanted(number: int, part: _Part) -> None:
+    part.connection.send(m.CollectMore(number, is_wanted=False))
 
 
 def answer(connection: ServerConnection, value: object, *, is_last: bool) -> None:

@@ -4,10 +4,11 @@ sends, waits, and tries again what failed."""
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import ParamSpec, Protocol, TypeVar
 
+from rallypoint.coordinator.clocks import Turns
 from rallypoint.coordinator.connection import ServerConnection
 from rallypoint.coordinator.watching import JobWatch
 from rallypoint.core import event_kinds as kinds
@@ -26,9 +27,6 @@ from rallypoint.wire.codec import for_version
 
 SPARE_SESSIONS = 1000
 """So many more than twice its nodes a job may have: spares, and those not yet found lost."""
-PUSHES_IN_A_TURN = 256
-"""So many messages are sent before the loop looks at its sockets again: a world of ten thousand
-nodes must not keep their heartbeats waiting."""
 TRIES = 3
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -72,8 +70,8 @@ class HostedJob:
         self._sessions = sessions
         self._on_record, self._on_empty = on_record, on_empty
         self._connections: dict[int, ServerConnection] = {}
-        self._pushes: deque[core.SendTo | core.HangUp | core.Refuse] = deque()
-        """In their order; those that this turn of the loop had no time for."""
+        self._pushes = Turns()
+        """What is sent, in its order."""
         self._timers = Timers(self._loop, self._timer_ended)
         self._check: asyncio.TimerHandle | None = None
         self._faults = Faults(lambda text: on_record(kinds.FAULT(text)))
@@ -160,8 +158,7 @@ class HostedJob:
         self._faults.tell_counts()
         if self._gate is not None:
             self._gate.close()
-        while self._pushes:
-            self._attempt(self._pushes.popleft())
+        self._pushes.finish()
         for connection in list(self._connections.values()):
             connection.close()
         self._connections.clear()
@@ -279,22 +276,12 @@ class HostedJob:
         self._do(effects, tries)
 
     def _do(self, effects: list[HostEffect], tries: int = TRIES) -> None:
-        is_pushing = bool(self._pushes)
         for effect in effects:
             if isinstance(effect, core.SendTo | core.HangUp | core.Refuse):
-                self._pushes.append(effect)
+                self._pushes.add((partial(self._attempt, effect),))
             else:
                 self._attempt(effect, tries)
-        if not is_pushing:
-            self._push()
-
-    def _push(self) -> None:
-        for _ in range(PUSHES_IN_A_TURN):
-            if not self._pushes:
-                return
-            self._attempt(self._pushes.popleft())
-        if self._pushes:
-            self._loop.call_soon(self._push)
+        self._pushes.go()
 
     def _attempt(self, effect: HostEffect, tries: int = TRIES) -> None:
         try:

@@ -60,6 +60,8 @@ MAX_SIGNAL = 127
 MAX_SECRET_BYTES = 64
 BYTES = {"piece": PIECE_BYTES}
 """Fields of bytes that may be longer."""
+ITEMS = {"no_restart_exit_codes": MAX_EXIT_CODES, "read": 2 * MAX_WORKERS_PER_NODE}
+"""Fields of more items than `MAX_FAILURES`."""
 
 RANGES: dict[str, tuple[float, float]] = settings.RANGES | {
     "workers": (1, MAX_WORKERS_PER_NODE),
@@ -93,6 +95,7 @@ RANGES: dict[str, tuple[float, float]] = settings.RANGES | {
     "last_round": (-1, MAX_NUMBER),
     "port": (0, MAX_PORT),
     "stream": (0, 2),
+    "next": (-1, MAX_NUMBER),
 }
 """Numbers by the names of their fields: the least and the largest."""
 _COUNT, _SECONDS = (0, MAX_NUMBER), (0.0, MAX_SECONDS)
@@ -187,7 +190,7 @@ def _value_fault(value: object, name: str, sentence: int) -> str:
             return ""
         needs, shown = f"at most {longest} bytes", f"{len(value)} bytes"
     elif isinstance(value, tuple):
-        longest = MAX_EXIT_CODES if name == "no_restart_exit_codes" else MAX_FAILURES
+        longest = ITEMS.get(name, MAX_FAILURES)
         faults = (_value_fault(item, name, sentence) for item in value[:longest])
         if len(value) <= longest:
             return next(filter(None, faults), "")

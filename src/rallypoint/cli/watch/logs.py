@@ -16,9 +16,9 @@ from rallypoint.cli.watch.terminal import print_lines
 from rallypoint.cli.watch.workers import WHERE, Parts, Wanted, gather, read_wanted, say_missing
 from rallypoint.core.settings import MAX_GIVEN, Setting
 from rallypoint.core.text import count
-from rallypoint.core.watch.collecting import Gathered
+from rallypoint.core.watch.collecting import ALL_LINES, Gathered, HowFar
 from rallypoint.core.watch.line_groups import Line, brief_ranks, fold_lines, lines_of, log_lines
-from rallypoint.core.watch.questions import Ask, Subject
+from rallypoint.core.watch.questions import READ_MAX, Ask, Subject
 from rallypoint.errors import RendezvousConnectionError
 from rallypoint.observe.printing import JsonLine, json_text, print_error, say
 
@@ -105,6 +105,9 @@ class _Logs:
         """Lines that were not printed yet, each with when it arrived."""
         self._unread: set[tuple[int, int]] = set()
         """Ranks and streams of which nothing is kept."""
+        self._read = HowFar()
+        self._left_in = -1
+        """The round in which the coordinator went away, until it is known whether that goes on."""
         self._has_begun = False
         """Something was printed."""
 
@@ -128,7 +131,7 @@ class _Logs:
                 asking.close()
                 print_error("rallypoint", "the coordinator went away: looking for it, or another")
                 asking = await again(self._job, wanted.token)
-                question = replace(question, newest=0)
+                question = self._further(question)
         finally:
             asking.close()
 
@@ -147,6 +150,14 @@ class _Logs:
         say_missing(Gathered(missing=missing))
         if missing and not lines and not self._unread:
             raise RendezvousConnectionError("no node has told of a line")
+
+    def _further(self, question: Ask) -> Ask:
+        """What comes after that which was printed."""
+        if len(read := self._read.all) <= READ_MAX:
+            self._left_in = max((place.round for place in read), default=-1)
+            return replace(question, newest=ALL_LINES, read=read)
+        say(f"the lines since then are not shown: {len(read)} streams are followed")
+        return replace(question, newest=0)
 
     async def _follow(self, asking: Asking, question: Ask) -> bool:
         """False: the coordinator went away before the job has ended."""
@@ -178,6 +189,11 @@ class _Logs:
     def _taken(self, part: Gathered, now: float) -> list[LogLine]:
         """The lines of a part, which are to be printed, too."""
         found: list[LogLine] = []
+        if part.told and self._left_in >= 0:
+            if part.round > self._left_in:
+                say(f"round {self._left_in} has ended: the last lines of it may be missing")
+            self._left_in = -1
+        self._read.note(part.round, part.told)
         for told in part.told:
             if not told.is_kept:
                 self._unread.add((told.rank, told.stream))

@@ -8,11 +8,11 @@ loses is missing in the answer, and named there.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from msgspec import Struct, field
 
-from rallypoint.core.watch.questions import RankRange, Subject
+from rallypoint.core.watch.questions import RankRange, ReadTo, Subject
 
 PIECE_CHARACTERS = 24_000
 """Of one text in a piece."""
@@ -20,6 +20,8 @@ PIECE_TEXTS = 64
 """So many texts a node puts into one piece."""
 PIECES_IN_FLIGHT = 16
 """So many pieces may be under way between the nodes and a person."""
+ALL_LINES = 1_000_000
+"""More than a node keeps."""
 ANSWER_S = 5.0
 """A node that takes longer is named."""
 
@@ -35,6 +37,9 @@ class Collect(Struct, frozen=True, array_like=True, tag=18):
     """So many lines that were written before."""
     follow: bool = False
     """And what is written from now on, until nobody wants it any more."""
+    read: tuple[ReadTo, ...] = ()
+    """In place of the newest lines of these streams: what comes after this. They may be of another
+    round, and then nothing of the present one was read."""
 
 
 class CollectMore(Struct, frozen=True, array_like=True, tag=19):
@@ -59,6 +64,8 @@ class Told(Struct, frozen=True, array_like=True):
     """So many bytes before these lines are not kept any more."""
     is_kept: bool = True
     """False: what it writes to this stream is not kept on its node."""
+    next: int = -1
+    """Where what comes then begins, in bytes of the stream; -1: it is not known."""
 
 
 class Collected(Struct, frozen=True, array_like=True, tag=25):
@@ -80,6 +87,38 @@ class RankTold(Struct, frozen=True):
     wall_time: float = 0.0
     left_out: int = 0
     is_kept: bool = True
+    next: int = -1
+
+
+def of_rank(rank: int, told: Told) -> RankTold:
+    """The same, of this worker."""
+    detail, stream, at = told.detail, told.stream, told.wall_time
+    return RankTold(rank, detail, stream, at, told.left_out, told.is_kept, told.next)
+
+
+class HowFar:
+    """What somebody has read of what workers write: the newest place in each stream."""
+
+    def __init__(self, places: Iterable[ReadTo] = ()) -> None:
+        self._places = {(place.rank, place.stream): place for place in places}
+
+    def note(self, round_: int, told: Sequence[RankTold]) -> None:
+        """This was read of workers of this round."""
+        for one in told:
+            key = one.rank, one.stream
+            before = self._places.get(key)
+            if one.next >= 0 and (before is None or before.round <= round_):
+                self._places[key] = ReadTo(*key, round_, one.next)
+
+    def of(self, ranks: range) -> tuple[ReadTo, ...]:
+        """Of these workers."""
+        found = (self._places.get((rank, stream)) for rank in ranks for stream in (1, 2))
+        return tuple(place for place in found if place is not None)
+
+    @property
+    def all(self) -> tuple[ReadTo, ...]:
+        """Of all workers."""
+        return tuple(self._places.values())
 
 
 class Gathered(Struct, frozen=True):

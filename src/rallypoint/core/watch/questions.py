@@ -57,6 +57,21 @@ class RankRange(Struct, frozen=True, array_like=True):
         return self.first <= rank <= self.last
 
 
+class ReadTo(Struct, frozen=True, array_like=True):
+    """What a worker wrote was read up to here."""
+
+    rank: int
+    stream: int
+    """1 stdout, 2 stderr."""
+    round: int
+    position: int
+    """Bytes since the beginning of the stream."""
+
+
+READ_MAX = 800
+"""So many of these fit into a person's question."""
+
+
 class Ask(Struct, frozen=True, array_like=True, tag=24):
     """A person asks this."""
 
@@ -67,7 +82,15 @@ class Ask(Struct, frozen=True, array_like=True, tag=24):
     """Only of these workers and `nodes`; both empty: of all."""
     nodes: tuple[str, ...] = ()
     newest: int = 0
-    """So many of the newest lines of each worker."""
+    """So many of the newest lines of each worker,"""
+    read: tuple[ReadTo, ...] = ()
+    """or what comes after these positions, if the round is still that one."""
+
+    def means(self, node_id: str, first: int, workers: int) -> bool:
+        """It is about the workers of this node, the rank of the first of which is `first`."""
+        last = first + workers - 1
+        named = any(wanted.first <= last and wanted.last >= first for wanted in self.ranks)
+        return named or node_id in self.nodes or not (self.ranks or self.nodes)
 
     @property
     def is_wish(self) -> bool:

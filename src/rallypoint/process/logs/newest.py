@@ -4,14 +4,14 @@ files that workers write themselves. For people who ask for it; bounded per look
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
 from rallypoint.process.logs.plan import NULL_DEVICE, Std, ToFile, ToRelay
 from rallypoint.process.logs.worker_output import WorkerOutputs
-from rallypoint.process.relay.kept import KEPT_BYTES, KeptOutput
-from rallypoint.process.relay.messages import OUTPUT_BYTES
+from rallypoint.process.relay.kept import KEPT_BYTES, KeptOutput, Newest
+from rallypoint.process.relay.messages import OUTPUT_BYTES, StreamOutput
 
 _NEWEST = -1
 """The position before anything was read."""
@@ -27,6 +27,17 @@ class OutputLines(Struct, frozen=True):
     data: bytes
     left_out: int = 0
     """So many bytes before them are not kept any more."""
+    next: int = -1
+    """The position after them."""
+
+
+class Start(Struct, frozen=True):
+    """Where to begin to read."""
+
+    newest: int
+    """With so many of the newest lines,"""
+    read: Mapping[tuple[int, int], int] = {}
+    """and in these streams with what comes after a position. By local rank, and 1 or 2."""
 
 
 class OutputReader:
@@ -38,14 +49,14 @@ class OutputReader:
         outputs: WorkerOutputs,
         round_number: int,
         local_ranks: Sequence[int],
-        newest: int,
+        start: Start,
         *,
         unfinished: bool,
     ) -> None:
-        """Begins with so many of the newest lines. `unfinished`: gives those, too, that are not
-        finished: then nothing is to be read later."""
+        """`unfinished`: gives lines, too, that are not finished: then nothing is to be read later.
+        Else each stream is told of once at the start, if only where it is."""
         self._outputs, self._round = outputs, round_number
-        self._newest, self._unfinished = newest, unfinished
+        self._start, self._unfinished = start, unfinished
         self._relayed: dict[tuple[int, int], int] = {}
         """Where to go on."""
         self._files: dict[tuple[int, int], tuple[str, int]] = {}
@@ -59,12 +70,13 @@ class OutputReader:
 
     def _add(self, local_rank: int, stream: Std) -> None:
         key = local_rank, 1 if stream is Std.OUT else 2
+        begin = self._start.read.get(key, _NEWEST)
         relay = self._outputs.relay
         match self._outputs.route_of(self._round, local_rank, stream):
             case ToRelay() if relay is not None and not relay.is_lost:
-                self._relayed[key] = _NEWEST
+                self._relayed[key] = begin
             case ToRelay(path=path) | ToFile(path) if path not in ("", NULL_DEVICE):
-                self._files[key] = path, _NEWEST
+                self._files[key] = path, begin
             case _:
                 self.unread.append(key)
 
@@ -76,16 +88,15 @@ class OutputReader:
             return []
         places = tuple((*key, position) for key, position in self._relayed.items())
         found = await relay.output(
-            self._round, places, newest=self._newest, unfinished=self._unfinished
+            self._round, places, newest=self._start.newest, unfinished=self._unfinished
         )
         self.has_more = any(one.has_more for one in found)
         lines: list[OutputLines] = []
         for one in found:
-            self._relayed[one.local_rank, one.stream] = one.next
-            left_out = one.left_out
-            for age_s, data in one.lines:
-                lines.append(OutputLines(one.local_rank, one.stream, now - age_s, data, left_out))
-                left_out = 0
+            key = one.local_rank, one.stream
+            parts = [(now - age_s, data) for age_s, data in one.lines]
+            lines += self._lines(key, parts, self._relayed[key], one)
+            self._relayed[key] = one.next
         return lines
 
     def read_files(self) -> list[OutputLines]:
@@ -116,6 +127,24 @@ class OutputReader:
         """`read_files` has something to look at."""
         return bool(self._files)
 
+    def _lines(
+        self,
+        key: tuple[int, int],
+        parts: list[tuple[float, bytes]],
+        before: int,
+        found: StreamOutput | Newest,
+    ) -> list[OutputLines]:
+        """What was found of this stream; `before`: where it was read up to."""
+        if not parts and before == _NEWEST and not self._unfinished:
+            return [OutputLines(*key, 0.0, b"", 0, found.next)]
+        lines: list[OutputLines] = []
+        left_out, position = found.left_out, found.next - sum(len(data) for _, data in parts)
+        for at, data in parts:
+            position += len(data)
+            lines.append(OutputLines(*key, at, data, left_out, position))
+            left_out = 0
+        return lines
+
     def _read_file(
         self, fd: int, key: tuple[int, int], position: int
     ) -> tuple[list[OutputLines], int]:
@@ -125,14 +154,12 @@ class OutputReader:
         begin = max(stat.st_size - KEPT_BYTES, position, 0)
         kept = KeptOutput(begin)
         kept.feed(os.pread(fd, KEPT_BYTES, begin), stat.st_mtime)
-        start = kept.newest_at(self._newest) if position < 0 else position
+        start = kept.newest_at(self._start.newest) if position < 0 else position
         newest = kept.after(start, KEPT_BYTES, unfinished=self._unfinished)
-        left_out = newest.left_out
-        found = []
-        for part in newest.lines:
-            # An agent sends at most so much in one piece.
-            for at in range(0, len(part.data), OUTPUT_BYTES):
-                data = part.data[at : at + OUTPUT_BYTES]
-                found.append(OutputLines(*key, part.at, data, left_out))
-                left_out = 0
-        return found, newest.next
+        # An agent sends at most so much in one piece.
+        parts = [
+            (part.at, part.data[at : at + OUTPUT_BYTES])
+            for part in newest.lines
+            for at in range(0, len(part.data), OUTPUT_BYTES)
+        ]
+        return self._lines(key, parts, position, newest), newest.next

@@ -1,0 +1,183 @@
+"""Who follows what workers write gets each line once, whatever connection breaks meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import cast
+
+import msgspec
+from msgspec.structs import replace
+from tests.unit.jobs import CANDIDATE, RULES
+from tests.watch.test_what_wishes_hear import Place, Wire, in_loop
+
+from rallypoint.coordinator.clocks import CALLS_IN_A_TURN
+from rallypoint.coordinator.connection import ServerConnection
+from rallypoint.coordinator.gathering import Gatherings
+from rallypoint.coordinator.hosted_job import HostedJob
+from rallypoint.core import messages as m
+from rallypoint.core.job_state import new_job
+from rallypoint.core.model import Stamp
+from rallypoint.core.sessions import Sessions
+from rallypoint.core.watch.collecting import ALL_LINES, Gathered, HowFar, RankTold, Told
+from rallypoint.core.watch.questions import ReadTo, Subject
+
+FOLLOWS = m.Ask(Subject.LOGS, follow=True, newest=5)
+
+
+def asks(place: Place, question: m.Ask = FOLLOWS) -> Wire:
+    person = Wire(7)
+    place.job.asked(cast(ServerConnection, person), question)
+    return person
+
+
+def asked(node: Wire) -> list[m.Collect]:
+    return [message for message in node.sent if isinstance(message, m.Collect)]
+
+
+def told(person: Wire) -> list[Gathered]:
+    pieces = [message.piece for message in person.sent if isinstance(message, m.Answer)]
+    return [msgspec.json.decode(piece, type=Gathered) for piece in pieces]
+
+
+def writes(place: Place, node: Wire, *lines: Told, round_: int = 0) -> None:
+    """Its agent passes this on."""
+    number = asked(node)[-1].number
+    place.job.collected(cast(ServerConnection, node), m.Collected(number))
+    place.job.collected(cast(ServerConnection, node), m.Collected(number, round_, lines))
+
+
+def comes_back(place: Place, number: int) -> Wire:
+    """A node's connection has broken, and is there again."""
+    old = place.nodes[number]
+    place.job.connection_closed(cast(ServerConnection, old))
+    new = place.nodes[number] = Wire(10 + number)
+    hello = m.Attach(f"node-{number}", "host", f"life-{number}", 2, RULES, opened=1)
+    stamp = m.Claim(m.Doing.RUNNING, Stamp(1, 0))
+    place.job.attach(cast(ServerConnection, new), replace(hello, claim=stamp))
+    return new
+
+
+def tick(place: Place) -> None:
+    place.job.watch.gatherings.look()
+
+
+def test_V6_a_node_whose_connection_broke_goes_on_after_the_last_line_that_it_told() -> None:
+    def test(place: Place) -> None:
+        person = asks(place)
+        writes(place, place.nodes[1], Told(0, "one\n", 2, next=40), Told(1, "", 2, next=7))
+        writes(place, place.nodes[1], Told(0, "two\n", 2, next=44))
+        again = comes_back(place, 1)
+        tick(place)
+        (question,) = asked(again)
+        assert question.read == (ReadTo(2, 2, 0, 44), ReadTo(3, 2, 0, 7))
+        assert question.newest == 5, "of streams of which it has told nothing yet"
+        assert [one.told[0].text for one in told(person)] == ["one\n", "two\n"]
+
+    in_loop(test)
+
+
+def test_V6_a_node_that_is_away_is_asked_when_it_is_back() -> None:
+    def test(place: Place) -> None:
+        place.job.connection_closed(cast(ServerConnection, place.nodes[1]))
+        asks(place)
+        tick(place)
+        again = comes_back(place, 1)
+        tick(place)
+        tick(place)
+        assert len(asked(again)) == 1
+
+    in_loop(test)
+
+
+def test_V6_a_command_that_comes_again_says_to_each_node_how_far_it_is() -> None:
+    def test(place: Place) -> None:
+        read = (ReadTo(0, 2, 0, 9), ReadTo(3, 1, 0, 8))
+        asks(place, replace(FOLLOWS, newest=ALL_LINES, read=read))
+        assert [asked(node)[0].read for node in place.nodes] == [read[:1], read[1:]]
+
+    in_loop(test)
+
+
+def test_V6_lines_that_may_be_lost_since_a_round_has_ended_are_told_of() -> None:
+    def test(place: Place) -> None:
+        person = asks(place)
+        writes(place, place.nodes[1], Told(0, "one\n", 2, next=40))
+        again = comes_back(place, 1)
+        for number, node in enumerate(place.nodes):
+            place.says(node, 3 + number, m.Join(2, CANDIDATE))
+        assert place.job.round.round == 1
+        tick(place)
+        (question,) = asked(again)
+        assert question.newest == ALL_LINES, "nothing was read of the new round"
+        missing = told(person)[-1].missing
+        assert list(missing) == ["node-1"]
+        assert "round 0 has ended since its connection broke" in missing["node-1"]
+        tick(place)
+        assert len(told(person)) == 2
+
+    in_loop(test)
+
+
+def test_V6_who_follows_waits_for_a_job_without_a_round() -> None:
+    async def test() -> None:
+        job = HostedJob(Sessions(new_job(RULES), 1), lambda record: None, lambda: None)
+        person = Wire(7)
+        job.asked(cast(ServerConnection, person), FOLLOWS)
+        assert person.sent == []
+        nodes = [Wire(number) for number in range(2)]
+        for node in nodes:
+            hello = m.Attach(f"node-{node.number}", "host", f"life-{node.number}", 1, RULES)
+            job.attach(cast(ServerConnection, node), hello)
+            job.received(cast(ServerConnection, node), m.Numbered(1, m.Join(1, CANDIDATE)))
+        job.watch.gatherings.look()
+        assert [len(asked(node)) for node in nodes] == [1, 1]
+        job.close()
+
+    asyncio.run(test())
+
+
+def test_a_place_of_a_round_before_does_not_replace_a_newer_one() -> None:
+    read = HowFar()
+    read.note(1, [RankTold(0, "", 2, next=5)])
+    read.note(0, [RankTold(0, "", 2, next=900)])
+    assert read.all == (ReadTo(0, 2, 1, 5),)
+
+
+class Turn(Wire):
+    """Notes in which turn of the loop it is asked."""
+
+    turn, turns = 0, Counter[int]()
+
+    def send(self, message: m.ToAgent) -> None:
+        super().send(message)
+        self.turns[Turn.turn] += isinstance(message, m.Collect | m.CollectMore)
+
+
+def test_a_question_to_thousands_of_nodes_is_sent_in_turns_and_withdrawn_so() -> None:
+    nodes = 3 * CALLS_IN_A_TURN
+
+    async def test() -> None:
+        rules = replace(RULES, min_nodes=nodes, max_nodes=nodes)
+        sessions = Sessions(new_job(rules), 1)
+        wires = {number: cast(ServerConnection, Turn(number)) for number in range(nodes)}
+        for number in wires:
+            hello = m.Attach("", "host", f"life{number}", 1, rules)
+            sessions.attach(number, "10.0.0.1", hello, 0.0)
+            sessions.received(number, m.Numbered(1, m.Join(1, CANDIDATE)), 0.0)
+        gatherings = Gatherings(sessions, wires.get)
+        for how in "asked", "not asked any more":
+            Turn.turns.clear()
+            if how == "asked":
+                person = cast(ServerConnection, Wire(nodes))
+                gatherings.begin(person, m.Ask(Subject.STACKS))
+                assert cast(Wire, person).sent == [], "nobody has answered yet"
+            else:
+                gatherings.closed(nodes)
+            while sum(Turn.turns.values()) < nodes:
+                Turn.turn += 1
+                await asyncio.sleep(0)
+            assert max(Turn.turns.values()) <= CALLS_IN_A_TURN, how
+        gatherings.close()
+
+    asyncio.run(test())
