@@ -16,6 +16,7 @@ from rallypoint.core.group_events import (
 )
 from rallypoint.core.model import Assignment, EndKind, EndReason, Outcome, Verdict
 from rallypoint.core.timeline import Restart, Timeline
+from rallypoint.core.worker_exits import WorkerExit
 
 
 class Told:
@@ -82,7 +83,7 @@ def test_a_round_that_a_loss_ends_goes_down_and_the_next_one_is_waited_for(told:
 
 def test_the_first_to_know_of_a_failure_is_who_tells_how_long_it_took(told: Told) -> None:
     told.step(30.0, exited(3))
-    timeline.failed_here(told.line, 0, 0.25)
+    timeline.failed_here(told.line, 0, [WorkerExit(3, None, age_s=0.25)])
     reason = EndReason(EndKind.FAILURE, "rank 0 exited with code 3", "a", 9.0)
     told.step(30.5, m.StopNow(stamp(0), reason))
     told.step(31.0, WorkersGone(stamp(0)))

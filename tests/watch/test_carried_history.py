@@ -26,7 +26,8 @@ def test_the_account_of_a_job_goes_on_with_the_next_coordinator() -> None:
     carried = before.carried(at)
     # Half a minute later, by another clock that counts from elsewhere.
     after = JobHistory(5000.0, lambda now: NOON + at + 30.0 + now - 5000.0)
-    after.carry_on(carried, 5000.0, is_active=True)
+    after.take_over(1, 5000.0, is_active=True)
+    after.carry_on(carried, 5000.0)
     assert goodput.wall_s(after.account, 5000.0) == pytest.approx(at + 30.0)
     spent = goodput.spent(after.account, 5000.0)
     assert sum(spent.values()) == pytest.approx(at + 30.0)
@@ -51,5 +52,6 @@ def test_a_clock_that_is_behind_takes_no_time_from_the_job() -> None:
     cluster.wait(5.0)
     carried = cluster.history.carried(cluster.timers.now_s)
     after = JobHistory(0.0, lambda now: NOON - 1000.0 + now)
-    after.carry_on(carried, 0.0, is_active=True)
+    after.take_over(0, 0.0, is_active=True)
+    after.carry_on(carried, 0.0)
     assert goodput.wall_s(after.account, 0.0) == pytest.approx(cluster.timers.now_s)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from tests.watch.broken_jobs import CULPRIT, NAN, running
 
 from rallypoint.cli.watch.status_text import status_lines
-from rallypoint.core.watch.history import Slowest
 from rallypoint.core.watch.node_progress import NodeProgress
+from rallypoint.core.watch.past_round import Slowest
 
 
 def test_V2_a_round_that_is_over_names_the_slowest_node_of_each_phase() -> None:

@@ -311,7 +311,8 @@ class Membership:
             hooks = Hooks(on_held, on_attach, progress=progress, collect=self._collect)
         else:
             on_attach = partial(self._attaching, found.token, incarnation)
-            hooks = Hooks(on_held, on_attach, MemoryWatch().is_short, progress, self._collect)
+            is_short = MemoryWatch().is_short
+            hooks = Hooks(on_held, on_attach, is_short, progress, report.rounds, self._collect)
         return CoordinatorSession(end, found.dial, self._agent, hooks=hooks)
 
     def _collect(self, message: m.Collecting) -> None:

@@ -1,8 +1,8 @@
-"""What the heartbeats of this node tell of its workers (`core/watch/node_progress.py`)."""
+"""What the heartbeats of this node tell of its workers (`core/watch/node_progress.py`), and of its
+last rounds (`core/watch/told_round.py`)."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from math import isfinite
 
@@ -13,9 +13,11 @@ from rallypoint.agent.progress import Progress, furthest
 from rallypoint.agent.telemetry.dispatcher import EventDispatcher
 from rallypoint.agent.worker_shm import WorkerShm
 from rallypoint.config import AgentConfig
+from rallypoint.core import timeline
 from rallypoint.core.model import Stamp
 from rallypoint.core.timeline import Phase, RoundLife
 from rallypoint.core.watch.node_progress import NodeProgress
+from rallypoint.core.watch.told_round import ToldRound
 from rallypoint.observe.records import Observer
 
 FEW = 256
@@ -43,6 +45,10 @@ class ProgressReport:
         self._config, self._dispatcher = config, dispatcher
         self._told: tuple[int, tuple[object, ...]] | None = None
         """The generation of the connection, and what was said on it last."""
+        self._first_epoch = 0
+        """Of the first coordinator."""
+        self._rounds_told = 0
+        """The generation of the connection on which the last rounds were told."""
 
     def news(self, stamp: Stamp | None, generation: int) -> NodeProgress | None:
         """How far the workers of this round are, unless that is known on this connection."""
@@ -52,12 +58,22 @@ class ProgressReport:
         self._told = generation, progress.news
         return progress
 
+    def rounds(self, generation: int, epoch: int) -> tuple[ToldRound, ...]:
+        """The last rounds, once on each connection, since another coordinator than the first leads
+        the job."""
+        self._first_epoch = self._first_epoch or epoch
+        if epoch == self._first_epoch or generation == self._rounds_told:
+            return ()
+        self._rounds_told = generation
+        dispatcher = self._dispatcher
+        return timeline.told(dispatcher.timeline, dispatcher.node, dispatcher.clock())
+
     def _now(self, stamp: Stamp) -> NodeProgress | None:
         life, shm = self._dispatcher.timeline.newest, self._dispatcher.shm
         if life is None or life.number != stamp.round or life.ended_at is not None:
             return None
         phases = life.phases
-        running_s = None if life.spawned_at is None else time.monotonic() - life.spawned_at
+        running_s = None if life.spawned_at is None else self._dispatcher.clock() - life.spawned_at
         progress = NodeProgress(
             stamp,
             running_s,

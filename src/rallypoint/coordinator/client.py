@@ -18,6 +18,7 @@ from rallypoint.core import session as core
 from rallypoint.core.model import Stamp
 from rallypoint.core.session import AgentEffect, AgentEnd, Answer, Identity
 from rallypoint.core.watch.node_progress import NodeProgress
+from rallypoint.core.watch.told_round import ToldRound
 from rallypoint.errors import (
     AccessError,
     InfrastructureError,
@@ -100,6 +101,8 @@ class Hooks(Struct, frozen=True):
     """Called before each heartbeat."""
     progress: Callable[[int], NodeProgress | None] = lambda generation: None
     """Called before each heartbeat with the generation of the connection: what is new on it."""
+    rounds: Callable[[int, int], tuple[ToldRound, ...]] = lambda generation, epoch: ()
+    """As `progress`, also with the epoch of the coordinator: what is to be told of past rounds."""
     collect: Callable[[m.Collecting], None] = lambda message: None
     """Called when somebody wants to know something of the workers here."""
     uniform: Callable[[float, float], float] | None = None
@@ -246,8 +249,13 @@ class CoordinatorSession:
 
     def _send_beat(self, now: float) -> None:
         hooks, end = self._hooks, self._end
-        progress = hooks.progress(end.generation) if end.is_attached else None
-        self._run(end.beat(now, is_short_of_memory=hooks.is_short_of_memory(), progress=progress))
+        progress: NodeProgress | None = None
+        rounds: tuple[ToldRound, ...] = ()
+        if end.is_attached and end.attached is not None:
+            progress = hooks.progress(end.generation)
+            rounds = hooks.rounds(end.generation, end.attached.epoch)
+        short = hooks.is_short_of_memory()
+        self._run(end.beat(now, is_short_of_memory=short, progress=progress, rounds=rounds))
 
     def _beat(self) -> None:
         now = self._clock()

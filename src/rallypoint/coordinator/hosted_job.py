@@ -173,13 +173,13 @@ class HostedJob:
         """A message of an agent that has attached on this connection."""
         effects = self._sessions.received(connection.number, message, self._loop.time())
         if isinstance(message, m.Heartbeat):
-            self.see(self.watch.heard)
-            told, number = message.progress, connection.number
-            if told is not None and (said := self.see(self.watch.progressed, number, told)):
+            if said := self.see(self.watch.heard, connection.number, message):
                 effects = [*effects, said]
             # It changes no wait, and makes no check due earlier.
             self._do(effects if self._gate is None else self._gate.answer(message, effects))
         else:
+            if isinstance(message.report, m.Join):
+                self.see(self.watch.joined, connection.number)
             self._run(effects)
 
     def collected(self, connection: ServerConnection, piece: m.Collected) -> None:

@@ -20,7 +20,7 @@ from rallypoint.core.sessions import Sessions
 from rallypoint.core.takeover.handover import Handover
 from rallypoint.core.text import count
 from rallypoint.core.watch.goodput_view import GoodputView
-from rallypoint.core.watch.history import HistoryEntry, JobHistory, PastRound
+from rallypoint.core.watch.history import HistoryEntry, JobHistory
 from rallypoint.core.watch.history_file import Begin, Line, compact
 from rallypoint.core.watch.job_view import (
     Heard,
@@ -31,6 +31,7 @@ from rallypoint.core.watch.job_view import (
     waits_for,
 )
 from rallypoint.core.watch.node_progress import NodeProgress
+from rallypoint.core.watch.past_round import PastRound
 from rallypoint.core.watch.questions import Ask, Said, Subject
 from rallypoint.errors import MessageError
 
@@ -191,23 +192,36 @@ class JobWatch:
     def take_over(self, handover: Handover) -> None:
         """Go on with the history of another coordinator, as far as it has told of it. Once."""
         self._handover, job = handover, self._sessions.job
-        self.history.known_since = wall_time(0.0)
+        recovery, newest = handover.recovery, -1
+        if recovery is not None and recovery.record.newest_round is not None:
+            newest = recovery.record.newest_round
+        is_active = recovery is not None and recovery.record.is_active
+        self.history.take_over(newest, self._clock(), is_active=is_active)
         if job.carried is not None and job.verdict is None:
-            recovery = handover.recovery
-            is_active = recovery is not None and recovery.record.is_active
-            self.history.carry_on(job.carried, self._clock(), is_active=is_active)
+            self.history.carry_on(job.carried, self._clock())
 
     def _carry(self) -> None:
         """Have the next coordinator know what this one does."""
         self._carried_at = self._clock()
         self._sessions.job.carried = self.history.carried(self._clock())
 
-    def heard(self) -> None:
-        """A node has been heard. O(1), but once in a while."""
+    def heard(self, connection: int, beat: m.Heartbeat) -> Record | None:
+        """The agent on this connection has been heard. O(1), but once in a while. Returns what a
+        person should know of what it said."""
         if self.carries and self._carried_at <= self._clock() - CARRY_S:
             self._carry()
         if self._file is not None and self._file.status_at <= self._clock() - STATUS_S:
             self._write_status()
+        session = self._sessions.on(connection)
+        if session is None:
+            return None
+        if beat.rounds:
+            self.history.told_again(
+                self._sessions.job, session.ref.node_id, beat.rounds, self._clock()
+            )
+        if beat.progress is None:
+            return None
+        return self._progressed(session.ref.node_id, beat.progress)
 
     def noted(self) -> None:
         """Something has happened to the job."""
@@ -234,16 +248,19 @@ class JobWatch:
             self._end.goodput = limits.fit(self.goodput)
         return replace(ended, goodput=self._end.goodput)
 
-    def progressed(self, connection: int, progress: NodeProgress) -> Record | None:
-        """The agent on this connection has said this. Returns what a person should know of it."""
-        session = self._sessions.on(connection)
-        if session is None or self._is_ending:
+    def _progressed(self, node_id: str, progress: NodeProgress) -> Record | None:
+        if self._is_ending:
             return None
-        now, job = self._clock(), self._sessions.job
-        record = self.history.progressed(job, session.ref.node_id, progress, now)
+        record = self.history.progressed(self._sessions.job, node_id, progress, self._clock())
         if record is not None and self.carries:
             self._carry()
         return record
+
+    def joined(self, connection: int) -> None:
+        """The agent on this connection has said that no workers run there."""
+        session = self._sessions.on(connection)
+        if session is not None:
+            self.history.stopped(session.ref.node_id, self._clock())
 
     def asked(self, connection: ServerConnection, question: Ask) -> bool:
         """A person asks, and waits on this connection. True: what they want is to be done now.

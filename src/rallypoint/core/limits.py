@@ -30,6 +30,7 @@ from rallypoint.core.settings import (
 )
 from rallypoint.core.text import quoted
 from rallypoint.core.watch.questions import PIECE_BYTES
+from rallypoint.core.watch.told_round import ROUNDS_TOLD
 from rallypoint.errors import MessageError
 
 MAX_WORLD = MAX_NODES * MAX_WORKERS_PER_NODE
@@ -62,6 +63,9 @@ BYTES = {"piece": PIECE_BYTES}
 """Fields of bytes that may be longer."""
 ITEMS = {"no_restart_exit_codes": MAX_EXIT_CODES, "read": 2 * MAX_WORKERS_PER_NODE}
 """Fields of more items than `MAX_FAILURES`."""
+
+ITEMS = {"no_restart_exit_codes": MAX_EXIT_CODES, "rounds": ROUNDS_TOLD}
+"""Lists that may be longer than others, or are shorter."""
 
 RANGES: dict[str, tuple[float, float]] = settings.RANGES | {
     "workers": (1, MAX_WORKERS_PER_NODE),
@@ -219,7 +223,8 @@ def _fitting(value: object, name: str, sentence: int) -> object:
         longest = _WORDS.get(name)
         return sentence_of(value, sentence) if longest is None else value[:longest]
     if isinstance(value, tuple):
-        return tuple(_fitting(item, name, sentence) for item in value[:MAX_FAILURES])
+        longest = ITEMS.get(name, MAX_FAILURES)
+        return tuple(_fitting(item, name, sentence) for item in value[:longest])
     return fit(value, sentence=sentence) if isinstance(value, Struct) else value
 
 

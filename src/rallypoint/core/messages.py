@@ -40,6 +40,7 @@ from rallypoint.core.watch.goodput_view import GoodputView
 from rallypoint.core.watch.node_progress import NodeProgress
 from rallypoint.core.watch.questions import Answer as Answer
 from rallypoint.core.watch.questions import Ask as Ask
+from rallypoint.core.watch.told_round import ToldRound
 from rallypoint.core.worker_exits import WorkerExit
 
 
@@ -254,6 +255,8 @@ class Heartbeat(Struct, frozen=True, array_like=True, tag=21):
     """The container of this node has nearly reached its limit."""
     progress: NodeProgress | None = None
     """How far its workers are; None: as it was told on this connection before."""
+    rounds: tuple[ToldRound, ...] = ()
+    """The last rounds, once on a connection to a coordinator that has not led them all."""
 
 
 class DrainNode(Struct, frozen=True, array_like=True, tag=22):

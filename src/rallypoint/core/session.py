@@ -41,6 +41,7 @@ from rallypoint.core import messages as m
 from rallypoint.core.liveness import BEAT_SHARE, DEAF_SHARE, Lease
 from rallypoint.core.model import Promise, SharedSettings, Stamp, epoch_number
 from rallypoint.core.watch.node_progress import NodeProgress
+from rallypoint.core.watch.told_round import ToldRound
 
 if TYPE_CHECKING:  # Most nodes never lead.
     from rallypoint.core.takeover.consent import Promises
@@ -488,6 +489,7 @@ class AgentEnd:
         *,
         is_short_of_memory: bool = False,
         progress: NodeProgress | None = None,
+        rounds: tuple[ToldRound, ...] = (),
     ) -> list[AgentEffect]:
         """It is time for a heartbeat, or there is something new to tell with one."""
         if self._link is Link.NONE:
@@ -496,8 +498,9 @@ class AgentEnd:
         if unanswered_s > self.settings.lease_s * DEAF_SHARE:
             return self._drop(unanswered_s)
         number = self._lease.beat(now)
-        fitting = progress and limits.fit(progress)
-        return [Send(m.Heartbeat(number, self._promise(now), is_short_of_memory, fitting))]
+        said = progress and limits.fit(progress)
+        told = tuple(map(limits.fit, rounds))
+        return [Send(m.Heartbeat(number, self._promise(now), is_short_of_memory, said, told))]
 
     def next_wake_s(self, now: float) -> float:
         """After how long to call `beat` again; just after the fence, should nothing renew the lease

@@ -16,7 +16,11 @@ of no progress, a round that ended without a fault.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import zip_longest
+
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from rallypoint.core.group_events import (
     EnrolWithStore,
@@ -30,7 +34,14 @@ from rallypoint.core.group_events import (
     WorkersGone,
 )
 from rallypoint.core.messages import Assigned
-from rallypoint.core.model import Assignment, EndKind, EndReason, Verdict
+from rallypoint.core.model import Assignment, EndKind, EndReason, Stamp, Verdict
+from rallypoint.core.watch.told_round import (
+    ROUNDS_TOLD,
+    PhaseLengths,
+    ToldRound,
+    ended_the_round,
+)
+from rallypoint.core.worker_exits import WorkerExit
 
 UNKNOWN = "unknown"
 """Why a round ended that this node was not told the end of."""
@@ -54,6 +65,10 @@ class RoundLife(Struct):
     ended_at: float | None = None
     end: EndReason | None = None
     phases: dict[str, float] = field(default_factory=dict)
+    incarnation: int = 0
+    """Of the job."""
+    failure: WorkerExit | None = None
+    """The first of this node, while the round is one of the newest."""
 
     @property
     def number(self) -> int:
@@ -89,8 +104,10 @@ def step(
     """What the group was told, and what it does about it. Returns the phases that have ended."""
     ended: list[Phase] = []
     match event:
-        case Assigned(_, assignment) if any(map(_takes_place, effects)):
-            timeline.rounds.append(RoundLife(assignment, at))
+        case Assigned(stamp, assignment) if any(map(_takes_place, effects)):
+            timeline.rounds.append(RoundLife(assignment, at, incarnation=stamp.incarnation))
+            for older in timeline.rounds[-ROUNDS_TOLD - 1 : -ROUNDS_TOLD]:
+                older.failure = None
         case WorkersGone(stamp) if (life := _life(timeline, stamp.round)) is not None:
             life.ended_at = at
             if life.stopping_at is not None:
@@ -127,10 +144,13 @@ def first_seen(timeline: Timeline, round_: int, name: str, at: float) -> list[Ph
     return _end(life, name, at - life.spawned_at)
 
 
-def failed_here(timeline: Timeline, round_: int, age_s: float) -> list[Phase]:
-    """Workers of this node have failed; the first one ended so long ago."""
-    life = _life(timeline, round_)
-    return [] if life is None else _end(life, "detect", age_s)
+def failed_here(timeline: Timeline, round_: int, failures: Sequence[WorkerExit]) -> list[Phase]:
+    """These workers of this node have failed; more may be known of them than before."""
+    life, first = _life(timeline, round_), max(failures, key=lambda one: one.age_s, default=None)
+    if life is None or first is None:
+        return []
+    life.failure = first
+    return _end(life, "detect", first.age_s)
 
 
 def ended_by(
@@ -147,6 +167,39 @@ def ended_by(
         return None
     judged = life.end.kind is EndKind.FAILURE and following is None and verdict is not None
     return life.end.kind.value, verdict.text if verdict and judged else life.end.text
+
+
+def told(timeline: Timeline, node_id: str, at: float) -> tuple[ToldRound, ...]:
+    """The newest rounds, as this node tells of them. One of which it does not know how it ended is
+    left out: others do."""
+    lives = timeline.rounds[-ROUNDS_TOLD:]
+    found = []
+    for life, following in zip_longest(lives, lives[1:]):
+        by = ended_by(life, following, timeline.verdict)
+        if by is None:
+            found.append(_told(life, None, node_id, at))
+        elif by[0] != UNKNOWN:
+            kind, text = EndKind(by[0]), by[1]
+            end = EndReason(kind, text)
+            if life.end is not None:
+                end = replace(life.end, kind=kind, text=text)
+            found.append(_told(life, end, node_id, at))
+    return tuple(found)
+
+
+def _told(life: RoundLife, end: EndReason | None, node_id: str, at: float) -> ToldRound:
+    ended_at = life.ended_at if life.stopping_at is None else life.stopping_at
+    return ToldRound(
+        Stamp(life.incarnation, life.number),
+        life.assignment.group_world_size,
+        life.assignment.world_size,
+        life.assignment.why,
+        at - life.began_at,
+        None if end is None or ended_at is None else at - ended_at,
+        end,
+        PhaseLengths.of(life.phases),
+        life.failure if ended_the_round(node_id, life.failure, end) else None,
+    )
 
 
 def restarts(timeline: Timeline) -> list[Restart]:

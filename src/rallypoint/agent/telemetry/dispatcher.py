@@ -7,7 +7,7 @@ nothing of the job depends on it.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from msgspec import Struct, field
@@ -43,9 +43,11 @@ class _Workers(Struct):
 class EventDispatcher:
     """For the loop's thread. `node` is this node's name, once it has one."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock`: of this node, in seconds."""
+        self.clock = clock
         self.timeline = Timeline()
-        self.began_at = time.monotonic()
+        self.began_at = clock()
         self.began_wall = time.time()
         self.node = ""
         self.goodput: GoodputView | None = None
@@ -65,7 +67,7 @@ class EventDispatcher:
 
     def stepped(self, event: GroupEvent, effects: list[GroupEffect]) -> None:
         """The worker group was given this event, and asked for these effects."""
-        at, line = time.monotonic(), self.timeline
+        at, line = self.clock(), self.timeline
         newest, since = line.newest, line.joining_since
         phases = timeline.step(line, event, effects, at)
         if line.newest is not None and line.newest is not newest:
@@ -92,7 +94,7 @@ class EventDispatcher:
 
     def spawned(self, pids: Sequence[int], took_s: float, shm: WorkerShm | None = None) -> None:
         """The workers of the newest round run, and report progress in its shared memory."""
-        phases = timeline.spawned(self.timeline, took_s, time.monotonic())
+        phases = timeline.spawned(self.timeline, took_s, self.clock())
         self._workers.pids = tuple(pids)
         self.shm = shm
         if (life := self.timeline.newest) is not None:
@@ -105,13 +107,11 @@ class EventDispatcher:
     def failed(self, round_: int, failures: Sequence[WorkerExit]) -> None:
         """What is known of failures on this node: in part at first, whole when the round ends."""
         self._workers.failures |= {failure.local_rank: failure for failure in failures}
-        age_s = max((failure.age_s for failure in failures), default=None)
-        if age_s is not None:
-            self._report_phases(timeline.failed_here(self.timeline, round_, age_s))
+        self._report_phases(timeline.failed_here(self.timeline, round_, failures))
 
     def first_output(self, round_: int) -> None:
         """The first byte of output of a round's workers arrived."""
-        at = time.monotonic()
+        at = self.clock()
         self._report_phases(timeline.first_seen(self.timeline, round_, "first_output", at))
 
     def reached(self, round_: int) -> Progress | None:
@@ -155,7 +155,7 @@ class EventDispatcher:
 
     def _look_for_progress(self, round_: int, shm: WorkerShm) -> None:
         if any(progress is not None for progress in shm.progress()):
-            at = time.monotonic()
+            at = self.clock()
             self._report_phases(timeline.first_seen(self.timeline, round_, "first_progress", at))
 
     def _worker_ended(self, life: RoundLife, ended: WorkerEnded) -> None:

@@ -13,9 +13,9 @@ from rallypoint.core.settings import UNNAMED_RUN_ID
 from rallypoint.core.text import count, job_name
 from rallypoint.core.watch.goodput import Spending
 from rallypoint.core.watch.goodput_view import GoodputView
-from rallypoint.core.watch.history import FirstCause
 from rallypoint.core.watch.job_view import JobLine, JobView
 from rallypoint.core.watch.node_names import fold_names
+from rallypoint.core.watch.past_round import FirstCause
 
 LINES_MAX = 24
 DETAIL_MAX = 6

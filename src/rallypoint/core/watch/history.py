@@ -5,34 +5,34 @@ It is told of every record of an event (`event_kinds.py`), of what nodes say of 
 looks at the job's state after everything that happens. The views of `job_view.py`, the file of
 `--history` and what people are shown are made from it.
 
-A coordinator that takes a job over begins a new history. The nodes tell it again how far they are;
-what only the one before knew is a gap, and is named as one.
+A coordinator that takes a job over begins a new history: with the sums of the one before
+(`carried.py`), and with what the nodes tell again, how far they are and how the last rounds went
+(`told_round.py`). What only the one before knew is a gap, and is named as one.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from rallypoint.core.event_kinds import PATTERN_UNMATCHED, Record
 from rallypoint.core.job_state import JobState, note_step
-from rallypoint.core.model import Cause, EndReason, Outcome
+from rallypoint.core.model import EndReason, Outcome
 from rallypoint.core.round_state import Phase
-from rallypoint.core.text import signal_name
-from rallypoint.core.watch import carrying, goodput
+from rallypoint.core.watch import carrying, goodput, told_round
 from rallypoint.core.watch.carried import Carried, CarriedRound
 from rallypoint.core.watch.goodput import Goodput
 from rallypoint.core.watch.node_progress import NodeProgress
+from rallypoint.core.watch.past_round import ROUNDS_SHOWN, PastRound, first_cause
+from rallypoint.core.watch.told_round import ToldRound
 
 SCHEMA = 1
 """Of what is written: raised when the meaning of a field changes. Fields may be added."""
 ENTRIES_MAX = 1000
 """So many events are kept, the newest."""
-ROUNDS_SHOWN = 3
-"""So many rounds that have ended are kept for people, each with a traceback that may be long."""
 RATE_S = 60.0
 """Steps a second are those of so long."""
 
@@ -52,82 +52,6 @@ class HistoryEntry(Struct, frozen=True):
     node: str = ""
     is_wrong: bool = False
     """It tells of something that went wrong, and of nothing that a person or a plan wanted."""
-
-
-class FirstCause(Struct, frozen=True, omit_defaults=True):
-    """What ended a round first: a worker, or the loss of a node."""
-
-    node: str
-    text: str
-    """How the worker ended, or why the node was lost."""
-    rank: int | None = None
-    """Of the worker; None: it was a node."""
-    local_rank: int = 0
-    exit_code: int | None = None
-    signal: str = ""
-    message: str = ""
-    detail: str = ""
-    """Its traceback, or the last lines of its stderr."""
-    log_file: str = ""
-    time: float = 0.0
-    """When it ended, by its node's clock."""
-    collateral: int = 0
-    """How many other failures followed from it."""
-
-
-def first_cause(cause: Cause | None) -> FirstCause | None:
-    """For people and their programs."""
-    if cause is None:
-        return None
-    failure = cause.failure
-    if failure is None:
-        why = "" if cause.loss is None else cause.loss.reason
-        return FirstCause(cause.node_id, why, collateral=cause.collateral)
-    return FirstCause(
-        cause.node_id,
-        failure.clause(),
-        failure.rank,
-        failure.local_rank,
-        failure.code,
-        "" if failure.signal is None else signal_name(failure.signal),
-        failure.message,
-        failure.detail,
-        failure.log_file,
-        failure.wall_time,
-        cause.collateral,
-    )
-
-
-class Slowest(Struct, frozen=True):
-    """The node that took longest for a phase of a round, and how long that was."""
-
-    node: str
-    seconds: float
-
-
-class PastRound(Struct):
-    """A round, from when it was formed."""
-
-    round: int
-    nodes: int
-    workers: int
-    why: str
-    """Why it was formed."""
-    formed: float
-    """Unix seconds, as `ended`."""
-    ended: float | None = None
-    end: str = ""
-    """The kind of its end: `failure`, `loss`, `drain`, `growth`, `infrastructure`, or the job's
-    outcome."""
-    end_text: str = ""
-    cause: FirstCause | None = None
-    seconds: dict[str, float] = field(default_factory=dict)
-    """By what the job did in it, and on the way to it."""
-    first_step: int = -1
-    last_step: int = -1
-    slowest: dict[str, Slowest] = field(default_factory=dict)
-    """By phase: `rendezvous`, `spawn`, and `first_output` and `first_progress` after it, as the
-    nodes have told; and `detect`, of the node at which the round ended."""
 
 
 class Told(Struct, frozen=True):
@@ -152,6 +76,12 @@ class _Seen(Struct):
     is_over: bool = False
     has_told_unmatched: bool = False
     """That `--progress-pattern` has matched nothing."""
+    before: int = -1
+    """The newest round that another coordinator has formed; -1: none has."""
+    ended_at: float = 0.0
+    """When the newest round was ended."""
+    stopping: set[str] = field(default_factory=set)
+    """The nodes that have not said yet that its workers run no more."""
 
 
 class JobHistory:
@@ -209,17 +139,50 @@ class JobHistory:
         sums = carrying.carried(self.account, at, self._wall_time(at), self.rounds_formed, newest)
         return replace(sums, has_told_unmatched=self._seen.has_told_unmatched)
 
-    def carry_on(self, before: Carried, at: float, *, is_active: bool) -> None:
-        """Go on where another coordinator was. `is_active`: its newest round may still run."""
+    def take_over(self, newest: int, at: float, *, is_active: bool) -> None:
+        """Another coordinator had led the job, and formed this round last; -1: none. `is_active`:
+        it may still run."""
+        now, seen = self._wall_time(at), self._seen
+        self.known_since, seen.before = now, newest
+        if newest < 0:
+            return
+        self.rounds.append(PastRound(newest, 0, 0, "", now, None if is_active else now))
+        seen.judged = newest
+        if is_active:
+            seen.round = seen.newest = newest
+
+    def carry_on(self, before: Carried, at: float) -> None:
+        """Go on where another coordinator was: after `take_over`."""
         ago_s = carrying.gap_s(before, self._wall_time(at))
         carrying.carry_on(self.account, before, ago_s)
         self.rounds_formed, self.changed_at = before.rounds, at - ago_s
-        self._seen.has_told_end = before.newest is None
         self._seen.has_told_unmatched = before.has_told_unmatched
-        if is_active and (newest := before.newest) is not None:
-            self._seen.round = self._seen.newest = newest.number
-            past = PastRound(newest.number, newest.nodes, newest.workers, "", newest.formed)
-            self.rounds.append(past)
+        self._seen.has_told_end = (newest := before.newest) is None
+        # It may have been told before the newest round was formed.
+        if newest is not None and self.rounds and self.rounds[-1].round == newest.number:
+            past, size = self.rounds[-1], (newest.nodes, newest.workers)
+            past.formed, (past.nodes, past.workers) = newest.formed, size
+
+    def told_again(self, job: JobState, node_id: str, told: Sequence[ToldRound], at: float) -> None:
+        """A node tells of its last rounds. Nothing is decided by it."""
+        before = [
+            one
+            for one in told
+            if one.stamp.incarnation == job.incarnation and one.stamp.round <= self._seen.before
+        ]
+        told_round.add(self.rounds, node_id, before, lambda age_s: self._wall_time(at - age_s))
+        reason = job.last_end if job.round.phase is Phase.ACTIVE else job.end_reason
+        for past in self.rounds:
+            # Why it ended may have become known after the node was told.
+            if reason is not None and past.round == job.round.round - 1:
+                past.end, past.end_text = str(reason.kind.value), reason.text
+
+    def stopped(self, node_id: str, at: float) -> None:
+        """This node has said that no workers of an earlier round run there. O(1)."""
+        seen = self._seen
+        if node_id in seen.stopping:
+            seen.stopping.remove(node_id)
+            self.rounds[-1].took(node_id, (("stop", at - seen.ended_at),))
 
     def noted(self, job: JobState, at: float) -> None:
         """Something has happened to the job. O(1), but for a round that begins."""
@@ -305,10 +268,11 @@ class JobHistory:
             goodput.ended(self.account, reason, at, is_hang=_is_hang(job, reason))
         if not self.rounds:
             return
-        newest = self.rounds[-1]
-        if reason is not None and reason.age_s is not None:
-            newest.slowest["detect"] = Slowest(reason.node_id, reason.age_s)
-        newest.ended = self._wall_time(at)
+        newest, seen = self.rounds[-1], self._seen
+        if reason is not None:
+            newest.took(reason.node_id, (("detect", reason.age_s),))
+        newest.ended, seen.ended_at = self._wall_time(at), at
+        seen.stopping = set() if job.round.phase is Phase.ACTIVE else set(job.assigned)
         if reason is not None:
             newest.end, newest.end_text = str(reason.kind.value), reason.text
         elif verdict is not None:
@@ -321,7 +285,7 @@ class JobHistory:
             goodput.judged(self.account, reason.kind)
         for past in reversed(self.rounds):
             if past.round == round_:
-                past.cause = first_cause(job.last_cause)
+                past.cause = first_cause(job.last_cause) or past.cause
                 if reason is not None:
                     past.end, past.end_text = str(reason.kind.value), reason.text
                 if past is self.rounds[-1]:
@@ -349,7 +313,8 @@ class JobHistory:
         newest, seen = self.rounds[-1], self._seen
         if seen.closed != newest.round:
             seen.closed = newest.round
-            newest.slowest |= _slowest(self.told)
+            for node_id, one in self.told.items():
+                newest.took(node_id, one.progress.phases)
             self.news.append(replace(newest))
 
     def _sum(self) -> None:
@@ -358,15 +323,6 @@ class JobHistory:
         newest.seconds = {
             str(kind.value): seconds for kind, seconds in goodput.of_round(account).items()
         }
-
-
-def _slowest(told: Mapping[str, Told]) -> dict[str, Slowest]:
-    found: dict[str, Slowest] = {}
-    for node_id, one in told.items():
-        for phase, seconds in one.progress.phases:
-            if seconds is not None and (phase not in found or seconds > found[phase].seconds):
-                found[phase] = Slowest(node_id, seconds)
-    return found
 
 
 def _is_hang(job: JobState, reason: EndReason) -> bool:

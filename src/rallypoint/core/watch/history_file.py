@@ -23,8 +23,9 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from rallypoint.core.text import shown
-from rallypoint.core.watch.history import SCHEMA, HistoryEntry, PastRound
+from rallypoint.core.watch.history import SCHEMA, HistoryEntry
 from rallypoint.core.watch.job_view import JobView
+from rallypoint.core.watch.past_round import PastRound
 
 NODES_WRITTEN = 16
 """Of a status with more nodes those that stand out are written, and the rest is only counted."""
@@ -125,11 +126,19 @@ def _take(found: Recorded, number: int, kind: object, record: dict[str, Any]) ->
         case "event":
             found.entries.append(_as(record, HistoryEntry, number))
         case "round":
-            found.rounds.append(_as(record, PastRound, number))
+            _add(found.rounds, _as(record, PastRound, number))
         case "status":
             found.status = _as(record, Status, number)
         case "lost":
             found.lost += _as(record, Lost, number).number
+
+
+def _add(rounds: list[PastRound], past: PastRound) -> None:
+    """A round that was about to end at a takeover may be told by both coordinators: the later one
+    knows how it ended."""
+    if rounds and rounds[-1].round == past.round:
+        rounds.pop()
+    rounds.append(past)
 
 
 def _begin(found: Recorded, begin: Begin) -> None:

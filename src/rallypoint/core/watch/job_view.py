@@ -19,8 +19,9 @@ from rallypoint.core.round_state import Member, MemberState, Phase
 from rallypoint.core.watch import goodput
 from rallypoint.core.watch.goodput import WORKING, Spending
 from rallypoint.core.watch.goodput_view import GoodputView, Part
-from rallypoint.core.watch.history import ROUNDS_SHOWN, SCHEMA, JobHistory, PastRound
+from rallypoint.core.watch.history import SCHEMA, JobHistory
 from rallypoint.core.watch.node_names import fold_names, gaps_in_names
+from rallypoint.core.watch.past_round import ROUNDS_SHOWN, PastRound
 
 STUCK_S, STUCK_STEPS = 30.0, 10
 """A job that did no step for so long, and for as long as so many take, makes no progress."""
@@ -57,6 +58,9 @@ class NodeView(Struct, frozen=True, omit_defaults=True):
     silent_s: float = 0.0
     """Since the last sign of life of its agent."""
     is_connected: bool = True
+    phases: dict[str, float] = {}
+    """How long those of this round took, in seconds, as far as they are over: `rendezvous`,
+    `spawn`, and after that `first_output` and `first_progress`."""
     held_back: str = ""
     """For how long it triggers no round, and why."""
 
@@ -343,6 +347,7 @@ def _node(job: JobState, history: JobHistory, member: Member, heard: Heard, at: 
         quiet_s=None if progress is None else progress.silent_s,
         silent_s=heard.silent_s,
         is_connected=heard.is_connected,
+        phases={} if progress is None else {k: s for k, s in progress.phases if s is not None},
         held_back=why_held_back(job.round, node_id),
     )
 

@@ -24,6 +24,7 @@ from rallypoint.core.group_events import Finish
 from rallypoint.core.job_state import JobEffect, JobEvent, JobState
 from rallypoint.core.model import NONCE_BITS, NodeRef, SharedSettings, Stamp
 from rallypoint.core.takeover.record import Process
+from rallypoint.core.watch.past_round import PastRound
 from rallypoint.errors import MessageError
 from rallypoint.testing.simulator.facts import Violation, check_account
 from rallypoint.testing.simulator.loop import MachineClock, ProcessLoop, Schedule, new_loop
@@ -53,6 +54,8 @@ class Observer(Witness, Protocol):
     def follows(self, incarnation: str, epoch: int) -> None: ...
 
     def recorded(self, who: str, record: Record) -> None: ...
+
+    def past(self, incarnation: int, past: PastRound) -> None: ...
 
     def finished(self, host: str, ref: NodeRef, finish: Finish | None, why: str) -> None: ...
 
@@ -206,6 +209,14 @@ class HostedCoordinator:
         self._shared.observer.recorded(self._name, record)
         if record.kind in _ROUNDS:
             self._check_accounts()
+        if record.kind is kinds.ROUND_FORMED:
+            self._tell_of_rounds()
+
+    def _tell_of_rounds(self) -> None:
+        for job in self.coordinator.jobs.all:
+            for past in job.watch.history.rounds:
+                if past.ended is not None and past.why:
+                    self._shared.observer.past(job.life.incarnation, past)
 
     def _check_accounts(self) -> None:
         for job in self.coordinator.jobs.all:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import TypeAlias
+
 from msgspec import Struct, field
 
 from rallypoint.core.job_state import JobState
 from rallypoint.core.model import Assignment, NodeRef, Verdict
+from rallypoint.core.timeline import UNKNOWN, Timeline, ended_by
 from rallypoint.core.watch.goodput import Goodput, spent, wall_s
 from rallypoint.testing.simulator.workers import Worker
 
 ROUNDING_S = 1e-6
+RoundFacts: TypeAlias = tuple[int, int, str, str, str]
 
 
 class Violation(Exception):
@@ -90,3 +96,17 @@ def check_account(account: Goodput, at: float) -> None:
         end = segment.end
     if end != account.until:
         raise Violation("goodput", f"the account ends at {end}, not at {account.until}")
+
+
+def check_rounds(timeline: Timeline, rounds: Mapping[tuple[int, int], RoundFacts]) -> None:
+    """Raises Violation unless this node tells of each round what the history of the job does."""
+    for life, following in pairwise(timeline.rounds):
+        known = rounds.get((life.incarnation, life.number))
+        own = following.incarnation, following.number
+        by = ended_by(life, following, None)
+        if known is None or own != (life.incarnation, life.number + 1) or by is None:
+            continue
+        place = life.assignment
+        told = place.group_world_size, place.world_size, place.why, *by
+        if told != known and by[0] != UNKNOWN:
+            raise Violation("history", f"round {life.number}: a node tells {told}, not {known}")

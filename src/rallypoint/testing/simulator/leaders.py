@@ -117,7 +117,8 @@ class LeadingProcess(AgentProcess):
             return None
 
     def _make_session(self, hosts: bool) -> CoordinatorSession:
-        hooks = Hooks(self._lease.renewed, self._attaching, uniform=self._random.uniform)
+        rounds, uniform = self._report.rounds, self._random.uniform
+        hooks = Hooks(self._lease.renewed, self._attaching, rounds=rounds, uniform=uniform)
         return self._session_of(self._end, self.succession.dial, hooks)
 
     def _attaching(self, connection: ClientConnection, generation: int) -> bytes:

@@ -15,6 +15,7 @@ from typing import Protocol
 from rallypoint.agent.agent import Agent, AgentLinks
 from rallypoint.agent.helper_processes import NodeLease, wait_unless
 from rallypoint.agent.node_workers import NodeWorkers, WorkerRound
+from rallypoint.agent.progress_report import ProgressReport
 from rallypoint.agent.telemetry.dispatcher import EventDispatcher
 from rallypoint.coordinator.client import CoordinatorSession, Hooks
 from rallypoint.coordinator.connection import ClientConnection, Dial, dial
@@ -165,7 +166,8 @@ class AgentProcess:
         shared = machine.shared
         self._lease = NodeLease(self._hold)
         self._hurried = asyncio.Event()
-        self.dispatcher = EventDispatcher()
+        self.dispatcher = EventDispatcher(loop.time)
+        self._report = ProgressReport(machine.shared.config, self.dispatcher)
         self.store = Store(machine)
         links = AgentLinks(
             self.dispatcher,
@@ -246,7 +248,8 @@ class AgentProcess:
             self.hosted.coordinator.jobs.lives_in(identity.incarnation)
             hooks = Hooks(on_held, uniform=self._random.uniform)
         else:
-            hooks = Hooks(on_held, self._attaching, uniform=self._random.uniform)
+            rounds, uniform = self._report.rounds, self._random.uniform
+            hooks = Hooks(on_held, self._attaching, rounds=rounds, uniform=uniform)
         timeout_s = shared.config.rendezvous.reconnect_timeout_s
         end = AgentEnd(identity, shared.settings, SessionRules(timeout_s, has_fence=has_fence))
         return self._session_of(end, self._dial, hooks)

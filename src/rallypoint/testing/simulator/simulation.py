@@ -17,7 +17,7 @@ from rallypoint.core.takeover.leading import HEIRS_ONLY_LEASES
 from rallypoint.core.takeover.stepping_down import IN_A_ROW_MAX
 from rallypoint.errors import InvariantError
 from rallypoint.testing.simulator.cluster import SimulatedCluster
-from rallypoint.testing.simulator.facts import Violation
+from rallypoint.testing.simulator.facts import Violation, check_rounds
 from rallypoint.testing.simulator.faults import Faults
 from rallypoint.testing.simulator.plan import Fault, Plan
 
@@ -164,8 +164,10 @@ class Simulation:
         return ", ".join(f"{x.ref.incarnation} is {x.doing}" for x in self._cluster.live)
 
     def _check_rest(self) -> None:
-        """Nothing is left."""
+        """Nothing is left, and all tell the same."""
         cluster = self._cluster
+        for machine in cluster.machines:
+            check_rounds(machine.process.dispatcher.timeline, cluster.transcript.rounds)
         if cluster.live:
             raise Violation("liveness", f"nothing will ever happen: {self._whose_end()}")
         while any(machine.place.workers for machine in cluster.machines) and cluster.step():

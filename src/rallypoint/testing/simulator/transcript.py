@@ -9,10 +9,11 @@ from rallypoint.core.group_events import Finish
 from rallypoint.core.job_state import JobEffect, JobEvent, JobState
 from rallypoint.core.messages import ToAgent, ToCoordinator
 from rallypoint.core.model import NodeRef
+from rallypoint.core.watch.past_round import PastRound
 from rallypoint.observe.faults import describe_fault
 from rallypoint.observe.records import AgentEvent, Observer
 from rallypoint.testing.simulator.coordinators import is_fault
-from rallypoint.testing.simulator.facts import Violation
+from rallypoint.testing.simulator.facts import RoundFacts, Violation
 from rallypoint.testing.simulator.invariants import Invariants
 from rallypoint.testing.simulator.loop import Schedule
 from rallypoint.testing.simulator.states import state_of
@@ -28,6 +29,9 @@ class Transcript:
         self.lines: list[str] = []
         self.problem: Violation | None = None
         """The first rule that was broken."""
+        self.rounds: dict[tuple[int, int], RoundFacts] = {}
+        """Rounds that are over, as the histories of coordinators have them: by incarnation and
+        number the nodes, the workers, why it was formed, and the kind and the words of its end."""
         self._job: JobState | None = None
         """As who leads knows it."""
         self._on_step: Callable[[], None] = lambda: None
@@ -107,6 +111,13 @@ class Transcript:
         self.say(who, record.text)
         if is_fault(record):
             self.problem = self.problem or Violation("crash", record.text)
+
+    def past(self, incarnation: int, past: PastRound) -> None:
+        facts = past.nodes, past.workers, past.why, past.end, past.end_text
+        known = self.rounds.setdefault((incarnation, past.round), facts)
+        if known != facts:
+            text = f"two coordinators tell of round {past.round}: {known}, {facts}"
+            self.problem = self.problem or Violation("history", text)
 
     def finished(self, host: str, ref: NodeRef, finish: Finish | None, why: str) -> None:
         how = why if finish is None else f"{finish.kind.value}: {why or _verdict_of(finish)}"
