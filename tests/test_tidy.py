@@ -118,12 +118,14 @@ LONG_MODULES: dict[str, str] = {
 }
 LONG_FUNCTIONS: dict[tuple[str, str], str] = {}
 WIDE_CLASSES: dict[str, str] = {
+    "Assignment": "one node's part of a world, as a message",
     "Context": "one field for each variable in a worker's environment; torch names them",
     "GroupState": "the state of one pure machine",
     "JobRecord": "the part of that state which outlives a coordinator, as one value",
     "JobState": "the state of one pure machine",
     "JobView": "the fields of the JSON of one job's status",
     "LaunchConfig": "torch's fields",
+    "NodeView": "the fields of the JSON of one node's status",
     "NodeProgress": "what one node's heartbeat tells of its workers, as a message",
     "OutputConfig": "settings",
     "PastRound": "the fields of the JSON of one round",

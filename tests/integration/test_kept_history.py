@@ -211,26 +211,39 @@ def test_what_is_no_history_is_refused_in_one_line(cluster: Cluster, tmp_path: P
 def test_the_next_leader_goes_on_with_the_same_file(tmp_path: Path) -> None:
     with cluster_of(tmp_path, "2:3") as cluster:
         history = tmp_path / "history.jsonl"
-        agents = [cluster.agent(name, history=str(history)) for name in "abc"]
+        agents = [cluster.agent(name, history=str(history), max_restarts=1) for name in "abc"]
         cluster.wait_workers(3, round=0)
-        cluster.order(STEPS.format(20), round=0)
         leader = leader_of(*agents)
         others = [agent for agent in agents if agent is not leader]
+        cluster.order("raise RuntimeError('loss is NaN')", round=0, node=others[0].name)
+        cluster.wait_workers(3, round=1)
+        cluster.order(STEPS.format(20), round=1)
         wait_until(lambda: status_at(cluster)["step"] == 19, "the last step")
         # The record that has it is written with the next beat of the leader.
         order = "from rallypoint import worker; worker.progress(20)"
-        cluster.order(order, round=0)
+        cluster.order(order, round=1)
         wait_until(lambda: status_at(cluster)["since_s"] > 5.0, "a beat")
         before = status_at(cluster)
         leader.kill()
-        cluster.wait_workers(2, round=1)
+        cluster.wait_workers(2, round=2)
+        # Each node tells again, with a heartbeat, how the rounds before went.
+        wait_until(lambda: len(status_at(cluster)["past"]) == 2, "the rounds before the takeover")
         after = status_at(cluster)
         for name in ("age_s", "furthest_step", "rounds"):
             assert after[name] >= before[name], name
         assert after["goodput"]["useful_s"] >= 1.0
-        assert after["goodput"]["faults"] == 1
-        assert after["rounds"] == 2
-        assert [past["end"] for past in after["past"]] == ["loss"]
+        assert after["goodput"]["faults"] == 2
+        assert after["rounds"] == 3
+        assert [past["end"] for past in after["past"]] == ["failure", "loss"]
+        (told,) = before["past"]
+        again = after["past"][0]
+        for name in ("round", "nodes", "workers", "why", "end", "end_text"):
+            assert again[name] == told[name], name
+        assert again["cause"]["node"] == told["cause"]["node"] == others[0].name
+        assert "RuntimeError: loss is NaN" in again["cause"]["detail"]
+        assert {"rendezvous", "spawn", "detect", "stop"} <= again["slowest"].keys()
+        assert {"rendezvous", "spawn", "detect", "stop"} <= told["slowest"].keys()
+        assert after["past"][1]["why"] == told["end_text"]
         spent = sum(part["seconds"] for part in after["goodput"]["parts"])
         assert spent == pytest.approx(after["goodput"]["wall_s"], rel=0.005)
         text = command(cluster, "status", cluster.options["rdzv_endpoint"], "--job", "job").stdout
@@ -240,7 +253,26 @@ def test_the_next_leader_goes_on_with_the_same_file(tmp_path: Path) -> None:
         assert [begin.took_over for begin in found.begins] == [False, True]
         assert found.begins[0].incarnation == found.begins[1].incarnation
         texts = [entry.text for entry in found.entries]
-        assert sum(text.startswith("took over round 0 ") for text in texts) == 1
+        assert sum(text.startswith("took over round 1 ") for text in texts) == 1
         assert texts[-1] == "job succeeded: all workers exited with code 0"
         numbers = [entry.number for entry in found.entries]
         assert numbers == sorted(set(numbers))
+
+
+def test_of_a_job_that_failed_the_history_and_the_summary_tell_the_same(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    history, summary = tmp_path / "history.jsonl", tmp_path / "summary.json"
+    files = {"history": str(history), "json_summary": str(summary)}
+    a = cluster.agent("a", nnodes="1", max_restarts=1, **files)
+    for round_ in range(2):
+        cluster.wait_workers(1, round=round_)
+        cluster.order("raise RuntimeError('loss is NaN')", round=round_)
+    assert a.wait_exit() == 1
+    found, told = recorded(history), json.loads(summary.read_text())
+    fields = ("round", "nodes", "workers", "why", "ended_by", "ended_why")
+    assert [
+        (one.round, one.nodes, one.workers, one.why, one.end, one.end_text) for one in found.rounds
+    ] == [tuple(one[name] for name in fields) for one in told["rounds"]]
+    assert told["rounds"][1]["ended_why"] == told["reason"]
+    assert [one.cause and one.cause.exit_code for one in found.rounds] == [1, 1]

@@ -105,7 +105,8 @@ def former_life_gone(job: JobState, at: float) -> list[JobEffect]:
 def _form(job: JobState, effect: FormWorld, at: float) -> list[JobEffect]:
     first = job.end_reason is None
     why = "the first round" if job.end_reason is None else job.end_reason.text
-    job.assigned = _assignments(effect, job.ledger.total, why)
+    after = None if job.end_reason is None else job.end_reason.kind
+    job.assigned = _assignments(effect, job.ledger.total, why, after)
     job.reports, job.losses, job.breakdown = [], [], None
     job.last_end, job.end_reason = job.end_reason, None
     job.enrolled, job.drained, job.stopped, job.succeeded_at = set(), set(), set(), {}
@@ -126,7 +127,9 @@ def _form(job: JobState, effect: FormWorld, at: float) -> list[JobEffect]:
     return effects
 
 
-def _assignments(formed: FormWorld, restart_count: int, why: str) -> dict[str, Assignment]:
+def _assignments(
+    formed: FormWorld, restart_count: int, why: str, after: EndKind | None
+) -> dict[str, Assignment]:
     """One assignment per node id. O(N) together, O(1) each."""
     world = formed.world
     master = world[0].candidate
@@ -145,6 +148,7 @@ def _assignments(formed: FormWorld, restart_count: int, why: str) -> dict[str, A
             restart_count=restart_count,
             why=why,
             enrol=len(world) > 1,
+            after=after,
         )
         for group_rank, (node, ranks) in enumerate(zip(world, worker_ranks(world), strict=True))
     }
@@ -200,7 +204,7 @@ def _judge(job: JobState, round_: int, at: float) -> list[JobEffect]:
         return close(job, Outcome.FAILED, f"{blame}; {decision.reason}", cause=True)
     # Told once: the end of the round has named the culprit, unless it was found since.
     text = restart.describe(decision, "" if blame == job.end_reason.text else blame)
-    job.end_reason = EndReason(job.end_reason.kind, blame, cause.node_id)
+    job.end_reason = EndReason(EndKind.FAILURE, blame, cause.node_id)
     record = kinds.RESTART(text, node_id=cause.node_id)
     if decision.delay_s:
         job.backoff_s = decision.delay_s

@@ -196,6 +196,8 @@ class Assignment(Struct, frozen=True, array_like=True):
     """Why there is a new round: the end of the one before it, or the first."""
     enrol: bool
     """Several nodes: enrol with the round store, report it, and wait for the start."""
+    after: EndKind | None = None
+    """Of the round before it; None: it is the first, or this was not told."""
 
 
 class JobStatus(Struct, frozen=True, array_like=True):

@@ -216,8 +216,10 @@ def restarts(timeline: Timeline) -> list[Restart]:
 
 
 def kind_between(life: RoundLife, following: RoundLife) -> str:
-    """Why there is another round. A failure that turned out to be a node's loss is not charged, so
-    the count tells."""
+    """Why there is another round, as it was judged. An older coordinator, or a handler, does not
+    tell: a failure that turned out to be a node's loss is not charged, so the count tells."""
+    if following.assignment.after is not None:
+        return str(following.assignment.after.value)
     if _is_counted(life, following):
         return EndKind.FAILURE.value
     if life.end is None:

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from rallypoint.core.event_kinds import PATTERN_UNMATCHED, Record
 from rallypoint.core.job_state import JobState, note_step
-from rallypoint.core.model import EndReason, Outcome
+from rallypoint.core.model import EndKind, EndReason, Outcome
 from rallypoint.core.round_state import Phase
 from rallypoint.core.watch import carrying, goodput, told_round
 from rallypoint.core.watch.carried import Carried, CarriedRound
@@ -287,7 +287,9 @@ class JobHistory:
             if past.round == round_:
                 past.cause = first_cause(job.last_cause) or past.cause
                 if reason is not None:
-                    past.end, past.end_text = str(reason.kind.value), reason.text
+                    verdict = job.verdict if reason.kind is EndKind.FAILURE else None
+                    past.end = str(reason.kind.value)
+                    past.end_text = verdict.text if verdict else reason.text
                 if past is self.rounds[-1]:
                     goodput.pass_time(self.account, at)
                     self._sum()
