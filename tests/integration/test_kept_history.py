@@ -263,8 +263,9 @@ def test_of_a_job_that_failed_the_history_and_the_summary_tell_the_same(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     history, summary = tmp_path / "history.jsonl", tmp_path / "summary.json"
-    files = {"history": str(history), "json_summary": str(summary)}
-    a = cluster.agent("a", nnodes="1", max_restarts=1, **files)
+    a = cluster.agent(
+        "a", nnodes="1", max_restarts=1, history=str(history), json_summary=str(summary)
+    )
     for round_ in range(2):
         cluster.wait_workers(1, round=round_)
         cluster.order("raise RuntimeError('loss is NaN')", round=round_)

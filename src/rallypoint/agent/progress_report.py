@@ -42,7 +42,7 @@ class ProgressReport:
     """Each connection is told once of what is new. For the loop's thread."""
 
     def __init__(self, config: AgentConfig, dispatcher: EventDispatcher) -> None:
-        self._config, self._dispatcher = config, dispatcher
+        self._config, self.dispatcher = config, dispatcher
         self._told: tuple[int, tuple[object, ...]] | None = None
         """The generation of the connection, and what was said on it last."""
         self._first_epoch = 0
@@ -65,15 +65,15 @@ class ProgressReport:
         if epoch == self._first_epoch or generation == self._rounds_told:
             return ()
         self._rounds_told = generation
-        dispatcher = self._dispatcher
+        dispatcher = self.dispatcher
         return timeline.told(dispatcher.timeline, dispatcher.node, dispatcher.clock())
 
     def _now(self, stamp: Stamp) -> NodeProgress | None:
-        life, shm = self._dispatcher.timeline.newest, self._dispatcher.shm
+        life, shm = self.dispatcher.timeline.newest, self.dispatcher.shm
         if life is None or life.number != stamp.round or life.ended_at is not None:
             return None
         phases = life.phases
-        running_s = None if life.spawned_at is None else self._dispatcher.clock() - life.spawned_at
+        running_s = None if life.spawned_at is None else self.dispatcher.clock() - life.spawned_at
         progress = NodeProgress(
             stamp,
             running_s,
@@ -81,7 +81,7 @@ class ProgressReport:
             phases.get("spawn"),
             phases.get("first_output"),
             phases.get("first_progress"),
-            unmatched=unmatched(self._config, self._dispatcher.unmatched, life.assignment),
+            unmatched=unmatched(self._config, self.dispatcher.unmatched, life.assignment),
         )
         if shm is None or running_s is None:
             return progress

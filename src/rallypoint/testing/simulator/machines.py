@@ -166,8 +166,7 @@ class AgentProcess:
         shared = machine.shared
         self._lease = NodeLease(self._hold)
         self._hurried = asyncio.Event()
-        self.dispatcher = EventDispatcher(loop.time)
-        self._report = ProgressReport(machine.shared.config, self.dispatcher)
+        self._report = ProgressReport(machine.shared.config, EventDispatcher(loop.time))
         self.store = Store(machine)
         links = AgentLinks(
             self.dispatcher,
@@ -181,6 +180,11 @@ class AgentProcess:
         self.workers: SimulatedWorkers | None = None
         self._random = Random(f"{shared.seed} {machine.place.life}")
         self.session: CoordinatorSession | None = None
+
+    @property
+    def dispatcher(self) -> EventDispatcher:
+        """What the agent reports to."""
+        return self._report.dispatcher
 
     async def main(self) -> None:
         """Take part to the end."""
