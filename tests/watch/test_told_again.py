@@ -8,7 +8,10 @@ from tests.unit.groups import stamp
 from tests.unit.test_timeline import Told
 from tests.watch.watched_cluster import NOON
 
+from rallypoint.agent.progress_report import ProgressReport
+from rallypoint.agent.telemetry.dispatcher import EventDispatcher
 from rallypoint.cli.watch.status_text import status_lines
+from rallypoint.config import AgentConfig, RendezvousConfig, WorkerConfig
 from rallypoint.core import messages as m
 from rallypoint.core import timeline
 from rallypoint.core.group_events import WorkersGone
@@ -154,3 +157,32 @@ def test_of_old_rounds_no_traceback_is_kept() -> None:
         told.step(20.0, m.StopNow(stamp(number), EndReason(EndKind.FAILURE, BLAME, "a", 0.1)))
         told.step(21.0, WorkersGone(stamp(number)))
     assert [life.failure is not None for life in told.line.rounds] == [False] * 3 + [True] * 3
+
+
+class Reporting:
+    """The heartbeats of the node of `node_of_three_rounds`, as this group rank."""
+
+    def __init__(self, rank: int, node_id: str = "a") -> None:
+        dispatcher = EventDispatcher(lambda: 100.0)
+        dispatcher.node, dispatcher.timeline = node_id, node_of_three_rounds().line
+        for life in dispatcher.timeline.rounds:
+            life.assignment = replace(life.assignment, group_rank=rank)
+        rendezvous, workers = RendezvousConfig("job", 1, 2), WorkerConfig(argv=("x",))
+        config = AgentConfig(rendezvous=rendezvous, workers=workers)
+        self._report = ProgressReport(config, dispatcher)
+
+    def tells(self, generation: int, epoch: int) -> list[int]:
+        return [one.stamp.round for one in self._report.rounds(generation, epoch)]
+
+
+def test_the_rounds_are_told_once_on_each_connection_to_another_coordinator() -> None:
+    node = Reporting(0)
+    assert [node.tells(generation, 7) for generation in (1, 1, 2)] == [[], [], []]
+    assert [node.tells(3, 8), node.tells(3, 8), node.tells(4, 8)] == [[0, 1, 2], [], [0, 1, 2]]
+
+
+def test_of_ten_thousand_nodes_some_tell_and_the_one_whose_worker_failed() -> None:
+    for rank, node_id, rounds in ((255, "c", [0, 1, 2]), (256, "c", []), (9999, "a", [0])):
+        node = Reporting(rank, node_id)
+        node.tells(1, 7)
+        assert node.tells(2, 8) == rounds, rank

@@ -21,7 +21,8 @@ from rallypoint.core.watch.told_round import ToldRound
 from rallypoint.observe.records import Observer
 
 FEW = 256
-"""So many nodes may all say at once that their workers have been started."""
+"""So many nodes may all say the same at once: that their workers have been started, or how the last
+rounds went."""
 
 
 class PhaseTeller(Observer):
@@ -60,13 +61,17 @@ class ProgressReport:
 
     def rounds(self, generation: int, epoch: int) -> tuple[ToldRound, ...]:
         """The last rounds, once on each connection, since another coordinator than the first leads
-        the job."""
+        the job. In a large job a few nodes tell, and who knows what others don't."""
         self._first_epoch = self._first_epoch or epoch
         if epoch == self._first_epoch or generation == self._rounds_told:
             return ()
         self._rounds_told = generation
         dispatcher = self.dispatcher
-        return timeline.told(dispatcher.timeline, dispatcher.node, dispatcher.clock())
+        told = timeline.told(dispatcher.timeline, dispatcher.node, dispatcher.clock())
+        life = dispatcher.timeline.newest
+        if life is None or life.assignment.group_rank < FEW:
+            return told
+        return tuple(one for one in told if one.failure is not None)
 
     def _now(self, stamp: Stamp) -> NodeProgress | None:
         life, shm = self.dispatcher.timeline.newest, self.dispatcher.shm
