@@ -18,6 +18,7 @@ from rallypoint.cli.watch.reach import (
     HOW_TO_FIND,
     JobAt,
     JobEndedError,
+    named,
     only_one,
     reach,
     read_job,
@@ -95,7 +96,7 @@ def run(argv: list[str]) -> int:
 
 
 async def _drain(options: _Options, token: Token | None) -> None:
-    connection = await reach(options.job, token)
+    connection = await reach(await named(options.job, token), token)
     try:
         await _converse(connection, options)
     except _Gone as gone:

@@ -238,7 +238,7 @@ class ClientHandshake(_Handshake):
             )
         if len(self._inbox) >= start + size:
             line = printable(bytes(self._inbox[start : start + size]))
-            raise AccessError(f"the coordinator refused this node: {line}")
+            raise AccessError(f"the coordinator refused: {line}")
 
     def _on_challenge(self) -> bytes | None:
         message = self._take(_REPLY.size + _CHALLENGE.size)
@@ -373,9 +373,9 @@ class ServerHandshake(_Handshake):
         if not compare_digest(proof, expected) or not token:
             job = quoted_job(context.run_id)
             self.last_words = self._refusal(
-                f"wrong token for {job}, or another job uses this endpoint: give every node the "
-                "same --rdzv-id and the same token (`rallypoint token` prints it), or choose "
-                "another port for this job"
+                f"wrong token for {job}, or another job uses this endpoint: the --rdzv-id and the "
+                "token (`rallypoint token` prints it) must be the same as on all nodes of the job; "
+                "for another job choose another port"
             )
             raise AccessError(
                 f"refused a node: wrong token for {job}: {HOW_TO_GET_A_TOKEN}"

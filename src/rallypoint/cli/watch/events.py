@@ -6,7 +6,6 @@ import asyncio
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
 
 from rallypoint.cli import access, values
 from rallypoint.cli.parser import Command, parse, with_hint
@@ -18,12 +17,13 @@ from rallypoint.cli.watch.reach import (
     Asking,
     JobAt,
     again,
+    named,
     only_one,
-    open_one,
     read_job,
     token_of,
 )
 from rallypoint.cli.watch.recorded import is_history, read_history, refuse_options
+from rallypoint.cli.watch.terminal import print_lines
 from rallypoint.coordinator.clocks import wall_time
 from rallypoint.coordinator.token import Token
 from rallypoint.core.settings import MAX_GIVEN, Setting
@@ -151,14 +151,13 @@ class _Events:
         """The number of the newest event that was printed, or passed over."""
 
     async def run(self) -> None:
-        asking, run_id = await open_one(self._job, self._token)
-        self._job = replace(self._job, run_id=run_id)
+        self._job = await named(self._job, self._token)
+        asking = await Asking.open(self._job, self._token)
         try:
             if not _show(await self._known(asking), self._options) or not self._options.follow:
                 return
             while not await self._followed(asking):
                 asking.close()
-                print_error("rallypoint", "the coordinator went away: looking for it, or another")
                 asking = await again(self._job, self._token)
         finally:
             asking.close()
@@ -201,7 +200,7 @@ def _show(known: list[HistoryEntry], options: _Options) -> bool:
     lines = newest_of(_lines(wanted, options), options.most, tell=not options.as_json)
     if not wanted and not options.follow and not options.as_json:
         lines = ["nothing of that kind has happened" if known else "nothing has happened yet"]
-    return print_text(*lines)
+    return print_lines(lines)
 
 
 def _lines(entries: list[HistoryEntry], options: _Options) -> list[str]:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from rallypoint.cli import access, values
 from rallypoint.cli.parser import Command, parse, with_hint
-from rallypoint.cli.watch.reach import EXIT_CODES, Asking, again, open_one
+from rallypoint.cli.watch.reach import EXIT_CODES, Asking, again, named
 from rallypoint.cli.watch.status_text import LINES_MAX
 from rallypoint.cli.watch.terminal import print_lines
 from rallypoint.cli.watch.workers import WHERE, Parts, Wanted, gather, read_wanted, say_missing
@@ -20,7 +20,7 @@ from rallypoint.core.watch.collecting import ALL_LINES, Gathered, HowFar
 from rallypoint.core.watch.line_groups import Line, brief_ranks, fold_lines, lines_of, log_lines
 from rallypoint.core.watch.questions import READ_MAX, Ask, Subject
 from rallypoint.errors import RendezvousConnectionError
-from rallypoint.observe.printing import JsonLine, json_text, print_error, say
+from rallypoint.observe.printing import JsonLine, json_text, say
 
 STREAMS = {1: "stdout", 2: "stderr"}
 HOLD_S = 0.5
@@ -114,8 +114,8 @@ class _Logs:
     async def run(self) -> None:
         """Print what was asked for. Raises as `Asking.ask`."""
         wanted, options = self._options.wanted, self._options
-        asking, run_id = await open_one(self._job, wanted.token)
-        self._job = replace(self._job, run_id=run_id)
+        self._job = await named(self._job, wanted.token)
+        asking = await Asking.open(self._job, wanted.token)
         question = Ask(
             Subject.LOGS,
             follow=options.follow,
@@ -129,7 +129,6 @@ class _Logs:
                 return
             while not await self._follow(asking, question):
                 asking.close()
-                print_error("rallypoint", "the coordinator went away: looking for it, or another")
                 asking = await again(self._job, wanted.token)
                 question = self._further(question)
         finally:

@@ -10,6 +10,7 @@ import asyncio
 import os
 import tempfile
 from collections.abc import AsyncIterator, Sequence
+from difflib import get_close_matches
 from typing import TypeVar
 
 import msgspec
@@ -44,6 +45,7 @@ from rallypoint.errors import (
     RendezvousConnectionError,
     UsageError,
 )
+from rallypoint.observe.printing import print_error
 from rallypoint.process.scratch import PLACES, LocalJob, lives, notes
 from rallypoint.wire.address import Address, split_endpoint
 from rallypoint.wire.handshake import TokenNotWanted
@@ -139,18 +141,25 @@ def _register(
 def _local_jobs(run_id: str | None) -> list[LocalJob]:
     """The newest word of each job of this user on this machine."""
     found: dict[tuple[str, str], LocalJob] = {}
+    running: set[str] = set()
     for text in notes((tempfile.gettempdir(), *PLACES)):
         try:
             note = msgspec.json.decode(text, type=LocalJob)
             split_endpoint(note.address, 1)
         except (msgspec.MsgspecError, UsageError, ValueError):
             continue
-        if lives(note.pid) and run_id in (None, note.run_id):
-            found[note.run_id, note.address] = note
+        if lives(note.pid):
+            running.add(note.run_id)
+            if run_id in (None, note.run_id):
+                found[note.run_id, note.address] = note
     if found:
         return list(found.values())
-    what = "no job of yours runs" if run_id is None else f"{job_name(run_id)} does not run"
-    raise RendezvousConnectionError(f"{what} on this machine: {_CHECK}")
+    if run_id is None:
+        raise RendezvousConnectionError(f"no job of yours runs on this machine: {_CHECK}")
+    said = f"{job_name(run_id)} does not run on this machine"
+    if close := get_close_matches(run_id, running, n=1):
+        raise RendezvousConnectionError(f"{said}; did you mean --job {close[0]}?")
+    raise RendezvousConnectionError(f"{said}: {_CHECK}")
 
 
 def _of_note(note: LocalJob, reading: access.Access) -> JobAt:
@@ -232,12 +241,12 @@ class Asking:
         return answers[-1]
 
 
-async def open_one(job: JobAt, token: Token | None) -> tuple[Asking, str]:
+async def named(job: JobAt, token: Token | None) -> JobAt:
     """For a command about one job, with its name: where nobody has said which, it is the only one
     that the coordinator hosts. Raises as `Asking.open`."""
-    asking = await Asking.open(job, token)
     if job.run_id is not None:
-        return asking, job.run_id
+        return job
+    asking = await Asking.open(job, token)
     try:
         jobs = await jobs_of(asking)
     finally:
@@ -246,8 +255,7 @@ async def open_one(job: JobAt, token: Token | None) -> tuple[Asking, str]:
         known = names(tuple(sorted(line.job for line in jobs)))
         said = f"several jobs are there ({known}): say which by --job ID" if jobs else "no jobs"
         raise UsageError(f"{job.endpoint}: {said}")
-    job = replace(job, run_id=jobs[0].job)
-    return await Asking.open(job, token), jobs[0].job
+    return replace(job, run_id=jobs[0].job)
 
 
 async def jobs_of(asking: Asking) -> list[JobLine]:
@@ -269,14 +277,18 @@ def decoded(value: bytes, kind: type[_T]) -> _T:
 async def again(job: JobAt, token: Token | None) -> Asking:
     """After the coordinator went away: another one may take over. Raises as `Asking.open`, at the
     latest after `LOST_S`."""
+    print_error("rallypoint", "the coordinator went away: looking for it, or another")
     loop = asyncio.get_running_loop()
     until = loop.time() + LOST_S
     while True:
         try:
             return await Asking.open(job, token)
-        except RendezvousConnectionError:
+        except RendezvousConnectionError as error:
             if loop.time() > until:
-                raise
+                raise RendezvousConnectionError(
+                    f"no coordinator of {job_name(job.name)} answers for {LOST_S:g} s: the node "
+                    "that hosted it is lost, or the job has ended"
+                ) from error
             await asyncio.sleep(RETRY_S)
 
 
@@ -308,6 +320,13 @@ async def reach(job: JobAt, token: Token | None) -> ClientConnection:
     except TokenNotWanted:
         raise AccessError(
             f"the job at {job.endpoint} runs without a token: add --insecure"
+        ) from None
+    except AccessError:
+        if job.run_id is not None:
+            raise
+        raise AccessError(
+            f"{job.endpoint}: say which job by --job ID: the coordinator there has none without a "
+            "name, or needs another token"
         ) from None
     except (RendezvousConnectionError, PeerHungUpError) as error:
         raise RendezvousConnectionError(f"{error}: {_CHECK}") from error

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from rallypoint.cli import access
 from rallypoint.cli.parser import Command, parse, with_hint
-from rallypoint.cli.watch.reach import EXIT_CODES, open_one
+from rallypoint.cli.watch.reach import EXIT_CODES, Asking, named
 from rallypoint.cli.watch.stacks_text import stacks_lines
 from rallypoint.cli.watch.status_text import LINES_MAX
 from rallypoint.cli.watch.terminal import ALL_LINES, print_lines, screen_size
@@ -80,7 +80,7 @@ def run(argv: list[str]) -> int:
 
 
 async def _collect(wanted: Wanted) -> list[RankStacks]:
-    asking, _ = await open_one(wanted.job, wanted.token)
+    asking = await Asking.open(await named(wanted.job, wanted.token), wanted.token)
     found: list[RankStacks] = []
     try:
         question = Ask(Subject.STACKS, ranks=wanted.ranks, nodes=wanted.nodes)

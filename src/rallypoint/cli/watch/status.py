@@ -28,7 +28,7 @@ from rallypoint.cli.watch.reach import (
 )
 from rallypoint.cli.watch.recorded import is_history, read_history, refuse_options, view_in
 from rallypoint.cli.watch.status_text import LINES_MAX, has_ended, status_lines, table_lines
-from rallypoint.cli.watch.terminal import ALL_LINES, is_terminal, screen_size
+from rallypoint.cli.watch.terminal import ALL_LINES, is_terminal, print_lines, screen_size
 from rallypoint.coordinator.clocks import wall_time
 from rallypoint.coordinator.token import Token
 from rallypoint.core.settings import Setting
@@ -36,7 +36,7 @@ from rallypoint.core.text import job_name, shown
 from rallypoint.core.watch.job_view import JobLine, JobView
 from rallypoint.core.watch.questions import Ask, Subject
 from rallypoint.errors import RallypointError, RendezvousConnectionError, UsageError
-from rallypoint.observe.printing import JsonLine, json_text, print_error, print_text, redraw
+from rallypoint.observe.printing import JsonLine, json_text, print_text, redraw
 
 ANSWER_S = 5.0
 """Of several jobs on this machine, each may take so long to answer."""
@@ -164,7 +164,6 @@ class _Status:
                 return
             while not await self._watch(asking):
                 asking.close()
-                print_error("rallypoint", "the coordinator went away: looking for it, or another")
                 asking = await again(self._job, self._token)
         finally:
             asking.close()
@@ -238,4 +237,4 @@ def _show_lines(lines: Callable[[int, int], Sequence[str]], options: _Options) -
     if options.watch and is_terminal():
         # At least two: a terminal that does not know its size may say anything.
         return redraw(*lines(width, max(min(most, height - 1), 2)))
-    return print_text(*lines(width, most))
+    return print_lines(lines(width, most))

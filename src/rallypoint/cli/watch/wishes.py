@@ -14,6 +14,7 @@ from rallypoint.cli.watch.reach import (
     Asking,
     JobAt,
     decoded,
+    named,
     only_one,
     read_job,
     token_of,
@@ -124,7 +125,7 @@ def _parse(command: Command, argv: list[str]) -> _Options:
 
 
 async def _wish(options: _Options, token: Token | None, subject: Subject) -> Said:
-    asking = await Asking.open(options.job, token)
+    asking = await Asking.open(await named(options.job, token), token)
     try:
         async with asyncio.timeout(options.timeout_s):
             value = await asking.answer(Ask(subject))

@@ -39,6 +39,7 @@ WHERE = (
     tuple(_ENDPOINT if row.flag == _ENDPOINT.flag else row for row in HOW_TO_FIND[1]),
 )
 """The options that say which job is meant, where the words say which workers."""
+_ENDPOINT_LIKE = re.compile(r".*:[0-9]{1,5}")
 _RANKS = re.compile(r"[0-9]{1,9}(-[0-9]{1,9})?(,[0-9]{1,9}(-[0-9]{1,9})?)*")
 
 
@@ -63,6 +64,11 @@ def read_wanted(command: Command, scanned: Scanned) -> Wanted:
     for word in scanned.words:
         if _RANKS.fullmatch(word):
             ranks += map(_range, word.split(","))
+        elif _ENDPOINT_LIKE.fullmatch(word) and scanned.get("--rdzv-endpoint") is None:
+            raise UsageError(
+                f"{shown(word)}: needs a rank or a node's name; an endpoint is given by "
+                f"--rdzv-endpoint {shown(word)}"
+            )
         else:
             nodes.append(word)
     if len(ranks) > MAX_FAILURES or len(nodes) > MAX_FAILURES:
