@@ -92,6 +92,11 @@ def test_V1_status_finds_a_job_on_this_machine_by_itself(cluster: Cluster) -> No
         return found.stdout.startswith(f"job {job}: running for ")
 
     wait_until(runs, "the job to be found, and to run")
+    mistyped = status(cluster, "--job", f"{job}0")
+    assert mistyped.returncode == 75
+    assert mistyped.stderr == (
+        f"rallypoint: job {job}0 does not run on this machine; did you mean --job {job}?\n"
+    )
     cluster.end_well(a)
     gone = status(cluster, "--job", job)
     assert gone.returncode == 75

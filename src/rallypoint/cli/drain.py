@@ -30,8 +30,9 @@ from rallypoint.coordinator.token import Token
 from rallypoint.core import messages as m
 from rallypoint.core.settings import Setting
 from rallypoint.core.text import job_name, shown
+from rallypoint.core.watch.questions import Said
 from rallypoint.errors import PeerHungUpError, RendezvousConnectionError, UsageError
-from rallypoint.observe.printing import print_text
+from rallypoint.observe.printing import JsonLine, json_text, print_text
 
 _WHY = "it was drained (rallypoint drain)"
 TAKEOVER_S = 60.0
@@ -61,7 +62,10 @@ this machine.
     (
         (
             "Options",
-            (Setting("--no-wait", "", "return once the node has the request", "switch"),),
+            (
+                Setting("--no-wait", "", "return once the node has the request", "switch"),
+                Setting("--json", "", "print JSON, one line for each step", "switch"),
+            ),
         ),
         HOW_TO_FIND,
     ),
@@ -80,6 +84,12 @@ class _Options(Struct, frozen=True):
     node: str
     job: JobAt
     wait: bool
+    as_json: bool
+
+    def tell(self, text: str, *, is_done: bool = True) -> None:
+        """Print what has come of it."""
+        said = Said(text, is_done)
+        print_text(JsonLine(json_text(said)) if self.as_json else text)
 
 
 def run(argv: list[str]) -> int:
@@ -131,7 +141,7 @@ async def _converse(connection: ClientConnection, options: _Options) -> None:
             continue
         if not answer.found:
             raise _NotFound(f"{shown(options.node)}: {answer.text}")
-        print_text(answer.text)
+        options.tell(answer.text, is_done=answer.done)
         if answer.done or not options.wait:
             return
 
@@ -160,13 +170,13 @@ class _Search:
             except JobEndedError as end:
                 if not self._was_asked:
                     raise UsageError(f"{shown(options.node)}: {end}") from None
-                print_text(f"node {options.node} has left, and {end}")
+                options.tell(f"node {options.node} has left, and {end}")
                 return
             except _NotFound as unknown:
                 if not self._was_asked:
                     raise UsageError(str(unknown)) from None
                 if loop.time() - self._gone_at > REJOIN_S:
-                    print_text(f"node {options.node} has left")
+                    options.tell(f"node {options.node} has left")
                     return
             except _Gone:
                 self._was_asked, self._gone_at = True, loop.time()
@@ -185,4 +195,4 @@ def _parse(argv: list[str]) -> _Options:
     check_name("node", node)
     endpoint = Value(where[0], where[0]) if where else None
     job = only_one(read_job(DRAIN, scanned, endpoint))
-    return _Options(node, job, not scanned.on("--no-wait"))
+    return _Options(node, job, not scanned.on("--no-wait"), scanned.on("--json"))

@@ -281,7 +281,8 @@ class Sessions:
         session = self.of_node(node_id)
         if session is None:
             known = names(tuple(sorted(each.ref.node_id for each in self.all)))
-            there_are = f"there are {known}" if known else "the job has no nodes"
+            ended = f"the job has ended: {self.verdict.text}" if self.verdict else ""
+            there_are = f"there are {known}" if known else ended or "the job has no nodes"
             text = f"there is no node {node_id!r} in the job; {there_are}"
             return _drain_done(connection, text, found=False)
         if session.drain_why is None:

@@ -21,9 +21,13 @@ from rallypoint.core.watch.node_progress import NodeProgress
 from rallypoint.core.watch.questions import Subject
 from rallypoint.wire.address import Address
 
-LEASE_S, LIMIT_S = 3600.0, 8.0
+LEASE_S, LIMIT_S = 3600.0, 60.0
 NODE = "node-0"
-STACK = 'Thread 0x1 (most recent call first):\n  File "/srv/train.py", line 7 in train\n'
+STUCK = "stuck"
+"""The workers of a job whose name begins so never stop."""
+STACK = "Thread 0x1 (most recent call first):\n" + "".join(
+    f'  File "/srv/{"a-long-folder/" * 20}train.py", line {line} in f{line}\n' for line in range(30)
+)
 LINES = "".join(f"step {step}\n" for step in range(40))
 
 
@@ -32,9 +36,10 @@ class LightNode:
 
     def __init__(self, job: str, connection: ClientConnection) -> None:
         self._connection, self._sent, self._seq = connection, 0, 0
+        self._stops = not job.startswith(STUCK)
         self._collects: dict[int, Collect] = {}
         self.runs: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        settings = SharedSettings(job, 1, 1, lease_s=LEASE_S)
+        settings = SharedSettings(job, 1, 1, lease_s=LEASE_S, stop_patience_s=LEASE_S)
         connection.listen(self._hear)
         connection.send(m.Attach(NODE, "host", f"{job}-1", 1, settings))
 
@@ -48,7 +53,9 @@ class LightNode:
 
     def _hear(self, message: m.ToAgent) -> None:
         match message:
-            case m.Attached() | m.StopNow():
+            case m.Attached():
+                self._join()
+            case m.StopNow() if self._stops:
                 self._join()
             case m.Assigned(stamp):
                 self._run(stamp)
