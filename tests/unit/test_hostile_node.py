@@ -14,6 +14,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from tests.fuzz.hostile_node import NO_BUDGET, RULES, Honest, Liar, Scene
 from tests.fuzz.hostile_values import ESCAPES, INF, NAN, converse, settings_of
 from tests.properties import examples
@@ -27,6 +28,7 @@ from rallypoint.core.hang import Behind
 from rallypoint.core.model import Outcome, SharedSettings, Stamp
 from rallypoint.core.settings import MAX_NUMBER, MAX_SECONDS, MAX_WORKERS_PER_NODE
 from rallypoint.core.watch.collecting import PIECES_IN_FLIGHT, Gathered, Told
+from rallypoint.core.watch.job_view import JobView
 from rallypoint.core.watch.node_progress import NodeProgress
 from rallypoint.core.watch.questions import Subject
 from rallypoint.core.worker_exits import WorkerExit
@@ -264,6 +266,52 @@ def test_a_failure_is_told_of_a_rank_that_the_node_has() -> None:
         assert "local rank 7" not in lines
 
     play(act)
+
+
+def view(scene: Scene) -> JobView:
+    (job,) = scene.coordinator.jobs.all
+    return job.watch.view
+
+
+def test_a_worker_that_is_behind_is_one_of_the_node_that_tells_of_it() -> None:
+    """`rallypoint status` would name an honest node's worker."""
+
+    def act(scene: Scene) -> None:
+        liar = member(scene)
+        assert liar.assigned is not None
+        base = liar.assigned.assignment.base_rank
+        told = NodeProgress(liar.assigned.stamp, running_s=9.0, furthest=70, step=70, silent_s=9.0)
+        for rank, known in ((0, -1), (base + 2, -1), (base, base), (base + 1, base + 1)):
+            liar.say(m.Heartbeat(1, progress=replace(told, rank=rank)))
+            scene.said()
+            (node,) = (one for one in view(scene).nodes if one.node == "zz")
+            assert node.behind == known, rank
+        assert view(scene).furthest_step == 70, "what its own workers have done"
+
+    play(act)
+
+
+@pytest.mark.parametrize("field", ["furthest", "step", "total", "tokens", "saved"])
+def test_a_step_that_no_job_does_ends_the_part_of_the_node_that_tells_of_it(field: str) -> None:
+    def act(scene: Scene) -> None:
+        liar = member(scene)
+        assert liar.assigned is not None
+        told = replace(NodeProgress(liar.assigned.stamp), **{field: 2**53 + 1})
+        liar.say(m.Heartbeat(1, progress=told))
+        scene.said()
+        (refused,) = (x for x in liar.heard if isinstance(x, m.Refused))
+        assert f"Heartbeat.progress.{field} = " in refused.text
+        assert view(scene).furthest_step == -1
+
+    play(act)
+
+
+def test_an_honest_node_says_of_a_step_that_is_too_large_the_largest_one() -> None:
+    stamp = Stamp(1, 0)
+    for said in (NodeProgress(stamp, furthest=2**63 - 1), m.Failed(stamp, (), 2**63 - 1)):
+        fitting = limits.fit(said)
+        limits.check(fitting)
+        assert fitting.furthest == 2**53
 
 
 def test_who_takes_no_part_in_a_round_can_not_speak_for_its_workers() -> None:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from rallypoint.coordinator.clocks import wall_time
 from rallypoint.coordinator.connection import ServerConnection
 from rallypoint.coordinator.gathering import Gatherings, answer, refuse_answer
-from rallypoint.core import limits, person
+from rallypoint.core import claims, limits, person
 from rallypoint.core import messages as m
 from rallypoint.core.event_kinds import VERDICT, Record
 from rallypoint.core.job_state import JobState
@@ -251,7 +251,9 @@ class JobWatch:
     def _progressed(self, node_id: str, progress: NodeProgress) -> Record | None:
         if self._is_ending:
             return None
-        record = self.history.progressed(self._sessions.job, node_id, progress, self._clock())
+        now, job = self._clock(), self._sessions.job
+        progress = claims.own_progress(job, node_id, progress)
+        record = self.history.progressed(job, node_id, progress, now)
         if record is not None and self.carries:
             self._carry()
         return record

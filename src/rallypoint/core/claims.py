@@ -14,10 +14,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from rallypoint.core.job_state import JobState
 from rallypoint.core.messages import Attach
 from rallypoint.core.model import Candidate, NodeRef, SharedSettings
 from rallypoint.core.ranks import id_of_rank
+from rallypoint.core.watch.node_progress import NodeProgress
 
 
 def settings_refused(settings: SharedSettings) -> str:
@@ -36,6 +39,16 @@ def join_refused(settings: SharedSettings, candidate: Candidate) -> str:
     if not candidate.address:
         return "it has no address by which the others reach it"
     return f"its node_rank={rank} is not below max_nodes={most}" if rank >= most else ""
+
+
+def own_progress(job: JobState, node_id: str, progress: NodeProgress) -> NodeProgress:
+    """The same without a worker that is behind, if that is none of this node's newest round."""
+    member, place = job.round.members.get(node_id), job.assigned.get(node_id)
+    if member is not None and place is not None:
+        first = place.base_rank
+        if first <= progress.rank < first + member.candidate.workers:
+            return progress
+    return replace(progress, step=-1, rank=0, silent_s=None)
 
 
 class Claimed(Struct, frozen=True):

@@ -54,6 +54,9 @@ MAX_DETAIL = 24_000
 """Characters of its traceback, its last lines or its stacks."""
 MAX_PATH = 4096
 """Characters, as the kernel has it."""
+MAX_STEP = 2**53
+"""Of steps and tokens: more than any reader of JSON tells apart. A node says this of a worker that
+has reported a larger one."""
 MAX_FAILURES = 128
 """Of one report; those that are left out follow from these."""
 MAX_SIGNAL = 127
@@ -81,14 +84,14 @@ RANGES: dict[str, tuple[float, float]] = settings.RANGES | {
     "pid": (0, MAX_GIVEN),
     "age_s": (0, MAX_SECONDS),
     "wall_time": (0, MAX_UNIX_TIME),
-    "step": (-1, 2**63 - 1),  # what a worker wrote to shared memory
-    "furthest": (-1, 2**63 - 1),
-    "total": (-1, 2**63 - 1),
-    "tokens": (-1, 2**63 - 1),
-    "saved": (-1, 2**63 - 1),
+    "step": (-1, MAX_STEP),
+    "furthest": (-1, MAX_STEP),
+    "total": (-1, MAX_STEP),
+    "tokens": (-1, MAX_STEP),
+    "saved": (-1, MAX_STEP),
     "loss": (-1e300, 1e300),
-    "furthest_step": (-1, 2**63 - 1),
-    "lost_steps": (0, 2**63 - 1),
+    "furthest_step": (-1, MAX_STEP),
+    "lost_steps": (0, MAX_STEP),
     "group_rank": (0, MAX_NODES - 1),
     "group_world_size": (1, MAX_NODES),
     "base_rank": (0, MAX_WORLD - 1),
