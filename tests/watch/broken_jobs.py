@@ -40,9 +40,9 @@ FULL = WorkerExit(
 )
 
 
-def running(**settings: object) -> WatchedCluster:
+def running(nodes_min: int = NODES) -> WatchedCluster:
     """A healthy job at step 20."""
-    job = WatchedCluster(SharedSettings("train-7", NODES, NODES, max_restarts=9, **settings))  # type: ignore[arg-type]
+    job = WatchedCluster(SharedSettings("train-7", nodes_min, NODES, max_restarts=9))
     job.nodes(NODES)
     job.run_workers()
     for step in range(0, 21, 5):
