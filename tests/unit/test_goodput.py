@@ -256,6 +256,17 @@ def test_a_long_end_of_a_job_that_succeeds_is_part_of_its_work() -> None:
     assert job.spent() == BEGUN | {(S.STEPS, "work"): 370.0}
 
 
+def test_a_job_that_succeeds_before_it_has_caught_up_has_lost_no_more_than_it_did_again() -> None:
+    job = trains()
+    restarted(job, 140.0)
+    job.told(A, 0, at=142.0)
+    job.told(A, 30, at=172.0)
+    for ref in (A, B):
+        job.step(FromNode(ref, m.Succeeded(job.stamp)), 175.0)
+    assert job.verdict.outcome is Outcome.SUCCEEDED
+    assert job.history.account.lost_steps == 31
+
+
 def test_nothing_is_added_after_the_end() -> None:
     job = trains()
     job.join(C)

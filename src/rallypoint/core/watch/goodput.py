@@ -9,8 +9,7 @@ workers were started and when the first step was done.
 A step counts once: after a restart those up to the furthest step of the rounds before are done
 again (`REDONE`). Steps are those of the worker that is furthest, since ranks of one job train in
 step. A worker whose steps become fewer within a round counts them anew, by epoch: then no step is
-known to be done again. A job of which no steps are known spends the time of its workers as
-`UNKNOWN`.
+known to be done again. A job without known steps spends the time of its workers as `UNKNOWN`.
 """
 
 from __future__ import annotations
@@ -214,6 +213,7 @@ def over(account: Goodput, at: float, *, has_succeeded: bool) -> None:
     that they tell of, if they succeed."""
     _enter(account, account.now, at)
     _settle(account, at, is_at_work=has_succeeded)
+    account.steps.over_at = account.steps.over_at or at  # It does no more steps again.
 
 
 def told(account: Goodput, node_id: str, progress: NodeProgress, at: float) -> None:
