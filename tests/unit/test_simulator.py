@@ -13,6 +13,10 @@ from tests.limits import patience
 from tools.planted_bug_list import BUGS
 from tools.planted_bugs import CORE, SOURCE
 
+from rallypoint.core.model import Stamp
+from rallypoint.core.watch import goodput
+from rallypoint.core.watch.goodput import Goodput
+from rallypoint.core.watch.node_progress import NodeProgress
 from rallypoint.testing.simulator import (
     Outline,
     Plan,
@@ -27,6 +31,7 @@ from rallypoint.testing.simulator.drawing_pairs import FAULTS, pair_plan
 from rallypoint.testing.simulator.loop import MachineClock, Schedule, new_loop, start
 from rallypoint.testing.simulator.network import Network
 from rallypoint.testing.simulator.states import STATES
+from rallypoint.testing.simulator.training import RoundOfSteps, Training
 
 PLANS = sorted((Path(__file__).parent.parent / "simulated").glob("*.txt"))
 SEEDS = range(1, 301)
@@ -100,6 +105,43 @@ def test_a_rule_that_breaks_is_shown_in_its_smallest_form(
     assert "its smallest form (1 faults" in shown
     assert " pause n" in shown or " hold " in shown
     assert "starts in round 0" in shown
+
+
+def test_an_account_that_loses_a_step_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = goodput.told
+
+    def half(account: Goodput, node_id: str, progress: NodeProgress, at: float) -> None:
+        if progress.furthest % 2:
+            told(account, node_id, progress, at)
+
+    monkeypatch.setattr(goodput, "told", half)
+    failures = (Simulation(draw(seed)).run().failure for seed in SEEDS)
+    assert next(found.rule for found in failures if found is not None) == "goodput"
+
+
+def test_workers_do_a_step_so_often_and_stall() -> None:
+    steady = RoundOfSteps(20, startup_s=3.0, step_s=2.0)
+    assert [steady.at(ran_s) for ran_s in (2.9, 3.0, 4.9, 7.5)] == [
+        *(None, (20, 3.0), (20, 3.0), (22, 7.0))
+    ]
+    stalls = RoundOfSteps(20, startup_s=3.0, step_s=2.0, stalls_after=1, stall_s=10.0)
+    assert [stalls.at(ran_s) for ran_s in (5.0, 16.9, 17.0, 19.0)] == [
+        *((21, 5.0), (21, 5.0), (22, 17.0), (23, 19.0))
+    ]
+
+
+def test_a_round_begins_behind_the_last_checkpoint_and_does_the_rest_again() -> None:
+    training = Training(1, 1.0, is_prompt=True)
+    first = training.begin(Stamp(1, 0), 0.0)
+    reached = training.furthest(40.0)
+    training.end(first, 40.0)
+    assert training.done(40.0) == reached + 1
+    again = training.begin(Stamp(1, 1), 50.0)
+    assert 0 < again.steps.first == reached // 10 * 10 <= reached
+    training.end(again, 55.0)
+    assert training.furthest(55.0) == reached
+    assert training.done(55.0) > reached + 1
+    assert training.ran_s(60.0) == 45.0
 
 
 def test_seeds_that_hold_are_counted(capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,6 +20,7 @@ from rallypoint.testing.simulator.network import Network
 from rallypoint.testing.simulator.plan import FORMER, LEADER, Plan
 from rallypoint.testing.simulator.register import SimulatedRegister
 from rallypoint.testing.simulator.serves import Serves
+from rallypoint.testing.simulator.training import Training
 from rallypoint.testing.simulator.transcript import Transcript
 
 MACHINES_MAX = 3000
@@ -50,6 +51,7 @@ class SimulatedCluster:
             self.transcript,
             config,
             plan.program,
+            Training(plan.seed, plan.program.step_s, is_prompt=plan.is_prompt),
             plan.embedded,
             plan.coordinator_host,
             [0],

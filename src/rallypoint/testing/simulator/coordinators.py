@@ -26,10 +26,11 @@ from rallypoint.core.model import NONCE_BITS, NodeRef, SharedSettings, Stamp
 from rallypoint.core.takeover.record import Process
 from rallypoint.core.watch.past_round import PastRound
 from rallypoint.errors import MessageError
-from rallypoint.testing.simulator.facts import Violation, check_account
+from rallypoint.testing.simulator.facts import Accounts, Violation
 from rallypoint.testing.simulator.loop import MachineClock, ProcessLoop, Schedule, new_loop
 from rallypoint.testing.simulator.network import Listener, Network, Transport
 from rallypoint.testing.simulator.register import RegisterCalls, SimulatedRegister
+from rallypoint.testing.simulator.training import Training
 from rallypoint.testing.simulator.workers import Program, Witness
 from rallypoint.wire.handshake import Established, ServerHandshake
 
@@ -71,6 +72,7 @@ class Simulated(Struct, frozen=True, eq=False):
     observer: Observer
     config: AgentConfig
     program: Program
+    training: Training
     embedded: bool
     """The coordinator lives in the first agent; else in a process of its own."""
     coordinator_host: str
@@ -147,6 +149,7 @@ class HostedCoordinator:
             self._name = f"{loop.host} leads"
         self._connections = 0
         self._incarnations: dict[int, str] = {}
+        self._accounts = Accounts(shared.training, loop)
         life = self.life = shared.next_life() if by is None else by.number
         first_ms = 1 if lives_in_agent else life * 1000
         hosting = Hosting(
@@ -190,6 +193,8 @@ class HostedCoordinator:
         if incarnation := self._incarnations.get(connection.number):
             self._shared.observer.read(incarnation, self.life, message, is_late=self._is_past_hold)
         self.coordinator.received(connection, message)
+        if isinstance(message, m.Heartbeat) and (progress := message.progress) is not None:
+            self._check(lambda: self._accounts.told(self.coordinator.jobs.all, progress))
 
     def closed(self, connection: ServerConnection) -> None:
         self._incarnations.pop(connection.number, None)
@@ -220,10 +225,13 @@ class HostedCoordinator:
 
     def _check_accounts(self) -> None:
         for job in self.coordinator.jobs.all:
-            try:
-                check_account(job.watch.history.account, self._loop.time())
-            except Violation as violation:
-                self._shared.observer.crashed(self._name, violation)
+            self._check(partial(self._accounts.check, job))
+
+    def _check(self, check: Callable[[], None]) -> None:
+        try:
+            check()
+        except Violation as violation:
+            self._shared.observer.crashed(self._name, violation)
 
     def _machine(self, job: JobState, event: JobEvent, at: float) -> list[JobEffect]:
         self._shared.observer.steps(job, self.life)

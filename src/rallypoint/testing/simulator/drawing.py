@@ -18,6 +18,8 @@ LEADERS_SHARE = 0.3
 """Of the others: any of their agents may lead them."""
 RARE_SHARE = 0.04
 """Of the jobs: what hardly ever comes together by chance."""
+LONG_SHARE, LONG_S = 0.1, 120.0
+"""Of the jobs that tell of steps, and how long their workers work."""
 PAIRS_SHARE = 0.15
 """Of the jobs: one thing goes wrong with whoever leads, in one state."""
 
@@ -28,7 +30,15 @@ def draw(seed: int, nodes: int | None = None) -> Plan:
     multiple = _draw_multiple(Random(f"multiple {seed}"), plan)
     often = Random(f"no progress {seed}").choice((0, 0, 0, 2))
     settings = {"world_multiple_of": multiple, "max_no_progress": often}
-    return replace(plan, settings=dict(plan.settings) | settings)
+    program = _with_steps(plan.program, Random(f"steps {seed}"))
+    return replace(plan, settings=dict(plan.settings) | settings, program=program)
+
+
+def _with_steps(program: Program, rng: Random) -> Program:
+    """Some train for so long that a stall is a hang."""
+    step_s, only_first = rng.choice((0.0, 0.05, 0.3, 1.0, 4.0)), rng.random() < 0.3
+    work_s = LONG_S if step_s and rng.random() < LONG_SHARE else program.work_s
+    return replace(program, step_s=step_s, only_first_tells=only_first, work_s=work_s)
 
 
 def _draw(seed: int, nodes: int | None) -> Plan:

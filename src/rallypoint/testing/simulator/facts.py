@@ -1,21 +1,37 @@
-"""What is true of a simulated job, for the rules that it must hold."""
+"""What is true of a simulated job, for the rules that it must hold; and the rules of the account of
+its time and its steps (`core/watch/goodput.py`):
+
+* The parts add up to the wall time, with no gap and no overlap.
+* The furthest step is not less than what any node has told of the newest round, never falls, and
+  some worker has done it.
+* No more steps are counted as done again than were.
+* Where nothing delays what nodes say: steps took no longer than workers ran.
+* What people are shown can be made at any time.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import TypeAlias
 
 from msgspec import Struct, field
 
+from rallypoint.coordinator.hosted_job import HostedJob
 from rallypoint.core.job_state import JobState
 from rallypoint.core.model import Assignment, NodeRef, Verdict
 from rallypoint.core.timeline import UNKNOWN, Timeline, ended_by
 from rallypoint.core.watch.goodput import Goodput, spent, wall_s
+from rallypoint.core.watch.node_progress import NodeProgress
+from rallypoint.core.watch.segments import Spending
+from rallypoint.testing.simulator.loop import ProcessLoop
+from rallypoint.testing.simulator.training import Training
 from rallypoint.testing.simulator.workers import Worker
 
 ROUNDING_S = 1e-6
 RoundFacts: TypeAlias = tuple[int, int, str, str, str]
+SLACK_S = 1.0
+"""For the network, and until an agent learns of an end."""
 
 
 class Violation(Exception):
@@ -110,3 +126,47 @@ def check_rounds(timeline: Timeline, rounds: Mapping[tuple[int, int], RoundFacts
         told = place.group_world_size, place.world_size, place.why, *by
         if told != known and by[0] != UNKNOWN:
             raise Violation("history", f"round {life.number}: a node tells {told}, not {known}")
+
+
+class Accounts:
+    """Of one coordinator. What it raises is a Violation."""
+
+    def __init__(self, training: Training, loop: ProcessLoop) -> None:
+        self._training, self._loop = training, loop
+        self._furthest: dict[HostedJob, int] = {}
+        """The least that each account must have."""
+
+    def told(self, jobs: Iterable[HostedJob], progress: NodeProgress) -> None:
+        """A coordinator has handled this of a node."""
+        for job in jobs:
+            told = job.watch.history.told.values()
+            if job.verdict is None and any(each.progress is progress for each in told):
+                self._check_furthest(job, progress.furthest)
+
+    def check(self, job: HostedJob) -> None:
+        """Look at this job's now."""
+        account, at, now_s = job.watch.history.account, self._loop.time(), self._loop.true_s
+        check_account(account, at)
+        self._check_furthest(job, account.furthest)
+        true = self._training.furthest(now_s)
+        if account.furthest > true:
+            raise Violation("goodput", f"step {account.furthest} was done, of {true}")
+        done = self._training.done(now_s)
+        again = done if job.verdict is None else done - true - 1
+        if account.lost_steps > again:
+            raise Violation("goodput", f"{account.lost_steps} steps were done again, of {again}")
+        if self._training.is_prompt and job.watch.history.known_since is None:
+            self._check_time(account, at, now_s)
+        _ = job.watch.view
+
+    def _check_furthest(self, job: HostedJob, step: int) -> None:
+        known = self._furthest[job] = max(self._furthest.get(job, -1), step)
+        if (furthest := job.watch.history.account.furthest) < known:
+            raise Violation("goodput", f"step {known} was done, and the furthest is {furthest}")
+
+    def _check_time(self, account: Goodput, at: float, now_s: float) -> None:
+        sums, ran_s = spent(account, at), self._training.ran_s(now_s)
+        at_work = (Spending.STEPS, Spending.REDONE)
+        worked_s = sum(seconds for (kind, _), seconds in sums.items() if kind in at_work)
+        if worked_s > ran_s + SLACK_S:
+            raise Violation("goodput", f"steps took {worked_s:.2f} s, workers ran {ran_s:.2f} s")

@@ -14,7 +14,7 @@
   wrong, the job has succeeded.
 * A node is lost only if it died, was silent, or lost its connection; one that has been expelled
   for good never takes part in that life of the job again.
-* A job's time is accounted for, with no gap and no overlap (`facts.py`). Nothing raises.
+* A job's time and its steps are accounted for (`facts.py`). Nothing raises.
 """
 
 from __future__ import annotations

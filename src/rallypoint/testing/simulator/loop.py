@@ -113,6 +113,11 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         self._state = State.RUNS
         self._on_wake: Callable[[], None] | None = None
 
+    @property
+    def true_s(self) -> float:
+        """True time."""
+        return self._schedule.now_s
+
     def watch(self, on_wake: Callable[[], None]) -> None:
         """Call this after every wake-up, before anything else."""
         self._on_wake = on_wake

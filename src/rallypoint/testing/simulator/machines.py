@@ -12,10 +12,12 @@ from functools import partial
 from random import Random
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from rallypoint.agent.agent import Agent, AgentLinks
 from rallypoint.agent.helper_processes import NodeLease, wait_unless
 from rallypoint.agent.node_workers import NodeWorkers, WorkerRound
-from rallypoint.agent.progress_report import ProgressReport
+from rallypoint.agent.progress_report import PhaseTeller, ProgressReport
 from rallypoint.agent.telemetry.dispatcher import EventDispatcher
 from rallypoint.coordinator.client import CoordinatorSession, Hooks
 from rallypoint.coordinator.connection import ClientConnection, Dial, dial
@@ -259,7 +261,13 @@ class AgentProcess:
         return self._session_of(end, self._dial, hooks)
 
     def _session_of(self, end: AgentEnd, dial: Dial, hooks: Hooks) -> CoordinatorSession:
+        tells = self._machine.shared.training.step_s > 0
+        if tells:
+            news = self._report.news
+            hooks = replace(hooks, progress=lambda number: news(self.agent.stamp, number))
         session = Session(end, dial, self.agent, self._loop.time, hooks)
+        if tells:
+            self.dispatcher.subscribe(PhaseTeller(session.tell_progress))
         session.follow(self._machine.shared.observer)
         return session
 
@@ -298,7 +306,8 @@ class Machine:
         self.shared, self.name, self.ref = shared, name, ref
         life = ref.incarnation
         self.place = Place(
-            name, life, shared.seed, shared.schedule, clock, shared.program, shared.observer, {}
+            *(name, life, shared.seed, shared.schedule, clock, shared.program, shared.training),
+            shared.observer,
         )
         make_loop = partial(
             new_loop, shared.schedule, clock, shared.network, name, shared.observer.crashed

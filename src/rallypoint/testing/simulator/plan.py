@@ -91,6 +91,7 @@ SHORT_SHARE = 0.15
 AWAY_SLACK_S = 6.0
 """Since the last swap, and until the register is asked again."""
 MOMENT_S = 2.0
+PROMPT = frozenset({"fail", "done", "kill", "vanish", "start", "term", "leave", "interrupt"})
 BRIEFLY = [(kind, LEADER) for kind in ("pause", "isolate", "mute", "deafen")]
 
 
@@ -154,6 +155,11 @@ class Plan(Struct, frozen=True, kw_only=True):
     def any_leads(self) -> bool:
         """Any of the agents may."""
         return self.register == AGENTS
+
+    @property
+    def is_prompt(self) -> bool:
+        """All clocks run alike, and nothing delays what nodes say."""
+        return not self.rates and all(fault.kind in PROMPT for fault in self.faults)
 
     @property
     def is_gentle(self) -> bool:

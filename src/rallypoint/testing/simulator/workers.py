@@ -15,11 +15,13 @@ from msgspec import Struct, field
 
 from rallypoint.agent.environ import WorkerContext
 from rallypoint.agent.node_workers import WorkerRound
+from rallypoint.agent.progress import Progress
 from rallypoint.agent.worker_shm import WorkerShm
 from rallypoint.core.model import Assignment, Stamp
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.process.guard import Guard
 from rallypoint.testing.simulator.loop import MachineClock, ProcessLoop, Schedule
+from rallypoint.testing.simulator.training import Training
 from rallypoint.wire.shm import ShmRequest
 
 KILL_S = 0.02
@@ -41,6 +43,10 @@ class Program(Struct, frozen=True):
     """They save the checkpoints that they are asked for."""
     ends_when_asked: bool = False
     """And then exit with 0, though they have more to do."""
+    step_s: float = 0.0
+    """They tell of a step so often; 0: of none."""
+    only_first_tells: bool = False
+    """Rank 0 alone does."""
 
 
 class Ended(Struct, frozen=True):
@@ -66,6 +72,7 @@ class Worker:
         """Its agent knows of the end."""
         self.tells_of_lost_peer = False
         stamp = owner.round.stamp
+        self.run = owner.place.training.begin(stamp, owner.place.schedule.now_s)
         self.rng = Random(f"{owner.place.seed} {owner.place.name} {stamp} {local_rank}")
 
     @property
@@ -77,6 +84,16 @@ class Worker:
     def runs(self) -> bool:
         return self.ended is None
 
+    @property
+    def progress(self) -> Progress | None:
+        """What it has told of its steps."""
+        place = self.owner.place
+        if place.program.only_first_tells and self.rank:
+            return None
+        if (done := self.run.at(place.schedule.now_s)) is None:
+            return None
+        return Progress(done[0], (place.schedule.now_s - done[1]) * place.clock.rate)
+
     def end_after(self, delay_s: float, code: int | None, number: int | None = None) -> None:
         """It ends so much later, unless it has by then."""
         self.owner.place.schedule.after(delay_s, partial(self.end, code, number))
@@ -86,6 +103,7 @@ class Worker:
         if self.ended is None:
             now_s = self.owner.place.schedule.now_s
             self.ended = Ended(now_s, code, number, self.was_asked)
+            self.owner.place.training.end(self.run, now_s)
             self.owner.ended(self)
 
     def signal(self, number: int) -> None:
@@ -127,6 +145,7 @@ class Place(Struct, eq=False):
     schedule: Schedule
     clock: MachineClock
     program: Program
+    training: Training
     witness: Witness
     workers: dict[int, Worker] = field(default_factory=dict)
     """All that run on the machine, by pid."""
@@ -188,15 +207,26 @@ class SimulatedShm(WorkerShm):
     def holders(self) -> dict[int, int]:
         return {}
 
+    def progress(self) -> tuple[Progress | None, ...]:
+        return tuple(worker.progress for worker in self._owner.all)
+
+    def first_step(self, worker: Worker) -> None:
+        """It tells of one now, unless it has ended."""
+        if worker.runs and worker.progress is not None:
+            self._wake()
+
     def _save(self, worker: Worker, number: int) -> None:
         if number != self._asked or not worker.runs:
             return
         self._saved.add(worker.local_rank)
-        for changed in self._changed:
-            self._owner.loop.call_soon(changed)
+        self._wake()
         if self._owner.place.program.ends_when_asked:
             worker.was_asked = True
             worker.end(0)
+
+    def _wake(self) -> None:
+        for changed in self._changed:
+            self._owner.loop.call_soon(changed)
 
 
 class SimulatedWorkers:
@@ -205,7 +235,7 @@ class SimulatedWorkers:
     def __init__(self, place: Place, loop: ProcessLoop, count: int, round_: WorkerRound) -> None:
         self.place, self.loop, self.count, self.round = place, loop, count, round_
         self.all: list[Worker] = []
-        self.shm: WorkerShm = SimulatedShm(self)
+        self.shm = SimulatedShm(self)
         self._is_ending = self._is_gone = False
         self._failed: list[WorkerExit] = []
 
@@ -232,6 +262,9 @@ class SimulatedWorkers:
             self.place.on_worker()
             work_s = self.place.program.work_s * worker.rng.uniform(0.95, 1.05)
             worker.end_after(work_s, 0)
+            if self.place.training.step_s:
+                startup_s = worker.run.steps.startup_s
+                self.place.schedule.after(startup_s, partial(self.shm.first_step, worker))
         self.round.on_started()
 
     def notify(self, number: int) -> None:
